@@ -1,0 +1,58 @@
+# Needs Python 3.11+, a C++20 compiler and make; everything else comes from the package registry.
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+# ARCH=native builds the C++ core for this very machine; the default runs on any x86-64-v2 or aarch64.
+ARCH   ?=
+
+BIN       := $(VENV)/bin
+NATIVE    := $(shell find native -type f)
+PACKAGES  := $(VENV)/.packages
+INSTALLED := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format sanitize lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(INSTALLED) ## Install, then run QTS; ARGS="--for 5s" passes options on
+	@$(BIN)/qts run $(ARGS)
+
+test: $(INSTALLED) ## Install, then run every test, C++ and Python; ARGS="-k outbox" narrows the Python ones
+	@scripts/native-tests.sh plain
+	@$(BIN)/pytest --no-skips $(ARGS)
+
+check: $(INSTALLED) ## Format, lint, types, import ladder, tests, sanitizers: all that CI asks for
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	@scripts/native-tests.sh plain thread address
+	@$(BIN)/pytest --no-skips
+
+format: $(INSTALLED) ## Format and fix what a tool can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+sanitize: $(INSTALLED) ## C++ tests under ThreadSanitizer and under AddressSanitizer with UBSan
+	@scripts/native-tests.sh thread address
+
+lock: $(INSTALLED) ## Choose versions anew and write their hashes to requirements/
+	@scripts/lock.sh --upgrade
+
+clean: ## Remove what the targets above made here; QTS_HOME is left alone
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(PACKAGES): requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "QTS needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@echo "Installing packages (hashes checked) ..."
+	@$(BIN)/pip install --quiet --require-hashes --requirement requirements/dev.txt
+	@touch $@
+
+$(INSTALLED): $(PACKAGES) pyproject.toml $(NATIVE)
+	@echo "Building the C++ core ..."
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation $(if $(ARCH),--config-settings=cmake.define.QTS_ARCH=$(ARCH)) --editable .
+	@touch $@

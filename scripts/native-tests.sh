@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Builds and runs the C++ tests: native-tests.sh plain|thread|address ...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH"
+mkdir -p build
+for flavour in "$@"; do
+  sanitize=$([ "$flavour" = plain ] || echo "$flavour")
+  directory="build/native-$flavour"
+  cmake -S native -B "$directory" -G Ninja -DQTS_TESTS=ON -DQTS_SANITIZE="$sanitize" >"$directory.log" 2>&1 ||
+    { cat "$directory.log"; exit 1; }
+  cmake --build "$directory" >"$directory.log" 2>&1 || { cat "$directory.log"; exit 1; }
+  echo "C++ tests ($flavour):"
+  "$directory/qts_tests"
+done

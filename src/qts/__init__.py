@@ -1,0 +1,1 @@
+"""QTS: a self-hosted, event-driven trading runtime."""

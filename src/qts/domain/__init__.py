@@ -1,0 +1,31 @@
+"""Words that two or more rooms use: clock, errors, secrets. No I/O."""
+
+from qts.domain.clock import Clock, MovableClock, SystemClock
+from qts.domain.duration import parse_duration
+from qts.domain.errors import (
+    ConfigError,
+    Failed,
+    HomeInUse,
+    QtsError,
+    Refused,
+    SchemaTooNew,
+    ServerFailed,
+    Unreachable,
+)
+from qts.domain.secret import Secret
+
+__all__ = [
+    "Clock",
+    "ConfigError",
+    "Failed",
+    "HomeInUse",
+    "MovableClock",
+    "QtsError",
+    "Refused",
+    "SchemaTooNew",
+    "Secret",
+    "ServerFailed",
+    "SystemClock",
+    "Unreachable",
+    "parse_duration",
+]

@@ -1,0 +1,97 @@
+"""Time is handed in: logic asks a Clock, never the machine.
+
+Moments are timezone-aware UTC datetimes; spans are measured on the monotonic side, which
+no change of the wall clock moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """The wall clock, UTC."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since an arbitrary start; never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class MovableClock:
+    """A clock that stands still until it is moved; sleepers wake in the order of their times.
+
+    For one event loop: `advance` and `sleep` are called on the same loop.
+    """
+
+    def __init__(self, start: datetime = datetime(2026, 1, 2, tzinfo=UTC)) -> None:
+        self._wall = start
+        self._monotonic_ns = 0
+        self._order = itertools.count()
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    def now(self) -> datetime:
+        return self._wall
+
+    def monotonic_ns(self) -> int:
+        return self._monotonic_ns
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        due_ns = self._monotonic_ns + round(seconds * 1e9)
+        heapq.heappush(self._sleepers, (due_ns, next(self._order), waiter))
+        await waiter
+
+    async def advance(self, seconds: float) -> None:
+        """Move both sides on, waking each sleeper at its own time and letting it run."""
+        if seconds < 0:
+            raise ValueError(f"a clock moves forward only, not by {seconds} s; see set_wall")
+        end_ns = self._monotonic_ns + round(seconds * 1e9)
+        await _settle()
+        while self._sleepers and self._sleepers[0][0] <= end_ns:
+            due_ns, _, waiter = heapq.heappop(self._sleepers)
+            self._move_to(due_ns)
+            if not waiter.done():
+                waiter.set_result(None)
+                await _settle()
+        self._move_to(end_ns)
+
+    def set_wall(self, moment: datetime) -> None:
+        """Jump the wall clock alone, back or forth, as an operator or NTP may."""
+        if moment.tzinfo is None:
+            raise ValueError("a moment needs a timezone")
+        self._wall = moment.astimezone(UTC)
+
+    def _move_to(self, monotonic_ns: int) -> None:
+        self._wall += timedelta(microseconds=(monotonic_ns - self._monotonic_ns) / 1000)
+        self._monotonic_ns = monotonic_ns
+
+
+async def _settle(rounds: int = 10) -> None:
+    """Let woken tasks run until they wait again (bounded: a busy task must not hang the clock)."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)

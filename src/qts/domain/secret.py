@@ -1,0 +1,41 @@
+"""A value that must never be printed, logged or stored in the open."""
+
+from __future__ import annotations
+
+import hmac
+
+
+class Secret:
+    """Holds a secret text; every way of printing it shows three stars."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The text itself: call it only where it leaves for the one that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __format__(self, spec: str) -> str:
+        return format("***", spec)
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._value.encode(), other._value.encode())
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Secret cannot be pickled")
