@@ -1,0 +1,92 @@
+"""`qts config`: check, show and begin a settings file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qts.domain import Failed, Refused
+
+app = typer.Typer(help="Check, show and begin a settings file.", no_args_is_help=True)
+
+
+@app.command()
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Settings file; else the one in use.")
+    ] = None,
+) -> None:
+    """Say whether the settings are right: exit 0, or every problem on a line and exit 2.
+
+    Example: qts config check qts.toml
+    """
+    from qts.config import resolve
+
+    found = resolve(file, os.environ)
+    overridden = sum(origin.kind == "environment" for origin in found.origins.values())
+    name = found.file or "no settings file"
+    typer.echo(f"OK: {name}, {found.written} settings, {overridden} overridden by the environment")
+
+
+@app.command()
+def show(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of TOML.")] = False,
+) -> None:
+    """Print the settings in force and where each came from; secrets as ***.
+
+    Example: qts config show --json
+    """
+    from qts.config import describe, render, resolve
+
+    found = resolve(config, os.environ)
+    if as_json:
+        typer.echo(json.dumps(describe(found), indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"# {found.file or 'no settings file: defaults and environment'}\n")
+    typer.echo(render(found.config, found.origins), nl=False)
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("qts.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a settings file that explains every key; all stand at their defaults.
+
+    Example: qts config init qts.toml
+    """
+    from qts.config import template
+
+    try:
+        if path.is_dir():
+            raise Refused(f"cannot write {path}: it is a directory")
+        _write(path, template(), force)
+    except FileExistsError:
+        raise Refused(f"{path} exists; give another path, or --force to replace it") from None
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise Refused(f"cannot write {path}: {error.strerror}") from None
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from None
+    typer.echo(f"Wrote {path}")
+
+
+def _write(path: Path, text: str, replace: bool) -> None:
+    """All or nothing, and never readable by others: the owner may put secrets in it."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        if not replace:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

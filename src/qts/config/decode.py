@@ -1,0 +1,82 @@
+"""One given value becomes what its room declares: numbers, literals, paths, secrets."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import stat
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from qts.config.document import read_text
+from qts.config.schema import Setting
+from qts.config.words import shown
+from qts.domain import ConfigError, Secret
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where the value of a setting was given: `file:line`, or a variable's name."""
+
+    kind: Literal["file", "environment"]
+    where: str
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A value for a setting as it was written."""
+
+    setting: Setting
+    value: Any
+    origin: Origin
+    folder: Path  # what a relative path is relative to
+
+
+def convert(given: Given) -> Any:
+    setting, where = given.setting, given.origin.where
+    strict = given.origin.kind == "file"
+    hook = partial(_decode, given.folder)
+    try:
+        value = msgspec.convert(given.value, setting.type, strict=strict, dec_hook=hook)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {setting.name}: {error}") from None
+    except msgspec.ValidationError:
+        value = None
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        said = "" if setting.secret else f" = {shown(given.value)}"
+        raise ConfigError(f"{where}: {setting.name}{said}: expected {setting.allowed}")
+    return value
+
+
+def _decode(folder: Path, kind: type, value: Any) -> Any:
+    match value:
+        case str() if kind is Secret and value.strip() == str(Secret("")):
+            raise ConfigError("*** is how a secret is shown, not the secret itself")
+        case str() if kind is Secret and value.strip():
+            return Secret(value.strip())
+        case {"file": str(path)} if kind is Secret and len(value) == 1:
+            return _secret_in(_path(folder, path))
+        case str() if kind is Path:
+            return _path(folder, value)
+    raise ValueError
+
+
+def _path(folder: Path, text: str) -> Path:
+    if not text.strip() or "\0" in text:
+        raise ValueError
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{shown(text)} names a user without a home directory") from None
+
+
+def _secret_in(path: Path) -> Secret:
+    text, mode = read_text(path, "secret file")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"secret file {path} is open to others; run chmod 600 {shlex.quote(str(path))}"
+        )
+    if not text.strip():
+        raise ConfigError(f"secret file {path} is empty")
+    return Secret(text.strip())

@@ -1,0 +1,102 @@
+"""Settings as TOML: the ones in force with their origins, and the file a user starts from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from msgspec import inspect
+
+from qts.config.decode import Origin
+from qts.config.load import Effective
+from qts.config.schema import Config, Setting, schema_of
+from qts.domain import Secret
+
+_PREFACE = """\
+## Settings of QTS. Every key stands at its default: remove the # before a key to change it.
+## An environment variable overrides a key: {variable}=50 is {name} = 50.
+## A secret may stand in a file of its own: url = {{ file = "path" }}, mode 600.
+"""
+
+
+def render(
+    config: Config, origins: Mapping[str, Origin], secret: Callable[[Secret], str] = str
+) -> str:
+    """The settings in force as TOML, each with the place it came from; secrets as three stars."""
+    lines = []
+    for header, settings in _tables():
+        lines += [f"\n{header}"] if header else []
+        for setting in settings:
+            value, origin = setting.of(config), origins.get(setting.name)
+            came_from = f"{origin.kind}, {origin.where}" if origin else "default"
+            if value is None:
+                lines.append(f"# {setting.path[-1]} is not set  # {came_from}")
+            else:
+                lines.append(f"{setting.path[-1]} = {toml(value, secret)}  # {came_from}")
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def describe(found: Effective) -> dict[str, Any]:
+    """What `render` says, for scripts: value and origin by full name."""
+    settings = {}
+    for setting in schema_of(Config).settings.values():
+        value, origin = setting.of(found.config), found.origins.get(setting.name)
+        settings[setting.name] = {
+            "value": str(value) if isinstance(value, Secret | Path) else value,
+            "from": origin.kind if origin else "default",
+            "where": origin.where if origin else None,
+        }
+    return {"file": str(found.file) if found.file else None, "settings": settings}
+
+
+def template() -> str:
+    """A settings file that explains every key and changes none.
+
+    Explanations begin with ##, settings with #: taking one # off every line leaves valid TOML.
+    """
+    tables = schema_of(Config).tables
+    example = next(s for s in schema_of(Config).settings.values() if s.path[0] == "events")
+    lines = [_PREFACE.format(variable=example.variable, name=example.name)]
+    for header, settings in _tables():
+        if header:
+            about = tables[settings[0].path[:-1]]
+            lines += ["", *([f"## {about}."] if about else []), header]
+        for setting in settings:
+            lines += _explained(setting)
+    return "\n".join(lines) + "\n"
+
+
+def toml(value: Any, secret: Callable[[Secret], str] = str) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml(item, secret) for item in value) + "]"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    text = secret(value) if isinstance(value, Secret) else str(value)
+    # JSON leaves DEL as it is, TOML does not allow it.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _explained(setting: Setting) -> Iterator[str]:
+    yield f"## {setting.path[-1]}: {setting.description} ({setting.allowed})"
+    if setting.default is None:
+        yield f"## {setting.path[-1]} = {_example(setting)}"
+    else:
+        yield f"#{setting.path[-1]} = {toml(setting.default)}"
+
+
+def _example(setting: Setting) -> str:
+    if setting.secret:
+        return '{ file = "path" }'
+    return '"path"' if isinstance(setting.kind, inspect.CustomType) else '"text"'
+
+
+def _tables() -> Iterator[tuple[str, list[Setting]]]:
+    """Settings by table, those without one first, as TOML demands."""
+    settings = sorted(
+        schema_of(Config).settings.values(), key=lambda setting: len(setting.path) > 1
+    )
+    for table, group in groupby(settings, key=lambda setting: setting.path[:-1]):
+        yield f"[{'.'.join(table)}]" if table else "", list(group)

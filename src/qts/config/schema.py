@@ -1,0 +1,143 @@
+"""What can be set: the Config, and every one of its settings by full name.
+
+Type, range, default and explanation of a setting stand once, in its room's struct; errors,
+`qts config show` and `qts config init` read them from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import inspect
+
+from qts.cache import CacheConfig
+from qts.config.words import allowed
+from qts.database import DatabaseConfig
+from qts.domain import Secret
+from qts.embedded import EmbeddedConfig
+from qts.events import EventsConfig
+from qts.telemetry import TelemetryConfig
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of QTS."""
+
+    home: Annotated[
+        Path | None,
+        msgspec.Meta(description="directory of the embedded servers; unset: ~/.local/state/qts"),
+    ] = None
+    events: Annotated[EventsConfig, msgspec.Meta(description="The event lanes")] = EventsConfig()
+    database: Annotated[DatabaseConfig, msgspec.Meta(description="PostgreSQL")] = DatabaseConfig()
+    cache: Annotated[CacheConfig, msgspec.Meta(description="Valkey or Redis")] = CacheConfig()
+    embedded: Annotated[
+        EmbeddedConfig, msgspec.Meta(description="The servers QTS starts when no URL is given")
+    ] = EmbeddedConfig()
+    telemetry: Annotated[TelemetryConfig, msgspec.Meta(description="Logs and traces")] = (
+        TelemetryConfig()
+    )
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One key: where it stands, its type as the room declares it, and its default."""
+
+    path: tuple[str, ...]
+    type: Any
+    default: Any
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that overrides this key."""
+        return "QTS_" + "__".join(self.path).upper()
+
+    @property
+    def description(self) -> str:
+        return _description(self.type)
+
+    @property
+    def kind(self) -> inspect.Type:
+        """The type without its metadata and without None, which TOML cannot say."""
+        return _bare(self.type)
+
+    @property
+    def allowed(self) -> str:
+        return allowed(self.kind)
+
+    @property
+    def secret(self) -> bool:
+        return isinstance(self.kind, inspect.CustomType) and self.kind.cls is Secret
+
+    def of(self, config: msgspec.Struct) -> Any:
+        value: Any = config
+        for key in self.path:
+            value = getattr(value, key)
+        return value
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """Every setting and every table of a struct, by path, in the order of declaration."""
+
+    settings: dict[tuple[str, ...], Setting]
+    tables: dict[tuple[str, ...], str]
+
+    def nearest(self, path: tuple[str, ...]) -> str | None:
+        """The known name most like an unknown one, anywhere in the tree."""
+        known = [other for other in [*self.settings, *self.tables] if path[: len(other)] != other]
+        best = max(known, key=lambda other: sum(_likeness(path, other)))
+        whole, last = _likeness(path, best)
+        return ".".join(best) if last >= 0.6 or (whole >= 0.7 and last >= 0.4) else None
+
+
+@cache
+def schema_of(struct: type[msgspec.Struct]) -> Schema:
+    settings: dict[tuple[str, ...], Setting] = {}
+    tables: dict[tuple[str, ...], str] = {}
+    for path, annotation, default in _walk(struct(), ()):
+        if isinstance(default, msgspec.Struct):
+            tables[path] = _description(annotation)
+        else:
+            settings[path] = Setting(path, annotation, default)
+    return Schema(settings, tables)
+
+
+def settings_of(struct: type[msgspec.Struct] = Config) -> Iterable[Setting]:
+    return schema_of(struct).settings.values()
+
+
+def _walk(
+    table: msgspec.Struct, prefix: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    for field in msgspec.structs.fields(table):
+        path = (*prefix, field.name)
+        value = getattr(table, field.name)
+        yield path, field.type, value
+        if isinstance(value, msgspec.Struct):
+            yield from _walk(value, path)
+
+
+def _bare(annotation: Any) -> inspect.Type:
+    kind = inspect.type_info(annotation)
+    if isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if isinstance(kind, inspect.UnionType):
+        (kind,) = (part for part in kind.types if not isinstance(part, inspect.NoneType))
+    return kind
+
+
+def _description(annotation: Any) -> str:
+    kind = inspect.type_info(annotation)
+    extra = (kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None) or {}
+    return str(extra.get("description", "")).rstrip(".")
+
+
+def _likeness(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[float, float]:
+    whole = SequenceMatcher(None, ".".join(one), ".".join(other)).ratio()
+    return whole, SequenceMatcher(None, one[-1], other[-1]).ratio()

@@ -1,0 +1,1 @@
+"""Settings: file, environment, secrets and the verbs that show them."""

@@ -1,0 +1,71 @@
+"""Any Config that the structs allow, drawn from their own types and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from qts.config import Config, Setting, settings_of
+from qts.domain import Secret
+
+Table = TypeVar("Table", bound=msgspec.Struct)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=20)
+
+# Rules between fields, which no single type tells.
+_RULED: dict[str, st.SearchStrategy[Any]] = {
+    "events.p0.overflow": st.just("block"),
+    "database.url": st.none() | _WORD.map(lambda text: Secret(f"postgresql://{text}")),
+    "database.pool_min": st.integers(0, 10),
+    "database.pool_max": st.integers(10, 1000),
+    "cache.url": st.none() | _WORD.map(lambda text: Secret(f"redis://{text}")),
+}
+
+
+def values_of(setting: Setting) -> st.SearchStrategy[Any]:
+    if setting.name in _RULED:
+        return _RULED[setting.name]
+    values = _values(setting.kind)
+    return st.none() | values if setting.default is None else values
+
+
+def _values(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    match kind:
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.IntType():
+            return st.integers(kind.ge, kind.le)
+        case inspect.FloatType():
+            low, high = (kind.ge if kind.gt is None else kind.gt), kind.le
+            numbers = st.floats(low, high, exclude_min=kind.gt is not None, allow_subnormal=False)
+            return numbers.filter(lambda number: number - number == 0)
+        case inspect.LiteralType():
+            return st.sampled_from(kind.values)
+        case inspect.CustomType() if kind.cls is Path:
+            plain = TEXT.filter(lambda text: "\0" not in text)
+            return plain.map(lambda text: Path("/", text.lstrip("/")))
+        case inspect.StrType():
+            return TEXT
+    raise AssertionError(f"no values for {kind}")
+
+
+def with_values(table: Table, values: Mapping[str, Any], prefix: str = "") -> Table:
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(table):
+        name, current = f"{prefix}{field.name}", getattr(table, field.name)
+        if isinstance(current, msgspec.Struct):
+            fields[field.name] = with_values(current, values, f"{name}.")
+        else:
+            fields[field.name] = values.get(name, current)
+    return type(table)(**fields)
+
+
+CONFIGS: st.SearchStrategy[Config] = st.fixed_dictionaries(
+    {setting.name: values_of(setting) for setting in settings_of()}
+).map(lambda values: with_values(Config(), values))
