@@ -28,7 +28,15 @@ LEVEL = {room: level for level, line in enumerate(LADDER) for room in line}
 MAY_REACH_INSIDE = {"app"}
 
 # The files that may touch the C++ core.
-NATIVE_USERS = {"events/lanes.py", "router/router.py", "risk/loop.py", "telemetry.py", "cli/doctor.py"}
+NATIVE_USERS = {
+    "cli/doctor.py",
+    "events/lanes.py",
+    "risk/loop.py",
+    "router/handlers.py",
+    "router/journal.py",
+    "router/router.py",
+    "telemetry/latency.py",
+}
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,14 @@ class MovableClock:
     """
 
     def __init__(self, start: datetime = datetime(2026, 1, 2, tzinfo=UTC)) -> None:
-        self._wall = start
         self._monotonic_ns = 0
+        self.set_wall(start)
         self._order = itertools.count()
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
-        return self._wall
+        # From one point, never step by step: steps below a microsecond would be lost one by one.
+        return self._wall + timedelta(microseconds=(self._monotonic_ns - self._wall_set_ns) // 1000)
 
     def monotonic_ns(self) -> int:
         return self._monotonic_ns
@@ -85,10 +86,10 @@ class MovableClock:
         if moment.tzinfo is None:
             raise ValueError("a moment needs a timezone")
         self._wall = moment.astimezone(UTC)
+        self._wall_set_ns = self._monotonic_ns
 
     def _move_to(self, monotonic_ns: int) -> None:
-        self._wall += timedelta(microseconds=(monotonic_ns - self._monotonic_ns) / 1000)
-        self._monotonic_ns = monotonic_ns
+        self._monotonic_ns = max(self._monotonic_ns, monotonic_ns)  # two may advance at once
 
 
 async def _settle(rounds: int = 10) -> None:

@@ -6,7 +6,7 @@ import re
 
 from qts.domain.errors import Refused
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"ms": (1, 1000), "s": (1, 1), "m": (60, 1), "h": (3600, 1), "d": (86400, 1)}
 _FORM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 
 
@@ -17,7 +17,12 @@ def parse_duration(text: str) -> float:
     (0.5, 120.0, 5.0)
     """
     found = _FORM.fullmatch(text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2] or "s"] if found else 0.0
+    seconds = 0.0
+    if found:
+        times, divided = _SECONDS[found[2] or "s"]
+        seconds = float(found[1]) * times / divided  # divided: 0.001 is not exact, 1000 is
     if not 0 < seconds < float("inf"):
-        raise Refused(f"{text!r} is not a duration; write a positive number and ms, s, m, h or d, as in 90s")
+        raise Refused(
+            f"{text!r} is not a duration; write a positive number and ms, s, m, h or d, as in 90s"
+        )
     return seconds

@@ -32,10 +32,14 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        return hmac.compare_digest(self._value.encode(), other._value.encode())
+        return hmac.compare_digest(_bytes(self._value), _bytes(other._value))
 
     def __hash__(self) -> int:
         return hash((Secret, self._value))
 
     def __reduce__(self) -> str:
         raise TypeError("a Secret cannot be pickled")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # the environment may hold bytes that are no UTF-8

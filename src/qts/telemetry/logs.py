@@ -1,0 +1,210 @@
+"""Log lines: one chain of processors for our own loggers and for those of other libraries.
+
+    logger(name) ────────────┐
+    logging.getLogger(…) ────┼─▶ ids ─▶ time, level ─▶ traceback ─▶ redaction ─▶ JSON or console
+    uncaught errors ─────────┘
+
+A line that cannot be written is counted and dropped: logging never stops a trading thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, MutableMapping
+from types import TracebackType
+from typing import Any, TextIO, cast
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+from qts.telemetry.config import TelemetryConfig
+from qts.telemetry.context import add_ids
+from qts.telemetry.redact import redact_event
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    9: "\\t",
+    10: "\\n",
+}
+
+
+class _Lines:
+    """Writes whole lines to a stream; any thread may write."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self.dropped = 0
+
+    @property
+    def stream(self) -> TextIO:
+        return self._stream or sys.stderr
+
+    def msg(self, line: str) -> None:
+        with self._lock:
+            try:
+                self._write(line + "\n")
+            except (OSError, ValueError):  # the reader has gone, or the stream is closed
+                self.dropped += 1
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+        except UnicodeEncodeError:
+            encoding = self.stream.encoding or "ascii"
+            self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        self.stream.flush()
+
+
+class _Named:
+    """Where the lines of one logger leave the chain, whatever their level."""
+
+    def __init__(self, name: str = "qts") -> None:
+        self.name = name
+
+    def __getattr__(self, level: str) -> Callable[[str], None]:
+        return _lines.msg
+
+
+class _Foreign(logging.Handler):
+    """Sends the records of the standard library's logging through our chain."""
+
+    def __init__(self, chain: list[Processor], lines: _Lines) -> None:
+        super().__init__()
+        self._chain = chain
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            event: Any = {"event": record.getMessage(), "logger": record.name}
+            if record.exc_info and record.exc_info[0]:
+                event["exc_info"] = record.exc_info
+            for processor in self._chain:
+                event = processor(None, record.levelname.lower(), event)
+            self._lines.msg(event)
+        except Exception:  # noqa: BLE001 - handleError is how logging reports a bad record
+            self.handleError(record)
+
+
+_lines = _Lines(None)
+_handler: logging.Handler | None = None
+_hooks: tuple[Any, Any] | None = None
+
+
+def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
+    """Write logs to `stream` (standard error) as the settings say; call again to change it."""
+    global _handler, _lines
+    restore()
+    _lines = _Lines(stream)
+    chain = _chain(config, _lines.stream)
+    level = getattr(logging, config.log_level.upper())
+    structlog.configure(
+        processors=chain,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=_Named,
+        cache_logger_on_first_use=False,  # loggers made at import follow a later configure
+    )
+    _handler = _Foreign(chain, _lines)
+    root = logging.getLogger()
+    root.addHandler(_handler)
+    root.setLevel(level)
+    _report_uncaught()
+
+
+def logger(name: str) -> FilteringBoundLogger:
+    """A logger whose lines carry this name; may be made before `configure`."""
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=_chain(TelemetryConfig(), sys.stderr),
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            logger_factory=_Named,
+        )
+    return cast(FilteringBoundLogger, structlog.get_logger(name))
+
+
+def lines_dropped() -> int:
+    """Lines that could not be written since the last `configure`."""
+    return _lines.dropped
+
+
+def restore() -> None:
+    """Take our handler and hooks out again; loggers go on writing."""
+    global _handler, _hooks
+    if _handler is not None:
+        logging.getLogger().removeHandler(_handler)
+        _handler = None
+    if _hooks is not None:
+        sys.excepthook, threading.excepthook = _hooks
+        _hooks = None
+
+
+def _chain(config: TelemetryConfig, stream: TextIO) -> list[Processor]:
+    terminal = stream.isatty()
+    console = config.log_format == "console" or (config.log_format == "auto" and terminal)
+    colours = terminal and "NO_COLOR" not in os.environ
+    last: list[Processor] = [_as_json]
+    if console:
+        plain = (
+            structlog.dev.plain_traceback
+        )  # the default prints local variables, secrets included
+        last = [
+            _escape_control,
+            structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain),
+        ]
+    return [
+        add_ids,
+        _add_name,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+        redact_event,
+        *last,
+    ]
+
+
+def _add_name(logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
+    if isinstance(logger, _Named):
+        event["logger"] = logger.name
+    return event
+
+
+def _as_json(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    first = {key: event.pop(key, None) for key in ("timestamp", "level", "logger", "event")}
+    return json.dumps({**first, **event}, ensure_ascii=False, allow_nan=False)
+
+
+def _escape_control(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
+    """A venue's text must not move the cursor or pretend to be a line of its own."""
+    for key, value in event.items():
+        if isinstance(value, str) and key not in ("exception", "stack"):
+            event[key] = value.translate(_CONTROL)
+    return event
+
+
+def _report_uncaught() -> None:
+    global _hooks
+    _hooks = (sys.excepthook, threading.excepthook)
+    log = logger("uncaught")
+
+    def report(
+        kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        log.critical("uncaught error", exc_info=(kind, error or kind(), trace))
+
+    def in_main(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            return
+        report(kind, error, trace)
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, SystemExit):
+            report(args.exc_type, args.exc_value, args.exc_traceback)
+
+    hook: Callable[..., None] = in_thread
+    sys.excepthook, threading.excepthook = in_main, hook

@@ -1,0 +1,92 @@
+"""Counters, gauges and histograms in a registry of our own, and their exposition as text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # what `render` writes
+
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+registry = CollectorRegistry()
+ProcessCollector(registry=registry)
+PlatformCollector(registry=registry)
+GCCollector(registry=registry)
+
+_lock = threading.Lock()
+_known: dict[str, tuple[tuple[object, ...], Counter | Gauge | Histogram]] = {}
+
+
+def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:  # noqa: A002 - Prometheus's word
+    """A count that only grows; the text form ends in `_total`."""
+    return _once(
+        Counter,
+        name.removesuffix("_total"),
+        labels,
+        lambda n: Counter(n, help, labels, registry=registry),
+    )
+
+
+def gauge(name: str, help: str, labels: Sequence[str] = ()) -> Gauge:  # noqa: A002
+    """A figure that goes up and down."""
+    return _once(Gauge, name, labels, lambda n: Gauge(n, help, labels, registry=registry))
+
+
+def histogram(
+    name: str,
+    help: str,  # noqa: A002
+    labels: Sequence[str] = (),
+    buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS,
+) -> Histogram:
+    """A distribution in fixed buckets; for latencies in nanoseconds see `latency`."""
+    return _once(
+        Histogram,
+        name,
+        labels,
+        lambda n: Histogram(n, help, labels, registry=registry, buckets=buckets),
+        tuple(buckets),
+    )
+
+
+def render() -> bytes:
+    """Everything measured, in the Prometheus text format."""
+    return generate_latest(registry)
+
+
+def _once(
+    kind: type[M],
+    name: str,
+    labels: Sequence[str],
+    make: Callable[[str], M],
+    buckets: tuple[float, ...] = (),
+) -> M:
+    """The metric of this name, made on first use; another shape under the same name is refused."""
+    shape = (kind, tuple(labels), buckets)
+    with _lock:
+        if name not in _known:
+            _known[name] = (shape, make(name))
+        known_shape, metric = _known[name]
+    if known_shape != shape or not isinstance(metric, kind):
+        raise ValueError(
+            f"metric {name} is {_words(known_shape)}; it cannot be {_words(shape)} as well"
+        )
+    return metric
+
+
+def _words(shape: tuple[object, ...]) -> str:
+    kind, labels, buckets = shape
+    name = getattr(kind, "__name__", str(kind)).lower()
+    return f"a {name} with labels {labels}" + (f" and buckets {buckets}" if buckets else "")

@@ -1,0 +1,103 @@
+"""Keeps secrets out of everything that is written: values by their key, texts by their shape.
+
+A value is masked when its key looks like a secret's name or when it can be revealed
+(`Secret`). Every text, tracebacks included, loses the passwords of URLs, the values of
+secret-looking names (`appkey=…`, `"password": "…"`, `Authorization: Bearer …`), JSON web
+tokens, and the tokens that Telegram and Slack carry in a path.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, MutableMapping, Set
+from datetime import date, datetime
+from typing import Any
+
+MASK = "***"
+MAX_DEPTH = 8  # deeper values are printed as text, so that a cycle ends
+
+_ANYWHERE = (
+    "password|passwd|passphrase|secret|app[_-]?key|api[_-]?key|access[_-]?key|private[_-]?key"
+    "|approval[_-]?key|authorization|signature|credential"
+)
+_AT_THE_END = "token|pwd|cookie|session[_-]?id"
+_SECRET_KEY = re.compile(rf"{_ANYWHERE}|(?:{_AT_THE_END})$", re.IGNORECASE)
+
+# Fast refusal: most texts hold none of these and need no substitution.
+_SUSPECT = re.compile(rf"{_ANYWHERE}|{_AT_THE_END}|://|bearer|eyJ|/bot", re.IGNORECASE)
+
+# Every repeat that can fail is bounded: a hostile text must not hold up the thread that logs it.
+_RULES: tuple[tuple[re.Pattern[str], str], ...] = (
+    # scheme://user:password@host; the password may hold @ or /, a port followed by a path is none
+    (
+        re.compile(r"(://[^\s:/@\"'<>]{0,128}:)(?!\d{1,5}(?:[/?#]|$))[^\s\"'<>]{0,512}@"),
+        rf"\1{MASK}@",
+    ),
+    (re.compile(r"(/bot)\d+:[\w-]+"), rf"\1{MASK}"),
+    (re.compile(r"(hooks\.slack\.com/(?:services|workflows)/)[\w/-]+"), rf"\1{MASK}"),
+    (re.compile(r"(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]*"), MASK),
+    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
+    # name=value, name: value, "name": "value", ("name", "value"), name=Type('value')
+    (
+        re.compile(
+            rf"((?:{_ANYWHERE})[\w-]{{0,40}}|(?:{_AT_THE_END}))"
+            r"(\\?[\"']?\s*(?:[=:]|%3D)\s*|\\?[\"']\s*,\s*(?=[bru]?\\?[\"']))"
+            r"(?:(?:bearer|basic|digest)\s+|\w+\((?=[\"']))?"
+            r"(?:\*\*\*(?!\w)|[bru]?\\[\"'][^\"']*[\"']?|[bru]?\"(?:\\.|[^\"\\])*\"?|[bru]?'(?:\\.|[^'\\])*'?|[^\s&]+)",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}",
+    ),
+)
+
+
+def redact_text(text: str) -> str:
+    """The text with everything that looks like a secret replaced by three stars."""
+    if _SUSPECT.search(text) is None:
+        return text
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def redact_value(value: object, depth: int = 0) -> Any:
+    """The value as plain data (text, numbers, lists, dicts) with its secrets masked."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return redact_text(str(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if hasattr(type(value), "reveal"):
+        return MASK
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if depth < MAX_DEPTH:
+        if isinstance(value, Mapping):
+            return {redact_text(str(k)): redact_pair(k, v, depth + 1) for k, v in value.items()}
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str | bytes):
+            return [redact_value(value[0]), redact_pair(*value, depth + 1)]  # a header
+        if isinstance(value, list | tuple | Set):
+            return [redact_value(item, depth + 1) for item in value]
+    if isinstance(value, BaseException):
+        return redact_text(f"{type(value).__name__}: {value}")
+    return redact_text(str(value))
+
+
+def redact_pair(key: object, value: object, depth: int = 0) -> Any:
+    """The value as `redact_value` gives it, or three stars when the key is a secret's name."""
+    name = key.decode("latin-1") if isinstance(key, bytes) else str(key)
+    if _SECRET_KEY.search(name) and value is not None and not isinstance(value, bool):
+        return MASK
+    try:
+        return redact_value(value, depth)
+    except Exception as error:  # noqa: BLE001 - a broken __str__ must not break the line that logs it
+        return f"<{type(value).__name__}, unprintable: {type(error).__name__}>"
+
+
+def redact_event(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
+    """Log processor: the whole line as plain data without secrets."""
+    return {key: redact_pair(key, value) for key, value in event.items()}

@@ -1,0 +1,196 @@
+"""Spans for OpenTelemetry, when the extra `otel` is installed and an endpoint is set.
+
+Otherwise `span` is a shared object that does nothing. The trace id of a span is the
+`traceId` of the context it starts in; a span outside any trace starts one and puts its id
+into the context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from qts.telemetry.config import TelemetryConfig
+from qts.telemetry.context import context, current_context, new_trace_id
+from qts.telemetry.logs import logger
+from qts.telemetry.redact import redact_pair, redact_text
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.trace import Tracer
+
+EXPORT_TIMEOUT_S = 3.0  # a collector that does not answer may delay the end of a run by this much
+
+_HEX_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+
+log = logger("telemetry")
+
+
+class Span(Protocol):
+    def set(self, **attributes: object) -> None:
+        """Add attributes to the span."""
+        ...
+
+    def __enter__(self) -> Span: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class _NoSpan:
+    __slots__ = ()
+
+    def set(self, **attributes: object) -> None:
+        pass
+
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_NO_SPAN = _NoSpan()
+_tracer: Tracer | None = None
+_provider: TracerProvider | None = None
+
+
+def span(name: str, **attributes: object) -> Span:
+    """Time a `with` block as one span of the current trace; free when traces are off."""
+    if _tracer is None:
+        return _NO_SPAN
+    return _LiveSpan(_tracer, name, attributes)
+
+
+class _LiveSpan:
+    def __init__(self, tracer: Tracer, name: str, attributes: dict[str, object]) -> None:
+        self._tracer = tracer
+        self._name = name
+        self._attributes = attributes
+
+    def __enter__(self) -> Span:
+        from opentelemetry import context as otel
+        from opentelemetry import trace
+
+        self._ids = context(traceId=current_context().get("traceId") or new_trace_id())
+        self._ids.__enter__()
+        ids = current_context()
+        parent = trace.get_current_span().get_span_context()
+        within = (
+            otel.get_current() if parent.trace_id == _otel_id(ids["traceId"]) else otel.Context()
+        )
+        self._span = self._tracer.start_span(self._name, within, attributes=_plain(ids))
+        self._token = otel.attach(trace.set_span_in_context(self._span, within))
+        self.set(**self._attributes)
+        return self
+
+    def set(self, **attributes: object) -> None:
+        self._span.set_attributes(_plain(attributes))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        from opentelemetry import context as otel
+
+        if kind is not None and not issubclass(kind, GeneratorExit):
+            self._fail(kind, error, trace)
+        self._span.end()
+        otel.detach(self._token)
+        self._ids.__exit__()
+
+    def _fail(
+        self,
+        kind: type[BaseException],
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        message = redact_text(str(error))
+        lines = "".join(traceback.format_exception(kind, error, trace))
+        about = {
+            "exception.type": kind.__qualname__,
+            "exception.message": message,
+            "exception.stacktrace": redact_text(lines),
+        }
+        self._span.add_event("exception", about)
+        self._span.set_status(Status(StatusCode.ERROR, f"{kind.__qualname__}: {message}"))
+
+
+def configure(config: TelemetryConfig) -> None:
+    """Send spans to the collector the settings name; without one, none are made."""
+    shutdown()
+    if config.otlp_endpoint is None:
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        log.warning('no traces: install "qts[otel]" to use otlp_endpoint', missing=error.name)
+        return
+    exporter = OTLPSpanExporter(
+        endpoint=_traces_url(config.otlp_endpoint), timeout=EXPORT_TIMEOUT_S
+    )
+    start(BatchSpanProcessor(exporter))
+
+
+def start(processor: SpanProcessor) -> None:
+    """Make real spans from now on and hand them to this processor."""
+    global _provider, _tracer
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class OurIds(RandomIdGenerator):
+        def generate_trace_id(self) -> int:
+            return _otel_id(current_context()["traceId"])
+
+    _provider = TracerProvider(
+        resource=Resource({"service.name": "qts"}),
+        id_generator=OurIds(),
+        shutdown_on_exit=False,
+    )
+    _provider.add_span_processor(processor)
+    _tracer = _provider.get_tracer("qts")
+
+
+def shutdown() -> None:
+    """Send what is left and make no more spans."""
+    global _provider, _tracer
+    provider, _provider, _tracer = _provider, None, None
+    if provider is not None:
+        provider.shutdown()
+
+
+def _otel_id(trace_id: str) -> int:
+    """Our id as a number; an id of another form becomes a stable one of this form."""
+    if _HEX_ID.fullmatch(trace_id):
+        return int(trace_id, 16)
+    return int.from_bytes(hashlib.blake2b(trace_id.encode(), digest_size=16).digest()) or 1
+
+
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Attributes as OpenTelemetry takes them: texts, numbers, booleans; no secrets."""
+    plain = {}
+    for key, value in attributes.items():
+        safe = redact_pair(key, value)
+        plain[key] = safe if isinstance(safe, str | bool | int | float) else str(safe)
+    return plain
+
+
+def _traces_url(endpoint: str) -> str:
+    return (
+        endpoint
+        if endpoint.rstrip("/").endswith("/v1/traces")
+        else endpoint.rstrip("/") + "/v1/traces"
+    )

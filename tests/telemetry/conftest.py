@@ -1,0 +1,26 @@
+"""A place to read log lines from, and telemetry put back as it was after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from qts import telemetry
+from tests.telemetry.log_lines import Lines
+
+
+@pytest.fixture(autouse=True)
+def telemetry_restored() -> Iterator[None]:
+    yield
+    telemetry.shutdown()
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def lines() -> Lines:
+    """JSON logs of every level, from now on, land here."""
+    stream = Lines()
+    telemetry.configure(telemetry.TelemetryConfig(log_level="debug", log_format="json"), stream)
+    return stream

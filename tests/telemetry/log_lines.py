@@ -1,0 +1,16 @@
+"""A stream that gives back what was logged to it."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+
+class Lines(io.StringIO):
+    def parsed(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.getvalue().splitlines()]
+
+    def only(self) -> dict[str, Any]:
+        (line,) = self.parsed()
+        return line

@@ -1,0 +1,84 @@
+"""Ids travel with the work."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from qts.telemetry import bind, carry, context, current_context, new_trace_id
+
+
+def test_context_adds_and_gives_back() -> None:
+    with context(traceId="t1", stream="orders"):
+        with context(eventId="e1", stream="fills"):
+            assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "fills"}
+        assert current_context() == {"traceId": "t1", "stream": "orders"}
+    assert current_context() == {}
+
+
+def test_context_is_given_back_after_an_error() -> None:
+    with pytest.raises(ValueError, match="inside"), context(eventId="e1"):
+        raise ValueError("inside")
+    assert current_context() == {}
+
+
+def test_what_is_read_is_a_copy() -> None:
+    with context(eventId="e1"):
+        current_context()["eventId"] = "changed"
+        assert current_context() == {"eventId": "e1"}
+
+
+async def test_tasks_inherit_and_do_not_disturb_each_other() -> None:
+    both_inside = asyncio.Barrier(2)
+
+    async def work(event: str) -> dict[str, str]:
+        bind(eventId=event)
+        await both_inside.wait()
+        return current_context()
+
+    with context(traceId="t1"):
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work(event)) for event in ("a", "b")]
+        assert [task.result() for task in tasks] == [
+            {"traceId": "t1", "eventId": "a"},
+            {"traceId": "t1", "eventId": "b"},
+        ]
+        assert current_context() == {"traceId": "t1"}
+
+
+def test_a_thread_sees_nothing_unless_carried() -> None:
+    with ThreadPoolExecutor(1) as pool, context(traceId="t1"):
+        assert pool.submit(current_context).result() == {}
+        assert pool.submit(carry(current_context)).result() == {"traceId": "t1"}
+        assert pool.submit(current_context).result() == {}, "the thread is left as it was"
+
+
+def test_a_carried_function_runs_in_many_threads_at_once() -> None:
+    both_inside = threading.Barrier(2, timeout=10)
+
+    def work(event: str) -> dict[str, str]:
+        bind(eventId=event)
+        both_inside.wait()
+        return current_context()
+
+    with ThreadPoolExecutor(2) as pool:
+        with context(traceId="t1"):
+            carried = carry(work)
+        seen = list(pool.map(carried, ["a", "b"]))
+    assert seen == [{"traceId": "t1", "eventId": "a"}, {"traceId": "t1", "eventId": "b"}]
+
+
+def test_carry_hands_on_arguments_results_and_errors() -> None:
+    assert carry(divmod)(7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        carry(divmod)(7, 0)
+
+
+def test_trace_ids_are_w3c_and_differ() -> None:
+    ids = {new_trace_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(re.fullmatch("[0-9a-f]{32}", trace_id) and int(trace_id, 16) for trace_id in ids)
