@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from qts.cli import config, database
 from qts.cli.doctor import doctor
+from qts.cli.route import route
 from qts.cli.run import run
 from qts.domain import QtsError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(route)
 app.command()(doctor)
 app.add_typer(config.app, name="config")
 app.add_typer(database.app, name="database")

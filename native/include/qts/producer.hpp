@@ -1,0 +1,278 @@
+// Sources of messages: one that makes them up on a schedule, one that is fed from outside.
+//
+// A made-up message is a pure function of (seed, producer, k). That is what lets back-pressure
+// reach one type alone in bounded memory: when the ring of a type is full the producer remembers
+// only the k it stopped at, goes on with the other types, and makes the skipped messages again,
+// unchanged and in order, when there is room.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "qts/clock.hpp"
+#include "qts/flow.hpp"
+#include "qts/schedule.hpp"
+
+namespace qts {
+
+// What a producer sends, and when.
+struct ProducerSpec {
+  double rate_per_s = 0;
+  std::array<double, kTypes> shares{};
+  std::uint64_t total = 0;  // exactly this many messages, unless stopped or given up before
+  double give_up_s = 0;     // after the start: what could not be sent by then never will be
+  Burst burst{};
+  std::uint32_t symbols = 16;
+  std::uint64_t seed = 1;
+};
+
+// Counts that every source keeps, per type: what was accepted by the first hop.
+class Source : public Component {
+ public:
+  Source(std::uint8_t number, std::string called) : Component(std::move(called)), id(number) {}
+
+  void connect(std::uint8_t type, Port& port) { out_[type] = &port; }
+  // Written by the source's own thread before its last message is seen by any other.
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  std::uint64_t produced(std::uint8_t type) const { return produced_[type].get(); }
+  std::uint64_t produced() const {
+    std::uint64_t sum = 0;
+    for (const Count& count : produced_) sum += count.get();
+    return sum;
+  }
+
+  const std::uint8_t id;
+
+ protected:
+  // Sends as much of the batch as there is room for, each message with its number in the stream
+  // of its type (unless it keeps the one it has).
+  std::size_t push(std::uint8_t type, std::span<Message> batch, bool keep_number = false) {
+    const std::size_t count = out_[type]->room(type, batch.size());
+    if (count == 0) return 0;
+    std::uint64_t number = produced_[type].get();
+    if (!keep_number)
+      for (Message& message : batch.first(count)) message.stream_number = static_cast<std::uint16_t>(number++);
+    // Counted before it is sent: a message delivered is always a message produced.
+    produced_[type].add(count);
+    out_[type]->send(batch.first(count));
+    return count;
+  }
+  bool connected(std::uint8_t type) const { return out_[type] != nullptr; }
+  bool has_room(std::uint8_t type) { return out_[type]->room(type, 1) != 0; }
+  void finish() { done_.store(true, std::memory_order_release); }
+
+ private:
+  std::array<Port*, kTypes> out_{};
+  std::array<Count, kTypes> produced_{};
+  std::atomic<bool> done_{false};
+};
+
+class Producer final : public Source {
+ public:
+  Producer(std::uint8_t number, const ProducerSpec& spec, const std::atomic<bool>& stop)
+      : Source(number, "producer " + std::to_string(number)),
+        spec_(spec),
+        schedule_(spec.rate_per_s, spec.burst),
+        key_(mix(spec.seed ^ (static_cast<std::uint64_t>(number) << 56))),
+        stop_(stop) {
+    double sum = 0;
+    for (std::uint8_t type = 0; type < kTypes; ++type) {
+      if (spec.shares[type] <= 0) continue;
+      sum += spec.shares[type];
+      // The last type takes all that is left, so that rounding never picks an unused one.
+      types_[type_count_] = type;
+      limits_[type_count_++] = sum >= 1.0 ? UINT64_MAX : static_cast<std::uint64_t>(sum * 0x1p64);
+    }
+  }
+
+  void start(std::uint64_t at) {
+    const TickScale scale = tick_scale();
+    start_ = due_ = at;
+    give_up_ = at + scale.span_ticks(static_cast<std::uint64_t>(spec_.give_up_s * 1e9));
+    ticks_per_s_ = scale.ticks_per_ns() * 1e9;
+    ticks_per_message_ = ticks_per_s_ / spec_.rate_per_s;
+  }
+
+  std::size_t poll() override {
+    if (done()) return 0;
+    const std::uint64_t now = ticks();
+    std::size_t moved = 0;
+    unsigned in_step = 0;
+    for (const std::uint8_t type : used()) {
+      if (streams_[type].cursor < next_) moved += catch_up(type);
+      if (streams_[type].cursor == next_) in_step |= 1u << type;
+    }
+    if (stop_.load(std::memory_order_relaxed) || now >= give_up_ ||
+        (next_ == spec_.total && in_step == all_types())) {
+      finish();
+      return moved;
+    }
+    // With every type held back there is nothing to gain by going on.
+    return in_step == 0 ? moved : moved + make_due(now, in_step);
+  }
+
+ private:
+  // Every message k < cursor of the stream's type has been sent.
+  struct Stream {
+    std::uint64_t cursor = 0;
+    std::size_t count = 0;
+    std::array<Message, kBatch> batch{};
+  };
+
+  // splitmix64: a good hash of a counter, so that message k can be made without its predecessors.
+  static std::uint64_t mix(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+  std::uint64_t draw(std::uint64_t k) const { return mix(key_ + k); }
+  std::uint8_t type_of(std::uint64_t drawn) const {
+    std::size_t i = 0;
+    while (i + 1 < type_count_ && drawn >= limits_[i]) ++i;
+    return types_[i];
+  }
+  std::span<const std::uint8_t> used() const { return {types_.data(), type_count_}; }
+  unsigned all_types() const {
+    unsigned mask = 0;
+    for (const std::uint8_t type : used()) mask |= 1u << type;
+    return mask;
+  }
+
+  std::uint64_t due_at(std::uint64_t k) const {
+    const double after = spec_.burst.period_s > 0 ? schedule_.due_s(k) * ticks_per_s_
+                                                  : static_cast<double>(k) * ticks_per_message_;
+    return start_ + static_cast<std::uint64_t>(after);
+  }
+
+  void stage(Stream& stream, std::uint8_t type, std::uint64_t k, std::uint64_t due, std::uint64_t drawn) {
+    Message& message = stream.batch[stream.count++];
+    message = Message{};
+    message.msg_type = type;
+    message.producer_id = id;
+    message.sequence_number = k;
+    message.timestamp_ns = due;
+    const std::uint64_t content = mix(drawn);
+    message.symbol_id = static_cast<std::uint32_t>((content & 0xffffffff) * spec_.symbols >> 32);
+    message.price = (50'000 + static_cast<std::int64_t>((content >> 32) & 1023) * 50) * kPriceScale;
+    message.quantity_low = 1 + static_cast<std::uint32_t>(content >> 48 & 127);
+  }
+
+  // Makes what is due by now, at most one batch, leaving out the types that are behind.
+  std::size_t make_due(std::uint64_t now, unsigned in_step) {
+    const std::uint64_t end = std::min(spec_.total, next_ + kBatch);
+    while (next_ < end && due_ <= now) {
+      const std::uint64_t k = next_++, due = due_, drawn = draw(k);
+      due_ = due_at(next_);
+      const std::uint8_t type = type_of(drawn);
+      if ((in_step >> type & 1u) != 0) stage(streams_[type], type, k, due, drawn);
+    }
+    std::size_t moved = 0;
+    for (const std::uint8_t type : used())
+      if ((in_step >> type & 1u) != 0) moved += flush(type, next_);
+    return moved;
+  }
+
+  // Makes the left-out messages of one type again, as far as there is room for them.
+  std::size_t catch_up(std::uint8_t type) {
+    if (!has_room(type)) return 0;
+    Stream& stream = streams_[type];
+    const std::uint64_t end = std::min(next_, stream.cursor + kMostScanned);
+    std::uint64_t k = stream.cursor;
+    for (; k < end && stream.count < kBatch; ++k) {
+      const std::uint64_t drawn = draw(k);
+      if (type_of(drawn) == type) stage(stream, type, k, due_at(k), drawn);
+    }
+    return flush(type, k);
+  }
+
+  // Sends the staged messages; they are all of this type before `end` and after the cursor.
+  std::size_t flush(std::uint8_t type, std::uint64_t end) {
+    Stream& stream = streams_[type];
+    const std::size_t sent = stream.count == 0 ? 0 : push(type, {stream.batch.data(), stream.count});
+    stream.cursor = sent == stream.count ? end : stream.batch[sent].sequence_number;
+    stream.count = 0;
+    return sent;
+  }
+
+  static constexpr std::uint64_t kMostScanned = 1024;  // per poll: no type waits on another's past
+
+  const ProducerSpec spec_;
+  const Schedule schedule_;
+  const std::uint64_t key_;
+  const std::atomic<bool>& stop_;
+  std::array<std::uint8_t, kTypes> types_{};
+  std::array<std::uint64_t, kTypes> limits_{};
+  std::size_t type_count_ = 0;
+  std::uint64_t start_ = 0, give_up_ = 0;
+  double ticks_per_s_ = 0, ticks_per_message_ = 0;
+  std::uint64_t next_ = 0;  // every k before it has been due
+  std::uint64_t due_ = 0;   // when k = next_ is
+  std::array<Stream, kTypes> streams_{};
+};
+
+// A source fed from outside, by any thread. Its first hop is always an edge. One that keeps numbers
+// repeats what a journal holds: each message stays its producer's and keeps its place there.
+class LiveSource final : public Source {
+ public:
+  LiveSource(std::uint8_t number, bool keep_numbers)
+      : Source(number, "live source " + std::to_string(number)), keep_numbers_(keep_numbers) {}
+
+  std::size_t poll() override { return 0; }
+
+  bool takes(std::uint8_t type) const { return type < kTypes && connected(type); }
+
+  // Takes the first messages there is room for and says how many. Source, sequence number and
+  // the time of sending are filled in here.
+  std::size_t try_push_many(std::span<Message> messages) {
+    const std::lock_guard lock(pushing_);
+    if (done()) return 0;
+    const std::uint64_t now = ticks();
+    std::size_t taken = 0;
+    while (taken < messages.size()) {
+      const std::size_t run = run_of_one_type(messages.subspan(taken));
+      const auto batch = messages.subspan(taken, run);
+      label(batch, now);
+      const std::size_t sent = push(batch[0].msg_type, batch, keep_numbers_);
+      sequence_ += sent;
+      taken += sent;
+      if (sent < run) break;
+    }
+    return taken;
+  }
+
+  // No more will come. What was taken is still delivered.
+  void close() {
+    const std::lock_guard lock(pushing_);
+    finish();
+  }
+
+ private:
+  static std::size_t run_of_one_type(std::span<const Message> messages) {
+    std::size_t run = 1;
+    while (run < messages.size() && run < kBatch && messages[run].msg_type == messages[0].msg_type) ++run;
+    return run;
+  }
+
+  void label(std::span<Message> batch, std::uint64_t now) const {
+    std::uint64_t next = sequence_;
+    for (Message& message : batch) {
+      message.timestamp_ns = now;
+      if (keep_numbers_) continue;
+      message.producer_id = id;
+      message.sequence_number = next++;
+    }
+  }
+
+  const bool keep_numbers_;
+  std::mutex pushing_;  // between pushing threads only: no worker ever takes it
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace qts

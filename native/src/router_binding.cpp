@@ -1,0 +1,516 @@
+// qts._native.Router: the router as Python drives it. Work in Python is here too, since it alone
+// needs the interpreter.
+#include "bindings.hpp"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "qts/router.hpp"
+
+namespace {
+
+using Times = std::array<std::uint64_t, qts::kTypes>;
+
+// A view of a Python object's memory, such as a numpy array of messages.
+class Buffer {
+ public:
+  Buffer(nb::handle object, bool writable) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) != 0)
+      throw nb::python_error();
+    if (static_cast<std::size_t>(view_.len) % sizeof(qts::Message) != 0) {
+      PyBuffer_Release(&view_);
+      throw nb::value_error("the memory is not a whole number of 96-byte messages");
+    }
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(view_.buf); }
+  std::size_t count() const { return static_cast<std::size_t>(view_.len) / sizeof(qts::Message); }
+
+ private:
+  Py_buffer view_{};
+};
+
+// Gives the GIL to whoever waits for it once it was held this long.
+class HoldLimit {
+ public:
+  explicit HoldLimit(std::uint64_t limit_ns) : limit_(qts::tick_scale().span_ticks(limit_ns)) {}
+  void taken() { since_ = qts::ticks(); }
+  void breathe() {
+    if (qts::ticks() - since_ < limit_) return;
+    { const nb::gil_scoped_release released; }
+    since_ = qts::ticks();
+  }
+
+ private:
+  std::uint64_t limit_;
+  std::uint64_t since_ = 0;
+};
+
+constexpr std::uint64_t kLongestHoldNs = 1'000'000;
+
+// Python work: the thread state of the worker is made once (see hooks), the GIL taken once a batch.
+class PythonWork : public qts::Work {
+ public:
+  explicit PythonWork(nb::object callable) : callable_(std::move(callable)) {}
+  ~PythonWork() override {
+    if (!nb::is_alive()) {
+      callable_.release();  // the interpreter has gone: nothing is left to give it back to
+      return;
+    }
+    const nb::gil_scoped_acquire gil;
+    callable_.reset();
+  }
+
+ protected:
+  void fail(nb::python_error& error) { failure = error.what(); }
+  nb::object callable_;
+};
+
+// One call a message: the callable gets a Message of its own, which it may keep.
+class EachWork final : public PythonWork {
+ public:
+  using PythonWork::PythonWork;
+
+  std::size_t run(std::span<qts::Message> batch) override {
+    const nb::gil_scoped_acquire gil;
+    hold_.taken();
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      try {
+        callable_(nb::cast(batch[i], nb::rv_policy::copy));
+      } catch (nb::python_error& error) {
+        fail(error);
+        return i;
+      }
+      hold_.breathe();
+    }
+    return batch.size();
+  }
+
+ private:
+  HoldLimit hold_{kLongestHoldNs};
+};
+
+// One call a batch: the callable gets an array over memory of its own, good until it returns.
+// Copied in (2 ns a message), so that a view kept too long shows old ticks and never freed memory.
+class BatchWork final : public PythonWork {
+ public:
+  BatchWork(nb::object callable, nb::object array, bool writes)
+      : PythonWork(std::move(callable)), array_(std::move(array)), memory_(array_, true), writes_(writes) {}
+  ~BatchWork() override {
+    if (!nb::is_alive()) {
+      array_.release();
+      return;
+    }
+    const nb::gil_scoped_acquire gil;
+    array_.reset();
+  }
+
+  std::size_t run(std::span<qts::Message> batch) override {
+    const nb::gil_scoped_acquire gil;
+    std::size_t done = 0;
+    while (done < batch.size()) {
+      const auto part = batch.subspan(done, std::min(batch.size() - done, memory_.count()));
+      std::memcpy(memory_.data(), part.data(), part.size_bytes());
+      try {
+        const auto size = static_cast<Py_ssize_t>(part.size());
+        const nb::object view = nb::steal(PySequence_GetSlice(array_.ptr(), 0, size));
+        if (!view.is_valid()) throw nb::python_error();
+        callable_(view);
+      } catch (nb::python_error& error) {
+        fail(error);
+        return done;
+      }
+      if (writes_) std::memcpy(part.data(), memory_.data(), part.size_bytes());
+      done += part.size();
+    }
+    return done;
+  }
+
+ private:
+  nb::object array_;
+  Buffer memory_;
+  bool writes_;
+};
+
+// A worker that runs Python keeps one thread state for its life: making one an event costs 9 us.
+qts::ThreadHooks python_hooks() {
+  struct State {
+    PyGILState_STATE gil{};
+    PyThreadState* thread = nullptr;
+  };
+  auto state = std::make_shared<State>();
+  return {[state] {
+            state->gil = PyGILState_Ensure();
+            state->thread = PyEval_SaveThread();
+          },
+          [state] {
+            if (!nb::is_alive()) return;
+            PyEval_RestoreThread(state->thread);
+            PyGILState_Release(state->gil);
+          }};
+}
+
+template <class Enum>
+Enum named(const std::string& name, std::initializer_list<std::pair<const char*, Enum>> known, const char* what) {
+  std::string names;
+  for (const auto& [text, value] : known) {
+    if (name == text) return value;
+    names += (names.empty() ? "" : ", ") + std::string(text);
+  }
+  throw nb::value_error((std::string(what) + " is one of " + names + ", not " + name).c_str());
+}
+
+qts::Stamps stamps_named(const std::string& name) {
+  return named<qts::Stamps>(name,
+                            {{"all", qts::Stamps::all},
+                             {"hop-batch", qts::Stamps::hop_batch},
+                             {"edges", qts::Stamps::edges},
+                             {"off", qts::Stamps::off}},
+                            "stamps");
+}
+
+nb::dict percentiles(const qts::Histogram& histogram) {
+  nb::dict row;
+  for (const auto& [name, percent] : {std::pair{"p50", 50.0}, {"p90", 90.0}, {"p95", 95.0}, {"p99", 99.0}, {"p99_9", 99.9}})
+    row[name] = static_cast<double>(histogram.percentile(percent)) / 1000.0;
+  row["max"] = static_cast<double>(histogram.max()) / 1000.0;
+  return row;
+}
+
+std::vector<std::pair<double, double>> curve(const qts::Histogram& histogram) {
+  std::vector<std::pair<double, double>> points;
+  const double total = static_cast<double>(histogram.count());
+  std::uint64_t seen = 0;
+  double last = -1;
+  histogram.each([&](qts::Histogram::Bucket bucket) {
+    seen += bucket.count;
+    const double percent = 100.0 * static_cast<double>(seen) / total;
+    // Points an eye can tell apart: closer together the nearer they come to 100 %.
+    if (percent - last < (100.0 - percent) / 20 && seen != histogram.count()) return;
+    points.emplace_back(percent, static_cast<double>(std::min(bucket.high, histogram.max())) / 1000.0);
+    last = percent;
+  });
+  return points;
+}
+
+class PyRouter {
+ public:
+  PyRouter(const std::string& stamps, std::uint64_t sample, std::size_t ring_capacity, bool digest)
+      : router_(std::make_shared<qts::Router>(
+            qts::RouterOptions{stamps_named(stamps), sample, ring_capacity, digest})) {}
+  ~PyRouter() {
+    if (!started_) return;
+    const nb::gil_scoped_release released;
+    router_->halt();
+    router_->join(std::chrono::seconds(1));
+  }
+
+  std::size_t add_worker(std::optional<int> cpu, const std::string& wait) {
+    using qts::Wait;
+    return router_->add_worker(
+        cpu.value_or(-1),
+        named<Wait>(wait, {{"spin", Wait::spin}, {"yield", Wait::yield}, {"park", Wait::park}}, "wait"));
+  }
+  void add_stage1(std::size_t worker) { router_->add_stage1(worker); }
+  void add_stage2(std::size_t worker) { router_->add_stage2(worker); }
+
+  std::uint8_t add_producer(std::size_t worker, std::size_t stage1, double rate,
+                            const std::array<double, qts::kTypes>& shares, std::uint64_t total,
+                            double give_up_s, const std::optional<std::array<double, 4>>& burst,
+                            std::uint32_t symbols, std::uint64_t seed) {
+    qts::ProducerSpec spec{rate, shares, total, give_up_s, {}, symbols, seed};
+    if (burst) spec.burst = {(*burst)[0], (*burst)[1], (*burst)[2], (*burst)[3]};
+    return router_->add_producer(spec, stage1, worker);
+  }
+  std::uint8_t add_live_source(std::size_t stage1, bool keep_numbers) {
+    const nb::gil_scoped_release released;
+    return router_->add_live_source(stage1, keep_numbers);
+  }
+
+  std::uint8_t add_processor(std::size_t worker, const Times& busy_ns, nb::object work) {
+    auto made = make_work(worker, work, true);
+    const nb::gil_scoped_release released;
+    return router_->add_processor(busy_ns, std::move(made), worker);
+  }
+  std::uint8_t add_strategy(std::size_t worker, const Times& busy_ns, nb::object work) {
+    auto made = make_work(worker, work, false);
+    const nb::gil_scoped_release released;
+    return router_->add_strategy(busy_ns, std::move(made), worker);
+  }
+
+  void route1(std::uint8_t type, const std::string& by, std::vector<std::uint8_t> processors,
+              std::vector<std::uint8_t> otherwise, std::int64_t threshold, bool above) {
+    using By = qts::Route::By;
+    qts::Stage1Rule rule;
+    rule.by = named<By>(by, {{"round_robin", By::turn}, {"symbol", By::symbol}, {"price", By::price}}, "by");
+    rule.processors = std::move(processors);
+    rule.otherwise = std::move(otherwise);
+    rule.threshold = threshold;
+    rule.above = above;
+    const nb::gil_scoped_release released;
+    router_->route1(type, std::move(rule));
+  }
+  void route2(std::uint8_t type, std::uint8_t strategy, bool ordered, bool urgent) {
+    const nb::gil_scoped_release released;
+    router_->route2(type, {strategy, ordered, urgent});
+  }
+  bool remove_processor(std::uint8_t id) {
+    const nb::gil_scoped_release released;
+    return router_->remove_processor(id);
+  }
+  bool remove_strategy(std::uint8_t id) {
+    const nb::gil_scoped_release released;
+    return router_->remove_strategy(id);
+  }
+  void set_journal(std::size_t stage1, const std::string& path, const std::string& fsync, unsigned interval_ms) {
+    using When = qts::Fsync::When;
+    const qts::Fsync policy{
+        named<When>(fsync, {{"never", When::never}, {"interval", When::interval}, {"always", When::always}}, "fsync"),
+        std::chrono::milliseconds(interval_ms)};
+    try {
+      router_->set_journal(stage1, std::make_unique<qts::Journal>(path, policy));
+    } catch (const std::system_error& error) {
+      PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), error.code().message(), path).ptr());
+      throw nb::python_error();
+    }
+  }
+
+  void start() {
+    qts::Router::start(router_);
+    started_ = true;
+  }
+  void stop() { router_->stop(); }
+
+  // Waits at most so long for everything to be delivered, or for a component to fail.
+  bool wait(double seconds) {
+    const nb::gil_scoped_release released;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (!router_->drained() && !router_->failed()) {
+      if (std::chrono::steady_clock::now() >= end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+    return true;
+  }
+  bool drained() const { return router_->drained(); }
+  bool failed() const { return router_->failed(); }
+  bool halt(double seconds) {
+    const nb::gil_scoped_release released;
+    router_->halt();
+    return router_->join(std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+  }
+
+  // Pushes messages from outside; the GIL is released meanwhile. How many were taken.
+  std::size_t push(std::size_t source, nb::handle messages, double seconds) {
+    qts::LiveSource& live = *live_source(source);
+    const Buffer buffer(messages, false);
+    const nb::gil_scoped_release released;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    std::array<qts::Message, qts::kTake> part;
+    std::size_t done = 0;
+    qts::SpinYield wait;
+    while (done < buffer.count()) {
+      const std::size_t size = std::min(part.size(), buffer.count() - done);
+      std::memcpy(part.data(), buffer.data() + done * sizeof(qts::Message), size * sizeof(qts::Message));
+      const std::size_t taken = live.try_push_many({part.data(), size});
+      done += taken;
+      if (taken == size) {
+        wait.reset();
+        continue;
+      }
+      if (live.done() || std::chrono::steady_clock::now() >= end) break;
+      wait.idle();
+    }
+    return done;
+  }
+  bool takes(std::size_t source, std::uint8_t type) const { return live_source(source)->takes(type); }
+
+  nb::dict totals() const {
+    const qts::Totals now = router_->totals();
+    nb::dict row;
+    row["produced"] = now.produced;
+    row["processed"] = now.processed;
+    row["delivered"] = now.delivered;
+    row["abandoned"] = now.abandoned;
+    row["violations"] = now.violations;
+    row["gaps"] = now.gaps;
+    row["reordered"] = now.reordered;
+    return row;
+  }
+  nb::list waiting() const {
+    nb::list rows;
+    for (const qts::Place& place : router_->waiting()) rows.append(nb::make_tuple(place.name, place.count));
+    return rows;
+  }
+  nb::list failures() const {
+    nb::list rows;
+    for (const qts::Failure& failure : router_->failures())
+      rows.append(nb::make_tuple(failure.component, nb::cast(failure.message), failure.text));
+    return rows;
+  }
+  std::vector<std::string> stuck() const { return router_->stuck(); }
+  nb::list strategies() const {
+    nb::list rows;
+    for (const qts::Strategy* s : router_->strategies())
+      rows.append(nb::make_tuple(s->id, s->delivered(), s->violations(), s->gaps()));
+    return rows;
+  }
+  // While nothing runs: (strategy, producer, type, delivered, digest) of every stream.
+  nb::list streams() const {
+    nb::list rows;
+    for (const qts::Strategy* s : router_->strategies())
+      for (unsigned producer = 0; producer < qts::kMostComponents; ++producer)
+        for (unsigned type = 0; type < qts::kTypes; ++type) {
+          const auto& stream = s->stream(static_cast<std::uint8_t>(producer), static_cast<std::uint8_t>(type));
+          if (stream.delivered != 0)
+            rows.append(nb::make_tuple(s->id, producer, type, stream.delivered, stream.digest));
+        }
+    return rows;
+  }
+  // Of the whole run, or of the time since the last such call: {stage: percentiles in us}.
+  nb::dict latencies(bool curves) const {
+    qts::Latencies all;
+    router_->merge_latencies(all);
+    nb::dict rows;
+    const auto add = [&](const char* name, const qts::Histogram& histogram) {
+      if (histogram.count() == 0) return;
+      if (curves) rows[name] = curve(histogram);
+      else rows[name] = percentiles(histogram);
+    };
+    add("stage1", all.stage1);
+    add("processing", all.processing);
+    add("stage2", all.stage2);
+    add("strategy", all.strategy);
+    add("total", all.total);
+    return rows;
+  }
+  nb::dict recent() {
+    auto now = std::make_unique<qts::Latencies>();
+    router_->merge_latencies(*now);
+    qts::Histogram fresh;
+    fresh.set_difference(now->total, seen_->total);
+    nb::dict row;
+    if (fresh.count() != 0) {
+      row["p50"] = static_cast<double>(fresh.percentile(50)) / 1000.0;
+      row["p99"] = static_cast<double>(fresh.percentile(99)) / 1000.0;
+    }
+    seen_ = std::move(now);
+    return row;
+  }
+  std::vector<bool> pinned() const {
+    std::vector<bool> rows;
+    for (const auto& worker : router_->workers()) rows.push_back(worker->pinned());
+    return rows;
+  }
+
+ private:
+  qts::LiveSource* live_source(std::size_t source) const {
+    for (qts::LiveSource* live : router_->live_sources())
+      if (live->id == source) return live;
+    throw nb::value_error("there is no live source of that number");
+  }
+
+  // None, ("each", callable), ("batch", callable, array) or ("compiled", address, state address).
+  std::unique_ptr<qts::Work> make_work(std::size_t worker, const nb::object& work, bool writes) {
+    if (work.is_none()) return nullptr;
+    const auto parts = nb::cast<nb::tuple>(work);
+    const auto kind = nb::cast<std::string>(parts[0]);
+    if (kind == "compiled")
+      return std::make_unique<qts::CompiledWork>(
+          reinterpret_cast<qts::CompiledWork::Function>(nb::cast<std::uintptr_t>(parts[1])),
+          reinterpret_cast<void*>(nb::cast<std::uintptr_t>(parts[2])));
+    if (started_ && !has_python_[worker])
+      throw nb::value_error("this worker runs no Python: add the component to one that does");
+    if (!started_) {
+      router_->set_hooks(worker, python_hooks());
+      has_python_.resize(std::max(has_python_.size(), worker + 1));
+      has_python_[worker] = true;
+    }
+    if (kind == "each") return std::make_unique<EachWork>(nb::object(parts[1]));
+    if (kind == "batch") return std::make_unique<BatchWork>(nb::object(parts[1]), nb::object(parts[2]), writes);
+    throw nb::value_error("work is each, batch or compiled");
+  }
+
+  std::shared_ptr<qts::Router> router_;
+  std::vector<bool> has_python_;
+  bool started_ = false;
+  std::unique_ptr<qts::Latencies> seen_ = std::make_unique<qts::Latencies>();
+};
+
+double price_of(const qts::Message& message) {
+  return static_cast<double>(message.price) / static_cast<double>(qts::kPriceScale);
+}
+
+}  // namespace
+
+void bind_router(nb::module_& m) {
+  using qts::Message;
+  nb::class_<Message>(m, "Message", "One message, a copy of its own: a tick on its way to a strategy.")
+      .def_ro("msg_type", &Message::msg_type)
+      .def_ro("producer_id", &Message::producer_id)
+      .def_ro("stream_number", &Message::stream_number, "Its number among its producer's of this type, modulo 65536.")
+      .def_ro("symbol_id", &Message::symbol_id)
+      .def_ro("sequence_number", &Message::sequence_number)
+      .def_ro("timestamp_ticks", &Message::timestamp_ns, "When it was meant to be sent, in clock ticks.")
+      .def_ro("processor_id", &Message::processor_id)
+      .def_ro("price_e8", &Message::price, "The exact price in units of 10**-8.")
+      .def_prop_ro("price", &price_of)
+      .def_prop_ro("quantity", &Message::quantity)
+      .def("__repr__", [](const Message& message) {
+        return "Message(producer " + std::to_string(message.producer_id) + ", type " +
+               std::to_string(message.msg_type) + ", sequence " + std::to_string(message.sequence_number) + ")";
+      });
+
+  nb::class_<PyRouter>(m, "Router", "The multi-stage router; qts.router.Router is its face.")
+      .def(nb::init<const std::string&, std::uint64_t, std::size_t, bool>(), "stamps"_a, "sample"_a,
+           "ring_capacity"_a, "digest"_a)
+      .def("add_worker", &PyRouter::add_worker, "cpu"_a.none(), "wait"_a)
+      .def("add_stage1", &PyRouter::add_stage1, "worker"_a)
+      .def("add_stage2", &PyRouter::add_stage2, "worker"_a)
+      .def("add_producer", &PyRouter::add_producer, "worker"_a, "stage1"_a, "rate"_a, "shares"_a, "total"_a,
+           "give_up_s"_a, "burst"_a.none(), "symbols"_a, "seed"_a)
+      .def("add_live_source", &PyRouter::add_live_source, "stage1"_a, "keep_numbers"_a)
+      .def("add_processor", &PyRouter::add_processor, "worker"_a, "busy_ns"_a, "work"_a.none())
+      .def("add_strategy", &PyRouter::add_strategy, "worker"_a, "busy_ns"_a, "work"_a.none())
+      .def("route1", &PyRouter::route1, "type"_a, "by"_a, "processors"_a, "otherwise"_a, "threshold"_a, "above"_a)
+      .def("route2", &PyRouter::route2, "type"_a, "strategy"_a, "ordered"_a, "urgent"_a)
+      .def("remove_processor", &PyRouter::remove_processor, "id"_a, "False: something still waits for it.")
+      .def("remove_strategy", &PyRouter::remove_strategy, "id"_a, "False: something still waits for it.")
+      .def("set_journal", &PyRouter::set_journal, "stage1"_a, "path"_a, "fsync"_a, "interval_ms"_a)
+      .def("start", &PyRouter::start)
+      .def("stop", &PyRouter::stop, "Sources end; what they sent is still delivered.")
+      .def("wait", &PyRouter::wait, "seconds"_a, "True once all is delivered or something failed.")
+      .def("halt", &PyRouter::halt, "seconds"_a, "Stop the workers; False when one did not come back in time.")
+      .def("push", &PyRouter::push, "source"_a, "messages"_a, "seconds"_a, "How many were taken in that time.")
+      .def("takes", &PyRouter::takes, "source"_a, "type"_a)
+      .def("totals", &PyRouter::totals)
+      .def("waiting", &PyRouter::waiting, "(place, count) of messages on their way or stranded.")
+      .def("failures", &PyRouter::failures, "(component, message, text) of each component that failed.")
+      .def("stuck", &PyRouter::stuck, "Workers that have not stopped, and where.")
+      .def("strategies", &PyRouter::strategies, "(id, delivered, violations, gaps) of each.")
+      .def("streams", &PyRouter::streams, "(strategy, producer, type, delivered, digest); while nothing runs.")
+      .def("latencies", &PyRouter::latencies, "curves"_a, "Of the whole run, in us, by stage.")
+      .def("recent", &PyRouter::recent, "p50 and p99 of total latency since the last call, in us.")
+      .def("pinned", &PyRouter::pinned, "Whether each worker runs on the CPU it was given.")
+      .def_prop_ro("drained", &PyRouter::drained)
+      .def_prop_ro("failed", &PyRouter::failed);
+
+  m.def(
+      "crc32c",
+      [](nb::bytes data) { return qts::crc32c({static_cast<const std::byte*>(data.data()), data.size()}); },
+      "data"_a, "CRC-32C (Castagnoli) of some bytes.");
+}

@@ -1,0 +1,80 @@
+// A test harness in one header: TEST registers, CHECK counts, main runs what argv[1] is part of.
+#pragma once
+
+#include <cstdio>
+#include <exception>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace harness {
+
+struct Test {
+  const char* name;
+  void (*body)();
+};
+
+inline std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+
+inline bool add(const char* name, void (*body)()) {
+  tests().push_back({name, body});
+  return true;
+}
+
+inline int failures = 0;  // of the running test, counted on its own thread only
+
+template <class Op, class A, class B>
+void compare(Op op, const char* text, const A& a, const B& b, const char* file, int line) {
+  if (op(a, b)) return;
+  ++failures;
+  std::ostringstream values;
+  values << a << " and " << b;
+  std::printf("  %s:%d: %s with %s\n", file, line, text, values.str().c_str());
+}
+
+inline int run(const std::string& part) {
+  int passed = 0, failed = 0;
+  for (const Test& test : tests()) {
+    if (std::string(test.name).find(part) == std::string::npos) continue;
+    std::printf("%s\n", test.name);
+    std::fflush(stdout);
+    failures = 0;
+    try {
+      test.body();
+    } catch (const std::exception& error) {
+      ++failures;
+      std::printf("  thrown: %s\n", error.what());
+    }
+    ++(failures == 0 ? passed : failed);
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed != 0 || passed == 0 ? 1 : 0;
+}
+
+}  // namespace harness
+
+#define TEST(name)                                                    \
+  static void name();                                                 \
+  static const bool name##_registered = ::harness::add(#name, &name); \
+  static void name()
+
+#define CHECK_OP(a, op, b)                                                                            \
+  ::harness::compare([](const auto& x, const auto& y) { return x op y; }, #a " " #op " " #b, (a), (b), \
+                     __FILE__, __LINE__)
+#define CHECK_EQ(a, b) CHECK_OP(a, ==, b)
+#define CHECK_LE(a, b) CHECK_OP(a, <=, b)
+#define CHECK_GE(a, b) CHECK_OP(a, >=, b)
+#define CHECK(condition) CHECK_EQ(static_cast<bool>(condition), true)
+#define CHECK_THROWS(type, expression) \
+  do {                                 \
+    bool threw = false;                \
+    try {                              \
+      static_cast<void>(expression);   \
+    } catch (const type&) {            \
+      threw = true;                    \
+    }                                  \
+    CHECK(threw);                      \
+  } while (false)

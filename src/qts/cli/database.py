@@ -1,0 +1,96 @@
+"""`qts database`: bring the schema up to date, and show how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from qts.database import Database, Migration, MigrationStatus
+
+T = TypeVar("T")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+app = typer.Typer(
+    help="The database schema: bring it up to date, show how far it is.",
+    epilog="Example: qts database status",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Apply the migrations that are pending; a second run finds nothing to do.
+
+    Example: qts database migrate --config qts.toml
+    """
+    from qts.database import migrate as apply
+
+    applied = _with_database(config, apply)
+    if as_json:
+        _print_json({"applied": [_row(migration) for migration in applied]})
+    elif applied:
+        typer.echo("\n".join(f"applied {migration.file}" for migration in applied))
+    else:
+        typer.echo("nothing to do: the schema is up to date")
+
+
+@app.command()
+def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show the schema version and the migrations applied and pending; changes nothing.
+
+    Example: qts database status --json
+    """
+    from qts.database import status as read
+
+    found = _with_database(config, read)
+    if as_json:
+        _print_json(
+            {
+                "current": found.current,
+                "latest": found.latest,
+                "applied": found.applied,
+                "pending": [_row(migration) for migration in found.pending],
+            }
+        )
+    else:
+        typer.echo("\n".join(_lines(found)))
+
+
+def _with_database(config: Path | None, ask: Callable[[Database], Awaitable[T]]) -> T:
+    from qts.app import open_database
+    from qts.config import load
+
+    async def answer() -> T:
+        async with open_database(load(config, os.environ)) as database:
+            return await ask(database)
+
+    return asyncio.run(answer())
+
+
+def _row(migration: Migration) -> dict[str, object]:
+    return {"version": migration.version, "name": migration.name, "checksum": migration.checksum}
+
+
+def _lines(found: MigrationStatus) -> list[str]:
+    return [
+        f"schema {found.current} of {found.latest}",
+        *(
+            f"  applied {row.version:04}_{row.name}  {row.applied_at:%Y-%m-%d %H:%M:%S} UTC"
+            for row in found.applied
+        ),
+        *(f"  pending {migration.file.removesuffix('.sql')}" for migration in found.pending),
+    ]
+
+
+def _print_json(value: object) -> None:
+    typer.echo(msgspec.json.encode(value).decode())

@@ -1,0 +1,64 @@
+"""Errors of asyncpg turned into ours; SQL errors (a broken constraint, a typo) pass unchanged."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from asyncpg import InterfaceError, PostgresError, QueryCanceledError
+
+from qts.domain import Failed, OutcomeUnknown, Unreachable
+
+# What talking to a server can raise when the server, the network or the session is the cause.
+DRIVER_ERRORS = (PostgresError, InterfaceError, OSError, TimeoutError)
+
+# 57P0x: shut down, crashed, starting up, dropped, idle too long; 25P03 and 25P04: ended inside
+# a transaction that idled or lasted too long. Class 08 is the connection itself.
+_ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
+
+
+def is_gone(connection: Any) -> bool:
+    """The connection is closed, or its pool took it back because it was."""
+    try:
+        return bool(connection.is_closed())
+    except InterfaceError:
+        return True
+
+
+def is_lost(error: BaseException, connection: Any) -> bool:
+    """The error says that the connection ended, not that the statement was wrong."""
+    if isinstance(error, PostgresError):
+        state = error.sqlstate or ""
+        return state.startswith("08") or state in _ENDED
+    return isinstance(error, InterfaceError) and is_gone(connection)
+
+
+def unreachable(where: str, error: BaseException) -> Unreachable:
+    return Unreachable(f"PostgreSQL at {where} is unreachable: {reason(error)}")
+
+
+def outcome_unknown(where: str, error: BaseException) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"PostgreSQL at {where} was lost while it wrote: {reason(error)}; "
+        "whether the change was kept is not known"
+    )
+
+
+def cancelled(where: str, error: QueryCanceledError, limit_s: float) -> Failed:
+    return Failed(
+        f"PostgreSQL at {where} ended a statement: {reason(error)} "
+        f"(database.statement_timeout_s is {limit_s:g})"
+    )
+
+
+def reason(error: BaseException) -> str:
+    """What happened, in one line."""
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,143 @@
+"""Numbered SQL files, each applied once, in order, in a transaction of its own.
+
+Whoever migrates holds a session lock; a second one waits and then finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from asyncpg import PostgresError
+
+from qts.database.connection import Connection, begin, commit, rollback
+from qts.database.faults import is_lost
+from qts.database.pool import Database
+from qts.domain import Failed, Refused, SchemaTooNew
+
+FOLDER = Path(__file__).parent / "migrations"
+LOCK_KEY = int.from_bytes(b"qts schm")  # any constant; the same for all who migrate
+LONGEST_S = 3600.0  # a migration of big tables, or the wait for another process that runs one
+
+_FILE_NAME = re.compile(r"(?!0000)([0-9]{4})_([a-z0-9_]+)\.sql")
+_APPLIED = "SELECT version, name, checksum, applied_at FROM schema_migration ORDER BY version"
+_RECORD = "INSERT INTO schema_migration (version, name, checksum) VALUES ($1, $2, $3)"
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """A file of the folder."""
+
+    version: int
+    name: str
+    checksum: str
+    sql: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.version:04}_{self.name}.sql"
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """A row of schema_migration."""
+
+    version: int
+    name: str
+    checksum: str
+    applied_at: datetime
+
+
+class MigrationStatus(msgspec.Struct, frozen=True):
+    """How far the database is (current) and how far this program goes (latest)."""
+
+    current: int
+    latest: int
+    applied: list[Applied]
+    pending: list[Migration]
+
+
+async def migrate(database: Database, folder: Path = FOLDER) -> list[Migration]:
+    """Apply what is pending; answers what it applied."""
+    known = read_folder(folder)
+    async with database.connection() as connection:
+        # Session settings and session locks are cleared when the pool takes the connection back.
+        await connection.execute("SET statement_timeout = 0")
+        await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY, timeout=LONGEST_S)
+        pending = _compare(known, await _applied(connection)).pending
+        for migration in pending:
+            await _apply(connection, migration)
+        return pending
+
+
+async def status(database: Database, folder: Path = FOLDER) -> MigrationStatus:
+    """What was applied and what is pending; changes nothing."""
+    known = read_folder(folder)
+    async with database.connection() as connection:
+        return _compare(known, await _applied(connection))
+
+
+def read_folder(folder: Path) -> list[Migration]:
+    """The files in order; refused when a number is missing, doubled or a name is not understood."""
+    found: list[Migration] = []
+    for path in sorted(folder.glob("*.sql")):
+        name = _FILE_NAME.fullmatch(path.name)
+        if name is None:
+            raise Refused(f"migration {path.name} is not named like 0001_first_step.sql")
+        sql = path.read_text(
+            encoding="utf-8"
+        )  # newlines become \n, so a checksum is the same anywhere
+        checksum = hashlib.sha256(sql.encode()).hexdigest()
+        found.append(Migration(int(name[1]), name[2], checksum, sql))
+    for expected, migration in enumerate(found, start=1):
+        if migration.version != expected:
+            wrong = "is there twice" if migration.version < expected else "is missing"
+            number = min(migration.version, expected)
+            raise Refused(f"migration {number:04} {wrong} in {folder.name} (see {migration.file})")
+    return found
+
+
+async def _applied(connection: Connection) -> list[Applied]:
+    if await connection.fetchval("SELECT to_regclass('schema_migration')") is None:
+        return []
+    return [Applied(*row) for row in await connection.fetch(_APPLIED)]
+
+
+def _compare(known: list[Migration], applied: list[Applied]) -> MigrationStatus:
+    current, latest = (rows[-1].version if rows else 0 for rows in (applied, known))
+    if current > latest:
+        raise SchemaTooNew(
+            f"the database has schema {current}, this QTS knows schemas up to {latest}; "
+            "install the QTS that migrated it, or a newer one"
+        )
+    if [row.version for row in applied] != list(range(1, current + 1)):
+        raise Refused(f"schema_migration is incomplete: schema {current}, but {len(applied)} rows")
+    for row, migration in zip(applied, known, strict=False):
+        if row.checksum != migration.checksum:
+            raise Refused(
+                f"migration {migration.file} was changed after it was applied at "
+                f"{row.applied_at:%Y-%m-%d %H:%M:%S} UTC; restore it and write a new file instead"
+            )
+    return MigrationStatus(current, latest, applied, known[current:])
+
+
+async def _apply(connection: Connection, migration: Migration) -> None:
+    await connection.execute(begin("read committed", read_only=False))
+    try:
+        await connection.execute(migration.sql, timeout=LONGEST_S)
+        await connection.execute(_RECORD, migration.version, migration.name, migration.checksum)
+        await commit(connection)
+    except BaseException as error:
+        await rollback(connection)
+        if isinstance(error, PostgresError) and not is_lost(error, connection):
+            raise Failed(f"migration {migration.file} failed{_place(error, migration)}") from error
+        raise
+
+
+def _place(error: PostgresError, migration: Migration) -> str:
+    """` at line 3: what PostgreSQL said`, in one line."""
+    position = getattr(error, "position", None)
+    line = migration.sql.count("\n", 0, int(position) - 1) + 1 if position else None
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    return f" at line {line}: {said}" if line else f": {said}"

@@ -1,0 +1,181 @@
+"""What a run did: every message accounted for, latencies, and a verdict a script may rely on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from qts.domain import Failed
+from qts.router.plot import Curve, draw
+
+STAGES = ("stage1", "processing", "stage2", "total")
+_PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9, "max": 100.0}
+_LABELS = {"p99_9": "p99.9"}
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Microseconds."""
+
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p99_9: float
+    max: float
+
+
+class StallFloor(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine itself adds to every latency: a thread that only reads the clock sees it."""
+
+    seconds: float
+    over_1us: int
+    over_20us: int
+    longest_us: float
+    share_lost: float  # of the time
+    ping_pong_ns: float | None = None  # round trip of one cache line between two cores
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where messages were when the run ended."""
+
+    place: str
+    count: int
+
+
+class StrategyCount(msgspec.Struct, frozen=True, kw_only=True):
+    strategy: int
+    delivered: int
+    violations: int = 0
+    gaps: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    scenario: str
+    offered: int
+    produced: int
+    delivered: int
+    undelivered: int
+    violations: int  # out of order where order is required
+    gaps: int  # missing in a sequence of one producer and type
+    reordered: int = 0  # out of order where it is allowed
+    seconds: float
+    plan: dict[str, Any]
+    latency_us: dict[str, Percentiles]
+    stall_floor: StallFloor | None = None
+    undelivered_at: tuple[Place, ...] = ()
+    failures: tuple[str, ...] = ()
+    per_strategy: tuple[StrategyCount, ...] = ()
+    notes: tuple[str, ...] = ()
+    curves: dict[str, Curve] = {}  # for the plot: (percentile, microseconds), finer than latency_us
+
+    @property
+    def verdict(self) -> Literal["PASSED", "FAILED"]:
+        lossless = self.delivered == self.produced and self.undelivered == 0
+        faultless = not (self.violations or self.gaps or self.failures)
+        return "PASSED" if lossless and faultless else "FAILED"
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.delivered / self.seconds if self.seconds > 0 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        del plain["curves"]
+        return {
+            "scenario": plain.pop("scenario"),
+            "verdict": self.verdict,
+            **plain,
+            "rate_per_s": round(self.rate_per_s, 1),
+        }
+
+    def render(self) -> str:
+        """Tables for a terminal; the verdict is the last line."""
+        return "\n".join([*self._counts(), *self._latencies(), *self._remarks(), self._closing()])
+
+    def save_plot(self, path: Path) -> None:
+        """Latency by percentile as an SVG picture."""
+        curves = self.curves or {
+            stage: tuple((_PERCENTS[name], us) for name, us in _items(values))
+            for stage, values in self.latency_us.items()
+        }
+        floor = self.stall_floor.longest_us if self.stall_floor else None
+        title = f"{self.scenario}: {self.delivered:,} messages, {self.rate_per_s:,.0f} a second"
+        try:
+            path.write_text(draw(title, curves, floor), encoding="utf-8")
+        except OSError as error:
+            raise Failed(f"cannot write plot {os.fspath(path)}: {error.strerror}") from None
+
+    def _counts(self) -> Iterator[str]:
+        rate = f"{self.rate_per_s:,.0f} messages delivered a second"
+        yield f"{self.scenario}: {self.seconds:.2f} s, {rate}"
+        share = f" ({self.produced / self.offered:.1%} of offered)" if self.offered else ""
+        rows = {
+            "offered": f"{self.offered:,}",
+            "produced": f"{self.produced:,}{share}",
+            "delivered": f"{self.delivered:,}",
+            "undelivered": f"{self.undelivered:,}",
+            "violations": f"{self.violations:,}",
+            "gaps": f"{self.gaps:,}",
+        }
+        if self.reordered:
+            rows["reordered"] = f"{self.reordered:,} (allowed: no order was required of them)"
+        yield from (f"  {name:<12} {value}" for name, value in rows.items())
+        for at in self.undelivered_at:
+            yield f"    {at.count:,} in {at.place}"
+        for one in self.per_strategy:
+            faults = f", {one.violations:,} violations, {one.gaps:,} gaps"
+            faults = faults if one.violations or one.gaps else ""
+            yield f"  strategy {one.strategy:<3} {one.delivered:,}{faults}"
+
+    def _latencies(self) -> Iterator[str]:
+        if not self.latency_us:
+            yield "  latency      not measured"
+            return
+        heads = "".join(f"{_LABELS.get(name, name):>10}" for name in _PERCENTS)
+        yield f"  {'latency us':<12}{heads}"
+        for stage in sorted(self.latency_us, key=_stage_order):
+            cells = "".join(f"{_short(us):>10}" for _, us in _items(self.latency_us[stage]))
+            yield f"  {stage:<12}{cells}"
+        if (floor := self.stall_floor) is not None:
+            often = floor.over_20us / floor.seconds if floor.seconds > 0 else 0.0
+            yield (
+                f"  this machine stalls {often:,.0f} times a second for over 20 us,"
+                f" {_short(floor.longest_us)} us at most, {floor.share_lost:.2%} of the time"
+            )
+            if floor.ping_pong_ns is not None:
+                yield f"  a cache line to another core and back takes {floor.ping_pong_ns:,.0f} ns"
+
+    def _remarks(self) -> Iterator[str]:
+        yield from (f"  note: {note}" for note in self.notes)
+        yield from (f"  failure: {failure}" for failure in self.failures)
+
+    def _closing(self) -> str:
+        reasons = [
+            f"{count:,} {name}"
+            for name, count in (
+                ("undelivered", max(self.undelivered, self.produced - self.delivered)),
+                ("delivered twice", max(0, self.delivered - self.produced)),
+                ("violations", self.violations),
+                ("gaps", self.gaps),
+                ("failures", len(self.failures)),
+            )
+            if count
+        ]
+        return f"{self.verdict}: {', '.join(reasons)}" if reasons else self.verdict
+
+
+def _items(values: Percentiles) -> Iterator[tuple[str, float]]:
+    plain: Mapping[str, float] = msgspec.structs.asdict(values)
+    return iter(plain.items())
+
+
+def _stage_order(stage: str) -> int:
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
+
+
+def _short(us: float) -> str:
+    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"

@@ -1,0 +1,178 @@
+"""A scenario: what is sent, where it goes and how long each step takes. One that exists is valid.
+
+The JSON form is that of the files in `scenarios/`. Beyond producers, processors, strategies and
+the two lists of rules, a file may say:
+
+    seed                          same seed, same messages (1)
+    stage1_routers                several Stage 1 routers; producers are split in blocks (1)
+    ring_capacity                 slots of a ring, a power of two (null: the plan decides)
+    producers.burst               {period_ms, on_ms, factor, base_factor}
+    producers.symbols             how many symbol ids the messages carry (16)
+    stage1_rules[].by             "round_robin", or "symbol": one symbol, always one processor
+    stage1_rules[].when           {price_above: x} or {price_below: x}; what does not match
+    stage1_rules[].otherwise      goes to these processors
+    stage2_rules[].priority       true: overtakes what waits in rings without it
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from qts.domain import ScenarioError
+from qts.router.check import contradictions
+from qts.router.document import find, read
+from qts.router.form import form_problems
+from qts.router.pacing import Burst, Pacing
+
+MOST_COMPONENTS = 256
+DEFAULT_NS = 100
+# What a message costs a component besides its declared work: taking, stamping, passing on.
+OVERHEAD_NS = {"producer": 25, "stage1": 25, "processor": 15, "stage2": 25, "strategy": 15}
+
+Count = Annotated[int, Meta(ge=1, le=MOST_COMPONENTS)]
+Id = Annotated[int, Meta(ge=0, le=MOST_COMPONENTS - 1)]
+MsgType = Annotated[int, Meta(ge=0, le=7)]
+TypeKey = Annotated[str, Meta(pattern=r"^msg_type_[0-7]$", description="msg_type_0 to msg_type_7")]
+StrategyKey = Annotated[
+    str, Meta(pattern=r"^strategy_(0|[1-9][0-9]{0,2})$", description="strategy_0, strategy_1, ...")
+]
+Share = Annotated[float, Meta(ge=0, le=1)]
+BusyNs = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Processors = Annotated[tuple[Id, ...], Meta(min_length=1)]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class ProducerSettings(_Part, frozen=True, kw_only=True):
+    count: Count = 4
+    messages_per_sec: Annotated[float, Meta(gt=0, le=1e9)] = 1e6  # each
+    distribution: dict[TypeKey, Share]
+    burst: Burst | None = None
+    symbols: Annotated[int, Meta(ge=1, le=65_536)] = 16
+
+
+class ProcessorSettings(_Part, frozen=True, kw_only=True):
+    count: Count = 4
+    processing_times_ns: dict[TypeKey, BusyNs] = {}
+
+
+class StrategySettings(_Part, frozen=True, kw_only=True):
+    count: Count = 3
+    processing_times_ns: dict[StrategyKey, BusyNs] = {}
+
+
+class PriceTest(_Part, frozen=True, kw_only=True):
+    price_above: float | None = None
+    price_below: float | None = None
+
+
+class Stage1Rule(_Part, frozen=True, kw_only=True):
+    msg_type: MsgType
+    processors: Processors
+    by: Literal["round_robin", "symbol"] = "round_robin"
+    when: PriceTest | None = None
+    otherwise: tuple[Id, ...] = ()
+
+
+class Stage2Rule(_Part, frozen=True, kw_only=True):
+    msg_type: MsgType
+    strategy: Id
+    ordering_required: bool = True
+    priority: bool = False
+
+
+class Scenario(_Part, frozen=True, kw_only=True, dict=True):
+    scenario: Annotated[str, Meta(min_length=1, max_length=80)] = "unknown"
+    duration_secs: Annotated[float, Meta(gt=0, le=86_400)] = 10.0
+    producers: ProducerSettings
+    processors: ProcessorSettings
+    strategies: StrategySettings
+    stage1_rules: tuple[Stage1Rule, ...]
+    stage2_rules: tuple[Stage2Rule, ...]
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 1
+    stage1_routers: Count = 1
+    ring_capacity: Annotated[int, Meta(ge=2, le=1_048_576)] | None = None
+
+    def __post_init__(self) -> None:
+        for problem in form_problems(Scenario, msgspec.to_builtins(self)):
+            raise ScenarioError(problem)
+        for problem in contradictions(self):
+            raise ScenarioError(problem)
+
+    @cached_property
+    def shares(self) -> dict[int, float]:
+        """Share of each message type that is sent at all."""
+        given = self.producers.distribution
+        return {int(key[-1]): share for key, share in sorted(given.items()) if share > 0}
+
+    @cached_property
+    def stage1(self) -> dict[int, Stage1Rule]:
+        return {rule.msg_type: rule for rule in self.stage1_rules}
+
+    @cached_property
+    def stage2(self) -> dict[int, Stage2Rule]:
+        return {rule.msg_type: rule for rule in self.stage2_rules}
+
+    @property
+    def pacing(self) -> Pacing:
+        return Pacing(self.producers.messages_per_sec, self.producers.burst)
+
+    @property
+    def messages_per_producer(self) -> int:
+        return self.pacing.count(self.duration_secs)
+
+    @property
+    def total_messages(self) -> int:
+        return self.producers.count * self.messages_per_producer
+
+    @property
+    def offered_rate(self) -> float:
+        """Messages a second of all producers together, on average over the run."""
+        return self.total_messages / self.duration_secs
+
+    @property
+    def peak_rate(self) -> float:
+        return self.producers.count * self.pacing.peak_per_second
+
+    @property
+    def busy_ns_per_message(self) -> float:
+        """Declared work of an average message in its processor and its strategy."""
+        return sum(
+            share
+            * (self.processing_ns(msg_type) + self.strategy_ns(self.stage2[msg_type].strategy))
+            for msg_type, share in self.shares.items()
+        )
+
+    def cores_needed(self) -> float:
+        """Cores kept fully busy by the offered rate: declared work and the cost of passing on."""
+        per_message = self.busy_ns_per_message + sum(OVERHEAD_NS.values())
+        return self.offered_rate * per_message / 1e9
+
+    def processing_ns(self, msg_type: int) -> int:
+        return self.processors.processing_times_ns.get(f"msg_type_{msg_type}", DEFAULT_NS)
+
+    def strategy_ns(self, strategy: int) -> int:
+        return self.strategies.processing_times_ns.get(f"strategy_{strategy}", DEFAULT_NS)
+
+    def stage1_of(self, producer: int) -> int:
+        """The Stage 1 router that takes this producer's messages."""
+        return producer * self.stage1_routers // self.producers.count
+
+
+def load(path_or_name: str | Path) -> Scenario:
+    """A scenario that ships with QTS, by name, or one in a JSON file."""
+    path = find(path_or_name)
+    values = read(path)
+    for problem in form_problems(Scenario, values):
+        raise ScenarioError(f"{path}: {problem}")
+    try:
+        return msgspec.convert(values, Scenario)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None

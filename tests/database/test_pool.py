@@ -1,0 +1,148 @@
+"""The pool: its bounds, its time limits, and connections that die."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from qts.database import Database, DatabaseConfig
+from qts.domain import Failed, OutcomeUnknown, Secret, Unreachable
+from tests.database.backends import backends, end_backends, end_backends_unseen, until
+from tests.database.relay import Relay
+
+
+async def test_a_pool_never_opens_more_than_its_bound(
+    database_url: Secret, postgres_admin: Any
+) -> None:
+    config = DatabaseConfig(pool_min=1, pool_max=3)
+    async with Database.open(database_url, config) as database:
+        await asyncio.gather(*(database.fetchval("SELECT pg_sleep(0.02)") for _ in range(12)))
+        assert await backends(postgres_admin, database_url) == 3
+    assert await backends(postgres_admin, database_url) == 0
+
+
+async def test_a_caller_beyond_the_bound_is_told_after_the_time_limit(database_url: Secret) -> None:
+    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=0.2)
+    async with Database.open(database_url, config) as database:
+        async with database.transaction():
+            with pytest.raises(Unreachable, match=r"all 1 connections .* database\.pool_max"):
+                await database.fetchval("SELECT 1")
+        assert await database.fetchval("SELECT 1") == 1
+
+
+async def test_a_long_statement_is_ended_and_the_connection_lives_on(database_url: Secret) -> None:
+    config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.05)
+    async with Database.open(database_url, config) as database:
+        backend = await database.fetchval("SELECT pg_backend_pid()")
+        with pytest.raises(Failed, match=r"statement_timeout_s is 0\.05"):
+            await database.execute("SELECT pg_sleep(10)")
+        with pytest.raises(Failed, match="statement timeout"):
+            async with database.transaction() as connection:
+                await connection.execute("SELECT pg_sleep(10)")
+        assert await database.fetchval("SELECT pg_backend_pid()") == backend
+
+
+async def test_the_time_limit_comes_back_after_a_session_changed_it(database_url: Secret) -> None:
+    config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=7)
+    async with Database.open(database_url, config) as database:
+        await database.execute("SET statement_timeout = 0")
+        assert await database.fetchval("SELECT current_setting('statement_timeout')") == "7s"
+
+
+async def test_sessions_carry_our_name_and_speak_utc(database: Database) -> None:
+    row = await database.fetchrow(
+        "SELECT current_setting('application_name') AS name, current_setting('timezone') AS zone"
+    )
+    assert row is not None
+    assert dict(row.items()) == {"name": "qts", "zone": "UTC"}
+
+
+async def test_ping_answers_latency_and_version(database: Database) -> None:
+    ping = await database.ping()
+    assert 0 < ping.latency_ms < 5000
+    assert int(ping.server_version.split(".")[0]) >= 15
+
+
+@pytest.mark.parametrize("how", ["single", "transaction"])
+async def test_connections_that_died_in_the_pool_are_not_seen(
+    database: Database, database_url: Secret, postgres_url: Secret, how: str
+) -> None:
+    await asyncio.gather(*(database.fetchval("SELECT pg_sleep(0.02)") for _ in range(5)))
+    assert end_backends_unseen(postgres_url, database_url) == 5
+
+    async def call() -> Any:
+        if how == "single":
+            return await database.fetchval("SELECT 1")
+        async with database.transaction() as connection:
+            return await connection.fetchval("SELECT 1")
+
+    assert await asyncio.gather(*(call() for _ in range(10))) == [1] * 10
+
+
+async def test_connections_that_fell_silent_in_the_pool_are_replaced(database_url: Secret) -> None:
+    config = DatabaseConfig(pool_min=3, pool_max=3, connect_timeout_s=0.5)
+    async with Relay.to(database_url) as relay, Database.open(relay.url, config) as database:
+        assert relay.fall_silent() == 3
+        assert await database.fetchval("SELECT 1") == 1
+        assert await asyncio.gather(*(database.fetchval("SELECT 1") for _ in range(3))) == [1] * 3
+
+
+async def test_a_statement_cut_short_says_that_its_outcome_is_unknown(
+    database: Database, database_url: Secret, postgres_admin: Any
+) -> None:
+    waiting = asyncio.create_task(database.fetchval("SELECT pg_sleep(60)"))
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = $1"
+
+    async def sleeps() -> bool:
+        name = database.where.rpartition("/")[2]
+        return bool(await postgres_admin.fetchval(asleep, name) == 1)
+
+    await until(sleeps)
+    await end_backends(postgres_admin, database_url)
+    with pytest.raises(OutcomeUnknown):
+        await waiting
+
+
+async def test_a_connection_lost_on_its_way_back_is_not_an_error(
+    database: Database, database_url: Secret, postgres_url: Secret
+) -> None:
+    async with database.connection() as connection:
+        assert await connection.fetchval("SELECT 1") == 1
+        end_backends_unseen(postgres_url, database_url)
+    assert await database.fetchval("SELECT 2") == 2
+
+
+async def test_closing_cuts_a_connection_that_is_still_used(database_url: Secret) -> None:
+    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=0.2)
+    async with Database.open(database_url, config) as database:
+        inside, leave = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            async with database.transaction():
+                inside.set()
+                await leave.wait()
+
+        holder = asyncio.create_task(hold())
+        await inside.wait()
+        async with asyncio.timeout(5):
+            await database.close()
+        leave.set()
+        with pytest.raises(OutcomeUnknown):
+            await holder
+    with pytest.raises(Unreachable):
+        await database.fetchval("SELECT 1")
+
+
+@pytest.mark.parametrize("text", ["'; DROP TABLE note; --", '"$1"', "\\'; --", "한글 ✓", ""])
+async def test_text_that_looks_like_sql_is_bound(database: Database, text: str) -> None:
+    await database.execute("CREATE TABLE note (body text)")
+    await database.execute("INSERT INTO note VALUES ($1)", text)
+    assert await database.fetchval("SELECT body FROM note WHERE body = $1", text) == text
+
+
+async def test_a_wrong_statement_passes_unchanged(database: Database) -> None:
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await database.execute("SELECT * FROM nowhere")
