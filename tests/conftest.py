@@ -9,7 +9,9 @@ pytest_plugins = ["tests.services"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--no-skips", action="store_true", help="a skipped test fails the run: nothing is left untested"
+        "--no-skips",
+        action="store_true",
+        help="a skipped test fails the run: nothing is left untested",
     )
 
 

@@ -306,8 +306,6 @@ class PyRouter {
     }
     return true;
   }
-  bool drained() const { return router_->drained(); }
-  bool failed() const { return router_->failed(); }
   bool halt(double seconds) {
     const nb::gil_scoped_release released;
     router_->halt();
@@ -381,22 +379,11 @@ class PyRouter {
         }
     return rows;
   }
-  // Of the whole run, or of the time since the last such call: {stage: percentiles in us}.
-  nb::dict latencies(bool curves) const {
-    qts::Latencies all;
-    router_->merge_latencies(all);
-    nb::dict rows;
-    const auto add = [&](const char* name, const qts::Histogram& histogram) {
-      if (histogram.count() == 0) return;
-      if (curves) rows[name] = curve(histogram);
-      else rows[name] = percentiles(histogram);
-    };
-    add("stage1", all.stage1);
-    add("processing", all.processing);
-    add("stage2", all.stage2);
-    add("strategy", all.strategy);
-    add("total", all.total);
-    return rows;
+  nb::dict latencies() const {
+    return by_stage([](const qts::Histogram& histogram) { return nb::object(percentiles(histogram)); });
+  }
+  nb::dict curves() const {
+    return by_stage([](const qts::Histogram& histogram) { return nb::cast(curve(histogram)); });
   }
   nb::dict recent() {
     auto now = std::make_unique<qts::Latencies>();
@@ -418,6 +405,21 @@ class PyRouter {
   }
 
  private:
+  template <class Show>
+  nb::dict by_stage(Show&& show) const {
+    qts::Latencies all;
+    router_->merge_latencies(all);
+    nb::dict rows;
+    const std::pair<const char*, const qts::Histogram&> stages[] = {{"stage1", all.stage1},
+                                                                    {"processing", all.processing},
+                                                                    {"stage2", all.stage2},
+                                                                    {"strategy", all.strategy},
+                                                                    {"total", all.total}};
+    for (const auto& [name, histogram] : stages)
+      if (histogram.count() != 0) rows[name] = show(histogram);
+    return rows;
+  }
+
   qts::LiveSource* live_source(std::size_t source) const {
     for (qts::LiveSource* live : router_->live_sources())
       if (live->id == source) return live;
@@ -460,16 +462,16 @@ double price_of(const qts::Message& message) {
 void bind_router(nb::module_& m) {
   using qts::Message;
   nb::class_<Message>(m, "Message", "One message, a copy of its own: a tick on its way to a strategy.")
-      .def_ro("msg_type", &Message::msg_type)
-      .def_ro("producer_id", &Message::producer_id)
+      .def_ro("msg_type", &Message::msg_type, "0 to 7.")
+      .def_ro("producer_id", &Message::producer_id, "Who sent it.")
       .def_ro("stream_number", &Message::stream_number, "Its number among its producer's of this type, modulo 65536.")
-      .def_ro("symbol_id", &Message::symbol_id)
-      .def_ro("sequence_number", &Message::sequence_number)
-      .def_ro("timestamp_ticks", &Message::timestamp_ns, "When it was meant to be sent, in clock ticks.")
-      .def_ro("processor_id", &Message::processor_id)
+      .def_ro("symbol_id", &Message::symbol_id, "What it is about.")
+      .def_ro("sequence_number", &Message::sequence_number, "Its number among all of its producer's.")
+      .def_ro("timestamp_ticks", &Message::timestamp_ns, "When it was meant to be sent; see ticks_to_ns.")
+      .def_ro("processor_id", &Message::processor_id, "Who worked on it.")
       .def_ro("price_e8", &Message::price, "The exact price in units of 10**-8.")
-      .def_prop_ro("price", &price_of)
-      .def_prop_ro("quantity", &Message::quantity)
+      .def_prop_ro("price", &price_of, "The price, as near as a float comes.")
+      .def_prop_ro("quantity", &Message::quantity, "The quantity, as near as a float comes.")
       .def("__repr__", [](const Message& message) {
         return "Message(producer " + std::to_string(message.producer_id) + ", type " +
                std::to_string(message.msg_type) + ", sequence " + std::to_string(message.sequence_number) + ")";
@@ -478,36 +480,38 @@ void bind_router(nb::module_& m) {
   nb::class_<PyRouter>(m, "Router", "The multi-stage router; qts.router.Router is its face.")
       .def(nb::init<const std::string&, std::uint64_t, std::size_t, bool>(), "stamps"_a, "sample"_a,
            "ring_capacity"_a, "digest"_a)
-      .def("add_worker", &PyRouter::add_worker, "cpu"_a.none(), "wait"_a)
-      .def("add_stage1", &PyRouter::add_stage1, "worker"_a)
-      .def("add_stage2", &PyRouter::add_stage2, "worker"_a)
+      .def("add_worker", &PyRouter::add_worker, "cpu"_a.none(), "wait"_a, "A thread; its number.")
+      .def("add_stage1", &PyRouter::add_stage1, "worker"_a, "A first routing stage.")
+      .def("add_stage2", &PyRouter::add_stage2, "worker"_a, "The second routing stage.")
       .def("add_producer", &PyRouter::add_producer, "worker"_a, "stage1"_a, "rate"_a, "shares"_a, "total"_a,
-           "give_up_s"_a, "burst"_a.none(), "symbols"_a, "seed"_a)
-      .def("add_live_source", &PyRouter::add_live_source, "stage1"_a, "keep_numbers"_a)
-      .def("add_processor", &PyRouter::add_processor, "worker"_a, "busy_ns"_a, "work"_a.none())
-      .def("add_strategy", &PyRouter::add_strategy, "worker"_a, "busy_ns"_a, "work"_a.none())
-      .def("route1", &PyRouter::route1, "type"_a, "by"_a, "processors"_a, "otherwise"_a, "threshold"_a, "above"_a)
-      .def("route2", &PyRouter::route2, "type"_a, "strategy"_a, "ordered"_a, "urgent"_a)
-      .def("remove_processor", &PyRouter::remove_processor, "id"_a, "False: something still waits for it.")
-      .def("remove_strategy", &PyRouter::remove_strategy, "id"_a, "False: something still waits for it.")
-      .def("set_journal", &PyRouter::set_journal, "stage1"_a, "path"_a, "fsync"_a, "interval_ms"_a)
-      .def("start", &PyRouter::start)
+           "give_up_s"_a, "burst"_a.none(), "symbols"_a, "seed"_a, "A source that makes messages up; its number.")
+      .def("add_live_source", &PyRouter::add_live_source, "stage1"_a, "keep_numbers"_a,
+           "A source for push; its number. One that keeps numbers repeats a journal.")
+      .def("add_processor", &PyRouter::add_processor, "worker"_a, "busy_ns"_a, "work"_a.none(), "Its number.")
+      .def("add_strategy", &PyRouter::add_strategy, "worker"_a, "busy_ns"_a, "work"_a.none(), "Its number.")
+      .def("route1", &PyRouter::route1, "msg_type"_a, "by"_a, "processors"_a, "otherwise"_a, "threshold"_a, "above"_a,
+           "Where stage 1 sends a type.")
+      .def("route2", &PyRouter::route2, "msg_type"_a, "strategy"_a, "ordered"_a, "urgent"_a, "Where stage 2 sends a type.")
+      .def("remove_processor", &PyRouter::remove_processor, "number"_a, "False: something still waits for it.")
+      .def("remove_strategy", &PyRouter::remove_strategy, "number"_a, "False: something still waits for it.")
+      .def("set_journal", &PyRouter::set_journal, "stage1"_a, "path"_a, "fsync"_a, "interval_ms"_a,
+           "Keep what passes a first stage in a file.")
+      .def("start", &PyRouter::start, "Start the threads.")
       .def("stop", &PyRouter::stop, "Sources end; what they sent is still delivered.")
       .def("wait", &PyRouter::wait, "seconds"_a, "True once all is delivered or something failed.")
       .def("halt", &PyRouter::halt, "seconds"_a, "Stop the workers; False when one did not come back in time.")
       .def("push", &PyRouter::push, "source"_a, "messages"_a, "seconds"_a, "How many were taken in that time.")
-      .def("takes", &PyRouter::takes, "source"_a, "type"_a)
-      .def("totals", &PyRouter::totals)
+      .def("takes", &PyRouter::takes, "source"_a, "msg_type"_a, "Whether a rule routes this type.")
+      .def("totals", &PyRouter::totals, "Counts so far.")
       .def("waiting", &PyRouter::waiting, "(place, count) of messages on their way or stranded.")
       .def("failures", &PyRouter::failures, "(component, message, text) of each component that failed.")
       .def("stuck", &PyRouter::stuck, "Workers that have not stopped, and where.")
       .def("strategies", &PyRouter::strategies, "(id, delivered, violations, gaps) of each.")
       .def("streams", &PyRouter::streams, "(strategy, producer, type, delivered, digest); while nothing runs.")
-      .def("latencies", &PyRouter::latencies, "curves"_a, "Of the whole run, in us, by stage.")
+      .def("latencies", &PyRouter::latencies, "Of the whole run, by stage: percentiles in us.")
+      .def("curves", &PyRouter::curves, "Of the whole run, by stage: (percent, us) points.")
       .def("recent", &PyRouter::recent, "p50 and p99 of total latency since the last call, in us.")
-      .def("pinned", &PyRouter::pinned, "Whether each worker runs on the CPU it was given.")
-      .def_prop_ro("drained", &PyRouter::drained)
-      .def_prop_ro("failed", &PyRouter::failed);
+      .def("pinned", &PyRouter::pinned, "Whether each worker runs on the CPU it was given.");
 
   m.def(
       "crc32c",

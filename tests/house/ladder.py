@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Top to bottom. A room imports only what stands below it; rooms on one line never import each other.
+# Top to bottom. A room imports only what stands below it; rooms on one line never each other.
 LADDER: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("app",),
@@ -63,7 +63,9 @@ def _wrong(found: Import) -> str | None:
         return None  # the package itself: its face may show any room
     if target == "_native":
         allowed = found.file in NATIVE_USERS
-        return None if allowed else "touches _native; only " + ", ".join(sorted(NATIVE_USERS)) + " may"
+        return (
+            None if allowed else "touches _native; only " + ", ".join(sorted(NATIVE_USERS)) + " may"
+        )
     if target == importer:
         return None
     if importer not in LEVEL or target not in LEVEL:

@@ -40,7 +40,11 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _global_options(
     _version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        False,
+        "--version",
+        callback=_show_version,
+        is_eager=True,
+        help="Print the version and exit.",
     ),
     _debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:

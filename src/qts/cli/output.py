@@ -1,4 +1,4 @@
-"""Where a command's JSON goes: a file that is checked before the work starts, or standard output."""
+"""Where a command's JSON goes: a file, checked before the work starts, or standard output."""
 
 from __future__ import annotations
 

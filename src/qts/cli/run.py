@@ -77,4 +77,6 @@ class _Show:
 
     def ended(self, summary: Summary) -> None:
         restarts = f", {len(summary.restarts)} server restarts" if summary.restarts else ""
-        self._console.print(f"[bold]{summary.verdict}[/bold] after {summary.seconds:.2f} s{restarts}.")
+        self._console.print(
+            f"[bold]{summary.verdict}[/bold] after {summary.seconds:.2f} s{restarts}."
+        )

@@ -42,7 +42,7 @@ class Handler(msgspec.Struct, frozen=True):
 
     @property
     def uses_python(self) -> bool:
-        return self.work[0] != "compiled"
+        return bool(self.work[0] != "compiled")
 
 
 def each(function: Callable[[Message], object]) -> Handler:

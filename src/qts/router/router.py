@@ -20,7 +20,7 @@ from qts.router.pacing import Burst
 from qts.router.plan import Plan
 from qts.router.plan import plan as make_plan
 from qts.router.report import Percentiles, Place, Report, StallFloor, StrategyCount
-from qts.router.scenario import DEFAULT_NS, Scenario, Stage1Rule
+from qts.router.scenario import Scenario, Stage1Rule
 
 Handlers = Mapping[int, Handler | Callable[[_native.Message], object]]
 
@@ -28,6 +28,7 @@ _TYPES = 8
 _STALL_SECONDS = 0.2
 _PING_PONGS = 20_000
 _JOIN_SECONDS = 2.0
+_FIELDS = MESSAGE.names or ()
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,13 +51,13 @@ class Router:
         scenario: Scenario,
         plan: Plan | None = None,
         *,
-        options: Options = Options(),
+        options: Options | None = None,
         processors: Handlers | None = None,
         strategies: Handlers | None = None,
         live: bool = False,
     ) -> None:
         self.scenario = scenario
-        self.options = options
+        self.options = options = options or Options()
         self._live = live
         self._work = {
             "processor": _handlers(processors or {}, scenario.processors.count, "processor"),
@@ -99,7 +100,11 @@ class Router:
         self._end()
 
     def push_many(
-        self, messages: Messages | Iterable[Mapping[str, Any]], *, source: int = 0, timeout: float = 5.0
+        self,
+        messages: Messages | Iterable[Mapping[str, Any]],
+        *,
+        source: int = 0,
+        timeout: float = 5.0,
     ) -> int:
         """Send messages from outside and answer how many were taken; fewer only at the time limit.
 
@@ -133,7 +138,7 @@ class Router:
         self._end()
         totals = self._native.totals()
         undelivered = totals["produced"] - totals["delivered"]
-        latencies = self._native.latencies(False)
+        latencies = self._native.latencies()
         return Report(
             scenario=self.scenario.scenario,
             offered=totals["produced"] if self._live else self.scenario.total_messages,
@@ -154,7 +159,7 @@ class Router:
                 for id_, delivered, violations, gaps in self._native.strategies()
             ),
             notes=tuple(self._notes(totals["produced"])),
-            curves=self._native.latencies(True),
+            curves={name: tuple(points) for name, points in self._native.curves().items()},
         )
 
     @property
@@ -164,18 +169,24 @@ class Router:
 
     # ---- changes while it runs ----
 
-    def add_strategy(self, work: Handler | None = None, *, busy_ns: int = 0, worker: int = -1) -> int:
+    def add_strategy(
+        self, work: Handler | None = None, *, busy_ns: int = 0, worker: int = -1
+    ) -> int:
         """A new strategy on a worker (the last one unless said otherwise); its number."""
         return self._native.add_strategy(
             worker % len(self.plan.workers), [busy_ns] * _TYPES, work.work if work else None
         )
 
-    def add_processor(self, work: Handler | None = None, *, busy_ns: int = 0, worker: int = 0) -> int:
+    def add_processor(
+        self, work: Handler | None = None, *, busy_ns: int = 0, worker: int = 0
+    ) -> int:
         return self._native.add_processor(
             worker % len(self.plan.workers), [busy_ns] * _TYPES, work.work if work else None
         )
 
-    def route(self, msg_type: int, *, processors: list[int] | None = None, strategy: int | None = None) -> None:
+    def route(
+        self, msg_type: int, *, processors: list[int] | None = None, strategy: int | None = None
+    ) -> None:
         """Send a type elsewhere from now on; what is on its way keeps its way."""
         rule = self.scenario.stage2[msg_type]
         if processors is not None:
@@ -252,7 +263,7 @@ class Router:
             shares=[scenario.shares.get(kind, 0.0) for kind in range(_TYPES)],
             total=scenario.messages_per_producer,
             give_up_s=scenario.duration_secs + max(0.2, scenario.duration_secs / 10),
-            burst=burst and _in_seconds(burst),
+            burst=_in_seconds(burst) if burst else None,
             symbols=scenario.producers.symbols,
             seed=scenario.seed,
         )
@@ -266,7 +277,9 @@ class Router:
             self._seconds = time.monotonic() - self._began if self._began else 0.0
             self._native.halt(_JOIN_SECONDS)
 
-    def _remove(self, remove: Callable[[int], bool], name: str, number: int, timeout: float) -> None:
+    def _remove(
+        self, remove: Callable[[int], bool], name: str, number: int, timeout: float
+    ) -> None:
         try:
             deadline = time.monotonic() + timeout
             while not remove(number):
@@ -307,8 +320,8 @@ def message_array(rows: Iterable[Mapping[str, Any]]) -> Messages:
     given = list(rows)
     array = np.zeros(len(given), MESSAGE)
     for name in {name for row in given for name in row}:
-        if name not in MESSAGE.names:
-            raise Refused(f"a message has no field {name}; it has {', '.join(MESSAGE.names)}")
+        if name not in _FIELDS:
+            raise Refused(f"a message has no field {name}; it has {', '.join(_FIELDS)}")
         array[name] = [row.get(name, 0) for row in given]
     return array
 
