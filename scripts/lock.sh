@@ -1,6 +1,14 @@
 #!/usr/bin/env bash
-# Writes requirements/dev.txt: every package of every extra, pinned with hashes, for any platform.
+# Pins every package with its hashes, for any platform: dev.txt to work with, bench.txt to compare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-  --all-extras --group dev --no-header --no-annotate --output-file requirements/dev.txt "$@"
+
+pin() {
+  uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+    --no-header --no-annotate "$@"
+}
+
+pin --extra embedded --extra kafka --extra nats --extra otel --group dev \
+  --output-file requirements/dev.txt "$@"
+# A set of its own: the peers pin some of what we use to older versions.
+pin --extra bench --extra embedded --extra nats --group build --output-file requirements/bench.txt "$@"
