@@ -1,0 +1,214 @@
+"""`qts run` as its owner sees it: a process of its own on a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qts.domain import Secret
+from qts.embedded import Home
+from tests.embedded.clients import alive, ask, at_work_in, until
+
+DEADLINE_S = 30.0
+
+
+class Qts:
+    """One `qts` command, its output read line by line."""
+
+    def __init__(self, home: Path, *arguments: str, **environ: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qts", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**_clean_environ(), "QTS_HOME": str(home), **environ},
+            cwd=home.parent,
+        )
+
+    def until(self, words: str) -> str:
+        """The output up to the line with these words."""
+        assert self.process.stdout
+        seen = ""
+        for line in self.process.stdout:
+            seen += line
+            if words in line:
+                return seen
+        raise AssertionError(f"ended without {words!r}: {seen} {self.errors()}")
+
+    def errors(self) -> str:
+        assert self.process.stderr
+        return self.process.stderr.read()
+
+    def end(self, number: int | None = None) -> int:
+        if number is not None:
+            self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def qts(home: Path) -> Iterator[Callable[..., Qts]]:
+    started: list[Qts] = []
+
+    def start(*arguments: str, **environ: str) -> Qts:
+        started.append(Qts(home, *arguments, **environ))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def test_a_timed_run_tells_what_it_started_and_leaves_nothing_behind(
+    qts: Callable[..., Qts], home: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "summary.json"
+    run = qts("run", "--for", "1s", "--json", str(report))
+    output = run.until("OK after")
+    assert run.end() == 0
+    assert "postgres" in output
+    assert "valkey" in output
+    summary = json.loads(report.read_text())
+    assert summary["verdict"] == "OK"
+    assert summary["schema_version"] >= 1
+    assert [service["name"] for service in summary["services"]] == ["postgres", "valkey"]
+    for service in summary["services"]:
+        assert not alive(service["pid"])
+    assert _servers_of(home) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_cleanly(qts: Callable[..., Qts], home: Path, number: int) -> None:
+    run = qts("run")
+    run.until("Ready")
+    assert run.end(number) == 0
+    assert _servers_of(home) == []
+
+
+async def test_a_killed_run_takes_its_servers_along_and_the_next_finds_the_data(
+    qts: Callable[..., Qts], home: Path
+) -> None:
+    run = qts("run")
+    run.until("Ready")
+    await _execute(home, "CREATE TABLE kept AS SELECT 42 AS answer")
+    assert len(_servers_of(home)) >= 2
+    run.end(signal.SIGKILL)
+    assert until(lambda: not _servers_of(home), seconds=2.0)
+    again = qts("run")
+    again.until("Ready")
+    assert await _execute(home, "SELECT answer FROM kept") == 42
+    assert again.end(signal.SIGINT) == 0
+
+
+async def test_a_second_start_is_refused_and_the_first_is_unharmed(
+    qts: Callable[..., Qts], home: Path
+) -> None:
+    first = qts("run")
+    first.until("Ready")
+    second = qts("run")
+    assert second.end() == 2
+    (line,) = second.errors().splitlines()
+    assert str(home) in line
+    assert str(first.process.pid) in line
+    assert await _execute(home, "SELECT 1") == 1
+    assert first.end(signal.SIGINT) == 0
+
+
+async def test_a_server_that_dies_is_started_again(qts: Callable[..., Qts], home: Path) -> None:
+    run = qts("run", "--json", "-")
+    _until_error_line(run, "Ready")
+    await _execute(home, "CREATE TABLE kept AS SELECT 42 AS answer")
+    os.kill(int((home / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+    _until_error_line(run, "started again")
+    assert await _execute(home, "SELECT answer FROM kept") == 42
+    assert run.end(signal.SIGINT) == 0
+    assert run.process.stdout
+    assert json.loads(run.process.stdout.read())["restarts"] == ["postgres"]
+
+
+def test_other_verbs_reach_the_servers_of_a_running_qts(qts: Callable[..., Qts]) -> None:
+    run = qts("run")
+    run.until("Ready")
+    status = qts("database", "status", "--json")
+    assert status.end() == 0
+    assert status.process.stdout
+    assert json.loads(status.process.stdout.read())["pending"] == []
+    assert run.end(signal.SIGINT) == 0
+
+
+def test_a_verb_starts_the_database_for_its_own_errand(qts: Callable[..., Qts], home: Path) -> None:
+    migrate = qts("database", "migrate")
+    assert migrate.end() == 0
+    assert _servers_of(home) == []
+
+
+def test_servers_named_by_the_environment_are_used_and_none_is_started(
+    qts: Callable[..., Qts], home: Path, empty_database_url: Secret, valkey_url: Secret
+) -> None:
+    run = qts("run", DATABASE_URL=empty_database_url.reveal(), REDIS_URL=valkey_url.reveal())
+    assert "given by the settings" in run.until("Ready")
+    assert _servers_of(home) == []
+    assert run.end(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "words"),
+    [
+        (["run"], "[events.p0]\nqueue_sise = 5\n", "events.p0.queue_size"),
+        (["run", "--for", "soon"], "", "'soon' is not a duration"),
+        (["run", "--fro", "5s"], "", "No such option: --fro"),
+        (["run", "--json", "nowhere/x.json"], "", "nowhere/x.json"),
+        (["walk"], "", "No such command 'walk'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    qts: Callable[..., Qts], home: Path, arguments: list[str], settings: str, words: str
+) -> None:
+    (home.parent / "qts.toml").write_text(settings)
+    run = qts(*arguments)
+    assert run.end() == 2
+    (line,) = run.errors().splitlines()
+    assert words in line
+    assert not (home / "postgres").exists()
+
+
+def _until_error_line(run: Qts, words: str) -> None:
+    assert run.process.stderr
+    for line in run.process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"ended without {words!r}")
+
+
+async def _execute(home: Path, query: str) -> Any:
+    return await ask(Home(home.resolve()).postgres_url(), query)
+
+
+def _servers_of(home: Path) -> list[int]:
+    """Processes at work below this home: the kernel's record, not ours."""
+    return [pid for part in ("postgres", "run") for pid in _at_work_in(home / part)]
+
+
+def _at_work_in(directory: Path) -> list[int]:
+    return at_work_in(directory) if directory.exists() else []
+
+
+def _clean_environ() -> dict[str, str]:
+    names = {"DATABASE_URL", "REDIS_URL"}
+    return {k: v for k, v in os.environ.items() if k not in names and not k.startswith("QTS_")}
