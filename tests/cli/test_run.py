@@ -59,7 +59,7 @@ class Qts:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
+    return tmp_path.resolve() / "home"
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def _until_error_line(run: Qts, words: str) -> None:
 
 
 async def _execute(home: Path, query: str) -> Any:
-    return await ask(Home(home.resolve()).postgres_url(), query)
+    return await ask(Home(home).postgres_url(), query)
 
 
 def _servers_of(home: Path) -> list[int]:
