@@ -130,13 +130,14 @@ class App:
         info = await cache.info("server")
         kind = "valkey" if "valkey_version" in info else "redis"
         return [
-            Service("postgres", ping.server_version, database.where, _pid(pids.get("postgres"))),
+            # Debian's server adds its package's version to its own.
             Service(
-                kind,
-                str(info[f"{kind}_version"]),
-                _place(cache),
-                _pid(pids.get("valkey")),
+                "postgres",
+                ping.server_version.split()[0],
+                database.where,
+                _pid(pids.get("postgres")),
             ),
+            Service(kind, str(info[f"{kind}_version"]), _place(cache), _pid(pids.get("valkey"))),
         ]
 
     def _since(self, began_ns: int) -> float:

@@ -40,11 +40,18 @@ def run(
 
     seconds = parse_duration(lasting) if lasting else None
     report = JsonFile(json_file)
-    show = _Show(Console(stderr=report.prints, highlight=False), seconds)
+    show = _Show(_console(report.prints), seconds)
     summary = build(load(config, os.environ)).run(seconds, show)
     show.ended(summary)
     report.write(summary)
     return 0 if summary.verdict == "OK" else 1
+
+
+def _console(on_stderr: bool) -> Console:
+    console = Console(stderr=on_stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # whoever reads this from a pipe wants whole lines
+    return console
 
 
 class _Show:
