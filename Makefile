@@ -2,17 +2,17 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+ROOM   ?= router
 # ARCH=native builds the C++ core for this very machine; the default runs on any x86-64-v2 or aarch64.
 ARCH   ?=
 
 BIN       := $(VENV)/bin
 NATIVE    := $(shell find native -type f)
-PACKAGES  := $(VENV)/.packages
 INSTALLED := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format sanitize lock clean
+.PHONY: help run test check format sanitize bench lock clean check-python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,21 +38,30 @@ format: $(INSTALLED) ## Format and fix what a tool can fix
 sanitize: $(INSTALLED) ## C++ tests under ThreadSanitizer and under AddressSanitizer with UBSan
 	@scripts/native-tests.sh thread address
 
+bench: $(VENV)-bench/.installed ## Measure ROOM=router against its peers (in a venv of its own); ARGS="--json F"
+	@$(VENV)-bench/bin/qts bench $(ROOM) $(ARGS)
+
 lock: $(INSTALLED) ## Choose versions anew and write their hashes to requirements/
 	@scripts/lock.sh --upgrade
 
 clean: ## Remove what the targets above made here; QTS_HOME is left alone
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(PACKAGES): requirements/dev.txt
+%/.packages: | check-python
+	@$(PYTHON) -m venv $*
+	@echo "Installing packages (hashes checked) ..."
+	@$*/bin/pip install --quiet --require-hashes --requirement $(filter requirements/%,$^)
+	@touch $@
+
+%/.installed: %/.packages pyproject.toml $(NATIVE)
+	@echo "Building the C++ core ..."
+	@$*/bin/pip install --quiet --no-deps --no-build-isolation $(if $(ARCH),--config-settings=cmake.define.QTS_ARCH=$(ARCH)) --editable .
+	@touch $@
+
+.PRECIOUS: %/.packages %/.installed
+$(VENV)/.packages: requirements/dev.txt
+$(VENV)-bench/.packages: requirements/bench.txt
+
+check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "QTS needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make PYTHON=python3.12 ..." >&2; exit 2; }
-	@$(PYTHON) -m venv $(VENV)
-	@echo "Installing packages (hashes checked) ..."
-	@$(BIN)/pip install --quiet --require-hashes --requirement requirements/dev.txt
-	@touch $@
-
-$(INSTALLED): $(PACKAGES) pyproject.toml $(NATIVE)
-	@echo "Building the C++ core ..."
-	@$(BIN)/pip install --quiet --no-deps --no-build-isolation $(if $(ARCH),--config-settings=cmake.define.QTS_ARCH=$(ARCH)) --editable .
-	@touch $@
