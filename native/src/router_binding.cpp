@@ -2,26 +2,62 @@
 // needs the interpreter.
 #include "bindings.hpp"
 
+#include <cxxabi.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "qts/indicators.hpp"
 #include "qts/router.hpp"
 
 namespace {
 
 using Times = std::array<std::uint64_t, qts::kTypes>;
+
+// An interpreter that ends takes every thread with it that asks for the GIL: before 3.14 by unwinding
+// its stack, through destructors that would ask again, which ends the process with an abort. Such a
+// thread rests here for good instead, as it does in 3.14.
+template <class Call>
+auto survive_the_end(Call&& call) {
+#if defined(__GLIBCXX__)
+  try {
+    return call();
+  } catch (abi::__forced_unwind&) {
+    for (;;) ::pause();
+  }
+#else
+  return call();
+#endif
+}
+
+class WithoutGil {
+ public:
+  WithoutGil() : thread_(PyEval_SaveThread()) {}
+  ~WithoutGil() {
+    survive_the_end([this] { PyEval_RestoreThread(thread_); });
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* thread_;
+};
 
 // A view of a Python object's memory, such as a numpy array of messages.
 class Buffer {
@@ -45,15 +81,16 @@ class Buffer {
   Py_buffer view_{};
 };
 
-// Gives the GIL to whoever waits for it once it was held this long.
+// Says when the GIL was held for so long that others must get a turn.
 class HoldLimit {
  public:
   explicit HoldLimit(std::uint64_t limit_ns) : limit_(qts::tick_scale().span_ticks(limit_ns)) {}
   void taken() { since_ = qts::ticks(); }
-  void breathe() {
-    if (qts::ticks() - since_ < limit_) return;
-    { const nb::gil_scoped_release released; }
-    since_ = qts::ticks();
+  bool over() {
+    const std::uint64_t now = qts::ticks();
+    if (now - since_ < limit_) return false;
+    since_ = now;
+    return true;
   }
 
  private:
@@ -63,107 +100,143 @@ class HoldLimit {
 
 constexpr std::uint64_t kLongestHoldNs = 1'000'000;
 
-// Python work: the thread state of the worker is made once (see hooks), the GIL taken once a batch.
-class PythonWork : public qts::Work {
- public:
-  explicit PythonWork(nb::object callable) : callable_(std::move(callable)) {}
-  ~PythonWork() override {
-    if (!nb::is_alive()) {
-      callable_.release();  // the interpreter has gone: nothing is left to give it back to
-      return;
-    }
+// What work holds of Python: given back with the GIL, or not at all once the interpreter has gone.
+struct GiveBack {
+  template <class T>
+  void operator()(T* held) const {
+    if (!nb::is_alive()) return;
     const nb::gil_scoped_acquire gil;
-    callable_.reset();
+    delete held;
   }
+};
+template <class T>
+using Held = std::unique_ptr<T, GiveBack>;
 
- protected:
-  void fail(nb::python_error& error) { failure = error.what(); }
-  nb::object callable_;
+// A worker keeps one thread state from its first Python work to its end: making one a batch costs 9 us.
+struct KeptThread {
+  PyGILState_STATE gil{};
+  PyThreadState* thread = nullptr;
+};
+thread_local KeptThread kept;
+
+void keep_thread() {
+  if (kept.thread != nullptr) return;
+  kept.gil = PyGILState_Ensure();
+  kept.thread = PyEval_SaveThread();
+}
+void let_thread_go() {
+  if (kept.thread == nullptr || !nb::is_alive()) return;
+  survive_the_end([] { PyEval_RestoreThread(kept.thread); });
+  PyGILState_Release(kept.gil);
+  kept.thread = nullptr;
+}
+
+// The GIL, on a worker.
+class WorkerGil {
+ public:
+  WorkerGil() {
+    survive_the_end([this] {
+      keep_thread();
+      state_ = PyGILState_Ensure();
+    });
+  }
+  ~WorkerGil() { PyGILState_Release(state_); }
+  WorkerGil(const WorkerGil&) = delete;
+  WorkerGil& operator=(const WorkerGil&) = delete;
+
+ private:
+  PyGILState_STATE state_{};
 };
 
-// One call a message: the callable gets a Message of its own, which it may keep.
-class EachWork final : public PythonWork {
+// One call a message: the callable gets a Message of its own, which it may keep. Between two calls,
+// `give_way` is called now and then, a Python function of no content: the interpreter hands the GIL
+// over inside Python functions only, and a callable may be none. Releasing it here instead would
+// starve whoever waits, since a waiter that is woken and comes too late starts to wait anew.
+class EachWork final : public qts::Work {
  public:
-  using PythonWork::PythonWork;
+  EachWork(nb::object callable, nb::object give_way) : python_(new Python{std::move(callable), std::move(give_way)}) {}
 
   std::size_t run(std::span<qts::Message> batch) override {
-    const nb::gil_scoped_acquire gil;
+    const WorkerGil gil;
     hold_.taken();
     for (std::size_t i = 0; i < batch.size(); ++i) {
       try {
-        callable_(nb::cast(batch[i], nb::rv_policy::copy));
-      } catch (nb::python_error& error) {
-        fail(error);
+        survive_the_end([&] {
+          python_->callable(nb::cast(batch[i], nb::rv_policy::copy));
+          if (hold_.over()) python_->give_way();
+        });
+      } catch (const std::exception& error) {
+        failure = error.what();
         return i;
       }
-      hold_.breathe();
     }
     return batch.size();
   }
 
  private:
+  struct Python {
+    nb::object callable, give_way;
+  };
+  Held<Python> python_;
   HoldLimit hold_{kLongestHoldNs};
 };
 
 // One call a batch: the callable gets an array over memory of its own, good until it returns.
 // Copied in (2 ns a message), so that a view kept too long shows old ticks and never freed memory.
-class BatchWork final : public PythonWork {
+class BatchWork final : public qts::Work {
  public:
   BatchWork(nb::object callable, nb::object array, bool writes)
-      : PythonWork(std::move(callable)), array_(std::move(array)), memory_(array_, true), writes_(writes) {}
-  ~BatchWork() override {
-    if (!nb::is_alive()) {
-      array_.release();
-      return;
-    }
-    const nb::gil_scoped_acquire gil;
-    array_.reset();
-  }
+      : python_(new Python(std::move(callable), std::move(array))), writes_(writes) {}
 
   std::size_t run(std::span<qts::Message> batch) override {
-    const nb::gil_scoped_acquire gil;
+    const WorkerGil gil;
+    const Buffer& memory = python_->memory;
     std::size_t done = 0;
     while (done < batch.size()) {
-      const auto part = batch.subspan(done, std::min(batch.size() - done, memory_.count()));
-      std::memcpy(memory_.data(), part.data(), part.size_bytes());
+      const auto part = batch.subspan(done, std::min(batch.size() - done, memory.count()));
+      std::memcpy(memory.data(), part.data(), part.size_bytes());
       try {
         const auto size = static_cast<Py_ssize_t>(part.size());
-        const nb::object view = nb::steal(PySequence_GetSlice(array_.ptr(), 0, size));
+        const nb::object view = nb::steal(PySequence_GetSlice(python_->array.ptr(), 0, size));
         if (!view.is_valid()) throw nb::python_error();
-        callable_(view);
-      } catch (nb::python_error& error) {
-        fail(error);
+        survive_the_end([&] { python_->callable(view); });
+      } catch (const std::exception& error) {
+        failure = error.what() + (" (somewhere in the " + std::to_string(part.size()) + " messages from there on)");
         return done;
       }
-      if (writes_) std::memcpy(part.data(), memory_.data(), part.size_bytes());
+      if (writes_) std::memcpy(part.data(), memory.data(), part.size_bytes());
       done += part.size();
     }
     return done;
   }
 
  private:
-  nb::object array_;
-  Buffer memory_;
+  struct Python {
+    Python(nb::object c, nb::object a) : callable(std::move(c)), array(std::move(a)), memory(array, true) {}
+    nb::object callable;
+    nb::object array;
+    Buffer memory;
+  };
+  Held<Python> python_;
   bool writes_;
 };
 
-// A worker that runs Python keeps one thread state for its life: making one an event costs 9 us.
-qts::ThreadHooks python_hooks() {
-  struct State {
-    PyGILState_STATE gil{};
-    PyThreadState* thread = nullptr;
-  };
-  auto state = std::make_shared<State>();
-  return {[state] {
-            state->gil = PyGILState_Ensure();
-            state->thread = PyEval_SaveThread();
-          },
-          [state] {
-            if (!nb::is_alive()) return;
-            PyEval_RestoreThread(state->thread);
-            PyGILState_Release(state->gil);
-          }};
-}
+// Work that never enters Python, and the Python object whose memory it uses.
+class KeepingWork final : public qts::Work {
+ public:
+  KeepingWork(std::unique_ptr<qts::Work> work, nb::object keeps)
+      : work_(std::move(work)), keeps_(new nb::object(std::move(keeps))) {}
+
+  std::size_t run(std::span<qts::Message> batch) override {
+    const std::size_t handled = work_->run(batch);
+    if (handled < batch.size()) failure = work_->failure;
+    return handled;
+  }
+
+ private:
+  std::unique_ptr<qts::Work> work_;
+  Held<nb::object> keeps_;
+};
 
 template <class Enum>
 Enum named(const std::string& name, std::initializer_list<std::pair<const char*, Enum>> known, const char* what) {
@@ -210,21 +283,24 @@ std::vector<std::pair<double, double>> curve(const qts::Histogram& histogram) {
 
 class PyRouter {
  public:
+  static std::unique_ptr<qts::Work> strategy_work(const nb::object& work) { return make_work(work, false); }
+
   PyRouter(const std::string& stamps, std::uint64_t sample, std::size_t ring_capacity, bool digest)
       : router_(std::make_shared<qts::Router>(
             qts::RouterOptions{stamps_named(stamps), sample, ring_capacity, digest})) {}
   ~PyRouter() {
-    if (!started_) return;
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     router_->halt();
     router_->join(std::chrono::seconds(1));
   }
 
   std::size_t add_worker(std::optional<int> cpu, const std::string& wait) {
     using qts::Wait;
-    return router_->add_worker(
+    const std::size_t worker = router_->add_worker(
         cpu.value_or(-1),
         named<Wait>(wait, {{"spin", Wait::spin}, {"yield", Wait::yield}, {"park", Wait::park}}, "wait"));
+    router_->set_hooks(worker, {.begin = {}, .end = let_thread_go});
+    return worker;
   }
   void add_stage1(std::size_t worker) { router_->add_stage1(worker); }
   void add_stage2(std::size_t worker) { router_->add_stage2(worker); }
@@ -238,19 +314,16 @@ class PyRouter {
     return router_->add_producer(spec, stage1, worker);
   }
   std::uint8_t add_live_source(std::size_t stage1, bool keep_numbers) {
-    const nb::gil_scoped_release released;
-    return router_->add_live_source(stage1, keep_numbers);
+    return steer([&] { return router_->add_live_source(stage1, keep_numbers); });
   }
 
   std::uint8_t add_processor(std::size_t worker, const Times& busy_ns, nb::object work) {
-    auto made = make_work(worker, work, true);
-    const nb::gil_scoped_release released;
-    return router_->add_processor(busy_ns, std::move(made), worker);
+    auto made = make_work(work, true);
+    return steer([&] { return router_->add_processor(busy_ns, std::move(made), worker); });
   }
   std::uint8_t add_strategy(std::size_t worker, const Times& busy_ns, nb::object work) {
-    auto made = make_work(worker, work, false);
-    const nb::gil_scoped_release released;
-    return router_->add_strategy(busy_ns, std::move(made), worker);
+    auto made = make_work(work, false);
+    return steer([&] { return router_->add_strategy(busy_ns, std::move(made), worker); });
   }
 
   void route1(std::uint8_t type, const std::string& by, std::vector<std::uint8_t> processors,
@@ -262,20 +335,16 @@ class PyRouter {
     rule.otherwise = std::move(otherwise);
     rule.threshold = threshold;
     rule.above = above;
-    const nb::gil_scoped_release released;
-    router_->route1(type, std::move(rule));
+    steer([&] { router_->route1(type, std::move(rule)); });
   }
   void route2(std::uint8_t type, std::uint8_t strategy, bool ordered, bool urgent) {
-    const nb::gil_scoped_release released;
-    router_->route2(type, {strategy, ordered, urgent});
+    steer([&] { router_->route2(type, {strategy, ordered, urgent}); });
   }
   bool remove_processor(std::uint8_t id) {
-    const nb::gil_scoped_release released;
-    return router_->remove_processor(id);
+    return steer([&] { return router_->remove_processor(id); });
   }
   bool remove_strategy(std::uint8_t id) {
-    const nb::gil_scoped_release released;
-    return router_->remove_strategy(id);
+    return steer([&] { return router_->remove_strategy(id); });
   }
   void set_journal(std::size_t stage1, const std::string& path, const std::string& fsync, unsigned interval_ms) {
     using When = qts::Fsync::When;
@@ -291,54 +360,64 @@ class PyRouter {
   }
 
   void start() {
-    qts::Router::start(router_);
-    started_ = true;
+    steer([&] { qts::Router::start(router_); });
   }
-  void stop() { router_->stop(); }
+  void stop() {
+    steer([&] { router_->stop(); });
+  }
 
   // Waits at most so long for everything to be delivered, or for a component to fail.
   bool wait(double seconds) {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (!router_->drained() && !router_->failed()) {
+    const auto over = [this] {
+      const std::lock_guard turn(steering_);
+      return router_->drained() || router_->failed();
+    };
+    while (!over()) {
       if (std::chrono::steady_clock::now() >= end) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
     return true;
   }
   bool halt(double seconds) {
-    const nb::gil_scoped_release released;
-    router_->halt();
-    return router_->join(std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+    return steer([&] {
+      router_->halt();
+      const bool stopped = router_->join(std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+      if (stopped) router_->drop_work();
+      return stopped;
+    });
   }
 
   // Pushes messages from outside; the GIL is released meanwhile. How many were taken.
   std::size_t push(std::size_t source, nb::handle messages, double seconds) {
-    qts::LiveSource& live = *live_source(source);
     const Buffer buffer(messages, false);
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
+    qts::LiveSource& live = live_source(source);
+    refuse_unrouted(live, buffer);
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     std::array<qts::Message, qts::kTake> part;
     std::size_t done = 0;
-    qts::SpinYield wait;
+    unsigned refused = 0;  // in a row
     while (done < buffer.count()) {
       const std::size_t size = std::min(part.size(), buffer.count() - done);
       std::memcpy(part.data(), buffer.data() + done * sizeof(qts::Message), size * sizeof(qts::Message));
       const std::size_t taken = live.try_push_many({part.data(), size});
       done += taken;
       if (taken == size) {
-        wait.reset();
+        refused = 0;
         continue;
       }
       if (live.done() || std::chrono::steady_clock::now() >= end) break;
-      wait.idle();
+      // Whoever makes room may need this core.
+      if (++refused < 100) sched_yield();
+      else std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return done;
   }
-  bool takes(std::size_t source, std::uint8_t type) const { return live_source(source)->takes(type); }
 
   nb::dict totals() const {
-    const qts::Totals now = router_->totals();
+    const qts::Totals now = steer([&] { return router_->totals(); });
     nb::dict row;
     row["produced"] = now.produced;
     row["processed"] = now.processed;
@@ -351,26 +430,28 @@ class PyRouter {
   }
   nb::list waiting() const {
     nb::list rows;
-    for (const qts::Place& place : router_->waiting()) rows.append(nb::make_tuple(place.name, place.count));
+    for (const qts::Place& place : steer([&] { return router_->waiting(); })) rows.append(nb::make_tuple(place.name, place.count));
     return rows;
   }
   nb::list failures() const {
     nb::list rows;
-    for (const qts::Failure& failure : router_->failures())
+    for (const qts::Failure& failure : steer([&] { return router_->failures(); }))
       rows.append(nb::make_tuple(failure.component, nb::cast(failure.message), failure.text));
     return rows;
   }
-  std::vector<std::string> stuck() const { return router_->stuck(); }
+  std::vector<std::string> stuck() const {
+    return steer([&] { return router_->stuck(); });
+  }
   nb::list strategies() const {
     nb::list rows;
-    for (const qts::Strategy* s : router_->strategies())
+    for (const qts::Strategy* s : steer([&] { return router_->strategies(); }))
       rows.append(nb::make_tuple(s->id, s->delivered(), s->violations(), s->gaps()));
     return rows;
   }
   // While nothing runs: (strategy, producer, type, delivered, digest) of every stream.
   nb::list streams() const {
     nb::list rows;
-    for (const qts::Strategy* s : router_->strategies())
+    for (const qts::Strategy* s : steer([&] { return router_->strategies(); }))
       for (unsigned producer = 0; producer < qts::kMostComponents; ++producer)
         for (unsigned type = 0; type < qts::kTypes; ++type) {
           const auto& stream = s->stream(static_cast<std::uint8_t>(producer), static_cast<std::uint8_t>(type));
@@ -387,7 +468,7 @@ class PyRouter {
   }
   nb::dict recent() {
     auto now = std::make_unique<qts::Latencies>();
-    router_->merge_latencies(*now);
+    steer([&] { router_->merge_latencies(*now); });
     qts::Histogram fresh;
     fresh.set_difference(now->total, seen_->total);
     nb::dict row;
@@ -407,8 +488,9 @@ class PyRouter {
  private:
   template <class Show>
   nb::dict by_stage(Show&& show) const {
-    qts::Latencies all;
-    router_->merge_latencies(all);
+    const auto merged = std::make_unique<qts::Latencies>();
+    steer([&] { router_->merge_latencies(*merged); });
+    const qts::Latencies& all = *merged;
     nb::dict rows;
     const std::pair<const char*, const qts::Histogram&> stages[] = {{"stage1", all.stage1},
                                                                     {"processing", all.processing},
@@ -420,36 +502,59 @@ class PyRouter {
     return rows;
   }
 
-  qts::LiveSource* live_source(std::size_t source) const {
+  // Without the GIL.
+  qts::LiveSource& live_source(std::size_t source) const {
+    const std::lock_guard turn(steering_);
     for (qts::LiveSource* live : router_->live_sources())
-      if (live->id == source) return live;
-    throw nb::value_error("there is no live source of that number");
+      if (live->id == source) return *live;
+    throw std::invalid_argument("there is no live source " + std::to_string(source));
+  }
+  // Before anything is sent.
+  static void refuse_unrouted(qts::LiveSource& live, const Buffer& buffer) {
+    std::array<bool, 256> routed{};
+    for (std::uint8_t type = 0; type < qts::kTypes; ++type) routed[type] = live.takes(type);
+    for (std::size_t i = 0; i < buffer.count(); ++i) {
+      const auto type = std::to_integer<unsigned>(buffer.data()[i * sizeof(qts::Message)]);
+      if (!routed[type]) throw std::invalid_argument("no rule routes type " + std::to_string(type));
+    }
   }
 
-  // None, ("each", callable), ("batch", callable, array) or ("compiled", address, state address).
-  std::unique_ptr<qts::Work> make_work(std::size_t worker, const nb::object& work, bool writes) {
+  // None, ("each", callable, give_way), ("batch", callable, array), ("compiled", address, state address,
+  // what it keeps) or (indicator, period, array of values).
+  static std::unique_ptr<qts::Work> make_work(const nb::object& work, bool writes) {
     if (work.is_none()) return nullptr;
     const auto parts = nb::cast<nb::tuple>(work);
     const auto kind = nb::cast<std::string>(parts[0]);
-    if (kind == "compiled")
-      return std::make_unique<qts::CompiledWork>(
+    if (kind == "each") return std::make_unique<EachWork>(nb::object(parts[1]), nb::object(parts[2]));
+    if (kind == "batch") return std::make_unique<BatchWork>(nb::object(parts[1]), nb::object(parts[2]), writes);
+    if (kind == "compiled") {
+      auto compiled = std::make_unique<qts::CompiledWork>(
           reinterpret_cast<qts::CompiledWork::Function>(nb::cast<std::uintptr_t>(parts[1])),
           reinterpret_cast<void*>(nb::cast<std::uintptr_t>(parts[2])));
-    if (started_ && !has_python_[worker])
-      throw nb::value_error("this worker runs no Python: add the component to one that does");
-    if (!started_) {
-      router_->set_hooks(worker, python_hooks());
-      has_python_.resize(std::max(has_python_.size(), worker + 1));
-      has_python_[worker] = true;
+      return std::make_unique<KeepingWork>(std::move(compiled), nb::object(parts[3]));
     }
-    if (kind == "each") return std::make_unique<EachWork>(nb::object(parts[1]));
-    if (kind == "batch") return std::make_unique<BatchWork>(nb::object(parts[1]), nb::object(parts[2]), writes);
-    throw nb::value_error("work is each, batch or compiled");
+    return std::make_unique<KeepingWork>(make_indicator(kind, nb::cast<std::uint32_t>(parts[1]), parts[2]),
+                                         nb::object(parts[2]));
+  }
+  static std::unique_ptr<qts::Work> make_indicator(const std::string& kind, std::uint32_t period, nb::handle array) {
+    const auto table = nb::cast<nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(array);
+    const std::span<double> values(table.data(), table.shape(0));
+    if (kind == "ema") return std::make_unique<qts::IndicatorWork<qts::Ema>>(qts::Ema(period), values);
+    if (kind == "rsi") return std::make_unique<qts::IndicatorWork<qts::Rsi>>(qts::Rsi(period), values);
+    if (kind == "vwap") return std::make_unique<qts::IndicatorWork<qts::Vwap>>(qts::Vwap(), values);
+    throw nb::value_error("work is each, batch, compiled, ema, rsi or vwap");
+  }
+
+  // Steering calls take turns, and wait for their turn without the GIL.
+  template <class Call>
+  std::decay_t<std::invoke_result_t<Call>> steer(Call&& call) const {
+    const WithoutGil released;
+    const std::lock_guard turn(steering_);
+    return call();
   }
 
   std::shared_ptr<qts::Router> router_;
-  std::vector<bool> has_python_;
-  bool started_ = false;
+  mutable std::mutex steering_;
   std::unique_ptr<qts::Latencies> seen_ = std::make_unique<qts::Latencies>();
 };
 
@@ -459,8 +564,14 @@ double price_of(const qts::Message& message) {
 
 }  // namespace
 
+std::unique_ptr<qts::Work> make_router_work(const nb::object& work) { return PyRouter::strategy_work(work); }
+void keep_python_thread() { keep_thread(); }
+void leave_python_thread() { let_thread_go(); }
+
 void bind_router(nb::module_& m) {
   using qts::Message;
+  // A handler that never returns keeps what it holds; the report has told of it already.
+  nb::set_leak_warnings(false);
   nb::class_<Message>(m, "Message", "One message, a copy of its own: a tick on its way to a strategy.")
       .def_ro("msg_type", &Message::msg_type, "0 to 7.")
       .def_ro("producer_id", &Message::producer_id, "Who sent it.")
@@ -501,7 +612,6 @@ void bind_router(nb::module_& m) {
       .def("wait", &PyRouter::wait, "seconds"_a, "True once all is delivered or something failed.")
       .def("halt", &PyRouter::halt, "seconds"_a, "Stop the workers; False when one did not come back in time.")
       .def("push", &PyRouter::push, "source"_a, "messages"_a, "seconds"_a, "How many were taken in that time.")
-      .def("takes", &PyRouter::takes, "source"_a, "msg_type"_a, "Whether a rule routes this type.")
       .def("totals", &PyRouter::totals, "Counts so far.")
       .def("waiting", &PyRouter::waiting, "(place, count) of messages on their way or stranded.")
       .def("failures", &PyRouter::failures, "(component, message, text) of each component that failed.")

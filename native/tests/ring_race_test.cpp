@@ -124,7 +124,6 @@ void expect_order(std::size_t capacity = 256) {
 }
 
 using Ours = qts::Ring<Message>;
-using Packed = qts::Ring<Message, alignof(Message)>;
 
 }  // namespace
 
@@ -137,10 +136,6 @@ TEST(race_batches_to_in_place) { expect_order<Ours, Batches, InPlace>(); }
 TEST(race_in_place_to_one_by_one) { expect_order<Ours, InPlace, OneByOne>(); }
 TEST(race_in_place_to_batches) { expect_order<Ours, InPlace, Batches>(); }
 TEST(race_in_place_to_in_place) { expect_order<Ours, InPlace, InPlace>(); }
-TEST(race_packed_slots) {
-  expect_order<Packed, OneByOne, OneByOne>();
-  expect_order<Packed, InPlace, InPlace>();
-}
 TEST(race_on_a_ring_of_two) {
   const Outcome outcome = race<Ours, Batches, InPlace>(2, UINT64_MAX - 1'000, 20'000);
   CHECK_EQ(outcome.received, 20'000u);

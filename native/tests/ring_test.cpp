@@ -1,5 +1,6 @@
 #include "qts/ring.hpp"
 
+#include <array>
 #include <deque>
 #include <numeric>
 #include <random>
@@ -125,7 +126,7 @@ TEST(ring_is_full_at_its_capacity_and_empty_at_first) {
 
 TEST(ring_hands_slots_back_late_but_always_when_found_empty) {
   Numbers ring(64);
-  CHECK_EQ(ring.lag(), 16u);
+  CHECK_EQ(ring.lag(), 8u);
   fill(ring, 0);
   std::uint64_t item = 0;
   for (std::size_t i = 1; i < ring.lag(); ++i) ring.try_pop(item);
@@ -187,9 +188,27 @@ TEST(ring_peek_without_release_takes_nothing) {
   CHECK(drain(ring) == counting(7, 4));
 }
 
+TEST(ring_hands_slots_back_changed_but_not_their_items) {
+  Ring<qts::Message> ring(2);
+  qts::Message item;
+  for (std::uint64_t i = 1; i <= 8; ++i) {
+    item.sequence_number = i;
+    item.price = -static_cast<std::int64_t>(i);
+    CHECK(ring.try_push(item));
+    qts::Message popped;
+    CHECK(ring.try_pop(popped));
+    CHECK(popped == item);
+    CHECK(!ring.try_pop(popped));  // found empty: the slot goes back
+    CHECK(ring.size_approx() == 0);
+  }
+  // Claimed slots hold what an earlier lap left.
+  CHECK_EQ(ring.claim(1)[0].price, -7);
+}
+
+TEST(ring_gives_an_item_of_56_bytes_one_line) { CHECK_EQ((Ring<std::array<char, 56>>::Run::stride), 64u); }
+
 TEST(ring_holds_96_byte_messages_in_two_lines) {
   CHECK_EQ(Ring<qts::Message>::Run::stride, 128u);
-  CHECK_EQ((Ring<qts::Message, alignof(qts::Message)>::Run::stride), 104u);
   Ring<qts::Message> ring(2);
   const auto run = ring.claim(2);
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(&run[0]) % qts::kLine, 8u);

@@ -101,7 +101,7 @@ def test_scripts_find_every_key_they_rely_on() -> None:
     assert set(values) == {
         "scenario", "verdict", "offered", "produced", "delivered", "undelivered", "violations",
         "gaps", "reordered", "seconds", "rate_per_s", "plan", "latency_us", "stall_floor",
-        "undelivered_at", "failures", "per_strategy", "notes",
+        "undelivered_at", "failures", "per_strategy", "notes", "streams", "rss_mb",
     }  # fmt: skip
     assert set(values["latency_us"]) == {"stage1", "processing", "stage2", "total"}
     assert set(values["latency_us"]["total"]) == {"p50", "p90", "p95", "p99", "p99_9", "max"}

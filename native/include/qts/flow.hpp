@@ -5,7 +5,8 @@
 // The rule that keeps everything: ask for room first, then send at most that much; a send is
 // never refused. Only the sender's own worker fills what lies below it, so room that was there
 // stays there. Nothing is ever in a state "worked on but not accepted", so nothing has to be
-// undone, stored aside or done twice.
+// undone, stored aside or done twice. A component that fails in the middle of what it promised to
+// take takes the rest all the same, and counts it as abandoned.
 //
 // A batch holds messages of one type only, and every type travels in rings of its own. A full
 // ring therefore holds back its own type and nobody else's: there is no head of the line to
@@ -60,6 +61,8 @@ class Port {
   virtual std::size_t room(std::uint8_t type, std::size_t wanted) = 0;
   // Takes a batch of one type, no larger than the room there was. May write into it.
   virtual void send(std::span<Message> batch) = 0;
+  // Whether a component that is reached without a ring has failed: it abandons what it is sent.
+  virtual bool abandons(std::uint8_t) const { return false; }
 };
 
 // An edge between two workers: a ring for one type, from one component to another.

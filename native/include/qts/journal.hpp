@@ -4,11 +4,13 @@
 // own writes. Between the two stands a ring: a slow disk is back-pressure, never a loss.
 //
 //   file   = header, block*        header = "QTSJRNL1", size of a message, zeros up to 64 bytes
-//   block  = "QBLK", count, CRC-32C of the messages, zero; then count messages of 96 bytes
+//   block  = "QBLK", count, CRC-32C of the messages, CRC-32C of these 12 bytes; then count messages
+//            of 96 bytes
 //
-// Stamps are nanoseconds of CLOCK_MONOTONIC of the machine that wrote them. A file cut off in the
-// middle of its last block has lost that block only; damage anywhere else is found by the checksum.
-// The journal follows the stream: a message may reach its strategy before it reaches the disk.
+// The time of sending is in nanoseconds of CLOCK_MONOTONIC of the machine that wrote it; the other
+// stamps are zero. A file cut off in the middle of its last block has lost that block only; damage
+// anywhere else is found by a checksum. The journal follows the stream: a message may reach its
+// strategy before it reaches the disk.
 #pragma once
 
 #include <fcntl.h>
@@ -18,6 +20,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -73,13 +76,13 @@ class Journal final : public Tap {
     char magic[4] = {'Q', 'B', 'L', 'K'};
     std::uint32_t count = 0;
     std::uint32_t crc = 0;
-    std::uint32_t zero = 0;
+    std::uint32_t header_crc = 0;
   };
   static_assert(sizeof(Header) == 64 && sizeof(BlockHeader) == 16);
 
   // Refuses a file that exists: a journal is never written over.
   Journal(const std::string& path, Fsync fsync, std::size_t capacity = 65536)
-      : fsync_(fsync), scale_(tick_scale()), ring_(capacity), block_(sizeof(BlockHeader) + kBlock * sizeof(Message)) {
+      : path_(path), fsync_(fsync), scale_(tick_scale()), ring_(capacity), block_(sizeof(BlockHeader) + kBlock * sizeof(Message)) {
     file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file_ < 0) throw std::system_error(errno, std::generic_category(), path);
     const Header header;
@@ -101,7 +104,9 @@ class Journal final : public Tap {
     file_ = -1;
   }
   bool failed() const { return errno_.load(std::memory_order_acquire) != 0; }
-  std::string error() const { return std::generic_category().message(errno_.load(std::memory_order_acquire)); }
+  std::string error() const {
+    return path_ + ": " + std::generic_category().message(errno_.load(std::memory_order_acquire));
+  }
   std::uint64_t written() const { return written_.get(); }
 
  private:
@@ -141,6 +146,7 @@ class Journal final : public Tap {
     BlockHeader header;
     header.count = static_cast<std::uint32_t>(count);
     header.crc = crc32c({messages, count * sizeof(Message)});
+    header.header_crc = crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(BlockHeader, header_crc)));
     std::memcpy(block_.data(), &header, sizeof header);
     write_all({block_.data(), sizeof(BlockHeader) + count * sizeof(Message)});
     if (!failed()) written_.add(count);
@@ -160,6 +166,7 @@ class Journal final : public Tap {
     if (fsync_.when != Fsync::When::never && ::fsync(file_) != 0) errno_.store(errno, std::memory_order_release);
   }
 
+  const std::string path_;
   const Fsync fsync_;
   const TickScale scale_;
   Ring<Message> ring_;

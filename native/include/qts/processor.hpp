@@ -14,7 +14,7 @@
 
 namespace qts {
 
-// A taker whose work may fail. It then takes nothing more, and what it had in hand is counted.
+// A taker whose work may fail. It then works no more, and what it had in hand is counted.
 class WorkingTaker : public Taker {
  public:
   WorkingTaker(std::uint8_t number, std::string called, const BusyWork& busy, std::unique_ptr<Work> work)
@@ -25,12 +25,22 @@ class WorkingTaker : public Taker {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // After failed() said so.
   const std::optional<Failure>& failure() const { return failure_; }
+  // Inside work given from outside, at this moment.
+  bool at_work() const { return at_work_.load(std::memory_order_relaxed); }
+  // Once its worker has stopped.
+  void drop_work() { work_.reset(); }
 
   const std::uint8_t id;
 
  protected:
   std::size_t work_on(std::span<Message> batch) {
+    if (closed()) {  // it failed at an earlier message of what it had promised to take
+      abandoned_.add(batch.size());
+      return 0;
+    }
+    at_work_.store(true, std::memory_order_relaxed);
     const std::size_t handled = work_->run(batch);
+    at_work_.store(false, std::memory_order_relaxed);
     if (handled < batch.size()) {
       failure_ = Failure{name, batch[handled], work_->failure};
       abandoned_.add(batch.size() - handled);
@@ -46,7 +56,7 @@ class WorkingTaker : public Taker {
  private:
   std::unique_ptr<Work> work_;
   Count abandoned_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, at_work_{false};
   std::optional<Failure> failure_;
 };
 
@@ -61,6 +71,7 @@ class Processor final : public WorkingTaker {
   std::size_t room(std::uint8_t type, std::size_t wanted) override {
     return closed() ? 0 : out_[type]->room(type, wanted);
   }
+  bool abandons(std::uint8_t type) const override { return closed() || out_[type]->abandons(type); }
 
   void send(std::span<Message> batch) override {
     if (has_work()) {

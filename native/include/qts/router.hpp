@@ -84,6 +84,7 @@ class Router {
     return id;
   }
   std::uint8_t add_live_source(std::size_t stage1, bool keep_numbers = false) {
+    static_cast<void>(stage1_.at(stage1));
     const std::uint8_t id = next_id(sources_.size());
     live_.push_back(put(std::make_unique<LiveSource>(id, keep_numbers), kNoWorker));
     add_source(*live_.back(), stage1);
@@ -147,7 +148,7 @@ class Router {
   // Keeps what passes a stage 1 router; before the start.
   void set_journal(std::size_t stage1, std::unique_ptr<Journal> journal) {
     stage1_.at(stage1)->set_tap(journal.get());
-    journals_.push_back(std::move(journal));
+    journals_.emplace_back(worker_of_.at(stage1_[stage1]), std::move(journal));
   }
 
   // ---- running ----
@@ -181,12 +182,14 @@ class Router {
     return now.delivered + now.abandoned == now.produced;
   }
   bool failed() const {
-    return std::ranges::any_of(journals_, [](auto& j) { return j->failed(); }) ||
+    return std::ranges::any_of(journals_, [](auto& j) { return j.second->failed(); }) ||
            std::ranges::any_of(processors_, [](auto* p) { return p->failed(); }) ||
            std::ranges::any_of(strategies_, [](auto* s) { return s->failed(); });
   }
-  // Joins the threads; false when some did not stop in time, and they are left to themselves.
+  // Joins the threads; false when some did not stop in time, and they are left to themselves. What
+  // the others had for a journal is on disk either way.
   bool join(std::chrono::milliseconds limit) {
+    if (!started_) return true;
     const auto end = std::chrono::steady_clock::now() + limit;
     const auto all_stopped = [this] { return std::ranges::all_of(workers_, [](auto& w) { return w->stopped(); }); };
     while (!all_stopped() && std::chrono::steady_clock::now() < end)
@@ -196,9 +199,14 @@ class Router {
       if (workers_[i]->stopped()) threads_[i].join();
       else threads_[i].detach();
     }
-    if (!all_stopped()) return false;
-    for (auto& journal : journals_) journal->close();
-    return true;
+    for (auto& [worker, journal] : journals_)
+      if (workers_[worker]->stopped()) journal->close();
+    return all_stopped();
+  }
+  // Gives back what work holds, such as Python callables; after join said that all have stopped.
+  void drop_work() {
+    for (Processor* processor : processors_) processor->drop_work();
+    for (Strategy* strategy : strategies_) strategy->drop_work();
   }
 
   // ---- looking ----
@@ -234,7 +242,7 @@ class Router {
     std::vector<Failure> found;
     for (const WorkingTaker* taker : takers())
       if (taker->failed()) found.push_back(*taker->failure());
-    for (const auto& journal : journals_)
+    for (const auto& [worker, journal] : journals_)
       if (journal->failed()) found.push_back({"journal", Message{}, journal->error()});
     return found;
   }
@@ -242,7 +250,8 @@ class Router {
     std::vector<std::string> names;
     for (const auto& worker : workers_)
       if (!worker->stopped()) {
-        const Component* component = worker->current();
+        const Component* component = at_work_on(worker->id);
+        if (component == nullptr) component = worker->current();
         names.push_back("worker " + std::to_string(worker->id) + (component ? " in " + component->name : ""));
       }
     return names;
@@ -289,34 +298,47 @@ class Router {
   }
 
   template <class T>
-  static void present(const std::vector<T*>& list, std::uint8_t id, const char* kind) {
-    if (id >= list.size() || list[id] == nullptr)
+  void present(const std::vector<T*>& list, std::uint8_t id, const char* kind) const {
+    if (id >= list.size() || retired(list[id]))
       throw std::invalid_argument(std::string("there is no ") + kind + " " + std::to_string(id));
   }
+  bool retired(const Component* component) const { return std::ranges::find(retired_, component) != retired_.end(); }
 
   template <class Set>
   void set_rule(std::uint8_t type, Set&& set) {
     if (!started_) return set();
-    change([&] { hold(type, true); });
+    const Holding holding(stage1_, type);
     const auto end = std::chrono::steady_clock::now() + kPatience;
     bool changed = false;
-    while (!changed && std::chrono::steady_clock::now() < end) {
+    while (!changed) {
       change([&] {
         if (on_its_way(type) != 0) return;
         set();
         connect_all();
         changed = true;
       });
-      if (!changed) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      if (changed) return;
+      if (std::chrono::steady_clock::now() > end)
+        throw std::runtime_error("messages of type " + std::to_string(type) +
+                                 " did not arrive within 5 s; nothing was changed");
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
-    if (changed) return;
-    change([&] { hold(type, false); });
-    throw std::runtime_error("messages of type " + std::to_string(type) + " did not arrive within 5 s; nothing was changed");
   }
-  // connect_all makes routes anew, and so lets them go again.
-  void hold(std::uint8_t type, bool held) {
-    for (Stage* stage : stage1_) stage->route(type).held = held;
-  }
+  // Keeps a type back at stage 1, and lets it go again whatever happens.
+  class Holding {
+   public:
+    Holding(const std::vector<Stage*>& stages, std::uint8_t type) : stages_(stages), type_(type) { set(true); }
+    ~Holding() { set(false); }
+    Holding(const Holding&) = delete;
+    Holding& operator=(const Holding&) = delete;
+
+   private:
+    void set(bool held) {
+      for (Stage* stage : stages_) stage->hold(type_, held);
+    }
+    const std::vector<Stage*>& stages_;
+    const std::uint8_t type_;
+  };
   // Messages of a type that have passed stage 1 and wait somewhere. While the workers rest.
   std::size_t on_its_way(std::uint8_t type) const {
     std::size_t count = 0;
@@ -332,25 +354,36 @@ class Router {
     T* component = list[id];
     for (const auto& [key, edge] : edges_)
       if (std::get<1>(key) == component && edge->ring.size_approx() != 0) return false;
-    if (std::ranges::find(retired_, component) == retired_.end()) {
-      change([&] { workers_.at(worker_of_[component])->remove(*component); });
-      retired_.push_back(component);  // its counts stay
-    }
+    change([&] { workers_.at(worker_of_[component])->remove(*component); });
+    retired_.push_back(component);  // its counts stay
     return true;
   }
 
   // Runs `make` while every worker rests between two rounds.
   template <class Make>
   void change(Make&& make) {
-    for (auto& worker : workers_) worker->pause();
+    const Pause pause(workers_);
     const auto end = std::chrono::steady_clock::now() + kPatience;
     const auto resting = [this] { return std::ranges::all_of(workers_, [](auto& w) { return w->resting(); }); };
     while (!resting() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(20));
-    const bool safe = resting();
-    if (safe) make();
-    for (auto& worker : workers_) worker->resume();
-    if (!safe) throw std::runtime_error("a worker is busy and did not rest within 5 s; nothing was changed");
+    if (!resting()) throw std::runtime_error("a worker is busy and did not rest within 5 s; nothing was changed");
+    make();
   }
+  // Workers go on whatever happens.
+  class Pause {
+   public:
+    explicit Pause(const std::vector<std::unique_ptr<Worker>>& workers) : workers_(workers) {
+      for (auto& worker : workers_) worker->pause();
+    }
+    ~Pause() {
+      for (auto& worker : workers_) worker->resume();
+    }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    const std::vector<std::unique_ptr<Worker>>& workers_;
+  };
 
   // The way from one component to another: the component itself on the same worker, else an edge.
   Port& port(const Component& from, Taker& to, std::uint8_t type) {
@@ -396,6 +429,12 @@ class Router {
     stage.route(type) = Route{rule.by, ports(rule.processors), ports(rule.otherwise), rule.threshold, rule.above};
   }
 
+  // A component inside work given from outside, which the one that is polled may have called.
+  const Component* at_work_on(std::size_t worker) const {
+    for (const WorkingTaker* taker : takers())
+      if (worker_of_.at(taker) == worker && taker->at_work()) return taker;
+    return nullptr;
+  }
   std::vector<const WorkingTaker*> takers() const {
     std::vector<const WorkingTaker*> all(processors_.begin(), processors_.end());
     all.insert(all.end(), strategies_.begin(), strategies_.end());
@@ -420,7 +459,7 @@ class Router {
   std::vector<const Component*> retired_;
   std::map<std::uint8_t, Stage1Rule> rules1_;
   std::map<std::uint8_t, Stage2Rule> rules2_;
-  std::vector<std::unique_ptr<Journal>> journals_;
+  std::vector<std::pair<std::size_t, std::unique_ptr<Journal>>> journals_;  // with the worker that feeds it
   std::vector<std::thread> threads_;
 };
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -37,10 +38,16 @@ struct Group {
   void send(std::span<Message> batch) {
     if (targets.size() == 1) return targets[0]->send(batch);
     const std::uint8_t type = batch[0].msg_type;
+    std::size_t refused = 0;  // in a row
     while (!batch.empty()) {  // a full target loses its turn
       Port* target = targets[next];
       next = next + 1 == targets.size() ? 0 : next + 1;
-      if (target->room(type, 1) == 0) continue;
+      if (target->room(type, 1) == 0) {
+        // The promised room went with a target that failed since: the rest is its to abandon.
+        if (++refused > targets.size() && target->abandons(type)) return target->send(batch);
+        continue;
+      }
+      refused = 0;
       target->send(batch.first(1));
       batch = batch.subspan(1);
     }
@@ -54,7 +61,6 @@ struct Route {
   Group otherwise;   // for price: where the condition does not hold
   std::int64_t threshold = 0;  // for price, in the message's units
   bool above = true;
-  bool held = false;  // nothing passes: the way is about to change
 };
 
 class Stage final : public Taker {
@@ -66,10 +72,12 @@ class Stage final : public Taker {
 
   Route& route(std::uint8_t type) { return routes_[type]; }
   void set_tap(Tap* tap) { tap_ = tap; }
+  // Nothing of a type passes: its way is about to change. Any thread.
+  void hold(std::uint8_t type, bool held) { held_[type].store(held, std::memory_order_relaxed); }
 
   std::size_t room(std::uint8_t type, std::size_t wanted) override {
     const Route& route = routes_[type];
-    if (route.held) return 0;
+    if (held_[type].load(std::memory_order_relaxed)) return 0;
     if (tap_ != nullptr) wanted = tap_->room(wanted);
     if (wanted == 0) return 0;
     switch (route.by) {
@@ -98,6 +106,12 @@ class Stage final : public Taker {
     }
   }
 
+  bool abandons(std::uint8_t type) const override {
+    const auto abandons = [type](const Port* target) { return target->abandons(type); };
+    return std::ranges::any_of(routes_[type].group.targets, abandons) ||
+           std::ranges::any_of(routes_[type].otherwise.targets, abandons);
+  }
+
  private:
   void stamp(std::span<Message> batch) const {
     if (stamps_ == Stamps::all) {
@@ -115,6 +129,7 @@ class Stage final : public Taker {
   const Stamp entry_, exit_;
   Tap* tap_ = nullptr;
   std::array<Route, kTypes> routes_{};
+  std::array<std::atomic<bool>, kTypes> held_{};
 };
 
 }  // namespace qts

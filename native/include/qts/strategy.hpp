@@ -75,6 +75,7 @@ class Strategy final : public WorkingTaker {
   }
 
   std::size_t room(std::uint8_t, std::size_t wanted) override { return closed() ? 0 : wanted; }
+  bool abandons(std::uint8_t) const override { return closed(); }
 
   void send(std::span<Message> batch) override {
     if (has_work()) {
@@ -114,13 +115,15 @@ class Strategy final : public WorkingTaker {
     stream.last = message.sequence_number;
     stream.next_number = static_cast<std::uint16_t>(message.stream_number + 1);
     ++stream.delivered;
-    if (spec_.digest) stream.digest = digest(stream.digest, message);
+    if (spec_.digest)
+      stream.digest = ordered_[message.msg_type] ? digest(stream.digest, message) : stream.digest + digest(0, message);
   }
 
-  // Depends on the order and on what a sender can set; not on when it happened.
+  // Depends on what a sender can set, not on when it happened; and on the order where one is promised.
   static std::uint64_t digest(std::uint64_t so_far, const Message& message) {
-    const std::uint64_t parts[] = {message.sequence_number, message.symbol_id,
-                                   static_cast<std::uint64_t>(message.price), message.quantity_mantissa()};
+    const std::uint64_t exponent = static_cast<std::uint8_t>(message.quantity_exponent);
+    const std::uint64_t parts[] = {message.sequence_number, message.symbol_id, static_cast<std::uint64_t>(message.price),
+                                   message.quantity_mantissa() | exponent << 48};
     for (const std::uint64_t part : parts) so_far = (so_far ^ part) * 0x9e3779b97f4a7c15 + 1;
     return so_far ^ (so_far >> 29);
   }

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 
 import msgspec
 import typer
 
 from qts.domain import Failed, Refused, parse_duration
 from qts.machine import inspect
-from qts.router import Layout, LiveLine, Scenario, Wait, load, plan, shipped, watch
+from qts.router import (
+    Layout,
+    LiveLine,
+    Plan,
+    Report,
+    Scenario,
+    Stream,
+    Wait,
+    differences,
+    load,
+    plan,
+    read_streams,
+    shipped,
+    watch,
+)
+
+if TYPE_CHECKING:
+    from qts.router import Options, Replay, Router
 
 Stamps = Literal["all", "hop-batch", "edges", "off"]
+Fsync = Literal["never", "interval", "always"]
 
 
 def route(
@@ -57,6 +77,23 @@ def route(
     wait: Annotated[
         Wait | None, typer.Option("--wait", help="What a thread does while it has no work.")
     ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option("--journal", metavar="FILE", help="Keep what passes Stage 1 on disk."),
+    ] = None,
+    fsync: Annotated[
+        Fsync, typer.Option("--fsync", help="When the journal is forced onto the disk.")
+    ] = "interval",
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="FILE", help="Send what a journal holds, nothing else."),
+    ] = None,
+    expect: Annotated[
+        Path | None,
+        typer.Option(
+            "--expect", metavar="REPORT", help="Fail unless every stream is as in this report."
+        ),
+    ] = None,
     show_list: Annotated[
         bool, typer.Option("--list", help="List the scenarios that come with QTS.")
     ] = False,
@@ -73,20 +110,29 @@ def route(
     if sample < 1:
         raise Refused(f"--sample is {sample}; expected 1 for every message, or more")
     _check_outputs(json_file, plot)
+    if replay is not None:
+        _check_replay(journal, duration, seed)
+    expected = None if expect is None else read_streams(expect)
     chosen = _chosen(scenario, duration, seed)
     placed = plan(
         chosen, inspect(), layout, workers=workers, wait=wait, oversubscribe=oversubscribe
     )
-    say = _Speaker(sys.stderr if json_file == "-" else sys.stdout)
-    say(placed.render())
+    from qts.router import JournalConfig, Options  # the C++ core, not before it is needed
 
-    from qts.router import Options, Router  # the C++ core, not before it is needed
-
-    router = Router(chosen, placed, options=Options(sample=sample, stamps=stamps))
-    router.start()
-    watch(router, LiveLine(say.stream))
-    report = router.report
-    say(report.render())
+    options = Options(
+        sample=sample,
+        stamps=stamps,
+        digest=not (journal is replay is expect is None),
+        journal=None if journal is None else JournalConfig(journal, fsync),
+        keep_numbers=replay is not None,
+    )
+    run = _run(chosen, placed, options, replay)
+    listener = Listener(sys.stderr if json_file == "-" else sys.stdout)
+    listener.say(placed.render())
+    run.start()
+    watch(run, LiveLine(cast(TextIO, listener)))
+    report = _compared(run.report, expected)
+    listener.say(report.render())
     if json_file is not None:
         _write_json(json_file, report.to_json())
     if plot is not None:
@@ -94,14 +140,68 @@ def route(
     return 0 if report.verdict == "PASSED" else 1
 
 
-class _Speaker:
-    """Prints for people; standard output stays clean when the JSON goes there."""
+class Listener:
+    """Writes for people. One that goes away, as `head` does, does not end the run."""
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._gone = False
 
-    def __call__(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)
+    def say(self, text: str) -> None:
+        self.write(text + "\n")
+        self.flush()
+
+    def write(self, text: str) -> None:
+        self._unless_gone(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._unless_gone(self._stream.flush)
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def _unless_gone(self, act: Callable[[], object]) -> None:
+        if self._gone:
+            return
+        try:
+            act()
+        except BrokenPipeError:
+            self._gone = True
+            _silence(self._stream)
+
+
+def _silence(stream: TextIO) -> None:
+    """What is left in its buffer must not fail again when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _run(
+    scenario: Scenario, placed: Plan, options: Options, replay: Path | None
+) -> Router | Replay:
+    from qts.router import Replay, Router
+
+    router = Router(scenario, placed, options=options, live=replay is not None)
+    return router if replay is None else Replay(router, replay)
+
+
+def _compared(report: Report, expected: tuple[Stream, ...] | None) -> Report:
+    if expected is None:
+        return report
+    wrong = tuple(f"not as expected: {line}" for line in differences(expected, report.streams))
+    same = f"all {len(report.streams):,} streams are as expected"
+    return msgspec.structs.replace(
+        report,
+        failures=report.failures + wrong,
+        notes=report.notes if wrong else (*report.notes, same),
+    )
+
+
+def _check_replay(journal: Path | None, duration: str | None, seed: int | None) -> None:
+    for option, value in (("--journal", journal), ("--duration", duration), ("--seed", seed)):
+        if value is not None:
+            raise Refused(f"{option} has no meaning with --replay; expected one of the two")
 
 
 def _show_list() -> None:
@@ -146,7 +246,12 @@ def _check_outputs(json_file: str | None, plot: Path | None) -> None:
 def _write_json(file: str, values: dict[str, Any]) -> None:
     text = json.dumps(values, indent=2) + "\n"
     if file == "-":
-        sys.stdout.write(text)
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _silence(sys.stdout)
+            raise Failed("cannot write the report: nobody reads standard output") from None
         return
     try:
         Path(file).write_text(text, encoding="utf-8")

@@ -3,26 +3,35 @@
 from qts.domain.clock import Clock, MovableClock, SystemClock
 from qts.domain.duration import parse_duration
 from qts.domain.errors import (
+    CacheStaleDataError,
     ConfigError,
+    EventRefused,
     Failed,
     HomeInUse,
+    LaneFull,
     OutcomeUnknown,
+    PriceDataUnavailableError,
     QtsError,
     Refused,
     ScenarioError,
     SchemaTooNew,
     ServerFailed,
+    TradeLimitExceededError,
     Unreachable,
 )
 from qts.domain.secret import Secret
 
 __all__ = [
+    "CacheStaleDataError",
     "Clock",
     "ConfigError",
+    "EventRefused",
     "Failed",
     "HomeInUse",
+    "LaneFull",
     "MovableClock",
     "OutcomeUnknown",
+    "PriceDataUnavailableError",
     "QtsError",
     "Refused",
     "ScenarioError",
@@ -30,6 +39,7 @@ __all__ = [
     "Secret",
     "ServerFailed",
     "SystemClock",
+    "TradeLimitExceededError",
     "Unreachable",
     "parse_duration",
 ]

@@ -3,10 +3,15 @@
     QtsError
     ├── Refused             bad input: nothing was done, exit code 2
     │   ├── ConfigError     a settings file or an environment override
+    │   ├── EventRefused    an event, a handler or an event type that breaks the contract
     │   ├── HomeInUse       another QTS runs on this home directory
     │   ├── ScenarioError   a router scenario that contradicts itself or cannot be read
     │   └── SchemaTooNew    the database was migrated by a newer QTS
     └── Failed              asked for rightly, could not be done, exit code 1
+        ├── CacheStaleDataError        a cached value is too old to act on
+        ├── LaneFull        an event found no room in its lane in the time it was given
+        ├── PriceDataUnavailableError  no price or order book is known
+        ├── TradeLimitExceededError    the day's number of trades is used up
         ├── ServerFailed    an embedded server did not start or died
         └── Unreachable     a server named in the settings does not answer
             └── OutcomeUnknown  it was lost while it wrote: the change may have been kept
@@ -31,6 +36,10 @@ class ConfigError(Refused):
     pass
 
 
+class EventRefused(Refused):
+    pass
+
+
 class HomeInUse(Refused):
     pass
 
@@ -44,6 +53,22 @@ class SchemaTooNew(Refused):
 
 
 class Failed(QtsError):  # noqa: N818 - the same
+    pass
+
+
+class CacheStaleDataError(Failed):
+    pass
+
+
+class PriceDataUnavailableError(Failed):
+    pass
+
+
+class TradeLimitExceededError(Failed):
+    pass
+
+
+class LaneFull(Failed):
     pass
 
 

@@ -12,7 +12,7 @@ import msgspec
 from qts.domain import Failed
 from qts.router.plot import Curve, draw
 
-STAGES = ("stage1", "processing", "stage2", "total")
+STAGES = ("stage1", "processing", "stage2", "strategy", "total")
 _PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9, "max": 100.0}
 _LABELS = {"p99_9": "p99.9"}
 
@@ -53,6 +53,16 @@ class StrategyCount(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int = 0
 
 
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    """What a strategy got of one producer and type; equal digests, equal messages."""
+
+    strategy: int
+    producer: int
+    msg_type: int
+    delivered: int
+    digest: str
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     offered: int
@@ -70,6 +80,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...] = ()
     per_strategy: tuple[StrategyCount, ...] = ()
     notes: tuple[str, ...] = ()
+    streams: tuple[Stream, ...] = ()  # where digests were asked for
+    rss_mb: float | None = None  # memory of the whole process at the end
     curves: dict[str, Curve] = {}  # for the plot: (percentile, microseconds), finer than latency_us
 
     @property
@@ -130,6 +142,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             faults = f", {one.violations:,} violations, {one.gaps:,} gaps"
             faults = faults if one.violations or one.gaps else ""
             yield f"  strategy {one.strategy:<3} {one.delivered:,}{faults}"
+        if self.rss_mb is not None:
+            yield f"  {'memory':<12} {self.rss_mb:,.0f} MB"
 
     def _latencies(self) -> Iterator[str]:
         if not self.latency_us:

@@ -1,0 +1,449 @@
+"""Two processes and a real NATS: what holds when all goes well, and when each of the three dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from qts.domain import Secret, Unreachable
+from qts.embedded import Home, Nats
+from qts.router import EdgeConfig, Handler, Report, Scenario, Sink, Source, batch, load
+from tests.embedded import clients
+
+SINK = Path(__file__).parents[2] / "examples" / "distributed" / "sink.py"
+# As `qts`, whether the verb is mounted there or not.
+QTS = """
+import sys
+from qts.cli import distributed
+from qts.cli.main import app, run_command
+if not any(group.name == "distributed" for group in app.registered_groups):
+    app.add_typer(distributed.app, name="distributed")
+sys.exit(run_command(sys.argv[1:]))
+"""
+DELIVERED = re.compile(r"delivered [1-9]")
+HANDLED = np.dtype([("producer", "u1"), ("type", "u1"), ("sequence", "<u8")])
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    return clients.until(condition, seconds=30)
+
+
+def scenario(rate: float = 20_000, strategy_ns: int = 0) -> Scenario:
+    """Longer than any test: a source that is stopped has sent something on the slowest machine."""
+    base = load("baseline")
+    busy = {f"strategy_{number}": strategy_ns for number in range(3)}
+    return msgspec.structs.replace(
+        base,
+        scenario="edge",
+        duration_secs=60,
+        producers=msgspec.structs.replace(base.producers, count=2, messages_per_sec=rate),
+        strategies=msgspec.structs.replace(base.strategies, processing_times_ns=busy),
+    )
+
+
+class Halves:
+    """Processes of one run, each with its report."""
+
+    def __init__(self, url: Secret, place: Path) -> None:
+        self.url, self.place = url, place
+        self.record = place / "handled.bin"
+        self.processes: list[subprocess.Popen[str]] = []
+        self.scenario = place / "edge.json"
+        self.scenario.write_bytes(msgspec.json.encode(scenario()))
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "QTS_NATS_URL": self.url.reveal()}
+        self.processes.append(
+            subprocess.Popen(
+                [sys.executable, *command],
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+        return self.processes[-1]
+
+    def half(self, role: str, *more: str) -> subprocess.Popen[str]:
+        """The command itself; its report goes to a file of the role's name."""
+        report = str(self.place / f"{role}.json")
+        scenario = str(self.scenario)
+        return self.start(
+            "-c", QTS, "distributed", role, scenario, "--run", "r", "--json", report, *more
+        )
+
+    def recording_sink(self, *more: str) -> subprocess.Popen[str]:
+        record, scenario = str(self.record), str(self.scenario)
+        return self.start(str(SINK), "--run", "r", "--record", record, scenario, *more)
+
+    def report(self, role: str) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((self.place / f"{role}.json").read_text())
+        return told
+
+    def has_recorded(self, messages: int) -> bool:
+        size = self.record.stat().st_size if self.record.exists() else 0
+        return size >= messages * HANDLED.itemsize
+
+    def check_record(self) -> None:
+        """Every message of the source was handled once, and in order."""
+        handled = np.fromfile(self.record, HANDLED)
+        assert len(handled) == self.report("source")["produced"]
+        streams = handled["producer"].astype(int) * 8 + handled["type"]
+        for stream in np.unique(streams):
+            sequences = handled["sequence"][streams == stream].astype(np.int64)
+            assert (np.diff(sequences) > 0).all()
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
+    with Nats(Home.at(tmp_path_factory.mktemp("nats"))) as running:
+        yield running
+
+
+@pytest.fixture
+def halves(nats: Nats, tmp_path: Path) -> Iterator[Halves]:
+    running = Halves(nats.url, tmp_path)
+    yield running
+    for process in running.processes:
+        process.kill()
+        process.communicate()
+    subprocess.run(
+        [sys.executable, "-c", FORGET, nats.url.reveal()], check=True, capture_output=True
+    )
+
+
+FORGET = """
+import asyncio, sys, nats
+async def forget():
+    link = await nats.connect(sys.argv[1])
+    for stream in await link.jetstream().streams_info():
+        await link.jetstream().delete_stream(stream.config.name)
+    await link.close()
+asyncio.run(forget())
+"""
+
+
+def kill(nats: Nats) -> None:
+    assert nats._process
+    nats._process.kill()
+    nats._process.wait()
+
+
+def stop(source: subprocess.Popen[str]) -> None:
+    """The first signal: it sends no more, and passes once the sink has confirmed the rest."""
+    source.send_signal(signal.SIGINT)
+    ended(source, 0)
+
+
+def ended(process: subprocess.Popen[str], code: int, seconds: float = 30.0) -> str:
+    """What it said, on both streams."""
+    out, err = process.communicate(timeout=seconds)
+    assert process.returncode == code, out + err
+    return out + err
+
+
+def test_everything_arrives_in_order(halves: Halves) -> None:
+    sink, source = halves.half("sink"), halves.half("source")
+    assert sink.stdout
+    assert any(DELIVERED.search(line) for line in sink.stdout)
+    stop(source)
+    ended(sink, 0)
+    sent, got = halves.report("source"), halves.report("sink")
+    assert sent["verdict"] == got["verdict"] == "PASSED"
+    assert sent["produced"] == sent["delivered"] == got["produced"] == got["delivered"] > 0
+    assert got["gaps"] == got["violations"] == got["undelivered"] == 0
+    assert sent["per_strategy"] == got["per_strategy"]
+
+
+def test_killed_sink_costs_nothing_once_another_is_started(halves: Halves) -> None:
+    source, first = halves.half("source"), halves.recording_sink()
+    assert until(lambda: halves.has_recorded(2_000))
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    recorded = halves.record.stat().st_size // HANDLED.itemsize
+    second = halves.recording_sink()
+    assert until(lambda: halves.has_recorded(recorded + 2_000))
+    stop(source)
+    said = ended(second, 0)
+    assert "were delivered by an earlier sink" in said
+    assert said.rstrip().endswith("PASSED")
+    halves.check_record()
+    assert halves.report("source")["verdict"] == "PASSED"
+
+
+def test_source_of_a_dead_sink_tells_what_is_where_and_a_later_sink_takes_it(
+    halves: Halves,
+) -> None:
+    source, sink = halves.half("source", "--patience", "2s"), halves.recording_sink()
+    assert until(lambda: halves.has_recorded(2_000))
+    sink.kill()
+    source.send_signal(signal.SIGINT)
+    said = ended(source, 1)
+    report = halves.report("source")
+    assert report["verdict"] == "FAILED"
+    assert report["delivered"] > 0
+    assert report["produced"] == report["delivered"] + report["undelivered"]
+    waits = {"place": "stream QTS_ROUTE_r, not confirmed", "count": report["undelivered"]}
+    assert report["undelivered_at"] == [waits]
+    assert "no sink of run r was heard for 2 s" in said
+    assert ended(halves.recording_sink(), 0).rstrip().endswith("PASSED")
+    halves.check_record()
+
+
+def test_killed_server_that_comes_back_with_its_data_loses_nothing(
+    halves: Halves, nats: Nats
+) -> None:
+    source, sink = halves.half("source"), halves.recording_sink()
+    assert until(lambda: halves.has_recorded(2_000))
+    kill(nats)
+    recorded = halves.record.stat().st_size // HANDLED.itemsize
+    nats.start()
+    assert until(lambda: halves.has_recorded(recorded + 20_000))
+    stop(source)
+    assert ended(sink, 0).rstrip().endswith("PASSED")
+    halves.check_record()
+    assert halves.report("source")["verdict"] == "PASSED"
+
+
+def test_sink_of_a_dead_source_delivers_what_came_and_says_so(halves: Halves) -> None:
+    source = halves.half("source")
+    assert source.stdout
+    assert "plan" in source.stdout.readline()  # from here on it is as quick as the sink
+    sink = halves.recording_sink("--patience", "2")
+    assert until(lambda: halves.has_recorded(2_000))
+    source.kill()
+    said = ended(sink, 1)
+    assert "the source of run r was silent for 2 s" in said
+    handled = np.fromfile(halves.record, HANDLED)
+    assert re.search(rf"delivered +{len(handled):,}\n +undelivered +0\n", said)
+
+
+@pytest.mark.parametrize("role", ["source", "sink"])
+def test_unreachable_server_is_one_line_and_exit_code_1(
+    role: str, nats: Nats, tmp_path: Path
+) -> None:
+    halves = Halves(Secret("nats://u:canary@127.0.0.1:9"), tmp_path)
+    said = ended(halves.half(role), 1)
+    lines = [line for line in said.splitlines() if line.startswith("qts:")]
+    assert lines == ["qts: NATS at 127.0.0.1:9 does not answer: Connection refused"]
+    assert "Traceback" not in said
+    assert "canary" not in said
+
+
+def test_wrong_password_is_refused_without_showing_it(nats: Nats, tmp_path: Path) -> None:
+    halves = Halves(Secret(f"nats://qts:canary@127.0.0.1:{nats.port}"), tmp_path)
+    said = ended(halves.half("source"), 2)
+    assert f"qts: NATS at 127.0.0.1:{nats.port} refuses the user, password or token" in said
+    assert "canary" not in said
+
+
+def test_missing_client_is_one_line(nats: Nats, tmp_path: Path) -> None:
+    halves = Halves(nats.url, tmp_path)
+    without = f"import sys\nsys.modules['nats'] = None\n{QTS}"
+    command = ["distributed", "sink", str(halves.scenario), "--run", "r"]
+    said = ended(halves.start("-c", without, *command), 1)
+    assert 'pip install "qts[nats]"' in said.splitlines()[-1]
+
+
+def test_sink_without_a_source_gives_up_in_time(halves: Halves) -> None:
+    said = ended(halves.half("sink", "--patience", "500ms"), 1)
+    assert "no source of run r appeared" in said
+
+
+# ---- both halves in this process: what a report cannot show ----
+
+
+def edge(nats: Nats, run: str, **changes: Any) -> EdgeConfig:
+    small: dict[str, Any] = {"batch": 256, "in_flight": 2, "held": 4, "unconfirmed": 4}
+    return EdgeConfig(**{"url": nats.url, "run": run, "patience_s": 10.0, **small, **changes})
+
+
+def finished(half: Source | Sink, seconds: float = 30.0) -> Report:
+    assert half.wait(seconds)
+    return half.report
+
+
+def test_second_source_of_a_run_is_refused(nats: Nats) -> None:
+    first = Source(scenario(), edge(nats, "twice"))
+    first.start()
+    try:
+        with pytest.raises(Exception, match="run twice is in NATS at") as refusal:
+            Source(scenario(), edge(nats, "twice")).start()
+        assert getattr(refusal.value, "exit_code", None) == 2
+    finally:
+        first.abort()
+        assert first.report.verdict == "FAILED"
+
+
+def test_without_a_sink_memory_is_bounded_and_producers_wait(nats: Nats) -> None:
+    source = Source(scenario(rate=500_000), edge(nats, "full", patience_s=0.5))
+    source.start()
+    report = finished(source)
+    carried = source.outlet.carried
+    assert 0 < carried.in_stream <= 4 * 256
+    assert 0 < carried.unstored <= 5 * 256
+    assert report.produced < report.offered
+    assert report.delivered == 0
+    assert report.undelivered == report.produced
+    assert sum(place.count for place in report.undelivered_at) == report.undelivered
+    assert any("no sink of run full was heard" in line for line in report.failures)
+
+
+def test_server_that_lost_what_it_had_stored_is_given_it_again(tmp_path: Path) -> None:
+    """As after a power failure: the disk is behind what was answered."""
+    with Nats(Home.at(tmp_path / "home")) as nats:
+        source = Source(scenario(), edge(nats, "lost", held=200))
+        source.start()
+        assert until(lambda: source.outlet.stored >= 2)
+        kill(nats)
+        subprocess.run(["/bin/cp", "-a", nats.store, tmp_path / "old"], check=True)
+        nats.start()
+        assert until(lambda: source.outlet.stored >= 30)
+        kill(nats)
+        nats.store.rename(tmp_path / "new")
+        (tmp_path / "old").rename(nats.store)
+        nats.start()
+        source.stop()
+        sink = Sink(scenario(), edge(nats, "lost"))
+        sink.start()
+        sent, got = finished(source), finished(sink)
+    assert sent.verdict == got.verdict == "PASSED"
+    assert got.delivered == sent.produced > 5_000
+
+
+def test_server_that_stays_away_ends_both_halves(tmp_path: Path) -> None:
+    with Nats(Home.at(tmp_path / "home")) as nats:
+        away = edge(nats, "away", patience_s=1.5)
+        source, sink = Source(scenario(), away), Sink(scenario(), away)
+        source.start()
+        sink.start()
+        assert until(lambda: sink.router.delivered > 1_000)
+        kill(nats)
+        sent, got = finished(source), finished(sink)
+    for report in (sent, got):
+        assert report.verdict == "FAILED"
+        assert any("has been gone for 1.5 s" in line for line in report.failures)
+    assert sent.produced == sent.delivered + sent.undelivered
+    assert sum(place.count for place in sent.undelivered_at) == sent.undelivered
+
+
+def test_slow_strategies_slow_the_source_and_lose_nothing(nats: Nats) -> None:
+    slow = scenario(rate=200_000, strategy_ns=50_000)  # a tenth of what is offered, at most
+    sink, source = Sink(slow, edge(nats, "slow")), Source(slow, edge(nats, "slow"))
+    sink.start()
+    source.start()
+    assert until(lambda: sink.router.delivered > 10_000)
+    under_way = source.snapshot()["produced"] - sink.router.delivered
+    source.stop()
+    sent, got = finished(source), finished(sink)
+    assert under_way < 30_000  # rings and batches; as many are offered in a tenth of a second
+    assert sent.verdict == got.verdict == "PASSED"
+    assert got.delivered == sent.produced
+
+
+def test_second_sink_takes_over_from_the_first(nats: Nats) -> None:
+    long = scenario(rate=5_000)
+    source, first = Source(long, edge(nats, "over")), Sink(long, edge(nats, "over"))
+    first.start()
+    source.start()
+    assert until(lambda: first.router.delivered > 100)
+    second = Sink(long, edge(nats, "over"))
+    second.start()
+    assert "another sink of run over has taken over" in finished(first).failures
+    source.stop()
+    assert finished(source).verdict == "PASSED"
+    report = finished(second)
+    assert report.verdict == "PASSED"
+    assert report.produced == source.report.produced
+
+
+class Seen:
+    """A strategy that knows what it was given, and may fail or be held up."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.keys: list[tuple[int, int, int]] = []
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self._fails_at = fails_at
+
+    def handle(self, messages: Any) -> None:
+        assert self.may_go.wait(30)
+        if self._fails_at is not None and messages["sequence_number"].max() >= self._fails_at:
+            raise ValueError("enough")
+        names = ["producer_id", "msg_type", "sequence_number"]
+        self.keys.extend(messages[names].tolist())
+
+    @property
+    def strategies(self) -> dict[int, Handler]:
+        return dict.fromkeys(range(3), batch(self.handle))
+
+
+def test_failing_strategy_leaves_its_messages_for_the_next_sink(nats: Nats) -> None:
+    some, seen = scenario(), [Seen(fails_at=1_000), Seen()]
+    source = Source(some, edge(nats, "fails", held=100))
+    sinks = [Sink(some, edge(nats, "fails"), strategies=one.strategies) for one in seen]
+    sinks[0].start()
+    source.start()
+    report = finished(sinks[0])
+    assert report.verdict == "FAILED"
+    assert any("ValueError: enough" in line for line in report.failures)
+    sinks[1].start()
+    source.stop()
+    assert finished(source).verdict == finished(sinks[1]).verdict == "PASSED"
+    handled = {*seen[0].keys, *seen[1].keys}
+    assert len(handled) == source.report.produced == sinks[1].report.delivered
+
+
+def test_batch_that_comes_again_is_not_handed_out_again(nats: Nats) -> None:
+    some, seen = scenario(rate=20), Seen()  # few enough to wait in the rings
+    seen.may_go.clear()
+    again = edge(nats, "again", held=1000, unconfirmed=1000)
+    source, sink = Source(some, again), Sink(some, again, strategies=seen.strategies)
+    sink.start()
+    source.start()
+    assert until(lambda: sink.inlet.pushed > 0)
+    kill(nats)
+    nats.start()
+    assert until(lambda: sink.inlet.joins >= 2)
+    seen.may_go.set()
+    source.stop()
+    assert finished(source).verdict == finished(sink).verdict == "PASSED"
+    assert len(seen.keys) == len(set(seen.keys)) == source.report.produced
+
+
+def test_stopped_sink_confirms_what_it_delivered(nats: Nats) -> None:
+    source = Source(scenario(), edge(nats, "stopped", held=100))
+    seen = Seen()
+    stopped = edge(nats, "stopped")
+    sinks = [Sink(scenario(), stopped, strategies=seen.strategies) for _ in range(2)]
+    sinks[0].start()
+    source.start()
+    assert until(lambda: len(seen.keys) > 1_000)
+    sinks[0].stop()
+    first = finished(sinks[0])
+    assert "stopped before the source had ended the run" in first.failures
+    assert first.undelivered == 0
+    sinks[1].start()
+    source.stop()
+    assert finished(source).verdict == "PASSED"
+    assert finished(sinks[1]).verdict == "PASSED"
+    assert (
+        len(seen.keys) == len(set(seen.keys)) == source.report.produced
+    )  # nothing twice, without any record
+
+
+def test_outlet_of_a_dead_port_is_unreachable(nats: Nats) -> None:
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9 does not answer"):
+        Source(scenario(), edge(nats, "r", url=Secret("nats://127.0.0.1:9"))).start()

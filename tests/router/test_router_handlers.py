@@ -1,0 +1,254 @@
+"""Work in Python and in compiled functions: what it gets, may change, and what its errors do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from operator import countOf
+
+import numpy as np
+import pytest
+from numba import carray, cfunc, types  # type: ignore[attr-defined]
+
+from qts._native import Message
+from qts.domain import Refused
+from qts.router import Router, batch, compiled, each
+from qts.router.handlers import Messages
+from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
+    laid_out,
+    quick_floor,
+    scenario,
+    ticks,
+    until,
+)
+
+ONE = {"types": 1, "strategies": 1}
+BYTES, TOTALS = types.CPointer(types.uint8), types.CPointer(types.int64)  # type: ignore[no-untyped-call]
+COUNTER = types.void(BYTES, types.uint64, TOTALS)
+
+
+@cfunc(COUNTER)
+def count_and_sum(messages, count, state):  # type: ignore[no-untyped-def] # pragma: no cover
+    """96 bytes a message; the price is in the last eight."""
+    words = carray(messages, (count, 96), np.uint8)
+    totals = carray(state, 2)
+    for row in range(count):
+        price = np.int64(0)
+        for byte in range(8):
+            price |= np.int64(words[row, 88 + byte]) << (8 * byte)
+        totals[0] += 1
+        totals[1] += price
+
+
+def test_a_plain_callable_gets_every_message_and_may_keep_it() -> None:
+    got: list[Message] = []
+    report = Router(scenario(producers=1, **ONE), strategies={0: got.append}).run()
+    assert len(got) == report.delivered == 10_000
+    assert [m.sequence_number for m in got] == list(range(10_000))
+
+
+def test_a_batch_handler_gets_every_message_in_order() -> None:
+    got: list[int] = []
+
+    def keep(messages: Messages) -> None:
+        assert 1 <= len(messages) <= 256
+        got.extend(messages["sequence_number"].tolist())
+
+    report = Router(scenario(producers=1, **ONE), strategies={0: batch(keep)}).run()
+    assert got == list(range(10_000))
+    assert report.verdict == "PASSED"
+
+
+def test_a_compiled_handler_runs_without_python() -> None:
+    state = np.zeros(2, np.int64)
+    array = ticks(10_000, types=1)
+    handler = compiled(count_and_sum, state)
+    with Router(scenario(**ONE), strategies={0: handler}, live=True) as router:
+        assert router.push_many(array) == 10_000
+    assert state.tolist() == [10_000, array["price"].sum()]
+
+
+def test_a_compiled_handler_added_while_running_is_kept_alive() -> None:
+    router = Router(scenario(**ONE), live=True)
+    state = np.zeros(2, np.int64)
+    with router:
+        added = router.add_strategy(compiled(count_and_sum, state))
+        router.route(0, strategy=added)
+        assert router.push_many(ticks(100, types=1)) == 100
+    assert state[0] == 100
+
+
+@pytest.mark.parametrize("wrong", ["text", 0, len])
+def test_what_is_not_compiled_is_refused(wrong: object) -> None:
+    with pytest.raises(Refused, match="compiled takes a numba cfunc"):
+        compiled(wrong)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(Refused, match="a handler is a callable, not int"):
+        Router(scenario(), strategies={0: 5})  # type: ignore[dict-item]
+
+
+def test_a_processor_changes_what_the_strategy_sees() -> None:
+    def double(messages: Messages) -> None:
+        messages["price"] *= 2
+
+    got: list[float] = []
+    router = Router(
+        scenario(**ONE),
+        processors={0: batch(double)},
+        strategies={0: lambda m: got.append(m.price)},
+        live=True,
+    )
+    with router:
+        router.push_many(ticks(1_000, types=1))
+    assert got == [2.0 * (1_000 + n) for n in range(1_000)]
+
+
+def test_what_a_strategy_changes_goes_nowhere() -> None:
+    def spoil(messages: Messages) -> None:
+        messages["sequence_number"] = 0
+
+    report = Router(scenario(), strategies={0: batch(spoil)}).run()
+    assert report.verdict == "PASSED"
+
+
+def test_one_batch_handler_on_two_threads_gets_whole_batches() -> None:
+    mixed: list[int] = []
+
+    def check(messages: Messages) -> None:
+        before = messages.copy()
+        time.sleep(0)  # lets the other thread in
+        if not np.array_equal(before, messages):
+            mixed.append(len(messages))
+
+    small = scenario(types=2, strategies=2)
+    shared = batch(check)
+    report = Router(small, laid_out(small, "threads"), strategies={0: shared, 1: shared}).run()
+    assert report.verdict == "PASSED"
+    assert mixed == []
+
+
+def test_a_view_kept_for_too_long_shows_other_messages_and_breaks_nothing() -> None:
+    kept: list[Messages] = []
+    router = Router(scenario(producers=1, **ONE), strategies={0: batch(kept.append)})
+    router.run()
+    del router
+    assert all(len(view) == int(view["msg_type"].size) for view in kept)
+    assert int(kept[0]["sequence_number"].max()) < 10_000
+    kept[0]["price"] = 0  # the memory is still there to write to
+
+
+# Errors
+
+
+def test_the_message_a_strategy_raises_on_is_named_and_the_rest_accounted_for() -> None:
+    count, last = 0, -1
+
+    def raise_late(message: Message) -> None:
+        nonlocal count, last
+        count, last = count + 1, message.sequence_number
+        if count == 1_000_003:
+            raise ValueError("cannot divide by a closed market")
+
+    small = scenario(producers=1, rate=10e6, seconds=60, types=2, strategies=2)
+    router = Router(small, strategies={0: raise_late})
+    report = router.run()
+    assert report.verdict == "FAILED"
+    assert report.failures == (
+        f"strategy 0 failed at Message(producer 0, type 0, sequence {last}):"
+        " ValueError: cannot divide by a closed market",
+    )
+    assert report.per_strategy[0].delivered == 1_000_002
+    assert report.produced == report.delivered + report.undelivered
+    assert sum(at.count for at in report.undelivered_at) == report.undelivered
+    assert "in raise_late" in router.failures[0]  # the traceback
+
+
+def test_a_batch_handler_that_raises_names_its_batch() -> None:
+    def fail(messages: Messages) -> None:
+        raise RuntimeError("no")
+
+    report = Router(scenario(producers=1, **ONE), strategies={0: batch(fail)}).run()
+    (line,) = report.failures
+    assert line.startswith("strategy 0 failed at Message(producer 0, type 0, sequence 0)")
+    assert "RuntimeError: no (somewhere in the " in line
+    assert report.produced == report.delivered + report.undelivered
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_no_error_escapes_a_handler(error: type[BaseException]) -> None:
+    def fail(_message: Message) -> None:
+        raise error
+
+    report = Router(scenario(**ONE), processors={0: each(fail)}).run()
+    assert report.verdict == "FAILED"
+    assert error.__name__ in report.failures[0]
+    assert report.failures[0].startswith("processor 0 failed at")
+
+
+@pytest.mark.parametrize("layout", ["one worker", "two workers", "threads"])
+def test_processors_that_all_fail_leave_nobody_hanging(layout: str) -> None:
+    rules = [{"msg_type": 0, "processors": [0, 1]}]
+    second = [{"msg_type": 0, "strategy": 0, "ordering_required": False}]
+    small = scenario(
+        types=1, strategies=1, processors={"count": 2}, stage1_rules=rules, stage2_rules=second
+    )
+
+    def fail(_message: Message) -> None:
+        raise ValueError("no")
+
+    router = Router(small, laid_out(small, layout), processors={0: each(fail), 1: each(fail)})  # type: ignore[arg-type]
+    router.start()
+    until(lambda: router.wait(0.1))
+    report = router.report
+    assert report.produced == report.delivered + report.undelivered
+    assert not any("did not come back" in line for line in report.failures)
+
+
+def test_a_handler_that_never_returns_is_named_and_not_waited_for() -> None:
+    gate = threading.Event()
+    small = scenario(types=2, strategies=2)
+    router = Router(small, laid_out(small, "one worker"), strategies={1: lambda _: gate.wait()})
+    router.start()
+    until(lambda: router.snapshot()["produced"] > 0)
+    began = time.monotonic()
+    router.abort()
+    assert time.monotonic() - began < 5
+    report = router.report
+    gate.set()
+    assert report.failures == ("worker 0 in strategy 1 did not come back",)
+    assert report.undelivered_at[-1].place == "worker 0 in strategy 1"
+    assert report.produced == report.delivered + report.undelivered
+    assert report.verdict == "FAILED"
+
+
+# The GIL
+
+
+def test_a_long_row_of_messages_lets_other_threads_in() -> None:
+    # A call from C to C: the interpreter has no say between two of them.
+    slow: Callable[[Message], object] = partial(countOf, range(40_000))
+    small = scenario(ring_capacity=512, **ONE)
+    router = Router(small, laid_out(small, "one worker"), strategies={0: slow}, live=True)
+    router.start()
+    assert router.push_many(ticks(512, types=1)) == 512
+    waits, last = 0, time.monotonic()
+    while router.delivered < 512:
+        now = time.monotonic()
+        waits, last = waits + (now - last > 0.001), now
+    router.abort()
+    # Without a limit each batch holds the GIL from its beginning to its end: four waits or so.
+    assert waits > 30
+
+
+def test_python_handlers_may_be_added_to_any_running_worker() -> None:
+    got: list[Message] = []
+    router = Router(scenario(**ONE), live=True)
+    with router:
+        added = router.add_strategy(got.append)
+        router.route(0, strategy=added)
+        router.push_many(ticks(100, types=1))
+    assert len(got) == 100
