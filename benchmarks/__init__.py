@@ -1,0 +1,5 @@
+"""Benchmarks, one module for each room: every figure beside the peer it is compared with."""
+
+ROOMS = ("router", "cache")
+
+__all__ = ["ROOMS"]

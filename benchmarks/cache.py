@@ -1,0 +1,290 @@
+"""The cache: a PreCheck on each level and ticks into Redis, beside redis-py on the same server."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import uvloop
+from redis.asyncio import Redis
+
+from benchmarks import machine
+from benchmarks.plot import bars
+from benchmarks.report import Goal, Picture, Result, Row
+from qts.cache import Cache, CacheConfig, OrderStatus, Position, Price, Risk, Ttls, Value
+from qts.cache.behind import entry_of
+from qts.cache.kept import Kept
+from qts.cache.redis import RedisStore
+from qts.cache.wire import Wire
+from qts.domain import Secret
+from qts.embedded import EmbeddedConfig, Home, Servers
+
+_BATCH = 50
+_IN_TURN = 10  # calls of one case before the next one has its turn
+_ROUNDS, _QUICK_ROUNDS = 300, 10
+_LONG = Ttls(price_ms=60_000, position_ms=60_000, risk_ms=60_000)
+_CONFIG = CacheConfig(
+    prefix="bench:", ttl=_LONG, socket_timeout_ms=5000, precheck_ms=1000, venue_age_ms=600_000
+)
+
+Case = Callable[[], Awaitable[int]]
+
+
+class Bench(NamedTuple):
+    """What the cases share; both clients speak to the same server over TCP."""
+
+    cache: Cache
+    store: RedisStore
+    wire: Wire
+    peer: Redis
+    keys: list[str]
+
+
+class Nothing:
+    """The database is not asked: everything is in the cache."""
+
+    async def load(self, kind: str, name: str) -> Value | None:
+        raise AssertionError(f"the {kind} of {name} should have been in the cache")
+
+
+def run(quick: bool, say: Callable[[str], None]) -> Result:
+    say("looking at the machine")
+    described = machine.describe(quick)
+    with tempfile.TemporaryDirectory() as place:
+        home = Home.at(Path(place) / "home")
+        with Servers(home, EmbeddedConfig(tcp=True), postgres=False) as servers:
+            valkey = servers.valkey
+            url = valkey.tcp_url if valkey else None
+            if valkey is None or url is None:
+                raise AssertionError("it was asked for, with TCP")
+            say("PreChecks and ticks, every case in turn")
+            found = uvloop.run(_measure(url, quick))
+            described["server"] = f"Valkey {valkey.binary.version}, loopback TCP"
+    checks, ticks = _precheck_rows(found), _tick_rows(found)
+    notes = ["ours returns checked, typed values; the peers' figures end with a dict of text"]
+    if described["noisy"]:
+        notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
+    return Result(
+        room="cache",
+        machine=described,
+        rows=(*checks, *ticks),
+        notes=tuple(notes),
+        pictures=(
+            Picture("cache-precheck", bars("PreCheck: four values at once", checks)),
+            Picture("cache-ticks", bars("Ticks into Redis, with their TTL", ticks)),
+        ),
+    )
+
+
+async def _measure(url: Secret, quick: bool) -> dict[str, np.ndarray[Any, Any]]:
+    async with _bench(url) as bench:
+        cases = _cases(bench)
+        times: dict[str, list[int]] = {name: [] for name in cases}
+        gc.collect()
+        gc.disable()
+        try:
+            for turn in range(-1, _QUICK_ROUNDS if quick else _ROUNDS):
+                for name, case in cases.items():
+                    taken = [await case() for _ in range(_IN_TURN)]
+                    if turn >= 0:  # the first turn warms up
+                        times[name] += taken
+        finally:
+            gc.enable()
+    return {name: np.array(taken) / 1000 for name, taken in times.items()}
+
+
+@asynccontextmanager
+async def _bench(url: Secret) -> AsyncIterator[Bench]:
+    wire = Wire(url, _CONFIG)
+    peer = Redis.from_url(url.reveal(), decode_responses=True)
+    async with (
+        RedisStore.open(url, _CONFIG) as store,
+        Cache.open(store, Nothing(), _CONFIG) as cache,
+    ):
+        kept: list[Kept[Any]] = [cache.prices, cache.positions, cache.risks, cache.orders]
+        for each, value in zip(kept, _values(), strict=True):
+            await each.put(value)
+        keys = [each.key(value.name) for each, value in zip(kept, _values(), strict=True)]
+        try:
+            yield Bench(cache, store, wire, peer, keys)
+        finally:
+            await wire.close()
+            await peer.aclose()
+
+
+def _cases(bench: Bench) -> Mapping[str, Case]:
+    cache, store, wire, peer, keys = bench
+    slots = cache._levels.near._slots
+    said = [("HGETALL", key) for key in keys]
+    ticks = [_price(f"S{n:03}") for n in range(_BATCH)]
+    names = [f"bench:price:{tick.symbol}" for tick in ticks]
+
+    async def near() -> Any:
+        return await cache.precheck("005930", order_id="ORD1")
+
+    async def redis_level() -> Any:
+        return await cache.precheck("005930", order_id="ORD1")
+
+    async def sequential() -> Any:
+        return [await peer.hgetall(key) for key in keys]
+
+    async def pipeline() -> Any:
+        pipe = peer.pipeline(transaction=False)
+        for key in keys:
+            pipe.hgetall(key)
+        return await pipe.execute()
+
+    async def floor() -> Any:
+        return await wire.call(said)
+
+    async def one_tick() -> Any:
+        return await store.write([entry_of(names[0], ticks[0], 60_000)])
+
+    async def peer_tick() -> Any:
+        return await _peer_ticks(peer, names[:1], ticks[:1])
+
+    async def many_ticks() -> Any:
+        return await store.write(
+            [entry_of(name, tick, 60_000) for name, tick in zip(names, ticks, strict=True)]
+        )
+
+    async def peer_ticks() -> Any:
+        return await _peer_ticks(peer, names, ticks)
+
+    here = dict(slots)
+    return {
+        "near": _timed(near, lambda: slots.update(here)),
+        "redis": _timed(redis_level, slots.clear),
+        "sequential": _timed(sequential),
+        "pipeline": _timed(pipeline),
+        "floor": _timed(floor),
+        "tick": _timed(one_tick),
+        "peer tick": _timed(peer_tick),
+        "ticks": _timed(many_ticks),
+        "peer ticks": _timed(peer_ticks),
+    }
+
+
+async def _peer_ticks(peer: Redis, names: list[str], ticks: list[Price]) -> Any:
+    """HSET and PEXPIRE; without MULTI, which would cost the peer a little more."""
+    pipe = peer.pipeline(transaction=False)
+    for name, tick in zip(names, ticks, strict=True):
+        pipe.hset(name, mapping=cast("Any", tick.fields()))
+        pipe.pexpire(name, 60_000)
+    return await pipe.execute()
+
+
+def _timed(ask: Callable[[], Awaitable[Any]], prepare: Callable[[], Any] | None = None) -> Case:
+    async def case() -> int:
+        if prepare:
+            prepare()
+        began = time.perf_counter_ns()
+        await ask()
+        return time.perf_counter_ns() - began
+
+    return case
+
+
+def _precheck_rows(found: dict[str, np.ndarray[Any, Any]]) -> list[Row]:
+    near, redis = found["near"], found["redis"]
+    pipe, calls, floor = found["pipeline"], found["sequential"], found["floor"]
+    half = (Goal("ratio", "<=", 0.5),)
+    return [
+        _row("PreCheck in this process", 99, near, pipe, "redis-py pipeline", _below(20)),
+        _row("PreCheck through Redis", 50, redis, pipe, "redis-py pipeline", half),
+        _row("PreCheck through Redis", 99, redis, pipe, "redis-py pipeline", _below(1000)),
+        _row("PreCheck through Redis", 50, redis, calls, "redis-py, 4 calls"),
+        _row("PreCheck through Redis", 50, redis, floor, "bare protocol"),
+    ]
+
+
+def _tick_rows(found: dict[str, np.ndarray[Any, Any]]) -> list[Row]:
+    at_least = (Goal("ratio", ">=", 5),)
+    return [
+        _rate("ticks, one at a time", 1, found["tick"], found["peer tick"]),
+        _rate(f"ticks, {_BATCH} at once", _BATCH, found["ticks"], found["peer ticks"], at_least),
+    ]
+
+
+def _row(name: str, percent: int, ours: Any, peer: Any, against: str, goals: Any = ()) -> Row:
+    return Row(
+        name=name,
+        metric=f"p{percent}",
+        unit="us",
+        better="lower",
+        ours=float(np.percentile(ours, percent)),
+        peer=float(np.percentile(peer, percent)),
+        peer_name=against,
+        goals=goals,
+        note=f"{len(ours)} calls each",
+    )
+
+
+def _rate(name: str, size: int, ours: Any, peer: Any, goals: tuple[Goal, ...] = ()) -> Row:
+    return Row(
+        name=name,
+        metric="from the median",
+        unit="ticks/s",
+        better="higher",
+        ours=size * 1e6 / float(np.median(ours)),
+        peer=size * 1e6 / float(np.median(peer)),
+        peer_name="redis-py pipeline",
+        goals=goals,
+        note=f"{len(ours)} batches each",
+    )
+
+
+def _below(bound: float) -> tuple[Goal, ...]:
+    return (Goal("ours", "<", bound),)
+
+
+def _values() -> tuple[Price, Position, Risk, OrderStatus]:
+    now_ms = int(time.time() * 1000)
+    some = Decimal("0.5")
+    return (
+        _price("005930"),
+        Position(
+            symbol="005930",
+            qty=Decimal(100),
+            avg_price=Decimal(74500),
+            unrealized_pnl=Decimal(55000),
+            exposure_pct=some,
+            updated_at=now_ms,
+        ),
+        Risk(
+            exposure_used=some,
+            daily_pnl=Decimal(125000),
+            trade_count=15,
+            remaining_limit=some,
+            max_exposure_pct=some,
+            daily_loss_limit=Decimal(-500000),
+            updated_at=now_ms,
+        ),
+        OrderStatus(
+            order_id="ORD1",
+            status="PARTIALLY_FILLED",
+            filled_qty=Decimal(50),
+            pending_qty=Decimal(50),
+            avg_fill_price=Decimal(75050),
+            last_update=now_ms,
+        ),
+    )
+
+
+def _price(symbol: str) -> Price:
+    return Price(
+        symbol=symbol,
+        bid=Decimal(75000),
+        ask=Decimal(75100),
+        last=Decimal(75050),
+        volume=Decimal(1234567),
+        timestamp=int(time.time() * 1000),
+        ver=1,
+    )

@@ -1,0 +1,189 @@
+"""Thirteen components without work of their own: fused on few workers, beside a thread for each."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Literal, NamedTuple
+
+from benchmarks.machine import Others
+from benchmarks.measure import Sample, Series, interleave
+from benchmarks.report import Goal, Picture, Row
+from qts.domain import Failed
+from qts.machine import inspect
+from qts.router import Options, Plan, Report, Router, Scenario, plan
+from qts.router.plot import draw
+from qts.router.scenario import (
+    ProcessorSettings,
+    ProducerSettings,
+    Stage1Rule,
+    Stage2Rule,
+    StrategySettings,
+)
+
+Stamps = Literal["all", "hop-batch"]
+
+_TYPES = range(4)
+_ALWAYS_DUE = 1e9  # messages a second of each producer: more than any machine sends
+_CALM = 250_000.0  # of each of four: a million in all
+_DRAIN_SECONDS = 20.0
+
+
+class Effort(NamedTuple):
+    rounds: int
+    seconds: float  # of a run at full speed
+    open_rounds: int
+    open_seconds: float  # of a run at a fixed rate
+
+
+FULL = Effort(rounds=5, seconds=0.3, open_rounds=5, open_seconds=1.0)
+QUICK = Effort(rounds=2, seconds=0.1, open_rounds=1, open_seconds=0.2)
+
+
+def scenario(rate: float, seconds: float) -> Scenario:
+    """4 producers, stage 1, 4 processors, stage 2, 3 strategies, 4 types; no busy time."""
+    return Scenario(
+        scenario="benchmark",
+        duration_secs=seconds,
+        producers=ProducerSettings(
+            count=4,
+            messages_per_sec=rate,
+            distribution={f"msg_type_{kind}": 0.25 for kind in _TYPES},
+        ),
+        processors=ProcessorSettings(
+            count=4, processing_times_ns={f"msg_type_{kind}": 0 for kind in _TYPES}
+        ),
+        strategies=StrategySettings(
+            count=3, processing_times_ns={f"strategy_{each}": 0 for each in range(3)}
+        ),
+        stage1_rules=tuple(Stage1Rule(msg_type=kind, processors=(kind,)) for kind in _TYPES),
+        stage2_rules=tuple(Stage2Rule(msg_type=kind, strategy=kind % 3) for kind in _TYPES),
+        ring_capacity=1024,
+    )
+
+
+# ---- as fast as it goes ----
+
+
+def throughput(effort: Effort) -> list[Row]:
+    busy = scenario(_ALWAYS_DUE, effort.seconds)
+    plans = {
+        "planned": plan(busy, inspect(), "fused"),
+        "one worker": plan(busy, inspect(), "fused", workers=1),
+        "threads": plan(busy, inspect(), "threads", wait="spin", oversubscribe=True),
+    }
+    stamps: tuple[Stamps, ...] = ("all", "hop-batch")
+    cases = {
+        f"{name} {stamp}": partial(_full_speed, busy, placed, stamp, effort.seconds)
+        for stamp in stamps
+        for name, placed in plans.items()
+    }
+    found, _ = interleave(cases, effort.rounds)
+    return [row for stamp in stamps for row in _throughput_rows(found, plans["planned"], stamp)]
+
+
+def _throughput_rows(found: dict[str, Series], planned: Plan, stamps: Stamps) -> list[Row]:
+    threads = found[f"threads {stamps}"]
+    goals = (Goal("ratio", ">=", 50), Goal("ours", ">=", 8 if stamps == "all" else 25))
+    workers = len(planned.workers)  # as the plan for this machine has it
+    named = {"planned": f"router, {workers} workers", "one worker": "router, 1 worker"}
+    return [
+        Row(
+            name=f"{title}, stamps {stamps}",
+            metric="throughput",
+            unit="M messages/s",
+            better="higher",
+            ours=ours.median,
+            peer=threads.median,
+            peer_name="a spinning thread each",
+            goals=goals if name == "planned" else (),
+            note=f"best {ours.high:.3g} and {threads.high:.3g}{ours.remark}",
+        )
+        for name, title in named.items()
+        for ours in [found[f"{name} {stamps}"]]
+    ]
+
+
+def _full_speed(busy: Scenario, placed: Plan, stamps: Stamps, seconds: float) -> Sample:
+    router = Router(busy, placed, options=Options(stamps=stamps))
+    others, started = Others(), time.monotonic()
+    router.start()
+    time.sleep(seconds)
+    delivered = router.snapshot()["delivered"]
+    took, disturbed = time.monotonic() - started, others.disturb()
+    router.stop()
+    if not router.wait(_DRAIN_SECONDS):
+        router.abort()
+        raise Failed(f"the router did not deliver what it had within {_DRAIN_SECONDS:g} s")
+    ended = router.snapshot()
+    if ended["produced"] != ended["delivered"]:
+        raise Failed(f"of {ended['produced']:,} messages {ended['delivered']:,} were delivered")
+    return Sample(delivered / took / 1e6, disturbed)
+
+
+# ---- at a fixed rate ----
+
+
+class Paced(NamedTuple):
+    report: Report
+    disturbed: bool
+
+    def total(self, name: str) -> Sample:
+        return Sample(float(getattr(self.report.latency_us["total"], name)), self.disturbed)
+
+    @property
+    def longest_stall(self) -> Sample:
+        floor = self.report.stall_floor
+        return Sample(floor.longest_us if floor else 0.0, self.disturbed)
+
+
+def open_loop(effort: Effort) -> tuple[list[Row], list[Picture]]:
+    calm = scenario(_CALM, effort.open_seconds)
+    ours, threads = [], []
+    for _ in range(effort.open_rounds):
+        ours.append(_paced(calm, plan(calm, inspect())))
+        threads.append(_paced(calm, plan(calm, inspect(), "threads", wait="yield")))
+    rows = [
+        _latency_row(ours, threads, "p50", (Goal("ours", "<", 0.51),)),
+        _latency_row(ours, threads, "p90", (Goal("ours", "<", 0.89),)),
+        *(_latency_row(ours, None, name) for name in ("p95", "p99", "p99_9")),
+    ]
+    return rows, [_picture(ours, threads)]
+
+
+def _paced(calm: Scenario, placed: Plan) -> Paced:
+    router, others = Router(calm, placed, options=Options(sample=1)), Others()
+    router.start()
+    while not router.wait(1.0):
+        pass
+    disturbed = others.disturb()
+    report = router.report
+    if report.verdict != "PASSED":
+        raise Failed(f"the run at a fixed rate failed: {report.render().splitlines()[-1]}")
+    return Paced(report, disturbed)
+
+
+def _latency_row(
+    ours: list[Paced], threads: list[Paced] | None, name: str, goals: tuple[Goal, ...] = ()
+) -> Row:
+    """Beside a thread for each component, or beside what the machine itself adds."""
+    found = Series(tuple(run.total(name) for run in ours))
+    peer = [run.total(name) for run in threads] if threads else [run.longest_stall for run in ours]
+    return Row(
+        name=f"router at 1 M/s, {name.replace('_', '.')}",
+        metric="intended send to done",
+        unit="us",
+        better="lower",
+        ours=found.median,
+        peer=Series(tuple(peer)).median,
+        peer_name="a yielding thread each" if threads else "longest stall of the machine",
+        goals=goals,
+        note=f"best {found.low:.3g}{found.remark}",
+    )
+
+
+def _picture(ours: list[Paced], threads: list[Paced]) -> Picture:
+    best, peer = (min(runs, key=lambda run: run.total("p50")).report for runs in (ours, threads))
+    curves = {"total": best.curves["total"], "threads": peer.curves["total"]}
+    floor = best.stall_floor.longest_us if best.stall_floor else None
+    return Picture("router-latency", draw("1 M messages a second, all measured", curves, floor))
