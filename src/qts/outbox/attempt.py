@@ -1,0 +1,109 @@
+"""One attempt: ids into the logs, time taken, and what its end means. The same on every bus."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from qts import telemetry
+from qts.domain import QtsError
+from qts.outbox.bus import Delivery, EventDispatcher
+from qts.outbox.errors import Permanent, Retryable, Unknown
+
+MAX_MESSAGE = 2000
+
+log = telemetry.logger("outbox")
+
+_processed = telemetry.counter(
+    "everbit_outbox_processed_total", "Attempts that ended.", ("stream", "result")
+)
+_duration = telemetry.histogram(
+    "everbit_outbox_handler_duration_seconds",
+    "Time in the handler.",
+    ("stream", "eventType"),
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+_timers: dict[tuple[str, str], Any] = {}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How an attempt ended, and the error if it failed."""
+
+    result: Literal["done", "retry", "dead"]
+    code: str = ""
+    message: str = ""
+
+
+DONE = Outcome("done")
+
+
+def timed_out(delivery: Delivery) -> Outcome:
+    return Outcome("retry", "TIMEOUT", f"{delivery.envelope.type} took longer than it may")
+
+
+async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
+    """Run the handler and say how it ended; only a cancellation is raised on."""
+    envelope = delivery.envelope
+    began_ns = time.perf_counter_ns()
+    with telemetry.context(
+        traceId=envelope.trace_id,
+        eventId=str(envelope.event_id),
+        stream=delivery.stream,
+        eventType=envelope.type,
+        aggregateType=delivery.aggregate_type,
+        aggregateId=delivery.aggregate_id,
+    ):
+        try:
+            with telemetry.span("outbox.handle", attempt=delivery.attempt):
+                await dispatcher.dispatch(delivery)
+            outcome = DONE
+        except Exception as error:  # noqa: BLE001 - a handler's any error is an outcome here
+            outcome = outcome_of(error)
+            tell(delivery, outcome)
+    _timer(delivery.stream, envelope.type).observe((time.perf_counter_ns() - began_ns) / 1e9)
+    return outcome
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """What an error of a handler means for its event."""
+    if isinstance(error, Permanent | Unknown):
+        return Outcome("dead", error.code, _text(error))
+    if isinstance(error, Retryable):
+        return Outcome("retry", error.code, _text(error))
+    code = type(error).__name__
+    return Outcome("retry", code, _text(error))
+
+
+def tell(delivery: Delivery, outcome: Outcome) -> None:
+    if outcome.result == "dead" or delivery.attempt >= delivery.max_attempts:
+        log.error("event failed for good", code=outcome.code, error=outcome.message)
+    else:
+        log.warning(
+            "event failed, to be tried again",
+            code=outcome.code,
+            error=outcome.message,
+            attempt=delivery.attempt,
+        )
+
+
+def count(stream: str, result: str, events: int = 1) -> None:
+    """Add to the processed counter; in bulk, as one by one costs as much as the event."""
+    if events:
+        _processed.labels(stream, result).inc(events)
+
+
+def _timer(stream: str, event_type: str) -> Any:
+    """The histogram with these labels, kept: finding it takes a lock each time."""
+    timer = _timers.get((stream, event_type))
+    if timer is None:
+        timer = _timers[stream, event_type] = _duration.labels(stream, event_type)
+    return timer
+
+
+def _text(error: Exception) -> str:
+    # A NUL cannot be stored, and an error text may hold secrets of a URL or a header.
+    kind = "" if isinstance(error, QtsError) else f"{type(error).__name__}: "
+    text = telemetry.redact_text(kind + str(error)).replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE]

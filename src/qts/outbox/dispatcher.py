@@ -1,0 +1,71 @@
+"""Handlers by stream and type, with typed payloads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from qts.domain import Refused
+from qts.outbox.bus import Delivery, Handler
+from qts.outbox.errors import Permanent
+
+H = TypeVar("H", bound=Handler)
+
+
+class Dispatcher:
+    """An EventDispatcher that handlers are registered with.
+
+    >>> @dispatcher.on("everbit.trade.event", OrderAccepted)
+    ... async def push(payload: OrderAccepted, delivery: Delivery) -> None: ...
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[tuple[str, str], tuple[Handler, msgspec.json.Decoder[Any]]] = {}
+        self._ignored: set[tuple[str, str | None]] = set()
+
+    def on(
+        self,
+        stream: str,
+        payload_type: Any,
+        type: str | None = None,  # noqa: A002 - the envelope's own word
+    ) -> Callable[[H], H]:
+        """Register the decorated handler for a type of event: the payload's name, if not given."""
+
+        def register(handler: H) -> H:
+            name = type or payload_type.__name__
+            if not _is_async(handler):
+                raise Refused(
+                    f"the handler of {name} must be an async function; "
+                    "await asyncio.to_thread(...) in it for work that blocks"
+                )
+            if (stream, name) in self._handlers:
+                raise Refused(f"{name} on {stream} has a handler already")
+            self._handlers[stream, name] = (handler, msgspec.json.Decoder(payload_type))
+            return handler
+
+        return register
+
+    def ignore(self, stream: str, *types: str) -> None:
+        """Let these types pass unhandled; without names, all that have no handler."""
+        self._ignored.update((stream, name) for name in types or (None,))
+
+    async def dispatch(self, delivery: Delivery) -> None:
+        stream, name = delivery.stream, delivery.envelope.type
+        found = self._handlers.get((stream, name))
+        if found is None:
+            if self._ignored.isdisjoint(((stream, name), (stream, None))):
+                raise Permanent(f"no handler for {name} on {stream}", code="NO_HANDLER")
+            return
+        handler, decoder = found
+        try:
+            payload = decoder.decode(delivery.envelope.payload)
+        except msgspec.MsgspecError as error:
+            raise Permanent(f"payload of {name}: {error}", code="PAYLOAD_INVALID") from None
+        await handler(payload, delivery)
+
+
+def _is_async(handler: object) -> bool:
+    return inspect.iscoroutinefunction(handler)

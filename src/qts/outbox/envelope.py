@@ -1,0 +1,73 @@
+"""What travels on the bus: an envelope with the fields every consumer may rely on."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from typing import Any, Self
+from uuid import UUID
+
+import msgspec
+
+from qts import telemetry
+
+SCHEMA_VERSION = 1
+DEFAULT_OWNER = "OWNER"
+
+
+def uuid7() -> UUID:
+    """An id that grows with time (RFC 9562): new rows go to the end of an index."""
+    random = int.from_bytes(os.urandom(10))
+    return UUID(
+        int=(time.time_ns() // 1_000_000) << 80
+        | 7 << 76
+        | (random >> 68) << 64
+        | 2 << 62
+        | random & (1 << 62) - 1
+    )
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The common form of all messages; stored whole."""
+
+    schema_version: int = SCHEMA_VERSION
+    event_id: UUID = msgspec.field(default_factory=uuid7)
+    type: str
+    occurred_at: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
+    trace_id: str
+    owner_id: str = DEFAULT_OWNER
+    strategy_key: str | None = None
+    market: str | None = None
+    payload: Any
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """An envelope addressed: to a stream, in the line of its aggregate."""
+
+    stream: str
+    aggregate_type: str
+    aggregate_id: str
+    envelope: Envelope
+    delay_s: float = 0.0
+
+    @classmethod
+    def of(cls, stream: str, payload: Any, aggregate: tuple[str, str], **more: Any) -> Self:
+        """The event that tells of `payload`, in the trace of this moment.
+
+        Its type is the name of the payload's class unless `type` says otherwise; `delay_s` and
+        the other fields of the envelope may be given too.
+        """
+        delay_s = more.pop("delay_s", 0.0)
+        more.setdefault("type", type(payload).__name__)
+        if "trace_id" not in more:
+            more["trace_id"] = (
+                telemetry.current_context().get("traceId") or telemetry.new_trace_id()
+            )
+        return cls(
+            stream=stream,
+            aggregate_type=aggregate[0],
+            aggregate_id=aggregate[1],
+            envelope=Envelope(payload=payload, **more),
+            delay_s=delay_s,
+        )

@@ -1,0 +1,211 @@
+"""Events in hand: the lines that wait, and the slots that run their handlers.
+
+A handler past its time is cancelled. One that will not end even then keeps its slot, which is
+replaced, and whatever it says later is no longer heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from qts import telemetry
+from qts.domain import Clock
+from qts.outbox.attempt import Outcome, attempt, tell, timed_out
+from qts.outbox.bus import EventDispatcher
+from qts.outbox.claims import Claimed, Claims
+from qts.outbox.settler import Settler
+
+TICK_S = 0.1
+GRACE_S = 1.0  # from the cancellation of a handler until it is given up
+BREATHE = 200  # events after which a slot lets others run, when no handler waits for anything
+
+Line = list[Claimed]
+log = telemetry.logger("outbox")
+
+
+class _Slot:
+    """A task that runs one handler after another, without a task for each."""
+
+    __slots__ = ("cancelled_ns", "given_up", "line", "place", "running", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.line: Line = []
+        self.place = 0
+        self.running: Claimed | None = None
+        self.cancelled_ns = 0
+        self.given_up = False
+
+
+class Hands:
+    """Runs the lines given to it on a fixed number of slots."""
+
+    def __init__(
+        self, claims: Claims, dispatcher: EventDispatcher, settler: Settler, clock: Clock
+    ) -> None:
+        self._config = claims.config
+        self._dispatcher = dispatcher
+        self._settler = settler
+        self._clock = clock
+        self._timeout_ns = round(claims.config.handler_timeout_s * 1e9)
+        self._held: dict[int, Claimed] = {}
+        self._lines: asyncio.Queue[Line] = asyncio.Queue()
+        self._waiting = 0
+        self._closing = False
+        self._slots: list[_Slot] = []
+        self.room = asyncio.Event()
+
+    def open(self) -> None:
+        self._slots = [self._new_slot() for _ in range(self._config.concurrency)]
+
+    def close(self) -> None:
+        """Cancel what is left; nobody waits for a handler that does not end."""
+        for slot in self._slots:
+            if slot.task is not None:
+                slot.task.cancel()
+
+    def accept(self, claimed: Iterable[Claimed]) -> None:
+        """Queue events for handling, those of one aggregate as one line where order matters."""
+        lines: dict[object, Line] = {}
+        for each in claimed:
+            self._held[each.id] = each
+            delivery = each.delivery
+            key = (delivery.aggregate_type, delivery.aggregate_id) if self._config.ordered else each
+            lines.setdefault(key, []).append(each)
+            self._waiting += 1
+        for line in lines.values():
+            self._lines.put_nowait(line)
+
+    def give_back(self) -> None:
+        """Return what waits, untried; from now on lines end after the event that runs."""
+        self._closing = True
+        while not self._lines.empty():
+            line = self._lines.get_nowait()
+            self._waiting -= len(line)
+            self._settler.give_back(line)
+
+    def has_room(self, want: int) -> bool:
+        return self._waiting <= want // 2 and self._settler.backlog <= 4 * self._config.batch
+
+    def held(self) -> list[Claimed]:
+        """All whose outcome is not written yet."""
+        return list(self._held.values())
+
+    def holds(self, claimed: Claimed) -> bool:
+        return self._held.get(claimed.id) is claimed
+
+    def settled(self, claimed: Sequence[Claimed]) -> None:
+        for each in claimed:
+            if self.holds(each):
+                del self._held[each.id]
+        self.room.set()
+
+    def extended(self, asked: Sequence[Claimed], kept: set[int], until_ns: int) -> None:
+        """The answer to a heartbeat: longer locks, and handlers stopped whose lock was lost."""
+        for each in asked:
+            if each.id in kept:
+                each.held_until_ns = until_ns
+            elif self.holds(each):
+                each.held_until_ns = 0
+                self._stop(each)
+
+    async def idle(self) -> None:
+        """Wait until no handler runs."""
+        while any(slot.running for slot in self._slots):  # noqa: ASYNC110 - the watch ends them
+            await asyncio.sleep(TICK_S / 10)
+
+    async def watch(self) -> None:
+        """Hold handlers to their time limits."""
+        tick_s = min(TICK_S, self._config.handler_timeout_s / 4)
+        while True:
+            await self._clock.sleep(tick_s)
+            now_ns = self._clock.monotonic_ns()
+            for slot in self._slots:
+                self._watch(slot, now_ns)
+
+    def _watch(self, slot: _Slot, now_ns: int) -> None:
+        if slot.task is not None and slot.task.done() and not slot.task.cancelled():
+            slot.task.result()  # a bug of ours, not a handler's: ends the worker and says so
+        running = slot.running
+        if running is None or slot.task is None:
+            return
+        if not slot.cancelled_ns:
+            if now_ns > running.delivery.deadline_ns:
+                slot.cancelled_ns = now_ns
+                slot.task.cancel()
+        elif now_ns - slot.cancelled_ns > GRACE_S * 1e9:
+            self._give_up(slot, running)
+
+    def _give_up(self, slot: _Slot, running: Claimed) -> None:
+        log.error(
+            "a handler does not end; its slot is lost",
+            eventType=running.delivery.envelope.type,
+            eventId=str(running.delivery.event_id),
+        )
+        slot.given_up = True
+        slot.running = None
+        self._end(slot, running, timed_out(running.delivery))
+        self._slots[self._slots.index(slot)] = self._new_slot()
+
+    def _stop(self, claimed: Claimed) -> None:
+        for slot in self._slots:
+            if slot.running is claimed and slot.task is not None and not slot.cancelled_ns:
+                slot.cancelled_ns = self._clock.monotonic_ns()
+                slot.task.cancel()
+
+    def _new_slot(self) -> _Slot:
+        slot = _Slot()
+        slot.task = asyncio.create_task(self._serve(slot))
+        return slot
+
+    async def _serve(self, slot: _Slot) -> None:
+        since_rest = 0
+        while not slot.given_up:
+            slot.line = await self._lines.get()
+            slot.place = 0
+            self._waiting -= len(slot.line)
+            self.room.set()
+            since_rest += len(slot.line)
+            while slot.place < len(slot.line) and not slot.given_up:
+                await self._run(slot, slot.line[slot.place])
+            if since_rest >= BREATHE:
+                since_rest = 0
+                await asyncio.sleep(0)
+
+    async def _run(self, slot: _Slot, claimed: Claimed) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= claimed.held_until_ns:
+            # Our lock has ended: somebody else may be at it already, and at those behind it.
+            self.settled(slot.line[slot.place :])
+            slot.place = len(slot.line)
+            return
+        outcome = claimed.broken or await self._attempt(slot, claimed, now_ns)
+        if not slot.given_up:
+            self._end(slot, claimed, outcome)
+
+    async def _attempt(self, slot: _Slot, claimed: Claimed, now_ns: int) -> Outcome:
+        claimed.delivery.deadline_ns = now_ns + self._timeout_ns
+        slot.running, slot.cancelled_ns = claimed, 0
+        try:
+            return await attempt(self._dispatcher, claimed.delivery)
+        except asyncio.CancelledError:
+            if not slot.cancelled_ns:
+                raise
+            outcome = timed_out(claimed.delivery)
+            tell(claimed.delivery, outcome)
+            return outcome
+        finally:
+            if slot.cancelled_ns and slot.task is not None:
+                slot.task.uncancel()
+            if not slot.given_up:
+                slot.running = None
+
+    def _end(self, slot: _Slot, claimed: Claimed, outcome: Outcome) -> None:
+        """Pass the outcome on; after a failure, those behind it wait for its next attempt."""
+        self._settler.add(claimed, outcome)
+        slot.place += 1
+        ends = outcome.result == "retry" or self._closing
+        if ends and slot.place < len(slot.line):
+            self._settler.give_back(slot.line[slot.place :])
+            slot.place = len(slot.line)

@@ -1,0 +1,129 @@
+"""Outcomes on their way to the database: gathered while the last batch is written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+import asyncpg
+
+from qts import telemetry
+from qts.database import Connection, Database
+from qts.domain import Clock, QtsError
+from qts.outbox import attempt
+from qts.outbox.attempt import Outcome
+from qts.outbox.claims import Claimed, Claims
+from qts.outbox.retry import pause_s
+
+# What a database can raise that another try may mend.
+TROUBLE = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+AT_ONCE = 1000
+RETRY_S = (0.05, 2.0)
+
+log = telemetry.logger("outbox")
+
+
+class Settler:
+    """Writes outcomes until it is cancelled; none is dropped while we may still hold the event."""
+
+    def __init__(
+        self,
+        database: Database,
+        claims: Claims,
+        clock: Clock,
+        settled: Callable[[Sequence[Claimed]], None],
+    ) -> None:
+        self._database = database
+        self._claims = claims
+        self._clock = clock
+        self._settled = settled
+        self._chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._done: list[Claimed] = []
+        self._failed: list[tuple[Claimed, Outcome, float]] = []
+        self._unused: list[Claimed] = []
+        self._more = asyncio.Event()
+        self._nothing = asyncio.Event()
+        self._nothing.set()
+
+    @property
+    def backlog(self) -> int:
+        return len(self._done) + len(self._failed) + len(self._unused)
+
+    def add(self, claimed: Claimed, outcome: Outcome) -> None:
+        if outcome.result == "done":
+            self._done.append(claimed)
+        else:
+            pause = pause_s(self._claims.config, claimed.delivery.attempt, self._chance)
+            self._failed.append((claimed, outcome, pause))
+        self._more.set()
+
+    def give_back(self, unused: Sequence[Claimed]) -> None:
+        """Return events that were not tried."""
+        self._unused.extend(unused)
+        self._more.set()
+
+    async def empty(self) -> None:
+        """Wait until all is written, but no longer than the locks would last anyway."""
+        if not self.backlog:
+            return
+        self._nothing.clear()
+        self._more.set()
+        try:
+            async with asyncio.timeout(self._claims.config.lock_ttl_s):
+                await self._nothing.wait()
+        except TimeoutError:
+            log.error("outcomes could not be written; the events will come again", n=self.backlog)
+
+    async def run(self) -> None:
+        delay_s = RETRY_S[0]
+        while True:
+            await self._more.wait()
+            try:
+                async with self._database.connection() as connection:
+                    await self._claims.prepare(connection)
+                    while self.backlog:
+                        self._more.clear()
+                        await self._write(connection)
+                        delay_s = RETRY_S[0]
+                    self._nothing.set()
+            except TROUBLE as error:
+                log.warning("cannot write outcomes, trying again", error=str(error))
+                await self._clock.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_S[1])
+                self._more.set()
+
+    async def _write(self, connection: Connection) -> None:
+        stream = self._claims.stream
+        if done := self._done[:AT_ONCE]:
+            ours = await self._claims.complete(connection, done)
+            del self._done[: len(done)]
+            attempt.count(stream, "done", ours)
+            self._end(done, ours)
+        if failed := self._failed[:AT_ONCE]:
+            ours = await self._claims.fail(connection, failed)
+            del self._failed[: len(failed)]
+            for result in ("retry", "dead"):
+                attempt.count(stream, result, sum(_result(each) == result for each in failed))
+            self._end([claimed for claimed, _, _ in failed], ours)
+        if unused := self._unused[:AT_ONCE]:
+            await self._claims.release(connection, unused)
+            del self._unused[: len(unused)]
+            self._settled(unused)
+
+    def _end(self, ended: Sequence[Claimed], ours: int) -> None:
+        if stale := len(ended) - ours:
+            attempt.count(self._claims.stream, "stale", stale)
+            log.warning(
+                "outcomes came too late and were refused: others hold the events now",
+                stream=self._claims.stream,
+                worker=self._claims.name,
+                events=stale,
+            )
+        self._settled(ended)
+
+
+def _result(failed: tuple[Claimed, Outcome, float]) -> str:
+    claimed, outcome, _ = failed
+    used_up = claimed.delivery.attempt >= claimed.delivery.max_attempts
+    return "dead" if used_up else outcome.result

@@ -1,0 +1,6 @@
+-- Still at it: keep the locks of these claims.
+-- $1 ids, $2 tokens, $3 lock time
+UPDATE outbox_event
+   SET locked_until = clock_timestamp() + $3::interval, updated_at = clock_timestamp()
+ WHERE id = ANY ($1::bigint[]) AND locked_by = ANY ($2::text[])
+RETURNING id

@@ -1,0 +1,2 @@
+-- $1 stream
+SELECT pg_notify('outbox ' || $1, '')

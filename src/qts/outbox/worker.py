@@ -1,0 +1,213 @@
+"""The consumer on PostgreSQL.
+
+    claimer ─▶ waiting lines ─▶ slots run handlers ─▶ outcomes ─▶ settler
+       ▲ wake-ups, polling      time limits · locks kept
+
+A line is what has to be handled one after another: the events of one aggregate where the stream
+is ordered, else a single event. Claims and outcomes are batches, on connections that are given
+back when there is nothing to do. Every loop lives through the loss of its server.
+
+The heartbeat that keeps locks runs on the same loop as the handlers, on purpose: a handler that
+blocks the loop for good also stops the heartbeat, so its events are taken over instead of being
+held for ever.
+
+Events left behind by a lost worker are taken up one at a time. One of them may be what killed
+it, and must not use up the attempts of the others with its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from qts import telemetry
+from qts.database import Connection, Database
+from qts.domain import Clock, SystemClock
+from qts.outbox.bus import EventDispatcher
+from qts.outbox.claims import BEGINNING, Claimed, Claims
+from qts.outbox.config import StreamConfig
+from qts.outbox.hands import Hands
+from qts.outbox.settler import TROUBLE, Settler
+
+SWEEP_S = 1.0  # how often everything is looked over, not only what is new
+SWEEP_SHARE = 50  # of our time at most a fiftieth, when there is much to look over
+LATE_COMMIT = timedelta(seconds=1)  # an insert committed this late is still found without a sweep
+FIRST_POLL_S = 0.05  # while nobody listens yet
+RETRY_S = (0.05, 5.0)
+SLOW_S = 0.5  # a batch that waits longer for its handlers is too large
+QUICK_S = 0.1
+
+log = telemetry.logger("outbox")
+
+
+class OutboxWorker:
+    """Handles one stream; several may do so at once, here and elsewhere. Runs once."""
+
+    def __init__(
+        self,
+        database: Database,
+        stream: str,
+        config: StreamConfig,
+        dispatcher: EventDispatcher,
+        clock: Clock | None = None,
+    ) -> None:
+        self._database = database
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._claims = Claims(stream, config)
+        self._settler = Settler(database, self._claims, self._clock, self._on_settled)
+        self._hands = Hands(self._claims, dispatcher, self._settler, self._clock)
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._poll_s = min(FIRST_POLL_S, config.poll_max_s)
+        self._want = min(config.concurrency, config.batch)
+        self._sweep_at_ns = 0
+        self._suspects = True  # there may be events of lost workers
+        self._suspect: Claimed | None = None
+
+    @property
+    def name(self) -> str:
+        return self._claims.name
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        self._hands.room.set()
+
+    async def run(self) -> None:
+        log.info("worker starts", stream=self._claims.stream, worker=self.name)
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(self._listen()),
+                    group.create_task(self._settler.run()),
+                    group.create_task(self._hands.watch()),
+                    group.create_task(self._keep_locks()),
+                ]
+                self._hands.open()
+                await self._claim_until_stopped()
+                self._hands.give_back()
+                await self._hands.idle()
+                await self._settler.empty()
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            self._hands.close()
+        log.info("worker stopped", stream=self._claims.stream, worker=self.name)
+
+    async def _claim_until_stopped(self) -> None:
+        delay_s, longest_s = RETRY_S
+        while not self._stopping:
+            try:
+                async with self._database.connection() as connection:
+                    await self._claims.prepare(connection)
+                    idle_s = await self._claim_while_there_is_work(connection)
+                delay_s = RETRY_S[0]
+            except TROUBLE as error:
+                log.warning("cannot claim, trying again", worker=self.name, error=str(error))
+                idle_s, delay_s = delay_s, min(delay_s * 2, longest_s)
+                self._wake.clear()
+            await self._sleep(idle_s)
+
+    async def _claim_while_there_is_work(self, connection: Connection) -> float:
+        """Claim until nothing is due; answers how long there is nothing to look for."""
+        since = BEGINNING
+        while not self._stopping:
+            waited_s = await self._until_room()
+            self._wake.clear()
+            if await self._sweep(connection):
+                since = BEGINNING
+            recovered = await self._recover(connection)
+            now_ns = self._clock.monotonic_ns()
+            claimed = await self._claims.take(connection, self._want, now_ns, since)
+            if claimed:
+                since = claimed[-1].due_at - LATE_COMMIT
+                self._hands.accept(claimed)
+                self._adapt(len(claimed), waited_s)
+            elif not recovered and not self._wake.is_set():
+                return await self._idle_s(connection)
+        return 0.0
+
+    async def _sweep(self, connection: Connection) -> bool:
+        began_ns = self._clock.monotonic_ns()
+        if began_ns < self._sweep_at_ns:
+            return False
+        self._suspects = True
+        for event_id in await self._claims.bury(connection):
+            log.error(
+                "event lost its worker with its last attempt",
+                stream=self._claims.stream,
+                eventId=str(event_id),
+            )
+        took_ns = self._clock.monotonic_ns() - began_ns
+        self._sweep_at_ns = began_ns + max(round(SWEEP_S * 1e9), SWEEP_SHARE * took_ns)
+        return True
+
+    async def _recover(self, connection: Connection) -> bool:
+        """Take up one event of a lost worker, unless the last one is still in hand."""
+        in_hand = self._suspect is not None and self._hands.holds(self._suspect)
+        if in_hand or not self._suspects:
+            return False
+        found = await self._claims.recover(connection, 1, self._clock.monotonic_ns())
+        self._suspects = bool(found)
+        self._suspect = found[0] if found else None
+        self._hands.accept(found)
+        return bool(found)
+
+    async def _keep_locks(self) -> None:
+        while True:
+            await self._clock.sleep(self._config.lock_ttl_s / 3)
+            await self._beat()
+
+    async def _beat(self) -> None:
+        """Keep the locks of all that is in hand; what was lost meanwhile is dropped."""
+        held = self._hands.held()
+        if not held:
+            return
+        began_ns = self._clock.monotonic_ns()
+        try:
+            async with self._database.connection() as connection:
+                kept = await self._claims.extend(connection, held)
+        except TROUBLE as error:
+            log.warning("cannot extend locks", worker=self.name, error=str(error))
+            return
+        self._hands.extended(held, kept, began_ns + round(self._config.lock_ttl_s * 1e9))
+
+    async def _listen(self) -> None:
+        async with self._database.listen(f"outbox {self._claims.stream}") as listener:
+            async for _ in listener:
+                self._poll_s = self._config.poll_max_s
+                self._wake.set()
+
+    def _on_settled(self, settled: Sequence[Claimed]) -> None:
+        self._hands.settled(settled)
+        # Others of the same line may be free now.
+        if self._config.ordered or self._suspect in settled:
+            self._wake.set()
+
+    def _adapt(self, got: int, waited_s: float) -> None:
+        """More at once while handlers keep up; less in hand when they are slow."""
+        if waited_s > SLOW_S:
+            self._want = max(self._want // 2, min(self._config.concurrency, self._config.batch))
+        elif got >= self._want and waited_s < QUICK_S:
+            self._want = min(self._want * 2, self._config.batch)
+
+    async def _until_room(self) -> float:
+        began_ns = self._clock.monotonic_ns()
+        while not self._stopping and not self._hands.has_room(self._want):
+            self._hands.room.clear()
+            await self._hands.room.wait()
+        return (self._clock.monotonic_ns() - began_ns) / 1e9
+
+    async def _idle_s(self, connection: Connection) -> float:
+        due_s = await self._claims.next_due_s(connection)
+        limits = [self._poll_s, self._config.lock_ttl_s / 2]
+        return max(0.0, min(limits if due_s is None else [*limits, due_s]))
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass

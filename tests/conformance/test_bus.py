@@ -1,0 +1,273 @@
+"""One suite for every bus: what a handler may rely on, whichever server carries its events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from qts.outbox import Consumer, Delivery, Event, Permanent, Retryable, Unknown
+from tests.conformance.buses import ADAPTERS, LOOSE, ORDERED, PATIENCE, Adapter
+
+
+class Step(msgspec.Struct):
+    number: int
+
+
+class Handler:
+    """Remembers each attempt it sees, and then does what the test wants."""
+
+    def __init__(self, then: Callable[[Delivery, int], Awaitable[None]] | None = None) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.deliveries: list[Delivery] = []
+        self._then = then
+        self._changed = asyncio.Event()
+
+    async def dispatch(self, delivery: Delivery) -> None:
+        number = msgspec.json.decode(delivery.envelope.payload, type=Step).number
+        self.deliveries.append(delivery)
+        self.seen.append((delivery.aggregate_id, number))
+        self._changed.set()
+        if self._then is not None:
+            await self._then(delivery, number)
+
+    async def sees(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.seen) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture(params=ADAPTERS)
+def opening(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Adapter]:
+    fixture, open_on = ADAPTERS[request.param]
+    return open_on(request.getfixturevalue(fixture))
+
+
+@pytest.fixture
+async def adapter(opening: AbstractAsyncContextManager[Adapter]) -> AsyncIterator[Adapter]:
+    async with opening as adapter:
+        yield adapter
+
+
+def step(number: int, line: str = "x", stream: str = LOOSE, **more: Any) -> Event:
+    return Event.of(stream, Step(number), ("Order", line), **more)
+
+
+@asynccontextmanager
+async def running(*consumers: Consumer) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]
+    try:
+        yield
+    finally:
+        for consumer in consumers:
+            consumer.stop()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*tasks)
+
+
+async def until(fact: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await fact():  # noqa: ASYNC110 - a bus gives no event for it
+            await asyncio.sleep(0.02)
+
+
+async def test_every_event_arrives_at_least_once(adapter: Adapter) -> None:
+    handlers = [Handler(), Handler()]
+    events = [step(n, str(n % 7)) for n in range(100)]
+    async with running(*(adapter.bus.consumer(LOOSE, one) for one in handlers)):
+        await adapter.publish(*events)
+        await until(lambda: _all_seen(handlers, 100))
+    whole = {d.event_id: d.envelope for one in handlers for d in one.deliveries}
+    for event in events:
+        got = msgspec.structs.asdict(whole[event.envelope.event_id])
+        sent = msgspec.structs.asdict(event.envelope)
+        assert msgspec.json.decode(got.pop("payload")) == msgspec.to_builtins(sent.pop("payload"))
+        assert got == sent
+
+
+async def test_events_published_while_nobody_listened_arrive(adapter: Adapter) -> None:
+    await adapter.publish(step(1))
+    async with running(adapter.bus.consumer(LOOSE, handler := Handler())):
+        await handler.sees(1)
+
+
+async def test_one_event_id_is_one_event(adapter: Adapter) -> None:
+    event = step(1)
+    async with adapter.transaction() as tx:
+        assert await adapter.bus.publish(tx, event)
+    async with adapter.transaction() as tx:
+        assert not await adapter.bus.publish(tx, event)
+        assert await adapter.bus.publish_many(tx, [event]) == set()
+    async with running(adapter.bus.consumer(LOOSE, handler := Handler())):
+        await adapter.publish(step(2))
+        await until(lambda: _all_seen([handler], 2))
+    assert Counter(number for _, number in handler.seen)[1] == 1
+
+
+async def test_a_key_keeps_its_order_over_consumers_and_failures(adapter: Adapter) -> None:
+    busy: set[str] = set()
+    done: dict[str, list[int]] = {}
+
+    async def then(delivery: Delivery, number: int) -> None:
+        line = delivery.aggregate_id
+        assert line not in busy
+        busy.add(line)
+        try:
+            await asyncio.sleep(0.002)
+            if number % 10 == 3 and delivery.attempt == 1:
+                raise Retryable("again")
+            done.setdefault(line, []).append(number)
+        finally:
+            busy.discard(line)
+
+    handlers = [Handler(then), Handler(then)]
+    async with running(*(adapter.bus.consumer(ORDERED, one) for one in handlers)):
+        for start in (0, 40):
+            numbers = range(start, start + 40)
+            await adapter.publish(*(step(n, str(n % 4), ORDERED) for n in numbers))
+
+        async def all_done() -> bool:
+            return sum(map(len, done.values())) >= 80
+
+        await until(all_done)
+    assert done == {str(line): list(range(line, 80, 4)) for line in range(4)}
+
+
+async def test_what_a_crashed_consumer_held_is_delivered_again(adapter: Adapter) -> None:
+    async def never(_delivery: Delivery, _number: int) -> None:
+        await asyncio.Event().wait()
+
+    crashing = asyncio.create_task(adapter.bus.consumer(LOOSE, first := Handler(never)).run())
+    await adapter.publish(step(1))
+    await first.sees(1)
+    crashing.cancel()  # no stop, no completion: as if its process had ended
+    await asyncio.wait({crashing})
+    async with running(adapter.bus.consumer(LOOSE, second := Handler())):
+        await second.sees(1)
+    assert second.seen == [("x", 1)]
+    assert second.deliveries[0].attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "code"),
+    [
+        (Retryable("busy", code="HTTP_503"), PATIENCE["max_attempts"], "HTTP_503"),
+        (ValueError("bug"), PATIENCE["max_attempts"], "ValueError"),
+        (Permanent("bad", code="BAD"), 1, "BAD"),
+        (Unknown("sent, no answer"), 1, "UNKNOWN"),
+    ],
+)
+async def test_a_failed_event_is_a_dead_letter_and_others_flow_on(
+    adapter: Adapter, error: Exception, attempts: int, code: str
+) -> None:
+    async def then(_delivery: Delivery, number: int) -> None:
+        if number == 0:
+            raise error
+
+    async with running(adapter.bus.consumer(LOOSE, handler := Handler(then))):
+        await adapter.publish(*(step(n, str(n)) for n in range(5)))
+        await until(lambda: _dead(adapter, 1))
+        await until(lambda: _all_seen([handler], 5))
+    (letter,) = await adapter.bus.dead_letters(LOOSE)
+    assert (letter.error_code, letter.attempts) == (code, attempts)
+    assert str(error) in letter.error_message
+    assert Counter(number for _, number in handler.seen)[0] == attempts
+
+
+async def test_a_dead_letter_is_requeued_by_hand_unless_its_outcome_is_unknown(
+    adapter: Adapter,
+) -> None:
+    errors: list[Exception] = [Permanent("bad"), Unknown("sent, no answer")]
+
+    async def then(_delivery: Delivery, _number: int) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    async with running(adapter.bus.consumer(LOOSE, handler := Handler(then))):
+        await adapter.publish(known := step(1))
+        await until(lambda: _dead(adapter, 1))
+        await adapter.publish(unknown := step(2))
+        await until(lambda: _dead(adapter, 2))
+        assert await adapter.bus.requeue(known.envelope.event_id)
+        assert not await adapter.bus.requeue(unknown.envelope.event_id)
+        await until(lambda: _dead(adapter, 1))
+        await handler.sees(3)
+    assert handler.deliveries[-1].event_id == known.envelope.event_id
+    assert handler.deliveries[-1].attempt == 1
+
+
+async def test_a_handler_past_its_time_is_stopped_and_tried_again(adapter: Adapter) -> None:
+    async def then(delivery: Delivery, _number: int) -> None:
+        if delivery.attempt == 1:
+            await asyncio.Event().wait()
+
+    async with running(adapter.bus.consumer(LOOSE, handler := Handler(then))):
+        await adapter.publish(step(1))
+        await handler.sees(2)
+
+
+async def test_a_paused_stream_waits_and_others_flow_on(adapter: Adapter) -> None:
+    await adapter.bus.pause(LOOSE)
+    paused, other = Handler(), Handler()
+    async with running(adapter.bus.consumer(LOOSE, paused), adapter.bus.consumer(ORDERED, other)):
+        await adapter.publish(step(1))
+        await adapter.publish(step(2, stream=ORDERED))
+        await other.sees(1)
+        assert paused.seen == []
+        await adapter.bus.resume(LOOSE)
+        await paused.sees(1)
+
+
+async def test_slow_handlers_hold_back_what_is_taken(adapter: Adapter) -> None:
+    """Back-pressure: at most `concurrency` run, and the rest is left to others."""
+    go_on, running_now, most = asyncio.Event(), 0, 0
+
+    async def then(_delivery: Delivery, _number: int) -> None:
+        nonlocal running_now, most
+        running_now += 1
+        most = max(most, running_now)
+        await go_on.wait()
+        running_now -= 1
+
+    slow, quick = Handler(then), Handler()
+    async with running(adapter.bus.consumer(LOOSE, slow)):
+        await adapter.publish(*(step(n, str(n)) for n in range(60)))
+        await slow.sees(PATIENCE["concurrency"])
+        async with running(adapter.bus.consumer(LOOSE, quick)):
+            await quick.sees(60 - 3 * PATIENCE["batch"])
+            assert most == PATIENCE["concurrency"]
+            go_on.set()
+            await until(lambda: _all_seen([slow, quick], 60))
+
+
+async def test_a_stopped_consumer_leaves_the_rest_to_others(adapter: Adapter) -> None:
+    began = asyncio.Event()
+
+    async def then(_delivery: Delivery, _number: int) -> None:
+        began.set()
+        await asyncio.sleep(0.05)
+
+    consumer = adapter.bus.consumer(LOOSE, first := Handler(then))
+    serving = asyncio.create_task(consumer.run())
+    await adapter.publish(*(step(n, str(n)) for n in range(30)))
+    await began.wait()
+    consumer.stop()
+    await serving
+    assert 0 < len(first.seen) < 30
+    async with running(adapter.bus.consumer(LOOSE, second := Handler())):
+        await until(lambda: _all_seen([first, second], 30))
+    assert len(first.seen) + len(second.seen) == 30
+
+
+async def _all_seen(handlers: list[Handler], count: int) -> bool:
+    return len({number for one in handlers for _, number in one.seen}) >= count
+
+
+async def _dead(adapter: Adapter, count: int) -> bool:
+    return len(await adapter.bus.dead_letters(LOOSE)) == count

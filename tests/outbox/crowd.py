@@ -1,0 +1,120 @@
+"""Worker processes seen from outside: their pids, their end, and what they left in `effect`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from qts.database import Database
+from qts.domain import Secret
+from qts.outbox import StreamConfig
+
+PROGRAM = Path(__file__).with_name("program.py")
+TABLES = """
+    CREATE TABLE effect (
+        place bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, line text, number int);
+    CREATE TABLE began (pid int);
+    CREATE TABLE ended (pid int);
+"""
+
+
+class Crowd:
+    """The workers of one program."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pids: list[int] = []  # all that ever were, the youngest last
+        self._gone: set[int] = set()
+        self.changed = asyncio.Event()
+
+    async def read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            self.pids.append(int(line.split()[1]))
+            self.changed.set()
+
+    async def has(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.pids) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def kill_one(self, chance: random.Random) -> None:
+        """End a worker where it stands, and wait for the one that takes its place."""
+        known = len(self.pids)
+        victim = chance.choice([pid for pid in self.pids if pid not in self._gone])
+        self._gone.add(victim)
+        with contextlib.suppress(ProcessLookupError):  # it could not reach a busy server, say
+            os.kill(victim, signal.SIGKILL)
+            await self.has(known + 1)
+
+    async def stop(self) -> int:
+        self._process.terminate()
+        async with asyncio.timeout(20):
+            return await self._process.wait()
+
+
+@asynccontextmanager
+async def crowd(
+    url: Secret, stream: str, config: StreamConfig, *, handler: str = "effect", workers: int = 2
+) -> AsyncIterator[Crowd]:
+    order = {
+        "url": url.reveal(),
+        "stream": stream,
+        "config": config,
+        "handler": handler,
+        "workers": workers,
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(PROGRAM),
+        msgspec.json.encode(order).decode(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{PROGRAM.parents[2]}:{os.environ.get('PYTHONPATH', '')}",
+        },
+    )
+    workers_of_it = Crowd(process)
+    reading = asyncio.create_task(workers_of_it.read())
+    try:
+        await workers_of_it.has(workers)
+        yield workers_of_it
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        await reading
+
+
+def seed() -> int:
+    """Of this run; QTS_SEED repeats one."""
+    value = int(os.environ.get("QTS_SEED") or secrets.randbelow(2**32))
+    print(f"QTS_SEED={value}")
+    return value
+
+
+async def kill_at_random(workers: Crowd, kills: int, chance: random.Random, gap_s: float) -> None:
+    for _ in range(kills):
+        await asyncio.sleep(chance.uniform(0, gap_s))  # the moment of death is the point
+        await workers.kill_one(chance)
+
+
+async def effects_by_line(database: Database) -> dict[str, list[int]]:
+    rows = await database.fetch("SELECT line, number FROM effect ORDER BY place")
+    lines: dict[str, list[int]] = {}
+    for row in rows:
+        lines.setdefault(row["line"], []).append(row["number"])
+    return lines

@@ -1,0 +1,103 @@
+"""Words of the outbox tests: a payload, streams with short patience, consumers that are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from qts.database import Database
+from qts.outbox import (
+    SYSTEM_EVENT,
+    TRADE_COMMAND,
+    TRADE_EVENT,
+    Consumer,
+    Event,
+    EventDispatcher,
+    PostgresBus,
+    StreamConfig,
+)
+
+QUICK: dict[str, Any] = {
+    "lock_ttl_s": 1.0,
+    "handler_timeout_s": 5.0,
+    "backoff_base_s": 0.02,
+    "backoff_max_s": 0.05,
+    "poll_max_s": 0.2,
+}
+STREAMS = {
+    TRADE_COMMAND: StreamConfig(ordered=True, **QUICK),
+    TRADE_EVENT: StreamConfig(max_attempts=3, **QUICK),
+    SYSTEM_EVENT: StreamConfig(max_attempts=3, batch=10, **QUICK),
+}
+
+
+class OrderAccepted(msgspec.Struct):
+    """A payload as a room would define it."""
+
+    order: str
+    number: int = 0
+
+
+def accepted(order: str = "1", number: int = 0, *, stream: str = TRADE_EVENT, **more: Any) -> Event:
+    return Event.of(stream, OrderAccepted(order, number), ("Order", order), **more)
+
+
+async def publish(database: Database, bus: PostgresBus, *events: Event) -> None:
+    async with database.transaction() as tx:
+        await bus.publish_many(tx, events)
+
+
+@asynccontextmanager
+async def running(*consumers: Consumer) -> AsyncIterator[None]:
+    """Serve during the block, then stop as SIGTERM would."""
+    tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]
+    try:
+        yield
+    finally:
+        for consumer in consumers:
+            consumer.stop()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*tasks)
+
+
+async def until(fact: Callable[[], Awaitable[bool]], limit_s: float = 20) -> None:
+    """Wait for a fact that another process or connection makes true."""
+    async with asyncio.timeout(limit_s):
+        while not await fact():  # noqa: ASYNC110 - the server gives no event for it
+            await asyncio.sleep(0.01)
+
+
+async def statuses(database: Database) -> dict[str, int]:
+    rows = await database.fetch("SELECT status, count(*) FROM outbox_event_all GROUP BY status")
+    return {row["status"]: row["count"] for row in rows}
+
+
+async def until_statuses(database: Database, wanted: dict[str, int], limit_s: float = 20) -> None:
+    async def are() -> bool:
+        return await statuses(database) == wanted
+
+    try:
+        await until(are, limit_s)
+    except TimeoutError:
+        raise AssertionError(f"wanted {wanted}, there are {await statuses(database)}") from None
+
+
+class Recorder:
+    """A dispatcher that remembers what came and does what it is told."""
+
+    def __init__(self, then: Callable[[Any], Awaitable[None]] | None = None) -> None:
+        self.seen: list[Any] = []
+        self._then = then
+
+    async def dispatch(self, delivery: Any) -> None:
+        self.seen.append(delivery)
+        if self._then is not None:
+            await self._then(delivery)
+
+
+def as_dispatcher(recorder: Recorder) -> EventDispatcher:
+    return recorder

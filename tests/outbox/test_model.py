@@ -1,0 +1,272 @@
+"""The life of rows on a real PostgreSQL, step by step beside a model in plain Python."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from qts.database import Database, DatabaseConfig
+from qts.domain import Refused, Secret
+from qts.outbox import TRADE_COMMAND, Desk, Event, PostgresBus, StreamConfig
+from qts.outbox.attempt import Outcome
+from qts.outbox.claims import Claimed, Claims
+from tests.outbox.kit import accepted
+
+MAX_ATTEMPTS = 3
+URL: list[Secret] = []
+
+
+class Model:
+    """One event as it should be."""
+
+    def __init__(self, event: Event, place: int) -> None:
+        self.event = event
+        self.place = place
+        self.status = "PENDING"
+        self.attempts = 0
+        self.holder: Claimed | None = None
+        self.expired = False
+        self.due = True
+
+
+class Life(RuleBasedStateMachine):
+    ordered = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=3))
+        self.database = self.do(self.opening.__aenter__())
+        self.do(self.database.execute("TRUNCATE outbox_event, outbox_event_id, outbox_archive"))
+        config = StreamConfig(ordered=self.ordered, max_attempts=MAX_ATTEMPTS, lock_ttl_s=3600)
+        self.streams = {TRADE_COMMAND: config}
+        self.bus = PostgresBus(self.database, self.streams)
+        self.workers = [Claims(TRADE_COMMAND, config, name) for name in ("a", "b")]
+        self.events: dict[UUID, Model] = {}
+        self.places = iter(range(1_000_000))
+        self.stale: list[Claimed] = []
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def teardown(self) -> None:
+        self.do(self.bus.close())
+        self.do(self.opening.__aexit__(None, None, None))
+        self.loop.close()
+
+    def on_connection(self, ask: Any) -> Any:
+        async def go() -> Any:
+            async with self.database.connection() as connection:
+                return await ask(connection)
+
+        return self.do(go())
+
+    def unfinished(self, key: str) -> list[Model]:
+        alive = [
+            one
+            for one in self.events.values()
+            if one.event.aggregate_id == key and one.status in ("PENDING", "PROCESSING")
+        ]
+        return sorted(alive, key=lambda one: one.place)
+
+    def free(self, one: Model, *, expired: bool) -> bool:
+        """May it be claimed now, as the rules say?"""
+        if expired:
+            right = one.status == "PROCESSING" and one.expired and one.attempts < MAX_ATTEMPTS
+        else:
+            right = one.status == "PENDING" and one.due
+        if not right or not self.ordered:
+            return right
+        line = self.unfinished(one.event.aggregate_id)
+        before = line[: line.index(one)]
+        if any(other.status == "PROCESSING" and not other.expired for other in line):
+            return False
+        return not before if expired else all(o.status == "PENDING" and o.due for o in before)
+
+    @rule(key=st.sampled_from("xy"), twice=st.booleans())
+    def publish(self, key: str, twice: bool) -> None:
+        event = accepted(key, stream=TRADE_COMMAND)
+
+        async def go() -> list[bool]:
+            async with self.database.transaction() as tx:
+                return [await self.bus.publish(tx, event) for _ in range(1 + twice)]
+
+        assert self.do(go()) == [True, False][: 1 + twice]
+        self.events[event.envelope.event_id] = Model(event, next(self.places))
+
+    @rule(
+        worker=st.integers(0, 1),
+        at_most=st.integers(1, 4),
+        expired=st.sampled_from([False, False, True]),
+    )
+    def claim(self, worker: int, at_most: int, expired: bool) -> None:
+        claims = self.workers[worker]
+        free = {i for i, one in self.events.items() if self.free(one, expired=expired)}
+        take = claims.recover if expired else claims.take
+        claimed = self.on_connection(lambda connection: take(connection, at_most, 0))
+        got = [each.delivery.event_id for each in claimed]
+        assert set(got) <= free
+        assert len(got) == len(set(got)) <= at_most
+        if not self.ordered or not expired:
+            assert len(got) == min(at_most, len(free))
+        if self.ordered:
+            for key in "xy":
+                mine = [self.events[i] for i in got if self.events[i].event.aggregate_id == key]
+                assert mine == self.unfinished(key)[: len(mine)]
+        for each in claimed:
+            one = self.events[each.delivery.event_id]
+            if one.holder is not None:
+                self.stale.append(one.holder)
+            one.status, one.holder, one.expired = "PROCESSING", each, False
+            one.attempts += 1
+            assert each.delivery.attempt == one.attempts
+
+    def held(self) -> list[Model]:
+        return [one for one in self.events.values() if one.status == "PROCESSING"]
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data(), end=st.sampled_from(["done", "retry", "dead", "release", "extend"]))
+    def settle(self, data: st.DataObject, end: str) -> None:
+        one = data.draw(st.sampled_from(self.held()))
+        assert one.holder is not None
+        claims, holder = self.workers[0], one.holder
+        if end == "done":
+            assert self.on_connection(lambda c: claims.complete(c, [holder])) == 1
+            one.status, one.holder = "DONE", None
+        elif end == "release":
+            self.on_connection(lambda c: claims.release(c, [holder]))
+            one.status, one.holder, one.attempts = "PENDING", None, one.attempts - 1
+        elif end == "extend":
+            assert self.on_connection(lambda c: claims.extend(c, [holder])) == {holder.id}
+            one.expired = False
+        else:
+            outcome = Outcome("retry" if end == "retry" else "dead", "CODE", "message")
+            assert self.on_connection(lambda c: claims.fail(c, [(holder, outcome, 3600.0)])) == 1
+            dead = end == "dead" or one.attempts >= MAX_ATTEMPTS
+            one.status, one.holder = "DEAD" if dead else "PENDING", None
+            one.due = False
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data())
+    def settle_too_late(self, data: st.DataObject) -> None:
+        old = data.draw(st.sampled_from(self.stale))
+        claims = self.workers[0]
+        assert self.on_connection(lambda c: claims.complete(c, [old])) == 0
+        assert self.on_connection(lambda c: claims.extend(c, [old])) == set()
+        failed = [(old, Outcome("dead", "CODE", "message"), 1.0)]
+        assert self.on_connection(lambda c: claims.fail(c, failed)) == 0
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def let_the_lock_run_out(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(self.held()))
+        one.expired = True
+        self.do(
+            self.database.execute(
+                "UPDATE outbox_event SET locked_until = clock_timestamp() - interval '1 min' "
+                "WHERE event_id = $1",
+                one.event.envelope.event_id,
+            )
+        )
+
+    @rule()
+    def let_pauses_be_over(self) -> None:
+        self.do(
+            self.database.execute(
+                "UPDATE outbox_event SET next_retry_at = created_at WHERE status = 'PENDING'"
+            )
+        )
+        for one in self.events.values():
+            one.due = one.due or one.status == "PENDING"
+
+    @rule()
+    def bury(self) -> None:
+        buried = self.on_connection(self.workers[0].bury)
+        expected = {
+            i
+            for i, one in self.events.items()
+            if one.status == "PROCESSING" and one.expired and one.attempts >= MAX_ATTEMPTS
+        }
+        assert set(buried) == expected
+        for event_id in expected:
+            one = self.events[event_id]
+            if one.holder is not None:
+                self.stale.append(one.holder)
+            one.status, one.holder = "DEAD", None
+
+    @precondition(lambda self: self.events)
+    @rule(data=st.data())
+    def requeue(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(list(self.events.values())))
+        back = self.do(self.bus.requeue(one.event.envelope.event_id))
+        assert back == (one.status == "DEAD")
+        if back:
+            one.status, one.attempts, one.due = "PENDING", 0, True
+            one.place, one.expired = next(self.places), False
+
+    @precondition(lambda self: self.events)
+    @rule(data=st.data())
+    def edit(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(list(self.events.values())))
+        desk = Desk(self.database, self.streams)
+        try:
+            self.do(desk.edit(one.event.envelope.event_id, {"order": "edited"}))
+        except Refused:
+            assert one.status != "DEAD"
+        else:
+            assert one.status == "DEAD"
+
+    @rule()
+    def purge(self) -> None:
+        dead = [i for i, one in self.events.items() if one.status == "DEAD"]
+        assert self.do(Desk(self.database).purge_dead(0)) == len(dead)
+        for event_id in dead:
+            del self.events[event_id]
+
+    @invariant()
+    def rows_are_as_the_model_says(self) -> None:
+        rows = self.do(
+            self.database.fetch("SELECT event_id, status, attempt_count FROM outbox_event_all")
+        )
+        real = {row["event_id"]: (row["status"], row["attempt_count"]) for row in rows}
+        assert len(real) == len(rows)
+        assert real == {i: (one.status, one.attempts) for i, one in self.events.items()}
+
+
+class OrderedLife(Life):
+    ordered = True
+
+
+@pytest.fixture
+def _url(database_url: Secret) -> Iterator[None]:
+    URL.append(database_url)
+    yield
+    URL.clear()
+
+
+@pytest.mark.usefixtures("_url")
+@pytest.mark.parametrize("machine", [Life, OrderedLife])
+def test_rows_live_as_the_model_says(machine: type[Life]) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=15,
+            stateful_step_count=40,
+            deadline=None,
+            phases=(Phase.reuse, Phase.generate),  # shrinking on a server takes minutes
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,238 @@
+"""The hot statements keep their plans and their cost, however much was handled before."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from qts.database import Connection, Database, DatabaseConfig, migrate
+from qts.domain import Secret
+from qts.outbox import TRADE_COMMAND, TRADE_EVENT, PostgresBus, StreamConfig
+from qts.outbox.claims import BEGINNING, Claims
+from qts.outbox.queries import SQL
+from tests.outbox.kit import (
+    STREAMS,
+    Recorder,
+    accepted,
+    publish,
+    running,
+    until,
+    until_statuses,
+)
+
+TTL = timedelta(seconds=30)
+FILL_HOT = """
+    INSERT INTO outbox_event (event_id, stream, event_type, aggregate_type, aggregate_id,
+                              payload_json, next_retry_at)
+    SELECT gen_random_uuid(), $1, 'OrderAccepted', 'Order', n::text,
+           jsonb_build_object('schemaVersion', 1, 'eventId', gen_random_uuid(), 'type',
+               'OrderAccepted', 'occurredAt', clock_timestamp(), 'traceId', 't', 'payload',
+               jsonb_build_object('order', n::text)),
+           clock_timestamp() - make_interval(secs => $2::int - n) / 1000
+      FROM generate_series(1, $2::int) AS n
+"""
+FILL_ARCHIVE = """
+    INSERT INTO outbox_archive
+    SELECT n, gen_random_uuid(), $1, 'OrderAccepted', 'Order', n::text, '{}', 1, 10, day, day,
+           'w#1', NULL, NULL, day, day
+      FROM generate_series($2::bigint, $3::bigint) AS n,
+           LATERAL (SELECT current_date - (n % 360)::int + interval '1 hour' AS day) AS d
+"""
+
+
+async def plan(database: Database, query: str, *arguments: Any) -> str:
+    """The plan that runs after the first five times: made without a look at the arguments."""
+    async with database.connection() as connection:
+        await connection.execute("BEGIN")
+        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        await Claims(TRADE_EVENT, StreamConfig()).prepare(connection)
+        rows = await connection.fetch("EXPLAIN (ANALYZE, BUFFERS OFF) " + query, *arguments)
+        await connection.execute("ROLLBACK")
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.fixture(params=["known", "unknown"])
+async def filled(request: pytest.FixtureRequest, database: Database) -> Database:
+    """20,000 events; the planner may still believe that there are none."""
+    if request.param == "unknown":
+        await database.execute("VACUUM ANALYZE outbox_event")
+    await database.execute(FILL_HOT, TRADE_EVENT, 20_000)
+    await database.execute(FILL_ARCHIVE, TRADE_EVENT, 1, 5000)
+    if request.param == "known":
+        await database.execute("ANALYZE outbox_event, outbox_archive")
+    return database
+
+
+async def test_the_claim_reads_the_due_index_and_no_more_than_it_takes(filled: Database) -> None:
+    found = await plan(filled, SQL.claim, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
+    assert "Index Scan using outbox_event_due" in found
+    assert "Tid Scan on outbox_event" in found
+    assert "Seq Scan on outbox_event" not in found
+    assert "Rows Removed by Filter" not in found
+
+
+@pytest.mark.parametrize("name", ["complete", "fail", "extend", "release", "recover", "bury"])
+async def test_the_other_hot_statements_use_an_index(filled: Database, name: str) -> None:
+    claimed = await Claims(TRADE_EVENT, StreamConfig(), "w").take(filled, 100, 0)  # type: ignore[arg-type]
+    ids, token = [each.id for each in claimed], claimed[0].token
+    arguments: dict[str, tuple[Any, ...]] = {
+        "complete": (ids, token),
+        "fail": (ids, [token] * 100, [1.0] * 100, [False] * 100, ["C"] * 100, ["m"] * 100),
+        "extend": (ids, [token], TTL),
+        "release": (ids, [token]),
+        "recover": (TRADE_EVENT, 1, "w#2", TTL),
+        "bury": (TRADE_EVENT,),
+    }
+    found = await plan(filled, getattr(SQL, name), *arguments[name])
+    assert "Seq Scan on outbox_event" not in found, found
+    assert "Seq Scan on outbox_archive" not in found
+
+
+async def test_a_claim_writes_no_index(database: Database, database_url: Secret) -> None:
+    """Heap-only updates: the reason for the table's shape."""
+    config = DatabaseConfig(pool_min=1, pool_max=8)
+    async with (
+        Database.open(database_url, config) as own,  # a backend counts for sure as it ends
+        PostgresBus.open(own, STREAMS) as bus,
+    ):
+        await publish(own, bus, *(accepted(str(n)) for n in range(2000)))
+        async with running(bus.consumer(TRADE_EVENT, Recorder())):
+            await until_statuses(own, {"DONE": 2000})
+    updates = {"n_tup_upd": 0, "n_tup_hot_upd": 0}
+
+    async def counted() -> bool:
+        row = await database.fetchrow(
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables "
+            "WHERE relname = 'outbox_event'"
+        )
+        updates.update(row.items() if row else {})
+        return updates["n_tup_upd"] >= 2000
+
+    await until(counted)
+    assert updates["n_tup_hot_upd"] >= 0.95 * updates["n_tup_upd"]
+
+
+async def _claim_ms(connection: Connection, claims: Claims) -> float:
+    began = time.perf_counter()
+    claimed = await claims.take(connection, 100, 0)
+    took_ms = (time.perf_counter() - began) * 1e3
+    assert len(claimed) == 100
+    await claims.release(connection, claimed)
+    return took_ms
+
+
+async def _year_of_rows(database: Database) -> None:
+    await database.execute(FILL_HOT, TRADE_EVENT, 99_800)
+    for n in range(1, 361):
+        await database.execute(
+            f"CREATE TABLE year_{n} PARTITION OF outbox_archive FOR VALUES FROM "
+            f"(current_date - {n}) TO (current_date - {n - 1})"
+        )
+    for start in range(0, 10_000_000, 200_000):
+        await database.execute(FILL_ARCHIVE, TRADE_EVENT, start + 1, start + 200_000)
+    await database.execute("VACUUM ANALYZE outbox_event")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+async def test_a_year_of_rows_does_not_slow_the_claim(
+    database: Database, empty_database_url: Secret
+) -> None:
+    claims = Claims(TRADE_EVENT, StreamConfig(), "w")
+    question = (SQL.claim, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
+    took: tuple[list[float], list[float]] = ([], [])
+    async with Database.open(empty_database_url, DatabaseConfig(pool_max=2)) as young:
+        await migrate(young)
+        for one in (young, database):
+            await one.execute(FILL_HOT, TRADE_EVENT, 200)
+        await _year_of_rows(database)
+        plans = [_shape(await plan(one, *question)) for one in (young, database)]
+        async with young.connection() as empty, database.connection() as full:
+            for connection in (empty, full):
+                await claims.prepare(connection)
+            for _ in range(1000):  # in turns: what else the machine does hits both alike
+                took[0].append(await _claim_ms(empty, claims))
+                took[1].append(await _claim_ms(full, claims))
+    median, p99 = ([statistics.quantiles(one, n=100)[at] for one in took] for at in (49, 98))
+    print(f"claim of 100 in ms, empty and a year: median {median}, p99 {p99}")
+    assert plans[0] == plans[1]
+    assert p99[1] <= 1.5 * p99[0]
+
+
+def _shape(found: str) -> list[str]:
+    return [line.split("(")[0].strip() for line in found.splitlines() if "->" in line]
+
+
+async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(database: Database) -> None:
+    """Judged by the rows the index gives, not by time: dead entries must not be walked again."""
+    config = StreamConfig(batch=100, concurrency=100)
+    async with (
+        PostgresBus.open(database, {TRADE_EVENT: config}) as bus,
+        database.transaction(isolation="repeatable read") as old,
+    ):
+        await old.fetchval("SELECT count(*) FROM outbox_event")
+        await database.execute(FILL_HOT, TRADE_EVENT, 5000)
+        async with running(bus.consumer(TRADE_EVENT, Recorder())):
+            await until_statuses(database, {"DONE": 5000})
+        await database.execute(FILL_HOT, TRADE_EVENT, 100)
+        since = await database.fetchval(
+            "SELECT min(next_retry_at) FROM outbox_event WHERE processed_at IS NULL"
+        )
+        near = await _buffers(database, since)
+        far = await _buffers(database, BEGINNING)
+    assert near * 2 < far
+
+
+async def _buffers(database: Database, since: Any) -> int:
+    async with database.connection() as connection:
+        await connection.execute("BEGIN")
+        (row,) = await connection.fetch(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + SQL.claim,
+            TRADE_EVENT,
+            100,
+            "w",
+            TTL,
+            since,
+        )
+        await connection.execute("ROLLBACK")
+    top = row[0][0]["Plan"]
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
+async def test_a_line_left_by_a_lost_worker_is_taken_up_from_its_head(
+    database: Database, bus: PostgresBus
+) -> None:
+    config = StreamConfig(ordered=True, lock_ttl_s=0.2)
+    await publish(database, bus, *(accepted("x", n, stream=TRADE_COMMAND) for n in range(3)))
+    lost, other = (Claims(TRADE_COMMAND, config, name) for name in ("lost", "other"))
+    async with database.connection() as connection:
+        line = await lost.take(connection, 10, 0)
+        assert len(line) == 3
+        assert await other.take(connection, 10, 0) == []
+        await asyncio.sleep(0.3)  # the lock runs out
+        for expected in line:
+            assert await other.take(connection, 10, 0) == []
+            (taken,) = await other.recover(connection, 1, 0)
+            assert taken.id == expected.id
+            assert await other.recover(connection, 1, 0) == []
+            assert await other.complete(connection, [taken]) == 1
+        assert await lost.complete(connection, line) == 0
+
+
+async def test_an_event_given_back_waits_for_those_of_its_line_in_hand(
+    database: Database, bus: PostgresBus
+) -> None:
+    config = StreamConfig(ordered=True)
+    await publish(database, bus, *(accepted("x", n, stream=TRADE_COMMAND) for n in range(2)))
+    one, other = (Claims(TRADE_COMMAND, config, name) for name in ("one", "other"))
+    async with database.connection() as connection:
+        first, second = await one.take(connection, 10, 0)
+        await one.release(connection, [first])
+        assert await other.take(connection, 10, 0) == []
+        assert await one.complete(connection, [second]) == 1
+        assert [each.id for each in await other.take(connection, 10, 0)] == [first.id]

@@ -1,0 +1,266 @@
+"""An event is published with its transaction or not at all, and once per event_id."""
+
+# ruff: noqa: PT012 - what raises is a whole transaction block
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts import telemetry
+from qts.database import Database, DatabaseConfig
+from qts.domain import Secret
+from qts.outbox import (
+    TRADE_EVENT,
+    Desk,
+    Envelope,
+    Event,
+    EventRefused,
+    OutboxConfig,
+    PostgresBus,
+    uuid7,
+)
+from qts.outbox.check import body_of
+from tests.outbox.kit import STREAMS, accepted, publish, statuses, until
+
+
+async def test_the_envelope_is_stored_whole(database: Database, bus: PostgresBus) -> None:
+    event = accepted("7", 1, market="KRW-BTC", strategy_key="EXTREME_FLIP")
+    async with database.transaction() as tx:
+        assert await bus.publish(tx, event)
+    row = await Desk(database).show(event.envelope.event_id)
+    assert row.payload_json == msgspec.to_builtins(event.envelope)
+    assert set(row.payload_json) == {
+        "schemaVersion", "eventId", "type", "occurredAt", "traceId", "ownerId", "strategyKey",
+        "market", "payload",
+    }  # fmt: skip
+    assert (row.status, row.attempt_count, row.max_attempts) == ("PENDING", 0, 3)
+    assert (row.event_type, row.aggregate_type, row.aggregate_id) == ("OrderAccepted", "Order", "7")
+
+
+async def test_a_rollback_publishes_nothing(database: Database, bus: PostgresBus) -> None:
+    many = [accepted(str(n)) for n in range(100)]
+    with pytest.raises(LookupError):
+        async with database.transaction() as tx:
+            await bus.publish(tx, accepted())
+            await bus.publish_many(tx, many)
+            raise LookupError
+    assert await statuses(database) == {}
+    await publish(database, bus, *many)  # and their ids were not used up
+    assert await statuses(database) == {"PENDING": 100}
+
+
+@pytest.mark.parametrize("count", [1, 5, 200])
+async def test_a_second_publish_says_so_and_changes_nothing(
+    database: Database, bus: PostgresBus, count: int
+) -> None:
+    events = [accepted(str(n)) for n in range(count)]
+    ids = {event.envelope.event_id for event in events}
+    async with database.transaction() as tx:
+        assert await bus.publish_many(tx, events + events) == ids
+    more = accepted("new")
+    async with database.transaction() as tx:
+        assert await bus.publish_many(tx, [*events, more]) == {more.envelope.event_id}
+        assert not await bus.publish(tx, events[0])
+    assert await statuses(database) == {"PENDING": count + 1}
+
+
+async def test_an_id_stays_taken_after_the_event_was_handled(
+    database: Database, bus: PostgresBus
+) -> None:
+    event = accepted()
+    await publish(database, bus, event)
+    await database.execute(
+        "UPDATE outbox_event SET status = 'PROCESSING', attempt_count = 1, locked_by = 'w', "
+        "locked_until = clock_timestamp()"
+    )
+    await database.execute("DELETE FROM outbox_event")
+    async with database.transaction() as tx:
+        assert not await bus.publish(tx, event)
+
+
+async def test_a_thousand_publishers_of_one_id_make_one_row(database_url: Secret) -> None:
+    event = accepted()
+    config = DatabaseConfig(pool_min=1, pool_max=20, connect_timeout_s=30)
+    async with Database.open(database_url, config) as database:
+        async with PostgresBus.open(database, STREAMS) as bus:
+
+            async def once() -> bool:
+                async with database.transaction() as tx:
+                    return await bus.publish(tx, event)
+
+            new = await asyncio.gather(*(once() for _ in range(1000)))
+        assert (new.count(True), new.count(False)) == (1, 999)
+        assert await statuses(database) == {"PENDING": 1}
+
+
+async def test_many_keep_their_order(database: Database, bus: PostgresBus) -> None:
+    for count in (20, 300):  # below and above the size that is copied
+        events = [accepted("x", n) for n in range(count)]
+        await publish(database, bus, *events)
+        rows = await database.fetch(
+            "SELECT event_id FROM outbox_event ORDER BY next_retry_at, id OFFSET $1",
+            0 if count == 20 else 20,
+        )
+        assert [row[0] for row in rows] == [event.envelope.event_id for event in events]
+
+
+REFUSED: list[tuple[str, Event, str]] = [
+    ("market data", accepted(type="PRICE_TICK"), "market data does not travel on the bus"),
+    ("ticker", accepted(type="Ticker"), "market data does not travel on the bus"),
+    ("order book", accepted(type="ORDERBOOK_UPDATE"), "market data does not travel on the bus"),
+    ("stream", accepted(stream="everbit.trade.commands"), "known: everbit.trade.command, "),
+    ("version", accepted(schema_version=2), "schemaVersion 2 is not 1"),
+    ("no type", accepted(type=""), "need 1 to 200 characters"),
+    ("long aggregate", accepted("x" * 201), "need 1 to 200 characters"),
+    ("nul in aggregate", accepted("a\0b"), "cannot be stored"),
+    ("surrogate in aggregate", accepted("a\ud800"), "cannot be stored"),
+    ("delay", accepted(delay_s=-1.0), "delay_s -1.0 is not between"),
+    ("delay of nan", accepted(delay_s=float("nan")), "delay_s nan is not between"),
+]
+
+
+def raw(payload: Any) -> Event:
+    return Event.of(TRADE_EVENT, payload, ("Order", "1"), type="Custom")
+
+
+REFUSED += [
+    ("size", raw("x" * 1_000_001), "are more than the 1,000,000 allowed"),
+    ("object", raw(object()), "the payload is not JSON"),
+    ("nan", raw({"price": [1.0, float("nan")]}), "payload.price[1] is nan"),
+    ("infinity", raw({"a": float("inf")}), "payload.a is inf"),
+    ("nul", raw({"a": "x\0y"}), "holds a NUL character"),
+    ("nul in a key", raw({"x\0y": None}), "holds a NUL character"),
+    ("surrogate", raw("\ud800"), "the payload is not JSON"),
+    ("torn json", raw(msgspec.Raw(b'{"a":')), "the payload is not JSON"),
+    ("no json", raw(msgspec.Raw(b"NaN")), "the payload is not JSON"),
+    ("deep", raw(msgspec.Raw(b"[" * 5000 + b"]" * 5000)), "the payload is not JSON"),
+]
+
+
+@pytest.mark.parametrize(
+    ("event", "why"), [case[1:] for case in REFUSED], ids=[c[0] for c in REFUSED]
+)
+async def test_bad_input_is_refused_and_the_transaction_stays_usable(
+    database: Database, bus: PostgresBus, event: Event, why: str
+) -> None:
+    good = accepted("good")
+    async with database.transaction() as tx:
+        for attempt in (bus.publish(tx, event), bus.publish_many(tx, [good, event])):
+            with pytest.raises(EventRefused) as caught:
+                await attempt
+            assert why in str(caught.value)
+            assert len(str(caught.value).splitlines()) == 1
+        assert await bus.publish(tx, good)
+    assert await statuses(database) == {"PENDING": 1}
+
+
+async def test_what_looks_bad_and_is_not_passes(database: Database, bus: PostgresBus) -> None:
+    payloads = [None, {"a": None}, "\\u0000", "null", {"null": "NaN"}, [0.1, 2**63], "가격 ₩"]
+    for payload in payloads:
+        event = raw(payload)
+        await publish(database, bus, event)
+        row = await Desk(database).show(event.envelope.event_id)
+        assert row.payload_json["payload"] == payload
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_a_body_is_the_payload_itself_or_refused(payload: Any) -> None:
+    try:
+        body = body_of(raw(payload), STREAMS)
+    except EventRefused:
+        assert _unsayable(payload)
+    else:
+        assert not _unsayable(payload)
+        assert msgspec.json.decode(body)["payload"] == payload
+
+
+def _unsayable(value: Any) -> bool:
+    if isinstance(value, float):
+        return value != value or value in (float("inf"), float("-inf"))
+    if isinstance(value, str):
+        return "\0" in value or any(0xD800 <= ord(c) <= 0xDFFF for c in value)
+    if isinstance(value, dict):
+        return any(map(_unsayable, value)) or any(map(_unsayable, value.values()))
+    return isinstance(value, list) and any(map(_unsayable, value))
+
+
+async def test_the_wake_up_comes_after_the_commit_and_only_then(
+    database: Database, bus: PostgresBus
+) -> None:
+    async with database.listen(f"outbox {TRADE_EVENT}") as listener:
+        await anext(listener)
+        heard = asyncio.create_task(anext(listener))
+        async with database.transaction() as tx:
+            await bus.publish(tx, accepted())
+            await asyncio.sleep(0.1)  # longer than the notifier's first looks
+            assert not heard.done()
+        async with asyncio.timeout(5):
+            await heard
+
+
+async def test_a_rolled_back_publish_wakes_nobody(database: Database, bus: PostgresBus) -> None:
+    with pytest.raises(LookupError):
+        async with database.transaction() as tx:
+            await bus.publish(tx, accepted())
+            raise LookupError
+
+    async def forgotten() -> bool:
+        return not bus._notifier._pending
+
+    async with database.listen(f"outbox {TRADE_EVENT}") as listener:
+        await anext(listener)
+        heard = asyncio.create_task(anext(listener))
+        await until(forgotten)
+        assert not heard.done()
+        heard.cancel()
+        await asyncio.wait({heard})
+
+
+def test_an_event_carries_the_trace_of_its_moment() -> None:
+    with telemetry.context(traceId="4bf92f3577b34da6a3ce929d0e0e4736"):
+        assert accepted().envelope.trace_id == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert len(accepted().envelope.trace_id) == 32
+
+
+def test_uuid7_grows_with_time_and_is_of_its_version() -> None:
+    ids = [uuid7() for _ in range(1000)]
+    assert {(one.version, one.variant) for one in ids} == {(7, "specified in RFC 4122")}
+    assert len(set(ids)) == 1000
+    assert [one.int >> 80 for one in ids] == sorted(one.int >> 80 for one in ids)
+
+
+def test_the_five_streams_have_settings_of_their_own() -> None:
+    assert list(OutboxConfig().streams) == [
+        "everbit.trade.command",
+        "everbit.trade.event",
+        "everbit.backtest.command",
+        "everbit.backtest.event",
+        "everbit.system.event",
+    ]
+    with pytest.raises(msgspec.ValidationError, match="must not be above backoff_max_s"):
+        msgspec.convert({"trade_event": {"backoff_base_s": 60, "backoff_max_s": 1}}, OutboxConfig)
+
+
+def test_an_envelope_is_written_with_the_agreed_names() -> None:
+    body = msgspec.json.encode(Envelope(type="T", trace_id="t", payload={}))
+    assert list(msgspec.json.decode(body)) == [
+        "schemaVersion", "eventId", "type", "occurredAt", "traceId", "ownerId", "strategyKey",
+        "market", "payload",
+    ]  # fmt: skip

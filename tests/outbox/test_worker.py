@@ -1,0 +1,392 @@
+"""What a worker does with events that end well, badly, late or never."""
+
+# ruff: noqa: PT012, S311 - what raises is a whole transaction block; chance is repeatable
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts import telemetry
+from qts.database import Database
+from qts.outbox import (
+    SYSTEM_EVENT,
+    TRADE_COMMAND,
+    TRADE_EVENT,
+    Delivery,
+    Dispatcher,
+    OutboxWorker,
+    Permanent,
+    PostgresBus,
+    Retryable,
+    StreamConfig,
+    Unknown,
+    once,
+)
+from qts.outbox.retry import pause_s
+from qts.outbox.upkeep import measure
+from qts.telemetry import TelemetryConfig
+from tests.database.backends import end_backends
+from tests.outbox.kit import (
+    QUICK,
+    STREAMS,
+    OrderAccepted,
+    Recorder,
+    accepted,
+    publish,
+    running,
+    until_statuses,
+)
+
+
+async def test_a_handler_gets_its_payload_typed_and_its_delivery(
+    database: Database, bus: PostgresBus
+) -> None:
+    seen: list[tuple[OrderAccepted, Delivery]] = []
+    dispatcher = Dispatcher()
+
+    @dispatcher.on(TRADE_EVENT, OrderAccepted)
+    async def handle(payload: OrderAccepted, delivery: Delivery) -> None:
+        seen.append((payload, delivery))
+
+    event = accepted("42", 7)
+    async with running(bus.consumer(TRADE_EVENT, dispatcher)):
+        await publish(database, bus, event)
+        await until_statuses(database, {"DONE": 1})
+    ((payload, delivery),) = seen
+    assert payload == OrderAccepted("42", 7)
+    assert delivery.event_id == event.envelope.event_id
+    assert (delivery.aggregate_type, delivery.aggregate_id) == ("Order", "42")
+    assert (delivery.attempt, delivery.max_attempts) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "attempts", "code"),
+    [
+        (Retryable("busy", code="HTTP_503"), "DEAD", 3, "HTTP_503"),
+        (KeyError("gone"), "DEAD", 3, "KeyError"),
+        (Permanent("bad tick size", code="BAD_TICK"), "DEAD", 1, "BAD_TICK"),
+        (Unknown("no answer to the order"), "DEAD", 1, "UNKNOWN"),
+    ],
+)
+async def test_the_class_of_an_error_decides_whether_it_is_tried_again(
+    database: Database, bus: PostgresBus, error: Exception, status: str, attempts: int, code: str
+) -> None:
+    async def fail(_: Any) -> None:
+        raise error
+
+    recorder = Recorder(fail)
+    bad, good = accepted("bad"), accepted("good", stream=SYSTEM_EVENT)
+    async with running(bus.consumer(TRADE_EVENT, recorder), bus.consumer(SYSTEM_EVENT, Recorder())):
+        await publish(database, bus, bad, good)
+        await until_statuses(database, {status: 1, "DONE": 1})
+    assert len(recorder.seen) == attempts
+    (letter,) = await bus.dead_letters(TRADE_EVENT)
+    assert (letter.event_id, letter.attempts) == (bad.envelope.event_id, attempts)
+    assert letter.error_code == code
+    assert str(error).strip("'") in letter.error_message
+
+
+async def test_a_failure_that_passes_ends_well(database: Database, bus: PostgresBus) -> None:
+    async def fail_twice(delivery: Delivery) -> None:
+        if delivery.attempt < 3:
+            raise Retryable("not yet")
+
+    recorder = Recorder(fail_twice)
+    async with running(bus.consumer(TRADE_EVENT, recorder)):
+        await publish(database, bus, accepted())
+        await until_statuses(database, {"DONE": 1})
+    assert [delivery.attempt for delivery in recorder.seen] == [1, 2, 3]
+
+
+async def test_a_handler_that_never_returns_ends_dead_and_others_flow_on(
+    database: Database,
+) -> None:
+    config = StreamConfig(
+        **{**QUICK, "handler_timeout_s": 0.1}, max_attempts=2, concurrency=1, batch=4
+    )
+
+    async def hang(delivery: Delivery) -> None:
+        if delivery.aggregate_id == "bad":
+            await asyncio.Event().wait()
+
+    recorder = Recorder(hang)
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
+        async with running(bus.consumer(TRADE_EVENT, recorder)):
+            await publish(database, bus, accepted("bad"), *(accepted(str(n)) for n in range(9)))
+            await until_statuses(database, {"DONE": 9, "DEAD": 1})
+        (letter,) = await bus.dead_letters(TRADE_EVENT)
+    assert (letter.error_code, letter.attempts) == ("TIMEOUT", 2)
+
+
+async def test_a_handler_that_ignores_its_cancellation_loses_its_slot_only(
+    database: Database,
+) -> None:
+    config = StreamConfig(**{**QUICK, "handler_timeout_s": 0.05}, max_attempts=1, concurrency=1)
+    release = asyncio.Event()
+
+    async def stubborn(delivery: Delivery) -> None:
+        while delivery.aggregate_id == "bad" and not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
+        async with running(bus.consumer(TRADE_EVENT, Recorder(stubborn))):
+            await publish(database, bus, accepted("bad"), accepted("good"))
+            await until_statuses(database, {"DONE": 1, "DEAD": 1})
+            release.set()
+        (letter,) = await bus.dead_letters(TRADE_EVENT)
+    assert letter.error_code == "TIMEOUT"
+
+
+async def test_more_time_can_be_asked_for(database: Database) -> None:
+    config = StreamConfig(**{**QUICK, "handler_timeout_s": 0.1}, max_attempts=1)
+
+    async def slow(delivery: Delivery) -> None:
+        delivery.extend(5)
+        await asyncio.sleep(0.4)
+
+    async with (
+        PostgresBus.open(database, {TRADE_EVENT: config}) as bus,
+        running(bus.consumer(TRADE_EVENT, Recorder(slow))),
+    ):
+        await publish(database, bus, accepted())
+        await until_statuses(database, {"DONE": 1})
+
+
+async def test_a_long_handler_keeps_its_lock(database: Database) -> None:
+    config = StreamConfig(**{**QUICK, "lock_ttl_s": 0.3})
+
+    async def slow(_: Any) -> None:
+        await asyncio.sleep(1)  # more than three locks long
+
+    recorder = Recorder(slow)
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
+        consumers = [bus.consumer(TRADE_EVENT, recorder) for _ in range(2)]
+        async with running(*consumers):
+            await publish(database, bus, accepted())
+            await until_statuses(database, {"DONE": 1})
+    assert len(recorder.seen) == 1
+
+
+async def test_events_without_a_handler_or_with_a_wrong_payload_are_dead_letters(
+    database: Database, bus: PostgresBus
+) -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.on(TRADE_EVENT, OrderAccepted, "Wrong")
+    async def handle(payload: OrderAccepted, delivery: Delivery) -> None:
+        raise AssertionError("its payload does not fit")
+
+    dispatcher.ignore(TRADE_EVENT, "Ignored")
+    await publish(
+        database, bus, accepted("1", type="Strange"), accepted("2", type="Ignored"),
+        msgspec.structs.replace(accepted("3"), envelope=msgspec.structs.replace(
+            accepted().envelope, type="Wrong", payload={"order": 3})),
+    )  # fmt: skip
+    async with running(bus.consumer(TRADE_EVENT, dispatcher)):
+        await until_statuses(database, {"DONE": 1, "DEAD": 2})
+    codes = {letter.error_code for letter in await bus.dead_letters(TRADE_EVENT)}
+    assert codes == {"NO_HANDLER", "PAYLOAD_INVALID"}
+
+
+async def test_events_of_one_aggregate_come_in_order_and_never_two_at_once(
+    database: Database, bus: PostgresBus
+) -> None:
+    chance = random.Random(5)
+    busy: set[str] = set()
+    done: dict[str, list[int]] = {}
+
+    async def handle(delivery: Delivery) -> None:
+        key = delivery.aggregate_id
+        assert key not in busy
+        busy.add(key)
+        try:
+            await asyncio.sleep(chance.uniform(0, 0.004))
+            if chance.random() < 0.1:
+                raise Retryable("again")
+            done.setdefault(key, []).append(
+                msgspec.json.decode(delivery.envelope.payload)["number"]
+            )
+        finally:
+            busy.discard(key)
+
+    consumers = [bus.consumer(TRADE_COMMAND, Recorder(handle)) for _ in range(3)]
+    async with running(*consumers):
+        for start in range(0, 300, 50):
+            events = [
+                accepted(str(n % 12), n, stream=TRADE_COMMAND) for n in range(start, start + 50)
+            ]
+            await publish(database, bus, *events)
+        await until_statuses(database, {"DONE": 300}, 40)
+    assert done == {str(key): list(range(key, 300, 12)) for key in range(12)}
+
+
+async def test_a_dead_letter_lets_those_behind_it_pass(
+    database: Database, bus: PostgresBus
+) -> None:
+    async def fail_first(delivery: Delivery) -> None:
+        if msgspec.json.decode(delivery.envelope.payload)["number"] == 0:
+            raise Permanent("bad")
+
+    events = [accepted("x", n, stream=TRADE_COMMAND) for n in range(3)]
+    await publish(database, bus, *events)
+    async with running(bus.consumer(TRADE_COMMAND, Recorder(fail_first))):
+        await until_statuses(database, {"DONE": 2, "DEAD": 1})
+
+
+async def test_a_stopped_worker_finishes_what_it_began_and_gives_back_the_rest(
+    database: Database,
+) -> None:
+    config = StreamConfig(**QUICK, concurrency=2, batch=10)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: Any) -> None:
+        began.set()
+        await go_on.wait()
+
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
+        await publish(database, bus, *(accepted(str(n)) for n in range(10)))
+        worker = bus.consumer(TRADE_EVENT, Recorder(wait))
+        serving = asyncio.create_task(worker.run())
+        await began.wait()
+        worker.stop()
+        go_on.set()
+        await serving
+    rows = await database.fetch("SELECT status, attempt_count, locked_by FROM outbox_event")
+    assert 0 < len(rows) <= 8
+    assert {tuple(row) for row in rows} == {("PENDING", 0, None)}
+    assert await database.fetchval("SELECT count(*) FROM outbox_archive") == 10 - len(rows)
+
+
+async def test_a_paused_stream_waits_and_others_do_not(
+    database: Database, bus: PostgresBus
+) -> None:
+    await bus.pause(TRADE_EVENT)
+    paused, other = Recorder(), Recorder()
+    async with running(bus.consumer(TRADE_EVENT, paused), bus.consumer(SYSTEM_EVENT, other)):
+        await publish(database, bus, accepted(), accepted(stream=SYSTEM_EVENT))
+        await until_statuses(database, {"PENDING": 1, "DONE": 1})
+        assert paused.seen == []
+        await bus.resume(TRADE_EVENT)
+        await until_statuses(database, {"DONE": 2})
+
+
+async def test_a_worker_lives_through_the_end_of_its_backends(
+    database: Database, bus: PostgresBus, postgres_admin: Any, database_url: Any
+) -> None:
+    recorder = Recorder()
+    async with running(bus.consumer(TRADE_EVENT, recorder)):
+        for round_ in range(3):
+            await publish(database, bus, *(accepted(f"{round_}-{n}") for n in range(20)))
+            await until_statuses(database, {"DONE": 20 * (round_ + 1)})
+            assert await end_backends(postgres_admin, database_url) > 0
+        await publish(database, bus, accepted("last"))
+        await until_statuses(database, {"DONE": 61})
+
+
+async def test_an_effect_happens_once_though_its_event_comes_twice(
+    database: Database, bus: PostgresBus
+) -> None:
+    await database.execute("CREATE TABLE effect (event_id uuid)")
+
+    async def work(delivery: Delivery) -> None:
+        async with database.transaction() as tx:
+            if await once(tx, delivery.event_id, "booking"):
+                await tx.execute("INSERT INTO effect VALUES ($1)", delivery.event_id)
+        if delivery.attempt == 1:
+            raise Retryable("lost after the effect")
+
+    async with running(bus.consumer(TRADE_EVENT, Recorder(work))):
+        await publish(database, bus, accepted())
+        await until_statuses(database, {"DONE": 1})
+    assert await database.fetchval("SELECT count(*) FROM effect") == 1
+
+
+async def test_once_undone_is_not_once(database: Database) -> None:
+    event_id = accepted().envelope.event_id
+    with pytest.raises(LookupError):
+        async with database.transaction() as tx:
+            assert await once(tx, event_id)
+            raise LookupError
+    async with database.transaction() as tx:
+        assert await once(tx, event_id)
+        assert not await once(tx, event_id)
+        assert await once(tx, event_id, "another handler")
+
+
+async def test_a_broken_envelope_is_a_dead_letter(database: Database, bus: PostgresBus) -> None:
+    await database.execute(
+        "INSERT INTO outbox_event (event_id, stream, event_type, aggregate_type, aggregate_id, "
+        "payload_json) VALUES (gen_random_uuid(), $1, 't', 'a', '1', '{\"type\": 1}')",
+        TRADE_EVENT,
+    )
+    async with running(bus.consumer(TRADE_EVENT, Recorder())):
+        await until_statuses(database, {"DEAD": 1})
+    (letter,) = await bus.dead_letters(TRADE_EVENT)
+    assert letter.error_code == "ENVELOPE_INVALID"
+
+
+async def test_log_lines_and_metrics_carry_the_agreed_names(
+    database: Database, bus: PostgresBus
+) -> None:
+    lines = io.StringIO()
+    telemetry.configure(TelemetryConfig(log_format="json"), lines)
+
+    async def fail(_: Any) -> None:
+        telemetry.logger("mine").info("in the handler")
+        raise Permanent("no", code="NO")
+
+    event = accepted("9")
+    try:
+        async with running(bus.consumer(TRADE_EVENT, Recorder(fail))):
+            await publish(database, bus, event)
+            await until_statuses(database, {"DEAD": 1})
+    finally:
+        telemetry.configure(TelemetryConfig())
+        telemetry.shutdown()
+    ids = {
+        "traceId": event.envelope.trace_id,
+        "eventId": str(event.envelope.event_id),
+        "stream": TRADE_EVENT,
+        "eventType": "OrderAccepted",
+        "aggregateType": "Order",
+        "aggregateId": "9",
+    }
+    said = {line["event"]: line for line in map(msgspec.json.decode, lines.getvalue().splitlines())}
+    for text in ("in the handler", "event failed for good"):
+        assert ids.items() <= said[text].items()
+
+    await measure(database, STREAMS)
+    shown = telemetry.render().decode()
+    for metric in (
+        f'everbit_outbox_pending{{stream="{TRADE_EVENT}"}} 0.0',
+        f'everbit_outbox_processing{{stream="{TRADE_EVENT}"}} 0.0',
+        f'everbit_outbox_dead{{stream="{TRADE_EVENT}"}} 1.0',
+        f'everbit_outbox_oldest_pending_seconds{{stream="{TRADE_EVENT}"}} 0.0',
+        f'everbit_outbox_processed_total{{result="dead",stream="{TRADE_EVENT}"}}',
+        "everbit_outbox_handler_duration_seconds_bucket{eventType=",
+    ):
+        assert metric in shown
+
+
+@given(st.integers(1, 1000), st.integers(0, 2**32))
+def test_pauses_double_are_capped_and_spread_by_a_fifth(attempt: int, chance: int) -> None:
+    config = StreamConfig(backoff_base_s=0.5, backoff_max_s=60)
+    pause = pause_s(config, attempt, random.Random(chance))
+    middle = min(0.5 * 2 ** (attempt - 1), 60)
+    assert 0.8 * middle <= pause <= 1.2 * middle
+
+
+def test_a_worker_has_a_name_of_its_own(database: Database) -> None:
+    names = {OutboxWorker(database, TRADE_EVENT, StreamConfig(), Recorder()).name for _ in range(9)}
+    assert len(names) == 9
