@@ -23,6 +23,28 @@ class LaneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         float,
         msgspec.Meta(gt=0, le=1, description='share of events kept by overflow = "sample"'),
     ] = 0.1
+    batch_size: Annotated[
+        int, msgspec.Meta(ge=1, le=10_000, description="events a batch handler gets at most")
+    ] = 100
+    batch_window_ms: Annotated[
+        float, msgspec.Meta(ge=0, le=60_000, description="how long a batch waits for company")
+    ] = 0.0
+    batch_by: Annotated[
+        Literal["event_type", "symbol"],
+        msgspec.Meta(description="what the events of one batch have in common"),
+    ] = "event_type"
+    warning: Annotated[
+        float, msgspec.Meta(gt=0, le=1, description="fill at which the lane is under pressure")
+    ] = 0.7
+    critical: Annotated[
+        float, msgspec.Meta(gt=0, le=1, description="fill at which lower lanes are paused")
+    ] = 0.9
+
+    def __post_init__(self) -> None:
+        if self.warning > self.critical:
+            raise ValueError(
+                f"warning ({self.warning:g}) must not be above critical ({self.critical:g})"
+            )
 
 
 class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,19 +53,73 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     p0: Annotated[
         LaneConfig,
         msgspec.Meta(description="P0: orders, fills, emergencies; never lost, so it blocks"),
-    ] = LaneConfig(queue_size=100, overflow="block")
+    ] = LaneConfig(queue_size=100, overflow="block", warning=0.5, critical=0.8)
     p1: Annotated[LaneConfig, msgspec.Meta(description="P1: prices and order books")] = LaneConfig(
-        queue_size=10_000, overflow="drop_oldest"
+        queue_size=10_000, overflow="drop_oldest", batch_window_ms=10
     )
     p2: Annotated[LaneConfig, msgspec.Meta(description="P2: strategies and signals")] = LaneConfig(
-        queue_size=1_000, overflow="collapse"
+        queue_size=1_000,
+        overflow="collapse",
+        batch_size=50,
+        batch_window_ms=100,
+        batch_by="symbol",
+        warning=0.8,
+        critical=0.95,
     )
     p3: Annotated[LaneConfig, msgspec.Meta(description="P3: dashboard, reports, metrics")] = (
-        LaneConfig(queue_size=50_000, overflow="sample", sample_rate=0.1)
+        LaneConfig(queue_size=50_000, overflow="sample", sample_rate=0.1, batch_window_ms=1000)
     )
+    p1_workers: Annotated[int, msgspec.Meta(ge=1, le=64, description="threads for P1 handlers")] = 2
+    pool_workers: Annotated[
+        int, msgspec.Meta(ge=2, le=64, description="threads for P2 and P3 handlers")
+    ] = 4
+    switch_interval_ms: Annotated[
+        float,
+        msgspec.Meta(
+            gt=0, le=100, description="how soon a thread gives up the interpreter while lanes run"
+        ),
+    ] = 0.5
+    hold_ms: Annotated[
+        float,
+        msgspec.Meta(
+            gt=0, le=1000, description="how long a lane keeps the interpreter between events"
+        ),
+    ] = 1.0
+    held_too_long_ms: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=10_000, description="a handler that made P0 wait this long is named"),
+    ] = 5.0
+    p0_cpu: Annotated[
+        int, msgspec.Meta(ge=-1, le=4095, description="CPU for P0's thread; -1: any")
+    ] = -1
+    p0_realtime: Annotated[
+        bool,
+        msgspec.Meta(description="real-time priority for P0's thread, where the system allows it"),
+    ] = True
+    check_interval_ms: Annotated[
+        float, msgspec.Meta(ge=10, le=10_000, description="how often pressure is looked at")
+    ] = 100.0
+    calm_checks: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=10_000, description="calm checks before a step back to normal"),
+    ] = 10
+    audit_records: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=10_000_000, description="audit records kept until fetched; 0: none"),
+    ] = 0
+    dead_letters: Annotated[
+        int, msgspec.Meta(ge=1, le=1_000_000, description="dead letters kept in memory")
+    ] = 1000
+    stop_timeout_s: Annotated[
+        float, msgspec.Meta(gt=0, le=3600, description="how long a stop waits for P0 and P1")
+    ] = 10.0
 
     def __post_init__(self) -> None:
         if self.p0.overflow != "block":
             raise ValueError(
                 f'p0.overflow must stay "block", not "{self.p0.overflow}": a P0 event is never lost'
             )
+
+    @property
+    def lanes(self) -> tuple[LaneConfig, LaneConfig, LaneConfig, LaneConfig]:
+        return (self.p0, self.p1, self.p2, self.p3)

@@ -1,0 +1,136 @@
+"""`qts events`: the lanes at work, and the dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qts.cli.output import JsonFile
+from qts.domain import parse_duration
+from qts.events import Engine, Event, Hooks, Status
+from qts.events import payloads as p
+
+app = typer.Typer(name="events", help="The event lanes P0 to P3.", no_args_is_help=True)
+
+_STEP_S = 0.5
+
+
+@app.callback()
+def _group() -> None:
+    """A group, even with one command."""
+
+
+@app.command()
+def demo(
+    duration: Annotated[str, typer.Option("--for", help="How long to run.")] = "10s",
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write the last status here; - prints."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
+    ] = None,
+) -> int:
+    """Flood the lanes and show them live: depth, latency, what is merged, dropped and sampled.
+
+    Example: qts events demo --for 5s
+    """
+    import os
+
+    from qts.config import resolve
+
+    seconds = parse_duration(duration)
+    output = JsonFile(json_file)
+    engine = Engine(resolve(config, os.environ).config.events, hooks=Hooks())
+    _register(engine)
+    with engine, _flooded(engine):
+        _watch(engine, seconds, quiet=output.prints)
+    status = engine.status()
+    output.write(status)
+    return 0 if all(lane.balanced for lane in status.lanes.values()) else 1
+
+
+def panel(status: Status, rates: dict[str, float]) -> list[str]:
+    """The lanes as a person reads them."""
+    lines = [
+        f"{'Lane':5}{'Depth':>9}{'Max':>9}  {'Status':9}{'p99 ms':>10}{'events/s':>12}"
+        f"{'merged':>11}{'dropped':>9}{'sampled':>11}{'dead':>6}"
+    ]
+    for name, lane in status.lanes.items():
+        shown = "PAUSED" if lane.paused else {"NORMAL": "OK"}.get(lane.pressure, lane.pressure)
+        lines.append(
+            f"{name:5}{lane.depth:9,}{lane.capacity:9,}  {shown:9}{lane.total.p99:10.2f}"
+            f"{rates.get(name, 0):12,.0f}{lane.collapsed:11,}{lane.dropped:9,}"
+            f"{lane.sampled:11,}{lane.dead:6,}"
+        )
+    lines.append(f"{status.level}; dead letters: {status.dead_letters}")
+    return lines
+
+
+def _watch(engine: Engine, seconds: float, quiet: bool) -> None:
+    before, began = engine.status(), time.monotonic()
+    last, shown = began, 0
+    in_place = sys.stdout.isatty()
+    while time.monotonic() - began < seconds:
+        time.sleep(min(_STEP_S, seconds))
+        now, status = time.monotonic(), engine.status()
+        rates = {
+            name: (lane.handled - before.lanes[name].handled) / (now - last)
+            for name, lane in status.lanes.items()
+        }
+        before, last = status, now
+        if quiet:
+            continue
+        lines = panel(status, rates)
+        typer.echo((f"\x1b[{shown}A" if in_place and shown else "") + "\n".join(lines))
+        shown = len(lines)
+
+
+def _register(engine: Engine) -> None:
+    def look(_event: Event) -> None:
+        """Does nothing."""
+
+    def think(_event: Event) -> None:
+        sum(number * number for number in range(20_000))
+
+    engine.on("FILL_*", look)
+    engine.on("PRICE_TICK", look)
+    engine.on("STRATEGY_EVALUATE", think)
+    engine.on("LOG_WRITE", lambda _: time.sleep(0.0005))
+
+
+@contextlib.contextmanager
+def _flooded(engine: Engine) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=_flood, args=(engine, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _flood(engine: Engine, stop: threading.Event) -> None:
+    fill = p.Fill(order_id="1", symbol="005930", filled_qty=1, filled_price=1, filled_time=1)
+    ticks = [
+        engine.event("PRICE_TICK", p.PriceTick(symbol=f"{n:06}", price=1.0), "demo")
+        for n in range(500)
+    ]
+    work = [
+        engine.event("STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=f"S{n}"), "demo")
+        for n in range(50)
+    ]
+    line = engine.event("LOG_WRITE", p.LogWrite(message="demo"), "demo")
+    while not stop.wait(0.01):
+        engine.emit("FILL_CONFIRMED", fill, "demo")
+        engine.publish_many(ticks)
+        engine.publish_many(work)
+        engine.publish_many([line] * 1000)

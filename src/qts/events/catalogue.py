@@ -1,0 +1,199 @@
+"""The types of events: lane, payload and rules of each; types of one's own join by `register`."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from qts.domain import EventRefused
+from qts.events import payloads as p
+from qts.events.event import Event, Priority
+
+# Bits that the native lanes check a field's value against.
+_BITS: dict[object, int] = {str: 1, int: 2, float: 4, bool: 8, type(None): 16}
+_ANY = 32
+LARGEST_PAYLOAD = 1 << 20  # bytes, as JSON
+
+NewId = Callable[[], str]
+
+
+class EventType(msgspec.Struct, frozen=True):
+    """One entry of the catalogue."""
+
+    name: str
+    priority: Priority
+    payload: type[p.Payload]
+    key: str | None = None  # the payload's field that tells events of one type apart
+    requires_ack: bool = False
+    max_process_time_ms: float | None = None
+    can_batch: bool = False
+    can_collapse: bool = False
+    can_drop: bool = False
+    max_retries: int = 3
+
+    def event(self, payload: p.Payload, *, event_id: str, timestamp: float, source: str) -> Event:
+        return Event(
+            event_id,
+            self.name,
+            int(self.priority),
+            timestamp,
+            source,
+            payload,
+            self.requires_ack,
+            self.max_process_time_ms,
+            self.can_batch,
+            self.can_collapse,
+            self.can_drop,
+            0,
+            self.max_retries,
+        )
+
+    def fields(self) -> list[tuple[str, int]]:
+        """Each field's name and the plain types it may have, as bits."""
+        hints = typing.get_type_hints(self.payload)
+        return [(name, _bits(hints[name])) for name in self.payload.__struct_fields__]
+
+    @property
+    def deep(self) -> bool:
+        """Some field is no plain value, so that only a full look tells whether it fits."""
+        return any(bits & _ANY for _, bits in self.fields())
+
+    def check(self, event: Event) -> None:
+        """The full look: every field by its type, and the size of the whole."""
+        try:
+            data = msgspec.json.encode(event.payload)
+            msgspec.json.decode(data, type=self.payload)
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise EventRefused(f"{self.name}: the payload does not fit: {error}") from None
+        if len(data) > LARGEST_PAYLOAD:
+            raise EventRefused(
+                f"{self.name}: the payload has {len(data):,} bytes as JSON; "
+                f"at most {LARGEST_PAYLOAD:,} are allowed"
+            )
+
+
+class Catalogue:
+    """Event types by name, in the order of their registration."""
+
+    def __init__(self, entries: Iterator[EventType] | tuple[EventType, ...] | None = None) -> None:
+        self._types: dict[str, EventType] = {}
+        for each in STANDARD if entries is None else entries:
+            self.register(each)
+
+    def register(self, new: EventType) -> EventType:
+        if not new.name or new.name != new.name.upper() or not new.name.isidentifier():
+            raise EventRefused(
+                f"{new.name!r} is no name for an event type; write it like PRICE_TICK"
+            )
+        if new.name in self._types:
+            raise EventRefused(f"event type {new.name} is registered already")
+        fields = new.payload.__struct_fields__
+        if new.key is not None and new.key not in fields:
+            raise EventRefused(
+                f"event type {new.name}: its payload {new.payload.__name__} has no field "
+                f"{new.key!r}; it has {', '.join(fields)}"
+            )
+        if not new.payload.__struct_config__.frozen:
+            raise EventRefused(
+                f"event type {new.name}: its payload {new.payload.__name__} is not frozen"
+            )
+        if new.priority == Priority.P0 and (new.can_drop or new.can_collapse):
+            raise EventRefused(
+                f"event type {new.name}: a P0 event is neither dropped nor collapsed"
+            )
+        self._types[new.name] = new
+        return new
+
+    def __getitem__(self, name: str) -> EventType:
+        try:
+            return self._types[name]
+        except KeyError:
+            raise EventRefused(f"no event type is called {name!r}{self._hint(name)}") from None
+
+    def __iter__(self) -> Iterator[EventType]:
+        return iter(self._types.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def _hint(self, name: object) -> str:
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(name)[:100].upper(), self._types, 1)
+        return f"; did you mean {near[0]}?" if near else "; register it first"
+
+
+def _bits(annotation: Any) -> int:
+    if annotation in _BITS:
+        return _BITS[annotation]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        bits = 0
+        for part in typing.get_args(annotation):
+            bits |= _bits(part)
+        return bits
+    return _ANY
+
+
+def _p0(name: str, payload: type[p.Payload], key: str | None) -> EventType:
+    return EventType(name, Priority.P0, payload, key, requires_ack=True, max_process_time_ms=10)
+
+
+def _p1(name: str, payload: type[p.Payload], key: str | None) -> EventType:
+    return EventType(
+        name, Priority.P1, payload, key, can_batch=True, can_collapse=True, can_drop=True
+    )
+
+
+def _p2(name: str, payload: type[p.Payload], key: str | None, merges: bool) -> EventType:
+    return EventType(name, Priority.P2, payload, key, can_batch=True, can_collapse=merges)
+
+
+def _p3(name: str, payload: type[p.Payload], key: str | None) -> EventType:
+    return EventType(
+        name, Priority.P3, payload, key, max_process_time_ms=5000, can_batch=True, can_drop=True
+    )
+
+
+# What only triggers work may be merged with a trigger that still waits; what tells of something
+# that happened (a signal, a decision) may not.
+STANDARD: tuple[EventType, ...] = (
+    _p0("FILL_CONFIRMED", p.Fill, "symbol"),
+    _p0("FILL_PARTIAL", p.Fill, "symbol"),
+    _p0("ORDER_REJECTED", p.OrderNotice, "symbol"),
+    _p0("ORDER_CANCELLED", p.OrderNotice, "symbol"),
+    _p0("POSITION_UPDATE", p.PositionUpdate, "symbol"),
+    _p0("EMERGENCY_STOP", p.Emergency, None),
+    _p0("BROKER_DISCONNECT", p.BrokerDisconnect, "broker"),
+    _p0("ORDER_SENT", p.OrderNotice, "symbol"),
+    _p0("FILL_RECEIVED", p.Fill, "symbol"),
+    _p0("TRAILING_STOP_HIT", p.TrailingStopHit, "symbol"),
+    _p0("ETEDA_SUSPEND", p.Emergency, None),
+    _p1("PRICE_TICK", p.PriceTick, "symbol"),
+    _p1("ORDERBOOK_UPDATE", p.OrderbookUpdate, "symbol"),
+    _p1("VOLUME_UPDATE", p.VolumeUpdate, "symbol"),
+    _p1("INDEX_UPDATE", p.IndexUpdate, "index"),
+    _p1("VIX_UPDATE", p.VixUpdate, None),
+    _p2("ETEDA_CYCLE_START", p.CycleStart, "strategy_type", True),
+    _p2("STRATEGY_EVALUATE", p.StrategyEvaluate, "strategy_type", True),
+    _p2("RISK_EVALUATE", p.Evaluate, "subject", True),
+    _p2("PORTFOLIO_EVALUATE", p.Evaluate, "subject", True),
+    _p2("INDICATOR_UPDATE", p.IndicatorUpdate, "symbol", False),
+    _p2("SIGNAL_GENERATED", p.Signal, "symbol", False),
+    _p2("EXTRACT_COMPLETE", p.StepComplete, "symbol", False),
+    _p2("TRANSFORM_COMPLETE", p.StepComplete, "symbol", False),
+    _p2("STRATEGY_SIGNAL", p.Signal, "symbol", False),
+    _p2("ORDER_DECISION", p.OrderDecision, "symbol", False),
+    _p3("DASHBOARD_UPDATE", p.DashboardUpdate, "dashboard_id"),
+    _p3("LOG_WRITE", p.LogWrite, None),
+    _p3("REPORT_GENERATE", p.ReportGenerate, "report"),
+    _p3("NOTIFICATION_SEND", p.NotificationSend, None),
+    _p3("METRIC_RECORD", p.MetricRecord, "name"),
+    _p3("PERF_UPDATE", p.PerfUpdate, "name"),
+)

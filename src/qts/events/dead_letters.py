@@ -1,0 +1,121 @@
+"""Events whose handler gave up: kept, listed, shown and published again.
+
+They are kept in memory, the newest so many; where there is a database, `keep` moves them there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from qts.domain import Clock, EventRefused
+from qts.events.catalogue import Catalogue
+from qts.events.event import Event
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """One event that one handler gave up on."""
+
+    number: int
+    event: Event
+    handler: str
+    error: str
+    died_at: datetime
+
+
+class Store(Protocol):
+    """Where dead letters survive a crash."""
+
+    async def add(self, letters: list[DeadLetter]) -> None: ...
+    async def list(self, limit: int) -> list[DeadLetter]: ...
+    async def show(self, number: int) -> DeadLetter: ...
+    async def replayed(self, number: int) -> None: ...
+
+
+class DeadLetters:
+    """The newest in memory; any thread may add."""
+
+    def __init__(self, most: int, clock: Clock) -> None:
+        self._letters: deque[DeadLetter] = deque(maxlen=most)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._unkept: deque[DeadLetter] = deque(maxlen=most)
+        self.count = 0
+        self.forgotten = 0  # pushed out of memory before any store took them
+
+    def add(self, event: Event, handler: str, error: BaseException) -> DeadLetter:
+        with self._lock:
+            self.count += 1
+            letter = DeadLetter(
+                self.count,
+                event,
+                handler,
+                f"{type(error).__name__}: {error}",
+                self._clock.now().astimezone(UTC),
+            )
+            if len(self._unkept) == self._unkept.maxlen:
+                self.forgotten += 1
+            self._letters.append(letter)
+            self._unkept.append(letter)
+        return letter
+
+    def list(self, limit: int = 100) -> list[DeadLetter]:
+        """The newest first."""
+        with self._lock:
+            return list(reversed(self._letters))[:limit]
+
+    def show(self, number: int) -> DeadLetter:
+        with self._lock:
+            for letter in self._letters:
+                if letter.number == number:
+                    return letter
+        raise EventRefused(
+            f"no dead letter has number {number}; qts events dead-letters lists them"
+        )
+
+    def remove(self, number: int) -> None:
+        with self._lock:
+            for letters in (self._letters, self._unkept):
+                for letter in [each for each in letters if each.number == number]:
+                    letters.remove(letter)
+
+    async def flush(self, store: Store) -> int:
+        """Move what is not yet there into the store; what cannot be moved stays."""
+        with self._lock:
+            taken = [*self._unkept]
+        if taken:
+            await store.add(taken)
+        with self._lock:
+            for letter in taken:
+                if letter in self._unkept:
+                    self._unkept.remove(letter)
+        return len(taken)
+
+    async def keep(self, store: Store, every_s: float = 0.2) -> None:
+        """Flush until cancelled, and once more then."""
+        try:
+            while True:
+                await self.flush(store)
+                await self._clock.sleep(every_s)
+        finally:
+            await self.flush(store)
+
+
+def fresh(letter: DeadLetter) -> Event:
+    """The event as it was first published."""
+    return msgspec.structs.replace(letter.event, retry_count=0)
+
+
+def encode(event: Event) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(event)
+    return built
+
+
+def decode(data: dict[str, Any], catalogue: Catalogue) -> Event:
+    """An event out of JSON, its payload typed again."""
+    payload = msgspec.convert(data["payload"], catalogue[data["event_type"]].payload)
+    return msgspec.convert({**data, "payload": payload}, Event)

@@ -1,0 +1,69 @@
+"""Event loops for async handlers, each on a thread of its own: P0's, and one for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from qts.events.event import Event
+
+Attempt = Callable[[Event], Awaitable[bool]]  # False: given up
+Done = Callable[[bool], None]
+
+
+class LoopThread:
+    """A running loop; stop it from another thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def stop(self, seconds: float) -> bool:
+        """Cancel what still runs; False when it would not end in time."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        finally:
+            self._loop.close()
+
+
+class Chain:
+    """The events of one async handler: one at a time, in the order in which they came."""
+
+    def __init__(self, loop: LoopThread, attempt: Attempt) -> None:
+        self._loop = loop
+        self._attempt = attempt
+        self._waiting: deque[tuple[Event, Done]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, event: Event, done: Done) -> None:
+        self._loop.call(self._add, event, done)
+
+    def _add(self, event: Event, done: Done) -> None:
+        self._waiting.append((event, done))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                event, done = self._waiting.popleft()
+                done(await self._attempt(event))
+        finally:
+            self._task = None

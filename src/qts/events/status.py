@@ -1,0 +1,125 @@
+"""What the engine shows: counts, depths and latencies of each lane, as figures and as metrics."""
+
+from __future__ import annotations
+
+import msgspec
+
+from qts import telemetry
+from qts.events.config import EventsConfig
+from qts.events.lanes import Lanes
+from qts.events.load import Level, Pressure
+
+LANES = ("P0", "P1", "P2", "P3")
+OUTCOMES = ("published", "handled", "collapsed", "dropped", "sampled", "dead")
+_TROUBLES = ("retried", "blocked", "over", "overran")
+QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99", "p99_9": "0.999", "max": "1"}
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Milliseconds; all zero while count is."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    p99_9: float
+    max: float
+
+
+class LaneStatus(msgspec.Struct, frozen=True):
+    depth: int
+    capacity: int
+    published: int
+    handled: int
+    collapsed: int
+    dropped: int
+    sampled: int
+    dead: int
+    waiting: int  # in the lane, or in the hands of a handler
+    retried: int
+    blocked: int  # publishers that had to wait
+    over: int  # published by handlers past the bound
+    overran: int  # took longer than the type allows
+    paused: bool
+    pressure: str
+    wait: Latency
+    handling: Latency
+    total: Latency
+
+    @property
+    def balanced(self) -> bool:
+        """Every published event is accounted for, once."""
+        ends = self.handled + self.collapsed + self.dropped + self.sampled + self.dead
+        return self.published == ends + self.waiting
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The engine at one moment; what the dashboard reads."""
+
+    lanes: dict[str, LaneStatus]
+    level: str
+    dead_letters: int
+    gil_wait: Latency  # of P0, for the interpreter
+
+
+def read(
+    lanes: Lanes,
+    config: EventsConfig,
+    pressures: tuple[Pressure, ...],
+    level: Level,
+    dead_letters: int,
+) -> Status:
+    rows = {}
+    for number, name in enumerate(LANES):
+        spans = lanes.latency(number)
+        rows[name] = LaneStatus(
+            **lanes.counts(number),
+            capacity=config.lanes[number].queue_size,
+            paused=lanes.paused(number),
+            pressure=pressures[number].name,
+            wait=_latency(spans["wait"]),
+            handling=_latency(spans["handling"]),
+            total=_latency(spans["total"]),
+        )
+    return Status(
+        rows, f"LEVEL_{int(level)} {level.name}", dead_letters, _latency(lanes.gil_wait())
+    )
+
+
+def _latency(spans: dict[str, int]) -> Latency:
+    parts = {name: spans[name] / 1e6 for name in QUANTILES}
+    return Latency(count=spans["count"], **parts)
+
+
+class Metrics:
+    """Tells telemetry what changed since the last look."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], int] = {}
+        self._events = telemetry.counter(
+            "qts_events", "Events by lane and by what became of them.", ["lane", "outcome"]
+        )
+        self._depth = telemetry.gauge("qts_events_depth", "Events that wait in a lane.", ["lane"])
+        self._fill = telemetry.gauge(
+            "qts_events_fill_ratio", "How full a lane is, from 0 to 1.", ["lane"]
+        )
+        self._level = telemetry.gauge("qts_events_level", "Degradation, 0 to 3.")
+        self._spans = telemetry.gauge(
+            "qts_events_latency_seconds",
+            "Latency of a lane: waiting, handling and both; quantile 1 is the greatest.",
+            ["lane", "part", "quantile"],
+        )
+
+    def tell(self, status: Status) -> None:
+        for name, lane in status.lanes.items():
+            for outcome in (*OUTCOMES, *_TROUBLES):
+                now = getattr(lane, outcome)
+                self._events.labels(name, outcome).inc(now - self._last.get((name, outcome), 0))
+                self._last[name, outcome] = now
+            self._depth.labels(name).set(lane.depth)
+            self._fill.labels(name).set(lane.depth / lane.capacity)
+            for part in ("wait", "handling", "total"):
+                span: Latency = getattr(lane, part)
+                for field, quantile in QUANTILES.items():
+                    self._spans.labels(name, part, quantile).set(getattr(span, field) / 1e3)
+        self._level.set(int(status.level[6]))

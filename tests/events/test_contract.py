@@ -1,0 +1,212 @@
+"""What is refused at publish, and in which words."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.domain import EventRefused, LaneFull
+from qts.events import Catalogue, Engine, Event, EventType, Payload, Priority, batch
+from qts.events import payloads as p
+from tests.events.conftest import MakeEngine
+from tests.events.made import fill, lanes, log_line, tick
+
+SEED_CATALOGUE = {
+    0: "FILL_CONFIRMED FILL_PARTIAL ORDER_REJECTED ORDER_CANCELLED POSITION_UPDATE "
+    "EMERGENCY_STOP BROKER_DISCONNECT ORDER_SENT FILL_RECEIVED TRAILING_STOP_HIT ETEDA_SUSPEND",
+    1: "PRICE_TICK ORDERBOOK_UPDATE VOLUME_UPDATE INDEX_UPDATE VIX_UPDATE",
+    2: "ETEDA_CYCLE_START STRATEGY_EVALUATE RISK_EVALUATE PORTFOLIO_EVALUATE INDICATOR_UPDATE "
+    "SIGNAL_GENERATED EXTRACT_COMPLETE TRANSFORM_COMPLETE STRATEGY_SIGNAL ORDER_DECISION",
+    3: "DASHBOARD_UPDATE LOG_WRITE REPORT_GENERATE NOTIFICATION_SEND METRIC_RECORD PERF_UPDATE",
+}
+
+
+def wrong_tick(**fields: Any) -> p.PriceTick:
+    """A constructor does not look at types; publishing does."""
+    return p.PriceTick(**fields)
+
+
+def changed(event: Event, **fields: Any) -> Event:
+    return msgspec.structs.replace(event, **fields)
+
+
+def test_the_catalogue_holds_every_type_in_its_lane() -> None:
+    catalogue = Catalogue()
+    for priority, names in SEED_CATALOGUE.items():
+        assert {each.name for each in catalogue if each.priority == priority} == set(names.split())
+
+
+def test_every_standard_payload_can_be_published(engine: Engine) -> None:
+    for each in engine.catalogue:
+        fields = {
+            name: {1: "x", 2: 1, 4: 1.0}.get(bits)
+            for name, bits in each.fields()
+            if name in each.payload.__struct_fields__ and not bits & 32
+        }
+        engine.publish(engine.event(each.name, each.payload(**fields), "TEST"))
+    assert sum(lane.published for lane in engine.status().lanes.values()) == len(engine.catalogue)
+
+
+def test_event_ids_are_uuids_and_differ(engine: Engine) -> None:
+    ids = {tick(engine).event_id for _ in range(1000)}
+    assert len(ids) == 1000
+    assert {uuid.UUID(each).version for each in ids} == {7}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"event_type": "PRICE_TOCK"}, "did you mean PRICE_TICK"),
+        ({"event_type": 7}, "no event type"),
+        ({"priority": 0}, "PRICE_TICK has priority 1, not 0"),
+        ({"priority": "1"}, "PRICE_TICK has priority 1"),
+        ({"timestamp": math.nan}, "timestamp nan is no moment"),
+        ({"timestamp": math.inf}, "is no moment"),
+        ({"timestamp": -1.0}, "is no moment"),
+        ({"timestamp": None}, "is no moment"),
+        ({"payload": None}, "carries PriceTick, not NoneType"),
+        ({"payload": p.LogWrite(message="x")}, "carries PriceTick, not LogWrite"),
+        ({"payload": wrong_tick(symbol="x", price="1")}, "price = '1' where float is expected"),
+        ({"payload": wrong_tick(symbol=5, price=1.0)}, "symbol = '5' where str is expected"),
+        ({"payload": p.PriceTick(symbol="x", price=math.nan)}, "finite"),
+        ({"payload": p.PriceTick(symbol="x", price=10**400)}, "does not fit"),
+        ({"payload": p.PriceTick(symbol="x" * 10_000_000, price=1.0)}, "longer than"),
+    ],
+)
+def test_an_event_that_breaks_the_contract_is_refused(
+    engine: Engine, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(EventRefused, match=words.replace("(", r"\(")):
+        engine.publish(changed(tick(engine), **fields))
+    assert engine.status().lanes["P1"].published == 0
+
+
+def test_only_events_are_published(engine: Engine) -> None:
+    with pytest.raises(EventRefused, match="only an Event can be published, not str"):
+        engine.publish("PRICE_TICK")
+
+
+def test_a_payload_of_ten_megabytes_is_refused(engine: Engine) -> None:
+    large = p.DashboardUpdate(dashboard_id="R", data={"x": "y" * 10_000_000})
+    with pytest.raises(EventRefused, match="at most 1,048,576 are allowed"):
+        engine.publish(engine.event("DASHBOARD_UPDATE", large))
+
+
+def test_a_nested_payload_is_looked_into(engine: Engine) -> None:
+    wrong: Any = (("a", "b"),)
+    book = p.OrderbookUpdate(symbol="x", bids=wrong)
+    with pytest.raises(EventRefused, match="the payload does not fit"):
+        engine.publish(engine.event("ORDERBOOK_UPDATE", book))
+
+
+@given(st.one_of(st.none(), st.integers(), st.text(), st.binary(), st.lists(st.integers())))
+def test_nothing_but_an_event_gets_in(thing: object) -> None:
+    engine = Engine()
+    with pytest.raises(EventRefused):
+        engine.publish(thing)
+
+
+@given(price=st.one_of(st.none(), st.text(), st.booleans(), st.floats(), st.integers()))
+def test_a_price_is_a_finite_number_or_refused(price: Any) -> None:
+    engine = Engine()
+    event = engine.event("PRICE_TICK", p.PriceTick(symbol="x", price=price))
+    fits = not isinstance(price, bool) and isinstance(price, int | float)
+    if fits and math.isfinite(price):
+        engine.publish(event)
+    else:
+        with pytest.raises(EventRefused):
+            engine.publish(event)
+
+
+def test_publishing_after_a_stop_is_refused(engine: Engine) -> None:
+    engine.start()
+    engine.stop()
+    with pytest.raises(EventRefused, match="after the engine was stopped"):
+        engine.publish(tick(engine))
+
+
+def test_a_second_start_is_refused(engine: Engine) -> None:
+    engine.start()
+    with pytest.raises(EventRefused, match="started once"):
+        engine.start()
+
+
+def test_a_handler_registered_twice_is_refused(engine: Engine) -> None:
+    engine.on("FILL_*", print)
+    with pytest.raises(EventRefused, match=r"print is registered for FILL_CONFIRMED already"):
+        engine.on("FILL_CONFIRMED", print)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"), [("NOPE", "no event type"), ("NOPE_*", "matches no event type")]
+)
+def test_a_handler_for_nothing_is_refused(engine: Engine, what: str, words: str) -> None:
+    with pytest.raises(EventRefused, match=words):
+        engine.on(what, print)
+
+
+def test_a_handler_after_the_start_is_refused(engine: Engine) -> None:
+    engine.start()
+    with pytest.raises(EventRefused, match="before the start"):
+        engine.on("PRICE_TICK", print)
+
+
+def test_p0_is_not_batched(engine: Engine) -> None:
+    with pytest.raises(EventRefused, match="cannot be batched"):
+        engine.on("FILL_CONFIRMED", batch(print))
+
+
+class Spread(Payload, frozen=True, kw_only=True):
+    pair: str
+    points: float
+
+
+def test_a_type_of_ones_own_joins_the_catalogue(make_engine: MakeEngine) -> None:
+    catalogue = Catalogue()
+    catalogue.register(EventType("SPREAD_UPDATE", Priority.P1, Spread, "pair", can_drop=True))
+    engine = make_engine(catalogue=catalogue)
+    seen: list[Event] = []
+    engine.on("SPREAD_UPDATE", seen.append)
+    engine.emit("SPREAD_UPDATE", Spread(pair="A/B", points=0.5))
+    assert engine.lanes.step(1) == 1
+    assert seen[0].payload == Spread(pair="A/B", points=0.5)
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        (EventType("PRICE_TICK", Priority.P1, Spread), "registered already"),
+        (EventType("spread", Priority.P1, Spread), "write it like PRICE_TICK"),
+        (EventType("SPREAD", Priority.P1, Spread, "symbol"), "has no field 'symbol'"),
+        (EventType("SPREAD", Priority.P0, Spread, can_drop=True), "neither dropped nor collapsed"),
+    ],
+)
+def test_a_type_that_contradicts_itself_is_refused(new: EventType, words: str) -> None:
+    with pytest.raises(EventRefused, match=words):
+        Catalogue().register(new)
+
+
+def test_a_time_limit_on_a_full_lane_raises(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    for number in range(100):
+        engine.publish(fill(engine, number))
+    with pytest.raises(LaneFull, match="FILL_CONFIRMED found no room in lane P0"):
+        engine.publish(fill(engine), 0.01)
+    assert not engine.try_publish(fill(engine))
+    assert engine.status().lanes["P0"].published == 100
+
+
+def test_a_text_log_of_normal_size_is_taken(engine: Engine) -> None:
+    engine.publish(log_line(engine, "x" * 100_000))
+    assert engine.status().lanes["P3"].waiting == 1
+
+
+def test_the_settings_of_a_lane_must_agree() -> None:
+    with pytest.raises(ValueError, match="must not be above critical"):
+        msgspec.structs.replace(lanes().p1, warning=0.95)

@@ -1,0 +1,447 @@
+"""The engine on its threads: isolation, failures, retries, acknowledgement, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from qts.domain import EventRefused, Failed
+from qts.events import (
+    Alert,
+    Engine,
+    Event,
+    EventsConfig,
+    Hooks,
+    LaneConfig,
+    Level,
+    Priority,
+    batch,
+    compiled,
+)
+from qts.events import payloads as p
+from tests.events.conftest import MakeEngine
+from tests.events.made import PATIENCE_S, evaluate, fill, log_line, order_ids, signal, tick
+
+
+def test_the_switch_interval_is_short_while_running_and_restored(engine: Engine) -> None:
+    before = sys.getswitchinterval()
+    with engine:
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    assert sys.getswitchinterval() == before
+
+
+def test_a_sleeping_p3_handler_holds_nobody_up(engine: Engine) -> None:
+    asleep, wake = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def sleep(_event: Event) -> None:
+        asleep.set()
+        wake.wait(PATIENCE_S)
+
+    engine.on("LOG_WRITE", sleep)
+    for lane in (Priority.P0, Priority.P1, Priority.P2):
+        engine.on(lane, lambda event: seen.append(event.priority))
+    with engine:
+        engine.publish(log_line(engine))
+        engine.publish(log_line(engine))
+        assert asleep.wait(PATIENCE_S)
+        for make in (fill, tick, signal):
+            engine.publish(make(engine))
+        assert engine.drained(PATIENCE_S, Priority.P0, Priority.P1, Priority.P2)
+        assert sorted(seen) == [0, 1, 2]
+        assert engine.status().lanes["P3"].waiting == 2
+        assert sum(engine.lanes.turns()) >= 1  # the sleeper was passed by
+        wake.set()
+        assert engine.drained(PATIENCE_S)
+
+
+def test_p0_and_p1_go_ahead_of_a_burning_p2_handler(engine: Engine) -> None:
+    burning, stop = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def burn(_event: Event) -> None:
+        burning.set()
+        while not stop.is_set():
+            sum(range(100))
+
+    engine.on("SIGNAL_GENERATED", burn)
+    engine.on(Priority.P0, lambda event: seen.append(event.priority))
+    engine.on(Priority.P1, lambda event: seen.append(event.priority))
+    with engine:
+        engine.publish(signal(engine))
+        assert burning.wait(PATIENCE_S)
+        for _ in range(20):
+            engine.publish(fill(engine))
+            engine.publish(tick(engine))
+        assert engine.drained(PATIENCE_S, Priority.P0, Priority.P1)
+        assert not stop.is_set()
+        assert sorted(seen) == [0] * 20 + [1] * 20
+        stop.set()
+        assert engine.drained(PATIENCE_S)
+
+
+def test_what_waits_at_the_start_is_handled_in_the_order_of_the_lanes(
+    make_engine: MakeEngine,
+) -> None:
+    for _ in range(5):
+        engine = make_engine()
+        seen: list[int] = []
+        for lane in Priority:
+            engine.on(lane, lambda event, seen=seen: seen.append(event.priority))
+        for _ in range(10):
+            for make in (log_line, signal, tick, fill):
+                engine.publish(make(engine))
+        with engine:
+            assert engine.drained(PATIENCE_S)
+        assert seen == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
+
+
+def test_p0_arrives_once_each_and_in_order_under_floods(engine: Engine) -> None:
+    seen: list[Event] = []
+    engine.on("FILL_CONFIRMED", seen.append)
+    engine.on("STRATEGY_EVALUATE", lambda _: sum(range(2000)))
+    engine.on("LOG_WRITE", lambda _: None)
+    stop = threading.Event()
+
+    def flood() -> None:
+        low = [evaluate(engine, f"S{n}") for n in range(20)] + [log_line(engine)] * 80
+        while not stop.is_set():
+            engine.publish_many(low)
+
+    with engine:
+        thread = threading.Thread(target=flood)
+        thread.start()
+        for number in range(2000):
+            engine.publish(fill(engine, number))
+        assert engine.drained(PATIENCE_S, Priority.P0)
+        stop.set()
+        thread.join()
+    assert order_ids(seen) == [f"ORD{number}" for number in range(2000)]
+
+
+def test_a_failing_handler_is_tried_again_in_place(engine: Engine) -> None:
+    seen: list[tuple[float, int]] = []
+
+    def fail_twice(event: Event) -> None:
+        seen.append((event.payload.price, event.retry_count))
+        if event.payload.price == 1 and event.retry_count < 2:
+            raise ValueError("not yet")
+
+    engine.on("PRICE_TICK", fail_twice)
+    with engine:
+        engine.publish(tick(engine, "a", 1.0))
+        engine.publish(tick(engine, "b", 2.0))
+        assert engine.drained(PATIENCE_S)
+    assert seen == [(1, 0), (1, 1), (1, 2), (2, 0)]
+    lane = engine.status().lanes["P1"]
+    assert (lane.retried, lane.dead, lane.handled) == (2, 0, 2)
+
+
+def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
+    make_engine: MakeEngine,
+) -> None:
+    codes: list[str] = []
+    engine = make_engine(hooks=Hooks(fail_safe=lambda alert: codes.append(alert.code)))
+    seen: list[Event] = []
+
+    def broken(_event: Event) -> None:
+        raise RuntimeError("no such account")
+
+    engine.on("FILL_CONFIRMED", broken)
+    engine.on("FILL_CONFIRMED", seen.append)
+    with engine:
+        engine.publish(fill(engine, 7))
+        assert engine.drained(PATIENCE_S)
+        (letter,) = engine.dead_letters.list()
+        assert letter.error == "RuntimeError: no such account"
+        assert letter.handler.endswith("broken")
+        assert order_ids(seen) == ["ORD7"]
+        assert codes == ["FS098"]
+        assert engine.status().lanes["P0"].dead == 1
+        assert engine.replay(letter.number).event_id == letter.event.event_id
+        assert engine.drained(PATIENCE_S)
+    assert order_ids(seen) == ["ORD7", "ORD7"]
+    with pytest.raises(EventRefused, match="no dead letter has number 1"):
+        engine.dead_letters.show(1)
+
+
+def test_of_a_failing_batch_only_the_poisoned_die(make_engine: MakeEngine) -> None:
+    engine = make_engine(EventsConfig(p1=LaneConfig(queue_size=100, overflow="drop_oldest")))
+    done: set[str] = set()
+
+    def handle(events: list[Event]) -> None:
+        symbols = [event.payload.symbol for event in events]
+        if "poison" in symbols:
+            raise ValueError("cannot read this")
+        done.update(symbols)
+
+    engine.on("PRICE_TICK", batch(handle))  # type: ignore[arg-type]
+    engine.publish_many([tick(engine, symbol) for symbol in ("a", "poison", "b")])
+    with engine:
+        assert engine.drained(PATIENCE_S)
+    assert done == {"a", "b"}
+    lane = engine.status().lanes["P1"]
+    assert (lane.handled, lane.dead) == (2, 1)
+
+
+def test_async_handlers_run_one_event_at_a_time_in_order(engine: Engine) -> None:
+    seen: list[str] = []
+    inside = 0
+
+    async def slow(event: Event) -> None:
+        nonlocal inside
+        inside += 1
+        assert inside == 1
+        await asyncio.sleep(0)
+        seen.append(event.payload.order_id)
+        inside -= 1
+
+    engine.on("FILL_CONFIRMED", slow)
+    with engine:
+        for number in range(50):
+            engine.publish(fill(engine, number))
+        assert engine.drained(PATIENCE_S)
+    assert seen == [f"ORD{number}" for number in range(50)]
+    assert engine.status().lanes["P0"].handled == 50
+
+
+def test_an_async_handler_that_fails_is_tried_again_then_dead(engine: Engine) -> None:
+    tries: list[int] = []
+
+    async def broken(event: Event) -> None:
+        tries.append(event.retry_count)
+        raise ValueError("no")
+
+    engine.on("SIGNAL_GENERATED", broken)
+    with engine:
+        engine.publish(signal(engine))
+        assert engine.drained(PATIENCE_S)
+    assert tries == [0, 1, 2, 3]
+    assert engine.status().lanes["P2"].dead == 1
+
+
+def test_an_acknowledgement_comes_when_every_handler_is_done(engine: Engine) -> None:
+    let = threading.Event()
+    engine.on("FILL_CONFIRMED", lambda _: let.wait(PATIENCE_S))
+    with engine:
+        future = engine.publish_for_ack(fill(engine))
+        assert not future.done()
+        let.set()
+        assert future.result(PATIENCE_S) is None
+
+
+def test_an_acknowledgement_fails_when_a_handler_gave_up(engine: Engine) -> None:
+    def broken(_event: Event) -> None:
+        raise ValueError("no")
+
+    engine.on("FILL_CONFIRMED", broken)
+    with engine:
+        future = engine.publish_for_ack(fill(engine))
+        with pytest.raises(Failed, match="was given up"):
+            future.result(PATIENCE_S)
+
+
+def test_what_is_not_acknowledged_cannot_be_waited_for(engine: Engine) -> None:
+    with pytest.raises(EventRefused, match="not acknowledged"):
+        engine.publish_for_ack(tick(engine))
+
+
+def test_a_compiled_handler_runs_while_another_thread_holds_the_interpreter(
+    engine: Engine,
+) -> None:
+    import numba
+    from numba.core import types as core
+
+    pointer = core.CPointer(core.float64)  # type: ignore[no-untyped-call]
+
+    @numba.cfunc(core.void(pointer, pointer))
+    def add(record, state):  # type: ignore[no-untyped-def]
+        numbers = numba.carray(record, (12,))  # type: ignore[attr-defined]
+        kept = numba.carray(state, (2,))  # type: ignore[attr-defined]
+        kept[0] += 1
+        kept[1] += numbers[5]  # values[1]: the price
+
+    state = np.zeros(2)
+    engine.on("FILL_CONFIRMED", compiled(add, state))
+    with engine:
+        for number in range(10):
+            engine.publish(fill(engine, number))
+        end = time.monotonic() + PATIENCE_S
+        while state[0] < 10 and time.monotonic() < end:
+            sorted(range(20_000), reverse=True)  # one long C call after the other
+        assert engine.drained(PATIENCE_S)
+    assert state.tolist() == [10.0, 750_000.0]
+
+
+def test_a_stop_drains_p0_and_p1_and_reports_the_rest(engine: Engine) -> None:
+    seen: list[int] = []
+    for lane in Priority:
+        engine.on(lane, lambda event: seen.append(event.priority))
+    engine.pause(Priority.P2)
+    engine.pause(Priority.P3)
+    for make in (fill, tick, signal, log_line):
+        engine.publish(make(engine))
+    engine.start()
+    stopped = engine.stop()
+    assert seen == [0, 1]
+    assert stopped.drained
+    assert stopped.rest == {"P2": 1, "P3": 1}
+    assert engine.stop() == stopped
+
+
+def test_a_failed_thread_is_told_of_and_started_again(make_engine: MakeEngine) -> None:
+    told: list[Alert] = []
+    engine = make_engine(hooks=Hooks(alert=told.append))
+    seen: list[Event] = []
+    engine.on("FILL_CONFIRMED", seen.append)
+    engine.on("PRICE_TICK", seen.append)
+    with engine:
+        for worker in (0, 1, 2):
+            engine.lanes.break_worker(worker)
+        end = time.monotonic() + PATIENCE_S
+        while len(told) < 3 and time.monotonic() < end:
+            engine.check()
+        engine.publish(fill(engine))
+        engine.publish(tick(engine))
+        assert engine.drained(PATIENCE_S)
+    assert len(seen) == 2
+    assert "FS096" in [alert.code for alert in told]
+    assert [alert.kind for alert in told if not alert.code] == ["lane", "lane"]
+
+
+def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
+    codes: list[str] = []
+    engine = make_engine(hooks=Hooks(fail_safe=lambda alert: codes.append(alert.code)))
+    for number in range(100):
+        engine.publish(fill(engine, number))
+    thread = threading.Thread(target=engine.publish, args=(fill(engine, 100),))
+    thread.start()
+    end = time.monotonic() + PATIENCE_S
+    while not engine.status().lanes["P0"].blocked and time.monotonic() < end:
+        time.sleep(0.001)
+    engine.check()
+    assert codes == ["FS095"]
+    engine.lanes.step(0)
+    thread.join()
+
+
+def test_a_handler_that_makes_p0_wait_is_named(make_engine: MakeEngine) -> None:
+    told: list[Alert] = []
+    engine = make_engine(EventsConfig(held_too_long_ms=1.0), hooks=Hooks(alert=told.append))
+    numbers = list(range(200_000, 0, -1)) * 4
+    busy = threading.Event()
+
+    def hold_the_interpreter(_event: Event) -> None:
+        busy.set()
+        sorted(numbers)
+
+    engine.on("SIGNAL_GENERATED", hold_the_interpreter)
+    engine.on("FILL_CONFIRMED", lambda _: None)
+    with engine:
+        end = time.monotonic() + PATIENCE_S
+        while not told and time.monotonic() < end:
+            busy.clear()
+            engine.publish(signal(engine))
+            busy.wait(PATIENCE_S)
+            engine.publish(fill(engine))
+            assert engine.drained(PATIENCE_S)
+            engine.check()
+    assert any("hold_the_interpreter" in alert.text for alert in told)
+
+
+def test_a_handler_that_overruns_is_counted(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.on("FILL_CONFIRMED", lambda _: time.sleep(0.03))
+    with engine:
+        engine.publish(fill(engine))
+        assert engine.drained(PATIENCE_S)
+    assert engine.status().lanes["P0"].overran == 1
+
+
+def test_metrics_tell_every_lane(engine: Engine) -> None:
+    from qts import telemetry
+
+    engine.on("PRICE_TICK", lambda _: None)
+    engine.publish(tick(engine))
+    engine.lanes.step(1)
+    engine.check()
+    text = telemetry.render().decode()
+    for lane in ("P0", "P1", "P2", "P3"):
+        assert f'qts_events_depth{{lane="{lane}"}}' in text
+    assert 'qts_events_latency_seconds{lane="P1",part="wait",quantile="0.99"}' in text
+    assert 'qts_events_total{lane="P1",outcome="handled"}' in text
+
+
+def test_a_dead_letters_memory_is_bounded(make_engine: MakeEngine) -> None:
+    engine = make_engine(EventsConfig(dead_letters=3))
+
+    def broken(_event: Event) -> None:
+        raise ValueError("no")
+
+    engine.on("METRIC_RECORD", broken)
+    for number in range(5):
+        engine.emit("METRIC_RECORD", p.MetricRecord(name=str(number), value=1.0))
+    while engine.lanes.step(3) > 0:
+        pass
+    assert [letter.number for letter in engine.dead_letters.list()] == [5, 4, 3]
+    assert (engine.dead_letters.count, engine.dead_letters.forgotten) == (5, 2)
+
+
+def test_a_handler_cannot_stop_its_own_engine(engine: Engine) -> None:
+    refused: list[str] = []
+
+    def stop(_event: Event) -> None:
+        try:
+            engine.stop()
+        except EventRefused as error:
+            refused.append(str(error))
+
+    engine.on("EMERGENCY_STOP", stop)
+    with engine:
+        engine.emit("EMERGENCY_STOP", p.Emergency(reason="test"))
+        assert engine.drained(PATIENCE_S)
+    assert refused == ["a handler cannot stop the engine that runs it; ask another thread"]
+
+
+def test_in_level_3_only_essential_async_handlers_run(engine: Engine) -> None:
+    seen: list[str] = []
+
+    async def risk(_event: Event) -> None:
+        seen.append("risk")
+
+    async def chart(_event: Event) -> None:
+        seen.append("chart")
+
+    engine.on("PRICE_TICK", risk, essential=True)
+    engine.on("PRICE_TICK", chart)
+    with engine:
+        engine.degrade(Level.CRITICAL_ONLY)
+        engine.publish(tick(engine))
+        assert engine.drained(PATIENCE_S, Priority.P1)
+    assert seen == ["risk"]
+
+
+EXIT = """
+from qts.events import Engine
+from qts.events import payloads as p
+engine = Engine()
+engine.on("PRICE_TICK", lambda event: None)
+engine.start()
+for n in range(1000):
+    engine.emit("PRICE_TICK", p.PriceTick(symbol=str(n), price=1.0))
+print("end", flush=True)
+"""
+
+
+def test_a_program_that_forgets_to_stop_still_ends_cleanly() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    assert "leaked" not in done.stderr

@@ -1,0 +1,82 @@
+"""qts verify isolation and qts events demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+
+from qts.cli import events, verify
+from qts.domain import Refused
+from qts.events import Engine, IsolationLoad, verify_isolation
+
+
+def run(app: typer.Typer, *words: str) -> int:
+    result = typer.main.get_command(app).main(list(words), standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def read(path: Path) -> Any:
+    return msgspec.json.decode(path.read_bytes())
+
+
+def test_a_planted_p0_handler_of_a_hundred_ms_fails_the_verdict(tmp_path: Path) -> None:
+    """Ten times the limit of p99: no machine is so slow that this says something else."""
+    out = tmp_path / "isolation.json"
+    assert run(verify.app, "isolation", "--for", "1s", "--plant-ms", "100", "--json", str(out)) == 1
+    report = read(out)
+    assert report["verdict"] == "FAIL"
+    assert any(line.startswith("P0 p99") for line in report["broken"])
+    assert report["p0_in_order"] is True
+
+
+def test_the_report_has_the_figures_scripts_rely_on(tmp_path: Path) -> None:
+    out = tmp_path / "isolation.json"
+    code = run(verify.app, "isolation", "--for", "1s", "--json", str(out))
+    report = read(out)
+    assert code == (0 if report["verdict"] == "PASS" else 1)
+    assert list(report["lanes"]) == ["P0", "P1", "P2", "P3"]
+    p0 = report["lanes"]["P0"]
+    assert p0["sla_ms"] == {"p50": 2, "p95": 5, "p99": 10, "max": 20}
+    assert p0["count"] == report["p0_sent"] == report["p0_seen"] > 50
+    assert p0["dropped"] == 0
+    assert p0["p50_ms"] <= p0["p95_ms"] <= p0["p99_ms"] <= p0["max_ms"]
+    assert set(report["machine_stall_ms"]) == {"p50", "p99", "max"}
+
+
+def test_the_verdict_is_fail_exactly_when_something_is_broken() -> None:
+    report = verify_isolation(0.5, load=IsolationLoad(burners=0, ticks_per_s=100))
+    assert (report.verdict == "FAIL") == bool(report.broken)
+    assert report.p0_in_order
+
+
+@pytest.mark.parametrize("words", [["--for", "soon"], ["--for", "-1s"], ["--json", "/no/where/x"]])
+def test_bad_input_is_refused(words: list[str]) -> None:
+    with pytest.raises(Refused):
+        run(verify.app, "isolation", *words)
+
+
+def test_the_demo_shows_every_lane_and_accounts_for_every_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "demo.json"
+    assert run(events.app, "demo", "--for", "1s", "--json", str(out)) == 0
+    shown = capsys.readouterr().out
+    for lane in ("P0", "P1", "P2", "P3"):
+        assert f"\n{lane} " in shown
+    lanes = read(out)["lanes"]
+    assert lanes["P0"]["handled"] == lanes["P0"]["published"] > 0
+    assert lanes["P2"]["collapsed"] > 0
+
+
+def test_the_panel_shows_a_paused_lane() -> None:
+    from qts.events import Priority
+
+    engine = Engine()
+    engine.pause(Priority.P3)
+    lines = events.panel(engine.status(), {"P0": 12.0})
+    assert "PAUSED" in lines[4]
+    assert "12" in lines[1]
