@@ -14,10 +14,10 @@ import uvloop
 from redis.asyncio import Redis
 
 from qts import telemetry
-from qts.cache.redis import connect
+from qts.cache.redis import RedisStore, connect
 from qts.config import Config
 from qts.database import Database, migrate, status
-from qts.domain import Clock, Secret, SystemClock
+from qts.domain import Clock, Secret, SystemClock, Unreachable
 from qts.embedded import Home, Servers, default_home
 
 WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
@@ -163,6 +163,21 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
         yield await stack.enter_async_context(
             Database.open(database_url(config, home), config.database)
         )
+
+
+@contextlib.asynccontextmanager
+async def open_store(config: Config) -> AsyncIterator[RedisStore]:
+    """The cache for one short errand: the settings' own, or that of a QTS on this home."""
+    home = _home(config)
+    if config.cache.url is None and home.holder() is None:
+        raise Unreachable(
+            f"there is no cache to look into: no QTS runs on home {home.path}, "
+            "and the settings give no cache.url"
+        )
+    # Nobody trades on the answer: it may take its time.
+    patient = msgspec.structs.replace(config.cache, socket_timeout_ms=5000, connect_timeout_ms=5000)
+    async with RedisStore.open(cache_url(config, home), patient) as store:
+        yield store
 
 
 def _home(config: Config) -> Home:

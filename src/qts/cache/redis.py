@@ -1,12 +1,173 @@
-"""The Redis protocol, spoken to Valkey or Redis through redis-py."""
+"""The store on a Redis-protocol server: through a wire of our own, or on a cluster."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from qts.cache import commands
+from qts.cache.address import Command
 from qts.cache.config import CacheConfig
+from qts.cache.store import Count, Entry, Fields, Health
+from qts.cache.value import Sides
+from qts.cache.wire import WAITING_MAX, Wire
 from qts.domain import Secret, Unreachable
+
+
+class Sender(Protocol):
+    """Brings commands to the right server."""
+
+    where: str
+    batch: int
+    """How many keys one script may touch."""
+
+    async def send(self, commands: Sequence[Command], *, reads: bool) -> list[Any]:
+        """A reply for each, an exception where the server refused one."""
+        ...
+
+    async def scan(self, pattern: str) -> list[str]: ...
+    async def info(self) -> list[Fields]:
+        """Of every server that holds keys."""
+        ...
+
+    def pool_use(self) -> float: ...
+    async def close(self) -> None: ...
+
+
+class RedisStore:
+    """A Store; see there."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self.where = sender.where
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: Secret, config: CacheConfig) -> AsyncIterator[RedisStore]:
+        """Nothing is said before the first call: a server that is away does not stop a start."""
+        sender: Sender = Direct(url, config)
+        if config.cluster:
+            from qts.cache.cluster import Cluster
+
+            sender = Cluster(url, config)
+        try:
+            yield cls(sender)
+        finally:
+            await sender.close()
+
+    async def read(self, keys: Sequence[str]) -> list[Fields | None]:
+        replies = await self._ask([("HGETALL", key) for key in keys], reads=True)
+        return [commands.fields(reply) for reply in replies]
+
+    async def read_book(self, key: str, depth: int) -> tuple[Fields, Sides] | None:
+        (reply,) = await self._ask([commands.read_book(key, depth)], reads=True)
+        return commands.book(reply)
+
+    async def write(self, entries: Sequence[Entry]) -> list[bool]:
+        groups: dict[Any, list[int]] = {}
+        for at, entry in enumerate(entries):
+            if entry.sides is None:
+                groups.setdefault(commands.layout(entry), []).append(at)
+        said = [chunk for group in groups.values() for chunk in _chunks(group, self._sender.batch)]
+        asked = [commands.write([entries[at] for at in chunk]) for chunk in said]
+        for at, entry in enumerate(entries):
+            if entry.sides is not None:
+                said.append([at])
+                asked.append(commands.write_book(entry, entry.sides))
+        written = [False] * len(entries)
+        for chunk, reply in zip(said, await self._ask(asked, reads=False), strict=True):
+            for at, told in zip(chunk, reply if isinstance(reply, list) else [reply], strict=True):
+                written[at] = bool(told)
+        return written
+
+    async def delete(self, keys: Sequence[str]) -> int:
+        return sum(await self._ask([("DEL", key) for key in keys], reads=False))
+
+    async def count(self, count: Count, known: Collection[str] | None = None) -> int:
+        (reply,) = await self._ask([commands.count(count, known)], reads=False)
+        return int(reply)
+
+    async def keys(self, prefix: str) -> list[str]:
+        return sorted(await self._sender.scan(f"{prefix}*"))
+
+    async def health(self) -> Health:
+        servers = await self._sender.info()
+        version = servers[0].get("valkey_version") or servers[0]["redis_version"]
+
+        def total(name: str) -> int:
+            return sum(int(server[name]) for server in servers)
+
+        return Health(
+            version=version,
+            used_memory=total("used_memory"),
+            max_memory=total("maxmemory"),
+            evicted_keys=total("evicted_keys"),
+            clients=total("connected_clients"),
+            pool_use=self._sender.pool_use(),
+        )
+
+    async def _ask(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
+        if not asked:
+            return []
+        replies = await self._sender.send(asked, reads=reads)
+        forgotten = [at for at, reply in enumerate(replies) if commands.is_forgotten(reply)]
+        if forgotten:
+            again = [commands.with_text(asked[at]) for at in forgotten]
+            for at, reply in zip(
+                forgotten, await self._sender.send(again, reads=reads), strict=True
+            ):
+                replies[at] = reply
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise commands.error(self.where, reply)
+        return replies
+
+
+class Direct:
+    """One server, two wires: a batch of ticks on its way never stands before a read."""
+
+    batch = 50
+
+    def __init__(self, url: Secret, config: CacheConfig) -> None:
+        self._reads = Wire(url, config)
+        self._writes = Wire(url, config)
+        self.where = self._reads.where
+
+    async def send(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
+        return await (self._reads if reads else self._writes).call(asked)
+
+    async def scan(self, pattern: str) -> list[str]:
+        cursor, found = "0", set[str]()
+        while True:
+            (reply,) = await self._reads.call([("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)])
+            if isinstance(reply, Exception):
+                raise commands.error(self.where, reply)
+            cursor, keys = reply
+            found.update(keys)
+            if cursor == "0":
+                return list(found)
+
+    async def info(self) -> list[Fields]:
+        (reply,) = await self._reads.call([("INFO",)])
+        if isinstance(reply, Exception):
+            raise commands.error(self.where, reply)
+        return [commands.info(reply)]
+
+    def pool_use(self) -> float:
+        return max(self._reads.waiting, self._writes.waiting) / WAITING_MAX
+
+    async def close(self) -> None:
+        await self._reads.close()
+        await self._writes.close()
+
+
+def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
 
 
 async def connect(url: Secret, config: CacheConfig) -> Redis:

@@ -1,0 +1,47 @@
+"""A cache URL taken apart: where to connect, and what to say first."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from typing import Any, cast
+
+import hiredis
+from redis.asyncio.connection import SSLConnection, parse_url
+
+from qts.domain import Secret, Unreachable
+
+Command = Sequence[str | bytes | int]
+
+
+def pack(command: Command) -> bytes:
+    """As it goes over the wire."""
+    # The type that hiredis declares is a tuple of exactly one word.
+    return cast("bytes", hiredis.pack_command(cast("Any", tuple(command))))
+
+
+class Address:
+    """redis://, rediss:// or unix://, with the rules of redis-py."""
+
+    def __init__(self, url: Secret) -> None:
+        try:
+            options: dict[str, Any] = dict(parse_url(url.reveal()))
+        except ValueError as error:
+            raise Unreachable(f"the cache URL is not understood: {error}") from None
+        self.path: str | None = options.get("path")
+        self.host: str = options.get("host", "localhost")
+        self.port: int = options.get("port", 6379)
+        secure = options.get("connection_class") is SSLConnection
+        self.tls = ssl.create_default_context() if secure else None
+        self.where = self.path or f"{self.host}:{self.port}"
+        self._database = int(options.get("db") or 0)
+        self._login = [options[part] for part in ("username", "password") if options.get(part)]
+
+    def greeting(self) -> tuple[bytes, int]:
+        """The first words on a connection and how many replies they get."""
+        commands: list[Command] = [("CLIENT", "SETNAME", "qts")]
+        if self._login:
+            commands.insert(0, ("AUTH", *self._login))
+        if self._database:
+            commands.append(("SELECT", self._database))
+        return b"".join(map(pack, commands)), len(commands)

@@ -1,0 +1,79 @@
+"""Commands to a Redis cluster, through redis-py, which knows which node holds which key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
+
+from qts.cache.address import Address, Command
+from qts.cache.config import CacheConfig
+from qts.cache.store import Busy, Fields
+from qts.domain import Secret, Unreachable
+
+
+class Cluster:
+    """A script touches the keys of one value at a time: others may lie on another node."""
+
+    batch = 1
+
+    def __init__(self, url: Secret, config: CacheConfig) -> None:
+        try:
+            self._client = RedisCluster.from_url(
+                url.reveal(),
+                max_connections=config.pool_max,
+                socket_timeout=config.socket_timeout_ms / 1000,
+                socket_connect_timeout=config.connect_timeout_ms / 1000,
+                # Once more after the map of the slots was read anew; patience is the caller's.
+                retry=Retry(NoBackoff(), 1),
+                protocol=2,
+                decode_responses=True,
+                client_name="qts",
+            )
+        except (RedisError, ValueError) as error:
+            raise Unreachable(f"the cache URL is not understood: {error}") from None
+        self._pool_max = config.pool_max
+        self.where = f"the cluster of {Address(url).where}"
+
+    async def send(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:  # noqa: ARG002
+        try:
+            pipeline = self._client.pipeline()
+            for command in asked:
+                pipeline.execute_command(*command)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise self._ours(error) from error
+        for reply in replies:
+            if isinstance(reply, Exception) and not isinstance(reply, ResponseError):
+                raise self._ours(reply)
+        return replies
+
+    async def scan(self, pattern: str) -> list[str]:
+        try:
+            return [key async for key in self._client.scan_iter(match=pattern, count=1000)]
+        except (RedisError, OSError) as error:
+            raise self._ours(error) from error
+
+    async def info(self) -> list[Fields]:
+        try:
+            told = await self._client.info(target_nodes=RedisCluster.PRIMARIES)
+        except (RedisError, OSError) as error:
+            raise self._ours(error) from error
+        return list(told.values())
+
+    def pool_use(self) -> float:
+        return max((len(node._connections) for node in self._client.get_nodes()), default=0) / (
+            self._pool_max
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _ours(self, error: Exception) -> Exception:
+        if isinstance(error, MaxConnectionsError):
+            return Busy(f"all {self._pool_max} connections to a node of the cluster are in use")
+        return Unreachable(f"{self.where} does not answer: {str(error) or type(error).__name__}")

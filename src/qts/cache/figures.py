@@ -1,0 +1,105 @@
+"""What is counted: how each question was answered, how long it took, lately and in all."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+import msgspec
+
+from qts import telemetry
+from qts.domain import Clock
+from qts.telemetry import LatencyHistogram
+
+Answer = Literal["near", "redis", "database", "absent", "stale", "failed"]
+
+_HITS = ("near", "redis")
+_ANSWERS: tuple[Answer, ...] = ("near", "redis", "database", "absent", "stale", "failed")
+_PERIOD_NS = 20_000_000_000
+_PERIODS = 3  # lately: the last minute
+
+
+class Tally(msgspec.Struct):
+    """How the questions for one kind were answered.
+
+    near, redis: a hit. database: loaded. absent: there is none (a price nobody has sent).
+    stale: what there was is too old. failed: neither Redis nor the database answered.
+    """
+
+    near: int = 0
+    redis: int = 0
+    database: int = 0
+    absent: int = 0
+    stale: int = 0
+    failed: int = 0
+
+    @property
+    def questions(self) -> int:
+        return sum(getattr(self, answer) for answer in _ANSWERS)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """None before the first question."""
+        questions = self.questions
+        return sum(getattr(self, answer) for answer in _HITS) / questions if questions else None
+
+    def minus(self, before: Tally) -> Tally:
+        return Tally(
+            **{name: getattr(self, name) - getattr(before, name) for name in _ANSWERS},
+        )
+
+
+class Latencies:
+    """A histogram for all time, and one of the last minute or so."""
+
+    def __init__(self, name: str, about: str, **labels: str) -> None:
+        self._ever = telemetry.latency(name, about, **labels)
+        self._now, self._before = LatencyHistogram(), LatencyHistogram()
+
+    def record(self, ns: int) -> None:
+        self._ever.record(ns)
+        self._now.record(ns)
+
+    def turn(self) -> None:
+        self._before, self._now = self._now, LatencyHistogram()
+
+    def lately(self) -> LatencyHistogram:
+        merged = LatencyHistogram()
+        merged.merge(self._before)
+        merged.merge(self._now)
+        return merged
+
+
+class Figures:
+    """All tallies; `tick` once a second moves the window and tells Prometheus."""
+
+    def __init__(self, kinds: tuple[str, ...], clock: Clock) -> None:
+        self._clock = clock
+        self.tallies = {kind: Tally() for kind in kinds}
+        self.precheck = Latencies("qts_cache_precheck_seconds", "A PreCheck, all levels")
+        self.reads = Latencies("qts_cache_read_seconds", "Reads that went to Redis")
+        self._told = {kind: Tally() for kind in kinds}
+        self._past: deque[dict[str, Tally]] = deque([self._copy()], maxlen=_PERIODS)
+        self._turned_ns = clock.monotonic_ns()
+        self._requests = telemetry.counter(
+            "qts_cache_requests_total", "Questions to the cache", ("kind", "answer")
+        )
+
+    def lately(self, kind: str) -> Tally:
+        return self.tallies[kind].minus(self._past[0][kind])
+
+    def tick(self) -> None:
+        for kind, tally in self.tallies.items():
+            news = tally.minus(self._told[kind])
+            for answer in _ANSWERS:
+                if count := getattr(news, answer):
+                    self._requests.labels(kind, answer).inc(count)
+        self._told = self._copy()
+        if self._clock.monotonic_ns() - self._turned_ns >= _PERIOD_NS:
+            self._turned_ns = self._clock.monotonic_ns()
+            self._past.append(self._copy())
+            self.precheck.turn()
+            self.reads.turn()
+
+    def _copy(self) -> dict[str, Tally]:
+        return {kind: msgspec.structs.replace(tally) for kind, tally in self.tallies.items()}

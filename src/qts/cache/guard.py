@@ -1,0 +1,84 @@
+"""Every call to the store: its time limit, its repeats, the circuit breaker, its latency."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from qts.cache.breaker import Breaker
+from qts.cache.config import CacheConfig
+from qts.cache.store import Busy
+from qts.domain import Clock, Failed, Unreachable
+
+T = TypeVar("T")
+
+
+class CircuitOpen(Unreachable):
+    """Redis was not asked: it failed too often just now."""
+
+
+class Guard:
+    """A repeat is always safe here: the port has no call that counts twice."""
+
+    def __init__(self, config: CacheConfig, clock: Clock) -> None:
+        self.breaker = Breaker(config.breaker, clock)
+        self._retries = config.retries
+        self._wait_s = config.retry_wait_ms / 1000
+        self._clock = clock
+
+    async def once(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T:
+        """One attempt."""
+        if not self.breaker.try_enter():
+            raise CircuitOpen("the cache is left alone: it failed too often just now")
+        return await self._attempt(ask, _deadline(limit_ms))
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T:
+        """Repeated while Redis does not answer, within the limit."""
+        deadline = _deadline(limit_ms)
+        for left in range(self._retries, -1, -1):
+            if not self.breaker.try_enter():
+                raise CircuitOpen("the cache is left alone: it failed too often just now")
+            try:
+                return await self._attempt(ask, deadline)
+            except Unreachable:
+                now = asyncio.get_running_loop().time()
+                if not left or now + self._wait_s >= deadline:
+                    raise
+            await self._clock.sleep(self._wait_s)
+        raise AssertionError("the last round returns or raises")
+
+    async def probe(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T | None:
+        """Look whether an open circuit can be closed; None when it cannot, or is not open."""
+        if self.breaker.state == "closed" or not self.breaker.try_enter(early=True):
+            return None
+        try:
+            return await self._attempt(ask, _deadline(limit_ms))
+        except Failed:
+            return None
+
+    async def _attempt(self, ask: Callable[[], Awaitable[T]], deadline: float) -> T:
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await ask()
+        except TimeoutError:
+            self.breaker.failed()
+            raise Unreachable("the cache did not answer in time") from None
+        except Unreachable:
+            self.breaker.failed()
+            raise
+        except Busy:
+            self.breaker.left()
+            raise
+        except Failed:  # it said no, so it is there
+            self.breaker.succeeded()
+            raise
+        except BaseException:
+            self.breaker.left()
+            raise
+        self.breaker.succeeded()
+        return answer
+
+
+def _deadline(limit_ms: int) -> float:
+    return asyncio.get_running_loop().time() + limit_ms / 1000

@@ -1,0 +1,76 @@
+"""A look from outside: what a server holds of ours, whoever runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from qts.cache.book import Book
+from qts.cache.config import CacheConfig
+from qts.cache.keeper import STATUS
+from qts.cache.order import OrderStatus
+from qts.cache.position import Position
+from qts.cache.price import Price
+from qts.cache.risk import Risk
+from qts.cache.status import CacheStatus
+from qts.cache.store import Health, Store
+from qts.cache.strategy import StrategyParams
+from qts.cache.trades import TradeIds
+from qts.cache.value import Value
+from qts.domain import Refused
+
+_KINDS: dict[str, type[Value]] = {
+    each.kind: each for each in (Price, Position, Book, Risk, OrderStatus, StrategyParams)
+}
+_PREFIXES = {each.prefix: each.kind for each in _KINDS.values()} | {TradeIds.prefix: TradeIds.kind}
+_DEPTH = 50
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """The server, how many values of each kind it holds, and what processes told of themselves."""
+
+    server: Health
+    keys: dict[str, int]
+    processes: dict[str, CacheStatus]  # by process id
+
+
+async def look(store: Store, config: CacheConfig) -> ServerStatus:
+    health = await store.health()
+    keys = [key.removeprefix(config.prefix) for key in await store.keys(config.prefix)]
+    told = [key for key in keys if key.startswith(STATUS)]
+    processes: dict[str, CacheStatus] = {}
+    for key, fields in zip(
+        told, await store.read([config.prefix + key for key in told]), strict=True
+    ):
+        if fields is not None:
+            status = msgspec.json.decode(fields["json"], type=CacheStatus)
+            processes[key.removeprefix(STATUS)] = status
+    return ServerStatus(health, _count(keys), processes)
+
+
+async def read_raw(
+    store: Store, config: CacheConfig, kind: str, name: str
+) -> dict[str, Any] | None:
+    """The fields as they are; a book with its levels, best first, prices in units."""
+    if kind not in _KINDS:
+        raise Refused(f"{kind!r} is not a kind of value; allowed are {', '.join(_KINDS)}")
+    key = config.prefix + _KINDS[kind].key(name)
+    if kind != Book.kind:
+        (fields,) = await store.read([key])
+        return dict(fields) if fields is not None else None
+    found = await store.read_book(key, _DEPTH)
+    if found is None:
+        return None
+    return {**found[0], "bids": list(found[1].bids), "asks": list(found[1].asks)}
+
+
+def _count(keys: list[str]) -> dict[str, int]:
+    """Values, not keys: a book is one, though it lies in three."""
+    kinds = (
+        _PREFIXES.get(key.split(":")[0] + ":")
+        for key in keys
+        if not (key.startswith(Book.prefix) and key.endswith((":bid", ":ask")))
+    )
+    return dict(Counter(kind for kind in kinds if kind))

@@ -1,0 +1,166 @@
+"""One kind of value on its levels: this process, Redis, and for some the database."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from qts import telemetry
+from qts.cache.behind import Behind, entry_of
+from qts.cache.config import CacheConfig
+from qts.cache.figures import Figures
+from qts.cache.flights import Flights
+from qts.cache.guard import Guard
+from qts.cache.near import Near, Slot
+from qts.cache.store import Fields, Store
+from qts.cache.value import Value
+from qts.domain import Clock, Failed, Refused, Unreachable
+
+V = TypeVar("V", bound=Value)
+
+CLOCK_SLACK_MS = 50  # clocks of two machines may differ by so much; more is a clock that jumped
+_LONG_MS = 5_000
+_JITTER = 0.1
+
+log = telemetry.logger("cache")
+
+
+class Truth(Protocol):
+    """The third level: the database."""
+
+    async def load(self, kind: str, name: str) -> Value | None:
+        """The value as it is now; None when there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What all kinds share."""
+
+    config: CacheConfig
+    clock: Clock
+    store: Store
+    guard: Guard
+    near: Near
+    behind: Behind
+    flights: Flights
+    figures: Figures
+    truth: Truth
+
+    def now_ms(self) -> int:
+        return int(self.clock.now().timestamp() * 1000)
+
+    async def load_truth(self, kind: str, name: str) -> Value | None:
+        try:
+            async with asyncio.timeout(self.config.truth_ms / 1000):
+                return await self.truth.load(kind, name)
+        except TimeoutError:
+            raise Unreachable(
+                f"the database did not tell the {kind} of {name} within {self.config.truth_ms} ms"
+            ) from None
+
+
+class Kept(Generic[V]):
+    """What every kind can do. For one event loop; `try_` and `push` never wait."""
+
+    def __init__(self, kind: type[V], levels: Levels) -> None:
+        self.kind = kind
+        self.levels = levels
+        self.ttl_ms = levels.config.ttl.of(kind.kind)
+        self.tally = levels.figures.tallies[kind.kind]
+        self.key = functools.lru_cache(4096)(lambda name: levels.config.prefix + kind.key(name))
+        self._last_ver = 0
+
+    def try_get(self, name: str) -> V | None:
+        """What this process knows and may still use."""
+        slot = self.look(name)
+        return self.value_of(slot) if slot is not None else None
+
+    def push(self, value: V) -> bool:
+        """Keep it here at once and in Redis a few milliseconds later; False when it is old."""
+        value = self._stamped(value)
+        key = self.key(value.name)
+        if not self.levels.near.put(key, value, self.ttl_ms):
+            return False
+        self.levels.behind.put(key, value, self._redis_ttl_ms())
+        return True
+
+    async def put(self, value: V) -> bool:
+        """Write through: here, then in Redis. Redis may be away: it gets the value later."""
+        value = self._stamped(value)
+        levels, key = self.levels, self.key(value.name)
+        if not levels.near.put(key, value, self.ttl_ms):
+            return False
+        levels.behind.drop(key)
+        entry = entry_of(key, value, self._redis_ttl_ms())
+        write = functools.partial(levels.store.write, [entry])
+        try:
+            await levels.guard.patiently(write, levels.config.write_ms)
+        except Failed:
+            levels.behind.put(key, value, self._redis_ttl_ms())
+        return True
+
+    def look(self, name: str) -> Slot | None:
+        """The live slot of this name; its age is checked by the wall clock as well."""
+        slot = self.levels.near.get(self.key(name))
+        if slot is None or (slot.value is not None and not self.is_fresh(slot.value)):
+            return None
+        return slot
+
+    def value_of(self, slot: Slot) -> Any:
+        """Only values of this kind lie under its keys."""
+        return slot.value
+
+    def is_fresh(self, value: Value) -> bool:
+        """A moment in the future is a clock that went back, and makes the value old, not new."""
+        age_ms = self.levels.now_ms() - value.received_at
+        return -CLOCK_SLACK_MS <= age_ms <= self.ttl_ms
+
+    def decoded(
+        self, name: str, fields: Fields | None, make: Callable[[Fields], V] | None = None
+    ) -> V | None:
+        """None where there is nothing, or nothing that can be trusted."""
+        if fields is None:
+            return None
+        try:
+            value = (make or self.kind.from_fields)(fields)
+        except (Refused, KeyError, ValueError, ArithmeticError) as error:
+            self._distrust(name, str(error))
+            return None
+        if value.name != name:
+            self._distrust(name, f"it is the value of {value.name}")
+            return None
+        return value
+
+    def _distrust(self, name: str, why: str) -> None:
+        if due := telemetry.every(10, "cache value"):
+            log.error(
+                "a value in Redis was not used", kind=self.kind.kind, name=name, why=why, **due
+            )
+
+    def _stamped(self, value: V) -> V:
+        """With a moment of receipt and a version, where the caller gave none."""
+        if not isinstance(value, self.kind):
+            raise TypeError(f"a {self.kind.__name__} is kept here, not {type(value).__name__}")
+        if value.received_at and value.ver:
+            return value
+        now_us = int(self.levels.clock.now().timestamp() * 1_000_000)
+        if not value.ver:
+            self._last_ver = max(self._last_ver + 1, now_us)
+        return msgspec.structs.replace(
+            value,
+            received_at=value.received_at or now_us // 1000,
+            ver=value.ver or self._last_ver,
+        )
+
+    def _redis_ttl_ms(self) -> int:
+        """Long TTLs end at slightly different times, so that keys do not all go at once."""
+        if self.ttl_ms < _LONG_MS:
+            return self.ttl_ms
+        return round(self.ttl_ms * (1 - _JITTER * random.random()))  # noqa: S311 - no secret

@@ -1,0 +1,132 @@
+"""How the cache is, for the owner: figures of each kind, the server, and what is wrong.
+
+The rules stand in one table, RULES; the dashboard and `qts cache status` show their outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from qts.cache.breaker import State
+from qts.cache.store import Health
+
+HIT_RATE_GOALS: Mapping[str, float] = {"position": 0.95, "price": 0.99, "risk": 0.90}
+FEW = 100  # questions below which a rate or a percentile says nothing
+
+Severity = Literal["warning", "critical"]
+
+
+class KindStatus(msgspec.Struct, frozen=True):
+    """Counts since the start; the rate is of the last minute."""
+
+    near: int
+    redis: int
+    database: int
+    absent: int
+    stale: int
+    failed: int
+    recent: int
+    hit_rate: float | None
+    goal: float | None
+
+
+class QueueStatus(msgspec.Struct, frozen=True):
+    """Writes on their way to Redis."""
+
+    depth: int
+    oldest_ms: float
+    written: int
+    dropped: int
+    failed: int
+
+
+class Alert(msgspec.Struct, frozen=True):
+    rule: str
+    severity: Severity
+    text: str
+    action: str
+
+
+class CacheStatus(msgspec.Struct, frozen=True, kw_only=True):
+    at: int  # Unix ms
+    kinds: dict[str, KindStatus]
+    precheck_p50_us: float
+    precheck_p99_us: float
+    prechecks: int
+    breaker: State
+    breaker_opened: int
+    queue: QueueStatus
+    server: Health | None  # None: it did not answer
+
+    def alerts(self) -> list[Alert]:
+        return [
+            Alert(rule, severity, text, action)
+            for rule, severity, action, look in RULES
+            for text in look(self)
+        ]
+
+
+def _hit_rates(status: CacheStatus) -> list[str]:
+    return [
+        f"{kind}: {seen.hit_rate:.1%} of {seen.recent} questions"
+        for kind, seen in status.kinds.items()
+        if seen.hit_rate is not None and seen.recent >= FEW and seen.hit_rate < 0.85
+    ]
+
+
+def _goals(status: CacheStatus) -> list[str]:
+    return [
+        f"{kind}: {seen.hit_rate:.1%}, the goal is {seen.goal:.0%}"
+        for kind, seen in status.kinds.items()
+        if seen.goal is not None
+        and seen.hit_rate is not None
+        and seen.recent >= FEW
+        and 0.85 <= seen.hit_rate < seen.goal
+    ]
+
+
+def _latency(status: CacheStatus) -> list[str]:
+    slow = status.prechecks >= FEW and status.precheck_p99_us > 5000
+    return [f"PreCheck p99 is {status.precheck_p99_us / 1000:.1f} ms"] if slow else []
+
+
+def _pool(status: CacheStatus) -> list[str]:
+    use = status.server.pool_use if status.server else 0.0
+    return [f"{use:.0%} of the calls that may be under way are"] if use > 0.9 else []
+
+
+def _memory(status: CacheStatus) -> list[str]:
+    if status.server is None or not status.server.max_memory:
+        return []
+    use = status.server.used_memory / status.server.max_memory
+    return [f"{use:.0%} of the server's memory is used"] if use > 0.8 else []
+
+
+def _breaker(status: CacheStatus) -> list[str]:
+    return [] if status.breaker == "closed" else [f"the circuit is {status.breaker}"]
+
+
+def _queue(status: CacheStatus) -> list[str]:
+    late = status.queue.oldest_ms > 1000
+    return [f"a write has waited {status.queue.oldest_ms:.0f} ms"] if late else []
+
+
+def _evicted(status: CacheStatus) -> list[str]:
+    evicted = status.server.evicted_keys if status.server else 0
+    return [f"{evicted} keys were evicted"] if evicted else []
+
+
+# Each: name, severity, what to do, and a look that tells what is wrong, once per finding.
+RULES: tuple[tuple[str, Severity, str, Callable[[CacheStatus], list[str]]], ...] = (
+    ("hit rate < 85 %", "warning", "Investigate", _hit_rates),
+    ("hit rate below its goal", "warning", "Investigate", _goals),
+    ("PreCheck p99 > 5 ms", "warning", "Optimize", _latency),
+    ("pool use > 90 %", "warning", "Scale up", _pool),
+    ("memory use > 80 %", "warning", "Check the eviction policy", _memory),
+    ("circuit breaker open", "critical", "Look after Redis", _breaker),
+    ("oldest write > 1 s", "warning", "Look after Redis", _queue),
+    ("keys evicted", "warning", "Check the eviction policy", _evicted),
+)

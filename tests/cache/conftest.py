@@ -1,0 +1,93 @@
+"""Servers and caches for the tests of the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from qts.cache import Cache, CacheConfig, Store, Truth
+from qts.cache.memory import MemoryStore
+from qts.cache.redis import RedisStore
+from qts.database import Database
+from qts.domain import Clock, MovableClock, Secret
+from qts.embedded import EmbeddedConfig, Home, Servers, Valkey
+from tests.cache.truth import TableTruth
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+def memory(clock: MovableClock) -> MemoryStore:
+    return MemoryStore(clock)
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Callable[..., Awaitable[Cache]]]:
+    """Open a cache that is closed when the test ends."""
+    async with AsyncExitStack() as stack:
+
+        async def opening(
+            store: Store, truth: Truth, config: CacheConfig, clock: Clock | None = None
+        ) -> Cache:
+            cache = Cache.open(store, truth, config, clock=clock)
+            return await stack.enter_async_context(cache)
+
+        yield opening
+
+
+@pytest.fixture
+def config() -> CacheConfig:
+    """Keys of this test alone."""
+    return CacheConfig(prefix=f"qts-test-{os.getpid()}-{next(_numbers)}:")
+
+
+@pytest.fixture
+def patient(config: CacheConfig) -> CacheConfig:
+    """Time limits that a machine busy with other tests does not reach."""
+    return msgspec.structs.replace(
+        config, socket_timeout_ms=5000, precheck_ms=1000, read_ms=1000, truth_ms=5000
+    )
+
+
+@pytest.fixture
+async def shared(valkey_url: Secret, config: CacheConfig) -> AsyncIterator[RedisStore]:
+    """The server of the session; the keys of this test are removed afterwards."""
+    quiet = msgspec.structs.replace(config, socket_timeout_ms=5000)
+    async with RedisStore.open(valkey_url, quiet) as store:
+        yield store
+        await store.delete(await store.keys(config.prefix))
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """A server of the test's own, to be stopped, killed and started again."""
+    servers = Servers(Home.at(tmp_path / "home"), EmbeddedConfig(tcp=True), postgres=False)
+    with servers:
+        assert servers.valkey is not None
+        yield servers.valkey
+
+
+@pytest.fixture
+async def truth(database: Database) -> TableTruth:
+    truth = TableTruth(database)
+    await truth.create()
+    return truth
+
+
+async def until(condition: Callable[[], object], *, within_s: float = 5.0) -> None:
+    """Wait until it holds."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - a fact of another process has no event
+            await asyncio.sleep(0.005)

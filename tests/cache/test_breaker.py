@@ -1,0 +1,122 @@
+"""The circuit breaker: when it opens, who is let through, when it closes."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from qts.cache import BreakerConfig
+from qts.cache.breaker import Breaker, State
+from qts.domain import MovableClock
+
+CONFIG = BreakerConfig(failures=5, open_s=60)
+
+
+def is_in(breaker: Breaker, state: State) -> bool:
+    return breaker.state == state
+
+
+def opened(clock: MovableClock) -> Breaker:
+    breaker = Breaker(CONFIG, clock)
+    for _ in range(5):
+        assert breaker.try_enter()
+        breaker.failed()
+    return breaker
+
+
+async def test_five_failures_in_a_row_open_it(clock: MovableClock) -> None:
+    breaker = Breaker(CONFIG, clock)
+    for _ in range(4):
+        breaker.failed()
+    breaker.succeeded()
+    for _ in range(4):
+        breaker.failed()
+    assert is_in(breaker, "closed")
+    breaker.failed()
+    assert is_in(breaker, "open")
+    assert breaker.opened == 1
+    assert not breaker.try_enter()
+
+
+async def test_after_its_time_one_call_at_a_time_is_let_through(clock: MovableClock) -> None:
+    breaker = opened(clock)
+    await clock.advance(59.9)
+    assert not breaker.try_enter()
+    await clock.advance(0.1)
+    assert [breaker.try_enter() for _ in range(3)] == [True, False, False]
+    assert is_in(breaker, "half-open")
+    breaker.succeeded()
+    assert is_in(breaker, "closed")
+
+
+async def test_a_failed_probe_opens_it_for_the_whole_time_again(clock: MovableClock) -> None:
+    breaker = opened(clock)
+    await clock.advance(60)
+    assert breaker.try_enter()
+    breaker.failed()
+    assert is_in(breaker, "open")
+    await clock.advance(59.9)
+    assert not breaker.try_enter()
+
+
+async def test_a_background_probe_may_come_early(clock: MovableClock) -> None:
+    breaker = opened(clock)
+    await clock.advance(1)
+    assert breaker.try_enter(early=True)
+    assert not breaker.try_enter(early=True)
+    breaker.succeeded()
+    assert breaker.try_enter()
+    assert is_in(breaker, "closed")
+
+
+async def test_a_probe_that_learnt_nothing_gives_its_place_back(clock: MovableClock) -> None:
+    breaker = opened(clock)
+    assert breaker.try_enter(early=True)
+    breaker.left()
+    assert breaker.try_enter(early=True)
+
+
+async def test_a_success_from_before_does_not_close_an_open_circuit(clock: MovableClock) -> None:
+    breaker = opened(clock)
+    breaker.succeeded()
+    assert is_in(breaker, "open")
+
+
+class BreakerLaws(RuleBasedStateMachine):
+    """While it is not closed at most one caller is inside; open lasts its time, no longer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = MovableClock()
+        self.breaker = Breaker(CONFIG, self.clock)
+        self.probes = 0
+
+    @rule(early=st.booleans())
+    def enter(self, early: bool) -> None:
+        state, since_ns = self.breaker.state, self.clock.monotonic_ns() - self.breaker._opened_ns
+        let_in = self.breaker.try_enter(early=early)
+        if state == "closed":
+            assert let_in
+        else:
+            self.probes += let_in
+        if state == "open":
+            assert let_in == (early or since_ns >= CONFIG.open_s * 10**9)
+
+    @rule(end=st.sampled_from(["succeeded", "failed", "left"]))
+    def end(self, end: str) -> None:
+        getattr(self.breaker, end)()
+        if self.breaker.state != "half-open" or end == "left":
+            self.probes = 0
+
+    @rule(seconds=st.floats(0, 100))
+    def wait(self, seconds: float) -> None:
+        self.clock._move_to(self.clock.monotonic_ns() + round(seconds * 1e9))
+
+    @invariant()
+    def one_probe_at_most(self) -> None:
+        assert self.probes <= 1
+
+
+TestBreakerLaws = BreakerLaws.TestCase
+TestBreakerLaws.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

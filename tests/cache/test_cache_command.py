@@ -1,0 +1,213 @@
+"""`qts cache` as a user runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from qts.cache import Cache, CacheConfig
+from qts.cache.redis import RedisStore
+from qts.cache.store import Entry
+from qts.cli import cache as command
+from qts.cli.main import app, run_command
+from qts.domain import Secret
+from tests.cache import samples
+from tests.cache.conftest import until
+from tests.cache.truth import HeldTruth
+
+if "cache" not in {group.name for group in app.registered_groups}:
+    app.add_typer(command.app, name="cache")
+
+ON_A_TERMINAL = """
+import sys
+from qts.cli import cache
+from qts.cli.main import app, run_command
+app.add_typer(cache.app, name="cache")
+sys.exit(run_command(["cache", "flush"]))
+"""
+
+
+class Told(NamedTuple):
+    code: int
+    out: str
+    error: str
+
+
+Qts = Callable[..., Awaitable[Told]]
+Opened = Callable[..., Awaitable[Cache]]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, valkey_url: Secret, config: CacheConfig) -> dict[str, str]:
+    return {
+        "REDIS_URL": valkey_url.reveal(),
+        "QTS_CACHE__PREFIX": config.prefix,
+        "QTS_HOME": str(tmp_path),
+    }
+
+
+@pytest.fixture
+def qts(
+    settings: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Qts:
+    """The command in a thread of this process: the loop of the cache under test goes on."""
+
+    async def run(*arguments: str, url: str | None = None) -> Told:
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        if url is not None:
+            monkeypatch.setenv("REDIS_URL", url)
+        if url == "":
+            monkeypatch.delenv("REDIS_URL")
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        capsys.readouterr()
+        code = await asyncio.to_thread(run_command, ["cache", *arguments])
+        return Told(code, *capsys.readouterr())
+
+    return run
+
+
+async def test_status_shows_server_keys_and_processes(
+    qts: Qts, opened: Opened, shared: RedisStore, patient: CacheConfig
+) -> None:
+    cache = await opened(shared, HeldTruth(samples.risk(), samples.position()), patient)
+    await cache.strategies.put(samples.strategy())
+    await cache.orders.put(samples.order())
+    for _ in range(200):
+        await cache.risks.get("account")
+    await until(lambda: cache.status().queue.written > 0)
+    await cache._keeper.look()
+
+    told = await qts("status", "--json")
+    assert (told.code, told.error) == (0, "")
+    found = msgspec.json.decode(told.out)
+    assert found["keys"] == {"order": 1, "risk": 1, "strategy": 1}
+    assert found["server"]["used_memory"] > 0
+    (process,) = found["processes"].values()
+    assert process["breaker"] == "closed"
+    assert process["kinds"]["risk"]["hit_rate"] == 199 / 200
+
+    text = (await qts("status")).out
+    assert text.startswith("server   ")
+    assert "order 1, risk 1, strategy 1" in text
+    assert f"process  {os.getpid()}: circuit closed" in text
+    assert "risk      99.5% of 200 found, goal 90%" in text
+
+
+async def test_get_shows_a_value_as_it_is(
+    qts: Qts, opened: Opened, shared: RedisStore, patient: CacheConfig
+) -> None:
+    cache = await opened(shared, HeldTruth(), patient)
+    await cache.orders.put(samples.order())
+    told = await qts("get", "order", "ORD123456")
+    assert told.code == 0, told.error
+    assert "status          PARTIALLY_FILLED\n" in told.out
+
+    book = samples.book()
+    entry = Entry(patient.prefix + "book:{005930}", 1, 60_000, book.fields(), book.sides())
+    await shared.write([entry])
+    found = msgspec.json.decode((await qts("get", "book", "005930", "--json")).out)
+    assert found["bids"][0] == [75000, "1000"]
+    assert found["asks"][0] == [75100, "1000"]
+
+
+async def test_flush_deletes_ours_and_only_ours(
+    qts: Qts, shared: RedisStore, config: CacheConfig, valkey_url: Secret
+) -> None:
+    await shared.write(
+        [Entry(f"{config.prefix}k{n}", 1, 60_000, {"ver": "1"}) for n in range(1200)]
+    )
+    foreign = config.prefix.replace(":", "-of-somebody-else")
+    await shared.write([Entry(foreign, 1, 60_000, {"ver": "1"})])
+    try:
+        refused = await qts("flush")
+        assert refused.code == 2
+        assert "add --yes" in refused.error
+        assert len(await shared.keys(config.prefix)) == 1200
+
+        assert (await qts("flush", "--yes")).out == "deleted 1200 keys\n"
+        assert await shared.keys(config.prefix) == []
+        assert await shared.read([foreign]) == [{"ver": "1"}]
+    finally:
+        await shared.delete([foreign])
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\n", 3), (b"y\n", 0)])
+async def test_flush_asks_first(
+    settings: dict[str, str], shared: RedisStore, config: CacheConfig, answer: bytes, left: int
+) -> None:
+    await shared.write([Entry(f"{config.prefix}k{n}", 1, 60_000, {"ver": "1"}) for n in range(3)])
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, answer)
+        told = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", ON_A_TERMINAL],
+            env={"PATH": os.environ["PATH"], **settings},
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert f"Delete 3 keys that begin with {config.prefix}?" in told.stdout
+    assert len(await shared.keys(config.prefix)) == left
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("get", "prices", "A"), 2, "'prices' is not a kind of value; allowed are price, "),
+        (("get", "price", "a b"), 2, "price 'a b' is not a name"),
+        (("get", "price", "NOBODY"), 1, "the cache holds no price of NOBODY"),
+    ],
+)
+async def test_a_wrong_question_is_one_line(
+    qts: Qts, arguments: tuple[str, ...], code: int, line: str
+) -> None:
+    told = await qts(*arguments)
+    assert (told.code, told.out) == (code, "")
+    assert told.error.startswith(f"qts: {line}")
+    assert len(told.error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "line"),
+    [
+        ("redis://:canary@127.0.0.1:1/0", "qts: 127.0.0.1:1 does not answer: "),
+        ("", "qts: there is no cache to look into: no QTS runs on home "),
+    ],
+)
+async def test_an_unreachable_cache_is_one_line_and_exit_code_1(
+    qts: Qts, url: str, line: str
+) -> None:
+    told = await qts("status", url=url)
+    assert (told.code, told.out) == (1, "")
+    assert told.error.startswith(line)
+    assert "canary" not in told.error
+    assert len(told.error.splitlines()) == 1
+
+
+async def test_the_status_of_a_process_that_ended_goes_by_itself(
+    opened: Opened, shared: RedisStore, patient: CacheConfig
+) -> None:
+    cache = await opened(shared, HeldTruth(), patient)
+    await until(lambda: cache.status().server is not None)
+    await cache._keeper.look()
+    (key,) = await shared.keys(patient.prefix + "status:")
+    (life_ms,) = await shared._sender.send([("PTTL", key)], reads=True)
+    assert 0 < life_ms <= 5000

@@ -1,0 +1,98 @@
+"""Time limits, repeats, and what counts as a failure of Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from qts.cache import CacheConfig
+from qts.cache.guard import CircuitOpen, Guard
+from qts.cache.store import Busy
+from qts.domain import Failed, SystemClock, Unreachable
+from tests.cache.conftest import until
+
+
+class Server:
+    """Fails as often as told, then answers."""
+
+    def __init__(self, *errors: Exception, hangs: bool = False) -> None:
+        self.errors = list(errors)
+        self.hangs = hangs
+        self.calls = 0
+
+    async def ask(self) -> str:
+        self.calls += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        return "answer"
+
+
+def guard() -> Guard:
+    return Guard(CacheConfig(), SystemClock())
+
+
+async def test_a_call_is_repeated_three_times_ten_milliseconds_apart() -> None:
+    server, began = Server(*[Unreachable("x")] * 3), time.monotonic()
+    assert await guard().patiently(server.ask, 5000) == "answer"
+    assert server.calls == 4
+    assert time.monotonic() - began >= 0.03
+
+
+async def test_a_fourth_repeat_is_not_made() -> None:
+    server = Server(*[Unreachable("x")] * 9)
+    with pytest.raises(Unreachable):
+        await guard().patiently(server.ask, 5000)
+    assert server.calls == 4
+
+
+async def test_once_is_once() -> None:
+    server = Server(Unreachable("x"))
+    with pytest.raises(Unreachable):
+        await guard().once(server.ask, 5000)
+    assert server.calls == 1
+
+
+@pytest.mark.parametrize("way", ["once", "patiently"])
+async def test_no_call_outlasts_its_limit(way: str) -> None:
+    server, began = Server(hangs=True), time.monotonic()
+    with pytest.raises(Unreachable, match="in time"):
+        await getattr(guard(), way)(server.ask, 30)
+    assert time.monotonic() - began < 1.0
+
+
+async def test_an_open_circuit_answers_without_asking() -> None:
+    it, server = guard(), Server(*[Unreachable("x")] * 9)
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            await it.patiently(server.ask, 5000)
+    assert server.calls == 5
+    with pytest.raises(CircuitOpen):
+        await it.once(server.ask, 5000)
+    assert server.calls == 5
+
+
+@pytest.mark.parametrize("error", [Busy("full"), Failed("OOM command not allowed")])
+async def test_a_full_line_or_a_plain_no_is_not_a_failure_of_redis(error: Failed) -> None:
+    it, server = guard(), Server(*[error] * 20)
+    for _ in range(20):
+        with pytest.raises(Failed):
+            await it.patiently(server.ask, 5000)
+    assert server.calls == 20  # nor is it repeated
+    assert it.breaker.state == "closed"
+
+
+async def test_a_cancelled_probe_gives_its_place_to_the_next() -> None:
+    it, hanging = guard(), Server(hangs=True)
+    for _ in range(5):
+        it.breaker.failed()
+    probing = asyncio.create_task(it.probe(hanging.ask, 60_000))
+    await until(lambda: hanging.calls)
+    assert await it.probe(Server().ask, 1000) is None  # one at a time
+    probing.cancel()
+    await asyncio.wait({probing})
+    assert await it.probe(Server().ask, 1000) == "answer"
+    assert it.breaker.state == "closed"
