@@ -1,0 +1,168 @@
+"""Who may come in: keys, tokens, approval keys and the request limits of the KIS gateway."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import msgspec
+from aiohttp import web
+
+from qts.domain import Clock
+from qts.simulators.account import Account
+from qts.simulators.clock import MarketClock
+from qts.simulators.config import PAPER_LIMITS, REAL_LIMITS, KisKey, KisSimulatorConfig
+from qts.simulators.kis.replies import KisError, reply, token_error
+from qts.simulators.market.sessions import KST, moment_of
+from qts.simulators.window import Meter
+
+_NS = 10**9
+TOKEN_S = 86_400
+SAME_TOKEN_S = 6 * 3600
+BUY_PPM, SELL_PPM = 140, 1_640  # commission, and tax on sales
+
+
+@dataclass
+class Token:
+    text: str
+    issued_ns: int
+
+
+@dataclass(eq=False)
+class Customer:
+    """A key and all that belongs to it."""
+
+    key: KisKey
+    meter: Meter
+    account: Account
+    tokens: dict[str, Token] = field(default_factory=dict)
+    last_token: Token | None = None
+    last_issue_ns: int | None = None
+    issues: int = 0
+    approvals: set[str] = field(default_factory=set)
+
+
+class Gateway:
+    def __init__(self, config: KisSimulatorConfig, clock: Clock, market: MarketClock) -> None:
+        self._config = config
+        self._clock = clock
+        self._market = market
+        limits = config.limits or (PAPER_LIMITS if config.paper else REAL_LIMITS)
+        self.customers = {
+            key.app_key: Customer(
+                key, Meter(limits, config.window), Account(key.cash, 1, BUY_PPM, SELL_PPM)
+            )
+            for key in config.keys
+        }
+
+    def now_ns(self) -> int:
+        """The time that limits and tokens count in."""
+        by_market = self._config.limits_clock == "market"
+        return self._market.now_ns() if by_market else self._clock.monotonic_ns()
+
+    # Requests
+
+    def admit(self, request: web.Request) -> Customer:
+        """The customer behind a request that is within the limits and has a valid token."""
+        customer = self.customers.get(request.headers.get("appkey", ""))
+        if customer is None:
+            raise KisError("EGW00103")
+        if not customer.meter.admit(self.now_ns()):
+            raise KisError("EGW00201")
+        if request.headers.get("appsecret") != customer.key.app_secret:
+            raise KisError("EGW00105")
+        text = request.headers.get("authorization", "").removeprefix("Bearer ")
+        token = customer.tokens.get(text)
+        if token is None:
+            raise KisError("EGW00121")
+        if self.now_ns() - token.issued_ns >= TOKEN_S * _NS:
+            raise KisError("EGW00123")
+        return customer
+
+    # Tokens
+
+    async def issue_token(self, request: web.Request) -> web.Response:
+        values = await body_of(request)
+        customer = self.customers.get(values.get("appkey", ""))
+        if customer is None:
+            return token_error("EGW00103")
+        if values.get("appsecret") != customer.key.app_secret:
+            return token_error("EGW00105")
+        now, interval = self.now_ns(), round(self._config.token_interval_s * _NS)
+        if customer.last_issue_ns is not None and now - customer.last_issue_ns < interval:
+            return token_error("EGW00133")
+        customer.last_issue_ns = now
+        token = self._token(customer, now)
+        left_s = TOKEN_S - (now - token.issued_ns) // _NS
+        return reply(
+            {
+                "access_token": token.text,
+                "token_type": "Bearer",
+                "expires_in": left_s,
+                "access_token_token_expired": self._wall_after(left_s),
+            }
+        )
+
+    def _token(self, customer: Customer, now: int) -> Token:
+        last = customer.last_token
+        if last and last.text in customer.tokens and now - last.issued_ns < SAME_TOKEN_S * _NS:
+            return last
+        customer.issues += 1
+        secret = f"{customer.key.app_key}:{customer.issues}:{uuid.uuid4()}".encode()
+        text = base64.urlsafe_b64encode(hashlib.sha512(secret).digest() * 3).decode()
+        customer.last_token = Token("eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzUxMiJ9." + text, now)
+        customer.tokens[customer.last_token.text] = customer.last_token
+        return customer.last_token
+
+    def _wall_after(self, seconds: int) -> str:
+        by_market = self._config.limits_clock == "market"
+        now = moment_of(self._market.now()) if by_market else self._clock.now().astimezone(KST)
+        return (now + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S")
+
+    async def revoke_token(self, request: web.Request) -> web.Response:
+        values = await body_of(request)
+        customer = self.customers.get(values.get("appkey", ""))
+        if customer is None:
+            return token_error("EGW00103")
+        customer.tokens.pop(values.get("token", ""), None)
+        return reply({"code": 200, "message": "접근토큰 폐기에 성공하였습니다"})
+
+    async def approve(self, request: web.Request) -> web.Response:
+        """The approval key of the WebSocket; the field is called secretkey here."""
+        values = await body_of(request)
+        customer = self.customers.get(values.get("appkey", ""))
+        if customer is None:
+            return token_error("EGW00103")
+        if values.get("secretkey") != customer.key.app_secret:
+            return token_error("EGW00105")
+        approval = str(uuid.uuid4())
+        customer.approvals.add(approval)
+        return reply({"approval_key": approval})
+
+    def approved(self, approval: str) -> Customer | None:
+        for customer in self.customers.values():
+            if approval in customer.approvals:
+                return customer
+        return None
+
+    async def hash_body(self, request: web.Request) -> web.Response:
+        values = await body_of(request)
+        digest = hashlib.sha256(msgspec.json.encode(values)).hexdigest()
+        return reply({"BODY": values, "HASH": digest})
+
+    def age_tokens(self, seconds: float = TOKEN_S) -> None:
+        """As if so much time had passed for every token that is out; a day ends them."""
+        for customer in self.customers.values():
+            for token in customer.tokens.values():
+                token.issued_ns -= round(seconds * _NS)
+
+
+async def body_of(request: web.Request) -> dict[str, str]:
+    """A JSON object of texts; anything else is an input error."""
+    try:
+        return msgspec.json.decode(await request.read(), type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise KisError("OPSQ2001", str(error)) from None

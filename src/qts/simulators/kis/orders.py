@@ -1,0 +1,270 @@
+"""KIS orders: placing, revising, cancelling, with the venue's checks in front of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Literal, NamedTuple
+
+from qts.simulators.kis.gateway import Customer
+from qts.simulators.kis.replies import KisError, success
+from qts.simulators.market.sessions import DAY_S, hhmmss, is_open, yyyymmdd
+from qts.simulators.market.stocks import StockMarket
+from qts.simulators.matching import Fill, Lifetime, MatchingEngine, Order, Side
+
+Kind = Literal["new", "revise", "cancel"]
+Pricing = Literal["limit", "market", "opposite_best", "own_best"]
+
+
+class OrderType(NamedTuple):
+    pricing: Pricing
+    lifetime: Lifetime
+    after_market: bool = False
+
+
+# ORD_DVSN. Not simulated: 02, 05, 06, 21 to 24 and everything of NXT.
+TYPES = {
+    "00": OrderType("limit", "day"),
+    "01": OrderType("market", "day"),
+    "03": OrderType("opposite_best", "day"),
+    "04": OrderType("own_best", "day"),
+    "11": OrderType("limit", "ioc"),
+    "12": OrderType("limit", "fok"),
+    "13": OrderType("market", "ioc"),
+    "14": OrderType("market", "fok"),
+    "15": OrderType("opposite_best", "ioc"),
+    "16": OrderType("opposite_best", "fok"),
+    "41": OrderType("limit", "day", after_market=True),
+    "42": OrderType("limit", "ioc", after_market=True),
+    "43": OrderType("limit", "fok", after_market=True),
+    "44": OrderType("opposite_best", "day", after_market=True),
+    "45": OrderType("opposite_best", "ioc", after_market=True),
+    "46": OrderType("opposite_best", "fok", after_market=True),
+    "47": OrderType("own_best", "day", after_market=True),
+}
+ORGNO = {False: "91252", True: "00950"}
+
+
+@dataclass(eq=False)
+class Entry:
+    """One numbered order of a customer; a revise and a cancel are orders too."""
+
+    number: int
+    customer: Customer
+    kind: Kind
+    order: Order
+    """What the engine holds; for a cancel, the order that it cancelled."""
+    division: str
+    quantity: int
+    price: int
+    at: int
+    seen_ns: int
+    parent: Entry | None = None
+
+
+class Notice(NamedTuple):
+    """One message to the customer: a receipt, or a fill when `fill` is there."""
+
+    entry: Entry
+    fill: Fill | None = None
+    cancelled_rest: bool = False
+
+
+class Orders:
+    def __init__(
+        self,
+        market: StockMarket,
+        paper: bool,
+        now_ns: Callable[[], int],
+        tell: Callable[[Notice], None],
+    ) -> None:
+        self._market = market
+        self._paper = paper
+        self._now_ns = now_ns
+        self._tell = tell
+        self.engine = MatchingEngine(market)
+        self.entries: list[Entry] = []
+        self._by_order: dict[Order, Entry] = {}
+
+    # Requests
+
+    def place(self, customer: Customer, body: Mapping[str, str], side: Side) -> dict[str, Any]:
+        self._check_account(customer, body)
+        if body.get("EXCG_ID_DVSN_CD", "KRX") not in ("", "KRX", "SOR"):
+            raise KisError("APBK1058", "[EXCG_ID_DVSN_CD]")
+        index = self._market.index.get(body.get("PDNO", ""))
+        if index is None:
+            raise KisError("APBK0656")
+        division = body.get("ORD_DVSN", "")
+        quantity, price = whole(body, "ORD_QTY"), whole(body, "ORD_UNPR")
+        if quantity < 1:
+            raise KisError("OPSQ2001", "[ORD_QTY]")
+        order = self._order(index, side, quantity, division, price)
+        return self._accept(customer, "new", order, division, price)
+
+    def revise_or_cancel(self, customer: Customer, body: Mapping[str, str]) -> dict[str, Any]:
+        self._check_account(customer, body)
+        self._check_hours("00", for_cancel=True)
+        original = self._find(customer, body.get("ORGN_ODNO", ""))
+        if not original.order.open:
+            raise KisError("APBK0927")
+        everything = body.get("QTY_ALL_ORD_YN") == "Y"
+        asked = original.order.remaining if everything else whole(body, "ORD_QTY")
+        if not 1 <= asked <= original.order.remaining:
+            raise KisError("APBK0927")
+        if body.get("RVSE_CNCL_DVSN_CD") == "02":
+            return self._cancel(original, asked)
+        if body.get("RVSE_CNCL_DVSN_CD") != "01":
+            raise KisError("OPSQ2001", "[RVSE_CNCL_DVSN_CD]")
+        division, price = body.get("ORD_DVSN", ""), whole(body, "ORD_UNPR")
+        old = original.order
+        order = self._order(old.index, old.side, asked, division, price)
+        if not customer.account.can_replace(old, asked, self._worst(order)):
+            raise KisError("APBK0952")
+        self.engine.cancel(old, asked)
+        customer.account.refresh(old)
+        return self._accept(customer, "revise", order, division, price, original)
+
+    # Time
+
+    def second(self) -> None:
+        """After each second of the market."""
+        for fill in self.engine.step():
+            self._settle(fill)
+
+    def end_session(self) -> None:
+        for order in self.engine.end_of_day():
+            self._by_order[order].customer.account.refresh(order)
+
+    # Steps
+
+    def _order(self, index: int, side: Side, quantity: int, division: str, price: int) -> Order:
+        self._check_hours(division)
+        kind = TYPES[division]
+        limit = price if kind.pricing == "limit" else self._best(index, side, kind.pricing)
+        if kind.pricing == "limit":
+            if not self._market.table.is_on(price):
+                raise KisError("APBK0506")
+            if not self._market.lower[index] <= price <= self._market.upper[index]:
+                raise KisError("APBK0551")
+        number = len(self.entries) + 1
+        return Order(number, index, side, quantity, limit, kind.lifetime)
+
+    def _best(self, index: int, side: Side, pricing: Pricing) -> int | None:
+        """The limit of an order that takes its price from the book."""
+        if pricing == "market":
+            return None
+        book = self._market.book(index)
+        asks = (side == "buy") == (pricing == "opposite_best")
+        levels = book.asks if asks else book.bids
+        return levels[0].price if levels else int(self._market.price[index])
+
+    def _accept(
+        self,
+        customer: Customer,
+        kind: Kind,
+        order: Order,
+        division: str,
+        price: int,
+        parent: Entry | None = None,
+    ) -> dict[str, Any]:
+        if not customer.account.reserve(order, self._worst(order)):
+            raise KisError("APBK0952" if order.side == "buy" else "APBK0400")
+        entry = self._enter(customer, kind, order, (division, order.quantity, price), parent)
+        self._by_order[order] = entry
+        self._tell(Notice(entry))
+        for fill in self.engine.submit(order):
+            self._settle(fill)
+        customer.account.refresh(order)
+        if order.cancelled and not order.open:
+            self._tell(Notice(entry, cancelled_rest=True))
+        return self._receipt(entry)
+
+    def _cancel(self, original: Entry, quantity: int) -> dict[str, Any]:
+        order = original.order
+        self.engine.cancel(order, quantity)
+        original.customer.account.refresh(order)
+        words = (original.division, quantity, 0)
+        entry = self._enter(original.customer, "cancel", order, words, original)
+        self._tell(Notice(entry))
+        return self._receipt(entry)
+
+    def _enter(
+        self,
+        customer: Customer,
+        kind: Kind,
+        order: Order,
+        words: tuple[str, int, int],
+        parent: Entry | None,
+    ) -> Entry:
+        number = len(self.entries) + 1
+        entry = Entry(
+            number, customer, kind, order, *words, self._market.time, self._now_ns(), parent
+        )
+        self.entries.append(entry)
+        return entry
+
+    def _settle(self, fill: Fill) -> None:
+        entry = self._by_order[fill.order]
+        entry.customer.account.settle(fill)
+        entry.customer.account.refresh(fill.order)
+        self._tell(Notice(entry, fill))
+
+    def _receipt(self, entry: Entry) -> dict[str, Any]:
+        output = {
+            "KRX_FWDG_ORD_ORGNO": ORGNO[self._paper],
+            "ODNO": f"{entry.number:010}",
+            "ORD_TMD": hhmmss(entry.at),
+        }
+        if not self._paper:
+            return success({"output": output}, "APBK0013", "주문 전송 완료 되었습니다.")
+        word = {"cancel": "취소", "revise": "정정"}.get(
+            entry.kind, "매수" if entry.order.side == "buy" else "매도"
+        )
+        return success({"output": output}, "40600000", f"모의투자 {word}주문이 완료 되었습니다.")
+
+    # Checks
+
+    def _worst(self, order: Order) -> int:
+        """At the market, buying power must reach up to the day's limit."""
+        return order.limit or int(self._market.upper[order.index])
+
+    def _check_account(self, customer: Customer, body: Mapping[str, str]) -> None:
+        if body.get("CANO", "") + body.get("ACNT_PRDT_CD", "") != customer.key.account:
+            raise KisError("IGW00002")
+
+    def _check_hours(self, division: str, for_cancel: bool = False) -> None:
+        if division not in TYPES:
+            raise KisError("APBK1058", "[ORD_DVSN]")
+        kind = self._market.phase.kind
+        if kind in ("closed", "close"):
+            raise KisError(self._closed_code())
+        if not for_cancel and TYPES[division].after_market != (kind == "after"):
+            raise KisError("APBK1058", "[ORD_DVSN]")
+
+    def _closed_code(self) -> str:
+        if not self._paper:
+            return "APBK0918"
+        today = date.fromordinal(self._market.time // DAY_S)
+        return "40570000" if is_open(today) else "40100000"
+
+    def _find(self, customer: Customer, number: str) -> Entry:
+        wanted = int(number) if number.isdigit() else 0
+        if not 0 < wanted <= len(self.entries):
+            raise KisError("APBK0344")
+        entry = self.entries[wanted - 1]
+        if entry.customer is not customer or entry.kind == "cancel":
+            raise KisError("APBK0344")
+        return entry
+
+
+def whole(body: Mapping[str, str], name: str) -> int:
+    text = body.get(name, "") or "0"
+    if not (text.isascii() and text.isdigit()):
+        raise KisError("OPSQ2001", f"[{name}]")
+    return int(text)
+
+
+def day_of(entry: Entry) -> str:
+    return yyyymmdd(entry.at)

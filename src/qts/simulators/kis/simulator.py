@@ -1,0 +1,257 @@
+"""The KIS simulator: paths and TR ids in front of gateway, market, orders and stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from qts.domain import Clock
+from qts.simulators.clock import MarketClock
+from qts.simulators.config import KisSimulatorConfig, MarketConfig
+from qts.simulators.kis.books import Books, Page
+from qts.simulators.kis.frames import Records
+from qts.simulators.kis.gateway import Customer, Gateway, body_of
+from qts.simulators.kis.orders import Orders
+from qts.simulators.kis.quotes import Quotes
+from qts.simulators.kis.rankings import Rankings
+from qts.simulators.kis.replies import CODES, KisError, reply
+from qts.simulators.kis.stream import Stream
+from qts.simulators.market.sessions import (
+    KST,
+    moment_of,
+    next_open,
+    opens_at,
+    seconds_of,
+)
+from qts.simulators.market.stocks import StockMarket
+from qts.simulators.matching import Side
+from qts.simulators.server import Simulator
+
+_STOCK = "/uapi/domestic-stock/v1/"
+_CASH = "TTTC0011U TTTC0012U TTTC0801U TTTC0802U"  # the last two: old, still taken
+_EXECUTIONS = "TTTC0081R CTSC9215R TTTC8001R"
+
+
+class Call(NamedTuple):
+    customer: Customer
+    tr_id: str
+    values: Mapping[str, str]
+    page: str
+
+
+Answer = Callable[[Call], dict[str, Any] | Page]
+
+
+def _asked(answer: Callable[[Mapping[str, str]], dict[str, Any]]) -> Answer:
+    return lambda call: answer(call.values)
+
+
+def _own(answer: Callable[[Customer, Mapping[str, str]], dict[str, Any]]) -> Answer:
+    return lambda call: answer(call.customer, call.values)
+
+
+def _paged(answer: Callable[[Customer, Mapping[str, str], str], Page]) -> Answer:
+    return lambda call: answer(call.customer, call.values, call.page)
+
+
+class KisSimulator(Simulator):
+    name = "kis"
+
+    def __init__(
+        self, config: KisSimulatorConfig | None = None, clock: Clock | None = None
+    ) -> None:
+        self.config = config = config or KisSimulatorConfig()
+        super().__init__((config.host, config.port), clock, config.market.seed)
+        start = _first_second(config.market, self.clock)
+        self.market_clock = MarketClock(self.clock, start, config.market.speed)
+        self.market = StockMarket(
+            start,
+            config.market.seed,
+            config.market.symbols,
+            config.market.surges_per_hour,
+            config.market.suspended,
+        )
+        self.gateway = Gateway(config, self.clock, self.market_clock)
+        quotes = Quotes(self.market, config.unknown_in_batch, config.unsigned_change)
+        rankings = Rankings(self.market, quotes)
+        records = Records(self.market, quotes)
+        self.stream = Stream(self.market, self.gateway, records, self.faults, config.paper)
+        self.orders = Orders(self.market, config.paper, self.gateway.now_ns, self.stream.notify)
+        self.books = Books(self.market, self.orders, config.paper, self.gateway.now_ns)
+        self.books.visible_after_ms = config.visible_after_ms
+        self._quotes, self._rankings = quotes, rankings
+        deque(self.market.advance(start), maxlen=0)
+
+    # Routes
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        gateway, quotes, rankings, books = self.gateway, self._quotes, self._rankings, self.books
+        router.add_post("/oauth2/tokenP", _errors_told(gateway.issue_token))
+        router.add_post("/oauth2/revokeP", _errors_told(gateway.revoke_token))
+        router.add_post("/oauth2/Approval", _errors_told(gateway.approve))
+        router.add_post("/uapi/hashkey", _errors_told(gateway.hash_body))
+        for path in ("/", "/tryitout", "/tryitout/{tr_id}"):
+            router.add_get(path, self.stream.connect)
+
+        for path, tr_ids, answer, on_paper in (
+            ("quotations/inquire-price", "FHKST01010100", _asked(quotes.price), True),
+            (
+                "quotations/inquire-asking-price-exp-ccn",
+                "FHKST01010200",
+                _asked(quotes.book),
+                True,
+            ),
+            ("quotations/intstock-multprice", "FHKST11300006", _asked(quotes.many), False),
+            ("quotations/volume-rank", "FHPST01710000", _asked(rankings.by_volume), False),
+            ("ranking/fluctuation", "FHPST01700000", _asked(rankings.by_change), False),
+            ("quotations/inquire-vi-status", "FHPST01390000", _asked(rankings.stopped), False),
+            ("quotations/chk-holiday", "CTCA0903R", _asked(rankings.holidays), False),
+            ("trading/inquire-daily-ccld", _EXECUTIONS, _paged(books.executions), True),
+            ("trading/inquire-balance", "TTTC8434R", _paged(books.balance), True),
+            ("trading/inquire-psbl-rvsecncl", "TTTC0084R", _paged(books.cancelable), False),
+            ("trading/inquire-psbl-order", "TTTC8908R", _own(books.buying_power), True),
+        ):
+            router.add_get(_STOCK + path, self._route(tr_ids.split(), answer, on_paper))
+        change = _own(self.orders.revise_or_cancel)
+        router.add_post(_STOCK + "trading/order-cash", self._route(_CASH.split(), self._place))
+        router.add_post(_STOCK + "trading/order-rvsecncl", self._route(["TTTC0013U"], change))
+
+    def _place(self, call: Call) -> dict[str, Any]:
+        side: Side = "buy" if call.tr_id[-2] == "2" else "sell"
+        return self.orders.place(call.customer, call.values, side)
+
+    def _route(
+        self, tr_ids: list[str], answer: Answer, paper: bool = True
+    ) -> Callable[[web.Request], Coroutine[Any, Any, web.Response]]:
+        async def handler(request: web.Request) -> web.Response:
+            try:
+                customer = self.gateway.admit(request)
+                if self.faults.by_chance(self.config.random_refusals):
+                    raise KisError("EGW00201")
+                tr_id = self._checked_tr_id(request.headers.get("tr_id", ""), tr_ids, paper)
+                values: Mapping[str, str] = (
+                    {name.upper(): value for name, value in request.query.items()}
+                    if request.method == "GET"
+                    else await body_of(request)
+                )
+                page = request.headers.get("tr_cont", "")
+                found = answer(Call(customer, tr_id, values, page))
+            except KisError as error:
+                return error.reply()
+            body, more = found if isinstance(found, Page) else (found, "")
+            return reply(body, headers={"tr_id": tr_id, "tr_cont": more, "gt_uid": ""})
+
+        return handler
+
+    def _checked_tr_id(self, tr_id: str, allowed: list[str], paper: bool) -> str:
+        """Trading TRs begin with V on the paper host; what it lacks, it says so."""
+        trading = allowed[0][0] in "TC" and paper
+        ours = ["V" + each[1:] for each in allowed] if self.config.paper and trading else allowed
+        if self.config.paper and (not paper or (tr_id in allowed and tr_id not in ours)):
+            raise KisError("EGW02006")
+        if not self.config.paper and tr_id.startswith("V"):
+            raise KisError("EGW02007")
+        if tr_id not in ours:
+            raise KisError("OPSQ0002", f"[{tr_id}]")
+        return tr_id
+
+    # The market's time
+
+    def catch_up(self) -> None:
+        target = self.market_clock.now()
+        if target <= self.market.time:
+            return
+        trading = self.market.phase.kind
+        for _ in self.market.advance(target):
+            kind = self.market.phase.kind
+            if kind == "opening" and trading == "closed":
+                for customer in self.gateway.customers.values():
+                    customer.account.new_day()
+            self.orders.second()
+            self.stream.second()
+            if kind == "closed" and trading != "closed":
+                self.orders.end_session()
+            trading = kind
+        self.stream.flush()
+
+    def background(self) -> list[Any]:
+        config = self.config
+        return [self.stream.ping(self.clock, config.ping_interval_s, config.drop_after_pings)]
+
+    # Control
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "keys": {
+                name: {
+                    **customer.meter.stats(),
+                    "token_issues": customer.issues,
+                    "cash": customer.account.cash,
+                    "locked": customer.account.locked,
+                }
+                for name, customer in self.gateway.customers.items()
+            },
+            "market": {
+                "now": moment_of(self.market.time).isoformat(),
+                "phase": self.market.phase.kind,
+                "symbols": len(self.market.universe.codes),
+                "interrupted": int((self.market.vi_until > 0).sum()),
+            },
+            "orders": {
+                "placed": sum(entry.kind != "cancel" for entry in self.orders.entries),
+                "open": len(self.orders.engine.open_orders),
+                "fills": sum(
+                    len(entry.order.fills)
+                    for entry in self.orders.entries
+                    if entry.kind != "cancel"
+                ),
+            },
+            "stream": self.stream.stats(),
+        }
+
+    def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
+        index = self.market.index[symbol]
+        self.catch_up()
+        if what == "surge":
+            self.market.plant_surge(index, values["percent"], values["over_s"])
+        elif what == "halt":
+            self.market.plant_halt(index, values["seconds"])
+        else:
+            self.market.suspend(index, what == "suspend")
+
+    def drop_streams(self) -> int:
+        return self.stream.drop()
+
+    def refusal(self) -> web.Response:
+        return KisError("EGW00201").reply()
+
+    def error(self, code: str) -> web.Response:
+        if code in CODES:
+            return KisError(code).reply()
+        return web.Response(status=500, text="Internal Server Error")
+
+    def unknown(self) -> web.Response:
+        return KisError("EGW00301").reply()
+
+
+def _first_second(config: MarketConfig, clock: Clock) -> int:
+    """The configured start, or the opening bell of today or the next trading day."""
+    if config.start is not None:
+        start = config.start
+        return seconds_of(start if start.tzinfo else start.replace(tzinfo=KST))
+    return opens_at(next_open(clock.now().astimezone(KST).date()))
+
+
+def _errors_told(
+    handler: Callable[[web.Request], Coroutine[Any, Any, web.Response]],
+) -> Callable[[web.Request], Coroutine[Any, Any, web.Response]]:
+    async def told(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except KisError as error:
+            return error.reply()
+
+    return told

@@ -1,0 +1,220 @@
+"""The paper matching engine: a trader's orders against the simulated market.
+
+    submit ──▶ takes what the book shows ──▶ rests behind the queue of its price ──▶ filled
+                      │ auction: waits for the single price      │ a trade at or through it
+                      └ ioc, fok: what is left is cancelled      └ cancel: what is left goes
+
+Prices and quantities are whole numbers, so that fills add up exactly. The market is not moved by
+the orders, but what one order took from the book another cannot take in the same second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from qts.simulators.market.book import Level
+from qts.simulators.market.tradable import Tradable
+
+Side = Literal["buy", "sell"]
+Lifetime = Literal["day", "ioc", "fok", "post_only"]
+
+
+class Fill(NamedTuple):
+    order: Order
+    price: int
+    quantity: int
+    at: int
+    number: int
+    maker: bool
+
+
+@dataclass(eq=False)
+class Order:
+    """An order as the exchange keeps it; `limit` is None at the market."""
+
+    number: int
+    index: int
+    side: Side
+    quantity: int
+    limit: int | None
+    lifetime: Lifetime = "day"
+    budget: int | None = None
+    """Spend so much instead of buying a quantity (Upbit's market buy)."""
+    placed_at: int = 0
+    filled: int = 0
+    paid: int = 0
+    """Sum of price times quantity over its fills."""
+    cancelled: int = 0
+    ahead: int = 0
+    """Quantity that stands before it at its price."""
+    open: bool = True
+    fills: list[Fill] = field(default_factory=list)
+
+    @property
+    def remaining(self) -> int:
+        return self.quantity - self.filled - self.cancelled
+
+    def accepts(self, price: int) -> bool:
+        if self.limit is None:
+            return True
+        return price <= self.limit if self.side == "buy" else price >= self.limit
+
+    def is_passed(self, price: int) -> bool:
+        """Trades happen at worse prices than the order offers: it must have been filled."""
+        return self.accepts(price) and price != self.limit
+
+
+class MatchingEngine:
+    def __init__(self, market: Tradable, unit: int = 1) -> None:
+        self._market = market
+        self._unit = unit
+        self._open: dict[int, list[Order]] = {}
+        self._taken: dict[tuple[int, Side, int], int] = {}
+        self._fills = 0
+
+    def submit(self, order: Order) -> list[Fill]:
+        """Take an order in; it fills now as far as the book reaches."""
+        order.placed_at = self._market.time
+        fills: list[Fill] = []
+        if self._market.state(order.index) == "continuous":
+            fills = self._take(order)
+        if order.open and order.lifetime in ("ioc", "fok"):
+            self._end(order)
+        elif order.open:
+            order.ahead = self._queue_at(order)
+            self._open.setdefault(order.index, []).append(order)
+        return fills
+
+    def would_take(self, order: Order) -> bool:
+        return next(iter(self._opposite(order)), None) is not None
+
+    def cancel(self, order: Order, quantity: int | None = None) -> int:
+        """Cancel all that is left, or a part of it; answers how much went."""
+        if not order.open:
+            return 0
+        gone = order.remaining if quantity is None else min(quantity, order.remaining)
+        order.cancelled += gone
+        if not order.remaining:
+            self._close(order)
+        return gone
+
+    def step(self) -> list[Fill]:
+        """The market has moved on by a second."""
+        self._taken.clear()
+        return [fill for index in list(self._open) for fill in self._step_symbol(index)]
+
+    def end_of_day(self) -> list[Order]:
+        """Day orders end; answers the ones that were still open."""
+        ended = [order for orders in self._open.values() for order in list(orders)]
+        for order in ended:
+            self._end(order)
+        return ended
+
+    @property
+    def open_orders(self) -> list[Order]:
+        return [order for orders in self._open.values() for order in orders]
+
+    # Taking
+
+    def _take(self, order: Order) -> list[Fill]:
+        levels = list(self._opposite(order))
+        if order.lifetime == "post_only":
+            return []
+        if order.lifetime == "fok" and not self._reaches(levels, order):
+            return []
+        fills = []
+        for level in levels:
+            quantity = min(level.quantity, order.remaining, self._affordable(order, level.price))
+            if quantity <= 0:
+                break
+            key = (order.index, order.side, level.price)
+            self._taken[key] = self._taken.get(key, 0) + quantity
+            fills.append(self._fill(order, level.price, quantity, maker=False))
+        if order.budget is not None and order.open and not self._unspent(order):
+            order.quantity = order.filled
+            self._close(order)
+        return fills
+
+    def _reaches(self, levels: list[Level], order: Order) -> bool:
+        if order.budget is None:
+            return sum(level.quantity for level in levels) >= order.remaining
+        return sum(level.price * level.quantity for level in levels) >= order.budget * self._unit
+
+    def _opposite(self, order: Order) -> Iterator[Level]:
+        """The levels the order accepts, less what was taken of them in this second."""
+        book = self._market.book(order.index)
+        for level in book.asks if order.side == "buy" else book.bids:
+            if not order.accepts(level.price):
+                return
+            left = level.quantity - self._taken.get((order.index, order.side, level.price), 0)
+            if left > 0:
+                yield Level(level.price, left)
+
+    def _affordable(self, order: Order, price: int) -> int:
+        if order.budget is None:
+            return order.remaining
+        return self._unspent(order) // price
+
+    def _unspent(self, order: Order) -> int:
+        """Of a budget, in price times quantity."""
+        return (order.budget or 0) * self._unit - order.paid
+
+    # Resting
+
+    def _queue_at(self, order: Order) -> int:
+        book = self._market.book(order.index)
+        same = book.bids if order.side == "buy" else book.asks
+        return sum(level.quantity for level in same if level.price == order.limit)
+
+    def _step_symbol(self, index: int) -> Iterator[Fill]:
+        trade = self._market.last_trade(index)
+        if trade is None or self._market.state(index) == "auction":
+            return
+        left = {"buy": trade.quantity, "sell": trade.quantity}
+        for order in sorted(self._open.get(index, ()), key=_priority):
+            quantity = min(left[order.side], order.remaining)
+            if trade.crossed and order.accepts(trade.price):
+                price = trade.price
+            elif order.is_passed(trade.price):
+                price = trade.price if order.limit is None else order.limit
+            elif order.limit == trade.price:
+                passed = min(order.ahead, quantity)
+                order.ahead -= passed
+                price, quantity = trade.price, quantity - passed
+            else:
+                continue
+            if quantity > 0:
+                left[order.side] -= quantity
+                yield self._fill(order, price, quantity, maker=not trade.crossed)
+
+    # Bookkeeping
+
+    def _fill(self, order: Order, price: int, quantity: int, maker: bool) -> Fill:
+        self._fills += 1
+        order.filled += quantity
+        order.paid += price * quantity
+        fill = Fill(order, price, quantity, self._market.time, self._fills, maker)
+        order.fills.append(fill)
+        if not order.remaining:
+            self._close(order)
+        return fill
+
+    def _end(self, order: Order) -> None:
+        order.cancelled += order.remaining
+        self._close(order)
+
+    def _close(self, order: Order) -> None:
+        order.open = False
+        if order in (resting := self._open.get(order.index, [])):
+            resting.remove(order)
+        if not resting:
+            self._open.pop(order.index, None)
+
+
+def _priority(order: Order) -> tuple[int, int]:
+    """Best price first, then first come."""
+    if order.limit is None:
+        return (-(2**62), order.number)
+    return (-order.limit if order.side == "buy" else order.limit, order.number)

@@ -1,0 +1,170 @@
+"""Who may come in at Upbit: JWTs, request groups, 429 and then 418."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from qts.simulators.account import Account
+from qts.simulators.config import UpbitKey, UpbitSimulatorConfig
+from qts.simulators.market.ticks import COIN
+from qts.simulators.upbit.replies import UpbitError
+from qts.simulators.window import Limits, Meter
+
+_NS = 10**9
+FEE_PPM = 500
+_NONCES = 100_000
+_QUOTATION = frozenset({"market", "candle", "trade", "ticker", "orderbook"})
+_ALGORITHMS = {"HS256": hashlib.sha256, "HS512": hashlib.sha512}
+
+
+@dataclass(eq=False)
+class Customer:
+    key: UpbitKey
+    account: Account
+    nonces: deque[str] = field(default_factory=lambda: deque(maxlen=_NONCES))
+    known_nonces: set[str] = field(default_factory=set)
+
+    def uses(self, nonce: str) -> bool:
+        """True the first time."""
+        if nonce in self.known_nonces:
+            return False
+        if len(self.nonces) == _NONCES:
+            self.known_nonces.discard(self.nonces[0])
+        self.nonces.append(nonce)
+        self.known_nonces.add(nonce)
+        return True
+
+
+@dataclass
+class Block:
+    """How a scope that does not slow down is shut out, longer each time."""
+
+    refusals: deque[int] = field(default_factory=deque)
+    until_ns: int = 0
+    times: int = 0
+
+
+class Gateway:
+    def __init__(self, config: UpbitSimulatorConfig, now_ns: Callable[[], int]) -> None:
+        self._config = config
+        self.now_ns = now_ns
+        self.customers = {
+            key.access_key: Customer(key, Account(key.krw * COIN, COIN, FEE_PPM, FEE_PPM))
+            for key in config.keys
+        }
+        self.meters: dict[tuple[str, str], Meter] = {}
+        self._blocks: dict[str, Block] = {}
+
+    # Limits
+
+    def admit(self, scope: str, group: str) -> dict[str, str]:
+        """Count a request of a scope; answers the headers that go with the reply."""
+        now = self.now_ns()
+        block = self._blocks.setdefault(scope, Block())
+        meter = self._meter(scope, group)
+        fits = meter.admit(now)
+        if now < block.until_ns:
+            left = -(-(block.until_ns - now) // _NS)
+            raise UpbitError(418, "blocked", f"blocked for {left} seconds")
+        if not fits:
+            self.refuse(block, now)
+            name: str | int = 429 if group in _QUOTATION else "too_many_requests"
+            raise UpbitError(429, name, "Too many API requests")
+        window = meter.windows["second"]
+        left = window.left(now)
+        return {"Remaining-Req": f"group={group}; min={60 * window.limit}; sec={left}"}
+
+    def refuse(self, block: Block, now: int) -> None:
+        block.refusals.append(now)
+        while block.refusals[0] <= now - 10 * _NS:
+            block.refusals.popleft()
+        if len(block.refusals) >= self._config.block_after:
+            block.refusals.clear()
+            block.until_ns = now + round(self._config.block_s * 2**block.times * _NS)
+            block.times += 1
+
+    def _meter(self, scope: str, group: str) -> Meter:
+        found = self.meters.get((scope, group))
+        if found is None:
+            config = self._config
+            limit = {
+                "order": config.order_second,
+                "order-test": 8,
+                "default": config.default_second,
+                "order-cancel-all": 1,
+                "origin": 1,
+                "websocket-connect": 5,
+            }.get(group, config.quotation_second)
+            second_s = {"order-cancel-all": 2.0, "origin": 10.0}.get(group, 1.0)
+            found = Meter(Limits(second=limit, minute=0, day=0), second_s=second_s)
+            self.meters[scope, group] = found
+        return found
+
+    # Keys
+
+    def authenticate(self, header: str, query: str | None) -> Customer:
+        """The customer behind a JWT whose query hash is of exactly this query."""
+        if not header.startswith("Bearer "):
+            raise UpbitError(401, "no_authorization_token")
+        algorithm, claims, signed, signature = _parts(header.removeprefix("Bearer "))
+        customer = self.customers.get(str(claims.get("access_key", "")))
+        if customer is None:
+            raise UpbitError(401, "invalid_access_key")
+        digest = hmac.digest(customer.key.secret_key.encode(), signed, _ALGORITHMS[algorithm])
+        if not hmac.compare_digest(digest, signature):
+            raise UpbitError(401, "jwt_verification")
+        if query:
+            # A blank may have been written either way: the official client hashes a plus.
+            forms = {query, query.replace(" ", "+"), query.replace("+", " ")}
+            hashes = {hashlib.sha512(form.encode()).hexdigest() for form in forms}
+            if claims.get("query_hash") not in hashes or claims.get("query_hash_alg") != "SHA512":
+                raise UpbitError(401, "invalid_query_payload")
+        nonce = str(claims.get("nonce", ""))
+        if not nonce:
+            raise UpbitError(401, "jwt_verification", "no nonce")
+        if not customer.uses(nonce):
+            raise UpbitError(401, "nonce_used")
+        return customer
+
+    def stats(self) -> dict[str, Any]:
+        return {f"{scope} {group}": m.stats() for (scope, group), m in self.meters.items()}
+
+
+def _parts(token: str) -> tuple[str, dict[str, Any], bytes, bytes]:
+    try:
+        head, body, signature = token.split(".")
+        algorithm = msgspec.json.decode(_decoded(head), type=dict[str, Any])["alg"]
+        if algorithm not in _ALGORITHMS:
+            raise KeyError(algorithm)
+        claims = msgspec.json.decode(_decoded(body), type=dict[str, Any])
+        return algorithm, claims, f"{head}.{body}".encode(), _decoded(signature)
+    except (ValueError, KeyError, binascii.Error, msgspec.DecodeError):
+        raise UpbitError(401, "jwt_verification", "not a JWT signed with HS256 or HS512") from None
+
+
+def _decoded(part: str) -> bytes:
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+
+
+def signed_query(request: web.Request, body: Mapping[str, Any]) -> str:
+    """What the client must have hashed: the query as it is meant, or the body as a query."""
+    if not body:
+        return unquote(request.query_string)
+    pairs = []
+    for name, value in body.items():
+        if isinstance(value, list):
+            pairs += [f"{name}[]={each}" for each in value]
+        else:
+            pairs.append(f"{name}={value}")
+    return "&".join(pairs)

@@ -1,0 +1,260 @@
+"""Upbit orders: the venue's checks in front of the engine, and orders as it shows them."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qts.simulators.market.coins import CoinMarket
+from qts.simulators.market.sessions import moment_of
+from qts.simulators.market.ticks import COIN
+from qts.simulators.matching import Fill, Lifetime, MatchingEngine, Order
+from qts.simulators.upbit.gateway import Customer
+from qts.simulators.upbit.replies import UpbitError, amount_of, text
+
+MIN_TOTAL = 5_000 * COIN
+_WHOLE_BOOK = 2**80
+"""The quantity of an order that names only what it may spend."""
+_LIFETIMES: dict[str | None, Lifetime] = {
+    None: "day", "ioc": "ioc", "fok": "fok", "post_only": "post_only",
+}  # fmt: skip
+
+Event = Literal["wait", "trade", "done", "cancel"]
+
+
+@dataclass(eq=False)
+class Entry:
+    customer: Customer
+    order: Order
+    kind: str
+    uuid: str
+    identifier: str | None
+    time_in_force: str | None
+    smp_type: str | None
+    reserved_fee: int = 0
+    paid_fee: int = 0
+    trade_uuids: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        if self.order.open:
+            return "wait"
+        return "cancel" if self.order.cancelled else "done"
+
+
+Tell = Callable[[Entry, Event, Fill | None], None]
+
+
+class Orders:
+    def __init__(self, market: CoinMarket, duplicate_error: str, tell: Tell, seed: int) -> None:
+        self._market = market
+        self._duplicate_error = duplicate_error
+        self._tell = tell
+        self._random = random.Random(seed)  # noqa: S311 - the same uuids for the same seed
+        self.engine = MatchingEngine(market, COIN)
+        self.entries: dict[str, Entry] = {}
+        self._by_order: dict[Order, Entry] = {}
+        self._identifiers: dict[tuple[Customer, str], Entry | None] = {}
+
+    # Requests
+
+    def place(self, customer: Customer, body: Mapping[str, Any], dry: bool = False) -> Entry:
+        identifier = body.get("identifier")
+        if identifier is not None and not dry:
+            if (customer, str(identifier)) in self._identifiers:
+                raise UpbitError(400, self._duplicate_error, "identifier was used before")
+            self._identifiers[customer, str(identifier)] = None  # used up even if it fails
+        order = self._order(body)
+        entry = Entry(
+            customer,
+            order,
+            str(body["ord_type"]),
+            self._new_uuid(),
+            identifier,
+            body.get("time_in_force"),
+            body.get("smp_type"),
+        )
+        self._check(entry)
+        if not dry:
+            self._accept(entry)
+        return entry
+
+    def _accept(self, entry: Entry) -> None:
+        order, account = entry.order, entry.customer.account
+        side = "bid" if order.side == "buy" else "ask"
+        if not account.reserve(order, order.limit or 0):
+            raise UpbitError(400, f"insufficient_funds_{side}", "not enough to place the order")
+        value = order.budget or (order.limit or 0) * order.quantity // COIN
+        entry.reserved_fee = account.fee("buy", value) if order.side == "buy" else 0
+        self.entries[entry.uuid] = entry
+        self._by_order[order] = entry
+        if entry.identifier is not None:
+            self._identifiers[entry.customer, entry.identifier] = entry
+        self._tell(entry, "wait", None)
+        for fill in self.engine.submit(order):
+            self._settle(fill)
+        account.refresh(order)
+        if not order.open and order.cancelled:
+            self._tell(entry, "cancel", None)
+
+    def find(self, customer: Customer, values: Mapping[str, Any], prefix: str = "") -> Entry:
+        """By uuid, which wins, or by identifier."""
+        name, mark = values.get(f"{prefix}uuid"), values.get(f"{prefix}identifier")
+        if name is None and mark is None:
+            raise UpbitError(400, "validation_error", "uuid or identifier is needed")
+        entry = (
+            self.entries.get(str(name))
+            if name is not None
+            else self._identifiers.get((customer, str(mark)))
+        )
+        if entry is None or entry.customer is not customer:
+            raise UpbitError(404, "order_not_found")
+        return entry
+
+    def cancel(self, entry: Entry) -> None:
+        if not entry.order.open:
+            raise UpbitError(400, "order_not_cancelable", "the order is no longer open")
+        self.engine.cancel(entry.order)
+        entry.customer.account.refresh(entry.order)
+        self._tell(entry, "cancel", None)
+
+    def cancel_and_new(self, customer: Customer, body: Mapping[str, Any]) -> tuple[Entry, Entry]:
+        old = self.find(customer, body, "prev_order_")
+        volume = body.get("new_volume")
+        if volume == "remain_only":
+            volume = text(old.order.remaining)
+        side = "bid" if old.order.side == "buy" else "ask"
+        new = {
+            "market": self._market.universe.codes[old.order.index],
+            "side": side,
+            "ord_type": body.get("new_ord_type"),
+            "volume": volume,
+            "price": body.get("new_price"),
+            "identifier": body.get("new_identifier"),
+            "time_in_force": body.get("new_time_in_force"),
+        }
+        self.cancel(old)
+        return old, self.place(customer, {k: v for k, v in new.items() if v is not None})
+
+    def of(self, customer: Customer, market: str | None = None) -> list[Entry]:
+        """Newest first."""
+        return [
+            entry
+            for entry in reversed(self.entries.values())
+            if entry.customer is customer
+            and market in (None, self._market.universe.codes[entry.order.index])
+        ]
+
+    # Time
+
+    def second(self) -> None:
+        for fill in self.engine.step():
+            self._settle(fill)
+
+    def _settle(self, fill: Fill) -> None:
+        entry = self._by_order[fill.order]
+        account = entry.customer.account
+        account.settle(fill)
+        account.refresh(fill.order)
+        entry.paid_fee += account.fee(fill.order.side, fill.price * fill.quantity // COIN)
+        entry.trade_uuids.append(self._new_uuid())
+        self._tell(entry, "trade", fill)
+        if not fill.order.open and not fill.order.cancelled:
+            self._tell(entry, "done", None)
+
+    # Checks
+
+    def _order(self, body: Mapping[str, Any]) -> Order:
+        index = self._market.index.get(str(body.get("market", "")))
+        if index is None:
+            raise UpbitError(404, "market_not_found", f"no market {body.get('market')}")
+        side, kind, tif = body.get("side"), body.get("ord_type"), body.get("time_in_force")
+        if side not in ("bid", "ask") or tif not in _LIFETIMES:
+            raise UpbitError(400, "validation_error", "side or time_in_force is wrong")
+        wants = {
+            ("limit", "bid"): "pv", ("limit", "ask"): "pv", ("price", "bid"): "p",
+            ("market", "ask"): "v", ("best", "bid"): "p", ("best", "ask"): "v",
+        }.get((str(kind), side))  # fmt: skip
+        given = ("p" if "price" in body else "") + ("v" if "volume" in body else "")
+        if wants is None or given != wants:
+            raise UpbitError(400, "validation_error", f"{kind} {side}: price or volume is wrong")
+        if (kind == "best" and tif not in ("ioc", "fok")) or (
+            kind in ("price", "market") and tif is not None
+        ):
+            raise UpbitError(400, "validation_error", f"{kind} with time_in_force {tif}")
+        if tif == "post_only" and (kind != "limit" or "smp_type" in body):
+            raise UpbitError(400, "validation_error", "post_only is for limit without smp_type")
+        price = amount_of(body["price"], f"invalid_price_{side}") if "p" in wants else None
+        volume = amount_of(body["volume"], "validation_error") if "v" in wants else _WHOLE_BOOK
+        limit = price if kind == "limit" else None
+        budget = price if kind in ("price", "best") and side == "bid" else None
+        lifetime: Lifetime = "ioc" if kind in ("price", "market") else _LIFETIMES[tif]
+        number = len(self.entries) + 1
+        word: Literal["buy", "sell"] = "buy" if side == "bid" else "sell"
+        now = self._market.time
+        return Order(number, index, word, volume, limit, lifetime, budget, now)
+
+    def _check(self, entry: Entry) -> None:
+        order = entry.order
+        side = "bid" if order.side == "buy" else "ask"
+        if order.limit is not None and not self._market.table.is_on(order.limit):
+            raise UpbitError(400, f"invalid_price_{side}", "the price is not on a tick")
+        price = order.limit or int(self._market.price[order.index])
+        total = order.budget or price * order.quantity // COIN
+        if total < MIN_TOTAL:
+            raise UpbitError(400, f"under_min_total_{side}", "5000 KRW at least")
+        if entry.time_in_force == "post_only" and self.engine.would_take(order):
+            raise UpbitError(400, f"create_{side}_error", "a post_only order would be filled")
+
+    def _new_uuid(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    # As the venue shows them
+
+    def shown(self, entry: Entry, with_trades: bool = False) -> dict[str, Any]:
+        order, account = entry.order, entry.customer.account
+        has_volume = order.budget is None
+        price = order.budget if order.budget is not None else order.limit
+        remaining = order.remaining if order.open else order.quantity - order.filled
+        left_fee = max(0, entry.reserved_fee - entry.paid_fee) if order.open else 0
+        shown: dict[str, Any] = {
+            "uuid": entry.uuid,
+            "side": "bid" if order.side == "buy" else "ask",
+            "ord_type": entry.kind,
+            "price": text(price) if price is not None else None,
+            "state": entry.state,
+            "market": self._market.universe.codes[order.index],
+            "created_at": moment_of(order.placed_at).isoformat(),
+            "volume": text(order.quantity) if has_volume else None,
+            "remaining_volume": text(remaining) if has_volume else "0",
+            "prevented_volume": "0",
+            "reserved_fee": text(entry.reserved_fee),
+            "remaining_fee": text(left_fee),
+            "paid_fee": text(entry.paid_fee),
+            "locked": text(account.held(order)),
+            "prevented_locked": "0",
+            "executed_volume": text(order.filled),
+            "trades_count": len(order.fills),
+        }
+        for name in ("time_in_force", "identifier", "smp_type"):
+            if getattr(entry, name) is not None:
+                shown[name] = getattr(entry, name)
+        if with_trades:
+            shown["trades"] = [self._trade(entry, n) for n in range(len(order.fills))]
+        return shown
+
+    def _trade(self, entry: Entry, n: int) -> dict[str, Any]:
+        fill = entry.order.fills[n]
+        return {
+            "market": self._market.universe.codes[entry.order.index],
+            "uuid": entry.trade_uuids[n],
+            "price": text(fill.price),
+            "volume": text(fill.quantity),
+            "funds": text(fill.price * fill.quantity // COIN),
+            "side": "bid" if entry.order.side == "buy" else "ask",
+            "trend": "up" if entry.order.side == "buy" else "down",
+            "created_at": moment_of(fill.at).isoformat(),
+        }

@@ -1,0 +1,160 @@
+"""Upbit market data: markets, tickers, order books, trades."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC
+from typing import Any, NamedTuple
+
+from qts.simulators.market.coins import CoinMarket
+from qts.simulators.market.sessions import moment_of, utc_ms
+from qts.simulators.market.ticks import COIN, Flags, Ints
+from qts.simulators.upbit.replies import UpbitError, number, text
+
+_SECONDS_KEPT = 500
+
+
+class Second(NamedTuple):
+    time: int
+    traded: Flags
+    price: Ints
+    size: Ints
+    at_ask: Flags
+    base: Ints
+
+
+class Quotes:
+    def __init__(self, market: CoinMarket) -> None:
+        self._market = market
+        self._recent: deque[Second] = deque(maxlen=_SECONDS_KEPT)
+
+    def index(self, code: str) -> int:
+        found = self._market.index.get(code)
+        if found is None:
+            raise UpbitError(404, 404, "Code not found")
+        return found
+
+    def indexes(self, codes: str) -> list[int]:
+        if not codes:
+            raise UpbitError(400, 400, "markets is missing")
+        return [self.index(code.strip()) for code in codes.split(",")]
+
+    def markets(self) -> list[dict[str, Any]]:
+        universe = self._market.universe
+        return [
+            {
+                "market": code,
+                "korean_name": name,
+                "english_name": name,
+                "market_event": {
+                    "warning": False,
+                    "caution": {
+                        "PRICE_FLUCTUATIONS": False,
+                        "TRADING_VOLUME_SOARING": False,
+                        "DEPOSIT_AMOUNT_SOARING": False,
+                        "GLOBAL_PRICE_DIFFERENCES": False,
+                        "CONCENTRATION_OF_SMALL_ACCOUNTS": False,
+                    },
+                },
+            }
+            for code, name in zip(universe.codes, universe.names, strict=True)
+        ]
+
+    def ticker(self, i: int) -> dict[str, Any]:
+        """As REST has it; the stream has the same values under the same names."""
+        m = self._market
+        price, base = int(m.price[i]), int(m.base[i])
+        traded = moment_of(int(m.traded_at[i]))
+        in_utc = traded.astimezone(UTC)
+        change = number(abs(price - base))
+        rate = abs(price - base) / base
+        falls = -1 if price < base else 1
+        year = f"{traded.year}-01-01"
+        return {
+            "market": m.universe.codes[i],
+            "trade_date": in_utc.strftime("%Y%m%d"),
+            "trade_time": in_utc.strftime("%H%M%S"),
+            "trade_date_kst": traded.strftime("%Y%m%d"),
+            "trade_time_kst": traded.strftime("%H%M%S"),
+            "trade_timestamp": utc_ms(int(m.traded_at[i])),
+            "opening_price": number(int(m.open[i])),
+            "high_price": number(int(m.high[i])),
+            "low_price": number(int(m.low[i])),
+            "trade_price": number(price),
+            "prev_closing_price": number(base),
+            "change": "RISE" if price > base else "FALL" if price < base else "EVEN",
+            "change_price": change,
+            "change_rate": rate,
+            "signed_change_price": falls * change,
+            "signed_change_rate": falls * rate,
+            "trade_volume": number(int(m.size[i])),
+            "acc_trade_price": float(m.value[i]),
+            "acc_trade_price_24h": m.day_volume(i) * price / COIN,
+            "acc_trade_volume": float(m.volume[i]),
+            "acc_trade_volume_24h": m.day_volume(i),
+            "highest_52_week_price": number(int(m.high[i])),
+            "highest_52_week_date": year,
+            "lowest_52_week_price": number(int(m.low[i])),
+            "lowest_52_week_date": year,
+            "timestamp": utc_ms(m.time),
+        }
+
+    def book(self, i: int, depth: int = 30) -> dict[str, Any]:
+        m, book = self._market, self._market.book(i)
+        pairs = list(zip(book.asks, book.bids, strict=False))[:depth]
+        return {
+            "market": m.universe.codes[i],
+            "timestamp": utc_ms(m.time),
+            "total_ask_size": number(sum(level.quantity for level in book.asks)),
+            "total_bid_size": number(sum(level.quantity for level in book.bids)),
+            "orderbook_units": [
+                {
+                    "ask_price": number(ask.price),
+                    "bid_price": number(bid.price),
+                    "ask_size": number(ask.quantity),
+                    "bid_size": number(bid.quantity),
+                }
+                for ask, bid in pairs
+            ],
+            "level": 0,
+        }
+
+    def instrument(self, i: int) -> dict[str, Any]:
+        tick = self._market.table.tick(int(self._market.price[i]))
+        return {
+            "market": self._market.universe.codes[i],
+            "quote_currency": "KRW",
+            "tick_size": text(tick),
+            "supported_levels": ["0"],
+        }
+
+    def second(self) -> None:
+        """Remember what this second traded, all markets at once."""
+        m = self._market
+        self._recent.append(Second(m.time, m.traded, m.price, m.size, m.at_ask, m.base))
+
+    def trades(self, i: int, count: int = 1) -> list[dict[str, Any]]:
+        """The latest trades, newest first."""
+        found: list[dict[str, Any]] = []
+        for second in reversed(self._recent):
+            if len(found) >= count:
+                break
+            if second.traded[i]:
+                found.append(self._trade(i, second))
+        return found
+
+    def _trade(self, i: int, second: Second) -> dict[str, Any]:
+        at = moment_of(second.time).astimezone(UTC)
+        price, base = int(second.price[i]), int(second.base[i])
+        return {
+            "market": self._market.universe.codes[i],
+            "trade_date_utc": at.strftime("%Y-%m-%d"),
+            "trade_time_utc": at.strftime("%H:%M:%S"),
+            "timestamp": utc_ms(second.time),
+            "trade_price": number(price),
+            "trade_volume": number(int(second.size[i])),
+            "prev_closing_price": number(base),
+            "change_price": number(price - base),
+            "ask_bid": "BID" if second.at_ask[i] else "ASK",
+            "sequential_id": utc_ms(second.time) * 1000 + i % 1000,
+        }

@@ -1,0 +1,56 @@
+"""Upbit's errors and its way to write numbers."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+import msgspec
+from aiohttp import web
+
+from qts.simulators.market.ticks import COIN
+
+
+class UpbitError(Exception):
+    """Ends a request with a status and a name."""
+
+    def __init__(self, status: int, name: str | int, message: str = "") -> None:
+        self.status = status
+        self.name = name
+        self.message = message or str(name)
+        super().__init__(self.message)
+
+    def reply(self) -> web.Response:
+        return reply({"error": {"name": self.name, "message": self.message}}, self.status)
+
+
+def reply(values: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(values),
+        status=status,
+        headers=headers,
+        content_type="application/json",
+        charset="utf-8",
+    )
+
+
+def text(amount: int) -> str:
+    """A whole number of 1/COIN as the REST API writes it: 0.01, 100000000."""
+    whole, part = divmod(abs(amount), COIN)
+    sign = "-" if amount < 0 else ""
+    return f"{sign}{whole}.{part:08}".rstrip("0").rstrip(".")
+
+
+def number(amount: int) -> float | int:
+    """As the quotation API and the streams write it."""
+    return amount // COIN if amount % COIN == 0 else amount / COIN
+
+
+def amount_of(value: object, error: str) -> int:
+    """What a client wrote, in 1/COIN; more digits than that are refused."""
+    try:
+        scaled = Decimal(str(value)) * COIN
+    except InvalidOperation:
+        raise UpbitError(400, error, f"{value!r} is not a number") from None
+    if not scaled.is_finite() or scaled != scaled.to_integral_value() or scaled <= 0:
+        raise UpbitError(400, error, f"{value!r} is not a positive number of eight decimals")
+    return int(scaled)

@@ -1,0 +1,219 @@
+"""The Upbit simulator: paths and request groups in front of market, orders and streams."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from qts.domain import Clock
+from qts.simulators.clock import MarketClock
+from qts.simulators.config import UpbitSimulatorConfig
+from qts.simulators.market.coins import CoinMarket
+from qts.simulators.market.sessions import KST, moment_of, seconds_of
+from qts.simulators.server import Simulator
+from qts.simulators.upbit.exchange import Call, Exchange
+from qts.simulators.upbit.gateway import Gateway, signed_query
+from qts.simulators.upbit.orders import Orders
+from qts.simulators.upbit.quotes import Quotes
+from qts.simulators.upbit.replies import UpbitError, reply
+from qts.simulators.upbit.stream import Stream
+
+Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
+
+
+class UpbitSimulator(Simulator):
+    name = "upbit"
+
+    def __init__(
+        self, config: UpbitSimulatorConfig | None = None, clock: Clock | None = None
+    ) -> None:
+        self.config = config = config or UpbitSimulatorConfig()
+        super().__init__((config.host, config.port), clock, config.market.seed)
+        moment = config.market.start or self.clock.now()
+        start = seconds_of(moment if moment.tzinfo else moment.replace(tzinfo=KST))
+        self.market_clock = MarketClock(self.clock, start, config.market.speed)
+        self.market = CoinMarket(
+            start, config.market.seed, config.market.symbols, config.market.surges_per_hour
+        )
+        self.gateway = Gateway(config, self._now_ns)
+        self._quotes = Quotes(self.market)
+        self.stream = Stream(self.market, self._quotes, self.faults, self._now_ns)
+        self.orders = Orders(
+            self.market, config.duplicate_identifier, self.stream.tell, config.market.seed
+        )
+        deque(self.market.advance(start), maxlen=0)
+
+    def _now_ns(self) -> int:
+        by_market = self.config.limits_clock == "market"
+        return self.market_clock.now_ns() if by_market else self.clock.monotonic_ns()
+
+    # Routes
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        quotes, exchange = self._quotes, Exchange(self.market, self.orders)
+        for path, group, answer in (
+            ("market/all", "market", lambda _query: quotes.markets()),
+            ("ticker", "ticker", lambda q: _each(quotes.ticker, quotes.indexes(_markets(q)))),
+            ("ticker/all", "ticker", self._all_tickers),
+            ("orderbook", "orderbook", lambda q: _each(quotes.book, quotes.indexes(_markets(q)))),
+            (
+                "orderbook/instruments",
+                "orderbook",
+                lambda q: _each(quotes.instrument, quotes.indexes(_markets(q))),
+            ),
+            ("trades/ticks", "trade", self._trades),
+        ):
+            router.add_get(f"/v1/{path}", self._public(group, answer))
+        for method, path, group, act in (
+            ("GET", "accounts", "default", exchange.accounts),
+            ("POST", "orders", "order", exchange.place),
+            ("POST", "orders/test", "order-test", exchange.test),
+            ("POST", "orders/cancel_and_new", "order", exchange.cancel_and_new),
+            ("GET", "order", "default", exchange.order),
+            ("DELETE", "order", "default", exchange.cancel),
+            ("GET", "orders/open", "default", exchange.open),
+            ("DELETE", "orders/open", "order-cancel-all", exchange.cancel_open),
+            ("GET", "orders/closed", "default", exchange.closed),
+            ("GET", "orders/uuids", "default", exchange.some),
+            ("DELETE", "orders/uuids", "default", exchange.cancel_some),
+            ("GET", "orders/chance", "default", exchange.chance),
+        ):
+            router.add_route(method, f"/v1/{path}", self._private(group, act))
+        router.add_get("/websocket/v1", self._socket)
+        router.add_get("/websocket/v1/private", self._socket)
+
+    def _public(self, group: str, answer: Callable[[Mapping[str, str]], Any]) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            headers: dict[str, str] = {}
+            try:
+                scope = f"ip {request.remote}"
+                headers = self.gateway.admit(scope, group)
+                if "Origin" in request.headers:
+                    self.gateway.admit(scope, "origin")
+                self._refuse_by_chance()
+                return reply(answer(request.query), headers=headers)
+            except UpbitError as error:
+                return _with(error.reply(), headers)
+
+        return handler
+
+    def _private(self, group: str, act: Callable[[Call], web.Response]) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            headers: dict[str, str] = {}
+            try:
+                body = await _body(request)
+                query = signed_query(request, body)
+                customer = self.gateway.authenticate(
+                    request.headers.get("Authorization", ""), query
+                )
+                headers = self.gateway.admit(f"key {customer.key.access_key}", group)
+                self._refuse_by_chance()
+                lists = {name: request.query.getall(name) for name in request.query}
+                return _with(act(Call(customer, body or request.query, lists)), headers)
+            except UpbitError as error:
+                return _with(error.reply(), headers)
+
+        return handler
+
+    def _refuse_by_chance(self) -> None:
+        if self.faults.by_chance(self.config.random_refusals):
+            raise UpbitError(429, "too_many_requests", "Too many API requests")
+
+    # Quotation
+
+    def _all_tickers(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        wanted = query.get("quote_currencies", "KRW").split(",")
+        codes = enumerate(self.market.universe.codes)
+        return [self._quotes.ticker(i) for i, code in codes if code.split("-")[0] in wanted]
+
+    def _trades(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        count = query.get("count", "1")
+        if not count.isdigit() or not 1 <= int(count) <= 500:
+            raise UpbitError(400, 400, "count is 1 to 500")
+        return self._quotes.trades(self._quotes.index(query.get("market", "")), int(count))
+
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
+        customer, header = None, request.headers.get("Authorization", "")
+        scope = f"ip {request.remote}"
+        try:
+            if request.path.endswith("/private") or header:
+                customer = self.gateway.authenticate(header, None)
+                scope = f"key {customer.key.access_key}"
+            self.gateway.admit(scope, "websocket-connect")
+        except UpbitError as error:
+            return error.reply()
+        return await self.stream.serve(request, customer, self.config.idle_s)
+
+    # The market's time
+
+    def catch_up(self) -> None:
+        for _ in self.market.advance(self.market_clock.now()):
+            self._quotes.second()
+            self.orders.second()
+            self.stream.second()
+        self.stream.flush()
+
+    # Control
+
+    def stats(self) -> dict[str, Any]:
+        entries = self.orders.entries.values()
+        return {
+            "keys": self.gateway.stats(),
+            "market": {
+                "now": moment_of(self.market.time).isoformat(),
+                "symbols": len(self.market.universe.codes),
+            },
+            "orders": {
+                "placed": len(entries),
+                "open": len(self.orders.engine.open_orders),
+                "fills": sum(len(entry.order.fills) for entry in entries),
+            },
+            "stream": {"sessions": len(self.stream.sessions), "frames": self.stream.frames},
+        }
+
+    def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
+        index = self.market.index[symbol]
+        self.catch_up()
+        if what == "surge":
+            self.market.plant_surge(index, values["percent"], values["over_s"])
+        else:
+            self.market.suspend(index, what in ("suspend", "halt"))
+
+    def drop_streams(self) -> int:
+        return self.stream.drop()
+
+    def refusal(self) -> web.Response:
+        return UpbitError(429, "too_many_requests", "Too many API requests").reply()
+
+    def error(self, code: str) -> web.Response:
+        return UpbitError(500, code or "internal_server_error").reply()
+
+    def unknown(self) -> web.Response:
+        return UpbitError(500, "server_error", "try again later").reply()
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    """The JSON of a POST; form bodies are dropped, as the venue drops them."""
+    if request.method != "POST" or request.content_type != "application/json":
+        return {}
+    try:
+        return msgspec.json.decode(await request.read(), type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise UpbitError(400, "validation_error", "the body is not a JSON object") from None
+
+
+def _each(answer: Callable[[int], dict[str, Any]], indexes: list[int]) -> list[dict[str, Any]]:
+    return [answer(index) for index in indexes]
+
+
+def _markets(query: Mapping[str, str]) -> str:
+    return query.get("markets", "")
+
+
+def _with(response: web.Response, headers: dict[str, str]) -> web.Response:
+    response.headers.update(headers)
+    return response

@@ -1,0 +1,255 @@
+"""The Upbit WebSockets: public tickers, trades and books; private orders and assets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from qts.simulators.account import Holding
+from qts.simulators.faults import Faults
+from qts.simulators.market.coins import CoinMarket
+from qts.simulators.market.sessions import utc_ms
+from qts.simulators.matching import Fill
+from qts.simulators.upbit.gateway import Customer
+from qts.simulators.upbit.messages import PUBLIC, Subscription, Wrong, my_order, subscription
+from qts.simulators.upbit.orders import Entry, Event
+from qts.simulators.upbit.quotes import Quotes
+from qts.simulators.upbit.replies import number
+from qts.simulators.upbit.words import simplified
+from qts.simulators.window import Limits, Meter
+
+FORMATS = ("DEFAULT", "SIMPLE", "JSON_LIST", "SIMPLE_LIST")
+MESSAGES = Limits(second=5, minute=100, day=0)
+_QUEUE = 10_000
+
+
+@dataclass(eq=False)
+class Session:
+    socket: web.WebSocketResponse
+    transport: asyncio.BaseTransport | None
+    customer: Customer | None
+    queue: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
+    meter: Meter = field(default_factory=lambda: Meter(MESSAGES))
+    wanted: list[Subscription] = field(default_factory=list)
+    ticket: str = ""
+    form: str = "DEFAULT"
+
+
+class Stream:
+    def __init__(
+        self, market: CoinMarket, quotes: Quotes, faults: Faults, now_ns: Callable[[], int]
+    ) -> None:
+        self._market = market
+        self._quotes = quotes
+        self._faults = faults
+        self._now_ns = now_ns
+        self.sessions: set[Session] = set()
+        self._kept_back: list[tuple[Customer, dict[str, Any]]] = []
+        self.frames = 0
+
+    # A connection
+
+    async def serve(
+        self, request: web.Request, customer: Customer | None, idle_s: float
+    ) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(receive_timeout=idle_s)
+        await socket.prepare(request)
+        session = Session(socket, request.transport, customer)
+        self.sessions.add(session)
+        writer = asyncio.create_task(_write(session))
+        try:
+            async for message in socket:
+                if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    self._hear(session, message.data)
+        except TimeoutError:
+            pass  # silent for too long: closed below, as the venue does
+        finally:
+            writer.cancel()
+            self.sessions.discard(session)
+            await socket.close()
+        return socket
+
+    def _hear(self, session: Session, data: str | bytes) -> None:
+        if data in ("PING", b"PING"):
+            self._put(session, {"status": "UP"})
+            return
+        try:
+            if not session.meter.admit(self._now_ns()):
+                raise Wrong("TOO_MANY_REQUEST")
+            self._obey(session, data)
+        except Wrong as error:
+            self._put(session, {"error": {"name": str(error), "message": str(error)}})
+
+    def _obey(self, session: Session, data: str | bytes) -> None:
+        try:
+            parts = msgspec.json.decode(data, type=list[dict[str, Any]])
+        except msgspec.DecodeError:
+            raise Wrong("WRONG_FORMAT") from None
+        tickets = [part["ticket"] for part in parts if "ticket" in part]
+        if not tickets:
+            raise Wrong("NO_TICKET")
+        form = next((part["format"] for part in parts if "format" in part), None)
+        if form is not None and form not in FORMATS:
+            raise Wrong("WRONG_FORMAT")
+        if any(part.get("method") == "LIST_SUBSCRIPTIONS" for part in parts):
+            session.form = form or session.form
+            self._put(session, self._listed(session))
+            return
+        wanted = [subscription(part, session.customer) for part in parts if "type" in part]
+        if not wanted:
+            raise Wrong("NO_TYPE")
+        for each in wanted:
+            if any(code not in self._market.index for code in each.codes):
+                raise Wrong("INVALID_PARAM")
+        session.ticket, session.form, session.wanted = str(tickets[0]), form or "DEFAULT", wanted
+        for each in wanted:
+            if each.snapshot and each.kind in PUBLIC:
+                self._show(session, each, "SNAPSHOT")
+
+    def _listed(self, session: Session) -> dict[str, Any]:
+        kinds = [{"type": each.kind, "codes": each.codes} for each in session.wanted]
+        return {"method": "LIST_SUBSCRIPTIONS", "result": kinds, "ticket": session.ticket}
+
+    # What goes out
+
+    def second(self) -> None:
+        """After each second of the market."""
+        for session in list(self.sessions):
+            for each in session.wanted:
+                if each.realtime and each.kind in PUBLIC:
+                    self._show(session, each, "REALTIME")
+
+    def _show(self, session: Session, wanted: Subscription, stream_type: str) -> None:
+        for code in wanted.codes:
+            i = self._market.index[code]
+            if stream_type == "REALTIME" and not (
+                self._market.traded[i] or wanted.kind == "orderbook"
+            ):
+                continue
+            values = self._public(wanted, i)
+            if values is not None:
+                self._put(session, {**values, "stream_type": stream_type})
+
+    def _public(self, wanted: Subscription, i: int) -> dict[str, Any] | None:
+        code = self._market.universe.codes[i]
+        if wanted.kind == "ticker":
+            values = self._quotes.ticker(i)
+            side = {"ask_bid": "BID" if self._market.at_ask[i] else "ASK"}
+            bought = float(self._market.buy_volume[i])
+            volumes = {
+                "acc_bid_volume": bought,
+                "acc_ask_volume": float(self._market.volume[i]) - bought,
+                "market_state": "ACTIVE",
+            }
+            extra = {**side, **volumes}
+        elif wanted.kind == "orderbook":
+            values, extra = self._quotes.book(i, wanted.depth.get(code, 30)), {}
+        else:
+            latest = self._quotes.trades(i)
+            if not latest:
+                return None
+            values, extra = latest[0], {}
+            extra = {
+                "trade_timestamp": values["timestamp"],
+                "trade_date": values["trade_date_utc"],
+                "trade_time": values["trade_time_utc"],
+                "change": _direction(float(values["change_price"])),
+                "change_price": abs(values["change_price"]),
+            }
+        kept = {
+            name: value
+            for name, value in values.items()
+            if name != "market" and not name.endswith(("_kst", "_utc"))
+        }
+        return {"type": wanted.kind, "code": code, **kept, **extra}
+
+    # Private
+
+    def tell(self, entry: Entry, event: Event, fill: Fill | None) -> None:
+        """An order's event, to its owner; missed ones are never repeated."""
+        message = my_order(entry, event, fill, self._market)
+        customer = entry.customer
+        if event == "trade":
+            if self._faults.strike(frozenset({"lose_fills"}), "myOrder"):
+                return
+            if self._faults.strike(frozenset({"reorder_fills"}), "myOrder"):
+                self._kept_back.append((customer, message))
+                return
+        self._private(customer, "myOrder", message)
+        if event == "trade" and self._faults.strike(frozenset({"duplicate_fills"}), "myOrder"):
+            self._private(customer, "myOrder", message)
+        self.flush()
+        self._private(customer, "myAsset", self._assets(customer, entry.order.index))
+
+    def flush(self) -> None:
+        while self._kept_back:
+            customer, message = self._kept_back.pop()
+            self._private(customer, "myOrder", message)
+
+    def _private(self, customer: Customer, kind: str, message: dict[str, Any]) -> None:
+        for session in self.sessions:
+            if session.customer is customer:
+                for wanted in session.wanted:
+                    if wanted.kind == kind and (
+                        not wanted.codes or message.get("code") in wanted.codes
+                    ):
+                        self._put(session, message)
+
+    def _assets(self, customer: Customer, index: int) -> dict[str, Any]:
+        account, now = customer.account, utc_ms(self._market.time)
+        held = account.holdings.get(index, Holding())
+        assets = [
+            ("KRW", account.available, account.locked),
+            (self._market.universe.names[index], held.quantity - held.locked, held.locked),
+        ]
+        return {
+            "type": "myAsset",
+            "asset_uuid": "00000000-0000-4000-8000-000000000000",
+            "assets": [
+                {"currency": name, "balance": number(free), "locked": number(locked)}
+                for name, free, locked in assets
+            ],
+            "asset_timestamp": now,
+            "timestamp": now,
+            "stream_type": "REALTIME",
+        }
+
+    def _put(self, session: Session, message: dict[str, Any]) -> None:
+        self.frames += 1
+        values: Any = simplified(message) if session.form.startswith("SIMPLE") else message
+        if session.form.endswith("_LIST") and "error" not in message:
+            values = [values]
+        try:
+            session.queue.put_nowait(msgspec.json.encode(values))
+        except asyncio.QueueFull:
+            _cut(session)
+
+    def drop(self) -> int:
+        everybody = list(self.sessions)
+        for session in everybody:
+            _cut(session)
+        self.sessions.clear()
+        return len(everybody)
+
+
+def _direction(change: float) -> str:
+    return "RISE" if change > 0 else "FALL" if change < 0 else "EVEN"
+
+
+async def _write(session: Session) -> None:
+    while True:
+        data = await session.queue.get()
+        try:
+            await session.socket.send_bytes(data)
+        except ConnectionError:
+            return
+
+
+def _cut(session: Session) -> None:
+    if isinstance(session.transport, asyncio.WriteTransport):
+        session.transport.abort()
