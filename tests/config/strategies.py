@@ -21,9 +21,25 @@ _WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1,
 # Rules between fields, which no single type tells.
 _RULED: dict[str, st.SearchStrategy[Any]] = {
     "events.p0.overflow": st.just("block"),
+    **{
+        f"events.p{lane}.{mark}": values
+        for lane in range(4)
+        for mark, values in {"warning": st.floats(0.1, 0.5), "critical": st.floats(0.95, 1)}.items()
+    },
+    **{
+        f"outbox.{stream}.backoff_max_s": st.floats(60, 86_400)
+        for stream in (
+            "trade_command",
+            "trade_event",
+            "backtest_command",
+            "backtest_event",
+            "system_event",
+        )
+    },
     "database.url": st.none() | _WORD.map(lambda text: Secret(f"postgresql://{text}")),
     "database.pool_min": st.integers(0, 10),
     "database.pool_max": st.integers(10, 1000),
+    "cache.prefix": st.from_regex(r"[A-Za-z0-9_-]{1,32}:", fullmatch=True),
     "cache.url": st.none() | _WORD.map(lambda text: Secret(f"redis://{text}")),
 }
 

@@ -30,13 +30,14 @@ REFUSED = [
         "{file}:2: unknown key telemetry.queue_size; did you mean events.p0.queue_size?",
     ),
     (
-        "[cache]\nzzz = 5",
-        "{file}:2: unknown key cache.zzz; "
-        "known here: url, pool_max, socket_timeout_ms, connect_timeout_ms",
+        "[embedded]\nzzz = 5",
+        "{file}:2: unknown key embedded.zzz; "
+        "known here: tcp, postgres_port, valkey_port, valkey_memory_mb",
     ),
     (
-        '[events."a b\\n"]',
-        '{file}:1: unknown key events."a b\\n"; known here: p0, p1, p2, p3',
+        '[telemetry."a b\\n"]',
+        '{file}:1: unknown key telemetry."a b\\n"; '
+        "known here: log_level, log_format, otlp_endpoint",
     ),
     ("events = 3", "{file}:1: events is a table, written [events]"),
     ("[[events]]", "{file}:1: events is a table, written [events]"),

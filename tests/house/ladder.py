@@ -32,6 +32,8 @@ NATIVE_USERS = {
     "cli/doctor.py",
     "events/lanes.py",
     "risk/loop.py",
+    "router/account.py",
+    "router/assemble.py",
     "router/handlers.py",
     "router/journal.py",
     "router/router.py",

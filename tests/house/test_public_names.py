@@ -10,7 +10,11 @@ import pytest
 
 PUBLIC: dict[str, str] = {
     "qts": "__version__",
-    "qts.cache": "CacheConfig",
+    "qts.cache": """
+        Alert Book BreakerConfig Cache CacheConfig CacheStatus Change Level OrderStatus
+        Position PreCheck Price Risk ServerStatus Store StrategyParams TradeIds Truth Ttls
+        Value look read_raw
+    """,
     "qts.config": """
         Config Effective Origin Setting describe load render resolve settings_of template
     """,
@@ -19,24 +23,52 @@ PUBLIC: dict[str, str] = {
         MigrationStatus Notification Ping Row migrate savepoint status
     """,
     "qts.domain": """
-        Clock ConfigError Failed HomeInUse MovableClock OutcomeUnknown QtsError Refused
-        ScenarioError SchemaTooNew Secret ServerFailed SystemClock Unreachable
+        CacheStaleDataError Clock ConfigError EventRefused Failed HomeInUse LaneFull
+        MovableClock OutcomeUnknown PriceDataUnavailableError QtsError Refused ScenarioError
+        SchemaTooNew Secret ServerFailed SystemClock TradeLimitExceededError Unreachable
         parse_duration
     """,
     "qts.embedded": """
-        Binary EmbeddedConfig Home HomeLock Postgres Servers Valkey default_home
-        find_binaries
+        Binary EmbeddedConfig Home HomeLock Nats NatsConfig Postgres Servers Valkey
+        default_home find_binaries
     """,
-    "qts.events": "EventsConfig LaneConfig",
+    "qts.events": """
+        AUDIT Alert Catalogue DEEDS DeadLetter DeadLetters Engine Event EventType
+        EventsConfig Hooks IsolationLoad IsolationReport LaneConfig LaneReport LaneStatus
+        Latency Level Payload Pressure Priority RECORD SLA Status Stopped batch compiled
+        payloads replay verify_isolation
+    """,
+    "qts.feed": """
+        BurstManager Calendar Demand Feed FeedConfig FeedState Intake ObservationSnapshot
+        Observer PatternRecord Plan Poller PollerState PriceCache Recorder SEOUL Session
+        Source Surge SurgeDetector UpbitSource export_parquet offline_plan plan read
+        read_symbols replay
+    """,
+    "qts.outbox": """
+        BACKTEST_COMMAND BACKTEST_EVENT BenchResult Consumer DeadLetter Delivery Depth Desk
+        Dispatcher Envelope Event EventBus EventDispatcher EventRefused EventRow Handler
+        OutboxConfig OutboxWorker Permanent PostgresBus Retryable SYSTEM_EVENT StreamConfig
+        TRADE_COMMAND TRADE_EVENT Unknown Upkeep WORKERS bench depths once paused uuid7
+    """,
     "qts.router": """
-        Burst Handler JournalConfig Layout LiveLine MESSAGE Options Pacing Percentiles Place
-        Plan Report Router Scenario Snapshot StallFloor StrategyCount Wait Worker batch
-        compiled each load plan shipped watch
+        Burst EdgeConfig Handler Indicator JournalConfig Layout LiveLine MESSAGE Message
+        Options Outlet Pacing Percentiles Place Plan Replay Report Router Scenario Sink
+        Snapshot Source StallFloor StrategyCount Stream Wait Worker batch compiled
+        differences each ema load plan read_streams rsi shipped strategies_only vwap watch
+    """,
+    "qts.simulators": """
+        Fault KisKey KisSimulator KisSimulatorConfig Limits MarketConfig Simulator UpbitKey
+        UpbitSimulator UpbitSimulatorConfig
     """,
     "qts.telemetry": """
         CONTENT_TYPE Ids LatencyHistogram Span TelemetryConfig Throttle bind carry configure
         context counter current_context every gauge histogram latency lines_dropped logger
         new_trace_id redact_text render shutdown span
+    """,
+    "qts.venues": """
+        Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Ledger Level
+        LimitsConfig NotOffered Priority Quote Rejected Room Service Throttled UpbitClient
+        UpbitConfig UpbitStream VenuesConfig room symbols_per_call
     """,
 }
 

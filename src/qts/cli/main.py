@@ -10,7 +10,8 @@ from importlib.metadata import version
 import typer
 from typer.exceptions import TyperException
 
-from qts.cli import config, database
+from qts.cli import cache, config, database, distributed, events, outbox, simulate, verify
+from qts.cli.bench import bench
 from qts.cli.doctor import doctor
 from qts.cli.route import route
 from qts.cli.run import run
@@ -27,8 +28,18 @@ app = typer.Typer(
 app.command()(run)
 app.command()(route)
 app.command()(doctor)
-app.add_typer(config.app, name="config")
-app.add_typer(database.app, name="database")
+app.command()(bench)
+for _name, _verbs in {
+    "config": config,
+    "database": database,
+    "events": events,
+    "outbox": outbox,
+    "cache": cache,
+    "simulate": simulate,
+    "distributed": distributed,
+    "verify": verify,
+}.items():
+    app.add_typer(_verbs.app, name=_name)
 
 
 def _show_version(asked: bool) -> None:

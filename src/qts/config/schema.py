@@ -21,6 +21,7 @@ from qts.database import DatabaseConfig
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig
 from qts.events import EventsConfig
+from qts.outbox import OutboxConfig
 from qts.telemetry import TelemetryConfig
 
 
@@ -33,6 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     events: Annotated[EventsConfig, msgspec.Meta(description="The event lanes")] = EventsConfig()
     database: Annotated[DatabaseConfig, msgspec.Meta(description="PostgreSQL")] = DatabaseConfig()
+    outbox: Annotated[OutboxConfig, msgspec.Meta(description="The durable bus")] = OutboxConfig()
     cache: Annotated[CacheConfig, msgspec.Meta(description="Valkey or Redis")] = CacheConfig()
     embedded: Annotated[
         EmbeddedConfig, msgspec.Meta(description="The servers QTS starts when no URL is given")
