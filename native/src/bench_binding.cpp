@@ -92,7 +92,7 @@ class ListWork final : public qts::Work {
 };
 
 std::unique_ptr<qts::Work> work_named(const nb::tuple& work) {
-  const auto kind = nb::cast<std::string>(work[0]);
+  const auto kind = work.size() == 2 ? nb::cast<std::string>(work[0]) : std::string();
   if (kind == "ensure") return std::make_unique<EnsureWork>(nb::object(work[1]));
   if (kind == "list") return std::make_unique<ListWork>(nb::object(work[1]));
   return make_router_work(work);

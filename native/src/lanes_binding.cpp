@@ -234,7 +234,7 @@ class Core : public std::enable_shared_from_this<Core> {
         });
         continue;
       }
-      lanes.p0_began.store(UINT64_MAX, std::memory_order_relaxed);
+      lanes.p0_began.store(qts::Lanes::kP0Waits, std::memory_order_relaxed);
       drain_p0(worker, lane);
       lanes.p0_began.store(0, std::memory_order_relaxed);
     }

@@ -524,7 +524,9 @@ class PyRouter {
   static std::unique_ptr<qts::Work> make_work(const nb::object& work, bool writes) {
     if (work.is_none()) return nullptr;
     const auto parts = nb::cast<nb::tuple>(work);
-    const auto kind = nb::cast<std::string>(parts[0]);
+    const auto kind = parts.size() == 0 ? std::string() : nb::cast<std::string>(parts[0]);
+    if (parts.size() != (kind == "compiled" ? 4 : 3))
+      throw nb::value_error("work is made by each, batch, compiled or an indicator, and this is not");
     if (kind == "each") return std::make_unique<EachWork>(nb::object(parts[1]), nb::object(parts[2]));
     if (kind == "batch") return std::make_unique<BatchWork>(nb::object(parts[1]), nb::object(parts[2]), writes);
     if (kind == "compiled") {

@@ -77,8 +77,15 @@ def test_work_that_raises_ends_the_trial_with_its_error(kind: str) -> None:
     def fail(_given: object) -> None:
         raise KeyError("no such price")
 
+    work = each(fail).work() if kind == "each" else (kind, fail)
     with pytest.raises(RuntimeError, match="no such price"):
-        _native.bench_work((kind, fail), 8, 5, -1)
+        _native.bench_work(work, 8, 5, -1)
+
+
+@pytest.mark.parametrize("work", [(), ("each",), ("each", print), ("dance", print, None)])
+def test_work_that_no_handler_made_is_refused(work: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match="work"):
+        _native.bench_work(work, 8, 5, -1)
 
 
 def test_messages_are_as_large_as_the_benchmark_says() -> None:

@@ -66,6 +66,8 @@ def _values(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.CustomType() if kind.cls is Path:
             plain = TEXT.filter(lambda text: "\0" not in text)
             return plain.map(lambda text: Path("/", text.lstrip("/")))
+        case inspect.CustomType() if kind.cls is Secret:
+            return _WORD.filter(lambda text: text != "***").map(Secret)
         case inspect.StrType():
             return TEXT
     raise AssertionError(f"no values for {kind}")

@@ -68,7 +68,7 @@ PUBLIC: dict[str, str] = {
     "qts.venues": """
         Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Ledger Level
         LimitsConfig NotOffered Priority Quote Rejected Room Service Throttled UpbitClient
-        UpbitConfig UpbitStream VenuesConfig room symbols_per_call
+        UpbitConfig UpbitStream VenuesConfig open_kis room symbols_per_call
     """,
 }
 

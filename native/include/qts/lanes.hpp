@@ -125,7 +125,7 @@ class Lanes {
   bool p0_wants() const {
     if (lanes_[0]->queue.size() != 0 && !lanes_[0]->paused.load(std::memory_order_relaxed)) return true;
     const std::uint64_t began = p0_began.load(std::memory_order_relaxed);
-    return began != 0 && ticks() - began < hold_;
+    return began == kP0Waits || (began != 0 && ticks() - began < hold_);
   }
   bool wanted_above(std::size_t lane) const {
     for (std::size_t higher = 0; higher < lane; ++higher)
@@ -133,6 +133,8 @@ class Lanes {
     return false;
   }
 
+  // When P0 began its event, in ticks; 0: it rests. It may hold events and still wait for the GIL.
+  static constexpr std::uint64_t kP0Waits = UINT64_MAX;
   std::atomic<std::uint64_t> p0_began{0};
 
  private:

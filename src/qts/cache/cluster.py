@@ -15,6 +15,9 @@ from qts.cache.config import CacheConfig
 from qts.cache.store import Busy, Fields
 from qts.domain import Secret, Unreachable
 
+# redis-py raises AttributeError when a connection is cut while it introduces itself.
+_LOST = (RedisError, OSError, AttributeError)
+
 
 class Cluster:
     """A script touches the keys of one value at a time: others may lie on another node."""
@@ -45,7 +48,7 @@ class Cluster:
             for command in asked:
                 pipeline.execute_command(*command)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        except (RedisError, OSError) as error:
+        except _LOST as error:
             raise self._ours(error) from error
         for reply in replies:
             if isinstance(reply, Exception) and not isinstance(reply, ResponseError):
@@ -55,13 +58,13 @@ class Cluster:
     async def scan(self, pattern: str) -> list[str]:
         try:
             return [key async for key in self._client.scan_iter(match=pattern, count=1000)]
-        except (RedisError, OSError) as error:
+        except _LOST as error:
             raise self._ours(error) from error
 
     async def info(self) -> list[Fields]:
         try:
             told = await self._client.info(target_nodes=RedisCluster.PRIMARIES)
-        except (RedisError, OSError) as error:
+        except _LOST as error:
             raise self._ours(error) from error
         return list(told.values())
 

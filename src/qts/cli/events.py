@@ -8,14 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qts.cli.output import JsonFile
 from qts.domain import parse_duration
-from qts.events import Engine, Event, Hooks, Status
-from qts.events import payloads as p
+
+if TYPE_CHECKING:
+    from qts.events import Engine, Event, Status
 
 app = typer.Typer(name="events", help="The event lanes P0 to P3.", no_args_is_help=True)
 
@@ -45,6 +46,7 @@ def demo(
     import os
 
     from qts.config import resolve
+    from qts.events import Engine, Hooks
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
@@ -119,6 +121,8 @@ def _flooded(engine: Engine) -> Iterator[None]:
 
 
 def _flood(engine: Engine, stop: threading.Event) -> None:
+    from qts.events import payloads as p
+
     fill = p.Fill(order_id="1", symbol="005930", filled_qty=1, filled_price=1, filled_time=1)
     ticks = [
         engine.event("PRICE_TICK", p.PriceTick(symbol=f"{n:06}", price=1.0), "demo")

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from qts.cli import cache, config, database, distributed, events, outbox, simulate, verify
 from qts.cli.bench import bench
 from qts.cli.doctor import doctor
+from qts.cli.observe import export, observe, replay
 from qts.cli.route import route
 from qts.cli.run import run
 from qts.domain import QtsError
@@ -26,6 +27,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(observe)
+app.command()(replay)
+app.command()(export)
 app.command()(route)
 app.command()(doctor)
 app.command()(bench)

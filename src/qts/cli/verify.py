@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qts.cli.output import JsonFile
 from qts.domain import parse_duration
-from qts.events import IsolationLoad, IsolationReport, verify_isolation
+
+if TYPE_CHECKING:
+    from qts.events import IsolationReport
 
 app = typer.Typer(
     name="verify", help="Measure a promise and answer PASS or FAIL.", no_args_is_help=True
@@ -47,6 +49,7 @@ def isolation(
 
     from qts import telemetry
     from qts.config import resolve
+    from qts.events import IsolationLoad, verify_isolation
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)

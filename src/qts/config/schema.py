@@ -21,8 +21,10 @@ from qts.database import DatabaseConfig
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig
 from qts.events import EventsConfig
+from qts.feed import FeedConfig
 from qts.outbox import OutboxConfig
 from qts.telemetry import TelemetryConfig
+from qts.venues import VenuesConfig
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,6 +37,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     events: Annotated[EventsConfig, msgspec.Meta(description="The event lanes")] = EventsConfig()
     database: Annotated[DatabaseConfig, msgspec.Meta(description="PostgreSQL")] = DatabaseConfig()
     outbox: Annotated[OutboxConfig, msgspec.Meta(description="The durable bus")] = OutboxConfig()
+    venues: Annotated[
+        VenuesConfig, msgspec.Meta(description="KIS and Upbit: keys, hosts, limits")
+    ] = VenuesConfig()
+    feed: Annotated[FeedConfig, msgspec.Meta(description="What is watched, and how often")] = (
+        FeedConfig()
+    )
     cache: Annotated[CacheConfig, msgspec.Meta(description="Valkey or Redis")] = CacheConfig()
     embedded: Annotated[
         EmbeddedConfig, msgspec.Meta(description="The servers QTS starts when no URL is given")

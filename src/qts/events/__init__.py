@@ -1,19 +1,43 @@
 """Events in four lanes, P0 to P3: the contract, the catalogue, the lanes and the engine."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from qts.events import payloads
 from qts.events.catalogue import Catalogue, EventType
 from qts.events.config import EventsConfig, LaneConfig
 from qts.events.dead_letters import DeadLetter, DeadLetters
-from qts.events.engine import Engine, Stopped
 from qts.events.event import Event, Priority
 from qts.events.handlers import batch, compiled
-from qts.events.isolation import IsolationReport, LaneReport, verify_isolation
-from qts.events.isolation import Load as IsolationLoad
-from qts.events.lanes import AUDIT, DEEDS, RECORD, replay
 from qts.events.load import Level, Pressure
-from qts.events.monitor import SLA, Alert, Hooks
 from qts.events.payloads import Payload
-from qts.events.status import LaneStatus, Latency, Status
+
+if TYPE_CHECKING:
+    from qts.events.engine import Engine, Stopped
+    from qts.events.isolation import IsolationLoad, IsolationReport, LaneReport, verify_isolation
+    from qts.events.lanes import AUDIT, DEEDS, RECORD, replay
+    from qts.events.monitor import SLA, Alert, Hooks
+    from qts.events.status import LaneStatus, Latency, Status
+
+# Loaded when asked for: settings and refusals do not need the C++ core.
+_NATIVE = {
+    "AUDIT": "lanes",
+    "DEEDS": "lanes",
+    "RECORD": "lanes",
+    "SLA": "monitor",
+    "Alert": "monitor",
+    "Engine": "engine",
+    "Hooks": "monitor",
+    "IsolationLoad": "isolation",
+    "IsolationReport": "isolation",
+    "LaneReport": "isolation",
+    "LaneStatus": "status",
+    "Latency": "status",
+    "Status": "status",
+    "Stopped": "engine",
+    "replay": "lanes",
+    "verify_isolation": "isolation",
+}
 
 __all__ = [
     "AUDIT",
@@ -47,3 +71,9 @@ __all__ = [
     "replay",
     "verify_isolation",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NATIVE:
+        return getattr(import_module(f"qts.events.{_NATIVE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

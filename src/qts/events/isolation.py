@@ -60,7 +60,7 @@ class IsolationReport(msgspec.Struct, frozen=True):
     warnings: list[str]  # what P1 to P3 could not hold, and handlers by name
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class IsolationLoad(msgspec.Struct, frozen=True, kw_only=True):
     """How the run is made hard."""
 
     p0_per_s: float = 200.0
@@ -72,10 +72,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 def verify_isolation(
     seconds: float,
     config: EventsConfig | None = None,
-    load: Load | None = None,
+    load: IsolationLoad | None = None,
     show: Callable[[float], None] = lambda _elapsed: None,
 ) -> IsolationReport:
-    run = _Run(config or EventsConfig(), load or Load())
+    run = _Run(config or EventsConfig(), load or IsolationLoad())
     machine = _watch_machine(seconds)
     began = time.monotonic()
     with run.engine:
@@ -89,7 +89,7 @@ def verify_isolation(
 
 
 class _Run:
-    def __init__(self, config: EventsConfig, load: Load) -> None:
+    def __init__(self, config: EventsConfig, load: IsolationLoad) -> None:
         self.stop = threading.Event()
         self._load = load
         self._sent: list[str] = []

@@ -1,0 +1,171 @@
+"""The whole feed of one key: budget, client, stream, poller, recorder; opened and left as one."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from qts.domain import Clock
+from qts.feed.calendar import Calendar
+from qts.feed.config import FeedConfig
+from qts.feed.intake import Intake
+from qts.feed.observer import Observer, Sink
+from qts.feed.planner import Demand, Plan, plan
+from qts.feed.poller import Poller, PollerState
+from qts.feed.recorder import Recorder
+from qts.feed.symbols import read_symbols
+from qts.feed.trading_days import TradingDays
+from qts.venues import (
+    Budget,
+    BudgetState,
+    KisClient,
+    KisConfig,
+    KisQuotes,
+    KisStream,
+    open_kis,
+    symbols_per_call,
+)
+
+
+class FeedState(msgspec.Struct, frozen=True):
+    """The figures that the terminal, the dashboard and scripts are shown."""
+
+    seconds: float
+    plan: str
+    interval_s: float
+    lag_s: float  # by how much the last scan took longer than planned
+    records: int
+    lost: int
+    surges: int
+    symbols_known: int
+    streaming: bool
+    poller: PollerState
+    budget: BudgetState
+
+
+class Feed:
+    """Use `open`; `run` until cancelled."""
+
+    def __init__(self, poller: Poller, intake: Intake, budget: Budget, clock: Clock) -> None:
+        self.poller = poller
+        self.budget = budget
+        self._intake = intake
+        self._clock = clock
+        self._began_ns = clock.monotonic_ns()
+        self._recorder: Recorder | None = None
+        self._stream: KisStream | None = None
+        self._days: TradingDays | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        kis: KisConfig,
+        config: FeedConfig,
+        home: Path,
+        clock: Clock,
+        sinks: Sequence[Sink] = (),
+    ) -> AsyncIterator[Feed]:
+        """A feed that has the key to itself."""
+        read_symbols(config.symbols)  # the commonest mistake, told before the key is taken
+        async with open_kis(kis, home, clock) as client:
+            with cls.on(client, config, home, clock, sinks) as feed:
+                yield feed
+
+    @classmethod
+    @contextmanager
+    def on(
+        cls,
+        client: KisClient,
+        config: FeedConfig,
+        home: Path,
+        clock: Clock,
+        sinks: Sequence[Sink] = (),
+    ) -> Iterator[Feed]:
+        """A feed beside others on one client; `home` keeps the records, unless set elsewhere."""
+        kis, symbols = client.config, read_symbols(config.symbols)
+        recorder = _recorder(kis, config, home, clock)
+        observer = Observer([*([recorder.write] if recorder else []), *sinks])
+        mode = "PAPER" if kis.paper else "PROD" if kis.url is None else "SIMULATION"
+        intake = Intake(config, observer, uuid.uuid4().hex, mode=mode)
+        quotes = KisQuotes(client, multi=config.multi_quotes)
+        poller = Poller(quotes, client.budget, intake, clock, symbols, config)
+        feed = cls(poller, intake, client.budget, clock)
+        feed._recorder = recorder
+        if not (kis.paper or config.always_open):
+            days = home / "trading-days.json"
+            feed._days = TradingDays(days, poller.calendar, clock, quotes.trading_days)
+        if config.stream and config.bursts:
+            feed._stream = KisStream(client, clock, poller.take)
+            poller.use_stream(feed._stream)
+        try:
+            yield feed
+        finally:
+            if recorder is not None:
+                recorder.close()
+
+    @property
+    def stream(self) -> KisStream | None:
+        """The one session KIS allows a key: whoever needs fill notices asks for them here."""
+        return self._stream
+
+    @property
+    def plan(self) -> Plan:
+        return self.poller.plan
+
+    async def run(self) -> None:
+        """Until cancelled; ends by an error that stays."""
+        parts = (self.poller, self._stream, self._days)
+        tasks = {asyncio.ensure_future(part.run()) for part in parts if part is not None}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def state(self) -> FeedState:
+        recorder, poller = self._recorder, self.poller.state()
+        return FeedState(
+            seconds=round((self._clock.monotonic_ns() - self._began_ns) / 1e9, 1),
+            plan=self.plan.sentence,
+            interval_s=round(self.plan.interval_s, 1),
+            lag_s=round(max(0.0, poller.last_scan_s - self.plan.interval_s), 3),
+            records=recorder.written if recorder else 0,
+            lost=recorder.lost if recorder else 0,
+            surges=self._intake.surges,
+            symbols_known=len(self._intake.cache),
+            streaming=self._stream is not None and self._stream.live,
+            poller=poller,
+            budget=self.budget.state(),
+        )
+
+
+def offline_plan(kis: KisConfig, config: FeedConfig, symbols: int, now: datetime) -> Plan:
+    """The plan of a fresh day without asking anybody: of today's rest, or of the next session."""
+    calendar = Calendar(config.calendar_overrides, config.after_market)
+    demand = Demand(
+        symbols=symbols,
+        per_call=symbols_per_call(kis, multi=config.multi_quotes),
+        seconds_left=calendar.seconds_left(now) or calendar.next_open(now).seconds,
+        day_left=kis.key_limits.per_day,
+        asked_s=config.interval_s,
+        bursts=config.bursts,
+        burst_s=config.burst_s,
+    )
+    return plan(kis.key_limits, demand)
+
+
+def _recorder(kis: KisConfig, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
+    if not config.record:
+        return None
+    secrets = [s for s in (kis.app_key, kis.app_secret, kis.account, kis.hts_id) if s]
+    return Recorder(config.record_dir or home / "record", clock, config.rotate_mb, secrets)

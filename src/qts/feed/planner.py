@@ -1,0 +1,154 @@
+"""How fast all symbols can be scanned, all day, inside every limit; with its arithmetic.
+
+The shortest interval is the longest of what the second, the minute, the rest of the day and the
+owner's own wish allow, after orders, accounts and bursts have their share:
+
+    calls a scan   = symbols / symbols a call
+    by the second  = calls / (room of a second / (1 s + reply) - bursts)
+    by the minute  = calls / (room of a minute / (60 s + reply) - bursts)
+    by the day     = calls x seconds left / (requests left today - reserve for bursts)
+
+A request counts until its window after the reply has passed, hence `+ reply`. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from qts.venues import LimitsConfig, Priority, room
+
+REPLY_S = 0.1  # what we allow a venue for its answer
+BURST_SHARE = 0.10  # of what the day has left
+BURST_PER_SYMBOL_S = 1.0
+MAX_OF_RATE = 2 / 3  # bursts never take more than this of what quotes may use
+
+Bound = Literal["asked", "second", "minute", "day"]
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be scanned, and how much of the day is left for it."""
+
+    symbols: int
+    per_call: int
+    seconds_left: float
+    day_left: int
+    asked_s: float = 30.0
+    bursts: int = 10
+    burst_s: float = 300.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A scan that holds until the end of the day."""
+
+    interval_s: float
+    calls: int
+    rate_per_s: float
+    bursts: int
+    bound: Bound
+    day_share: float
+    demand: Demand
+    limits: LimitsConfig
+    by: dict[str, float]  # the shortest interval each limit allows by itself
+
+    @property
+    def sentence(self) -> str:
+        if math.isinf(self.interval_s):
+            return "no scan: the day's requests are used up"
+        return (
+            f"{self.interval_s:.1f} s scan, {self.calls:,} calls, {self.rate_per_s:.1f}/s, "
+            f"{math.floor(self.day_share * 100)} % of today's quota"
+        )
+
+    @property
+    def granted(self) -> bool:
+        return self.bound == "asked"
+
+    def render(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def plan(limits: LimitsConfig, demand: Demand) -> Plan:
+    quotes = room(limits, Priority.NORMAL)
+    calls = math.ceil(demand.symbols / demand.per_call)
+    spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
+    by_second, by_minute = quotes.second / (1 + REPLY_S), quotes.minute / (60 + REPLY_S)
+    bursts = _bursts(demand, min(by_second, by_minute), spendable)
+    cost = burst_cost(bursts, demand.per_call)
+    by_day = spendable * (1 - BURST_SHARE * (bursts > 0)) / max(demand.seconds_left, 1.0)
+    by = {
+        "second": _interval(calls, by_second - cost),
+        "minute": _interval(calls, by_minute - cost),
+        "day": _interval(calls, by_day),
+        "asked": demand.asked_s,
+    }
+    bound = max(by, key=lambda name: (by[name], name == "asked"))
+    rate = calls / by[bound]
+    return Plan(
+        interval_s=by[bound],
+        calls=calls,
+        rate_per_s=rate,
+        bursts=bursts,
+        bound=msgspec.convert(bound, Bound),
+        day_share=rate * demand.seconds_left / limits.per_day,
+        demand=demand,
+        limits=limits,
+        by=by,
+    )
+
+
+def burst_cost(bursts: int, per_call: int) -> float:
+    """Requests a second that so many bursts cost: they share calls where a call takes many."""
+    return math.ceil(bursts / per_call) / BURST_PER_SYMBOL_S
+
+
+def _bursts(demand: Demand, rate: float, spendable: int) -> int:
+    """As many as the rate bears and as the reserve can pay for to their end."""
+    calls = math.floor(rate * MAX_OF_RATE + 1e-9)
+    paid = math.floor(spendable * BURST_SHARE / demand.burst_s)
+    return min(demand.bursts, min(calls, paid) * demand.per_call)
+
+
+def _interval(calls: int, rate: float) -> float:
+    return calls / rate if rate > 0 else math.inf
+
+
+def _lines(made: Plan) -> list[str]:
+    limits, demand, quotes = made.limits, made.demand, room(made.limits, Priority.NORMAL)
+    cost = burst_cost(made.bursts, demand.per_call)
+    reserve = BURST_SHARE if made.bursts else 0.0
+    spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
+    lines = [
+        f"limits     {limits.per_second}/s, {limits.per_minute:,}/min, {limits.per_day:,}/day"
+        f" ({limits.day})",
+        f"kept back  {limits.per_second - quotes.second}/s,"
+        f" {limits.per_minute - quotes.minute:,}/min, {limits.per_day - quotes.day:,}/day"
+        " for orders and accounts",
+        f"bursts     {made.bursts} symbols once a second = {cost:g}/s;"
+        f" {reserve:.0%} of what the day has left",
+        f"a scan     {demand.symbols:,} symbols / {demand.per_call} a call = {made.calls:,} calls",
+        f"time left  {demand.seconds_left / 3600:.2f} h = {demand.seconds_left:,.0f} s,"
+        f" {demand.day_left:,} requests",
+        f"by second  {made.calls:,} / ({quotes.second} / {1 + REPLY_S:g} s - {cost:g}/s)"
+        f" = {made.by['second']:,.1f} s",
+        f"by minute  {made.calls:,} / ({quotes.minute:,} / {60 + REPLY_S:g} s - {cost:g}/s)"
+        f" = {made.by['minute']:,.1f} s",
+        f"by day     {made.calls:,} x {demand.seconds_left:,.0f} s / ({spendable:,} -"
+        f" {reserve:.0%}) = {made.by['day']:,.1f} s",
+        f"plan       {made.sentence}",
+    ]
+    if not made.granted:
+        lines.append(
+            f"asked      {demand.asked_s:g} s cannot be had: the {made.bound} allows"
+            f" {made.interval_s:,.1f} s; {_way_out(made)}"
+        )
+    return lines
+
+
+def _way_out(made: Plan) -> str:
+    fitting = math.floor(made.demand.symbols * made.demand.asked_s / made.interval_s)
+    if fitting < 1:
+        return f"no symbol can be scanned every {made.demand.asked_s:g} s today"
+    return f"{fitting:,} symbols could be scanned every {made.demand.asked_s:g} s"

@@ -1,0 +1,180 @@
+"""Writes every record as a line of JSON: appended, never changed, a new file each day.
+
+    2026-11-16.0001.jsonl ── day over, or full ──▶ 2026-11-16.0001.jsonl.zst
+
+A line is one write, so a killed process leaves whole lines and at most one torn at the end of its
+last file; a restart begins a new file. Lines reach the disk itself within about a second
+(fdatasync in a thread), which is what a power cut can cost. Secrets are masked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zstandard
+
+from qts import telemetry
+from qts.domain import Clock, Refused, Secret
+from qts.feed.calendar import SEOUL
+from qts.feed.snapshot import ENCODER, PatternRecord
+
+MASK = "***"
+_SYNC_NS = 1_000_000_000
+
+# A search for secrets takes 80 us a line. Venues send rows of a few forms, so the names of a form
+# are judged once, and values are searched only when they hold one of these.
+_HINTS = (":", "=", "bearer", "eyj", "/bot")
+_FORMS = 256
+
+log = telemetry.logger("feed")
+
+
+class Recorder:
+    """One writer per folder at a time; `write` is called on one thread."""
+
+    def __init__(
+        self, folder: Path, clock: Clock, rotate_mb: float = 256, secrets: Iterable[Secret] = ()
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._rotate_bytes = round(rotate_mb * 1_000_000)
+        self._secrets = [secret.reveal().encode() for secret in secrets if secret]
+        self._clean_forms: set[tuple[str, ...]] = set()
+        self._file: int | None = None
+        self._path = folder
+        self._day = date.min
+        self._bytes = self._synced_ns = 0
+        self.written = self.lost = 0
+        self._lock = _locked(folder)
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+        for left in sorted(folder.glob("*.jsonl")):
+            self._disk.submit(compress, left)
+
+    def write(self, record: PatternRecord) -> None:
+        line = self._line(record)
+        try:
+            file = self._open(record.snapshot.meta.time.astimezone(SEOUL).date())
+            if os.write(file, line) != len(line):
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            self.lost += 1
+            self._close()  # what may be torn stays the end of its file
+            if due := telemetry.every(10.0, "recorder"):
+                log.error("a record could not be written", reason=error.strerror, **due)
+            return
+        self.written += 1
+        self._bytes += len(line)
+        now = self._clock.monotonic_ns()
+        if now - self._synced_ns >= _SYNC_NS:
+            self._synced_ns = now
+            self._disk.submit(os.fdatasync, file)  # before its closing: one thread
+
+    def close(self) -> None:
+        """End the file, compress it, and wait for the disk."""
+        self._close()
+        self._disk.shutdown()
+        os.close(self._lock)
+
+    def _open(self, day: date) -> int:
+        if self._file is not None and day == self._day and self._bytes < self._rotate_bytes:
+            return self._file
+        self._close()
+        self._path = self._next_path(day)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._day, self._bytes = day, 0
+        return self._file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            self._disk.submit(_finish, file, self._path)
+
+    def _next_path(self, day: date) -> Path:
+        taken = [int(path.name.split(".")[1]) for path in self._folder.glob(f"{day}.*.jsonl*")]
+        return self._folder / f"{day}.{max(taken, default=0) + 1:04}.jsonl"
+
+    def _line(self, record: PatternRecord) -> bytes:
+        """All but the venue's own words is ours; those may hold anything."""
+        line = ENCODER.encode(record)
+        if self._suspect(record.snapshot.observation.inputs.kis_raw):
+            plain = msgspec.to_builtins(record)
+            inputs = plain["snapshot"]["observation"]["inputs"]
+            inputs["kis_raw"] = _cleaned(inputs["kis_raw"])
+            line = ENCODER.encode(plain)
+        for secret in self._secrets:
+            if secret in line:
+                line = line.replace(secret, MASK.encode())
+        return line + b"\n"
+
+    def _suspect(self, raw: dict[str, Any]) -> bool:
+        form = tuple(raw)
+        if form not in self._clean_forms:
+            plain = dict.fromkeys(form, "x")
+            if len(self._clean_forms) >= _FORMS or _cleaned(plain) != plain:
+                return True
+            self._clean_forms.add(form)
+        texts = []
+        for value in raw.values():
+            if isinstance(value, str):
+                texts.append(value)
+            elif isinstance(value, dict | list):
+                return True
+        values = "\n".join(texts).lower()
+        return any(hint in values for hint in _HINTS)
+
+
+def compress(path: Path) -> None:
+    """Replace a closed file by its compressed twin; the twin is whole before it has its name."""
+    draft = path.with_name(path.name + ".draft")
+    with path.open("rb") as plain, draft.open("wb") as packed:
+        zstandard.ZstdCompressor(level=6).copy_stream(plain, packed)
+        os.fchmod(packed.fileno(), 0o600)
+        packed.flush()
+        os.fsync(packed.fileno())
+    draft.rename(path.with_name(path.name + ".zst"))
+    path.unlink()
+
+
+def _finish(file: int, path: Path) -> None:
+    os.fdatasync(file)
+    os.close(file)
+    compress(path)
+
+
+def _locked(folder: Path) -> int:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise Refused(
+            f"feed.record_dir {folder} cannot be written: {error.strerror}; choose another"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise Refused(
+            f"feed.record_dir {folder} is written by another process; choose another"
+        ) from None
+    for draft in folder.glob("*.draft"):
+        draft.unlink()
+    return lock
+
+
+def _cleaned(value: Any, name: str = "") -> Any:
+    """The same value; what has a secret's name or looks like one is masked."""
+    if isinstance(value, dict):
+        return {key: _cleaned(each, str(key)) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(each, name) for each in value]
+    if value is None or isinstance(value, bool):
+        return value
+    told = f"{name}={value}"
+    return MASK if telemetry.redact_text(told) != told else value

@@ -1,0 +1,107 @@
+"""Settings of the venues: keys, hosts and limits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from qts.domain import Refused, Secret
+from qts.venues.limits import LimitsConfig
+
+KIS_REAL = "https://openapi.koreainvestment.com:9443"
+KIS_PAPER = "https://openapivts.koreainvestment.com:29443"
+KIS_REAL_STREAM = "ws://ops.koreainvestment.com:21000"
+KIS_PAPER_STREAM = "ws://ops.koreainvestment.com:31000"
+UPBIT = "https://api.upbit.com"
+UPBIT_STREAM = "wss://api.upbit.com/websocket/v1"
+PAPER_PER_SECOND = 1
+
+
+class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key of the KIS Open API."""
+
+    app_key: Annotated[
+        Secret | None, msgspec.Meta(description="app key, 36 characters; unset: no KIS")
+    ] = None
+    app_secret: Annotated[
+        Secret | None, msgspec.Meta(description="app secret of the key, 180 characters")
+    ] = None
+    account: Annotated[
+        Secret | None, msgspec.Meta(description="account number, 10 digits; orders need it")
+    ] = None
+    hts_id: Annotated[
+        Secret | None, msgspec.Meta(description="HTS user name; fill notices need it")
+    ] = None
+    paper: Annotated[
+        bool,
+        msgspec.Meta(description="the key is one for paper trading: one request a second at most"),
+    ] = False
+    url: Annotated[
+        str | None, msgspec.Meta(description="REST host; unset: KIS itself, real or paper")
+    ] = None
+    stream_url: Annotated[
+        str | None, msgspec.Meta(description="WebSocket host; unset: KIS itself, real or paper")
+    ] = None
+    timeout_s: Annotated[
+        float, msgspec.Meta(ge=0.1, le=60, description="longest wait for a reply")
+    ] = 5.0
+    limits: Annotated[LimitsConfig, msgspec.Meta(description="requests of this key")] = (
+        LimitsConfig()
+    )
+
+    @property
+    def rest(self) -> str:
+        return (self.url or (KIS_PAPER if self.paper else KIS_REAL)).rstrip("/")
+
+    @property
+    def stream(self) -> str:
+        own = KIS_PAPER_STREAM if self.paper else KIS_REAL_STREAM
+        return (self.stream_url or own).rstrip("/")
+
+    @property
+    def key_limits(self) -> LimitsConfig:
+        """What the key may do: a paper key one request a second, whatever is set for real ones."""
+        if not self.paper:
+            return self.limits
+        return msgspec.structs.replace(
+            self.limits, per_second=min(self.limits.per_second, PAPER_PER_SECOND)
+        )
+
+    def credentials(self) -> tuple[Secret, Secret]:
+        if not self.app_key or not self.app_secret:
+            raise Refused(
+                "venues.kis.app_key and venues.kis.app_secret are not set; take them from the KIS "
+                "Open API portal and give them as QTS_VENUES__KIS__APP_KEY and ..._APP_SECRET"
+            )
+        return self.app_key, self.app_secret
+
+
+class UpbitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key of the Upbit Open API; quotes need none."""
+
+    access_key: Annotated[
+        Secret | None, msgspec.Meta(description="access key; unset: quotes only")
+    ] = None
+    secret_key: Annotated[Secret | None, msgspec.Meta(description="secret of the key")] = None
+    url: Annotated[str, msgspec.Meta(description="REST host")] = UPBIT
+    stream_url: Annotated[str, msgspec.Meta(description="WebSocket address")] = UPBIT_STREAM
+    timeout_s: Annotated[
+        float, msgspec.Meta(ge=0.1, le=60, description="longest wait for a reply")
+    ] = 5.0
+    orders_per_second: Annotated[
+        int, msgspec.Meta(ge=1, le=100, description="orders the key may send in a second")
+    ] = 12
+    requests_per_second: Annotated[
+        int, msgspec.Meta(ge=1, le=100, description="other requests of the key in a second")
+    ] = 30
+    quotes_per_second: Annotated[
+        int, msgspec.Meta(ge=1, le=100, description="quote requests of this address in a second")
+    ] = 10
+
+
+class VenuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The venues that are used."""
+
+    kis: Annotated[KisConfig, msgspec.Meta(description="KIS Open API")] = KisConfig()
+    upbit: Annotated[UpbitConfig, msgspec.Meta(description="Upbit Open API")] = UpbitConfig()

@@ -1,0 +1,34 @@
+"""How a venue can say no, and what may be done about each.
+
+Failed
+├── Throttled        too many requests: not carried out, ask again later
+├── Rejected         understood and declined: asking again changes nothing
+│   └── NotOffered   this host or key does not have the service
+└── Unreachable      no answer, or none that can be read
+    └── OutcomeUnknown   and what was asked for may have been carried out: look, never resend
+Refused              the settings are wrong: keys, hosts
+"""
+
+from __future__ import annotations
+
+from qts.domain import Failed
+
+
+class Throttled(Failed):
+    """The venue refused before it did anything; `retry_after_s` when it named a pause."""
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+class Rejected(Failed):
+    """`code` is the venue's own."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NotOffered(Rejected):
+    pass

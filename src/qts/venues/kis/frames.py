@@ -1,0 +1,173 @@
+"""KIS's WebSocket words: requests, acknowledgements, data frames, encrypted notices.
+
+    0|H0STCNT0|002|field^field^...        plain or encrypted, service, records, fields of all
+
+KIS adds fields to records without notice, so a record is as wide as the frame says it is: all
+fields divided by the count. What stands behind the fields we know is ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+import msgspec
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CBC
+from cryptography.hazmat.primitives.padding import PKCS7
+
+from qts.venues.quote import Quote
+
+TRADES = "H0STCNT0"
+BOOKS = "H0STASP0"
+FILLS = "H0STCNI0"
+PAPER_FILLS = "H0STCNI9"
+PING = "PINGPONG"
+
+# How many fields of each record we read; a frame with fewer is broken.
+_NEEDED = {TRADES: 14, BOOKS: 43, FILLS: 17, PAPER_FILLS: 17}
+
+
+class Frame(NamedTuple):
+    service: str
+    records: list[list[str]]
+
+
+class Cryptography(NamedTuple):
+    key: bytes
+    iv: bytes
+
+
+class _Header(msgspec.Struct):
+    tr_id: str = ""
+    tr_key: str = ""
+
+
+class _Output(msgspec.Struct):
+    iv: str = ""
+    key: str = ""
+
+
+class _Body(msgspec.Struct):
+    rt_cd: str = ""
+    msg_cd: str = ""
+    msg1: str = ""
+    output: _Output | None = None
+
+
+class Control(msgspec.Struct):
+    """A JSON message of the venue: a ping, or the answer to a request."""
+
+    header: _Header
+    body: _Body | None = None
+
+    @property
+    def code(self) -> str:
+        return self.body.msg_cd if self.body else ""
+
+    @property
+    def cryptography(self) -> Cryptography | None:
+        output = self.body.output if self.body else None
+        if output is None or not output.key or not output.iv:
+            return None
+        return Cryptography(output.key.encode(), output.iv.encode())
+
+
+class Fill(msgspec.Struct, frozen=True):
+    """A notice about an order of ours; KIS numbers no executions and never repeats a notice."""
+
+    order_no: str
+    original_order_no: str
+    symbol: str
+    buy: bool
+    filled: bool  # else received, changed, cancelled or rejected
+    rejected: bool
+    quantity: float
+    price: float
+    hhmmss: str
+    branch: str
+    order_quantity: float
+
+
+class BrokenFrame(ValueError):  # noqa: N818 - named for what came in
+    """A frame that does not keep to the form."""
+
+
+def request(approval: str, service: str, key: str, *, subscribe: bool) -> str:
+    return msgspec.json.encode(
+        {
+            "header": {
+                "approval_key": approval,
+                "custtype": "P",
+                "tr_type": "1" if subscribe else "2",
+                "content-type": "utf-8",
+            },
+            "body": {"input": {"tr_id": service, "tr_key": key}},
+        }
+    ).decode()
+
+
+def parse(text: str, secrets: dict[str, Cryptography]) -> Control | Frame:
+    if text.startswith("{"):
+        try:
+            return msgspec.json.decode(text, type=Control)
+        except msgspec.DecodeError as error:
+            raise BrokenFrame(str(error)) from None
+    parts = text.split("|", 3)
+    if len(parts) != 4 or parts[0] not in "01" or not parts[2].isdigit() or int(parts[2]) < 1:
+        raise BrokenFrame(f"not flag|service|count|fields: {text[:60]!r}")
+    flag, service, count, payload = parts
+    if flag == "1":
+        if service not in secrets:
+            raise BrokenFrame(f"{service} is encrypted and its key was never given")
+        payload = decrypt(payload, secrets[service])
+    return Frame(service, _records(service, payload.split("^"), int(count)))
+
+
+def decrypt(payload: str, secret: Cryptography) -> str:
+    try:
+        decryptor = Cipher(AES(secret.key), CBC(secret.iv)).decryptor()
+        padded = decryptor.update(base64.b64decode(payload, validate=True)) + decryptor.finalize()
+        unpadder = PKCS7(128).unpadder()
+        return (unpadder.update(padded) + unpadder.finalize()).decode()
+    except (ValueError, binascii.Error):
+        raise BrokenFrame("an encrypted notice that its key does not open") from None
+
+
+def trade_quote(record: list[str]) -> Quote:
+    """A trade as a quote: price, the day's volume, best ask and bid."""
+    raw = {"hour": record[1], "volume": record[12], "fields": str(len(record))}
+    try:
+        price, volume, ask, bid = (float(record[i]) for i in (2, 13, 10, 11))
+    except ValueError as error:
+        raise BrokenFrame(f"a trade with a number that is none: {error}") from None
+    return Quote(record[0], price, volume, bid, ask, raw, "kis_ws")
+
+
+def fill_of(record: list[str]) -> Fill:
+    try:
+        quantity, price, ordered = (float(record[i] or 0) for i in (9, 10, 16))
+    except ValueError as error:
+        raise BrokenFrame(f"a notice with a number that is none: {error}") from None
+    return Fill(
+        order_no=record[2].lstrip("0"),
+        original_order_no=record[3].lstrip("0"),
+        symbol=record[8],
+        buy=record[4] == "02",
+        filled=record[13] == "2",
+        rejected=record[12] == "1",
+        quantity=quantity,
+        price=price,
+        hhmmss=record[11],
+        branch=record[15],
+        order_quantity=ordered,
+    )
+
+
+def _records(service: str, fields: list[str], count: int) -> list[list[str]]:
+    width, rest = divmod(len(fields), count)
+    if rest or width < _NEEDED.get(service, 1):
+        raise BrokenFrame(f"{service}: {len(fields)} fields are not {count} whole records")
+    return [fields[start : start + width] for start in range(0, len(fields), width)]

@@ -1,0 +1,150 @@
+"""Market data of KIS: one symbol, thirty at once, the order book, rankings, the calendar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+
+from qts.domain import Unreachable
+from qts.venues.config import KisConfig
+from qts.venues.kis.client import KisClient, Service
+from qts.venues.limits import Priority
+from qts.venues.quote import Book, Level, Quote
+
+MULTI = 30
+_QUOTATIONS = "/uapi/domestic-stock/v1/quotations"
+_PRICE = Service(f"{_QUOTATIONS}/inquire-price", "FHKST01010100")
+_MULTI_PRICE = Service(f"{_QUOTATIONS}/intstock-multprice", "FHKST11300006", "")
+_BOOK = Service(f"{_QUOTATIONS}/inquire-asking-price-exp-ccn", "FHKST01010200")
+_VOLUME_RANK = Service(f"{_QUOTATIONS}/volume-rank", "FHPST01710000", "")
+_HOLIDAY = Service(f"{_QUOTATIONS}/chk-holiday", "CTCA0903R", "")
+
+Row = dict[str, Any]
+
+
+def symbols_per_call(config: KisConfig, *, multi: bool = True) -> int:
+    """Paper keys have no multi-quote."""
+    return MULTI if multi and not config.paper else 1
+
+
+class KisQuotes:
+    """Reads; each method is one request, or one per page."""
+
+    def __init__(self, client: KisClient, market: str = "J", *, multi: bool = True) -> None:
+        self._client = client
+        self._market = market
+        self._multi = multi
+
+    @property
+    def per_call(self) -> int:
+        """Symbols one request can ask for with this key."""
+        return symbols_per_call(self._client.config, multi=self._multi)
+
+    async def quotes(self, choose: Callable[[], Sequence[str]], priority: Priority) -> list[Quote]:
+        """Up to `per_call` symbols in one request, chosen when the budget has granted it.
+
+        A symbol that KIS does not know is left out.
+        """
+        chosen: list[str] = []
+
+        def values() -> dict[str, str]:
+            chosen[:] = chosen or choose()  # asked once, should the request be made twice
+            return self._one(chosen[0]) if self.per_call == 1 else self._many(chosen)
+
+        if self.per_call == 1:
+            reply = await self._client.call(_PRICE, values, priority)
+            return [single_quote(chosen[0], row) for row in _rows(reply.output)]
+        reply = await self._client.call(_MULTI_PRICE, values, priority)
+        return [multi_quote(row) for row in _rows(reply.output) if row.get("inter_shrn_iscd")]
+
+    async def quote(self, symbol: str, priority: Priority) -> Quote:
+        reply = await self._client.call(_PRICE, self._one(symbol), priority)
+        (row,) = _rows(reply.output) or [{}]
+        return single_quote(symbol, row)
+
+    async def book(self, symbol: str, priority: Priority) -> Book:
+        reply = await self._client.call(_BOOK, self._one(symbol), priority)
+        (row,) = _rows(reply.output1) or [{}]
+        return Book(symbol, _levels(row, "askp"), _levels(row, "bidp"), row)
+
+    async def busiest(self, priority: Priority = Priority.ACCOUNT) -> list[Row]:
+        """KIS's ranking by volume, its own fields."""
+        asked = {
+            "FID_COND_MRKT_DIV_CODE": self._market,
+            "FID_COND_SCR_DIV_CODE": "20171",
+            "FID_INPUT_ISCD": "0000",
+            "FID_DIV_CLS_CODE": "0",
+            "FID_BLNG_CLS_CODE": "0",
+            "FID_TRGT_CLS_CODE": "111111111",
+            "FID_TRGT_EXLS_CLS_CODE": "0000000000",
+            "FID_INPUT_PRICE_1": "",
+            "FID_INPUT_PRICE_2": "",
+            "FID_VOL_CNT": "",
+            "FID_INPUT_DATE_1": "",
+        }
+        return _rows((await self._client.call(_VOLUME_RANK, asked, priority)).output)
+
+    async def trading_days(self, since: date) -> dict[date, bool]:
+        """Whether the market opens on the days from `since` on; KIS asks for one call a day."""
+        asked = {"BASS_DT": f"{since:%Y%m%d}", "CTX_AREA_FK": "", "CTX_AREA_NK": ""}
+        reply = await self._client.call(_HOLIDAY, asked, Priority.ACCOUNT)
+        return {
+            datetime.strptime(row["bass_dt"], "%Y%m%d").date(): row["opnd_yn"] == "Y"  # noqa: DTZ007 - a day has no zone
+            for row in _rows(reply.output)
+        }
+
+    def _many(self, symbols: Sequence[str]) -> dict[str, str]:
+        asked = {}
+        for place, symbol in enumerate(symbols, 1):
+            asked[f"FID_COND_MRKT_DIV_CODE_{place}"] = self._market
+            asked[f"FID_INPUT_ISCD_{place}"] = symbol
+        return asked
+
+    def _one(self, symbol: str) -> dict[str, str]:
+        return {"FID_COND_MRKT_DIV_CODE": self._market, "FID_INPUT_ISCD": symbol}
+
+
+def single_quote(symbol: str, row: Row) -> Quote:
+    price, volume = number(row.get("stck_prpr")), number(row.get("acml_vol"))
+    return Quote(symbol, price, volume, 0.0, 0.0, row, "kis_rest")
+
+
+def multi_quote(row: Row) -> Quote:
+    return Quote(
+        row["inter_shrn_iscd"],
+        number(row.get("inter2_prpr")),
+        number(row.get("acml_vol")),
+        number(row.get("inter2_bidp")),
+        number(row.get("inter2_askp")),
+        row,
+        "kis_rest",
+    )
+
+
+def number(text: Any) -> float:
+    """KIS sends numbers as texts, and blanks where there is none."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _levels(row: Row, side: str) -> list[Level]:
+    levels = (
+        Level(number(row.get(f"{side}{n}")), number(row.get(f"{side}_rsqn{n}")))
+        for n in range(1, 11)
+    )
+    return [level for level in levels if level.price > 0]
+
+
+def _rows(output: msgspec.Raw) -> list[Row]:
+    try:
+        found = msgspec.json.decode(output, type=list[Row] | Row | None)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"KIS answered rows of an unknown form: {error}") from None
+    if found is None:
+        return []
+    return found if isinstance(found, list) else [found]

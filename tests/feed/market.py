@@ -1,0 +1,102 @@
+"""A venue in memory behind a real budget: prices set by hand, arrivals written down."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from qts.domain import MovableClock, QtsError
+from qts.feed import FeedConfig, Intake, Observer, PatternRecord, Poller
+from qts.venues import Budget, LimitsConfig, Priority, Quote
+
+MONDAY_OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
+
+
+@dataclass
+class Market:
+    """Answers after `latency_s`; `fail` may answer with an error instead."""
+
+    budget: Budget
+    clock: MovableClock
+    per_call: int = 30
+    latency_s: float = 0.03
+    prices: dict[str, float] = field(default_factory=dict)
+    fail: Callable[[Sequence[str]], QtsError | None] = lambda _symbols: None
+    calls: list[tuple[float, Priority, tuple[str, ...]]] = field(default_factory=list)
+    under_way: dict[str, int] = field(default_factory=dict)
+    most_under_way: int = 0
+
+    async def quotes(self, choose: Callable[[], Sequence[str]], priority: Priority) -> list[Quote]:
+        async with self.budget.request(priority):
+            symbols = tuple(choose())
+            self.calls.append((self.clock.monotonic_ns() / 1e9, priority, symbols))
+            if priority is Priority.NORMAL:
+                self._count(symbols, 1)
+            await self.clock.sleep(self.latency_s)
+            if priority is Priority.NORMAL:
+                self._count(symbols, -1)
+            if error := self.fail(symbols):
+                raise error
+            return [
+                Quote(symbol, self.prices.get(symbol, 100.0), 0.0, 0.0, 0.0, {}, "test")
+                for symbol in symbols
+            ]
+
+    def _count(self, symbols: Sequence[str], change: int) -> None:
+        for symbol in symbols:
+            self.under_way[symbol] = self.under_way.get(symbol, 0) + change
+            self.most_under_way = max(self.most_under_way, self.under_way[symbol])
+
+    def times(self, symbol: str, priority: Priority | None = None) -> list[float]:
+        return [at for at, p, symbols in self.calls if symbol in symbols and priority in (None, p)]
+
+
+@dataclass
+class Stand:
+    market: Market
+    poller: Poller
+    intake: Intake
+    clock: MovableClock
+    records: list[PatternRecord]
+
+
+def codes(count: int) -> list[str]:
+    return [f"{number:06}" for number in range(count)]
+
+
+@asynccontextmanager
+async def poller_on(
+    symbols: int,
+    limits: LimitsConfig | None = None,
+    config: FeedConfig | None = None,
+    *,
+    per_call: int = 30,
+    start: datetime = MONDAY_OPEN,
+) -> AsyncIterator[Stand]:
+    clock = MovableClock(start)
+    budget = Budget(limits or LimitsConfig(per_second=18), clock)
+    market = Market(budget, clock, per_call)
+    records: list[PatternRecord] = []
+    config = config or FeedConfig(stream=False)
+    intake = Intake(config, Observer([records.append]), "test")
+    poller = Poller(market, budget, intake, clock, codes(symbols), config)
+    try:
+        yield Stand(market, poller, intake, clock, records)
+    finally:
+        budget.close()
+
+
+def by_chance(
+    share: float, error: Callable[[], QtsError]
+) -> Callable[[Sequence[str]], QtsError | None]:
+    luck = random.Random(7)  # noqa: S311 - the same every time
+    return lambda _symbols: error() if luck.random() < share else None
+
+
+def write_symbols(path: Path, symbols: Sequence[str]) -> Path:
+    path.write_text("\n".join(symbols))
+    return path

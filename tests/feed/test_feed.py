@@ -1,0 +1,171 @@
+"""The whole feed against the KIS simulator, judged by the simulator's own count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from qts.domain import Refused, Secret, SystemClock
+from qts.feed import Feed, FeedConfig, PatternRecord, offline_plan, read
+from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
+from qts.venues import KisConfig, LimitsConfig
+from tests.feed.market import MONDAY_OPEN, write_symbols
+from tests.venues.kis import KEY, config_for
+
+MARKET = MarketConfig(symbols=90, suspended=0, surges_per_hour=0)
+
+
+def _config(simulator: KisSimulator, folder: Path, **changes: Any) -> FeedConfig:
+    symbols = write_symbols(folder / "symbols.txt", simulator.market.universe.codes)
+    defaults: dict[str, Any] = {"interval_s": 1.0, "always_open": True, "stream": False}
+    return FeedConfig(symbols=symbols, **(defaults | changes))
+
+
+async def _until(condition: Callable[[], bool], running: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            if running.done():
+                running.result()
+            await asyncio.sleep(0.02)
+
+
+async def _run_until(feed: Feed, condition: Callable[[], bool]) -> None:
+    running = asyncio.create_task(feed.run())
+    try:
+        await _until(condition, running)
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+async def test_every_symbol_is_seen_recorded_and_within_the_limits(tmp_path: Path) -> None:
+    async with KisSimulator(KisSimulatorConfig(market=MARKET)) as simulator:
+        config = _config(simulator, tmp_path)
+        kis = config_for(simulator.url)
+        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+            await _run_until(feed, lambda: feed.poller.state().scans >= 3)
+            state = feed.state()
+        seen = simulator.stats()["keys"][KEY.app_key]
+    records = list(read(tmp_path / "home" / "record"))
+    assert {each.snapshot.context.symbol for each in records} == set(
+        simulator.market.universe.codes
+    )
+    assert len(records) == state.records
+    assert records[0].snapshot.meta.mode == "SIMULATION"
+    assert records[0].snapshot.observation.inputs.kis_raw["inter_shrn_iscd"]
+    assert seen["refused"] == 0
+    assert seen["worst"]["second"] <= 18
+
+
+async def test_random_refusals_lose_no_poll_and_never_raise_the_rate(tmp_path: Path) -> None:
+    simulated = KisSimulatorConfig(market=MARKET, random_refusals=0.1)
+    async with KisSimulator(simulated) as simulator:
+        config = _config(simulator, tmp_path)
+        kis = config_for(simulator.url)
+        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+            await _run_until(feed, lambda: feed.poller.state().refused >= 2)
+            await _run_until(feed, lambda: feed.state().symbols_known == 90)
+            refused = feed.poller.state().refused
+        worst = simulator.stats()["keys"][KEY.app_key]["worst"]
+    assert refused >= 2
+    assert worst["second"] <= 18
+
+
+async def test_a_planted_jump_is_polled_every_second(tmp_path: Path) -> None:
+    seen: list[tuple[float, str]] = []
+
+    def sink(record: PatternRecord) -> None:
+        if record.snapshot.observation.state.polling_mode == "burst":
+            seen.append((time.monotonic(), record.snapshot.context.symbol))
+
+    async with KisSimulator(KisSimulatorConfig(market=MARKET)) as simulator:
+        jumper = simulator.market.universe.codes[50]  # the first ones are halted at 3 %
+        config = _config(simulator, tmp_path, interval_s=3.0)
+        kis = config_for(simulator.url)
+        async with Feed.open(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
+            running = asyncio.create_task(feed.run())
+            await _until(lambda: feed.state().symbols_known == 90, running)
+            simulator.plant("surge", jumper, {"percent": 4.0, "over_s": 1})
+            planted = time.monotonic()
+            await _until(lambda: len(seen) >= 5, running)
+            running.cancel()
+            await asyncio.wait({running})
+    assert {symbol for _, symbol in seen} == {jumper}
+    assert seen[0][0] - planted <= 3.0 + 2.0
+
+
+async def test_a_stream_brings_real_ticks_of_a_burst(tmp_path: Path) -> None:
+    sources: list[str] = []
+
+    def sink(record: PatternRecord) -> None:
+        if record.snapshot.observation.state.polling_mode == "burst":
+            sources.append(record.snapshot.meta.tick_source)
+
+    market = MarketConfig(symbols=90, suspended=0, surges_per_hour=0, speed=5)
+    async with KisSimulator(KisSimulatorConfig(market=market)) as simulator:
+        jumper = simulator.market.universe.codes[50]
+        config = _config(simulator, tmp_path, stream=True)
+        kis = config_for(simulator.url)
+        async with Feed.open(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
+            running = asyncio.create_task(feed.run())
+            await _until(lambda: feed.state().streaming, running)
+            await _until(lambda: feed.state().symbols_known == 90, running)
+            simulator.plant("surge", jumper, {"percent": 4.0, "over_s": 1})
+            await _until(lambda: sources.count("kis_ws") >= 3, running)
+            running.cancel()
+            await asyncio.wait({running})
+
+
+async def test_no_secret_reaches_the_disk(tmp_path: Path) -> None:
+    key = KisKey(
+        app_key="CANARYkey0123456789abcdefghijklmnopq",
+        app_secret="CANARYsecret" * 15,
+        hts_id="CANARYuser",
+    )
+    async with KisSimulator(KisSimulatorConfig(market=MARKET, keys=(key,))) as simulator:
+        config = _config(simulator, tmp_path)
+        plain = config_for(simulator.url)
+        kis = KisConfig(
+            app_key=Secret(key.app_key),
+            app_secret=Secret(key.app_secret),
+            hts_id=Secret(key.hts_id),
+            url=simulator.url,
+            limits=plain.limits,
+        )
+        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+            await _run_until(feed, lambda: feed.poller.state().scans >= 1)
+    _look_for(tmp_path / "home", b"CANARY")
+
+
+def _look_for(folder: Path, canary: bytes) -> None:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) >= 4  # records, token, ledger, locks
+    for path in files:
+        data = path.read_bytes()
+        if path.suffix == ".zst":
+            data = zstandard.ZstdDecompressor().stream_reader(data).read()
+        assert canary not in data, path
+        assert canary.decode() not in path.name
+
+
+async def test_a_wrong_key_ends_the_feed_by_name(tmp_path: Path) -> None:
+    simulated = KisSimulatorConfig(market=MARKET, keys=(KisKey(app_key="another"),))
+    async with KisSimulator(simulated) as simulator:
+        config = _config(simulator, tmp_path)
+        kis = config_for(simulator.url)
+        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+            with pytest.raises(Refused, match=r"venues\.kis\.app_key is not known to KIS"):
+                await asyncio.wait_for(feed.run(), 10)
+
+
+def test_a_plan_needs_no_key() -> None:
+    kis = KisConfig(limits=LimitsConfig(per_second=20))
+    made = offline_plan(kis, FeedConfig(multi_quotes=False), 2500, MONDAY_OPEN)
+    assert round(made.interval_s) == 670
+    assert offline_plan(kis, FeedConfig(), 2500, MONDAY_OPEN).granted

@@ -1,0 +1,88 @@
+"""The plan: what can be scanned how often, and why."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.feed import Demand, plan
+from qts.feed.planner import BURST_SHARE, REPLY_S, burst_cost
+from qts.venues import LimitsConfig, Priority, room
+
+REAL = LimitsConfig(per_second=18)
+DAY = Demand(symbols=2500, per_call=30, seconds_left=23_400, day_left=100_000)
+
+
+def test_a_real_key_scans_2500_symbols_every_30_seconds() -> None:
+    made = plan(REAL, DAY)
+    assert made.sentence == "30.0 s scan, 84 calls, 2.8/s, 65 % of today's quota"
+    assert made.granted
+    assert made.bursts == 10
+
+
+def test_single_quotes_are_bound_by_the_day_and_the_plan_says_what_can_be_had() -> None:
+    single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
+    made = plan(LimitsConfig(per_second=20), single)
+    assert made.bound == "day"
+    assert round(made.interval_s, 1) == 670.1  # 2,500 x 23,400 / (97,000 x 0.9)
+    assert "30 s cannot be had: the day allows 670.1 s" in made.render()
+    assert "111 symbols could be scanned every 30 s" in made.render()
+
+
+def test_a_paper_key_has_no_room_for_bursts() -> None:
+    paper = LimitsConfig(per_second=1, per_minute=1000)
+    single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
+    made = plan(paper, single)
+    assert (made.bursts, made.bound, round(made.interval_s)) == (0, "second", 2750)
+
+
+def test_an_empty_day_says_so() -> None:
+    made = plan(REAL, Demand(symbols=2500, per_call=30, seconds_left=600, day_left=10))
+    assert math.isinf(made.interval_s)
+    assert made.rate_per_s == 0
+    assert made.sentence == "no scan: the day's requests are used up"
+    assert "no symbol can be scanned" in made.render()
+
+
+def test_a_shorter_day_allows_a_faster_scan() -> None:
+    def interval(seconds_left: float) -> float:
+        demand = Demand(
+            symbols=2500, per_call=1, seconds_left=seconds_left, day_left=50_000, asked_s=1
+        )
+        return plan(LimitsConfig(per_second=20), demand).interval_s
+
+    assert interval(23_400) > interval(20_000) > interval(15_000)
+
+
+@given(
+    st.builds(
+        LimitsConfig,
+        per_second=st.integers(1, 100),
+        per_minute=st.integers(1, 5000),
+        per_day=st.integers(1, 300_000),
+    ),
+    st.builds(
+        Demand,
+        symbols=st.integers(1, 5000),
+        per_call=st.sampled_from([1, 30]),
+        seconds_left=st.floats(1, 86_400),
+        day_left=st.integers(0, 300_000),
+        asked_s=st.floats(1, 3600),
+    ),
+)
+def test_every_plan_fits_every_limit(limits: LimitsConfig, demand: Demand) -> None:
+    made = plan(limits, demand)
+    quotes = room(limits, Priority.NORMAL)
+    bursts = burst_cost(made.bursts, demand.per_call)
+    reserve = BURST_SHARE if made.bursts else 0.0
+    spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
+    assert made.interval_s >= demand.asked_s
+    assert made.rate_per_s == 0 or (
+        (made.rate_per_s + bursts) * (1 + REPLY_S) <= quotes.second * 1.000001
+        and (made.rate_per_s + bursts) * (60 + REPLY_S) <= quotes.minute * 1.000001
+        and made.rate_per_s * demand.seconds_left <= spendable * (1 - reserve) * 1.000001
+    )
+    assert made.interval_s == max(made.by.values())
+    assert made.render()

@@ -1,0 +1,249 @@
+"""The poller: the scan, bursts, refusals, the calendar and the whole day's quota."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from qts.domain import QtsError, Refused, Unreachable
+from qts.feed import FeedConfig
+from qts.venues import LimitsConfig, Priority, Quote, Rejected, Throttled
+from tests.feed.market import MONDAY_OPEN, Stand, by_chance, codes, poller_on
+from tests.venues.hand import worst_window
+
+
+@asynccontextmanager
+async def running(stand: Stand) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(stand.poller.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_every_symbol_is_seen_once_a_scan() -> None:
+    async with poller_on(2500) as stand, running(stand):
+        await stand.clock.advance(31.0)
+        first = Counter(record.snapshot.context.symbol for record in stand.records[:2500])
+        assert set(first) == set(codes(2500))
+        assert set(first.values()) == {1}
+        await stand.clock.advance(90.0)
+        gaps = [b - a for a, b in itertools.pairwise(stand.market.times("001234"))]
+        assert all(abs(gap - 30.0) < 1.5 for gap in gaps)
+        assert 28.0 <= stand.poller.state().last_scan_s <= 30.5
+
+
+async def test_the_scan_is_spread_evenly() -> None:
+    async with poller_on(2500) as stand, running(stand):
+        await stand.clock.advance(60.0)
+        times = [round(at * 1e9) for at, *_ in stand.market.calls if at > 5]
+        assert worst_window(times, 10**9) <= 4  # 2.8 a second
+
+
+async def test_a_refused_poll_is_asked_again_and_none_is_lost() -> None:
+    async with poller_on(900) as stand, running(stand):
+        stand.market.fail = by_chance(0.1, lambda: Throttled("EGW00201"))
+        await stand.clock.advance(125.0)
+        seen = Counter(record.snapshot.context.symbol for record in stand.records)
+        assert set(seen) == set(codes(900))
+        assert min(seen.values()) >= 4
+        assert stand.poller.state().refused > 0
+
+
+async def test_a_lost_reply_is_asked_again() -> None:
+    async with poller_on(90) as stand, running(stand):
+        stand.market.fail = by_chance(0.3, lambda: Unreachable("cut"))
+        await stand.clock.advance(125.0)
+        seen = Counter(record.snapshot.context.symbol for record in stand.records)
+        assert min(seen[symbol] for symbol in codes(90)) >= 4
+
+
+async def test_a_batch_that_always_fails_does_not_stop_the_others() -> None:
+    def fail(symbols: object) -> QtsError | None:
+        return Unreachable("always") if "000000" in symbols else None  # type: ignore[operator]
+
+    async with poller_on(300) as stand, running(stand):
+        stand.market.fail = fail
+        await stand.clock.advance(95.0)
+        assert len(stand.market.times("000299")) >= 3
+        assert "000000" not in {record.snapshot.context.symbol for record in stand.records}
+
+
+async def test_a_rejected_batch_waits_for_its_turn() -> None:
+    async with poller_on(60) as stand, running(stand):
+        stand.market.fail = lambda _symbols: Rejected("no such symbol", "OPSQ2001")
+        await stand.clock.advance(61.0)
+        assert len(stand.market.times("000000")) in (2, 3)
+
+
+async def test_no_symbol_is_asked_for_twice_at_once() -> None:
+    config = FeedConfig(interval_s=1.0, stream=False)
+    async with poller_on(60, config=config) as stand, running(stand):
+        stand.market.latency_s = 3.0
+        await stand.clock.advance(30.0)
+        assert stand.market.most_under_way == 1
+        assert len(stand.market.times("000000")) >= 8
+
+
+async def test_a_jump_begins_a_burst_polled_once_a_second_while_the_scan_goes_on() -> None:
+    async with poller_on(2500) as stand, running(stand):
+        await stand.clock.advance(40.0)
+        jumped_at = stand.clock.monotonic_ns() / 1e9
+        stand.market.prices["001234"] = 103.5
+        await stand.clock.advance(35.0)
+        polls = stand.market.times("001234", Priority.BURST)
+        assert polls[0] - jumped_at <= 30.0 + 2.0
+        for n in range(330):  # it keeps moving, so only time ends it
+            stand.market.prices["001234"] = 103.5 * (1.02 if n % 20 < 10 else 1.0)
+            await stand.clock.advance(1.0)
+        polls = stand.market.times("001234", Priority.BURST)
+        gaps = sorted(b - a for a, b in itertools.pairwise(polls))
+        assert abs(gaps[len(gaps) * 95 // 100] - 1.0) < 0.1
+        assert 290 <= polls[-1] - polls[0] <= 301
+        scans = [b - a for a, b in itertools.pairwise(stand.market.times("000500"))]
+        assert all(gap < 32.0 for gap in scans)
+        burst = [r for r in stand.records if r.snapshot.observation.state.polling_mode == "burst"]
+        assert {record.snapshot.meta.loop_interval_ms for record in burst} == {1000.0}
+
+
+async def test_of_fifteen_jumps_the_ten_largest_are_watched() -> None:
+    async with poller_on(300) as stand, running(stand):
+        await stand.clock.advance(40.0)
+        for n in range(15):
+            stand.market.prices[f"{n:06}"] = 104.0 + n
+        await stand.clock.advance(33.0)
+        assert set(stand.intake.bursts.symbols) == set(codes(15)[5:])
+
+
+async def test_bursts_cost_one_request_a_second_where_a_call_takes_many() -> None:
+    async with poller_on(300) as stand, running(stand):
+        await stand.clock.advance(40.0)
+        for n in range(10):
+            stand.market.prices[f"{n:06}"] = 105.0
+        await stand.clock.advance(33.0)
+        before = len(stand.market.calls)
+        await stand.clock.advance(10.0)
+        bursts = [call for call in stand.market.calls[before:] if call[1] is Priority.BURST]
+        assert len(bursts) == 10
+        assert all(len(symbols) == 10 for _, _, symbols in bursts)
+
+
+class Ticks:
+    """A stream that can be cut."""
+
+    def __init__(self) -> None:
+        self.live = True
+        self.watched: set[str] = set()
+
+    @property
+    def free(self) -> int:
+        return 41 - len(self.watched)
+
+    def watch(self, symbol: str) -> None:
+        self.watched.add(symbol)
+
+    def unwatch(self, symbol: str) -> None:
+        self.watched.discard(symbol)
+
+
+async def test_a_live_stream_carries_the_bursts_and_polls_return_when_it_is_cut() -> None:
+    async with poller_on(300) as stand:
+        ticks = Ticks()
+        stand.poller.use_stream(ticks)
+        async with running(stand):
+            await stand.clock.advance(40.0)
+            stand.market.prices["000007"] = 110.0
+            await stand.clock.advance(33.0)
+            assert ticks.watched == {"000007"}
+            assert not stand.market.times("000007", Priority.BURST)
+            stand.poller.take(Quote("000007", 111.0, 5.0, 0.0, 0.0, {}, "kis_ws"))
+            last = stand.records[-1].snapshot
+            assert (last.meta.tick_source, last.observation.state.polling_mode) == (
+                "kis_ws",
+                "burst",
+            )
+            ticks.live = False
+            await stand.clock.advance(3.0)
+            assert len(stand.market.times("000007", Priority.BURST)) >= 2
+
+
+async def test_a_key_too_slow_for_bursts_has_them_while_the_stream_lives() -> None:
+    slow = LimitsConfig(per_second=1)
+    async with poller_on(20, slow, per_call=1) as stand:
+        ticks = Ticks()
+        stand.poller.use_stream(ticks)
+        assert stand.poller.plan.bursts == 0
+        async with running(stand):
+            await stand.clock.advance(40.0)
+            stand.market.prices["000007"] = 110.0
+            await stand.clock.advance(40.0)
+            assert ticks.watched == {"000007"}
+            ticks.live = False
+            await stand.clock.advance(3.0)
+            assert not stand.intake.bursts.symbols
+            assert not stand.market.times("000007", Priority.BURST)
+
+
+async def test_nothing_is_polled_while_the_market_is_closed() -> None:
+    sunday = MONDAY_OPEN - timedelta(minutes=30)
+    async with poller_on(60, start=sunday) as stand, running(stand):
+        await stand.clock.advance(29 * 60.0)
+        assert not stand.market.calls
+        assert not stand.poller.state().open
+        await stand.clock.advance(120.0)
+        assert stand.market.calls
+        opened_at = 30 * 60.0
+        assert opened_at <= stand.market.calls[0][0] <= opened_at + 1.0
+
+
+async def test_polling_ends_with_the_session() -> None:
+    closing = MONDAY_OPEN + timedelta(hours=6, minutes=29)
+    async with poller_on(60, start=closing) as stand, running(stand):
+        await stand.clock.advance(300.0)
+        assert stand.market.calls[-1][0] <= 60.1
+
+
+async def test_a_wrong_key_ends_the_poller_with_its_reason() -> None:
+    async with poller_on(60) as stand, running(stand) as task:
+        stand.market.fail = lambda _symbols: Refused("venues.kis.app_key is not known to KIS")
+        await stand.clock.advance(2.0)
+        with pytest.raises(Refused, match="app_key"):
+            await task
+
+
+async def test_an_order_overtakes_the_scan() -> None:
+    async with (
+        poller_on(2500, config=FeedConfig(interval_s=1.0, stream=False)) as stand,
+        running(stand),
+    ):
+        waits = []
+        for _ in range(50):
+            await stand.clock.advance(0.31)
+            asked = stand.clock.monotonic_ns()
+            order = asyncio.create_task(stand.market.budget.acquire(Priority.ORDER))
+            while not order.done():
+                await stand.clock.advance(0.001)
+            waits.append((stand.clock.monotonic_ns() - asked) / 1e6)
+            stand.market.budget.release()
+        assert max(waits) < 60.0
+
+
+async def test_a_whole_day_of_single_quotes_uses_its_quota_and_not_more() -> None:
+    """A tenth of the key's limits and of the symbols: the same plan, a tenth of the work."""
+    limits = LimitsConfig(per_second=2, per_minute=100, per_day=10_000)
+    config = FeedConfig(stream=False, bursts=1)
+    async with poller_on(250, limits, config, per_call=1) as stand, running(stand):
+        stand.market.latency_s = 0.0
+        await stand.clock.advance(6.5 * 3600)
+        times = [round(at * 1e9) for at, *_ in stand.market.calls]
+        assert 9_500 <= len(times) <= 10_000
+        assert worst_window(times, 10**9) <= 2
+        assert worst_window(times, 60 * 10**9) <= 100
+        assert stand.poller.state().refused == 0

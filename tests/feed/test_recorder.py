@@ -1,0 +1,219 @@
+"""The recorder: append-only files that survive a kill, hold no secret and can be read again."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+
+from qts.domain import Failed, Refused, Secret, SystemClock
+from qts.feed import Recorder, read
+from qts.feed.reader import recorded_files
+from tests.feed.market import MONDAY_OPEN
+from tests.feed.records import record
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def _recorder(
+    folder: Path, rotate_mb: float = 256, secrets: list[Secret] | None = None
+) -> Recorder:
+    return Recorder(folder, SystemClock(), rotate_mb, secrets or [])
+
+
+def test_what_is_written_is_read_again_in_its_order(tmp_path: Path) -> None:
+    recorder = _recorder(tmp_path)
+    records = [record(n, price=n / 7, raw={"stck_prpr": str(n)}) for n in range(1, 200)]
+    for each in records:
+        recorder.write(each)
+    assert list(read(tmp_path)) == records
+    recorder.close()
+    assert list(read(tmp_path)) == records
+    assert [path.name for path in recorded_files(tmp_path)] == ["2026-11-16.0001.jsonl.zst"]
+
+
+def test_the_line_has_the_form_that_consumers_rely_on(tmp_path: Path) -> None:
+    recorder = _recorder(tmp_path)
+    recorder.write(record(1, price=71900.0, volume=5.0, raw={"stck_prpr": "71900"}))
+    (path,) = recorded_files(tmp_path)
+    assert json.loads(path.read_text()) == {
+        "schema": 1,
+        "number": 1,
+        "snapshot": {
+            "meta": {
+                "time": "2026-11-16T00:00:01Z",
+                "session_id": "session",
+                "mode": "PROD",
+                "tick_source": "kis_rest",
+                "loop_interval_ms": 30000.0,
+            },
+            "context": {"source": "market", "stage": "raw", "symbol": "005930", "market": "KRX"},
+            "observation": {
+                "inputs": {"price": 71900.0, "volume": 5.0, "kis_raw": {"stck_prpr": "71900"}},
+                "computed": {},
+                "state": {"polling_mode": "normal"},
+            },
+        },
+    }
+    recorder.close()
+
+
+def test_a_new_day_in_seoul_begins_a_new_file(tmp_path: Path) -> None:
+    recorder = _recorder(tmp_path)
+    recorder.write(record(1, time=MONDAY_OPEN + timedelta(hours=14, minutes=59)))
+    recorder.write(record(2, time=MONDAY_OPEN + timedelta(hours=15, minutes=1)))
+    recorder.close()
+    names = [path.name for path in recorded_files(tmp_path)]
+    assert names == ["2026-11-16.0001.jsonl.zst", "2026-11-17.0001.jsonl.zst"]
+
+
+def test_a_full_file_is_closed_compressed_and_followed_by_another(tmp_path: Path) -> None:
+    recorder = _recorder(tmp_path, rotate_mb=0.01)
+    records = [record(n) for n in range(1, 101)]
+    for each in records:
+        recorder.write(each)
+    recorder.close()
+    assert len(recorded_files(tmp_path)) >= 3
+    assert all(path.suffix == ".zst" for path in recorded_files(tmp_path))
+    assert list(read(tmp_path)) == records
+
+
+def test_a_restart_begins_a_new_file_and_changes_no_old_one(tmp_path: Path) -> None:
+    first = tmp_path / "2026-11-16.0001.jsonl"
+    line = msgspec.json.encode(record(1))
+    first.write_bytes(line + b"\n" + line[:50])
+    recorder = _recorder(tmp_path)
+    recorder.write(record(2))
+    recorder.close()
+    assert [each.number for each in read(tmp_path)] == [1, 2]
+    packed = (tmp_path / "2026-11-16.0001.jsonl.zst").read_bytes()
+    plain = zstandard.ZstdDecompressor().stream_reader(packed).read()
+    assert plain == line + b"\n" + line[:50]
+
+
+def test_a_file_beside_its_compressed_twin_is_read_once(tmp_path: Path) -> None:
+    recorder = _recorder(tmp_path)
+    recorder.write(record(1))
+    (plain,) = recorded_files(tmp_path)
+    data = plain.read_bytes()
+    recorder.close()
+    plain.write_bytes(data)
+    assert len(list(read(tmp_path))) == 1
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "2026-11-16.0001.jsonl"
+    path.write_bytes(b"{}\n" + msgspec.json.encode(record(1)) + b"\n")
+    with pytest.raises(Failed, match=r"0001\.jsonl, line 1: not a record"):
+        list(read(tmp_path))
+
+
+def test_a_second_recorder_on_the_folder_is_refused(tmp_path: Path) -> None:
+    recorder = _recorder(tmp_path)
+    with pytest.raises(Refused, match="written by another process"):
+        _recorder(tmp_path)
+    recorder.close()
+
+
+def test_secrets_are_masked_by_name_by_look_and_by_value(tmp_path: Path) -> None:
+    recorder = _recorder(tmp_path, secrets=[Secret("canary-1234")])
+    raw = {
+        "appkey": "PSabcdef",
+        "echo": "x canary-1234 y",
+        "deep": {"authorization": "Bearer eyJhbGciOi.payload.sig", "list": ["a=1"]},
+        "stck_prpr": "71900",
+    }
+    recorder.write(record(1, raw=raw))
+    recorder.close()
+    (again,) = read(tmp_path)
+    seen = again.snapshot.observation.inputs.kis_raw
+    assert seen["appkey"] == "***"
+    assert seen["echo"] == "x *** y"
+    assert seen["deep"] == {"authorization": "***", "list": ["a=1"]}
+    assert seen["stck_prpr"] == "71900"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {name: "canary-5678"}
+        for name in [
+            "password",
+            "passwd",
+            "passphrase",
+            "client_secret",
+            "appkey",
+            "app_key",
+            "api-key",
+            "access_key",
+            "private_key",
+            "approval_key",
+            "Authorization",
+            "signature",
+            "credential",
+            "access_token",
+            "pwd",
+            "cookie",
+            "session_id",
+        ]
+    ]
+    + [
+        {"url": "https://user:canary-5678@host/"},
+        {"text": "Bearer canary-5678"},
+        {"text": "eyJcanary-5678.canary-5678.x"},
+        {"text": "https://api.telegram.org/bot12345:canary-5678/send"},
+        {"text": "appkey=canary-5678"},
+    ],
+)
+def test_whatever_looks_like_a_secret_is_masked(tmp_path: Path, raw: dict[str, str]) -> None:
+    recorder = _recorder(tmp_path)
+    recorder.write(record(1, raw=raw))
+    (path,) = recorded_files(tmp_path)
+    assert "canary-5678" not in path.read_text()
+    recorder.close()
+
+
+def test_files_are_ours_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    recorder = _recorder(folder)
+    recorder.write(record(1))
+    recorder.close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_a_full_disk_loses_records_loudly_and_tears_no_line_in_the_middle(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk."""
+    recorder = _recorder(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        for n in range(1, 9):
+            recorder.write(record(n))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    recorder.write(record(99))
+    recorder.close()
+    numbers = [each.number for each in read(tmp_path)]
+    assert recorder.lost > 0
+    assert recorder.written == len(numbers)
+    assert numbers[-1] == 99
+    assert numbers == sorted(numbers)
+
+
+def test_killed_at_random_every_whole_line_is_good_and_nothing_earlier_changes(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "tests.feed.kill_writer", str(tmp_path / "record"), "30"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    lines, files = map(int, done.stdout.split())
+    assert lines > 1000
+    assert files > 30

@@ -1,0 +1,50 @@
+"""KIS has the last word on its trading days, and is asked once a day."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date, timedelta
+from pathlib import Path
+
+from qts.domain import MovableClock, Unreachable
+from qts.feed import Calendar
+from qts.feed.trading_days import TradingDays
+from tests.feed.market import MONDAY_OPEN
+
+MONDAY = date(2026, 11, 16)
+
+
+async def test_a_day_is_learned_once_and_kept_for_the_next_start(tmp_path: Path) -> None:
+    asked: list[date] = []
+
+    async def ask(since: date) -> dict[date, bool]:
+        asked.append(since)
+        return {MONDAY: False}
+
+    clock = MovableClock(MONDAY_OPEN)
+    for _ in range(3):
+        calendar = Calendar()
+        await TradingDays(tmp_path / "days.json", calendar, clock, ask).learn()
+        assert not calendar.trades_on(MONDAY)
+    assert asked == [MONDAY]
+    clock.set_wall(MONDAY_OPEN + timedelta(days=1))
+    await TradingDays(tmp_path / "days.json", Calendar(), clock, ask).learn()
+    assert asked == [MONDAY, MONDAY + timedelta(days=1)]
+
+
+async def test_without_an_answer_the_table_stands_and_kis_is_asked_again(tmp_path: Path) -> None:
+    asked = 0
+
+    async def ask(_since: date) -> dict[date, bool]:
+        nonlocal asked
+        asked += 1
+        raise Unreachable("no answer")
+
+    clock, calendar = MovableClock(MONDAY_OPEN), Calendar()
+    days = TradingDays(tmp_path / "days.json", calendar, clock, ask)
+    task = asyncio.create_task(days.run())
+    await clock.advance(1500.0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert asked == 3
+    assert calendar.trades_on(MONDAY)

@@ -1,0 +1,85 @@
+"""A client of the KIS simulator, and a KIS that answers whatever it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from qts.domain import Clock, Secret, SystemClock
+from qts.simulators import KisKey, KisSimulator
+from qts.venues import Budget, KisClient, KisConfig, LimitsConfig
+
+KEY = KisKey()
+FAST = LimitsConfig(per_second=18)
+
+
+def config_for(url: str, **changes: Any) -> KisConfig:
+    return KisConfig(
+        app_key=Secret(KEY.app_key),
+        app_secret=Secret(KEY.app_secret),
+        hts_id=Secret(KEY.hts_id),
+        account=Secret(KEY.account),
+        url=url,
+        stream_url=url.replace("http", "ws"),
+        **{"limits": FAST, **changes},
+    )
+
+
+@asynccontextmanager
+async def client_of(
+    simulator: KisSimulator, folder: Path, **changes: Any
+) -> AsyncIterator[KisClient]:
+    async with open_client(config_for(simulator.url, **changes), folder) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_client(
+    config: KisConfig, folder: Path, clock: Clock | None = None
+) -> AsyncIterator[KisClient]:
+    budget = Budget(config.key_limits, SystemClock())
+    try:
+        async with KisClient.open(config, budget, clock or SystemClock(), folder) as client:
+            yield client
+    finally:
+        budget.close()
+
+
+class Scripted:
+    """A KIS of a few words: a token for everyone, and `answer` for every other request."""
+
+    def __init__(self, answer: Callable[[web.Request], web.Response]) -> None:
+        self.tokens = 0
+        self.requests = 0
+        self._answer = answer
+        self.url = ""
+
+    async def __aenter__(self) -> Scripted:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._take)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    async def _take(self, request: web.Request) -> web.Response:
+        if request.path == "/oauth2/tokenP":
+            self.tokens += 1
+            return told({"access_token": f"token-{self.tokens}", "expires_in": 86400})
+        self.requests += 1
+        return self._answer(request)
+
+
+def told(body: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body), status=status, content_type="application/json"
+    )

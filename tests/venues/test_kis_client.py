@@ -1,0 +1,261 @@
+"""The KIS client against the simulator, and against replies that the simulator never gives."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from qts.domain import Failed, MovableClock, OutcomeUnknown, QtsError, Refused, Secret, Unreachable
+from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
+from qts.simulators.faults import Fault
+from qts.venues import KisConfig, KisQuotes, LimitsConfig, NotOffered, Priority, Rejected, Throttled
+from qts.venues.kis import Service
+from tests.venues.kis import KEY, Scripted, client_of, config_for, open_client, told
+
+SMALL = KisSimulatorConfig(market=MarketConfig(symbols=60))
+ORDER = Service("/uapi/order", "TTTC0012U", "VTTC0012U", method="POST")
+READ = Service("/uapi/read", "FHKST01010100")
+
+
+async def test_thirty_symbols_come_in_one_request(tmp_path: Path) -> None:
+    async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
+        symbols = simulator.market.universe.codes[:30]
+        found = await KisQuotes(client).quotes(lambda: symbols, Priority.NORMAL)
+        assert [quote.symbol for quote in found] == list(symbols)
+        assert all(quote.price > 0 and quote.raw for quote in found)
+        assert simulator.stats()["keys"][KEY.app_key]["requests"] == 1
+
+
+async def test_one_symbol_and_thirty_agree_on_its_price(tmp_path: Path) -> None:
+    async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
+        simulator.market_clock.set(paused=True)
+        quotes = KisQuotes(client)
+        one = await quotes.quote("005930", Priority.BURST)
+        many = await quotes.quotes(lambda: ["005930", "000660"], Priority.NORMAL)
+        assert (one.price, one.volume) == (many[0].price, many[0].volume)
+
+
+async def test_the_book_is_sorted_and_uncrossed(tmp_path: Path) -> None:
+    async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
+        book = await KisQuotes(client).book("005930", Priority.BURST)
+        asks, bids = [x.price for x in book.asks], [x.price for x in book.bids]
+        assert asks == sorted(asks)
+        assert bids == sorted(bids, reverse=True)
+        assert bids[0] < asks[0]
+
+
+async def test_kis_tells_its_trading_days_and_its_busiest_symbols(tmp_path: Path) -> None:
+    async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
+        days = await KisQuotes(client).trading_days(date(2026, 11, 14))
+        assert days[date(2026, 11, 14)] is False
+        assert days[date(2026, 11, 16)] is True
+        assert await KisQuotes(client).busiest()
+
+
+async def test_a_paper_key_asks_one_by_one_and_is_told_what_it_lacks(tmp_path: Path) -> None:
+    paper = KisSimulatorConfig(paper=True, market=MarketConfig(symbols=60))
+    async with (
+        KisSimulator(paper) as simulator,
+        client_of(simulator, tmp_path, paper=True) as client,
+    ):
+        quotes = KisQuotes(client)
+        assert quotes.per_call == 1
+        assert (await quotes.quotes(lambda: ["005930"], Priority.NORMAL))[0].price > 0
+        with pytest.raises(NotOffered):
+            await quotes.trading_days(date(2026, 11, 14))
+
+
+async def test_a_real_key_on_the_paper_host_is_named_as_such(tmp_path: Path) -> None:
+    paper = KisSimulatorConfig(paper=True, market=MarketConfig(symbols=60))
+    async with KisSimulator(paper) as simulator, client_of(simulator, tmp_path) as client:
+        with pytest.raises(NotOffered, match="EGW02006"):
+            await KisQuotes(client).quotes(lambda: ["005930", "000660"], Priority.NORMAL)
+
+
+# -- tokens
+
+
+async def test_processes_share_one_token_on_disk(tmp_path: Path) -> None:
+    async with KisSimulator(SMALL) as simulator:
+        for _ in range(3):
+            async with client_of(simulator, tmp_path) as client:
+                await KisQuotes(client).quote("005930", Priority.BURST)
+        assert simulator.stats()["keys"][KEY.app_key]["token_issues"] == 1
+    _check_token_file(tmp_path)
+
+
+def _check_token_file(folder: Path) -> None:
+    (file,) = folder.glob("*.token")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert KEY.app_key not in file.name
+    assert KEY.app_secret not in file.read_text()
+
+
+async def test_many_first_requests_issue_one_token(tmp_path: Path) -> None:
+    async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
+        quotes = KisQuotes(client)
+        await asyncio.gather(*(quotes.quote("005930", Priority.ORDER) for _ in range(10)))
+        assert simulator.stats()["keys"][KEY.app_key]["token_issues"] == 1
+
+
+async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_path: Path) -> None:
+    clock = MovableClock()
+    good = "token-1"
+
+    def answer(request: web.Request) -> web.Response:
+        if request.headers["authorization"] == f"Bearer {good}":
+            return told({"rt_cd": "0"})
+        return told({"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}, 500)
+
+    async with (
+        Scripted(answer) as kis,
+        open_client(config_for(kis.url), tmp_path, clock) as client,
+    ):
+        await client.call(READ, {}, Priority.ORDER)
+        good = "token-2"
+        clock.set_wall(clock.now() + timedelta(minutes=2))
+        replies = await asyncio.gather(*(client.call(READ, {}, Priority.ORDER) for _ in range(5)))
+        assert [reply.rt_cd for reply in replies] == ["0"] * 5
+        assert kis.tokens == 2
+
+
+async def test_a_token_is_renewed_ahead_of_its_end(tmp_path: Path) -> None:
+    clock = MovableClock()
+    async with (
+        Scripted(lambda _: told({"rt_cd": "0"})) as kis,
+        open_client(config_for(kis.url), tmp_path, clock) as client,
+    ):
+        await client.call(READ, {}, Priority.ORDER)
+        clock.set_wall(clock.now() + timedelta(seconds=86_400 - 700))
+        await client.call(READ, {}, Priority.ORDER)
+        assert kis.tokens == 1
+        clock.set_wall(clock.now() + timedelta(seconds=200))
+        await client.call(READ, {}, Priority.ORDER)
+        assert kis.tokens == 2
+
+
+async def test_a_second_token_within_a_minute_is_not_even_asked_for(tmp_path: Path) -> None:
+    ended = {"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}
+    async with Scripted(lambda _: told(ended, 500)) as kis:
+        async with open_client(config_for(kis.url), tmp_path) as client:
+            with pytest.raises(Failed, match="once a minute"):
+                await client.call(READ, {}, Priority.ORDER)
+        assert kis.tokens == 1
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "for_reads", "for_orders"),
+    [
+        ("EGW00201", 500, Throttled, Throttled),
+        ("EGW00201", 200, Throttled, Throttled),
+        ("EGW00215", 500, Throttled, Throttled),
+        ("EGW00301", 500, Unreachable, OutcomeUnknown),
+        ("EGW00302", 504, Unreachable, OutcomeUnknown),
+        ("EGW00103", 403, Refused, Refused),
+        ("EGW00105", 500, Refused, Refused),
+        ("EGW02004", 500, Refused, Refused),
+        ("EGW02006", 500, NotOffered, NotOffered),
+        ("APBK0952", 200, Rejected, Rejected),
+        ("OPSQ2001", 500, Rejected, Rejected),
+        ("", 502, Unreachable, OutcomeUnknown),
+        ("", 429, Throttled, Throttled),
+    ],
+)
+async def test_every_code_is_refused_unknown_or_permanent(
+    tmp_path: Path,
+    code: str,
+    status: int,
+    for_reads: type[QtsError],
+    for_orders: type[QtsError],
+) -> None:
+    body = {"rt_cd": "1", "msg_cd": code, "msg1": "why   "}
+    async with (
+        Scripted(lambda _: told(body, status)) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        for service, expected in ((READ, for_reads), (ORDER, for_orders)):
+            with pytest.raises(expected) as caught:
+                await client.call(service, {}, Priority.ORDER)
+            assert type(caught.value) is expected
+            assert KEY.app_secret not in str(caught.value)
+
+
+async def test_a_limit_refusal_slows_the_budget_down(tmp_path: Path) -> None:
+    async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
+        simulator.faults.plant(Fault(kind="limit", path="/uapi", count=1))
+        with pytest.raises(Throttled, match="EGW00201"):
+            await KisQuotes(client).quote("005930", Priority.BURST)
+        assert client.budget.state().rate_per_s == 9
+        assert (await KisQuotes(client).quote("005930", Priority.BURST)).price > 0
+
+
+@pytest.mark.parametrize("kind", ["drop_reply", "cut"])
+async def test_a_lost_reply_is_one_request_and_an_unknown_outcome(
+    tmp_path: Path, kind: str
+) -> None:
+    async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
+        quotes = KisQuotes(client)
+        await quotes.quote("005930", Priority.BURST)  # the connection is now kept alive
+        simulator.faults.plant(Fault(kind=kind, path="/uapi", count=1))  # type: ignore[arg-type]
+        with pytest.raises(Unreachable):
+            await quotes.quote("005930", Priority.BURST)
+        assert simulator.stats()["keys"][KEY.app_key]["requests"] == 2
+
+
+async def test_an_answer_that_is_not_json_leaves_an_order_unknown(tmp_path: Path) -> None:
+    async with (
+        Scripted(lambda _: web.Response(text="<html>busy</html>")) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        with pytest.raises(OutcomeUnknown):
+            await client.call(ORDER, {}, Priority.ORDER)
+        with pytest.raises(Unreachable):
+            await client.call(READ, {}, Priority.ORDER)
+
+
+async def test_fields_kis_adds_later_are_ignored(tmp_path: Path) -> None:
+    body = {"rt_cd": "0", "output": {"stck_prpr": "71900", "acml_vol": "5", "new": ["x"]}, "n": 1}
+    async with (
+        Scripted(lambda _: told(body)) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        quote = await KisQuotes(client).quote("005930", Priority.BURST)
+        assert (quote.price, quote.volume) == (71900.0, 5.0)
+
+
+async def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with open_client(config_for("http://127.0.0.1:1"), tmp_path) as client:
+        with pytest.raises(Unreachable, match=r"KIS at http://127\.0\.0\.1:1 does not answer"):
+            await KisQuotes(client).quote("005930", Priority.BURST)
+
+
+async def test_no_window_is_exceeded_as_the_simulator_counts(tmp_path: Path) -> None:
+    """A greedy client on a slow network: twice the limit waits, none is refused."""
+    config = KisSimulatorConfig(market=MarketConfig(symbols=60), window="fixed")
+    async with KisSimulator(config) as simulator, client_of(simulator, tmp_path) as client:
+        simulator.faults.plant(Fault(kind="slow", path="/uapi", chance=0.3, seconds=0.2))
+        quotes = KisQuotes(client)
+        await asyncio.gather(*(quotes.quote("005930", Priority.ORDER) for _ in range(40)))
+        seen = simulator.stats()["keys"][KEY.app_key]
+        assert seen["requests"] == 40
+        assert seen["refused"] == 0
+        assert seen["worst"]["second"] <= 18
+
+
+def test_keys_that_are_not_set_are_refused_by_name() -> None:
+    with pytest.raises(Refused, match=r"venues\.kis\.app_key"):
+        KisConfig().credentials()
+
+
+def test_a_paper_key_never_has_more_than_one_a_second() -> None:
+    config = KisConfig(paper=True, limits=LimitsConfig(per_second=18))
+    assert config.key_limits.per_second == 1
+    assert KisConfig(app_key=Secret("x")).rest.endswith(":9443")
+    assert config.rest.endswith(":29443")
