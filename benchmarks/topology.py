@@ -67,29 +67,34 @@ def scenario(rate: float, seconds: float) -> Scenario:
 
 def throughput(effort: Effort) -> list[Row]:
     busy = scenario(_ALWAYS_DUE, effort.seconds)
-    plans = {
-        "planned": plan(busy, inspect(), "fused"),
-        "one worker": plan(busy, inspect(), "fused", workers=1),
-        "threads": plan(busy, inspect(), "threads", wait="spin", oversubscribe=True),
-    }
     stamps: tuple[Stamps, ...] = ("all", "hop-batch")
+    plans = {stamp: _plans(busy, stamp) for stamp in stamps}
     cases = {
         f"{name} {stamp}": partial(_full_speed, busy, placed, stamp, effort.seconds)
         for stamp in stamps
-        for name, placed in plans.items()
+        for name, placed in plans[stamp].items()
     }
     found, _ = interleave(cases, effort.rounds)
-    return [row for stamp in stamps for row in _throughput_rows(found, plans["planned"], stamp)]
+    return [row for stamp in stamps for row in _throughput_rows(found, plans[stamp], stamp)]
 
 
-def _throughput_rows(found: dict[str, Series], planned: Plan, stamps: Stamps) -> list[Row]:
+def _plans(busy: Scenario, stamps: Stamps) -> dict[str, Plan]:
+    """As planned for this machine, the other number of workers, and a thread for each component."""
+    planned = plan(busy, inspect(), "fused", lean=stamps != "all")
+    other = 1 if len(planned.workers) > 1 else 2
+    return {
+        "planned": planned,
+        "other": plan(busy, inspect(), "fused", workers=other, oversubscribe=True),
+        "threads": plan(busy, inspect(), "threads", wait="spin", oversubscribe=True),
+    }
+
+
+def _throughput_rows(found: dict[str, Series], plans: dict[str, Plan], stamps: Stamps) -> list[Row]:
     threads = found[f"threads {stamps}"]
     goals = (Goal("ratio", ">=", 50), Goal("ours", ">=", 8 if stamps == "all" else 25))
-    workers = len(planned.workers)  # as the plan for this machine has it
-    named = {"planned": f"router, {workers} workers", "one worker": "router, 1 worker"}
     return [
         Row(
-            name=f"{title}, stamps {stamps}",
+            name=f"router, {_counted(len(plans[name].workers))}, stamps {stamps}",
             metric="throughput",
             unit="M messages/s",
             better="higher",
@@ -97,11 +102,15 @@ def _throughput_rows(found: dict[str, Series], planned: Plan, stamps: Stamps) ->
             peer=threads.median,
             peer_name="a spinning thread each",
             goals=goals if name == "planned" else (),
-            note=f"best {ours.high:.3g} and {threads.high:.3g}{ours.remark}",
+            note=f"{name}; best {ours.high:.3g} and {threads.high:.3g}{ours.remark}",
         )
-        for name, title in named.items()
+        for name in ("planned", "other")
         for ours in [found[f"{name} {stamps}"]]
     ]
+
+
+def _counted(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def _full_speed(busy: Scenario, placed: Plan, stamps: Stamps, seconds: float) -> Sample:

@@ -393,7 +393,7 @@ def test_silence_between_bursts_moves_a_message_to_the_next_burst() -> None:
 
 
 def test_cores_needed_counts_work_and_passing_on() -> None:
-    assert load("baseline").cores_needed() == pytest.approx(4e6 * (200 + 105) / 1e9)
+    assert load("baseline").cores_needed() == pytest.approx(4e6 * (200 + 73) / 1e9)
 
 
 def test_a_scenario_reads_back_as_it_was_written(tmp_path: Path) -> None:

@@ -115,7 +115,13 @@ def route(
     expected = None if expect is None else read_streams(expect)
     chosen = _chosen(scenario, duration, seed)
     placed = plan(
-        chosen, inspect(), layout, workers=workers, wait=wait, oversubscribe=oversubscribe
+        chosen,
+        inspect(),
+        layout,
+        workers=workers,
+        wait=wait,
+        oversubscribe=oversubscribe,
+        lean=stamps != "all",
     )
     from qts.router import JournalConfig, Options  # the C++ core, not before it is needed
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from qts.router.cut import CORE
-from qts.router.scenario import OVERHEAD_NS, Scenario, Stage1Rule
+from qts.router.scenario import LEAN_NS, OVERHEAD_NS, Scenario, Stage1Rule
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -20,9 +21,12 @@ class Component(msgspec.Struct, frozen=True):
         return "stage2" if self.kind == "stage2" else f"{self.kind} {self.index}"
 
 
-def components(scenario: Scenario) -> list[Component]:
-    """Each Stage 1 router behind its producers, then processors, Stage 2, strategies."""
-    return list(_in_order(scenario))
+def components(scenario: Scenario, *, lean: bool = False) -> list[Component]:
+    """Each Stage 1 router behind its producers, then processors, Stage 2, strategies.
+
+    Lean: not every hop is stamped for every message.
+    """
+    return list(_in_order(scenario, LEAN_NS if lean else OVERHEAD_NS))
 
 
 def edges(row: Sequence[Component], scenario: Scenario) -> list[tuple[int, int]]:
@@ -41,7 +45,8 @@ def edges(row: Sequence[Component], scenario: Scenario) -> list[tuple[int, int]]
     return sorted(joined)
 
 
-def _in_order(scenario: Scenario) -> Iterator[Component]:
+def _in_order(scenario: Scenario, overhead: Mapping[str, int]) -> Iterator[Component]:
+    made = partial(_component, overhead)
     everything = scenario.offered_rate
     each = everything / scenario.producers.count
     fed = [0] * scenario.stage1_routers
@@ -50,23 +55,25 @@ def _in_order(scenario: Scenario) -> Iterator[Component]:
     producer = 0
     for router, inputs in enumerate(fed):
         for _ in range(inputs):
-            yield _component("producer", producer, each, 0)
+            yield made("producer", producer, each, 0)
             producer += 1
-        yield _component("stage1", router, each * inputs, 0)
+        yield made("stage1", router, each * inputs, 0)
     processing = _processing(scenario)
     for index, (rate, busy) in enumerate(processing):
-        yield _component("processor", index, rate, busy)
-    yield _component("stage2", 0, everything, 0)
+        yield made("processor", index, rate, busy)
+    yield made("stage2", 0, everything, 0)
     for strategy in range(scenario.strategies.count):
         share = sum(
             s for t, s in scenario.shares.items() if scenario.stage2[t].strategy == strategy
         )
         rate = share * everything
-        yield _component("strategy", strategy, rate, rate * scenario.strategy_ns(strategy))
+        yield made("strategy", strategy, rate, rate * scenario.strategy_ns(strategy))
 
 
-def _component(kind: str, index: int, rate: float, busy_ns: float) -> Component:
-    return Component(kind, index, round((rate * OVERHEAD_NS[kind] + busy_ns) * CORE / 1e9))
+def _component(
+    overhead: Mapping[str, int], kind: str, index: int, rate: float, busy_ns: float
+) -> Component:
+    return Component(kind, index, round((rate * overhead[kind] + busy_ns) * CORE / 1e9))
 
 
 def _processing(scenario: Scenario) -> list[tuple[float, float]]:

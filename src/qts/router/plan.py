@@ -6,8 +6,9 @@
 
 `auto` chooses one worker for a pipeline that needs less than half a core even in its bursts: a hop
 between cores costs more (0.15 to 0.2 us) than the work it would take away. Otherwise it chooses
-threads if one core stays free for the rest of the program, else as many workers as there are
-usable cores, one fewer when Python handlers need a core for themselves.
+threads if one core stays free for the rest of the program, else fused on at most as many workers
+as there are usable cores, one fewer when Python handlers need a core for themselves. A ring costs
+both of its workers some 25 ns a message: fewer workers are taken where that is more than they save.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Wait = Literal["spin", "yield", "park"]
 
 THREADS_CAPACITY = 65_536
 FUSED_CAPACITY = 1_024
+RING_NS = 25  # what an edge between workers costs each of the two, a message
 _LOW = CORE // 2
 _PLURAL = {"producer": "producers", "processor": "processors", "strategy": "strategies"}
 
@@ -80,15 +82,21 @@ def plan(
     workers: int | None = None,
     wait: Wait | None = None,
     oversubscribe: bool = False,
+    lean: bool = False,
 ) -> Plan:
-    """Place a scenario's components on a machine; spinning threads without cores are refused."""
-    row = components(scenario)
+    """Place a scenario's components on a machine; spinning threads without cores are refused.
+
+    Lean: not every hop is stamped for every message.
+    """
+    row = components(scenario, lean=lean)
     joined = edges(row, scenario)
     chosen, count = _shape(scenario, machine, layout, len(row), python_handlers, workers)
     if chosen == "threads":
         parts = [range(place, place + 1) for place in range(len(row))]
-    else:
+    elif workers is not None:
         parts = cut([component.load for component in row], joined, count)
+    else:
+        parts = _fused(row, joined, count, round(scenario.offered_rate * RING_NS * CORE / 1e9))
     waiting = _wait(chosen, len(parts), machine.usable, wait, oversubscribe)
     made = _workers(row, parts, machine, waiting)
     owner = {place: index for index, part in enumerate(parts) for place in part}
@@ -133,6 +141,27 @@ def _shape(
     if layout == "auto" and machine.usable >= count + 1:
         return "threads", count
     return "fused", min(count, max(1, machine.usable - python_handlers))
+
+
+def _fused(
+    row: Sequence[Component], joined: Sequence[tuple[int, int]], most: int, ring: int
+) -> list[range]:
+    """The cut whose heaviest worker is the lightest, the rings it pays for included.
+
+    Every message passes every border between workers once.
+    """
+    loads = [component.load for component in row]
+
+    def heaviest(parts: Sequence[range]) -> int:
+        last = len(parts) - 1
+        borders = [(index > 0) + (index < last) for index in range(len(parts))]
+        return max(
+            sum(loads[place] for place in part) + ring * count
+            for part, count in zip(parts, borders, strict=True)
+        )
+
+    cuts = [cut(loads, joined, count) for count in range(1, most + 1)]
+    return min(cuts, key=lambda parts: (heaviest(parts), len(parts)))
 
 
 def _wait(layout: str, count: int, usable: int, named: Wait | None, oversubscribe: bool) -> Wait:

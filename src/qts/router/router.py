@@ -72,7 +72,9 @@ class Router:
         for work in [*first.values(), *last.values()]:
             self._only_here(work)
         python = any(work.uses_python for work in [*first.values(), *last.values()])
-        self.plan = plan or make_plan(scenario, inspect(), python_handlers=python)
+        self.plan = plan or make_plan(
+            scenario, inspect(), python_handlers=python, lean=options.stamps != "all"
+        )
         self._live = live
         self._native = _native.Router(
             options.stamps, options.sample, self.plan.ring_capacity, options.digest
