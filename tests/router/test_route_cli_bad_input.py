@@ -142,4 +142,4 @@ def test_the_list_names_the_six(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--list") == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed] == list(shipped())
-    assert "4 producers, 4 M messages a second for 10 s, 1.2 cores of work" in printed[0]
+    assert "4 producers, 4 M messages a second for 10 s, 1.1 cores of work" in printed[0]
