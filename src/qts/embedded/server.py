@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, NoReturn
@@ -25,7 +26,7 @@ _RETRY_S = 0.1
 _PORT_TAKEN = "Address already in use"
 
 
-class Server:
+class Server(ABC):
     """One server below one home; the caller holds the lock of the home.
 
     A kind of server says where it works, how it is launched and when it is ready.
@@ -50,42 +51,44 @@ class Server:
     # What a kind of server says
 
     @property
+    @abstractmethod
     def wanted_port(self) -> int:
         """The TCP port of the settings; 0 is any."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def url(self) -> Secret:
         """By Unix socket."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def tcp_url(self) -> Secret | None:
         """By TCP, where that was asked for."""
-        raise NotImplementedError
 
     @property
-    def socket(self) -> Path:
-        raise NotImplementedError
+    @abstractmethod
+    def socket(self) -> Path: ...
 
     @property
+    @abstractmethod
     def directory(self) -> Path:
         """The working directory of the running server."""
-        raise NotImplementedError
 
     @property
-    def pid_file(self) -> Path:
-        raise NotImplementedError
+    @abstractmethod
+    def pid_file(self) -> Path: ...
 
+    @abstractmethod
     def prepare(self) -> None:
         """What must be there before the launch, such as a data directory."""
 
-    def launch(self, reach: Reach) -> Launch:
-        raise NotImplementedError
+    @abstractmethod
+    def launch(self, reach: Reach) -> Launch: ...
 
-    def is_ready(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def is_ready(self) -> bool: ...
 
+    @abstractmethod
     def tidy(self) -> None:
         """Remove the sockets of a server that is gone."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from typing import Any, Self
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from qts.simulators.faults import AFTER, BEFORE, Fault, Faults
 _PUMP_S = 0.02  # at high speed many seconds are moved at once
 
 
-class Simulator:
+class Simulator(ABC):
     """An async context manager: listens while it is entered.
 
     A kind of simulator adds its routes, moves its market in `catch_up` and answers its stats.
@@ -35,35 +36,35 @@ class Simulator:
 
     market_clock: MarketClock
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def add_routes(self, router: web.UrlDispatcher) -> None: ...
 
+    @abstractmethod
     def catch_up(self) -> None:
         """Move the market and everything behind it on to the clock's second."""
-        raise NotImplementedError
 
-    def stats(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def stats(self) -> dict[str, Any]: ...
 
+    @abstractmethod
     def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
         """Something happens to a symbol: a surge, a halt, a suspension."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drop_streams(self) -> int:
         """Cut every WebSocket; answers how many there were."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refusal(self) -> web.Response:
         """What a client gets that is over its limit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def error(self, code: str) -> web.Response:
         """What a client gets when the venue fails; the code is the venue's, or none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unknown(self) -> web.Response:
         """What a client gets when the venue does not know the outcome itself."""
-        raise NotImplementedError
 
     def background(self) -> list[Any]:
         """More coroutines that run while the server does."""
