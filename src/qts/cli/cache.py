@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from qts.cli.options import ConfigOption, JsonOption
 from qts.domain import Failed, Refused
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ T = TypeVar("T")
 
 BATCH = 500
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 app = typer.Typer(
     help="The cache: how it is, what it holds, and how to empty it.",

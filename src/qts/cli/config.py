@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from qts.cli.options import ConfigOption
 from qts.domain import Failed, Refused
 
 app = typer.Typer(help="Check, show and begin a settings file.", no_args_is_help=True)
@@ -35,9 +36,7 @@ def check(
 
 @app.command()
 def show(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-    ] = None,
+    config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of TOML.")] = False,
 ) -> None:
     """Print the settings in force and where each came from; secrets as ***.

@@ -6,19 +6,16 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 import typer
 
+from qts.cli.options import ConfigOption, JsonOption
 from qts.database import Database, Migration, MigrationStatus
 
 T = TypeVar("T")
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 app = typer.Typer(
     help="The database schema: bring it up to date, show how far it is.",

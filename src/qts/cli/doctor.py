@@ -16,6 +16,7 @@ import typer
 
 from qts.cli import machine
 from qts.cli.machine import Host
+from qts.cli.options import ConfigOption
 from qts.domain import QtsError
 from qts.machine import Machine, inspect
 
@@ -55,9 +56,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def doctor(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-    ] = None,
+    config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
     """Look at this machine: what it offers and what follows for QTS. Changes nothing.

@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
@@ -35,9 +35,7 @@ def demo(
         str | None,
         typer.Option("--json", metavar="FILE", help="Write the last status here; - prints."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-    ] = None,
+    config: ConfigOption = None,
 ) -> int:
     """Flood the lanes and show them live: depth, latency, what is merged, dropped and sampled.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import msgspec
 import typer
 
+from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
 from qts.domain import Refused, SystemClock, parse_duration
 
@@ -25,9 +26,6 @@ ASSUMED_SYMBOLS = 2500
 _LINE_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-]
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the summary; - prints it.")
 ]

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 import typer
 
+from qts.cli.options import ConfigOption, JsonOption
 from qts.domain import Refused, parse_duration
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 StreamOption = Annotated[str | None, typer.Option("--stream", help="Only this stream.")]
 EventArgument = Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event's id.")]
 

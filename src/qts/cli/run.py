@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-    ] = None,
+    config: ConfigOption = None,
     lasting: Annotated[
         str | None,
         typer.Option("--for", metavar="SPAN", help="Stop after this long: 500ms, 60s, 2h."),

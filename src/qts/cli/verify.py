@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
@@ -29,9 +29,7 @@ def isolation(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the figures here; - prints.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-    ] = None,
+    config: ConfigOption = None,
     plant_ms: Annotated[
         float,
         typer.Option(
