@@ -7,8 +7,8 @@ everybody in the line is told; a new connection starts with a new line and an em
 
     closed ──call──▶ connecting ──▶ open ──cut, or silent for socket_timeout_ms──▶ closed
 
-It exists beside redis-py because it does a four-key read in a third of the time and a batch of
-ticks in less, see docs/cache.md.
+It exists beside redis-py because a read of four keys takes half the time of its pipeline, and a
+batch of ticks a third (docs/benchmarks.md).
 """
 
 from __future__ import annotations

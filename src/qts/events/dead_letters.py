@@ -74,7 +74,7 @@ class DeadLetters:
                 if letter.number == number:
                     return letter
         raise EventRefused(
-            f"no dead letter has number {number}; qts events dead-letters lists them"
+            f"no dead letter has number {number}; list() shows those there are"
         )
 
     def remove(self, number: int) -> None:

@@ -5,7 +5,7 @@
               call, between workers through a ring
 
 `auto` chooses one worker for a pipeline that needs less than half a core even in its bursts: a hop
-between cores costs more (0.15 to 0.2 us) than the work it would take away. Otherwise it chooses
+between cores costs more than the work it would take away. Otherwise it chooses
 threads if one core stays free for the rest of the program, else fused on at most as many workers
 as there are usable cores, one fewer when Python handlers need a core for themselves. A ring costs
 both of its workers some 25 ns a message: fewer workers are taken where that is more than they save.
