@@ -73,9 +73,7 @@ class DeadLetters:
             for letter in self._letters:
                 if letter.number == number:
                     return letter
-        raise EventRefused(
-            f"no dead letter has number {number}; list() shows those there are"
-        )
+        raise EventRefused(f"no dead letter has number {number}; list() shows those there are")
 
     def remove(self, number: int) -> None:
         with self._lock:
