@@ -96,6 +96,12 @@ class Halves:
         size = self.record.stat().st_size if self.record.exists() else 0
         return size >= messages * HANDLED.itemsize
 
+    def has_confirmed(self) -> bool:
+        """By the server: the stream of the run begins behind its first batch."""
+        command = [sys.executable, "-c", FIRST, self.url.reveal(), "QTS_ROUTE_r"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True)
+        return int(said.stdout) > 1
+
     def check_record(self) -> None:
         """Every message of the source was handled once, and in order."""
         handled = np.fromfile(self.record, HANDLED)
@@ -124,6 +130,14 @@ def halves(nats: Nats, tmp_path: Path) -> Iterator[Halves]:
     )
 
 
+FIRST = """
+import asyncio, sys, nats
+async def first():
+    link = await nats.connect(sys.argv[1])
+    print((await link.jetstream().stream_info(sys.argv[2])).state.first_seq)
+    await link.close()
+asyncio.run(first())
+"""
 FORGET = """
 import asyncio, sys, nats
 async def forget():
@@ -188,6 +202,7 @@ def test_source_of_a_dead_sink_tells_what_is_where_and_a_later_sink_takes_it(
 ) -> None:
     source, sink = halves.half("source", "--patience", "2s"), halves.recording_sink()
     assert until(lambda: halves.has_recorded(2_000))
+    assert until(halves.has_confirmed)
     sink.kill()
     source.send_signal(signal.SIGINT)
     said = ended(source, 1)
