@@ -10,6 +10,7 @@ import pytest
 
 PUBLIC: dict[str, str] = {
     "qts": "__version__",
+    "qts.brokers": "Blocked Broker Found Lost Notice",
     "qts.cache": """
         Alert Book BreakerConfig Cache CacheConfig CacheStatus Change Level OrderStatus
         Position PreCheck Price Risk ServerStatus Store StrategyParams TradeIds Truth Ttls
@@ -23,10 +24,12 @@ PUBLIC: dict[str, str] = {
         MigrationStatus Notification Ping Row migrate savepoint status
     """,
     "qts.domain": """
-        CacheStaleDataError Clock ConfigError EventRefused Failed HomeInUse LaneFull
-        MovableClock OutcomeUnknown PriceDataUnavailableError QtsError Refused ScenarioError
-        SchemaTooNew Secret ServerFailed SystemClock TradeLimitExceededError Unreachable
-        parse_duration
+        Account AttemptState BrokerOrder CacheStaleDataError Clock ConfigError Costs
+        EventRefused Failed Fill Holding HomeInUse IntentType KRX_TICKS LaneFull Market
+        MovableClock OrderRequest OrderState OrderType OutcomeUnknown
+        PriceDataUnavailableError QtsError Refused ScenarioError SchemaTooNew Secret
+        ServerFailed Side SystemClock TradeLimitExceededError UPBIT_TICKS Unreachable
+        day_limits is_on_tick market_of parse_duration tick_size to_tick
     """,
     "qts.embedded": """
         Binary EmbeddedConfig Home HomeLock Nats NatsConfig Postgres Servers Valkey
@@ -50,6 +53,7 @@ PUBLIC: dict[str, str] = {
         OutboxConfig OutboxWorker Permanent PostgresBus Retryable SYSTEM_EVENT StreamConfig
         TRADE_COMMAND TRADE_EVENT Unknown Upkeep WORKERS bench depths once paused uuid7
     """,
+    "qts.risk": "Approved Exposure Facts Market Proposal Reason Refusal Switches",
     "qts.router": """
         Burst EdgeConfig Handler Indicator JournalConfig Layout LiveLine MESSAGE Message
         Options Outlet Pacing Percentiles Place Plan Replay Report Router Scenario Sink

@@ -1,4 +1,4 @@
-"""Words that two or more rooms use: clock, errors, secrets. No I/O."""
+"""Words that two or more rooms use: clock, errors, secrets, orders. No I/O."""
 
 from qts.domain.clock import Clock, MovableClock, SystemClock
 from qts.domain.duration import parse_duration
@@ -19,17 +19,53 @@ from qts.domain.errors import (
     TradeLimitExceededError,
     Unreachable,
 )
+from qts.domain.market import (
+    KRX_TICKS,
+    UPBIT_TICKS,
+    Costs,
+    Market,
+    day_limits,
+    is_on_tick,
+    market_of,
+    tick_size,
+    to_tick,
+)
 from qts.domain.secret import Secret
+from qts.domain.trading import (
+    Account,
+    AttemptState,
+    BrokerOrder,
+    Fill,
+    Holding,
+    IntentType,
+    OrderRequest,
+    OrderState,
+    OrderType,
+    Side,
+)
 
 __all__ = [
+    "KRX_TICKS",
+    "UPBIT_TICKS",
+    "Account",
+    "AttemptState",
+    "BrokerOrder",
     "CacheStaleDataError",
     "Clock",
     "ConfigError",
+    "Costs",
     "EventRefused",
     "Failed",
+    "Fill",
+    "Holding",
     "HomeInUse",
+    "IntentType",
     "LaneFull",
+    "Market",
     "MovableClock",
+    "OrderRequest",
+    "OrderState",
+    "OrderType",
     "OutcomeUnknown",
     "PriceDataUnavailableError",
     "QtsError",
@@ -38,8 +74,14 @@ __all__ = [
     "SchemaTooNew",
     "Secret",
     "ServerFailed",
+    "Side",
     "SystemClock",
     "TradeLimitExceededError",
     "Unreachable",
+    "day_limits",
+    "is_on_tick",
+    "market_of",
     "parse_duration",
+    "tick_size",
+    "to_tick",
 ]

@@ -1,0 +1,77 @@
+"""Markets and the rules all their prices obey: ticks, the limits of a day, fees and taxes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from enum import StrEnum
+
+import msgspec
+
+from qts.domain.trading import Side
+
+DAY_LIMIT = Decimal("0.30")  # a KRX stock moves so far from its base price in a day, and no further
+
+
+class Market(StrEnum):
+    KRX = "KRX"
+    UPBIT = "UPBIT"
+
+
+# (below this price, the tick is); the last tick holds above. KOSPI and KOSDAQ since 2023-01-25.
+KRX_TICKS = (
+    ("2000", "1"), ("5000", "5"), ("20000", "10"), ("50000", "50"), ("200000", "100"),
+    ("500000", "500"), ("Infinity", "1000"),
+)  # fmt: skip
+# KRW markets since 2025-07-31.
+UPBIT_TICKS = (
+    ("0.0001", "0.00000001"), ("0.001", "0.000001"), ("0.01", "0.00001"), ("0.1", "0.0001"),
+    ("1", "0.001"), ("10", "0.01"), ("100", "0.1"), ("5000", "1"), ("10000", "5"),
+    ("50000", "10"), ("100000", "50"), ("500000", "100"), ("1000000", "500"),
+    ("Infinity", "1000"),
+)  # fmt: skip
+_TABLES = {
+    market: ([Decimal(edge) for edge, _ in rows], [Decimal(tick) for _, tick in rows])
+    for market, rows in ((Market.KRX, KRX_TICKS), (Market.UPBIT, UPBIT_TICKS))
+}
+
+
+def market_of(symbol: str) -> Market:
+    """Upbit writes KRW-BTC, the KRX six letters and digits."""
+    return Market.UPBIT if "-" in symbol else Market.KRX
+
+
+def tick_size(market: Market, price: Decimal) -> Decimal:
+    edges, ticks = _TABLES[market]
+    return ticks[bisect_right(edges, price)]
+
+
+def is_on_tick(market: Market, price: Decimal) -> bool:
+    return price > 0 and price % tick_size(market, price) == 0
+
+
+def to_tick(market: Market, price: Decimal, side: Side | None = None) -> Decimal:
+    """The nearest price on a tick; for a side, the nearest that is not worse for us."""
+    rounding = ROUND_HALF_EVEN
+    if side is not None:
+        rounding = ROUND_FLOOR if side is Side.BUY else ROUND_CEILING
+    tick = tick_size(market, price)
+    return max(tick, (price / tick).quantize(Decimal(1), rounding) * tick)
+
+
+def day_limits(base: Decimal) -> tuple[Decimal, Decimal]:
+    """Lower and upper limit of a KRX stock's day: 30 % of the base, cut to the tick."""
+    step = base * DAY_LIMIT
+    step -= step % tick_size(Market.KRX, base)
+    lower, upper = base - step, base + step
+    return to_tick(Market.KRX, lower, Side.SELL), to_tick(Market.KRX, upper, Side.BUY)
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """Of a trade, as parts of its amount."""
+
+    fee: Decimal
+    sale_tax: Decimal
+
+    def of(self, side: Side, amount: Decimal) -> Decimal:
+        return amount * (self.fee + (self.sale_tax if side is Side.SELL else 0))
