@@ -53,7 +53,10 @@ PUBLIC: dict[str, str] = {
         OutboxConfig OutboxWorker Permanent PostgresBus Retryable SYSTEM_EVENT StreamConfig
         TRADE_COMMAND TRADE_EVENT Unknown Upkeep WORKERS bench depths once paused uuid7
     """,
-    "qts.risk": "Approved Exposure Facts Market Proposal Reason Refusal Switches",
+    "qts.risk": """
+        Approved Exposure Facts Gate LimitsConfig Market Proposal REASONS Reason Refusal
+        Switches
+    """,
     "qts.router": """
         Burst EdgeConfig Handler Indicator JournalConfig Layout LiveLine MESSAGE Message
         Options Outlet Pacing Percentiles Place Plan Replay Report Router Scenario Sink

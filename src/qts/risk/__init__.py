@@ -1,5 +1,7 @@
 """What may be ordered, and what must be sold: the gate, the stops, the fail-safe, the switches."""
 
+from qts.risk.gate import REASONS, Gate
+from qts.risk.limits import LimitsConfig
 from qts.risk.proposal import (
     Approved,
     Exposure,
@@ -12,9 +14,12 @@ from qts.risk.proposal import (
 )
 
 __all__ = [
+    "REASONS",
     "Approved",
     "Exposure",
     "Facts",
+    "Gate",
+    "LimitsConfig",
     "Market",
     "Proposal",
     "Reason",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import Final, final
 from uuid import UUID
 
 import msgspec
@@ -88,13 +89,24 @@ class Refusal(msgspec.Struct, frozen=True):
         return False
 
 
-class Approved(msgspec.Struct, frozen=True):
+@final
+class Approved:
     """The gate's word, and the only thing the desk takes an order from; nobody else makes one."""
 
-    proposal: Proposal
-    at: datetime
-    _seal: object = None
+    __slots__ = ("at", "proposal")
 
-    def __post_init__(self) -> None:
-        if self._seal is not _FROM_THE_GATE:
+    def __init__(self, proposal: Proposal, at: datetime, seal: object = None) -> None:
+        if seal is not _FROM_THE_GATE:
             raise TypeError("only the gate approves; ask Gate.check")
+        self.proposal: Final = proposal
+        self.at: Final = at
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError("what was approved does not change")
+        super().__setattr__(name, value)
+
+
+def approve(proposal: Proposal, at: datetime) -> Approved:
+    """For the gate alone."""
+    return Approved(proposal, at, _FROM_THE_GATE)

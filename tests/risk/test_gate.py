@@ -1,0 +1,195 @@
+"""The gate: one thing wrong is one refusal that names it, and nothing gets past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.domain import IntentType, OrderType, Refused, Side, day_limits, is_on_tick, market_of
+from qts.risk import REASONS, Approved, Facts, Gate, LimitsConfig, Proposal, Refusal, Switches
+from qts.risk.gate import Question
+from tests.risk.questions import FACTS, NOW, PROPOSAL, facts, proposal
+
+LIMITS = LimitsConfig()
+GATE = Gate(LIMITS)
+NAN = Decimal("NaN")
+
+
+def codes(asked: Proposal, known: Facts, gate: Gate = GATE) -> set[str]:
+    answer = gate.check(asked, known)
+    return {reason.code for reason in answer.reasons} if isinstance(answer, Refusal) else set()
+
+
+def test_what_breaks_no_rule_is_approved_as_it_was_asked() -> None:
+    answer = GATE.check(PROPOSAL, FACTS)
+    assert isinstance(answer, Approved)
+    assert (answer.proposal, answer.at) == (PROPOSAL, NOW)
+
+
+WRONG: list[tuple[str, Proposal, Facts]] = [
+    ("G_QUANTITY", proposal(quantity=Decimal(0)), FACTS),
+    ("G_QUANTITY", proposal(quantity=NAN), FACTS),
+    ("G_QUANTITY", proposal(quantity=Decimal("1.5")), FACTS),
+    ("G_PRICE", proposal(type=OrderType.MARKET), FACTS),
+    ("G_PRICE", proposal(price=None), FACTS),
+    ("G_PRICE", proposal(price=Decimal(-75_100)), FACTS),
+    ("G_TICK", proposal(price=Decimal(75_050)), FACTS),
+    ("G_DAY_LIMIT", proposal(price=Decimal(97_000)), FACTS),
+    ("G_BAND", proposal(price=Decimal(80_000)), FACTS),
+    ("G_MAX_QUANTITY", proposal(quantity=Decimal(10_001)), FACTS),
+    ("G_MAX_VALUE", proposal(quantity=Decimal(7)), FACTS),
+    ("G_MIN_VALUE", proposal(symbol="KRW-XRP", quantity=Decimal("0.01")), FACTS),
+    ("G_EXPOSURE", PROPOSAL, facts("exposure", total_value=Decimal(9_400_000))),
+    ("G_SYMBOL_EXPOSURE", PROPOSAL, facts("exposure", symbol_value=Decimal(1_400_000))),
+    ("G_OPEN_SYMBOLS", PROPOSAL, facts("exposure", open_symbols=15)),
+    ("G_CASH", PROPOSAL, facts("exposure", cash=Decimal(200_000))),
+    ("G_SHORT", proposal(side=Side.SELL), FACTS),
+    ("G_NOT_AN_EXIT", proposal(side=Side.SELL, intent_type=IntentType.EXIT_TIME), FACTS),
+    ("G_DAILY_LOSS", PROPOSAL, facts("exposure", daily_pnl=Decimal(-300_000))),
+    ("G_DAILY_ORDERS", PROPOSAL, facts("exposure", orders_today=100)),
+    ("G_ORDER_RATE", PROPOSAL, facts("exposure", orders_last_minute=30)),
+    ("G_NO_PRICE", PROPOSAL, facts(market=None)),
+    ("G_STALE_PRICE", PROPOSAL, facts("market", age_ms=2001.0)),
+    ("G_STALE_PRICE", PROPOSAL, facts("market", age_ms=-1.0)),
+    ("G_STALE_PRICE", PROPOSAL, facts("market", age_ms=float("nan"))),
+    ("G_EXPIRED", PROPOSAL, facts(now=NOW + timedelta(seconds=5))),
+    ("G_KILL_SWITCH", PROPOSAL, facts("switches", account_enabled=False)),
+    ("G_STRATEGY_OFF", PROPOSAL, facts("switches", strategy_enabled=False)),
+    ("G_MARKET_SUSPENDED", PROPOSAL, facts("switches", market_active=False)),
+    ("G_UNKNOWN", PROPOSAL, facts("exposure", symbol_unknown=1)),
+    ("G_NOT_RECONCILED", PROPOSAL, facts("switches", reconciled=False)),
+    ("G_SESSION", PROPOSAL, facts("switches", session_open=False)),
+    ("G_SAFETY", PROPOSAL, facts("switches", safety="FAIL")),
+    ("G_SAFETY", PROPOSAL, facts("switches", safety="a state nobody knows")),
+    ("G_BROKEN", PROPOSAL, facts("exposure", equity=NAN)),
+]
+
+
+@pytest.mark.parametrize(("code", "asked", "known"), WRONG, ids=[case[0] for case in WRONG])
+def test_each_wrong_is_refused_by_name(code: str, asked: Proposal, known: Facts) -> None:
+    assert code in codes(asked, known)
+
+
+def test_every_reason_can_be_given() -> None:
+    assert {code for code, _, _ in WRONG} == REASONS.keys()
+
+
+def test_what_is_not_known_is_off() -> None:
+    assert {"G_KILL_SWITCH", "G_NOT_RECONCILED", "G_SESSION", "G_SAFETY"} <= codes(
+        PROPOSAL, facts(switches=Switches())
+    )
+
+
+def test_rule_that_fails_refuses() -> None:
+    def broken(ask: Question) -> Iterator[tuple[str, str]]:
+        yield "G_CASH", str(1 // ask.facts.exposure.orders_today)
+
+    assert codes(PROPOSAL, FACTS, Gate(LIMITS, (broken,))) == {"G_BROKEN"}
+
+
+def test_nobody_but_the_gate_approves() -> None:
+    with pytest.raises(TypeError, match="only the gate"):
+        Approved(PROPOSAL, NOW)
+    answer = GATE.check(PROPOSAL, FACTS)
+    assert isinstance(answer, Approved)
+    with pytest.raises(AttributeError):
+        answer.proposal = proposal(quantity=Decimal(1_000))  # type: ignore[misc]
+
+
+LOSING_AND_FULL = facts(
+    "exposure",
+    position=Decimal(10),
+    symbol_value=Decimal(9_000_000),
+    total_value=Decimal(9_400_000),
+    daily_pnl=Decimal(-900_000),
+    orders_today=500,
+)
+
+
+def test_limits_on_new_exposure_never_hold_an_exit_back() -> None:
+    leave = proposal(
+        side=Side.SELL,
+        type=OrderType.MARKET,
+        price=None,
+        quantity=Decimal(10),
+        intent_type=IntentType.EXIT_STOPLOSS,
+    )
+    assert codes(leave, LOSING_AND_FULL) == set()
+
+
+@pytest.mark.parametrize(("under_way", "passes"), [(6, True), (7, False)])
+def test_two_exits_never_sell_more_than_is_held(under_way: int, passes: bool) -> None:
+    leave = proposal(side=Side.SELL, quantity=Decimal(4), intent_type=IntentType.EXIT_TRAIL)
+    known = facts("exposure", position=Decimal(10), pending_sell=Decimal(under_way))
+    assert (codes(leave, known) == set()) is passes
+
+
+amounts = st.decimals(0, 20_000_000, places=0)
+known_facts = st.builds(
+    lambda position, pending, symbol, rest, cash, pnl, orders: facts(
+        "exposure",
+        position=position,
+        pending_sell=min(pending, position),
+        symbol_value=symbol,
+        total_value=symbol + rest,
+        cash=cash,
+        daily_pnl=pnl,
+        orders_today=orders,
+    ),
+    st.decimals(0, 50, places=0),
+    st.decimals(0, 50, places=0),
+    amounts,
+    amounts,
+    amounts,
+    st.decimals(-1_000_000, 1_000_000, places=0),
+    st.integers(0, 200),
+)
+proposals = st.builds(
+    lambda side, quantity, price: proposal(side=side, quantity=quantity, price=price),
+    st.sampled_from(Side),
+    st.decimals(-5, 50, places=1),
+    st.decimals(50_000, 100_000, places=0),
+)
+
+
+@given(proposals, known_facts)
+def test_whatever_passes_is_within_every_limit(asked: Proposal, known: Facts) -> None:
+    if isinstance(GATE.check(asked, known), Refusal):
+        return
+    exposure, price = known.exposure, asked.price
+    assert price is not None
+    assert known.market is not None
+    assert known.market.base is not None
+    value = asked.quantity * price
+    low, high = day_limits(known.market.base)
+    assert low <= price <= high
+    assert is_on_tick(market_of(asked.symbol), price)
+    assert 0 < value <= LIMITS.max_order_value
+    assert exposure.orders_today < LIMITS.orders_per_day
+    if asked.side is Side.SELL:
+        assert asked.quantity <= exposure.position - exposure.pending_sell
+    else:
+        assert value <= exposure.cash
+        assert exposure.total_value + value <= exposure.equity * LIMITS.max_exposure
+        assert exposure.symbol_value + value <= exposure.equity * LIMITS.max_symbol_exposure
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_order_value", Decimal(0)),
+        ("max_order_value", NAN),
+        ("max_exposure", Decimal(2)),
+        ("daily_loss", Decimal(0)),
+        ("min_order_value", Decimal(600_000)),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_by_name(field: str, value: Decimal) -> None:
+    with pytest.raises(Refused, match=f"risk.limits.{field} is {value}"):
+        msgspec.structs.replace(LIMITS, **{field: value})
