@@ -54,8 +54,8 @@ PUBLIC: dict[str, str] = {
         TRADE_COMMAND TRADE_EVENT Unknown Upkeep WORKERS bench depths once paused uuid7
     """,
     "qts.risk": """
-        Approved Exposure Facts Gate LimitsConfig Market Proposal REASONS Reason Refusal
-        Switches
+        Approved CODES Code Effect Entry Exposure Facts FailSafe Gate KillSwitch LimitsConfig
+        Market Proposal REASONS Reason Refusal Safety SafetyState Switch Switches Watch
     """,
     "qts.router": """
         Burst EdgeConfig Handler Indicator JournalConfig Layout LiveLine MESSAGE Message
