@@ -84,6 +84,11 @@ async def test_a_reader_that_is_too_slow_is_told_to_look_for_itself(
         await next_of(listener)
         for number in range(5):
             await database.execute(NOTIFY, "orders", str(number))
+
+        async def have_arrived() -> bool:
+            return listener._waiting.qsize() == 4  # three, and the end of the connection
+
+        await until(have_arrived)
         arrived = [await next_of(listener) for _ in range(4)]
     assert arrived == [*(Notification("orders", str(n)) for n in range(3)), Listening()]
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
 
 import asyncpg
@@ -139,6 +140,18 @@ async def test_a_connection_lost_at_commit_says_that_the_outcome_is_unknown(
         async with database.transaction() as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
             await end_backends(postgres_admin, database_url)
+    assert await notes(database) == []
+
+
+async def test_last_words_of_a_server_that_arrive_before_its_end_mean_that_it_is_lost(
+    database: Database,
+) -> None:
+    words = b"SFATAL\0C57P01\0Mterminating connection\0\0"
+    with pytest.raises(OutcomeUnknown, match="not known"):
+        async with database.transaction() as connection:
+            await connection.execute("INSERT INTO note VALUES (1)")
+            protocol = connection._con._protocol  # type: ignore[attr-defined]
+            protocol.data_received(b"E" + struct.pack(">i", len(words) + 4) + words)
     assert await notes(database) == []
 
 

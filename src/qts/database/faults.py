@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from asyncpg import InterfaceError, PostgresError, QueryCanceledError
+from asyncpg import InterfaceError, InternalClientError, PostgresError, QueryCanceledError
 
 from qts.domain import Failed, OutcomeUnknown, Unreachable
 
 # What talking to a server can raise when the server, the network or the session is the cause.
-DRIVER_ERRORS = (PostgresError, InterfaceError, OSError, TimeoutError)
+# InternalClientError: the server's last words came while nothing was asked, and the end of the
+# connection, which follows them, has not arrived yet.
+DRIVER_ERRORS = (PostgresError, InterfaceError, InternalClientError, OSError, TimeoutError)
 
 # 57P0x: shut down, crashed, starting up, dropped, idle too long; 25P03 and 25P04: ended inside
 # a transaction that idled or lasted too long. Class 08 is the connection itself.
@@ -30,6 +32,8 @@ def is_lost(error: BaseException, connection: Any) -> bool:
     if isinstance(error, PostgresError):
         state = error.sqlstate or ""
         return state.startswith("08") or state in _ENDED
+    if isinstance(error, InternalClientError):
+        return True
     return isinstance(error, InterfaceError) and is_gone(connection)
 
 
