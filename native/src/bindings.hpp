@@ -20,3 +20,5 @@ void leave_python_thread();
 void bind_bench(nb::module_& m);
 void bind_lanes(nb::module_& m);
 void bind_router(nb::module_& m);
+void bind_shared(nb::module_& m);
+void bind_stops(nb::module_& m);

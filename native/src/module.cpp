@@ -160,8 +160,10 @@ NB_MODULE(_native, m) {
   bind_histogram(m);
   bind_ring(m);
   bind_clock(m);
+  bind_stops(m);
   bind_lanes(m);
   bind_router(m);
+  bind_shared(m);
   bind_bench(m);
   m.def("message_fields", &message_fields,
         "(name, format, offset) of each field of a message, as numpy.dtype takes them; 96 bytes in all.");

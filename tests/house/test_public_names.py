@@ -37,9 +37,9 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.events": """
         AUDIT Alert Catalogue DEEDS DeadLetter DeadLetters Engine Event EventType
-        EventsConfig Hooks IsolationLoad IsolationReport LaneConfig LaneReport LaneStatus
-        Latency Level Payload Pressure Priority RECORD SLA Status Stopped batch compiled
-        payloads replay verify_isolation
+        EventsConfig Handler Hooks IsolationLoad IsolationReport LaneConfig LaneReport LaneStatus
+        Latency Level Payload Pressure Priority Publisher RECORD SLA Status Stopped batch
+        compiled factory payloads replay rows verify_isolation
     """,
     "qts.feed": """
         BurstManager Calendar Demand Feed FeedConfig FeedState Intake ObservationSnapshot
@@ -54,8 +54,10 @@ PUBLIC: dict[str, str] = {
         TRADE_COMMAND TRADE_EVENT Unknown Upkeep WORKERS bench depths once paused uuid7
     """,
     "qts.risk": """
-        Approved CODES Code Effect Entry Exposure Facts FailSafe Gate KillSwitch LimitsConfig
-        Market Proposal REASONS Reason Refusal Safety SafetyState Switch Switches Watch
+        Approved CODES Code EMERGENCY_ORDER Effect EmergencyOrder Entry Exposure Facts
+        FailSafe Gate HoldingLimits KillSwitch LimitsConfig Market MicroRisk Proposal REASONS
+        Reason Refusal RiskConfig Safety SafetyState StopHolding StopsConfig Switch Switches
+        Watch
     """,
     "qts.router": """
         Burst EdgeConfig Handler Indicator JournalConfig Layout LiveLine MESSAGE Message
