@@ -1,5 +1,5 @@
 """Benchmarks, one module for each room: every figure beside the peer it is compared with."""
 
-ROOMS = ("router", "cache")
+ROOMS = ("router", "cache", "feed", "outbox", "events")
 
 __all__ = ["ROOMS"]

@@ -1,4 +1,4 @@
-"""The cache: a PreCheck on each level and ticks into Redis, beside redis-py on the same server."""
+"""The cache: a PreCheck on each level and ticks into Redis, beside its peers on the same server."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import uvloop
-from redis.asyncio import Redis
 
 from benchmarks import machine
+from benchmarks.cache_peers import TTL_MS, Library, RedisPy, libraries, redis_py
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
 from qts.cache import Cache, CacheConfig, OrderStatus, Position, Price, Risk, Ttls, Value
 from qts.cache.behind import entry_of
 from qts.cache.kept import Kept
+from qts.cache.near import Slot
 from qts.cache.redis import RedisStore
 from qts.cache.wire import Wire
 from qts.domain import Secret
@@ -43,8 +44,20 @@ class Bench(NamedTuple):
     cache: Cache
     store: RedisStore
     wire: Wire
-    peer: Redis
+    peer: RedisPy
+    libraries: dict[str, Library]
     keys: list[str]
+    here: dict[str, Slot]  # what this process has, all of it
+
+    async def renew(self) -> None:
+        """A run may take longer than the longest TTL."""
+        cache = self.cache
+        kept: list[Kept[Any]] = [cache.prices, cache.positions, cache.risks, cache.orders]
+        for each, value in zip(kept, _values(), strict=True):
+            await each.put(value)
+        for name, library in self.libraries.items():
+            await library.write(_four(name))
+        self.here.update((key, slot) for key in self.keys if (slot := cache._levels.near.at(key)))
 
 
 class Nothing:
@@ -68,7 +81,14 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
             found = uvloop.run(_measure(url, quick))
             described["server"] = f"Valkey {valkey.binary.version}, loopback TCP"
     checks, ticks = _precheck_rows(found), _tick_rows(found)
-    notes = ["ours returns checked, typed values; the peers' figures end with a dict of text"]
+    notes = [
+        "ours returns checked, typed values; the peers' figures end with a dict of text",
+        "ours writes a tick only where no newer one is; no peer compares versions",
+    ]
+    if "cashews ticks" not in found:
+        notes.append(
+            "cashews and aiocache are not installed here; `make bench ROOM=cache` has them"
+        )
     if described["noisy"]:
         notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
     return Result(
@@ -91,6 +111,7 @@ async def _measure(url: Secret, quick: bool) -> dict[str, np.ndarray[Any, Any]]:
         gc.disable()
         try:
             for turn in range(-1, _QUICK_ROUNDS if quick else _ROUNDS):
+                await bench.renew()
                 for name, case in cases.items():
                     taken = [await case() for _ in range(_IN_TURN)]
                     if turn >= 0:  # the first turn warms up
@@ -103,82 +124,84 @@ async def _measure(url: Secret, quick: bool) -> dict[str, np.ndarray[Any, Any]]:
 @asynccontextmanager
 async def _bench(url: Secret) -> AsyncIterator[Bench]:
     wire = Wire(url, _CONFIG)
-    peer = Redis.from_url(url.reveal(), decode_responses=True)
     async with (
+        redis_py(url) as peer,
+        libraries(url) as others,
         RedisStore.open(url, _CONFIG) as store,
         Cache.open(store, Nothing(), _CONFIG) as cache,
     ):
-        kept: list[Kept[Any]] = [cache.prices, cache.positions, cache.risks, cache.orders]
-        for each, value in zip(kept, _values(), strict=True):
-            await each.put(value)
-        keys = [each.key(value.name) for each, value in zip(kept, _values(), strict=True)]
+        keys = [_CONFIG.prefix + value.key(value.name) for value in _values()]
         try:
-            yield Bench(cache, store, wire, peer, keys)
+            yield Bench(cache, store, wire, peer, others, keys, {})
         finally:
             await wire.close()
-            await peer.aclose()
 
 
 def _cases(bench: Bench) -> Mapping[str, Case]:
-    cache, store, wire, peer, keys = bench
+    return {**_precheck_cases(bench), **_tick_cases(bench), **_library_cases(bench)}
+
+
+def _precheck_cases(bench: Bench) -> Mapping[str, Case]:
+    cache, _, wire, peer, _, keys, here = bench
     slots = cache._levels.near._slots
     said = [("HGETALL", key) for key in keys]
-    ticks = [_price(f"S{n:03}") for n in range(_BATCH)]
-    names = [f"bench:price:{tick.symbol}" for tick in ticks]
 
-    async def near() -> Any:
-        return await cache.precheck("005930", order_id="ORD1")
+    async def near() -> int:
+        slots.update(here)
+        began = time.perf_counter_ns()
+        found = cache.try_precheck("005930", order_id="ORD1")
+        taken = time.perf_counter_ns() - began
+        if found is None:
+            raise AssertionError("all of it was here")
+        return taken
 
-    async def redis_level() -> Any:
-        return await cache.precheck("005930", order_id="ORD1")
-
-    async def sequential() -> Any:
-        return [await peer.hgetall(key) for key in keys]
-
-    async def pipeline() -> Any:
-        pipe = peer.pipeline(transaction=False)
-        for key in keys:
-            pipe.hgetall(key)
-        return await pipe.execute()
-
-    async def floor() -> Any:
-        return await wire.call(said)
-
-    async def one_tick() -> Any:
-        return await store.write([entry_of(names[0], ticks[0], 60_000)])
-
-    async def peer_tick() -> Any:
-        return await _peer_ticks(peer, names[:1], ticks[:1])
-
-    async def many_ticks() -> Any:
-        return await store.write(
-            [entry_of(name, tick, 60_000) for name, tick in zip(names, ticks, strict=True)]
-        )
-
-    async def peer_ticks() -> Any:
-        return await _peer_ticks(peer, names, ticks)
-
-    here = dict(slots)
     return {
-        "near": _timed(near, lambda: slots.update(here)),
-        "redis": _timed(redis_level, slots.clear),
-        "sequential": _timed(sequential),
-        "pipeline": _timed(pipeline),
-        "floor": _timed(floor),
-        "tick": _timed(one_tick),
-        "peer tick": _timed(peer_tick),
-        "ticks": _timed(many_ticks),
-        "peer ticks": _timed(peer_ticks),
+        "near": near,
+        "redis": _timed(lambda: cache.precheck("005930", order_id="ORD1"), slots.clear),
+        "sequential": _timed(lambda: peer.one_by_one(keys)),
+        "pipeline": _timed(lambda: peer.read(keys)),
+        "floor": _timed(lambda: wire.call(said)),
     }
 
 
-async def _peer_ticks(peer: Redis, names: list[str], ticks: list[Price]) -> Any:
-    """HSET and PEXPIRE; without MULTI, which would cost the peer a little more."""
-    pipe = peer.pipeline(transaction=False)
-    for name, tick in zip(names, ticks, strict=True):
-        pipe.hset(name, mapping=cast("Any", tick.fields()))
-        pipe.pexpire(name, 60_000)
-    return await pipe.execute()
+def _tick_cases(bench: Bench) -> Mapping[str, Case]:
+    store, peer = bench.store, bench.peer
+    ticks: dict[str, Value] = _ticks()
+    one: dict[str, Value] = dict([next(iter(ticks.items()))])
+
+    def write(values: dict[str, Value]) -> Awaitable[Any]:
+        return store.write(entry_of(key, tick, TTL_MS) for key, tick in values.items())
+
+    return {
+        "tick": _timed(lambda: write(one)),
+        "peer tick": _timed(lambda: peer.write(one)),
+        "ticks": _timed(lambda: write(ticks)),
+        "peer ticks": _timed(lambda: peer.write(ticks)),
+        "atomic ticks": _timed(lambda: peer.write(ticks, atomic=True)),
+    }
+
+
+def _library_cases(bench: Bench) -> Mapping[str, Case]:
+    cases: dict[str, Case] = {}
+    for name, library in bench.libraries.items():
+        cases |= _of_library(name, library)
+    return cases
+
+
+def _of_library(name: str, library: Library) -> Mapping[str, Case]:
+    """Keys of its own: what it keeps is no hash, and nothing that another one could read."""
+    ticks = {f"{name}:{key}": tick for key, tick in _ticks().items()}
+    four = list(_four(name))
+
+    async def read() -> Any:
+        found = await library.read(four)
+        if None in found:
+            raise AssertionError(f"{name} has lost what it was given")
+
+    async def write() -> Any:
+        await library.write({key: tick.fields() for key, tick in ticks.items()})
+
+    return {f"{name} read": _timed(read), f"{name} ticks": _timed(write)}
 
 
 def _timed(ask: Callable[[], Awaitable[Any]], prepare: Callable[[], Any] | None = None) -> Case:
@@ -202,14 +225,26 @@ def _precheck_rows(found: dict[str, np.ndarray[Any, Any]]) -> list[Row]:
         _row("PreCheck through Redis", 99, redis, pipe, "redis-py pipeline", _below(1000)),
         _row("PreCheck through Redis", 50, redis, calls, "redis-py, 4 calls"),
         _row("PreCheck through Redis", 50, redis, floor, "bare protocol"),
+        *(
+            _row("PreCheck through Redis", 50, redis, found[f"{name} read"], name)
+            for name in ("cashews", "aiocache")
+            if f"{name} read" in found
+        ),
     ]
 
 
 def _tick_rows(found: dict[str, np.ndarray[Any, Any]]) -> list[Row]:
     at_least = (Goal("ratio", ">=", 5),)
+    many, ours = f"ticks, {_BATCH} at once", found["ticks"]
     return [
-        _rate("ticks, one at a time", 1, found["tick"], found["peer tick"]),
-        _rate(f"ticks, {_BATCH} at once", _BATCH, found["ticks"], found["peer ticks"], at_least),
+        _rate("ticks, one at a time", 1, found["tick"], found["peer tick"], "redis-py pipeline"),
+        _rate(many, _BATCH, ours, found["peer ticks"], "redis-py pipeline", at_least),
+        _rate(many, _BATCH, ours, found["atomic ticks"], "redis-py, MULTI"),
+        *(
+            _rate(many, _BATCH, ours, found[f"{name} ticks"], name)
+            for name in ("cashews", "aiocache")
+            if f"{name} ticks" in found
+        ),
     ]
 
 
@@ -227,7 +262,7 @@ def _row(name: str, percent: int, ours: Any, peer: Any, against: str, goals: Any
     )
 
 
-def _rate(name: str, size: int, ours: Any, peer: Any, goals: tuple[Goal, ...] = ()) -> Row:
+def _rate(name: str, size: int, ours: Any, peer: Any, against: str, goals: Any = ()) -> Row:
     return Row(
         name=name,
         metric="from the median",
@@ -235,7 +270,7 @@ def _rate(name: str, size: int, ours: Any, peer: Any, goals: tuple[Goal, ...] = 
         better="higher",
         ours=size * 1e6 / float(np.median(ours)),
         peer=size * 1e6 / float(np.median(peer)),
-        peer_name="redis-py pipeline",
+        peer_name=against,
         goals=goals,
         note=f"{len(ours)} batches each",
     )
@@ -288,3 +323,11 @@ def _price(symbol: str) -> Price:
         timestamp=int(time.time() * 1000),
         ver=1,
     )
+
+
+def _four(library: str) -> dict[str, dict[str, str]]:
+    return {f"{library}:{value.kind}": value.fields() for value in _values()}
+
+
+def _ticks() -> dict[str, Value]:
+    return {f"{_CONFIG.prefix}price:S{n:03}": _price(f"S{n:03}") for n in range(_BATCH)}

@@ -3,10 +3,11 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <csignal>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #if defined(__linux__)
@@ -14,9 +15,12 @@
 #include <unistd.h>
 #endif
 
+#include "qts/lane_queue.hpp"
 #include "qts/shared_ring.hpp"
 
 namespace {
+
+constexpr std::size_t kWordsBeforeValues = 4;  // sequence, key, timestamp, type and count
 
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -86,6 +90,15 @@ class PyRing {
   qts::SharedRing ring_;
 };
 
+// A compiled handler for drills; of what it reads, see RECORD. state: events seen, the first value of the last
+// one, how many did not follow the one before by 1.
+void count_in_order(const double* record, double* state) {
+  const double value = record[kWordsBeforeValues];
+  state[2] += value != state[1] + 1;
+  state[1] = value;
+  state[0] += 1;
+}
+
 // False when the system knows no such thing; the parent may also be gone already.
 bool die_with_parent(std::int64_t parent) {
 #if defined(__linux__)
@@ -120,5 +133,9 @@ void bind_shared(nb::module_& m) {
       .def_prop_ro(
           "largest", [](PyRing& self) { return self.ring().largest(); }, "Bytes of the largest record that fits.");
   m.attr("SHARED_RING_OVERHEAD") = qts::SharedRing::kOverhead;
+  m.def(
+      "key_hash", [](std::uint32_t type, std::string_view key) { return qts::key_hash(type, key); }, "type"_a, "key"_a,
+      "As the lanes hash the number of a type and an event's key.");
+  m.attr("COUNT_IN_ORDER") = reinterpret_cast<std::uintptr_t>(&count_in_order);
   m.def("die_with_parent", &die_with_parent, "parent"_a, "Be killed when the thread that started this process ends.");
 }

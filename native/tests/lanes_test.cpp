@@ -200,6 +200,80 @@ TEST(publishers_and_takers_at_once_lose_nothing) {
   CHECK(balanced(lane));
 }
 
+TEST(many_at_once_are_put_as_one_by_one) {
+  const char* keys[] = {"a", "b", "c", "d", "e", "f", "g"};
+  for (const Policy policy : {Policy::block, Policy::drop_oldest, Policy::collapse, Policy::sample}) {
+    LaneQueue one(1, 5, policy, 3, nullptr), many(1, 5, policy, 3, nullptr);
+    std::uint64_t random = 3, wrong = 0;
+    for (int round = 0; round < 2'000; ++round) {
+      std::vector<Entry> entries;
+      std::vector<Displaced> out, expected;
+      for (int i = 0; i < 1 + round % 9; ++i) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        entries.push_back(tick(1 + (random >> 40) % 2, keys[(random >> 50) % 7]));
+      }
+      std::size_t entered = 0;
+      for (; entered < entries.size(); ++entered) {
+        Entry entry = entries[entered];
+        Displaced displaced;
+        const Put result = one.put(entry, displaced);
+        if (result == Put::full) break;
+        if (result == Put::left_out) displaced = {entry, qts::Leaving::left_out};
+        if (displaced.why != qts::Leaving::none) expected.push_back(displaced);
+      }
+      wrong += many.put_many(entries.data(), entries.size(), out) != entered || out.size() != expected.size();
+      for (std::size_t i = 0; i < std::min(out.size(), expected.size()); ++i)
+        wrong += out[i].why != expected[i].why || out[i].entry.sequence != expected[i].entry.sequence;
+      Entry a, b;
+      const std::size_t taken = one.take(&a, 1);
+      wrong += many.take(&b, 1) != taken || a.sequence != b.sequence || a.key != b.key;
+      one.settle(a, false);
+      many.settle_alone(b, false);
+    }
+    CHECK_EQ(wrong, 0u);
+    CHECK_EQ(one.counts().handled, many.counts().handled);
+    CHECK_EQ(one.counts().collapsed + one.counts().dropped, many.counts().collapsed + many.counts().dropped);
+    CHECK(balanced(one) && balanced(many));
+  }
+}
+
+// Settling takes no lock: whoever counts meanwhile still finds every event once.
+TEST(counts_balance_while_events_are_settled) {
+  LaneQueue lane(0, 100, Policy::block, 1, nullptr);
+  constexpr std::uint64_t kEvents = 20'000;
+  std::atomic<bool> done{false};
+  std::thread publisher([&] {
+    for (std::uint64_t i = 0; i < kEvents; ++i)
+      while (put(lane, tick(1, "a")) == Put::full) lane.wait_for_room(std::chrono::milliseconds(100));
+  });
+  std::thread taker([&] {
+    Entry entries[16];
+    for (std::uint64_t seen = 0; seen < kEvents;) {
+      const std::size_t count = lane.take(entries, 16);
+      for (std::size_t i = 0; i < count; ++i) lane.settle(entries[i], i % 3 == 0);
+      seen += count;
+    }
+    done.store(true);
+  });
+  std::uint64_t wrong = 0;
+  while (!done.load()) wrong += !balanced(lane);
+  publisher.join();
+  taker.join();
+  CHECK_EQ(wrong, 0u);
+  CHECK_EQ(lane.counts().in_hand, 0u);
+}
+
+TEST(a_key_has_one_hash_and_its_type_is_part_of_it) {
+  std::map<std::uint64_t, int> seen;
+  for (std::uint32_t type = 0; type < 32; ++type)
+    for (int number = 0; number < 2'500; ++number) ++seen[qts::key_hash(type, std::to_string(number))];
+  CHECK_EQ(seen.size(), 32u * 2'500u);
+  const std::string texts[] = {"", "a", "abc", "abcd", "abcdefg", "abcdefgh", "abcdefghi", std::string("a\0", 2)};
+  for (const std::string& one : texts)
+    for (const std::string& other : texts)
+      CHECK_EQ(qts::key_hash(1, one) == qts::key_hash(1, std::string(other)), one == other);
+}
+
 TEST(replay_makes_every_drop_and_collapse_again) {
   const qts::LaneSpec spec{8, Policy::drop_oldest, 1, 1, 0, false};
   std::array<qts::LaneSpec, 4> specs{spec, spec, spec, spec};
@@ -266,7 +340,7 @@ TEST(a_higher_lane_overtakes_a_long_event_and_gives_the_turn_back) {
     turn.leave(high);
   });
   other.join();
-  CHECK(turn.keep(slow));
+  CHECK(turn.keep(slow, qts::ticks()));
   CHECK_EQ(turn.times_overtaken(), 1u);
 }
 
@@ -282,7 +356,7 @@ TEST(a_sleeping_owner_lends_its_turn) {
     sleeper.event_began.store(qts::ticks());
     taken.store(true);
     while (turn.times_lent() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    CHECK(!turn.keep(sleeper));
+    CHECK(!turn.keep(sleeper, qts::ticks()));
   });
   while (!taken.load()) std::this_thread::yield();
   CHECK(turn.take(next, stop));

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 MESSAGE_SIZE: int
 PRICE_SCALE: int
+COUNT_IN_ORDER: int
 SHARED_RING_OVERHEAD: int
 
 class _StallFloor(TypedDict):
@@ -81,6 +82,18 @@ class Message:
     @property
     def quantity(self) -> float: ...
     def __repr__(self) -> str: ...
+
+class EventMaker:
+    """Makes events; qts.events.Engine.event is its face."""
+
+    def __init__(
+        self,
+        event_class: type[Any],
+        fields: dict[str, tuple[Any, ...]],
+        now: Callable[[], float] | None,
+        missing: Callable[[str], Any],
+    ) -> None: ...
+    def make(self, name: str, payload: Any, source: str) -> Any: ...
 
 class Lanes:
     """The four event lanes; qts.events.Engine is their face."""
@@ -281,3 +294,4 @@ def replay_lanes(
 ) -> bytes: ...
 def event_id() -> str: ...
 def die_with_parent(parent: int) -> bool: ...
+def key_hash(type: int, key: str) -> int: ...

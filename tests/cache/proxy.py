@@ -6,7 +6,8 @@ import asyncio
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,6 +27,7 @@ class Proxy:
 
     def __init__(self, host: str, port: int, path: str | None = None) -> None:
         self._target = (host, port, path)
+        self._loop = asyncio.get_running_loop()
         self._writers: set[asyncio.StreamWriter] = set()
         self._ways: set[asyncio.Task[None]] = set()
         self._random = random.Random(7)  # noqa: S311 - the same jitter each time
@@ -55,6 +57,26 @@ class Proxy:
                 await asyncio.gather(*proxy._ways, return_exceptions=True)
 
     @classmethod
+    @asynccontextmanager
+    async def in_thread(cls, url: Secret) -> AsyncIterator[Proxy]:
+        """With a loop of its own: it passes things on while the loop of the test stands still."""
+        ready: Future[tuple[Proxy, Callable[[], object]]] = Future()
+
+        async def serve() -> None:
+            stop, loop = asyncio.Event(), asyncio.get_running_loop()
+            async with cls.to_url(url) as proxy:
+                ready.set_result((proxy, lambda: loop.call_soon_threadsafe(stop.set)))
+                await stop.wait()
+
+        thread = asyncio.create_task(asyncio.to_thread(asyncio.run, serve()))
+        proxy, stop = await asyncio.wrap_future(ready)
+        try:
+            yield proxy
+        finally:
+            stop()
+            await thread
+
+    @classmethod
     def to_url(cls, url: Secret) -> AbstractAsyncContextManager[Proxy]:
         """Before the server of this URL; `url_of` names it through the proxy."""
         parts = urlsplit(url.reveal())
@@ -73,9 +95,15 @@ class Proxy:
     def reset_all(self) -> int:
         """How many connections were open, both halves counted."""
         count = len(self._writers)
+        if asyncio.get_running_loop() is self._loop:
+            self._reset_open()
+        else:
+            self._loop.call_soon_threadsafe(self._reset_open)
+        return count
+
+    def _reset_open(self) -> None:
         for writer in list(self._writers):
             _reset(writer)
-        return count
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         self.connections += 1

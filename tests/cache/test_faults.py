@@ -65,7 +65,7 @@ async def test_redis_is_killed_and_comes_back_empty(
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         await until(lambda: valkey.died)
-        await watch.during(2.0)
+        await watch.during(10.0)
         assert opened(watch)
         await asyncio.to_thread(valkey.start)
     assert watch.answers["price refused"] > 0
@@ -78,7 +78,7 @@ async def test_redis_hangs(valkey: Valkey, truth: TableTruth, config: CacheConfi
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         try:
-            await watch.during(2.0)
+            await watch.during(5.0)
             assert opened(watch)
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qts.cache import Cache, CacheConfig, Change, Price
 from qts.cache.memory import MemoryStore
@@ -380,3 +382,40 @@ async def test_what_is_over_is_swept(cache: Cache, clock: MovableClock) -> None:
     await clock.advance(0.5)
     cache._levels.near.sweep()
     assert len(cache._levels.near) == 0
+
+
+async def test_news_between_an_answer_and_its_keeping_counts(
+    cache: Cache, other: Cache, clock: MovableClock
+) -> None:
+    """A PreCheck gives its answer first and keeps what Redis told a turn of the loop later."""
+    cache.prices.push(tick(clock))
+    for name, kept in (("005930", cache.positions), ("account", cache.risks)):
+        await kept.get(name)
+    await clock.advance(0.006)
+    assert (await other.precheck("005930")).position is not None
+    other.positions.forget("005930")
+    await clock.advance(0.001)
+    assert other.positions.try_get("005930") is None
+    assert other.risks.try_get("account") is not None
+
+
+moves = st.tuples(st.integers(0, 150), st.integers(-5000, 5000) | st.just(0))
+
+
+@given(st.lists(moves, max_size=8))
+async def test_nothing_is_served_beyond_its_ttl_by_either_clock(
+    steps: list[tuple[int, int]],
+) -> None:
+    """Whatever the two clocks do: time passes, and the wall clock jumps, there and back again."""
+    clock = MovableClock()
+    cache = Cache(MemoryStore(clock), HeldTruth(), CacheConfig(), clock)
+    pushed = tick(clock)
+    born_ns, born_ms = clock.monotonic_ns(), at(clock)
+    cache.prices.push(pushed)
+    for passes_ms, jump_ms in steps:
+        await clock.advance(passes_ms / 1000)
+        clock.set_wall(clock.now() + timedelta(milliseconds=jump_ms))
+        age_ms = (clock.monotonic_ns() - born_ns) / 1e6
+        wall_ms = at(clock) - born_ms
+        usable = age_ms < 100 and -50 <= wall_ms <= 100
+        assert (cache.prices.try_get("005930") is not None) == usable

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.cache import Book, Level, OrderStatus, Position, Price, Risk, StrategyParams, Value
+from qts.cache.value import are_plain, is_plain
 from qts.domain import Refused
 from tests.cache import samples
 
@@ -173,3 +174,29 @@ def test_bad_input_is_refused_with_its_reason(
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
+
+
+@given(
+    st.decimals(allow_nan=True, allow_infinity=True)
+    | st.builds(lambda digits, e: Decimal(digits).scaleb(e), st.integers(), st.integers(-90, 90))
+)
+def test_the_quick_look_lets_nothing_through_that_the_close_one_refuses(number: Decimal) -> None:
+    assert are_plain((number,)) == is_plain(number)
+    assert are_plain((), (number,)) == (is_plain(number) and number >= 0)
+
+
+@pytest.mark.parametrize("number", [1, 1.5, "1", None, float("nan")])
+def test_what_is_no_decimal_is_looked_at_closely(number: Any) -> None:
+    assert not are_plain((number,))
+    assert not are_plain((), (number,))
+
+
+@given(
+    signed
+    | st.builds(lambda n, e: Decimal(n).scaleb(e), st.integers(-99, 99), st.integers(-30, 30))
+)
+def test_numbers_are_written_without_an_exponent(number: Decimal) -> None:
+    value = msgspec.structs.replace(samples.position(), qty=number)
+    text = value.fields()["qty"]
+    assert "E" not in text
+    assert Decimal(text) == number

@@ -6,13 +6,14 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import uvloop
 
 from qts.cache import CacheConfig
+from qts.cache.address import pack
 from qts.cache.redis import RedisStore
 from qts.cache.store import Busy, Entry
 from qts.cache.wire import WAITING_MAX, Wire
@@ -31,7 +32,7 @@ async def wire(valkey_url: Secret) -> AsyncIterator[Wire]:
 
 
 def entry(key: str, ver: int = 1) -> Entry:
-    return Entry(
+    return Entry.of(
         key, ver, 60_000, {"ver": str(ver), "key": key, "pad": "x" * (len(key) * 37 % 500)}
     )
 
@@ -86,14 +87,15 @@ async def test_cancelled_callers_leave_their_place_and_not_their_answer(wire: Wi
             assert isinstance(answer, asyncio.CancelledError) or answer == [str(n)]
 
 
-async def test_no_reader_gets_the_value_of_another_key(valkey_url: Secret) -> None:
+@pytest.mark.parametrize("spin_us", [0, 1000])
+async def test_no_reader_gets_the_value_of_another_key(valkey_url: Secret, spin_us: int) -> None:
     """Values name their keys; readers are cancelled, connections cut at any byte."""
     chance = random.Random(SEED)  # noqa: S311
-    config = CacheConfig(prefix="qts-test-wire:", socket_timeout_ms=5000)
+    config = CacheConfig(prefix="qts-test-wire:", socket_timeout_ms=5000, spin_us=spin_us)
     keys = [f"{config.prefix}{n}" for n in range(50)]
     right = 0
     async with (
-        Proxy.to_url(valkey_url) as proxy,
+        Proxy.in_thread(valkey_url) as proxy,
         RedisStore.open(proxy.url_of(valkey_url), config) as store,
     ):
         await store.write([entry(key) for key in keys])
@@ -124,6 +126,38 @@ async def test_no_reader_gets_the_value_of_another_key(valkey_url: Secret) -> No
         proxy.reset_all()
         await store.delete(keys)
     assert right > 100
+
+
+async def test_an_answer_is_found_on_the_spot(wire: Wire) -> None:
+    """The loop has no turn between question and answer."""
+    had_a_turn = asyncio.Event()
+    await wire.call([("PING",)])
+    asyncio.get_running_loop().call_soon(had_a_turn.set)
+    assert await wire.call_packed((pack(("ECHO", "a")),), 1, spin_s=5.0) == ["a"]
+    assert not had_a_turn.is_set()
+    assert await wire.call_packed((pack(("ECHO", "b")),), 1) == ["b"]
+    assert had_a_turn.is_set()
+
+
+async def test_who_looks_on_the_spot_brings_the_answers_of_those_before(wire: Wire) -> None:
+    waiting = [asyncio.create_task(wire.call([("ECHO", str(n))])) for n in range(20)]
+    await asyncio.sleep(0)
+    assert await wire.call_packed((pack(("ECHO", "mine")),), 1, spin_s=5.0) == ["mine"]
+    assert await asyncio.gather(*waiting) == [[str(n)] for n in range(20)]
+
+
+async def test_pieces_that_cannot_be_made_leave_the_line_in_order(wire: Wire) -> None:
+    def broken(after: int) -> Iterator[tuple[str, str]]:
+        for n in range(after):
+            yield "ECHO", f"lost {n}"
+        raise ValueError("no more")
+
+    await wire.call([("PING",)])
+    for after in (0, 1, 3):
+        with pytest.raises(ValueError, match="no more"):
+            await wire.call_each(broken(after))
+        assert await wire.call_each([("ECHO", "x"), ("ECHO", "y")]) == ["x", "y"]
+    assert await wire.call_each([]) == []
 
 
 async def test_a_silent_connection_is_cut_and_replaced(valkey_url: Secret) -> None:
@@ -171,6 +205,7 @@ async def test_a_closed_port_is_unreachable_at_once() -> None:
 WRITER = """
 import asyncio, sys
 from qts.cache import CacheConfig
+from qts.cache.address import pack
 from qts.cache.redis import RedisStore
 from qts.cache.store import Entry
 from qts.domain import Secret
@@ -182,7 +217,7 @@ async def main():
         while True:
             n += 1
             keys = [f"{sys.argv[2]}{n}:{i}" for i in range(20)]
-            await store.write([Entry(key, n, 60000, {"ver": str(n)}) for key in keys])
+            await store.write([Entry.of(key, n, 60000, {"ver": str(n)}) for key in keys])
 
 asyncio.run(main())
 """

@@ -10,7 +10,18 @@ import msgspec
 
 from qts.database import Connection, Database, DatabaseConfig
 from qts.domain import Secret
-from qts.outbox import TRADE_COMMAND, TRADE_EVENT, Event, EventBus, PostgresBus, StreamConfig
+from qts.outbox import (
+    TRADE_COMMAND,
+    TRADE_EVENT,
+    Event,
+    EventBus,
+    KafkaBus,
+    KafkaBusConfig,
+    NatsBus,
+    NatsBusConfig,
+    PostgresBus,
+    StreamConfig,
+)
 
 ORDERED, LOOSE = TRADE_COMMAND, TRADE_EVENT
 PATIENCE: dict[str, Any] = {
@@ -34,6 +45,7 @@ class Adapter(msgspec.Struct):
 
     bus: EventBus
     transaction: Callable[[], AbstractAsyncContextManager[Connection]]
+    by_partition: bool = False  # consumers share a stream by its partitions, not by its events
 
     async def publish(self, *events: Event) -> None:
         async with self.transaction() as tx:
@@ -42,14 +54,37 @@ class Adapter(msgspec.Struct):
 
 @asynccontextmanager
 async def postgres(url: Secret) -> AsyncIterator[Adapter]:
+    async with _database(url) as database, PostgresBus.open(database, STREAMS) as bus:
+        yield Adapter(bus, database.transaction)
+
+
+@asynccontextmanager
+async def nats(url: Secret, config: NatsBusConfig) -> AsyncIterator[Adapter]:
     async with (
-        Database.open(url, DatabaseConfig(pool_min=1, pool_max=10)) as database,
-        PostgresBus.open(database, STREAMS) as bus,
+        _database(url) as database,
+        NatsBus.open(database, STREAMS, config) as bus,
+        bus.relaying(),
     ):
         yield Adapter(bus, database.transaction)
 
 
-# The fixture that gives a server, and what opens a bus on it.
-ADAPTERS: dict[str, tuple[str, Callable[[Any], AbstractAsyncContextManager[Adapter]]]] = {
-    "postgres": ("database_url", postgres),
+@asynccontextmanager
+async def kafka(url: Secret, config: KafkaBusConfig) -> AsyncIterator[Adapter]:
+    async with (
+        _database(url) as database,
+        KafkaBus.open(database, STREAMS, config) as bus,
+        bus.relaying(),
+    ):
+        yield Adapter(bus, database.transaction, by_partition=True)
+
+
+def _database(url: Secret) -> AbstractAsyncContextManager[Database]:
+    return Database.open(url, DatabaseConfig(pool_min=1, pool_max=10))
+
+
+# The fixtures that give servers, and what opens a bus on them.
+ADAPTERS: dict[str, tuple[list[str], Callable[..., AbstractAsyncContextManager[Adapter]]]] = {
+    "postgres": (["database_url"], postgres),
+    "kafka": (["database_url", "kafka"], kafka),
+    "nats": (["database_url", "nats"], nats),
 }

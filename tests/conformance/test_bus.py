@@ -45,8 +45,8 @@ class Handler:
 
 @pytest.fixture(params=ADAPTERS)
 def opening(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Adapter]:
-    fixture, open_on = ADAPTERS[request.param]
-    return open_on(request.getfixturevalue(fixture))
+    fixtures, open_on = ADAPTERS[request.param]
+    return open_on(*map(request.getfixturevalue, fixtures))
 
 
 @pytest.fixture
@@ -228,19 +228,23 @@ async def test_slow_handlers_hold_back_what_is_taken(adapter: Adapter) -> None:
     """Back-pressure: at most `concurrency` run, and the rest is left to others."""
     go_on, running_now, most = asyncio.Event(), 0, 0
 
-    async def then(_delivery: Delivery, _number: int) -> None:
+    async def then(delivery: Delivery, _number: int) -> None:
         nonlocal running_now, most
         running_now += 1
         most = max(most, running_now)
-        await go_on.wait()
-        running_now -= 1
+        delivery.extend(20)
+        try:
+            await go_on.wait()
+        finally:
+            running_now -= 1
 
     slow, quick = Handler(then), Handler()
     async with running(adapter.bus.consumer(LOOSE, slow)):
         await adapter.publish(*(step(n, str(n)) for n in range(60)))
         await slow.sees(PATIENCE["concurrency"])
         async with running(adapter.bus.consumer(LOOSE, quick)):
-            await quick.sees(60 - 3 * PATIENCE["batch"])
+            # By partition, others wait for those that the slow one has for itself.
+            await quick.sees(1 if adapter.by_partition else 60 - 3 * PATIENCE["batch"])
             assert most == PATIENCE["concurrency"]
             go_on.set()
             await until(lambda: _all_seen([slow, quick], 60))

@@ -72,12 +72,12 @@ async def prefix(store: Store) -> AsyncIterator[str]:
 
 
 def entry(key: str, ver: int, ttl_ms: int = 10_000, **fields: str) -> Entry:
-    return Entry(key, ver, ttl_ms, {"ver": str(ver), **fields})
+    return Entry.of(key, ver, ttl_ms, {"ver": str(ver), **fields})
 
 
 def book(key: str, ver: int, best: int, ttl_ms: int = 10_000) -> Entry:
     sides = Sides([(best, f"{ver}"), (best - 1, "7")], [(best + 1, f"{ver}"), (best + 2, "7")])
-    return Entry(key, ver, ttl_ms, {"ver": str(ver), "symbol": "A"}, sides)
+    return Entry.of(key, ver, ttl_ms, {"ver": str(ver), "symbol": "A"}, sides)
 
 
 async def gone(store: Store, key: str, *, within_s: float) -> float:
@@ -156,7 +156,7 @@ async def test_the_best_price_comes_first_not_the_fattest(store: Store, prefix: 
     sides = Sides(
         [(990, "9"), (1000, "1"), (998, "500")], [(1010, "3"), (1002, "1"), (1005, "900")]
     )
-    await store.write([Entry(prefix + "{b}", 1, 10_000, {"ver": "1"}, sides)])
+    await store.write([Entry.of(prefix + "{b}", 1, 10_000, {"ver": "1"}, sides)])
     found = await store.read_book(prefix + "{b}", 2)
     assert found is not None
     fields, top = found
@@ -167,7 +167,7 @@ async def test_the_best_price_comes_first_not_the_fattest(store: Store, prefix: 
 
 async def test_an_empty_side_stays_empty(store: Store, prefix: str) -> None:
     await store.write([book(prefix + "{b}", 1, 100)])
-    await store.write([Entry(prefix + "{b}", 2, 10_000, {"ver": "2"}, Sides([], [(7, "1")]))])
+    await store.write([Entry.of(prefix + "{b}", 2, 10_000, {"ver": "2"}, Sides([], [(7, "1")]))])
     found = await store.read_book(prefix + "{b}", 5)
     assert found is not None
     assert (list(found[1].bids), list(found[1].asks)) == ([], [(7, "1")])

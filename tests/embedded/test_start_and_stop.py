@@ -66,7 +66,7 @@ async def test_text_sorts_by_code_point_and_upper_knows_unicode(servers: Servers
         ("save", ""),
         ("appendonly", "no"),
         ("maxmemory", str(256 * 1024 * 1024)),
-        ("maxmemory-policy", "allkeys-lru"),
+        ("maxmemory-policy", "volatile-ttl"),
         ("protected-mode", "yes"),
     ],
 )

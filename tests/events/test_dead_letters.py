@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from qts.database import Database
-from qts.domain import EventRefused
-from qts.events import Engine, Event
+from qts.domain import EventRefused, Secret
+from qts.events import DeadLetterDesk, Engine, Event
 from qts.events.postgres import PostgresDeadLetters
-from tests.events.made import fill, order_ids, run_by_hand
+from tests.events.made import PATIENCE_S, fill, order_ids, run_by_hand
 
 
 def fail(_event: Event) -> None:
@@ -80,3 +85,132 @@ async def test_a_number_nobody_has_is_refused(engine: Engine, database: Database
     store = PostgresDeadLetters(database, engine.catalogue)
     with pytest.raises(EventRefused, match="no dead letter has number 99"):
         await store.show(99)
+
+
+async def test_a_letter_asked_for_is_published_by_the_next_engine_that_looks(
+    engine: Engine, database: Database
+) -> None:
+    engine.on("FILL_CONFIRMED", fail)
+    die(engine, 2)
+    store = PostgresDeadLetters(database, engine.catalogue)
+    await engine.dead_letters.flush(store)
+    desk = DeadLetterDesk(database)
+    newest, oldest = await desk.find(10, None, False)
+    assert [newest.state, oldest.state] == ["dead", "dead"]
+    assert (await desk.ask(oldest.number)).state == "asked"
+    assert (await desk.taken(oldest.number, 0.0)).state == "asked"  # nobody looks yet
+    async with asyncio.timeout(PATIENCE_S):
+        keeping = asyncio.create_task(engine.keep_dead_letters(store, 0.01))
+        assert (await desk.taken(oldest.number, PATIENCE_S)).state == "replayed"
+        keeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await keeping
+    assert engine.status().lanes["P0"].published == 3
+    assert [each.number for each in await desk.find(10, None, False)] == [newest.number]
+    with pytest.raises(EventRefused, match="was published again already"):
+        await desk.ask(oldest.number)
+
+
+async def test_two_engines_do_not_replay_one_letter_twice(
+    engine: Engine, database: Database
+) -> None:
+    engine.on("FILL_CONFIRMED", fail)
+    die(engine, 20)
+    store = PostgresDeadLetters(database, engine.catalogue)
+    await engine.dead_letters.flush(store)
+    desk = DeadLetterDesk(database)
+    for letter in await desk.find(100, None, False):
+        await desk.ask(letter.number)
+    claimed = await asyncio.gather(*(store.claim() for _ in range(40)))
+    numbers = [letter.number for letter in claimed if letter is not None]
+    assert len(numbers) == len(set(numbers)) == 20
+
+
+async def test_a_letter_that_is_refused_stays_dead(engine: Engine, database: Database) -> None:
+    engine.on("FILL_CONFIRMED", fail)
+    die(engine, 1)
+    store = PostgresDeadLetters(database, engine.catalogue)
+    await engine.dead_letters.flush(store)
+    desk = DeadLetterDesk(database)
+    (letter,) = await desk.find(10, None, False)
+    await database.execute("UPDATE event_dead_letter SET event = event || '{\"priority\": 3}'")
+    await desk.ask(letter.number)
+    keeping = asyncio.create_task(engine.keep_dead_letters(store, 0.01))
+    assert (await desk.taken(letter.number, PATIENCE_S)).state == "dead"
+    keeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await keeping
+    assert engine.status().lanes["P0"].published == 1
+
+
+async def test_a_purge_takes_what_is_old_and_done(engine: Engine, database: Database) -> None:
+    engine.on("FILL_CONFIRMED", fail)
+    die(engine, 3)
+    store = PostgresDeadLetters(database, engine.catalogue)
+    await engine.dead_letters.flush(store)
+    desk = DeadLetterDesk(database)
+    newest, *_ = await desk.find(10, None, False)
+    await store.replayed(newest.number)
+    assert await desk.purge(3600, unplayed=True) == 0
+    assert await desk.purge(0, unplayed=False) == 1
+    assert len(await desk.find(10, None, True)) == 2
+    assert await desk.purge(0, unplayed=True) == 2
+
+
+def qts(home: Path, url: Secret, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "qts", "dead-letters", *arguments],
+        env={**os.environ, "QTS_HOME": str(home), "QTS_DATABASE__URL": url.reveal()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+async def test_the_verbs_list_show_ask_and_purge(
+    engine: Engine, database: Database, database_url: Secret, tmp_path: Path
+) -> None:
+    engine.on("FILL_CONFIRMED", fail)
+    die(engine, 1)
+    store = PostgresDeadLetters(database, engine.catalogue)
+    await engine.dead_letters.flush(store)
+    (letter,) = await store.list(1)
+
+    async def ask(*arguments: str) -> str:
+        ended = await asyncio.to_thread(qts, tmp_path, database_url, *arguments)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return ended.stdout
+
+    listed = await ask("list", "--type", "FILL_CONFIRMED")
+    assert "FILL_CONFIRMED" in listed
+    assert "no such account" in listed
+    assert await ask("list", "--type", "PRICE_TICK") == "no dead letters\n"
+    shown = msgspec.json.decode(await ask("show", str(letter.number), "--json"))
+    assert (shown["state"], shown["event"]["payload"]["order_id"]) == ("dead", "ORD0")
+    asked = await ask("replay", str(letter.number), "--wait", "100ms")
+    assert "no engine took it in 100ms; the next one" in asked
+    claimed = await store.claim()
+    assert claimed is not None
+    assert claimed.event.event_id == letter.event.event_id
+    assert await ask("purge", "--older-than", "1h", "--json") == '{\n  "purged": 0\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "99"], "no dead letter has number 99"),
+        (["replay", "99"], "no dead letter has number 99"),
+        (["replay", "x"], "a valid integer"),
+        (["replay", "1", "--wait", "soon"], "soon"),
+        (["purge", "--older-than", "old"], "old"),
+        (["list", "--limit", "0"], "limit"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    database_url: Secret, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    ended = qts(tmp_path, database_url, *arguments)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert words in ended.stderr

@@ -216,3 +216,43 @@ def test_the_audit_tells_what_became_of_each_event(make_engine: MakeEngine) -> N
 def test_pausing_p0_is_refused(engine: Engine) -> None:
     with pytest.raises(Exception, match="never paused"):
         engine.pause(Priority.P0)
+
+
+def test_a_million_ticks_keep_the_newest_of_each_of_2500_symbols(make_engine: MakeEngine) -> None:
+    """At full size, while the lane's threads handle what they can."""
+    engine = make_engine()
+    last: dict[str, float] = {}
+    engine.on(
+        "PRICE_TICK", lambda event: last.__setitem__(event.payload.symbol, event.payload.price)
+    )
+    symbols = [f"{number:06}" for number in range(2500)]
+    rounds = 400
+    with engine:
+        for turn in range(rounds):
+            engine.publish_many([tick(engine, symbol, turn + 1.0) for symbol in symbols])
+        assert engine.drained(PATIENCE_S)
+    assert last == dict.fromkeys(symbols, float(rounds))
+    lane = engine.status().lanes["P1"]
+    assert lane.published == rounds * len(symbols) == 1_000_000
+    assert lane.handled + lane.collapsed + lane.dropped == lane.published
+
+
+@pytest.mark.parametrize("overflow", ["block", "collapse"])
+def test_a_p2_handler_may_publish_into_its_own_full_lane(
+    make_engine: MakeEngine, overflow: str
+) -> None:
+    lane = LaneConfig(queue_size=2, overflow=overflow, batch_size=1)  # type: ignore[arg-type]
+    engine = make_engine(EventsConfig(p2=lane))
+    seen: list[str] = []
+
+    def answer(event: Event) -> None:
+        seen.append(event.payload.symbol)
+        if event.payload.symbol == "first":
+            engine.publish_many([signal(engine, f"s{number}") for number in range(30)])
+
+    engine.on("SIGNAL_GENERATED", answer)
+    with engine:
+        engine.publish(signal(engine, "first"))
+        assert engine.drained(PATIENCE_S)
+    assert sorted(seen) == sorted(["first", *(f"s{number}" for number in range(30))])
+    assert engine.status().lanes["P2"].over > 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -425,6 +426,45 @@ def test_in_level_3_only_essential_async_handlers_run(engine: Engine) -> None:
         engine.publish(tick(engine))
         assert engine.drained(PATIENCE_S, Priority.P1)
     assert seen == ["risk"]
+
+
+NO_MORE_THREADS = """
+import resource, time
+from qts.events import Engine, Hooks
+from tests.events.made import tick
+
+told, seen = [], []
+engine = Engine(hooks=Hooks(alert=lambda alert: told.append((alert.code, alert.text))))
+engine.on("PRICE_TICK", seen.append)
+engine.start()
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), resource.RLIM_INFINITY))
+for worker in (1, 2):
+    engine.lanes.break_worker(worker)
+end = time.monotonic() + 20
+while len([code for code, _ in told if code == "FS097"]) < 2 and time.monotonic() < end:
+    engine.check()
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+engine.publish(tick(engine))
+assert engine.drained(20), "it was not started again"
+print(sorted({code for code, _ in told}), len(seen), engine.stop().ended)
+print([text for code, text in told if code][0])
+"""
+
+
+def test_a_p1_thread_that_cannot_be_started_again_is_fs097_and_tried_until_it_can() -> None:
+    """In a process of its own, whose address space has no room for one more stack."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", NO_MORE_THREADS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=root,
+    )
+    assert done.stdout.splitlines()[:1] == ["['', 'FS097'] 1 True"], done.stderr
+    assert "P1's lane could not be started again" in done.stdout
 
 
 EXIT = """

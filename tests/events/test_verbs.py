@@ -80,3 +80,38 @@ def test_the_panel_shows_a_paused_lane() -> None:
     lines = events.panel(engine.status(), {"P0": 12.0})
     assert "PAUSED" in lines[4]
     assert "12" in lines[1]
+
+
+def test_long_c_calls_in_threads_fail_the_verdict_and_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--for", "2s", "--isolation", "thread", "--c-call-ms", "100", "--naive"]
+    assert run(verify.app, "isolation", *words) == 1
+    shown = capsys.readouterr().out
+    assert "held by qts.events.hogs.sort_" in shown
+    assert "broken: P0 p99" in shown
+    assert "P0 on one queue.PriorityQueue" in shown
+
+
+def test_long_c_calls_in_processes_leave_p0_alone(tmp_path: Path) -> None:
+    """A hundredth of P0 waiting as long as a call would be the interpreter's doing."""
+    out = tmp_path / "isolation.json"
+    words = ["--for", "2s", "--isolation", "process", "--c-call-ms", "100", "--json", str(out)]
+    code = run(verify.app, "isolation", *words)
+    report = read(out)
+    assert code == (0 if report["verdict"] == "PASS" else 1)
+    assert (report["isolation"], report["goal_ms"]) == ("process", {"p99": 1})
+    assert report["p0_in_order"] is True
+    assert report["lanes"]["P0"]["p99_ms"] < 50
+    assert report["lanes"]["P2"]["handled"] > 0
+    assert report["lanes"]["P3"]["handled"] > 0
+
+
+def test_a_compiled_p0_handler_keeps_its_own_record(tmp_path: Path) -> None:
+    out = tmp_path / "isolation.json"
+    run(verify.app, "isolation", "--for", "1s", "--p0", "compiled", "--json", str(out))
+    report = read(out)
+    assert (report["p0"], report["goal_ms"]) == ("compiled", {"p99": 0.2})
+    assert report["p0_seen"] == report["p0_sent"] > 50
+    assert report["p0_in_order"] is True
+    assert any("only" in line and "P0 events" in line for line in report["warnings"])

@@ -58,6 +58,27 @@ def test_the_plan_counts_the_symbols_that_are_given(
     assert "2 symbols / 30 a call = 1 calls" in capsys.readouterr().out
 
 
+def test_the_plan_of_single_quotes_shows_what_each_limit_allows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QTS_FEED__MULTI_QUOTES", "false")
+    monkeypatch.setenv("QTS_VENUES__KIS__LIMITS__PER_SECOND", "20")
+    assert observe(show_plan=True) == 0
+    printed = capsys.readouterr().out
+    assert "limits     20/s, 1,000/min, 100,000/day (rolling)" in printed
+    assert "by second  2,500 / (17 / 1.1 s - 10/s) = 458.3 s" in printed
+    assert "by minute  2,500 / (925 / 60.1 s - 10/s) = 463.7 s" in printed
+    assert "asked      30 s cannot be had" in printed
+
+
+def test_simulated_time_without_a_simulator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"venues\.kis\.url is not set"):
+        observe(show_plan=True, simulated_time=True)
+    monkeypatch.setenv("QTS_VENUES__KIS__URL", "http://127.0.0.1:9")
+    with pytest.raises(Refused, match=r"no simulator answers at http://127\.0\.0\.1:9"):
+        observe(show_plan=True, simulated_time=True)
+
+
 def test_observing_without_symbols_or_keys_is_refused() -> None:
     with pytest.raises(Refused, match=r"feed\.symbols is not set"):
         observe(lasting="1s")
@@ -146,7 +167,8 @@ async def test_observing_the_simulator_tells_how_it_goes_and_records(tmp_path: P
     async with KisSimulator(KisSimulatorConfig(market=MarketConfig(symbols=60))) as simulator:
         symbols = write_symbols(tmp_path / "symbols.txt", simulator.market.universe.codes)
         feed = FeedConfig(symbols=symbols, interval_s=1.0, always_open=True, stream=False)
-        state = await _observe(config_for(simulator.url), feed, tmp_path / "home", 1.5, _Line(pipe))
+        where = (tmp_path / "home", SystemClock())
+        state = await _observe(config_for(simulator.url), feed, where, 1.5, _Line(pipe))
     lines = [msgspec.json.decode(line, type=FeedState) for line in pipe.getvalue().splitlines()]
     assert len(lines) == 2
     assert lines[-1].records <= state.records

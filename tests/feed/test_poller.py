@@ -122,6 +122,27 @@ async def test_of_fifteen_jumps_the_ten_largest_are_watched() -> None:
         assert set(stand.intake.bursts.symbols) == set(codes(15)[5:])
 
 
+async def test_a_poll_in_the_middle_of_a_jump_does_not_let_a_smaller_one_win() -> None:
+    """The tenth, of 5 %, is first seen at half its way; the eleventh, of 4 %, in one step."""
+    config = FeedConfig(stream=False)
+    async with poller_on(3000, config=config) as stand, running(stand):
+        await stand.clock.advance(40.0)
+        whole = [f"{n:06}" for n in range(9)]
+        for symbol in whole:
+            stand.market.prices[symbol] = 108.0
+        stand.market.prices["000009"] = 102.6  # on its way to 105
+        stand.market.prices["000010"] = 104.0
+        asked = len(stand.market.times("000009"))
+        while len(stand.market.times("000009")) == asked:
+            await stand.clock.advance(0.05)
+        await stand.clock.advance(0.05)
+        stand.market.prices["000009"] = 105.0
+        await stand.clock.advance(2.0)
+        assert set(stand.intake.bursts.symbols) == {*whole, "000010"}  # as far as it could know
+        await stand.clock.advance(31.0)
+        assert set(stand.intake.bursts.symbols) == {*whole, "000009"}
+
+
 async def test_bursts_cost_one_request_a_second_where_a_call_takes_many() -> None:
     async with poller_on(300) as stand, running(stand):
         await stand.clock.advance(40.0)
@@ -247,3 +268,21 @@ async def test_a_whole_day_of_single_quotes_uses_its_quota_and_not_more() -> Non
         assert worst_window(times, 10**9) <= 2
         assert worst_window(times, 60 * 10**9) <= 100
         assert stand.poller.state().refused == 0
+
+
+async def test_a_day_full_of_surges_does_not_slow_the_scan_that_was_promised() -> None:
+    limits = LimitsConfig(per_second=4, per_minute=200, per_day=10_000)
+    config = FeedConfig(stream=False, bursts=1)
+    async with poller_on(250, limits, config, per_call=1) as stand, running(stand):
+        stand.market.latency_s = 0.0
+        promised = stand.poller.plan.interval_s
+        slowest = 0.0
+        for step in range(468):
+            for n in range(25):
+                stand.market.prices[f"{n * 10:06}"] = 100.0 + 5.0 * (step % 2)
+            await stand.clock.advance(50.0)
+            slowest = max(slowest, stand.poller.state().last_scan_s)
+        bursts = sum(priority is Priority.BURST for _, priority, _ in stand.market.calls)
+        assert slowest <= 1.05 * promised
+        assert 700 <= bursts <= 1300  # their tenth, and what they could begin with
+        assert 9_500 <= len(stand.market.calls) <= 10_000

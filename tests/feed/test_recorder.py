@@ -208,12 +208,13 @@ def test_a_full_disk_loses_records_loudly_and_tears_no_line_in_the_middle(tmp_pa
     assert numbers == sorted(numbers)
 
 
+@pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.soak)])
 def test_killed_at_random_every_whole_line_is_good_and_nothing_earlier_changes(
-    tmp_path: Path,
+    tmp_path: Path, kills: int
 ) -> None:
-    command = [sys.executable, "-m", "tests.feed.kill_writer", str(tmp_path / "record"), "30"]
+    command = [sys.executable, "-m", "tests.feed.kill_writer", str(tmp_path / "record"), str(kills)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     lines, files = map(int, done.stdout.split())
     assert lines > 1000
-    assert files > 30
+    assert files > kills

@@ -26,9 +26,27 @@ def test_more_than_three_percent_since_the_previous_scan_is_a_surge(
 
 def test_a_slow_climb_is_no_surge() -> None:
     _, detector = _detector()
-    prices = [100.0 * 1.02**n for n in range(20)]
+    prices = [100.0 * 1.014**n for n in range(20)]
     found = [detector.observe("A", price, 0, 30.0 * n) for n, price in enumerate(prices)]
     assert found == [None] * 20
+
+
+@given(st.floats(0.031, 0.3), st.floats(0.0, 1.0))
+def test_a_poll_in_the_middle_of_a_jump_hides_nothing_of_it(size: float, seen_half: float) -> None:
+    _, detector = _detector()
+    detector.observe("A", 100.0, 0, 0.0)
+    detector.observe("A", 100.0, 0, 30.0)
+    detector.observe("A", 100.0 * (1 + size * seen_half), 0, 60.0)
+    found = detector.observe("A", 100.0 * (1 + size), 0, 90.0)
+    assert found is not None
+    assert found.change == pytest.approx(size)
+
+
+def test_a_jump_is_over_after_two_scans() -> None:
+    _, detector = _detector()
+    prices = [100.0, 100.0, 105.0, 105.0, 105.0, 105.0]
+    found = [detector.observe("A", price, 0, 30.0 * n) for n, price in enumerate(prices)]
+    assert [n for n, surge in enumerate(found) if surge] == [2, 3]
 
 
 def test_a_jump_spread_over_many_ticks_is_a_surge() -> None:
@@ -108,5 +126,5 @@ def test_2500_symbols_take_tens_of_bytes_each() -> None:
         detector.observe(f"{n:06}", 100.0, 0, 0.0)
     columns, anchors = cache.columns
     size = sum(column.itemsize for column in columns) + anchors.itemsize
-    assert size == 52
+    assert size == 60
     assert len(anchors) == 2500

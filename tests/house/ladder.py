@@ -31,6 +31,7 @@ MAY_REACH_INSIDE = {"app"}
 NATIVE_USERS = {
     "cli/doctor.py",
     "events/lanes.py",
+    "events/wire.py",
     "risk/loop.py",
     "router/account.py",
     "router/assemble.py",

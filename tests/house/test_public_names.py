@@ -10,7 +10,10 @@ import pytest
 
 PUBLIC: dict[str, str] = {
     "qts": "__version__",
-    "qts.brokers": "Blocked Broker Found Lost Notice",
+    "qts.brokers": """
+        ACKNOWLEDGEMENT Blocked Broker BrokersConfig CostsConfig Found KisBroker Lost Matching
+        Notice PaperBroker PaperConfig UpbitBroker
+    """,
     "qts.cache": """
         Alert Book BreakerConfig Cache CacheConfig CacheStatus Change Level OrderStatus
         Position PreCheck Price Risk ServerStatus Store StrategyParams TradeIds Truth Ttls
@@ -36,10 +39,10 @@ PUBLIC: dict[str, str] = {
         default_home find_binaries
     """,
     "qts.events": """
-        AUDIT Alert Catalogue DEEDS DeadLetter DeadLetters Engine Event EventType
-        EventsConfig Handler Hooks IsolationLoad IsolationReport LaneConfig LaneReport LaneStatus
-        Latency Level Payload Pressure Priority Publisher RECORD SLA Status Stopped batch
-        compiled factory payloads replay rows verify_isolation
+        AUDIT Alert Catalogue DEEDS DeadLetter DeadLetterDesk DeadLetters Engine Event
+        EventType EventsConfig Handler Hooks IsolationLoad IsolationReport KeptLetter LaneConfig
+        LaneReport LaneStatus Latency Level NaiveReport Payload Pressure Priority Publisher
+        RECORD SLA Status Stopped batch compiled factory payloads replay rows verify_isolation
     """,
     "qts.feed": """
         BurstManager Calendar Demand Feed FeedConfig FeedState Intake ObservationSnapshot
@@ -48,10 +51,17 @@ PUBLIC: dict[str, str] = {
         read_symbols replay
     """,
     "qts.outbox": """
-        BACKTEST_COMMAND BACKTEST_EVENT BenchResult Consumer DeadLetter Delivery Depth Desk
-        Dispatcher Envelope Event EventBus EventDispatcher EventRefused EventRow Handler
-        OutboxConfig OutboxWorker Permanent PostgresBus Retryable SYSTEM_EVENT StreamConfig
-        TRADE_COMMAND TRADE_EVENT Unknown Upkeep WORKERS bench depths once paused uuid7
+        BACKTEST_COMMAND BACKTEST_EVENT BenchResult CarriedBus Consumer DeadLetter Delivery
+        Depth Desk Dispatcher Envelope Event EventBus EventDispatcher EventRefused EventRow
+        Handler KafkaBus KafkaBusConfig NatsBus NatsBusConfig OutboxConfig OutboxWorker
+        Permanent PostgresBus Relay Retryable SYSTEM_EVENT StreamConfig TRADE_COMMAND
+        TRADE_EVENT Unknown Upkeep WORKERS bench depths once open_bus open_carried paused
+        uuid7
+    """,
+    "qts.pipeline": """
+        Cycle Decision Evaluation Execution Leave NoParams Outcomes Pipeline PipelineConfig
+        Position Runner Signal StepFailed Strategy Suspension Tick Trader View World act
+        decide evaluate extract tick_of transform
     """,
     "qts.risk": """
         Approved CODES Code EMERGENCY_ORDER Effect EmergencyOrder Entry Exposure Facts
@@ -66,8 +76,8 @@ PUBLIC: dict[str, str] = {
         differences each ema load plan read_streams rsi shipped strategies_only vwap watch
     """,
     "qts.simulators": """
-        Fault KisKey KisSimulator KisSimulatorConfig Limits MarketConfig Simulator UpbitKey
-        UpbitSimulator UpbitSimulatorConfig
+        Fault KisKey KisSimulator KisSimulatorConfig Limits MarketConfig SimulatedClock Simulator
+        UpbitKey UpbitSimulator UpbitSimulatorConfig
     """,
     "qts.telemetry": """
         CONTENT_TYPE Ids LatencyHistogram Span TelemetryConfig Throttle bind carry configure

@@ -7,11 +7,13 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -23,6 +25,7 @@ from qts.domain import Refused, Secret
 from qts.outbox import TRADE_COMMAND, Desk, Event, PostgresBus, StreamConfig
 from qts.outbox.attempt import Outcome
 from qts.outbox.claims import Claimed, Claims
+from qts.outbox.horizon import Horizon
 from tests.outbox.kit import accepted
 
 MAX_ATTEMPTS = 3
@@ -41,6 +44,10 @@ class Model:
         self.expired = False
         self.due = True
 
+    @property
+    def in_hand(self) -> bool:
+        return self.status == "PROCESSING" and not self.expired
+
 
 class Life(RuleBasedStateMachine):
     ordered = False
@@ -48,14 +55,22 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=3))
+        self.opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=4))
         self.database = self.do(self.opening.__aenter__())
-        self.do(self.database.execute("TRUNCATE outbox_event, outbox_event_id, outbox_archive"))
+        self.do(
+            self.database.execute(
+                "TRUNCATE outbox_event, outbox_event_id, outbox_archive, outbox_paused"
+            )
+        )
         config = StreamConfig(ordered=self.ordered, max_attempts=MAX_ATTEMPTS, lock_ttl_s=3600)
         self.streams = {TRADE_COMMAND: config}
         self.bus = PostgresBus(self.database, self.streams)
         self.workers = [Claims(TRADE_COMMAND, config, name) for name in ("a", "b")]
+        self.horizons = [Horizon(TRADE_COMMAND, self.ordered) for _ in self.workers]
+        self.moments = iter(range(0, 10**15, 10**9))  # far enough apart for a horizon to move
+        self.paused = False
         self.events: dict[UUID, Model] = {}
+        self.open: tuple[Any, Model] | None = None  # published, not yet committed
         self.places = iter(range(1_000_000))
         self.stale: list[Claimed] = []
 
@@ -63,6 +78,8 @@ class Life(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     def teardown(self) -> None:
+        if self.open:
+            self.do(self.open[0].__aexit__(None, None, None))
         self.do(self.bus.close())
         self.do(self.opening.__aexit__(None, None, None))
         self.loop.close()
@@ -84,6 +101,8 @@ class Life(RuleBasedStateMachine):
 
     def free(self, one: Model, *, expired: bool) -> bool:
         """May it be claimed now, as the rules say?"""
+        if self.paused:
+            return False
         if expired:
             right = one.status == "PROCESSING" and one.expired and one.attempts < MAX_ATTEMPTS
         else:
@@ -92,9 +111,14 @@ class Life(RuleBasedStateMachine):
             return right
         line = self.unfinished(one.event.aggregate_id)
         before = line[: line.index(one)]
-        if any(other.status == "PROCESSING" and not other.expired for other in line):
+        if any(other.in_hand for other in line):
             return False
         return not before if expired else all(o.status == "PENDING" and o.due for o in before)
+
+    @initialize(keys=st.lists(st.sampled_from("xy"), min_size=1, max_size=6))
+    def begin_with_some(self, keys: list[str]) -> None:
+        for key in keys:
+            self.publish(key, False)
 
     @rule(key=st.sampled_from("xy"), twice=st.booleans())
     def publish(self, key: str, twice: bool) -> None:
@@ -107,25 +131,58 @@ class Life(RuleBasedStateMachine):
         assert self.do(go()) == [True, False][: 1 + twice]
         self.events[event.envelope.event_id] = Model(event, next(self.places))
 
+    @precondition(lambda self: self.open is None)
+    @rule(key=st.sampled_from("xy"))
+    def publish_and_stay_open(self, key: str) -> None:
+        event = accepted(key, stream=TRADE_COMMAND)
+        transaction = self.database.transaction()
+        tx = self.do(transaction.__aenter__())
+        assert self.do(self.bus.publish(tx, event))
+        self.open = (transaction, Model(event, next(self.places)))
+
+    @precondition(lambda self: self.open is not None)
+    @rule()
+    def commit(self) -> None:
+        assert self.open is not None
+        transaction, one = self.open
+        self.do(transaction.__aexit__(None, None, None))
+        self.events[one.event.envelope.event_id] = one
+        self.open = None
+
+    @rule(worker=st.integers(0, 1))
+    def move_the_horizon(self, worker: int) -> None:
+        self.on_connection(lambda c: self.horizons[worker].move(c, next(self.moments)))
+
     @rule(
         worker=st.integers(0, 1),
         at_most=st.integers(1, 4),
-        expired=st.sampled_from([False, False, True]),
+        how=st.sampled_from(["take", "take all", "recover"]),
     )
-    def claim(self, worker: int, at_most: int, expired: bool) -> None:
-        claims = self.workers[worker]
-        free = {i for i, one in self.events.items() if self.free(one, expired=expired)}
-        take = claims.recover if expired else claims.take
-        claimed = self.on_connection(lambda connection: take(connection, at_most, 0))
+    def claim(self, worker: int, at_most: int, how: str) -> None:
+        claims, horizon = self.workers[worker], self.horizons[worker]
+        free = {i for i, one in self.events.items() if self.free(one, expired=how == "recover")}
+        in_hand = {i for i, one in self.events.items() if one.in_hand}
+        since: Any = (horizon.due_from, horizon.first_id) if how == "take" else ()
+        ask = claims.recover if how == "recover" else claims.take
+        claimed = self.on_connection(lambda c: ask(c, at_most, 0, *since))
         got = [each.delivery.event_id for each in claimed]
+        assert in_hand.isdisjoint(got)
         assert set(got) <= free
         assert len(got) == len(set(got)) <= at_most
-        if not self.ordered or not expired:
+        if how != "take":  # what was moved behind the horizon by hand needs a look at everything
             assert len(got) == min(at_most, len(free))
         if self.ordered:
-            for key in "xy":
-                mine = [self.events[i] for i in got if self.events[i].event.aggregate_id == key]
-                assert mine == self.unfinished(key)[: len(mine)]
+            self.judge_lines(got)
+        self.note(claimed)
+
+    def judge_lines(self, got: list[UUID]) -> None:
+        """Of each line its head was taken, in order, and never beside one in hand."""
+        for key in "xy":
+            mine = [self.events[i] for i in got if self.events[i].event.aggregate_id == key]
+            assert mine == self.unfinished(key)[: len(mine)]
+            assert not mine or not any(one.in_hand for one in self.unfinished(key))
+
+    def note(self, claimed: list[Claimed]) -> None:
         for each in claimed:
             one = self.events[each.delivery.event_id]
             if one.holder is not None:
@@ -134,8 +191,30 @@ class Life(RuleBasedStateMachine):
             one.attempts += 1
             assert each.delivery.attempt == one.attempts
 
+    @rule(paused=st.booleans())
+    def pause_or_resume(self, paused: bool) -> None:
+        self.do((self.bus.pause if paused else self.bus.resume)(TRADE_COMMAND))
+        self.paused = paused
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def meddle_with_what_another_holds(self, data: st.DataObject) -> None:
+        """The right id with a token of one's own changes nothing."""
+        one = data.draw(st.sampled_from(self.held()))
+        assert one.holder is not None
+        mine = msgspec.structs.replace(one.holder, token="b#0")
+        claims = self.workers[1]
+        assert self.on_connection(lambda c: claims.complete(c, [mine])) == 0
+        assert self.on_connection(lambda c: claims.extend(c, [mine])) == set()
+        failed = [(mine, Outcome("retry", "CODE", "message"), 1.0)]
+        assert self.on_connection(lambda c: claims.fail(c, failed)) == 0
+        self.on_connection(lambda c: claims.release(c, [mine]))
+
     def held(self) -> list[Model]:
         return [one for one in self.events.values() if one.status == "PROCESSING"]
+
+    def dead(self) -> list[UUID]:
+        return [i for i, one in self.events.items() if one.status == "DEAD"]
 
     @precondition(lambda self: self.held())
     @rule(data=st.data(), end=st.sampled_from(["done", "retry", "dead", "release", "extend"]))
@@ -150,8 +229,10 @@ class Life(RuleBasedStateMachine):
             self.on_connection(lambda c: claims.release(c, [holder]))
             one.status, one.holder, one.attempts = "PENDING", None, one.attempts - 1
         elif end == "extend":
-            assert self.on_connection(lambda c: claims.extend(c, [holder])) == {holder.id}
-            one.expired = False
+            lost = one.expired and self.ordered  # for good, though nobody took it up yet
+            kept = self.on_connection(lambda c: claims.extend(c, [holder]))
+            assert kept == (set() if lost else {holder.id})
+            one.expired = lost
         else:
             outcome = Outcome("retry" if end == "retry" else "dead", "CODE", "message")
             assert self.on_connection(lambda c: claims.fail(c, [(holder, outcome, 3600.0)])) == 1
@@ -170,15 +251,21 @@ class Life(RuleBasedStateMachine):
         assert self.on_connection(lambda c: claims.fail(c, failed)) == 0
 
     @precondition(lambda self: self.held())
-    @rule(data=st.data())
-    def let_the_lock_run_out(self, data: st.DataObject) -> None:
-        one = data.draw(st.sampled_from(self.held()))
-        one.expired = True
+    @rule(data=st.data(), whole_claim=st.booleans())
+    def let_locks_run_out(self, data: st.DataObject, whole_claim: bool) -> None:
+        """Of one event, or of all that were claimed with it, as of a worker that stands still."""
+        chosen = data.draw(st.sampled_from(self.held()))
+        assert chosen.holder is not None
+        for one in self.held():
+            with_it = one.holder is not None and one.holder.token == chosen.holder.token
+            if one is chosen or (whole_claim and with_it):
+                one.expired = True
+        gone = [one.event.envelope.event_id for one in self.held() if one.expired]
         self.do(
             self.database.execute(
                 "UPDATE outbox_event SET locked_until = clock_timestamp() - interval '1 min' "
-                "WHERE event_id = $1",
-                one.event.envelope.event_id,
+                "WHERE event_id = ANY ($1)",
+                gone,
             )
         )
 
@@ -207,7 +294,7 @@ class Life(RuleBasedStateMachine):
                 self.stale.append(one.holder)
             one.status, one.holder = "DEAD", None
 
-    @precondition(lambda self: self.events)
+    @precondition(lambda self: self.dead())
     @rule(data=st.data())
     def requeue(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(list(self.events.values())))
@@ -217,7 +304,7 @@ class Life(RuleBasedStateMachine):
             one.status, one.attempts, one.due = "PENDING", 0, True
             one.place, one.expired = next(self.places), False
 
-    @precondition(lambda self: self.events)
+    @precondition(lambda self: self.dead())
     @rule(data=st.data())
     def edit(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(list(self.events.values())))
@@ -229,9 +316,10 @@ class Life(RuleBasedStateMachine):
         else:
             assert one.status == "DEAD"
 
+    @precondition(lambda self: self.dead())
     @rule()
     def purge(self) -> None:
-        dead = [i for i, one in self.events.items() if one.status == "DEAD"]
+        dead = self.dead()
         assert self.do(Desk(self.database).purge_dead(0)) == len(dead)
         for event_id in dead:
             del self.events[event_id]
@@ -239,11 +327,30 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def rows_are_as_the_model_says(self) -> None:
         rows = self.do(
-            self.database.fetch("SELECT event_id, status, attempt_count FROM outbox_event_all")
+            self.database.fetch(
+                "SELECT event_id, status, attempt_count, "
+                "       CASE status WHEN 'PROCESSING' THEN locked_by END, "
+                "       COALESCE(locked_until < clock_timestamp(), false) FROM outbox_event_all"
+            )
         )
-        real = {row["event_id"]: (row["status"], row["attempt_count"]) for row in rows}
+        real = {row["event_id"]: tuple(row)[1:] for row in rows}
         assert len(real) == len(rows)
-        assert real == {i: (one.status, one.attempts) for i, one in self.events.items()}
+        assert real == {
+            i: (
+                one.status,
+                one.attempts,
+                one.holder.token if one.holder else None,
+                one.status == "PROCESSING" and one.expired,
+            )
+            for i, one in self.events.items()
+        }
+
+    @invariant()
+    def never_two_of_a_line_are_in_hand_in_different_hands(self) -> None:
+        if self.ordered:
+            for key in "xy":
+                holders = [one.holder for one in self.unfinished(key) if one.in_hand]
+                assert len({holder.token for holder in holders if holder}) <= 1
 
 
 class OrderedLife(Life):
@@ -264,7 +371,7 @@ def test_rows_live_as_the_model_says(machine: type[Life]) -> None:
         machine,
         settings=settings(
             max_examples=15,
-            stateful_step_count=40,
+            stateful_step_count=50,
             deadline=None,
             phases=(Phase.reuse, Phase.generate),  # shrinking on a server takes minutes
             suppress_health_check=list(HealthCheck),

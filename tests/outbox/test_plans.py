@@ -13,9 +13,11 @@ import pytest
 from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, PostgresBus, StreamConfig
-from qts.outbox.claims import BEGINNING, Claims
+from qts.outbox.claims import Claims
+from qts.outbox.horizon import BEGINNING, Horizon
 from qts.outbox.queries import SQL
 from tests.outbox.kit import (
+    QUICK,
     STREAMS,
     Recorder,
     accepted,
@@ -35,6 +37,15 @@ FILL_HOT = """
                jsonb_build_object('order', n::text)),
            clock_timestamp() - make_interval(secs => $2::int - n) / 1000
       FROM generate_series(1, $2::int) AS n
+"""
+FILL_LINES = """
+    INSERT INTO outbox_event (event_id, stream, event_type, aggregate_type, aggregate_id,
+                              payload_json)
+    SELECT gen_random_uuid(), $1, 'OrderAccepted', 'Order', (n % 10)::text,
+           jsonb_build_object('schemaVersion', 1, 'eventId', gen_random_uuid(), 'type',
+               'OrderAccepted', 'occurredAt', clock_timestamp(), 'traceId', 't', 'payload',
+               jsonb_build_object('order', n::text))
+      FROM generate_series(1, 100) AS n
 """
 FILL_ARCHIVE = """
     INSERT INTO outbox_archive
@@ -83,7 +94,7 @@ async def test_the_other_hot_statements_use_an_index(filled: Database, name: str
     arguments: dict[str, tuple[Any, ...]] = {
         "complete": (ids, token),
         "fail": (ids, [token] * 100, [1.0] * 100, [False] * 100, ["C"] * 100, ["m"] * 100),
-        "extend": (ids, [token], TTL),
+        "extend": (ids, [token], TTL, True),
         "release": (ids, [token]),
         "recover": (TRADE_EVENT, 1, "w#2", TTL),
         "bury": (TRADE_EVENT,),
@@ -168,40 +179,103 @@ def _shape(found: str) -> list[str]:
     return [line.split("(")[0].strip() for line in found.splitlines() if "->" in line]
 
 
-async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(database: Database) -> None:
-    """Judged by the rows the index gives, not by time: dead entries must not be walked again."""
-    config = StreamConfig(batch=100, concurrency=100)
-    async with (
-        PostgresBus.open(database, {TRADE_EVENT: config}) as bus,
-        database.transaction(isolation="repeatable read") as old,
-    ):
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(
+    database: Database, ordered: bool
+) -> None:
+    """Judged by the pages it reads, not by time: dead entries must not be walked again."""
+    config = StreamConfig(ordered=ordered)
+    claims, horizon = Claims(TRADE_EVENT, config, "w"), Horizon(TRADE_EVENT, ordered)
+    reads = []
+    async with database.transaction(isolation="repeatable read") as old:
         await old.fetchval("SELECT count(*) FROM outbox_event")
-        await database.execute(FILL_HOT, TRADE_EVENT, 5000)
-        async with running(bus.consumer(TRADE_EVENT, Recorder())):
-            await until_statuses(database, {"DONE": 5000})
-        await database.execute(FILL_HOT, TRADE_EVENT, 100)
-        since = await database.fetchval(
-            "SELECT min(next_retry_at) FROM outbox_event WHERE processed_at IS NULL"
-        )
-        near = await _buffers(database, since)
-        far = await _buffers(database, BEGINNING)
-    assert near * 2 < far
+        async with database.connection() as connection:
+            await claims.prepare(connection)
+            for turn in range(30):
+                await connection.execute(FILL_LINES, TRADE_EVENT)
+                await _move(connection, horizon, turn)
+                ends = (horizon.due_from, horizon.first_id)
+                reads.append(await _pages(connection, config, *ends))
+                claimed = await claims.take(connection, 100, 0, *ends)
+                assert len(claimed) == 100
+                assert await claims.complete(connection, claimed) == 100
+            await connection.execute(FILL_LINES, TRADE_EVENT)
+            everything = await _pages(connection, config, BEGINNING, 0)
+    assert statistics.median(reads[-5:]) < 1.5 * statistics.median(reads[2:7])
+    assert statistics.median(reads[-5:]) * 2 < everything
 
 
-async def _buffers(database: Database, since: Any) -> int:
-    async with database.connection() as connection:
-        await connection.execute("BEGIN")
-        (row,) = await connection.fetch(
-            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + SQL.claim,
-            TRADE_EVENT,
-            100,
-            "w",
-            TTL,
-            since,
-        )
-        await connection.execute("ROLLBACK")
+async def _move(connection: Connection, horizon: Horizon, turn: int) -> None:
+    """Twice: the first call sets the mark that the second one reaches."""
+    for half in (0, 1):
+        await horizon.move(connection, (2 * turn + half) * 10**9)
+
+
+async def _pages(connection: Connection, config: StreamConfig, since: Any, first_id: int) -> int:
+    """What a claim reads, undone again."""
+    await connection.execute("BEGIN")
+    arguments: tuple[Any, ...] = (TRADE_EVENT, 100, "w", TTL)
+    query = SQL.claim_ordered if config.ordered else SQL.claim
+    arguments += (False, since, first_id) if config.ordered else (since,)
+    question = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query
+    (row,) = await connection.fetch(question, *arguments)
+    await connection.execute("ROLLBACK")
     top = row[0][0]["Plan"]
     return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_horizon_waits_for_a_publisher_that_has_not_committed(
+    database: Database, bus: PostgresBus, ordered: bool
+) -> None:
+    horizon = Horizon(TRADE_COMMAND, ordered)
+    late, early = (accepted("x", n, stream=TRADE_COMMAND) for n in (0, 1))
+    async with database.connection() as connection:
+        async with database.transaction() as tx:
+            await bus.publish(tx, late)
+            await publish(database, bus, early)
+            for turn in range(3):
+                await _move(connection, horizon, turn)
+            before = (horizon.due_from, horizon.first_id)
+        claims = Claims(TRADE_COMMAND, StreamConfig(ordered=ordered), "w")
+        claimed = await claims.take(connection, 10, 0, *before)
+        assert [each.delivery.event_id for each in claimed] == [
+            event.envelope.event_id for event in (late, early)
+        ]
+        await claims.complete(connection, claimed)
+        for turn in range(3, 5):
+            await _move(connection, horizon, turn)
+        assert horizon.due_from > claimed[-1].due_at
+        assert not ordered or horizon.first_id == claimed[-1].id + 1
+
+
+async def test_what_the_look_left_out_holds_up_those_behind_it(
+    database: Database, bus: PostgresBus
+) -> None:
+    """As when the clock was set back: the head of a line lies where nobody looks."""
+    for number in range(2):
+        await publish(database, bus, accepted("x", number, stream=TRADE_COMMAND))
+    claims = Claims(TRADE_COMMAND, StreamConfig(ordered=True), "w")
+    since = await database.fetchval("SELECT max(next_retry_at) FROM outbox_event")
+    async with database.connection() as connection:
+        assert await claims.take(connection, 10, 0, since) == []
+        assert len(await claims.take(connection, 10, 0)) == 2
+
+
+async def test_events_given_back_are_found_at_once_by_another_worker(database: Database) -> None:
+    """They lie behind the other's horizon, which is told to look at everything."""
+    config = StreamConfig(**{**QUICK, "poll_max_s": 30.0, "lock_ttl_s": 60.0})
+    recorder = Recorder()
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
+        await publish(database, bus, accepted("first"))
+        stopped = Claims(TRADE_EVENT, config, "stopped")
+        async with database.connection() as connection:
+            unused = await stopped.take(connection, 10, 0)
+            async with running(bus.consumer(TRADE_EVENT, recorder)):
+                await publish(database, bus, *(accepted(str(n)) for n in range(20)))
+                await until_statuses(database, {"DONE": 20, "PROCESSING": 1})
+                await stopped.release(connection, unused)
+                await until_statuses(database, {"DONE": 21}, 5)
 
 
 async def test_a_line_left_by_a_lost_worker_is_taken_up_from_its_head(
@@ -222,6 +296,22 @@ async def test_a_line_left_by_a_lost_worker_is_taken_up_from_its_head(
             assert await other.recover(connection, 1, 0) == []
             assert await other.complete(connection, [taken]) == 1
         assert await lost.complete(connection, line) == 0
+
+
+async def test_a_line_that_was_lost_is_not_kept_by_a_late_heartbeat(
+    database: Database, bus: PostgresBus
+) -> None:
+    """Else one worker would handle its head and another what stands behind it."""
+    config = StreamConfig(ordered=True, lock_ttl_s=0.2)
+    await publish(database, bus, *(accepted("x", n, stream=TRADE_COMMAND) for n in range(2)))
+    late, other = (Claims(TRADE_COMMAND, config, name) for name in ("late", "other"))
+    async with database.connection() as connection:
+        line = await late.take(connection, 10, 0)
+        assert await late.extend(connection, line) == {each.id for each in line}
+        await asyncio.sleep(0.3)  # the lock runs out
+        (head,) = await other.recover(connection, 1, 0)
+        assert head.id == line[0].id
+        assert await late.extend(connection, line) == set()
 
 
 async def test_an_event_given_back_waits_for_those_of_its_line_in_hand(

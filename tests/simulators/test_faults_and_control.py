@@ -167,3 +167,12 @@ async def test_a_port_in_use_is_refused_with_one_line(kis: Kis) -> None:
     with pytest.raises(Refused, match=f"cannot listen on 127.0.0.1:{kis.simulator.port}"):
         async with KisSimulator(config):
             pass
+
+
+async def test_listed_symbols_are_told_one_on_a_line(
+    start_kis: StartKis, http: aiohttp.ClientSession
+) -> None:
+    kis = await start_kis(market=MarketConfig(symbols=50))
+    async with http.get(f"{kis.simulator.url}/_control/symbols") as reply:
+        assert (await reply.text()).splitlines() == list(kis.simulator.symbols())
+    assert len(kis.simulator.symbols()) == 50

@@ -259,3 +259,10 @@ def test_a_paper_key_never_has_more_than_one_a_second() -> None:
     assert config.key_limits.per_second == 1
     assert KisConfig(app_key=Secret("x")).rest.endswith(":9443")
     assert config.rest.endswith(":29443")
+
+
+def test_ticks_come_from_where_quotes_come_from() -> None:
+    assert KisConfig().stream == "ws://ops.koreainvestment.com:21000"
+    assert KisConfig(paper=True).stream == "ws://ops.koreainvestment.com:31000"
+    assert KisConfig(url="http://127.0.0.1:9443/").stream == "ws://127.0.0.1:9443"
+    assert KisConfig(url="http://a", stream_url="ws://b").stream == "ws://b"

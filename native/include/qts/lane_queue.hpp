@@ -22,6 +22,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -46,10 +47,28 @@ struct Entry {
   bool batched = false;  // its handler takes batches, so it may wait for company
 };
 
+// Of a type and a key, the same in every process.
 inline std::uint64_t key_hash(std::uint32_t type, std::string_view key) {
-  std::uint64_t hash = (0xcbf29ce484222325u ^ type) * 0x100000001b3u;
-  for (const char letter : key) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-  hash ^= hash >> 29;
+  const auto mixed = [](std::uint64_t hash, std::uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 32);
+  };
+  std::uint64_t hash = mixed(0xcbf29ce484222325u ^ key.size(), type);
+  for (; key.size() >= sizeof(std::uint64_t); key.remove_prefix(sizeof(std::uint64_t))) {
+    std::uint64_t word;
+    std::memcpy(&word, key.data(), sizeof word);
+    hash = mixed(hash, word);
+  }
+  std::uint64_t rest = 0;
+  if (key.size() >= sizeof(std::uint32_t)) {  // two words that may overlap
+    std::uint32_t first, last;
+    std::memcpy(&first, key.data(), sizeof first);
+    std::memcpy(&last, key.data() + key.size() - sizeof last, sizeof last);
+    rest = (std::uint64_t{first} << 32) | last;
+  } else {
+    for (const char letter : key) rest = (rest << 8) | static_cast<unsigned char>(letter);
+  }
+  hash = mixed(mixed(hash, rest), hash >> 29);
   return hash == 0 ? 1 : hash;
 }
 
@@ -59,10 +78,12 @@ struct LaneCounts {
   std::uint64_t waiting = 0, in_hand = 0;
 };
 
+enum class Leaving : std::uint8_t { none, collapsed, dropped, left_out };
+
+// An event that will not be taken: pushed out by another, or never let in.
 struct Displaced {
   Entry entry;
-  bool any = false;
-  bool dropped = false;  // else a newer event of its key has its place
+  Leaving why = Leaving::none;
 };
 
 enum class Put : std::uint8_t { entered, left_out, full };
@@ -73,22 +94,33 @@ class LaneQueue {
 
   LaneQueue(std::uint8_t lane, std::size_t capacity, Policy policy, std::uint32_t keep_one_of, Audit* audit)
       : lane_(lane), capacity_(capacity), policy_(policy), keep_one_of_(std::max(keep_one_of, 1u)), audit_(audit) {
-    index_.assign(16, kNone);
+    index_.resize(16);
   }
 
   // `over`: past the bound when there is no other way (a handler must not wait for its own lane).
   Put put(Entry& entry, Displaced& displaced, bool over = false) {
     const std::lock_guard hold(lock_);
-    if (indexed(entry) && policy_ == Policy::collapse)
-      if (const std::uint32_t same = find(entry); same != kNone) return replace(same, entry, displaced);
-    if (size_ >= capacity_) {
-      const Room room = make_room(entry, displaced, over);
-      if (room == Room::none) return Put::full;
-      if (room == Room::left_out) return Put::left_out;
-      if (room == Room::replaced) return Put::entered;
+    const Put result = enter_lane(entry, displaced, over);
+    show_size();
+    return result;
+  }
+
+  // The same in order, under one lock, until one finds the lane full; how many did not.
+  std::size_t put_many(Entry* entries, std::size_t count, std::vector<Displaced>& displaced, bool over = false) {
+    const std::lock_guard hold(lock_);
+    std::size_t done = 0;
+    Displaced one;
+    for (; done < count; ++done) {
+      const Put result = enter_lane(entries[done], one, over);
+      if (result == Put::full) break;
+      if (result == Put::left_out) one = {entries[done], Leaving::left_out};
+      if (one.why == Leaving::none) [[likely]]
+        continue;
+      displaced.push_back(one);
+      one.why = Leaving::none;
     }
-    append(entry);
-    return Put::entered;
+    show_size();
+    return done;
   }
 
   // The oldest, at most `most`, into the caller's hands.
@@ -101,25 +133,23 @@ class LaneQueue {
         note(Deed::taken, out[taken], 0);
         remove(head_);
       }
-      counts_.in_hand += taken;
+      taken_ += taken;
+      show_size();
     }
     if (taken != 0) room_.notify_all();
     return taken;
   }
 
-  // What became of an event in hand.
+  // What became of an event in hand. Without an audit it takes no lock.
   void settle(const Entry& entry, bool dead) {
-    const std::lock_guard hold(lock_);
-    ++(dead ? counts_.dead : counts_.handled);
-    --counts_.in_hand;
-    note(dead ? Deed::dead : Deed::handled, entry, 0);
+    (dead ? dead_ : handled_).fetch_add(1, std::memory_order_relaxed);
+    note_settled(entry, dead);
   }
-  void settle_many(const Entry* entries, std::size_t count) {
-    const std::lock_guard hold(lock_);
-    counts_.handled += count;
-    counts_.in_hand -= count;
-    if (audit_ != nullptr)
-      for (std::size_t i = 0; i < count; ++i) note(Deed::handled, entries[i], 0);
+  // The same while no other thread settles: without a locked instruction.
+  void settle_alone(const Entry& entry, bool dead) {
+    std::atomic<std::uint64_t>& count = dead ? dead_ : handled_;
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    note_settled(entry, dead);
   }
   void retried(const Entry& entry) {
     const std::lock_guard hold(lock_);
@@ -152,6 +182,10 @@ class LaneQueue {
     const std::lock_guard hold(lock_);
     LaneCounts now = counts_;
     now.waiting = size_;
+    now.handled = handled_.load(std::memory_order_relaxed);
+    now.dead = dead_.load(std::memory_order_relaxed);
+    // Whatever is settled was taken before, under this lock.
+    now.in_hand = taken_ - now.handled - now.dead;
     return now;
   }
   std::size_t capacity() const { return capacity_; }
@@ -179,11 +213,26 @@ class LaneQueue {
     bool superseded = false;                       // a newer event of its key waits
   };
 
+  Put enter_lane(Entry& entry, Displaced& displaced, bool over) {
+    if (indexed(entry) && policy_ == Policy::collapse)
+      if (const std::uint32_t same = find(entry); same != kNone) return replace(same, entry, displaced);
+    if (size_ >= capacity_) {
+      const Room room = make_room(entry, displaced, over);
+      if (room == Room::none) return Put::full;
+      if (room == Room::left_out) return Put::left_out;
+      if (room == Room::replaced) return Put::entered;
+    }
+    append(entry);
+    return Put::entered;
+  }
+  // To those that look without the lock; sequentially consistent, see Bell.
+  void show_size() { seen_.store(size_, std::memory_order_seq_cst); }
+
   bool indexed(const Entry& entry) const { return entry.hash != 0 && entry.can_collapse; }
 
   Put replace(std::uint32_t at, Entry& entry, Displaced& displaced) {
     Slot& slot = slots_[at];
-    displaced = {slot.entry, true, false};
+    displaced = {slot.entry, Leaving::collapsed};
     number(entry);
     alone_ += !entry.batched;
     alone_ -= !slot.entry.batched;
@@ -222,7 +271,7 @@ class LaneQueue {
   }
 
   Room push_out(std::uint32_t at, Displaced& displaced, Deed why) {
-    displaced = {slots_[at].entry, true, why == Deed::dropped};
+    displaced = {slots_[at].entry, why == Deed::dropped ? Leaving::dropped : Leaving::collapsed};
     ++(why == Deed::dropped ? counts_.dropped : counts_.collapsed);
     std::uint64_t into = 0;
     if (why == Deed::collapsed)
@@ -248,7 +297,6 @@ class LaneQueue {
     std::uint32_t at = free_;
     if (at != kNone) {
       free_ = slots_[at].after;
-      slots_[at] = Slot{};
     } else {
       at = static_cast<std::uint32_t>(slots_.size());
       slots_.emplace_back();
@@ -256,23 +304,25 @@ class LaneQueue {
     Slot& slot = slots_[at];
     slot.entry = entry;
     slot.before = tail_;
+    slot.after = slot.older = slot.younger = kNone;
+    slot.superseded = false;
     (tail_ == kNone ? head_ : slots_[tail_].after) = at;
     tail_ = at;
     alone_ += !entry.batched;
-    seen_.store(++size_, std::memory_order_seq_cst);
+    ++size_;
     if (indexed(entry) && (policy_ == Policy::collapse || policy_ == Policy::drop_oldest)) enter(at);
   }
 
   void remove(std::uint32_t at) {
     Slot& slot = slots_[at];
     if (slot.superseded) leave_superseded(at);
-    else if (indexed(slot.entry)) forget(at);
+    else if (indexed(slot.entry) && (policy_ == Policy::collapse || policy_ == Policy::drop_oldest)) forget(at);
     (slot.before == kNone ? head_ : slots_[slot.before].after) = slot.after;
     (slot.after == kNone ? tail_ : slots_[slot.after].before) = slot.before;
     alone_ -= !slot.entry.batched;
     slot.after = free_;
     free_ = at;
-    seen_.store(--size_, std::memory_order_seq_cst);
+    --size_;
   }
 
   void join_superseded(std::uint32_t at) {
@@ -292,59 +342,69 @@ class LaneQueue {
   }
 
   // The index: the newest waiting event of each key, open addressing with backward-shift deletion.
-  std::size_t home(std::uint64_t hash) const { return hash & (index_.size() - 1); }
-  bool same(const Entry& a, const Entry& b) const { return a.hash == b.hash && a.type == b.type && a.key == b.key; }
+  // The hash stands beside the slot's number, so that a neighbour's slot is not looked at.
+  struct Place {
+    std::uint32_t at = kNone;
+    std::uint32_t hash = 0;
+  };
+  static std::uint32_t short_hash(const Entry& entry) { return static_cast<std::uint32_t>(entry.hash); }
+  std::size_t home(std::uint32_t hash) const { return hash & (index_.size() - 1); }
+  std::size_t next(std::size_t i) const { return (i + 1) & (index_.size() - 1); }
+  bool same(const Place& place, const Entry& entry) const {
+    if (place.hash != short_hash(entry)) return false;
+    const Entry& there = slots_[place.at].entry;
+    return there.hash == entry.hash && there.type == entry.type &&
+           ((there.key.data() == entry.key.data() && there.key.size() == entry.key.size()) || there.key == entry.key);
+  }
 
   std::uint32_t find(const Entry& entry) const {
-    for (std::size_t i = home(entry.hash);; i = (i + 1) & (index_.size() - 1)) {
-      if (index_[i] == kNone) return kNone;
-      if (same(slots_[index_[i]].entry, entry)) return index_[i];
-    }
+    for (std::size_t i = home(short_hash(entry));; i = next(i))
+      if (index_[i].at == kNone || same(index_[i], entry)) return index_[i].at;
   }
   void enter(std::uint32_t at) {
     if (2 * (keys_ + 1) > index_.size()) grow();
-    for (std::size_t i = home(slots_[at].entry.hash);; i = (i + 1) & (index_.size() - 1)) {
-      if (index_[i] == kNone) {
-        index_[i] = at;
+    const Entry& entry = slots_[at].entry;
+    for (std::size_t i = home(short_hash(entry));; i = next(i)) {
+      if (index_[i].at == kNone) {
+        index_[i] = {at, short_hash(entry)};
         ++keys_;
         return;
       }
-      if (same(slots_[index_[i]].entry, slots_[at].entry)) {
-        join_superseded(index_[i]);
-        index_[i] = at;
+      if (same(index_[i], entry)) {
+        join_superseded(index_[i].at);
+        index_[i].at = at;
         return;
       }
     }
   }
   void forget(std::uint32_t at) {
-    std::size_t i = home(slots_[at].entry.hash);
-    for (;; i = (i + 1) & (index_.size() - 1)) {
-      if (index_[i] == kNone) return;  // an older one that must not be dropped: another stands for its key
-      if (index_[i] == at) break;
-    }
+    std::size_t hole = home(short_hash(slots_[at].entry));
+    for (; index_[hole].at != at; hole = next(hole))
+      if (index_[hole].at == kNone) return;  // an older one that must not be dropped: another stands for its key
     --keys_;
-    std::size_t hole = i;
-    for (std::size_t next = (hole + 1) & (index_.size() - 1); index_[next] != kNone;
-         next = (next + 1) & (index_.size() - 1)) {
-      const std::size_t wanted = home(slots_[index_[next]].entry.hash);
-      if (((next - wanted) & (index_.size() - 1)) >= ((next - hole) & (index_.size() - 1))) {
-        index_[hole] = index_[next];
-        hole = next;
+    for (std::size_t i = next(hole); index_[i].at != kNone; i = next(i))
+      if (((i - home(index_[i].hash)) & (index_.size() - 1)) >= ((i - hole) & (index_.size() - 1))) {
+        index_[hole] = index_[i];
+        hole = i;
       }
-    }
-    index_[hole] = kNone;
+    index_[hole] = Place{};
   }
   void grow() {
-    std::vector<std::uint32_t> old(index_.size() * 2, kNone);
+    std::vector<Place> old(index_.size() * 2);
     old.swap(index_);
-    for (const std::uint32_t at : old) {
-      if (at == kNone) continue;
-      std::size_t i = home(slots_[at].entry.hash);
-      while (index_[i] != kNone) i = (i + 1) & (index_.size() - 1);
-      index_[i] = at;
+    for (const Place& place : old) {
+      if (place.at == kNone) continue;
+      std::size_t i = home(place.hash);
+      while (index_[i].at != kNone) i = next(i);
+      index_[i] = place;
     }
   }
 
+  void note_settled(const Entry& entry, bool dead) {
+    if (audit_ == nullptr) return;
+    const std::lock_guard hold(lock_);
+    note(dead ? Deed::dead : Deed::handled, entry, 0);
+  }
   void note(Deed deed, const Entry& entry, std::uint64_t other) {
     if (audit_ != nullptr && audit_->on())
       audit_->add({entry.sequence, other, entry.hash, ticks(), entry.type, lane_, deed,
@@ -361,14 +421,18 @@ class LaneQueue {
   const std::uint32_t keep_one_of_;
   Audit* const audit_;
   std::vector<Slot> slots_;
-  std::vector<std::uint32_t> index_;
+  std::vector<Place> index_;
   std::size_t keys_ = 0, size_ = 0, alone_ = 0;
   std::uint32_t head_ = kNone, tail_ = kNone, free_ = kNone;
   std::uint32_t superseded_head_ = kNone, superseded_tail_ = kNone;
   std::uint64_t turn_ = 0;
   bool closed_ = false;
-  LaneCounts counts_;
+  LaneCounts counts_;  // but for those below
+  std::uint64_t taken_ = 0;
   std::atomic<std::size_t> seen_{0};
+  // Counted by those who handle, apart from what publishers write.
+  alignas(64) std::atomic<std::uint64_t> handled_{0};
+  std::atomic<std::uint64_t> dead_{0};
 };
 
 }  // namespace qts

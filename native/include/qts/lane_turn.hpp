@@ -64,13 +64,14 @@ class Turn {
     return owner_ == &seat;
   }
 
-  // Between events: is the turn still this seat's?
-  bool keep(Seat& seat) {
-    seat.event_began.store(0, std::memory_order_relaxed);
+  // Between events: is the turn still this seat's? The next event, if any, begins now.
+  bool keep(Seat& seat, std::uint64_t now) {
+    seat.event_began.store(now, std::memory_order_relaxed);
+    if (owner_.load(std::memory_order_relaxed) == &seat) [[likely]]
+      return true;
     const std::lock_guard hold(lock_);
-    if (owner_ == &seat) return true;
     std::erase(overtaken_, &seat);
-    return false;
+    return owner_ == &seat;
   }
 
   void leave(Seat& seat) {
@@ -96,10 +97,7 @@ class Turn {
   }
 
   // Whose turn it is; null: nobody's.
-  const Seat* owner() const {
-    const std::lock_guard hold(lock_);
-    return owner_;
-  }
+  const Seat* owner() const { return owner_.load(std::memory_order_relaxed); }
 
   std::uint64_t times_lent() const { return lent_.load(std::memory_order_relaxed); }
   std::uint64_t times_overtaken() const { return overtook_.load(std::memory_order_relaxed); }
@@ -108,15 +106,16 @@ class Turn {
   bool try_take(Seat& seat) {
     if (wanted_above(seat.lane)) return false;
     if (owner_ == nullptr) return own(seat);
-    const std::uint64_t began = owner_->event_began.load(std::memory_order_relaxed);
+    Seat& owner = *owner_.load(std::memory_order_relaxed);
+    const std::uint64_t began = owner.event_began.load(std::memory_order_relaxed);
     const std::uint64_t now = ticks();
     if (began == 0 || now < began) return false;
-    if (asleep(*owner_, began, now)) {
+    if (asleep(owner, began, now)) {
       lent_.fetch_add(1, std::memory_order_relaxed);
       return own(seat);
     }
-    if (owner_->lane > seat.lane && now - began > patience_) {
-      overtaken_.push_back(owner_);
+    if (owner.lane > seat.lane && now - began > patience_) {
+      overtaken_.push_back(&owner);
       overtook_.fetch_add(1, std::memory_order_relaxed);
       return own(seat);
     }
@@ -148,7 +147,7 @@ class Turn {
 
   mutable std::mutex lock_;
   std::condition_variable free_;
-  Seat* owner_ = nullptr;
+  std::atomic<Seat*> owner_{nullptr};  // written under the lock
   std::vector<Seat*> overtaken_;
   std::array<std::atomic<int>, kLanes> above_{};
   std::atomic<std::uint64_t> lent_{0}, overtook_{0};

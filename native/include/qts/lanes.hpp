@@ -114,8 +114,11 @@ class Lanes {
   const Lane& operator[](std::size_t lane) const { return *lanes_[lane]; }
   Audit& audit() { return audit_; }
 
-  // The bell of a lane: P2 and P3 share theirs, as they share their workers.
-  Bell& bell(std::size_t lane) { return bells_[lane == 3 ? 2 : lane]; }
+  // The bell of a lane: P2 and P3 share theirs while they share their workers.
+  Bell& bell(std::size_t lane) { return bells_[lane == 3 && !apart_ ? 2 : lane]; }
+  // Before any thread runs: one of P2 and P3, or both, are served elsewhere.
+  void serve_apart() { apart_ = true; }
+  bool apart() const { return apart_; }
   void ring_all() {
     for (Bell& each : bells_) each.ring_all();
   }
@@ -140,7 +143,8 @@ class Lanes {
  private:
   Audit audit_;
   std::array<std::unique_ptr<Lane>, kLanes> lanes_;
-  std::array<Bell, 3> bells_;
+  std::array<Bell, 4> bells_;
+  bool apart_ = false;
 
  public:
   Turn turn;

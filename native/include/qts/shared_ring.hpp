@@ -31,8 +31,9 @@
 
 namespace qts {
 
-// Where threads of either process sleep. A waker that comes after a sleeper has counted itself in
-// changes the word, and the sleeper's last look at the word is the kernel's.
+// Where threads of either process sleep. Waker and sleeper both change `sleepers_`: a waker that comes
+// second sees the sleeper and changes the word, which the kernel looks at last; one that came first
+// has handed over all it wrote before, and the sleeper's last look for work sees it.
 class SharedBell {
  public:
   template <class Work>
@@ -43,8 +44,7 @@ class SharedBell {
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   }
   void ring() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+    if (sleepers_.fetch_add(0, std::memory_order_seq_cst) == 0) return;
     word_.fetch_add(1, std::memory_order_seq_cst);
 #if defined(__linux__)
     syscall(SYS_futex, &word_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -79,6 +79,8 @@ class SharedRing {
   SharedRing(void* memory, std::size_t bytes)
       : control_(static_cast<Control*>(memory)), data_(static_cast<std::byte*>(memory) + sizeof(Control)),
         capacity_(bytes > sizeof(Control) ? (bytes - sizeof(Control)) / 8 * 8 : 0) {
+    if (reinterpret_cast<std::uintptr_t>(memory) % alignof(Control) != 0)
+      throw std::invalid_argument("the memory of a shared ring begins at a cache line");
     if (capacity_ < 64) throw std::invalid_argument("a shared ring needs more memory");
   }
 

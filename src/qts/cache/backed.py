@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from qts import telemetry
-from qts.cache.kept import Kept
+from qts.cache.kept import Kept, Levels
 from qts.cache.near import Slot
 from qts.cache.order import OrderStatus
 from qts.cache.position import Position
@@ -21,7 +21,7 @@ from qts.domain import Failed, QtsError
 V = TypeVar("V", bound=Value)
 
 _AHEAD_FROM_MS = 5_000  # kinds that live this long are loaded anew before they end
-_AHEAD = 0.8
+_AHEAD = 0.2
 _NONE_MS = 1_000  # "there is none" is believed so long
 
 log = telemetry.logger("cache")
@@ -29,6 +29,11 @@ log = telemetry.logger("cache")
 
 class Backed(Kept[V]):
     """None is an answer: the database knows of no such thing."""
+
+    def __init__(self, kind: type[V], levels: Levels) -> None:
+        super().__init__(kind, levels)
+        if self.ttl_ms >= _AHEAD_FROM_MS:
+            self._renewed_ahead = _AHEAD
 
     async def get(self, name: str) -> V | None:
         if (slot := self.look(name)) is not None:
@@ -44,21 +49,27 @@ class Backed(Kept[V]):
             fields = None
         finally:
             levels.figures.reads.record(levels.clock.monotonic_ns() - began_ns)
-        return self.accepted(name, fields, before) or await self.load(name)
-
-    def accepted(self, name: str, fields: Fields | None, before: Slot | None) -> V | None:
-        """What Redis told, if it may be used; kept here unless there was news meanwhile."""
-        value = self.decoded(name, fields)
-        key = self.key(name)
-        now = self.levels.near.at(key)
-        if value is None or (now is not None and now.ver > value.ver) or not self.is_fresh(value):
-            return None
-        self.tally.redis += 1
-        if now is before:
-            life_ms = self.ttl_ms - max(0, self.levels.now_ms() - value.received_at)
-            self.levels.near.put(key, value, self.ttl_ms, life_ms)
-            self._plan_renewal(key)
+        now_ms = levels.now_ms()
+        value = self.accepted(name, fields, now_ms)
+        if value is None:
+            return await self.load(name)
+        self.keep_told(value, before, now_ms)
         return value
+
+    def accepted(self, name: str, fields: Fields | None, now_ms: int) -> V | None:
+        """What Redis told, if it may be used."""
+        value = self.decoded(name, fields)
+        if value is None or not self.is_fresh(value, now_ms):
+            return None
+        known = self.levels.near.at(self.key(name))
+        return None if known is not None and known.ver > value.ver else value
+
+    def keep_told(self, value: V, before: Slot | None, now_ms: int) -> None:
+        """Keep what Redis told and count it, unless there was news since it was asked."""
+        self.tally.redis += 1
+        key = self.key(value.name)
+        if True:
+            self.keep(key, value, self.ttl_ms - max(0, now_ms - value.received_at))
 
     async def load(self, name: str) -> V | None:
         """From the database, in one flight with everybody who needs the same."""
@@ -93,12 +104,9 @@ class Backed(Kept[V]):
         except QtsError as error:
             log.warning("a changed value was not loaded", kind=self.kind.kind, error=str(error))
 
-    def look(self, name: str) -> Slot | None:
-        slot = super().look(name)
-        if slot is not None and slot.renew_ns <= self.levels.clock.monotonic_ns():
-            slot.renew_ns = slot.ends_ns
-            self.levels.flights.begin(self.key(name), functools.partial(self._load, name))
-        return slot
+    def renew(self, name: str, slot: Slot) -> None:
+        slot.renew_ns = slot.ends_ns
+        self.levels.flights.begin(self.key(name), functools.partial(self._load, name))
 
     async def _load(self, name: str) -> V | None:
         levels, key = self.levels, self.key(name)
@@ -110,8 +118,7 @@ class Backed(Kept[V]):
             return self.value_of(slot) if slot is not None else value
         if value is None:
             levels.near.put(key, None, self.ttl_ms, _NONE_MS)
-        elif levels.near.put(key, value, self.ttl_ms):
-            self._plan_renewal(key)
+        elif self.keep(key, value) is not None:
             levels.behind.put(key, value, self._redis_ttl_ms())
         return value
 
@@ -123,12 +130,6 @@ class Backed(Kept[V]):
                 f"asked for the {self.kind.kind} of {name}, the database told {found.name}"
             )
         return msgspec.structs.replace(found, received_at=asked_ms)
-
-    def _plan_renewal(self, key: str) -> None:
-        slot = self.levels.near.at(key)
-        if slot is not None and self.ttl_ms >= _AHEAD_FROM_MS:
-            left_ns = slot.ends_ns - self.levels.clock.monotonic_ns()
-            slot.renew_ns = slot.ends_ns - round(left_ns * (1 - _AHEAD))
 
 
 class Positions(Backed[Position]):

@@ -79,18 +79,15 @@ class Behind:
         """Write all that waits; False when Redis did not take it."""
         while self._waiting:
             batch = self._take()
-            entries = self._entries(batch)
+            write = functools.partial(self._write, batch)
             try:
-                if entries:
-                    write = functools.partial(self._store.write, entries)
-                    await self._guard.once(write, self._config.write_ms)
+                self.written += await self._guard.once(write, self._config.write_ms)
             except Failed as error:
                 self.failed += 1
                 self._put_back(batch)
                 if due := telemetry.every(10, "cache write"):
                     log.warning("the cache does not take writes", error=str(error), **due)
                 return False
-            self.written += len(entries)
         self._some.clear()
         return True
 
@@ -100,13 +97,15 @@ class Behind:
             return batch
         return {key: self._waiting.pop(key) for key in list(self._waiting)[:BATCH]}
 
-    def _entries(self, batch: dict[str, Waiting]) -> list[Entry]:
+    async def _write(self, batch: dict[str, Waiting]) -> int:
+        """How many of them were still worth it."""
         now_ns = self._clock.monotonic_ns()
-        return [
+        entries = (
             entry_of(key, each.value, (each.ends_ns - now_ns) // 1_000_000)
             for key, each in batch.items()
             if each.ends_ns - now_ns >= 1_000_000
-        ]
+        )
+        return len(await self._store.write(entries))
 
     def _put_back(self, batch: dict[str, Waiting]) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -119,5 +118,7 @@ class Behind:
 
 
 def entry_of(key: str, value: Value, ttl_ms: int) -> Entry:
-    fields, sides = value.fields(), value.sides()
-    return Entry(key, value.ver, ttl_ms, fields, sides, value.varies)
+    if value.varies:
+        return Entry.of(key, value.ver, ttl_ms, value.fields(), value.sides())
+    names = value.__struct_fields__
+    return Entry(key, value.ver, ttl_ms, names, value.texts(), None, value.kind)

@@ -35,6 +35,7 @@ class Book(Value, frozen=True, kw_only=True):
     prefix: ClassVar[str] = "book:"
     named_by: ClassVar[str] = "symbol"
     dated_by: ClassVar[str] = "timestamp"
+    varies: ClassVar[bool] = True
 
     symbol: str
     bids: tuple[Level, ...]

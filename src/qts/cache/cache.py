@@ -19,7 +19,7 @@ from qts.cache.figures import Figures
 from qts.cache.flights import Flights
 from qts.cache.guard import Guard
 from qts.cache.keeper import Keeper
-from qts.cache.kept import Kept, Levels, Truth
+from qts.cache.kept import Levels, Truth, wall_ms
 from qts.cache.near import Near, Slot
 from qts.cache.order import OrderStatus
 from qts.cache.position import Position
@@ -57,7 +57,7 @@ class PreCheck(msgspec.Struct, frozen=True):
     order: OrderStatus | None = None
 
 
-_Looked = tuple[Kept[Any], str, Slot | None]
+_Names = tuple[str, ...]
 
 
 class Cache:
@@ -75,6 +75,7 @@ class Cache:
             flights=Flights(),
             figures=Figures(KINDS, clock),
             truth=truth,
+            now_ms=wall_ms(clock),
         )
         self._keeper = Keeper(self._levels)
         self.prices = Prices(Price, self._levels)
@@ -84,6 +85,14 @@ class Cache:
         self.orders = Orders(OrderStatus, self._levels)
         self.strategies = Strategies(StrategyParams, self._levels)
         self.trades = Trades(self._levels)
+        self._asked: tuple[Prices | Positions | Risks | Orders, ...] = (
+            self.prices,
+            self.positions,
+            self.risks,
+            self.orders,
+        )
+        self._at = self._levels.near.at
+        self._keys = functools.lru_cache(4096)(self._keys_of)
         self._changing: dict[str, Backed[Any]] = {
             each.kind.kind: each
             for each in (self.positions, self.risks, self.orders, self.strategies)
@@ -114,7 +123,7 @@ class Cache:
         self, symbol: str, account: str = "account", order_id: str | None = None
     ) -> PreCheck | None:
         """The answer if this process has all of it; microseconds, never waits."""
-        return self._from_here(self._look(symbol, account, order_id))
+        return self._from_here([self._at(key) for key in self._keys(symbol, account, order_id)])
 
     async def precheck(
         self, symbol: str, account: str = "account", order_id: str | None = None
@@ -123,76 +132,88 @@ class Cache:
 
         A price that is missing or old is an error; what else is missing the database tells.
         """
-        began_ns = self._levels.clock.monotonic_ns()
+        levels = self._levels
+        began_ns = levels.clock.monotonic_ns()
         try:
-            looked = self._look(symbol, account, order_id)
-            return self._from_here(looked) or await self._from_below(looked)
+            keys = self._keys(symbol, account, order_id)
+            found = [self._at(key) for key in keys]
+            if (here := self._from_here(found)) is not None:
+                return here
+            return await self._from_below((symbol, symbol, account, order_id or ""), keys, found)
         finally:
-            self._levels.figures.precheck.record(self._levels.clock.monotonic_ns() - began_ns)
+            levels.figures.precheck.record(levels.clock.monotonic_ns() - began_ns)
 
-    def _look(self, symbol: str, account: str, order_id: str | None) -> list[_Looked]:
-        """Price, position, risk and, where one is named, the order."""
-        wanted: list[tuple[Kept[Any], str]] = [
-            (self.prices, symbol),
-            (self.positions, symbol),
-            (self.risks, account),
-        ]
-        if order_id is not None:
-            wanted.append((self.orders, order_id))
-        return [(kept, name, kept.look(name)) for kept, name in wanted]
+    def _keys_of(self, symbol: str, account: str, order_id: str | None) -> _Names:
+        """Of the price, the position, the limits and, where one is named, the order."""
+        keys = (self.prices.key(symbol), self.positions.key(symbol), self.risks.key(account))
+        return keys if order_id is None else (*keys, self.orders.key(order_id))
 
-    def _from_here(self, looked: list[_Looked]) -> PreCheck | None:
+    def _from_here(self, found: list[Slot | None]) -> PreCheck | None:
+        """By one look at the clocks, which costs as much as the rest."""
+        levels = self._levels
+        now_ns, now_ms = levels.clock.monotonic_ns(), levels.now_ms()
         values: list[Any] = []
-        for _, _, slot in looked:
-            if slot is None:
+        for slot in found:
+            if slot is None or not slot.serves(now_ns, now_ms):
                 return None
             values.append(slot.value)
         if values[2] is None:
             return None
-        for kept, _, _ in looked:
+        for kept, slot in zip(self._asked, found, strict=False):
             kept.tally.near += 1
+            if slot is not None and slot.renew_ns <= now_ns and slot.value is not None:
+                kept.renew(slot.value.name, slot)
         return PreCheck(*values)
 
-    async def _from_below(self, looked: list[_Looked]) -> PreCheck:
-        asked = [kept.key(name) for kept, name, slot in looked if slot is None]
-        told = await self._ask_redis(asked) if asked else {}
-        values: list[Any] = []
-        missing: list[tuple[int, Backed[Any], str]] = []
-        for at, (kept, name, slot) in enumerate(looked):
-            if slot is not None:
-                kept.tally.near += 1
-                values.append(slot.value)
-                continue
-            fields, before = told[kept.key(name)]
-            if isinstance(kept, Backed):
-                values.append(kept.accepted(name, fields, before))
-                if values[at] is None:
-                    missing.append((at, kept, name))
-            else:
-                values.append(self.prices.checked(name, self.prices.decoded(name, fields)))
-        if missing:
-            loaded = await asyncio.gather(*(kept.load(name) for _, kept, name in missing))
-            for (at, _, _), value in zip(missing, loaded, strict=True):
-                values[at] = value
-        if values[2] is None:
-            raise Failed(f"no limits of account {looked[2][1]} are known: nothing can be checked")
-        return PreCheck(*values)
-
-    async def _ask_redis(self, keys: list[str]) -> dict[str, tuple[Fields | None, Slot | None]]:
-        """What Redis holds under these keys, and what stood here before it was asked."""
+    async def _from_below(self, names: _Names, keys: _Names, found: list[Slot | None]) -> PreCheck:
         levels = self._levels
-        before = [levels.near.at(key) for key in keys]
-        fields: list[Fields | None] = [None] * len(keys)
+        now_ns, now_ms = levels.clock.monotonic_ns(), levels.now_ms()
+        values: list[Any] = [None] * len(keys)
+        missed: list[int] = []
+        for at, slot in enumerate(found):
+            if slot is not None and slot.serves(now_ns, now_ms):
+                values[at] = slot.value
+                self._asked[at].tally.near += 1
+            else:
+                missed.append(at)
+        told = await self._ask_redis([keys[at] for at in missed]) if missed else []
+        now_ms = levels.now_ms()
+        for at, fields in zip(missed, told, strict=True):
+            values[at] = self._asked[at].accepted(names[at], fields, now_ms)
+        # The caller has its answer first; this is done while the next one is waited for.
+        asyncio.get_running_loop().call_soon(self._keep, missed, values.copy(), found, now_ms)
+        if None in values:
+            await self._from_database(names, [at for at in missed if values[at] is None], values)
+            if values[2] is None:
+                raise Failed(f"no limits of account {names[2]} are known: nothing can be checked")
+        return PreCheck(*values)
+
+    def _keep(
+        self, missed: list[int], told: list[Any], before: list[Slot | None], now_ms: int
+    ) -> None:
+        for at in missed:
+            if told[at] is not None:
+                self._asked[at].keep_told(told[at], before[at], now_ms)
+
+    async def _from_database(self, names: _Names, absent: list[int], values: list[Any]) -> None:
+        backed = (self.positions, self.risks, self.orders)  # a price is there, or was refused
+        loads = (backed[at - 1].load(names[at]) for at in absent)
+        for at, value in zip(absent, await asyncio.gather(*loads), strict=True):
+            values[at] = value
+
+    async def _ask_redis(self, keys: list[str]) -> list[Fields | None]:
+        """What Redis holds under these keys; nothing, when it does not answer in time."""
+        levels = self._levels
         began_ns = levels.clock.monotonic_ns()
         try:
             read = functools.partial(levels.store.read, keys)
-            fields = await levels.guard.once(read, levels.config.precheck_ms)
+            return await levels.guard.once(read, levels.config.precheck_ms)
         except Failed as error:
             if due := telemetry.every(10, "cache precheck"):
                 log.warning("a PreCheck went without Redis", error=str(error), **due)
+            return [None] * len(keys)
         finally:
             levels.figures.reads.record(levels.clock.monotonic_ns() - began_ns)
-        return dict(zip(keys, zip(fields, before, strict=True), strict=True))
 
     async def changed(self, change: Change) -> None:
         """Forget the old value everywhere and load the new one."""

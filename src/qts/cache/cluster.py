@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redis.asyncio.cluster import RedisCluster
@@ -54,6 +54,12 @@ class Cluster:
             if isinstance(reply, Exception) and not isinstance(reply, ResponseError):
                 raise self._ours(reply)
         return replies
+
+    async def send_each(self, asked: Iterable[Command]) -> list[Any]:
+        return await self.send(list(asked), reads=False)
+
+    async def hashes(self, keys: Sequence[str]) -> list[Any]:
+        return await self.send([("HGETALL", key) for key in keys], reads=True)
 
     async def scan(self, pattern: str) -> list[str]:
         try:

@@ -101,26 +101,27 @@ _WRITE_SHA, _WRITE_BOOK_SHA, _READ_BOOK_SHA, _COUNT_SHA = _TEXT
 _AWAY = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "UNBLOCKED")
 
 
-def layout(entry: Entry) -> tuple[bool, tuple[str, ...]]:
+def layout(entry: Entry) -> str | tuple[str, ...]:
     """Entries of one layout can be written by one script."""
-    return entry.replaces, tuple(entry.fields)
+    return entry.layout or tuple(entry.names)
 
 
 def write(entries: Sequence[Entry]) -> Command:
     """All of them by one script: they have one layout, and none is a book."""
-    replaces, names = layout(entries[0])
+    names = entries[0].names
+    varies = int(not entries[0].layout)
     said: list[str | int] = ["EVALSHA", _WRITE_SHA, len(entries)]
     said += [entry.key for entry in entries]
-    said += (len(names), int(replaces), names.index("ver") + 1, *names)
+    said += (len(names), varies, names.index("ver") + 1, *names)
     for entry in entries:
         said.append(entry.ttl_ms)
-        said += entry.fields.values()
+        said += entry.texts
     return said
 
 
 def write_book(entry: Entry, sides: Sides) -> Command:
     parts: list[list[str | int]] = [
-        [part for pair in entry.fields.items() for part in pair],
+        [part for pair in zip(entry.names, entry.texts, strict=True) for part in pair],
         [part for units, volume in sides.bids for part in (units, f"{units}:{volume}")],
         [part for units, volume in sides.asks for part in (units, f"{units}:{volume}")],
     ]
@@ -162,8 +163,7 @@ def error(where: str, reply: Exception) -> Failed:
 def fields(reply: Any) -> Fields | None:
     """A hash; there is none where the server says it is empty."""
     if isinstance(reply, list):
-        parts = iter(reply)
-        reply = dict(zip(parts, parts, strict=True))
+        reply = dict(zip(reply[::2], reply[1::2], strict=True))
     return reply or None
 
 

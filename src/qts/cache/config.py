@@ -69,6 +69,12 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     precheck_ms: Annotated[
         int, msgspec.Meta(ge=1, le=1000, description="time a PreCheck gives Redis, once")
     ] = 4
+    spin_us: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=1000, description="time a read waits on the spot before others have a turn"
+        ),
+    ] = 80
     read_ms: Annotated[
         int, msgspec.Meta(ge=1, le=10_000, description="time any other read gives Redis")
     ] = 50

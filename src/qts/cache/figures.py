@@ -6,6 +6,7 @@ from collections import deque
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from qts import telemetry
 from qts.domain import Clock
@@ -55,15 +56,21 @@ class Latencies:
     def __init__(self, name: str, about: str, **labels: str) -> None:
         self._ever = telemetry.latency(name, about, **labels)
         self._now, self._before = LatencyHistogram(), LatencyHistogram()
+        self._new: list[int] = []
+        self.record = self._new.append
+        """In nanoseconds. Sorted into the histograms later: their memory is cold at this moment."""
 
-    def record(self, ns: int) -> None:
-        self._ever.record(ns)
-        self._now.record(ns)
+    def sort(self) -> None:
+        new = np.array(self._new, dtype=np.int64)
+        self._new.clear()
+        self._ever.record_many(new)
+        self._now.record_many(new)
 
     def turn(self) -> None:
         self._before, self._now = self._now, LatencyHistogram()
 
     def lately(self) -> LatencyHistogram:
+        self.sort()
         merged = LatencyHistogram()
         merged.merge(self._before)
         merged.merge(self._now)
@@ -95,6 +102,8 @@ class Figures:
                 if count := getattr(news, answer):
                     self._requests.labels(kind, answer).inc(count)
         self._told = self._copy()
+        self.precheck.sort()
+        self.reads.sort()
         if self._clock.monotonic_ns() - self._turned_ns >= _PERIOD_NS:
             self._turned_ns = self._clock.monotonic_ns()
             self._past.append(self._copy())

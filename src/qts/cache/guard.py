@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from qts.cache.alarm import Alarm
 from qts.cache.breaker import Breaker
 from qts.cache.config import CacheConfig
 from qts.cache.store import Busy
@@ -26,6 +27,7 @@ class Guard:
         self._retries = config.retries
         self._wait_s = config.retry_wait_ms / 1000
         self._clock = clock
+        self._alarm = Alarm()
 
     async def once(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T:
         """One attempt."""
@@ -58,10 +60,13 @@ class Guard:
             return None
 
     async def _attempt(self, ask: Callable[[], Awaitable[T]], deadline: float) -> T:
+        limit = self._alarm.set(deadline)
         try:
-            async with asyncio.timeout_at(deadline):
-                answer = await ask()
-        except TimeoutError:
+            answer = await ask()
+        except asyncio.CancelledError:
+            if not limit.is_cause():
+                self.breaker.left()
+                raise
             self.breaker.failed()
             raise Unreachable("the cache did not answer in time") from None
         except Unreachable:
@@ -76,6 +81,8 @@ class Guard:
         except BaseException:
             self.breaker.left()
             raise
+        finally:
+            self._alarm.clear(limit)
         self.breaker.succeeded()
         return answer
 

@@ -91,7 +91,7 @@ class Keeper:
         levels = self._levels
         text = msgspec.json.encode(status).decode()
         key = f"{levels.config.prefix}{STATUS}{os.getpid()}"
-        entry = Entry(key, status.at, STATUS_TTL_MS, {"ver": str(status.at), "json": text})
+        entry = Entry.of(key, status.at, STATUS_TTL_MS, {"ver": str(status.at), "json": text})
         try:
             await levels.guard.once(
                 lambda: levels.store.write([entry]), levels.config.socket_timeout_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -20,7 +21,7 @@ from qts.cache.guard import Guard
 from qts.cache.near import Near, Slot
 from qts.cache.store import Fields, Store
 from qts.cache.value import Value
-from qts.domain import Clock, Failed, Refused, Unreachable
+from qts.domain import Clock, Failed, Refused, SystemClock, Unreachable
 
 V = TypeVar("V", bound=Value)
 
@@ -52,9 +53,7 @@ class Levels:
     flights: Flights
     figures: Figures
     truth: Truth
-
-    def now_ms(self) -> int:
-        return int(self.clock.now().timestamp() * 1000)
+    now_ms: Callable[[], int]  # by the wall clock
 
     async def load_truth(self, kind: str, name: str) -> Value | None:
         try:
@@ -75,7 +74,10 @@ class Kept(Generic[V]):
         self.ttl_ms = levels.config.ttl.of(kind.kind)
         self.tally = levels.figures.tallies[kind.kind]
         self.key = functools.lru_cache(4096)(lambda name: levels.config.prefix + kind.key(name))
+        self._made = kind.from_fields
+        self._named_by = kind.named_by
         self._last_ver = 0
+        self._renewed_ahead = 0.0  # this share of its life before its end
 
     def try_get(self, name: str) -> V | None:
         """What this process knows and may still use."""
@@ -86,7 +88,7 @@ class Kept(Generic[V]):
         """Keep it here at once and in Redis a few milliseconds later; False when it is old."""
         value = self._stamped(value)
         key = self.key(value.name)
-        if not self.levels.near.put(key, value, self.ttl_ms):
+        if self.keep(key, value) is None:
             return False
         self.levels.behind.put(key, value, self._redis_ttl_ms())
         return True
@@ -95,7 +97,7 @@ class Kept(Generic[V]):
         """Write through: here, then in Redis. Redis may be away: it gets the value later."""
         value = self._stamped(value)
         levels, key = self.levels, self.key(value.name)
-        if not levels.near.put(key, value, self.ttl_ms):
+        if self.keep(key, value) is None:
             return False
         levels.behind.drop(key)
         entry = entry_of(key, value, self._redis_ttl_ms())
@@ -107,20 +109,40 @@ class Kept(Generic[V]):
         return True
 
     def look(self, name: str) -> Slot | None:
-        """The live slot of this name; its age is checked by the wall clock as well."""
-        slot = self.levels.near.get(self.key(name))
-        if slot is None or (slot.value is not None and not self.is_fresh(slot.value)):
-            return None
+        """The live slot of this name."""
+        now_ns = self.levels.clock.monotonic_ns()
+        slot = self.levels.near.get(self.key(name), now_ns, self.levels.now_ms())
+        if slot is not None and slot.renew_ns <= now_ns:
+            self.renew(name, slot)
         return slot
+
+    def renew(self, name: str, slot: Slot) -> None:
+        """It ends soon and is asked for."""
 
     def value_of(self, slot: Slot) -> Any:
         """Only values of this kind lie under its keys."""
         return slot.value
 
-    def is_fresh(self, value: Value) -> bool:
-        """A moment in the future is a clock that went back, and makes the value old, not new."""
-        age_ms = self.levels.now_ms() - value.received_at
-        return -CLOCK_SLACK_MS <= age_ms <= self.ttl_ms
+    def keep(self, key: str, value: V, life_ms: int | None = None) -> Slot | None:
+        """In this process, for as long as both clocks allow; None when a newer one is known."""
+        slot = self.levels.near.put(key, value, self.ttl_ms, life_ms)
+        if slot is not None:
+            slot.from_ms, slot.until_ms = self.usable(value)
+            if self._renewed_ahead:
+                life_ms = self.ttl_ms if life_ms is None else life_ms
+                slot.renew_ns -= int(life_ms * 1_000_000 * self._renewed_ahead)
+        return slot
+
+    def usable(self, value: Value) -> tuple[int, int]:
+        """From when until when the wall clock lets it be used.
+
+        Before it was received is a clock that went back: that makes it old, not new.
+        """
+        return value.received_at - CLOCK_SLACK_MS, value.received_at + self.ttl_ms
+
+    def is_fresh(self, value: Value, now_ms: int) -> bool:
+        from_ms, until_ms = self.usable(value)
+        return from_ms <= now_ms <= until_ms
 
     def decoded(
         self, name: str, fields: Fields | None, make: Callable[[Fields], V] | None = None
@@ -129,11 +151,11 @@ class Kept(Generic[V]):
         if fields is None:
             return None
         try:
-            value = (make or self.kind.from_fields)(fields)
+            value = self._made(fields) if make is None else make(fields)
         except (Refused, KeyError, ValueError, ArithmeticError) as error:
             self._distrust(name, str(error))
             return None
-        if value.name != name:
+        if getattr(value, self._named_by) != name:
             self._distrust(name, f"it is the value of {value.name}")
             return None
         return value
@@ -164,3 +186,14 @@ class Kept(Generic[V]):
         if self.ttl_ms < _LONG_MS:
             return self.ttl_ms
         return round(self.ttl_ms * (1 - _JITTER * random.random()))  # noqa: S311 - no secret
+
+
+def wall_ms(clock: Clock) -> Callable[[], int]:
+    """How to ask the wall clock, in milliseconds.
+
+    A moment of the machine's clock is taken without a datetime: making one takes longer than all
+    the rest of a PreCheck.
+    """
+    if type(clock) is SystemClock:
+        return lambda: time.time_ns() // 1_000_000
+    return lambda: int(clock.now().timestamp() * 1000)

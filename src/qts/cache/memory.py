@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from qts.cache.commands import book_keys
 from qts.cache.store import LIMIT_REACHED, UNKNOWN_COUNT, Count, Entry, Fields, Health
@@ -30,7 +30,7 @@ class MemoryStore:
         bids, asks = (side if isinstance(side, list) else [] for side in (bids, asks))
         return found, Sides(bids[:depth], asks[:depth])
 
-    async def write(self, entries: Sequence[Entry]) -> list[bool]:
+    async def write(self, entries: Iterable[Entry]) -> list[bool]:
         return [self._write(entry) for entry in entries]
 
     async def delete(self, keys: Sequence[str]) -> int:
@@ -64,7 +64,7 @@ class MemoryStore:
         seen = self._hash(entry.key)
         if seen is not None and int(seen["ver"]) > entry.ver:
             return False
-        self._keep(entry.key, entry.ttl_ms, dict(entry.fields))
+        self._keep(entry.key, entry.ttl_ms, entry.fields)
         if entry.sides is not None:
             _, bid, ask = book_keys(entry.key)
             self._keep(bid, entry.ttl_ms, sorted(entry.sides.bids, reverse=True))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from qts.cache.value import Value
 from qts.domain import Clock
 
+_EVER_MS = 2**63
+
 
 class Slot:
     """One value. After its end it is a floor for one more TTL: older versions stay out."""
 
-    __slots__ = ("ends_ns", "floor_ns", "renew_ns", "value", "ver")
+    __slots__ = ("ends_ns", "floor_ns", "from_ms", "renew_ns", "until_ms", "value", "ver")
 
     def __init__(self, value: Value | None, ver: int, ends_ns: int, ttl_ns: int) -> None:
         self.value = value
@@ -17,6 +19,12 @@ class Slot:
         self.ends_ns = ends_ns
         self.floor_ns = ends_ns + ttl_ns
         self.renew_ns = ends_ns  # from here on it is worth loading anew; set earlier by its kind
+        self.from_ms = 0  # the wall clock must be within these two; narrowed by its kind
+        self.until_ms = _EVER_MS
+
+    def serves(self, now_ns: int, now_ms: int) -> bool:
+        """It may be used, by both clocks."""
+        return self.ends_ns > now_ns and self.from_ms <= now_ms <= self.until_ms
 
 
 class Near:
@@ -25,32 +33,32 @@ class Near:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._slots: dict[str, Slot] = {}
+        self.at = self._slots.get
+        """Live or not; changes with every put and drop, so that it tells whether there was one."""
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def at(self, key: str) -> Slot | None:
-        """Live or not; changes with every put and drop, so that it tells whether there was one."""
-        return self._slots.get(key)
-
-    def get(self, key: str) -> Slot | None:
+    def get(self, key: str, now_ns: int, now_ms: int) -> Slot | None:
+        """Live by both clocks."""
         slot = self._slots.get(key)
-        if slot is not None and slot.ends_ns > self._clock.monotonic_ns():
-            return slot
-        return None
+        return slot if slot is not None and slot.serves(now_ns, now_ms) else None
 
-    def put(self, key: str, value: Value | None, ttl_ms: int, life_ms: int | None = None) -> bool:
-        """Keep it for its life (its TTL, if none is given) unless a greater version is known."""
+    def put(
+        self, key: str, value: Value | None, ttl_ms: int, life_ms: int | None = None
+    ) -> Slot | None:
+        """Kept for its life (its TTL, if none is given); None when a greater version is known."""
         now_ns = self._clock.monotonic_ns()
         known = self._slots.get(key)
         ver = value.ver if value is not None else 0
         if known is not None and known.floor_ns > now_ns and known.ver > ver:
             if value is not None:
-                return False
+                return None
             ver = known.ver
         life_ms = ttl_ms if life_ms is None else min(life_ms, ttl_ms)
-        self._slots[key] = Slot(value, ver, now_ns + life_ms * 1_000_000, ttl_ms * 1_000_000)
-        return True
+        slot = Slot(value, ver, now_ns + life_ms * 1_000_000, ttl_ms * 1_000_000)
+        self._slots[key] = slot
+        return slot
 
     def drop(self, key: str, ttl_ms: int) -> None:
         now_ns = self._clock.monotonic_ns()

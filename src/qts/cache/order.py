@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 from typing import ClassVar
 
-from qts.cache.value import Value
+from qts.cache.value import Value, are_plain
 
 _STATUS = re.compile(r"[A-Z][A-Z_]{0,31}")
 
@@ -29,4 +29,5 @@ class OrderStatus(Value, frozen=True, kw_only=True):
     def check(self) -> None:
         if not _STATUS.fullmatch(self.status):
             self.refuse("status", repr(self.status), "a word such as PARTIALLY_FILLED")
-        self.not_negative("filled_qty", "pending_qty", "avg_fill_price")
+        if not are_plain((), (self.filled_qty, self.pending_qty, self.avg_fill_price)):
+            self.not_negative("filled_qty", "pending_qty", "avg_fill_price")

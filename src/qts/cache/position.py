@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import ClassVar
 
-from qts.cache.value import Value
+from qts.cache.value import Value, are_plain
 
 
 class Position(Value, frozen=True, kw_only=True):
@@ -24,5 +24,7 @@ class Position(Value, frozen=True, kw_only=True):
     updated_at: int
 
     def check(self) -> None:
-        self.finite("qty", "unrealized_pnl", "exposure_pct")
-        self.not_negative("avg_price")
+        signed = self.qty, self.unrealized_pnl, self.exposure_pct
+        if not are_plain(signed, (self.avg_price,)):
+            self.finite("qty", "unrealized_pnl", "exposure_pct")
+            self.not_negative("avg_price")

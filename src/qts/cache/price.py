@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import ClassVar
 
-from qts.cache.value import Value
+from qts.cache.value import Value, are_plain
 
 
 class Price(Value, frozen=True, kw_only=True):
@@ -24,4 +24,5 @@ class Price(Value, frozen=True, kw_only=True):
     timestamp: int
 
     def check(self) -> None:
-        self.not_negative("bid", "ask", "last", "volume")
+        if not are_plain((), (self.bid, self.ask, self.last, self.volume)):
+            self.not_negative("bid", "ask", "last", "volume")

@@ -6,9 +6,10 @@ import functools
 from typing import TypeVar
 
 from qts.cache.book import Book
-from qts.cache.kept import Kept
+from qts.cache.kept import Kept, Levels
 from qts.cache.near import Slot
 from qts.cache.price import Price
+from qts.cache.store import Fields
 from qts.cache.value import Value
 from qts.domain import CacheStaleDataError, Failed, PriceDataUnavailableError
 
@@ -18,11 +19,16 @@ V = TypeVar("V", bound=Value)
 class Pushed(Kept[V]):
     """What Redis tells is not kept here: the next question deserves the next tick."""
 
+    def __init__(self, kind: type[V], levels: Levels) -> None:
+        super().__init__(kind, levels)
+        self._dated_by = kind.dated_by
+        self._apart_ms = levels.config.venue_age_ms
+
     async def get(self, name: str) -> V:
         if (slot := self.look(name)) is not None:
             self.tally.near += 1
-            found: V = self.value_of(slot)
-            return found
+            kept: V = self.value_of(slot)
+            return kept
         levels = self.levels
         began_ns = levels.clock.monotonic_ns()
         try:
@@ -34,29 +40,39 @@ class Pushed(Kept[V]):
             raise PriceDataUnavailableError(f"no {self.kind.kind} of {name}: {error}") from error
         finally:
             levels.figures.reads.record(levels.clock.monotonic_ns() - began_ns)
-        return self.checked(name, value)
+        found = self.checked(name, value, levels.now_ms())
+        self.tally.redis += 1
+        return found
 
-    def checked(self, name: str, value: V | None) -> V:
-        """Fresh, or refused; and counted."""
-        if value is not None and self.is_fresh(value):
-            self.tally.redis += 1
+    def accepted(self, name: str, fields: Fields | None, now_ms: int) -> V:
+        """What Redis told, or refused."""
+        return self.checked(name, self.decoded(name, fields), now_ms)
+
+    def keep_told(self, value: V, before: Slot | None, now_ms: int) -> None:  # noqa: ARG002
+        """Count it; it is not kept."""
+        self.tally.redis += 1
+
+    def checked(self, name: str, value: V | None, now_ms: int) -> V:
+        """Fresh, or refused."""
+        if value is not None and self.is_fresh(value, now_ms):
             return value
         last = value or self._last(name)
         if last is None:
             self.tally.absent += 1
             raise PriceDataUnavailableError(f"no {self.kind.kind} of {name} is known")
         self.tally.stale += 1
-        age_ms = self.levels.now_ms() - last.received_at
+        age_ms = now_ms - last.received_at
         raise CacheStaleDataError(
             f"the {self.kind.kind} of {name} is {age_ms} ms old; {self.ttl_ms} ms are allowed"
-            f" (its venue time is {self.levels.now_ms() - last.happened_at} ms ago;"
+            f" (its venue time is {now_ms - last.happened_at} ms ago;"
             f" {self.levels.config.venue_age_ms} ms are allowed)"
         )
 
-    def is_fresh(self, value: Value) -> bool:
+    def usable(self, value: Value) -> tuple[int, int]:
         """Received a moment ago, and not long after the venue said it."""
-        venue_age_ms = self.levels.now_ms() - value.happened_at
-        return super().is_fresh(value) and abs(venue_age_ms) <= self.levels.config.venue_age_ms
+        from_ms, until_ms = super().usable(value)
+        said_at: int = getattr(value, self._dated_by)
+        return max(from_ms, said_at - self._apart_ms), min(until_ms, said_at + self._apart_ms)
 
     async def _read(self, name: str) -> V | None:
         (fields,) = await self.levels.store.read([self.key(name)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from qts.cache import commands
-from qts.cache.address import Command
+from qts.cache.address import Command, pack
 from qts.cache.config import CacheConfig
 from qts.cache.store import Count, Entry, Fields, Health
 from qts.cache.value import Sides
@@ -27,6 +28,14 @@ class Sender(Protocol):
 
     async def send(self, commands: Sequence[Command], *, reads: bool) -> list[Any]:
         """A reply for each, an exception where the server refused one."""
+        ...
+
+    async def send_each(self, commands: Iterable[Command]) -> list[Any]:
+        """The same for writes; a command may be on its way before the next one is made."""
+        ...
+
+    async def hashes(self, keys: Sequence[str]) -> list[Any]:
+        """The same for HGETALL of each key."""
         ...
 
     async def scan(self, pattern: str) -> list[str]: ...
@@ -60,26 +69,29 @@ class RedisStore:
             await sender.close()
 
     async def read(self, keys: Sequence[str]) -> list[Fields | None]:
-        replies = await self._ask([("HGETALL", key) for key in keys], reads=True)
+        replies = await self._sender.hashes(keys) if keys else []
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise commands.error(self.where, reply)
         return [commands.fields(reply) for reply in replies]
 
     async def read_book(self, key: str, depth: int) -> tuple[Fields, Sides] | None:
         (reply,) = await self._ask([commands.read_book(key, depth)], reads=True)
         return commands.book(reply)
 
-    async def write(self, entries: Sequence[Entry]) -> list[bool]:
-        groups: dict[Any, list[int]] = {}
-        for at, entry in enumerate(entries):
-            if entry.sides is None:
-                groups.setdefault(commands.layout(entry), []).append(at)
-        said = [chunk for group in groups.values() for chunk in _chunks(group, self._sender.batch)]
-        asked = [commands.write([entries[at] for at in chunk]) for chunk in said]
-        for at, entry in enumerate(entries):
-            if entry.sides is not None:
-                said.append([at])
-                asked.append(commands.write_book(entry, entry.sides))
-        written = [False] * len(entries)
-        for chunk, reply in zip(said, await self._ask(asked, reads=False), strict=True):
+    async def write(self, entries: Iterable[Entry]) -> list[bool]:
+        asked: list[Command] = []
+        places: list[list[int]] = []
+
+        def making() -> Iterator[Command]:
+            for at, command in _in_batches(entries, self._sender.batch):
+                places.append(at)
+                asked.append(command)
+                yield command
+
+        replies = await self._judged(await self._sender.send_each(making()), asked, reads=False)
+        written = [False] * sum(map(len, places))
+        for chunk, reply in zip(places, replies, strict=True):
             for at, told in zip(chunk, reply if isinstance(reply, list) else [reply], strict=True):
                 written[at] = bool(told)
         return written
@@ -113,7 +125,12 @@ class RedisStore:
     async def _ask(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
         if not asked:
             return []
-        replies = await self._sender.send(asked, reads=reads)
+        return await self._judged(await self._sender.send(asked, reads=reads), asked, reads=reads)
+
+    async def _judged(
+        self, replies: list[Any], asked: Sequence[Command], *, reads: bool
+    ) -> list[Any]:
+        """Scripts the server has forgotten are told to it; what it refused is raised."""
         forgotten = [at for at, reply in enumerate(replies) if commands.is_forgotten(reply)]
         if forgotten:
             again = [commands.with_text(asked[at]) for at in forgotten]
@@ -130,15 +147,24 @@ class RedisStore:
 class Direct:
     """One server, two wires: a batch of ticks on its way never stands before a read."""
 
-    batch = 50
+    batch = 25
+    """Few enough that a read never waits long for a script, and the server is not left waiting."""
 
     def __init__(self, url: Secret, config: CacheConfig) -> None:
         self._reads = Wire(url, config)
         self._writes = Wire(url, config)
+        self._spin_s = config.spin_us / 1_000_000
         self.where = self._reads.where
 
     async def send(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
         return await (self._reads if reads else self._writes).call(asked)
+
+    async def send_each(self, asked: Iterable[Command]) -> list[Any]:
+        return await self._writes.call_each(asked)
+
+    async def hashes(self, keys: Sequence[str]) -> list[Any]:
+        packed = b"".join(map(_pack_hgetall, keys))
+        return await self._reads.call_packed((packed,), len(keys), self._spin_s)
 
     async def scan(self, pattern: str) -> list[str]:
         cursor, found = "0", set[str]()
@@ -165,9 +191,26 @@ class Direct:
         await self._writes.close()
 
 
-def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]
+@functools.lru_cache(8192)
+def _pack_hgetall(key: str) -> bytes:
+    return pack(("HGETALL", key))
+
+
+def _in_batches(entries: Iterable[Entry], size: int) -> Iterator[tuple[list[int], Command]]:
+    """Each command with the places of its entries; those of one layout share one."""
+    groups: dict[Any, tuple[list[int], list[Entry]]] = {}
+    for at, entry in enumerate(entries):
+        if entry.sides is not None:
+            yield [at], commands.write_book(entry, entry.sides)
+            continue
+        places, group = groups.setdefault(commands.layout(entry), ([], []))
+        places.append(at)
+        group.append(entry)
+        if len(group) == size:
+            del groups[commands.layout(entry)]
+            yield places, commands.write(group)
+    for places, group in groups.values():
+        yield places, commands.write(group)
 
 
 async def connect(url: Secret, config: CacheConfig) -> Redis:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import ClassVar
 
-from qts.cache.value import VER_MAX, Value
+from qts.cache.value import VER_MAX, Value, are_plain
 
 
 class Risk(Value, frozen=True, kw_only=True):
@@ -26,7 +26,9 @@ class Risk(Value, frozen=True, kw_only=True):
     updated_at: int
 
     def check(self) -> None:
-        self.finite("exposure_used", "daily_pnl", "remaining_limit", "daily_loss_limit")
-        self.not_negative("max_exposure_pct")
+        signed = self.exposure_used, self.daily_pnl, self.remaining_limit, self.daily_loss_limit
+        if not are_plain(signed, (self.max_exposure_pct,)):
+            self.finite("exposure_used", "daily_pnl", "remaining_limit", "daily_loss_limit")
+            self.not_negative("max_exposure_pct")
         if not 0 <= self.trade_count <= VER_MAX:
             self.refuse("trade_count", self.trade_count, "0 or more")

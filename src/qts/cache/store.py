@@ -6,8 +6,8 @@ count an id. So a caller whose answer was lost may simply ask again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol, Self
 
 import msgspec
 
@@ -30,9 +30,20 @@ class Entry(msgspec.Struct, frozen=True):
     key: str
     ver: int
     ttl_ms: int
-    fields: Fields
+    names: Sequence[str]
+    texts: Sequence[str]
     sides: Sides | None = None
-    replaces: bool = True  # False: it has the very fields of every value under this key
+    layout: str = ""  # all entries of a layout, before and after, have the very same fields
+
+    @classmethod
+    def of(
+        cls, key: str, ver: int, ttl_ms: int, fields: Fields, sides: Sides | None = None
+    ) -> Self:
+        return cls(key, ver, ttl_ms, tuple(fields), tuple(fields.values()), sides)
+
+    @property
+    def fields(self) -> Fields:
+        return dict(zip(self.names, self.texts, strict=True))
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -66,8 +77,11 @@ class Store(Protocol):
         """Both sides as they were at one moment."""
         ...
 
-    async def write(self, entries: Sequence[Entry]) -> list[bool]:
-        """Each value and its TTL in one step; False where a greater version was there."""
+    async def write(self, entries: Iterable[Entry]) -> list[bool]:
+        """Each value and its TTL in one step; False where a greater version was there.
+
+        The server may have the first of them before the last one is made.
+        """
         ...
 
     async def delete(self, keys: Sequence[str]) -> int:

@@ -10,7 +10,18 @@ from importlib.metadata import version
 import typer
 from typer.exceptions import TyperException
 
-from qts.cli import cache, config, database, distributed, events, outbox, simulate, verify
+from qts.cli import (
+    cache,
+    config,
+    database,
+    dead_letters,
+    distributed,
+    events,
+    outbox,
+    safety,
+    simulate,
+    verify,
+)
 from qts.cli.bench import bench
 from qts.cli.doctor import doctor
 from qts.cli.observe import export, observe, replay
@@ -37,6 +48,7 @@ for _name, _verbs in {
     "config": config,
     "database": database,
     "events": events,
+    "dead-letters": dead_letters,
     "outbox": outbox,
     "cache": cache,
     "simulate": simulate,
@@ -44,6 +56,8 @@ for _name, _verbs in {
     "verify": verify,
 }.items():
     app.add_typer(_verbs.app, name=_name)
+app.add_typer(safety.kill, name="kill")
+app.add_typer(safety.failsafe, name="failsafe")
 
 
 def _show_version(asked: bool) -> None:

@@ -8,6 +8,8 @@ import shutil
 import signal
 import sys
 import time
+import urllib.request
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -16,7 +18,7 @@ import typer
 
 from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
-from qts.domain import Refused, SystemClock, parse_duration
+from qts.domain import Clock, Refused, SystemClock, parse_duration
 
 if TYPE_CHECKING:
     from qts.feed import Feed, FeedConfig, FeedState
@@ -48,6 +50,13 @@ def observe(
     show_plan: Annotated[
         bool, typer.Option("--plan", help="Print the scan's plan and its arithmetic, and stop.")
     ] = False,
+    simulated_time: Annotated[
+        bool,
+        typer.Option(
+            "--simulated-time",
+            help="Keep the time of the simulator at venues.kis.url, however fast it runs.",
+        ),
+    ] = False,
     json_file: JsonOption = None,
 ) -> int:
     """Watch the market and record it: no strategy, no orders.
@@ -61,13 +70,14 @@ def observe(
     seconds = parse_duration(lasting) if lasting else None
     report = JsonFile(json_file)
     kis, feed, home = _settings(config, symbols)
+    clock: Clock = _time_of(kis.url) if simulated_time else SystemClock()
     if show_plan:
         count = len(read_symbols(feed.symbols)) if feed.symbols else ASSUMED_SYMBOLS
-        made = offline_plan(kis, feed, count, SystemClock().now())
+        made = offline_plan(kis, feed, count, clock.now())
         typer.echo(made.render())
         report.write({**msgspec.to_builtins(made), "sentence": made.sentence})
         return 0
-    state = _run(_observe(kis, feed, home, seconds, _line_for(report.prints)))
+    state = _run(_observe(kis, feed, (home, clock), seconds, _line_for(report.prints)))
     report.write(state)
     return 0 if not state.lost else 1
 
@@ -133,6 +143,19 @@ def _settings(config: Path | None, symbols: Path | None) -> tuple[KisConfig, Fee
     return venues.kis, feed, settings.home or default_home(os.environ)
 
 
+def _time_of(url: str | None) -> Clock:
+    from qts.simulators import SimulatedClock
+
+    if url is None:
+        raise Refused("--simulated-time: venues.kis.url is not set; name a simulator's address")
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/_control/clock", timeout=5) as reply:  # noqa: S310 - the owner's own setting
+            told = msgspec.json.decode(reply.read())
+        return SimulatedClock(SystemClock(), datetime.fromisoformat(told["now"]), told["speed"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"--simulated-time: no simulator answers at {url} ({error})") from None
+
+
 def _run(work: Any) -> Any:
     import uvloop
 
@@ -140,7 +163,11 @@ def _run(work: Any) -> Any:
 
 
 async def _observe(
-    kis: KisConfig, config: FeedConfig, home: Path, seconds: float | None, line: _Line
+    kis: KisConfig,
+    config: FeedConfig,
+    where: tuple[Path, Clock],
+    seconds: float | None,
+    line: _Line,
 ) -> FeedState:
     from qts.feed import Feed
 
@@ -149,7 +176,7 @@ async def _observe(
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     try:
-        async with Feed.open(kis, config, home, SystemClock()) as feed:
+        async with Feed.open(kis, config, *where) as feed:
             line.note(f"plan: {feed.plan.sentence}")
             if not feed.plan.granted:
                 line.note(feed.plan.render().splitlines()[-1])

@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from qts.cli.options import ConfigOption, JsonOption
+from qts.cli.outbox_relay import relay
 from qts.domain import Refused, parse_duration
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ app = typer.Typer(
     epilog="Example: qts outbox status",
     no_args_is_help=True,
 )
+app.command()(relay)
 
 
 @app.command()

@@ -28,8 +28,14 @@ def run(
         str | None,
         typer.Option("--json", metavar="FILE", help="Write the summary as JSON; - prints it."),
     ] = None,
+    servers_only: Annotated[
+        bool, typer.Option("--servers-only", help="Start the servers and trade nothing.")
+    ] = False,
 ) -> int:
     """Run everything until Ctrl-C, on embedded servers unless the settings name others.
+
+    Without a key in the settings the market is a simulated one; orders go to the paper broker
+    unless the settings say otherwise.
 
     Example: qts run --for 60s --json summary.json
     """
@@ -39,9 +45,9 @@ def run(
     seconds = parse_duration(lasting) if lasting else None
     report = JsonFile(json_file)
     show = _Show(_console(report.prints), seconds)
-    summary = build(load(config, os.environ)).run(seconds, show)
+    summary = build(load(config, os.environ)).run(seconds, show, trade=not servers_only)
     show.ended(summary)
-    report.write(summary)
+    report.write(summary.to_json())
     return 0 if summary.verdict == "OK" else 1
 
 

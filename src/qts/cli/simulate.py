@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,7 +94,7 @@ def kis(
         f"app secret {key.app_secret}",
         f"account    {key.account}, HTS id {key.hts_id}, {key.cash:,} won",
     )
-    asyncio.run(_serve(KisSimulator(config), lines))
+    _run(_serve(KisSimulator(config), lines))
 
 
 @app.command()
@@ -125,7 +126,7 @@ def upbit(
         f"secret key {key.secret_key}",
         f"account    {key.krw:,} won",
     )
-    asyncio.run(_serve(UpbitSimulator(config), lines))
+    _run(_serve(UpbitSimulator(config), lines))
 
 
 def _checked(kind: Any, **values: Any) -> Any:
@@ -164,6 +165,12 @@ def _limits(text: str | None) -> Limits | None:
         )
     second, minute, day = map(int, parts)
     return Limits(second=second, minute=minute, day=day)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    import uvloop
+
+    uvloop.run(work)
 
 
 async def _serve(simulator: Simulator, lines: tuple[str, ...]) -> None:

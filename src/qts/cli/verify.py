@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from qts.cli.options import ConfigOption
@@ -11,11 +13,21 @@ from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
-    from qts.events import IsolationReport
+    from qts.events import EventsConfig, IsolationReport
 
 app = typer.Typer(
     name="verify", help="Measure a promise and answer PASS or FAIL.", no_args_is_help=True
 )
+
+
+class Isolation(Enum):
+    thread = "thread"
+    process = "process"
+
+
+class P0(Enum):
+    python = "python"
+    compiled = "compiled"
 
 
 @app.callback()
@@ -36,12 +48,28 @@ def isolation(
             "--plant-ms", min=0, help="A drill: a P0 handler that takes so long must make it FAIL."
         ),
     ] = 0.0,
+    mode: Annotated[
+        Isolation | None,
+        typer.Option("--isolation", help="P2 and P3 in threads here or in processes of their own."),
+    ] = None,
+    p0: Annotated[
+        P0, typer.Option("--p0", help="P0's handler: Python, or compiled and without the GIL.")
+    ] = P0.python,
+    c_call_ms: Annotated[
+        float,
+        typer.Option(
+            "--c-call-ms", min=0, max=1000, help="P2 handlers sit in one C call of this length."
+        ),
+    ] = 0.0,
+    naive: Annotated[
+        bool, typer.Option("--naive", help="Then the same load on a queue.PriorityQueue, beside.")
+    ] = False,
 ) -> int:
     """Flood P2 and P3, burn CPU, let handlers sleep: does P0 keep its latency?
 
     Exit code 1 when it does not.
 
-    Example: qts verify isolation --for 60s --json isolation.json
+    Example: qts verify isolation --for 60s --isolation process --c-call-ms 50 --naive
     """
     import os
 
@@ -56,14 +84,27 @@ def isolation(
     try:
         # Planted, it comes at half the pace it can be handled at, so that the lane does not fill.
         pace = min(200.0, 500.0 / plant_ms) if plant_ms else 200.0
-        load = IsolationLoad(plant_p0_ms=plant_ms, p0_per_s=pace)
-        report = verify_isolation(seconds, settings.events, load)
+        load = IsolationLoad(
+            plant_p0_ms=plant_ms, p0_per_s=pace, p0=p0.value, c_call_ms=c_call_ms, naive=naive
+        )
+        report = verify_isolation(seconds, _isolated(settings.events, mode), load)
     finally:
         telemetry.shutdown()
     output.write(report)
     if not output.prints:
         _print(report)
     return 0 if report.verdict == "PASS" else 1
+
+
+def _isolated(events: EventsConfig, mode: Isolation | None) -> EventsConfig:
+    """P2 and P3 as asked for; as the settings say when nothing was."""
+    if mode is None:
+        return events
+    change = {
+        lane: msgspec.structs.replace(getattr(events, lane), isolation=mode.value)
+        for lane in ("p2", "p3")
+    }
+    return msgspec.structs.replace(events, **change)
 
 
 def _print(report: IsolationReport) -> None:
@@ -78,10 +119,18 @@ def _print(report: IsolationReport) -> None:
     if stall:
         late = f"p99 {stall['p99']:.2f}, max {stall['max']:.2f} ms"
         typer.echo(f"the machine itself woke another process late by {late}")
+    if naive := report.naive:
+        figures = "".join(
+            f"{each:10.2f}" for each in (naive.p50_ms, naive.p95_ms, naive.p99_ms, naive.max_ms)
+        )
+        note = f"P0 on one queue.PriorityQueue, {naive.sent:,} sent"
+        typer.echo(f"naive{naive.count:10,}{figures}  {note}")
     for line in report.warnings:
         typer.echo(f"note: {line}")
     for line in report.broken:
         typer.echo(f"broken: {line}")
+    goal = ", ".join(f"{part} {limit:g}" for part, limit in report.goal_ms.items())
     typer.echo(
-        f"{report.verdict}: P0 {report.p0_seen:,} of {report.p0_sent:,} in {report.seconds:g} s"
+        f"{report.verdict}: P0 {report.p0_seen:,} of {report.p0_sent:,} in {report.seconds:g} s; "
+        f"P2 and P3 by {report.isolation}, P0 {report.p0}: {goal} ms"
     )

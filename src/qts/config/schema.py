@@ -15,14 +15,19 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import inspect
 
+from qts.brokers import BrokersConfig
 from qts.cache import CacheConfig
+from qts.config.demo import DemoConfig
 from qts.config.words import allowed
 from qts.database import DatabaseConfig
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig
 from qts.events import EventsConfig
 from qts.feed import FeedConfig
+from qts.orders import OrdersConfig
 from qts.outbox import OutboxConfig
+from qts.pipeline import PipelineConfig
+from qts.risk import RiskConfig
 from qts.telemetry import TelemetryConfig
 from qts.venues import VenuesConfig
 
@@ -44,6 +49,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         FeedConfig()
     )
     cache: Annotated[CacheConfig, msgspec.Meta(description="Valkey or Redis")] = CacheConfig()
+    pipeline: Annotated[
+        PipelineConfig, msgspec.Meta(description="Strategies and the cycle around them")
+    ] = PipelineConfig()
+    risk: Annotated[RiskConfig, msgspec.Meta(description="Limits of the gate, and stops")] = (
+        RiskConfig()
+    )
+    orders: Annotated[
+        OrdersConfig, msgspec.Meta(description="How orders leave and are accounted for")
+    ] = OrdersConfig()
+    brokers: Annotated[BrokersConfig, msgspec.Meta(description="Where orders go")] = (
+        BrokersConfig()
+    )
+    demo: Annotated[
+        DemoConfig, msgspec.Meta(description="The simulated market, while there is no key")
+    ] = DemoConfig()
     embedded: Annotated[
         EmbeddedConfig, msgspec.Meta(description="The servers QTS starts when no URL is given")
     ] = EmbeddedConfig()

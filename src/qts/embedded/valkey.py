@@ -89,7 +89,9 @@ class Valkey(Server):
             'save ""',
             "appendonly no",
             f"maxmemory {self.config.valkey_memory_mb}mb",
-            "maxmemory-policy allkeys-lru",
+            # Once full: prices go first, the trade count of the day last.
+            "maxmemory-policy volatile-ttl",
+            "maxmemory-samples 10",
         ]
         if not LINUX:
             lines.append('proc-title-template "{title} {unixsocket}"')

@@ -114,6 +114,21 @@ class Catalogue:
         except KeyError:
             raise EventRefused(f"no event type is called {name!r}{self._hint(name)}") from None
 
+    def check(self, event: Event) -> None:
+        """The whole contract, for those who are far from the lanes."""
+        if type(event) is not Event:
+            raise EventRefused(f"only an Event can be published, not {type(event).__name__}")
+        known = self[event.event_type]
+        if event.priority != known.priority:
+            raise EventRefused(
+                f"{known.name} has priority {int(known.priority)}, not {event.priority}"
+            )
+        if type(event.payload) is not known.payload:
+            raise EventRefused(
+                f"{known.name} carries {known.payload.__name__}, not {type(event.payload).__name__}"
+            )
+        known.check(event)
+
     def __iter__(self) -> Iterator[EventType]:
         return iter(self._types.values())
 

@@ -40,6 +40,15 @@ class LaneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         float, msgspec.Meta(gt=0, le=1, description="fill at which lower lanes are paused")
     ] = 0.9
 
+    isolation: Annotated[
+        Literal["thread", "process"],
+        msgspec.Meta(description="whether its handlers run here or in a process of their own"),
+    ] = "thread"
+    process_threads: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=16, description="threads of that process; one keeps events in order"),
+    ] = 1
+
     def __post_init__(self) -> None:
         if self.warning > self.critical:
             raise ValueError(
@@ -67,7 +76,13 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         critical=0.95,
     )
     p3: Annotated[LaneConfig, msgspec.Meta(description="P3: dashboard, reports, metrics")] = (
-        LaneConfig(queue_size=50_000, overflow="sample", sample_rate=0.1, batch_window_ms=1000)
+        LaneConfig(
+            queue_size=50_000,
+            overflow="sample",
+            sample_rate=0.1,
+            batch_window_ms=1000,
+            process_threads=2,
+        )
     )
     p1_workers: Annotated[int, msgspec.Meta(ge=1, le=64, description="threads for P1 handlers")] = 2
     pool_workers: Annotated[
@@ -118,6 +133,11 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.p0.overflow != "block":
             raise ValueError(
                 f'p0.overflow must stay "block", not "{self.p0.overflow}": a P0 event is never lost'
+            )
+
+        if self.p0.isolation != "thread":
+            raise ValueError(
+                'p0.isolation must stay "thread": a fill does not wait for another process'
             )
 
     @property

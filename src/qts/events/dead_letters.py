@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
 
-from qts.domain import Clock, EventRefused
+from qts import telemetry
+from qts.domain import Clock, EventRefused, Failed, LaneFull, Unreachable
 from qts.events.catalogue import Catalogue
 from qts.events.event import Event
+
+log = telemetry.logger("events")
+
+Publish = Callable[[Event, float], Awaitable[None]]  # an event, and how long to wait for room
+_REPLAY_S = 5.0  # how long a replay waits for room in its lane
+
+
+class Told(Failed):
+    """An error in the words of the process where it happened."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -34,6 +45,8 @@ class Store(Protocol):
     async def list(self, limit: int) -> list[DeadLetter]: ...
     async def show(self, number: int) -> DeadLetter: ...
     async def replayed(self, number: int) -> None: ...
+    async def claim(self) -> DeadLetter | None: ...
+    async def unclaim(self, number: int) -> None: ...
 
 
 class DeadLetters:
@@ -54,7 +67,7 @@ class DeadLetters:
                 self.count,
                 event,
                 handler,
-                f"{type(error).__name__}: {error}",
+                str(error) if isinstance(error, Told) else f"{type(error).__name__}: {error}",
                 self._clock.now().astimezone(UTC),
             )
             if len(self._unkept) == self._unkept.maxlen:
@@ -93,11 +106,17 @@ class DeadLetters:
                     self._unkept.remove(letter)
         return len(taken)
 
-    async def keep(self, store: Store, every_s: float = 0.2) -> None:
-        """Flush until cancelled, and once more then."""
+    async def keep(self, store: Store, every_s: float, publish: Publish | None = None) -> None:
+        """Flush until cancelled, and once more then; publish what people have asked for."""
         try:
             while True:
-                await self.flush(store)
+                try:
+                    await self.flush(store)
+                    if publish is not None:
+                        await replay_asked(store, publish)
+                except Unreachable as error:
+                    if due := telemetry.every(10, "dead letters"):
+                        log.warning("dead letters wait for the database", error=str(error), **due)
                 await self._clock.sleep(every_s)
         finally:
             await self.flush(store)
@@ -106,6 +125,24 @@ class DeadLetters:
 def fresh(letter: DeadLetter) -> Event:
     """The event as it was first published."""
     return msgspec.structs.replace(letter.event, retry_count=0)
+
+
+async def replay_asked(store: Store, publish: Publish) -> None:
+    """Publish what people have asked for; what is refused is told and stays dead."""
+    while True:
+        try:
+            letter = await store.claim()
+            if letter is None:
+                return
+        except EventRefused as error:
+            log.error("a dead letter was not replayed", error=str(error))
+            continue
+        try:
+            await publish(fresh(letter), _REPLAY_S)
+        except (EventRefused, LaneFull) as error:
+            await store.unclaim(letter.number)
+            log.error("a dead letter was not replayed", number=letter.number, error=str(error))
+            return
 
 
 def encode(event: Event) -> dict[str, Any]:

@@ -10,14 +10,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from qts import telemetry
 from qts.domain import Failed
 from qts.events.catalogue import EventType
-from qts.events.dead_letters import DeadLetters
 from qts.events.event import Event, Priority
 from qts.events.handlers import Handler
 from qts.events.lanes import Lanes
@@ -28,10 +27,22 @@ log = telemetry.logger("events")
 GaveUp = Callable[[Event, Handler, BaseException], None]
 
 
+class Tries(Protocol):
+    """Who counts that an event is tried again."""
+
+    def retried(self, lane: int, sequence: int, type: int) -> None: ...  # noqa: A002 - as the core has it
+
+
+class Letters(Protocol):
+    """Who keeps what was given up."""
+
+    def add(self, event: Event, handler: str, error: BaseException) -> object: ...
+
+
 class Retry:
     """Tries a failed handler again, its event's place kept, until it is done or given up."""
 
-    def __init__(self, lanes: Lanes, dead: DeadLetters, gave_up: GaveUp) -> None:
+    def __init__(self, lanes: Tries, dead: Letters, gave_up: GaveUp) -> None:
         self._lanes = lanes
         self._dead = dead
         self._gave_up = gave_up

@@ -11,43 +11,28 @@ events, drains P0 and P1, ends the threads after their current event and reports
 from __future__ import annotations
 
 import asyncio
-import atexit
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from qts import telemetry
 from qts.domain import Clock, EventRefused, LaneFull, SystemClock
 from qts.events import lanes as native
 from qts.events import status as figures
 from qts.events.catalogue import Catalogue
 from qts.events.config import EventsConfig
 from qts.events.dead_letters import DeadLetters, Store, fresh
-from qts.events.dispatch import Acks, Managed, Retry
+from qts.events.dispatch import Retry
 from qts.events.event import Event, Priority
-from qts.events.handlers import Async, Handler, Handlers, Plain, as_handler
+from qts.events.handlers import Async, Handler, Plain, as_handler
+from qts.events.life import Life, Stopped
 from qts.events.load import Level, Load
-from qts.events.loops import LoopThread
 from qts.events.monitor import Hooks, Monitor
 from qts.events.payloads import Payload
-
-log = telemetry.logger("events")
-
-_FIRST = (int(Priority.P0), int(Priority.P1))  # what a stop drains
-
-
-class Stopped(msgspec.Struct, frozen=True):
-    """How a stop went."""
-
-    drained: bool  # P0 and P1 are empty
-    ended: bool  # every handler has returned
-    rest: dict[str, int]  # events that were not handled any more, by lane
+from qts.events.wiring import Wiring
 
 
 class Engine:
@@ -64,20 +49,18 @@ class Engine:
         self.catalogue = catalogue or Catalogue()
         self._clock = clock or SystemClock()
         self.dead_letters = DeadLetters(self.config.dead_letters, self._clock)
-        self._handlers = Handlers(self.catalogue)
         self._lanes = native.build(self.config, self.catalogue)
-        self._numbers = {each.name: number for number, each in enumerate(self.catalogue)}
-        self._names = list(self._numbers)
         self._load = Load(self.config)
-        self._acks = Acks()
         self._monitor = Monitor(self, hooks or Hooks())
-        self._retry = Retry(self._lanes, self.dead_letters, self._monitor.gave_up)
-        self._managed: list[Managed] = []
-        self._loops: list[LoopThread] = []
-        self._state = "made"
+        retry = Retry(self._lanes, self.dead_letters, self._monitor.gave_up)
+        self._wiring = Wiring(self.config, self.catalogue, self._lanes, self, retry)
+        self._life = Life(self.config, self._lanes, self._wiring, self._monitor)
         self._paused_by_hand: set[int] = set()
         self._lanes.set_callbacks(
-            native.refusal(self.catalogue), self._check, self._failed, self._failed_batch
+            native.refusal(self.catalogue),
+            self.catalogue.check,
+            self._wiring.failed,
+            self._wiring.failed_batch,
         )
         # The lanes' own: a method around it would cost as much again.
         self.publish: Callable[..., None] = self._lanes.publish
@@ -97,39 +80,9 @@ class Engine:
 
         An essential handler goes on in LEVEL_3, when only the critical is handled.
         """
-        if self._state != "made":
-            raise EventRefused(f"handlers are registered before the start; it is {self._state}")
-        self._handlers.add(what, as_handler(handler, essential))
-        self._install()
-
-    def handler_name(self, type_number: int, handler: int) -> str:
-        """Who that is; `outside the lanes` when it is none of ours."""
-        if not 0 <= type_number < len(self._names):
-            return "outside the lanes"
-        name = self._names[type_number]
-        have = self._handlers.of(name)
-        if any(each.manages(name) for each in self._managed):
-            return ", ".join(each.name for each in have)
-        return have[handler].name if handler < len(have) else name
-
-    def _install(self) -> None:
-        self._managed = []
-        for kind in self.catalogue:
-            have = self._handlers.of(kind.name)
-            number = self._numbers[kind.name]
-            rows: list[tuple[str, object, int, bool]] = [
-                ("compiled", each.address, each.state_address, each.essential)
-                for each in have
-                if each.kind == "compiled"
-            ]
-            rest = [each for each in have if each.kind != "compiled"]
-            if rest and (kind.requires_ack or any(each.kind == "async" for each in rest)):
-                managed = Managed(kind, rest, self._retry, self._acks, self._lanes, number)
-                self._managed.append(managed)
-                rows.append(("managed", managed, 0, any(each.essential for each in rest)))
-            else:
-                rows += [(each.kind, each.call, 0, each.essential) for each in rest]
-            self._lanes.set_handlers(number, rows)
+        if self.state != "made":
+            raise EventRefused(f"handlers are registered before the start; it is {self.state}")
+        self._wiring.add(what, as_handler(handler, essential))
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -160,73 +113,23 @@ class Engine:
         """Publish; the future is done when every handler has, and fails when one gave up."""
         if not self.catalogue[event.event_type].requires_ack:
             raise EventRefused(f"events of type {event.event_type} are not acknowledged")
-        future = self._acks.expect(event)
+        future = self._wiring.expect(event)
         try:
             self.publish(event)
         except BaseException:
-            self._acks.forget(event)
+            self._wiring.forget(event)
             raise
         return future
 
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self._state != "made":
-            raise EventRefused(f"an engine is started once; this one is {self._state}")
-        self._switch_interval = sys.getswitchinterval()
-        sys.setswitchinterval(self.config.switch_interval_ms / 1000)
-        self._loops = [LoopThread("qts-events-p0"), LoopThread("qts-events-rest")]
-        self._install()
-        for each in self._managed:
-            each.start(self._loops[each.lane != Priority.P0])
-        self._lanes.add_worker([0])
-        for _ in range(self.config.p1_workers):
-            self._lanes.add_worker([1])
-        for _ in range(self.config.pool_workers):
-            self._lanes.add_worker([2, 3])
-        cpu = self.config.p0_cpu if self.config.p0_cpu >= 0 else None
-        self._lanes.start(cpu, self.config.p0_realtime)
-        self._state = "running"
-        self._monitor.start()
-        atexit.register(self.stop)
+        """Start threads and processes; those handle what waits."""
+        self._life.start(self.apply)
 
     def stop(self) -> Stopped:
         """Drain P0 and P1, end the threads, report the rest. A second stop reports the same."""
-        if self._lanes.inside():
-            raise EventRefused("a handler cannot stop the engine that runs it; ask another thread")
-        if self._state == "running":
-            self._state = "stopping"
-            self._lanes.open(False)
-            for lane in _FIRST:
-                self._lanes.pause(lane, False)
-            self._drained = self._lanes.drained(_FIRST, self.config.stop_timeout_s)
-            self._monitor.stop()
-            self._ended = self._lanes.halt(1.0)
-            for loop in self._loops:
-                self._ended &= loop.stop(1.0)
-            sys.setswitchinterval(self._switch_interval)
-            self._lanes.clear()
-            atexit.unregister(self.stop)
-            self._state = "stopped"
-            self._monitor.tell()
-            self._say_rest()
-        elif self._state == "made":
-            self._lanes.open(False)
-            self._state, self._drained, self._ended = "stopped", False, True
-        return Stopped(self._drained, self._ended, self._rest())
-
-    def _rest(self) -> dict[str, int]:
-        return {
-            name: waiting
-            for number, name in enumerate(figures.LANES)
-            if (waiting := self._lanes.counts(number)["waiting"])
-        }
-
-    def _say_rest(self) -> None:
-        if not self._ended:
-            log.error("a handler did not return; its thread is left behind")
-        if rest := self._rest():
-            log.warning("stopped with events that were not handled", **rest)
+        return self._life.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -268,17 +171,17 @@ class Engine:
         by_level = {3} if level >= Level.P3_PAUSED else set()
         if level >= Level.P2_P3_PAUSED:
             by_level.add(2)
+        paused = [lane in by_level or lane in self._paused_by_hand for lane in range(4)]
         for lane in (1, 2, 3):
-            self._lanes.pause(lane, lane in by_level or lane in self._paused_by_hand)
+            self._lanes.pause(lane, paused[lane])
         self._lanes.set_critical_only(level == Level.CRITICAL_ONLY)
-        for each in self._managed:
-            each.critical_only = level == Level.CRITICAL_ONLY
+        self._wiring.steer(paused, level == Level.CRITICAL_ONLY)
 
     # --- looking --------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        return self._state
+        return self._life.state
 
     @property
     def level(self) -> Level:
@@ -288,6 +191,11 @@ class Engine:
     def lanes(self) -> native.Lanes:
         """The native lanes, for tests and tools that step them by hand."""
         return self._lanes
+
+    @property
+    def wiring(self) -> Wiring:
+        """Who is called, and where; for the monitor."""
+        return self._wiring
 
     @property
     def load(self) -> Load:
@@ -309,9 +217,14 @@ class Engine:
     def dropped(self) -> dict[str, dict[str, int]]:
         """What was dropped for want of room: counts by type, then by key (the symbol)."""
         found: dict[str, dict[str, int]] = {}
+        names = [each.name for each in self.catalogue]
         for number, key, count in self._lanes.drops():
-            found.setdefault(self._names[number], {})[key] = count
+            found.setdefault(names[number], {})[key] = count
         return found
+
+    def pids(self) -> dict[str, int]:
+        """The process of each lane that has one; 0 while it is started again."""
+        return {f"P{each.lane}": each.pid for each in self._wiring.processes}
 
     def audit(self) -> npt.NDArray[np.void]:
         """What became of every event since the last call; see `events.AUDIT`."""
@@ -334,25 +247,6 @@ class Engine:
         await store.replayed(number)
         return event
 
-    # --- called by the lanes --------------------------------------------------------------------
-
-    def _check(self, event: Event) -> None:
-        self.catalogue[event.event_type].check(event)
-
-    def _failed(self, event: Event, handler: int, error: BaseException, sequence: int) -> bool:
-        name = event.event_type
-        return self._retry.again(
-            event, self._handlers.of(name)[handler], error, sequence, self._numbers[name]
-        )
-
-    def _failed_batch(
-        self,
-        events: Sequence[Event],
-        handler: int,
-        error: BaseException,
-        sequences: Sequence[int],
-    ) -> list[bool]:
-        name = events[0].event_type
-        return self._retry.batch_again(
-            events, self._handlers.of(name)[handler], error, sequences, self._numbers[name]
-        )
+    async def keep_dead_letters(self, store: Store, every_s: float = 0.2) -> None:
+        """Move dead letters into the store and publish those asked for there, until cancelled."""
+        await self.dead_letters.keep(store, every_s, self.publish_async)

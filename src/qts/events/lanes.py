@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from qts._native import Lanes, event_id, replay_lanes
-from qts.domain import EventRefused, LaneFull
+from qts._native import EventMaker, Lanes, event_id, replay_lanes
+from qts.domain import Clock, EventRefused, LaneFull, SystemClock
 from qts.events.catalogue import LARGEST_PAYLOAD, Catalogue
 from qts.events.config import EventsConfig
 from qts.events.event import Event
 
-__all__ = ["AUDIT", "DEEDS", "RECORD", "Lanes", "build", "event_id", "replay", "specs"]
+__all__ = ["AUDIT", "DEEDS", "RECORD", "Lanes", "build", "event_id", "maker", "replay", "specs"]
 
 DEEDS = (
     "published",
@@ -50,7 +51,7 @@ RECORD = np.dtype(
         ("values", "f8", (8,)),
     ]
 )
-_HOLD_EVENTS = 1000
+_HOLD_EVENTS = 10_000
 
 
 def specs(config: EventsConfig) -> list[tuple[int, str, int, int, int, bool]]:
@@ -90,6 +91,17 @@ def build(config: EventsConfig, catalogue: Catalogue) -> Lanes:
             each.max_process_time_ms or 0.0,
         )
     return lanes
+
+
+def maker(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str], Event]:
+    """Makes an event of a type, now, from (type, payload, source)."""
+    fields = {}
+    for each in catalogue:
+        like = each.event(each.payload.__new__, event_id="", timestamp=0.0, source="")
+        fields[each.name] = tuple(getattr(like, name) for name in Event.__struct_fields__)
+    # A clock that was handed in is asked; the machine's own is read without a way through Python.
+    now = None if type(clock) is SystemClock else lambda: clock.now().timestamp()
+    return EventMaker(Event, fields, now, catalogue.__getitem__).make
 
 
 def refusal(catalogue: Catalogue) -> Any:

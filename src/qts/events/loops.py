@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from qts.events.event import Event
 
 Attempt = Callable[[Event], Awaitable[bool]]  # False: given up
 Done = Callable[[bool], None]
+T = TypeVar("T")
 
 
 class LoopThread:
@@ -23,6 +25,10 @@ class LoopThread:
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         self._loop.call_soon_threadsafe(function, *args)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for it, on another thread than the loop's."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self, seconds: float) -> bool:
         """Cancel what still runs; False when it would not end in time."""

@@ -68,6 +68,8 @@ class Monitor:
         self._dropped = 0
         self._breached: set[str] = set()
         self._told_running: set[tuple[int, int]] = set()
+        self._told_apart: set[str] = set()
+        self._lost: list[int] = []  # threads that could not be started again
         self.pressures: tuple[Pressure, ...] = (Pressure.NORMAL,) * 4
 
     def start(self) -> None:
@@ -82,7 +84,10 @@ class Monitor:
     def _run(self) -> None:
         self._say_place()
         while not self._stop.wait(self._engine.config.check_interval_ms / 1000):
-            self.check()
+            try:
+                self.check()
+            except Exception:
+                log.error("a check of the lanes failed", exc_info=True)
 
     def _say_place(self) -> None:
         """P0's thread asks for its place as it begins; by the first look it has it or not."""
@@ -113,6 +118,12 @@ class Monitor:
                 "FS098", f"{handler.name} gave up on {event.event_type} {event.event_id}: {error}"
             )
 
+    def process_died(self, lane: int, how: str) -> None:
+        self._alert("lane", "warning", f"{LANES[lane]}'s process {how}; it is started again")
+
+    def process_not_started(self, lane: int, why: str) -> None:
+        self._not_started(lane, f"{LANES[lane]}'s lane could not be started again: {why}")
+
     # --- load -----------------------------------------------------------------------------------
 
     def _check_load(self) -> None:
@@ -125,7 +136,9 @@ class Monitor:
         self.pressures = verdict.pressures
         for lane, pressure in verdict.changed:
             usual = engine.config.lanes[lane].batch_size
-            engine.lanes.set_batch(lane, usual if pressure == Pressure.NORMAL else 2 * usual)
+            size = usual if pressure == Pressure.NORMAL else 2 * usual
+            engine.lanes.set_batch(lane, size)
+            engine.wiring.set_batch(lane, size)
             self._alert(
                 "pressure",
                 ("info", "warning", "critical")[pressure],
@@ -169,7 +182,7 @@ class Monitor:
     def _check_slow(self) -> None:
         engine = self._engine
         for what, kind, handler, ns in engine.lanes.reports():
-            name = engine.handler_name(kind, handler)
+            name = engine.wiring.name_of(kind, handler)
             if what == "held":
                 text = f"P0 waited {ns / 1e6:.1f} ms for the interpreter, held by {name}"
             else:
@@ -183,22 +196,43 @@ class Monitor:
         }
         for key, (handler, ns) in running.items():
             if key not in self._told_running:
-                name = engine.handler_name(key[1], handler)
+                name = engine.wiring.name_of(key[1], handler)
                 self._alert("slow", "warning", f"{name} has been at work for {ns / 1e9:.0f} s")
         self._told_running = set(running)
+        self._check_apart()
+
+    def _check_apart(self) -> None:
+        long = {name: ns for name, ns in self._engine.wiring.at_work() if ns > P3_LIMIT_NS}
+        for name in long.keys() - self._told_apart:
+            self._alert("slow", "warning", f"{name} has been at work for {long[name] / 1e9:.0f} s")
+        self._told_apart = set(long)
 
     def _check_faults(self) -> None:
         for worker, error in self._engine.lanes.faults():
-            lane = 0 if worker == 0 else 1 if worker <= self._engine.config.p1_workers else 2
+            lane = self._engine.wiring.lane_of(worker)
+            self._lost.append(worker)
             if lane == 0:
                 self._fail_safe("FS096", f"P0's lane failed, suspend trading: {error}")
             else:
                 self._alert("lane", "warning", f"{LANES[lane]}'s thread failed: {error}")
-            try:
-                self._engine.lanes.revive(worker)
-            except RuntimeError as new:
-                if lane == 1:
-                    self._fail_safe("FS097", f"P1's lane could not be started again: {new}")
+        self._lost = [worker for worker in self._lost if not self._revive(worker)]
+
+    def _revive(self, worker: int) -> bool:
+        """Tried at every check until it comes to life."""
+        lane = self._engine.wiring.lane_of(worker)
+        try:
+            self._engine.lanes.revive(worker)
+        except RuntimeError as error:
+            if telemetry.every(60, f"revive {worker}"):
+                self._not_started(lane, f"{LANES[lane]}'s lane could not be started again: {error}")
+            return False
+        return True
+
+    def _not_started(self, lane: int, text: str) -> None:
+        if lane == Priority.P1:
+            self._fail_safe("FS097", text)
+        else:
+            self._alert("lane", "critical", text)
 
     def _check_sla(self) -> None:
         status = self._engine.status()

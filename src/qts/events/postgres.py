@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import msgspec
+
 from qts.domain import EventRefused
 from qts.events.catalogue import Catalogue
 from qts.events.dead_letters import DeadLetter, decode, encode
@@ -14,6 +16,13 @@ _ADD = """
     ON CONFLICT (event_id, handler, died_at) DO NOTHING
 """
 _COLUMNS = "number, event, handler, error, died_at"
+_CLAIM = f"""
+    UPDATE event_dead_letter SET replayed_at = now() WHERE number = (
+        SELECT number FROM event_dead_letter
+        WHERE replay_asked_at IS NOT NULL AND replayed_at IS NULL
+        ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING {_COLUMNS}
+"""  # noqa: S608 - our own words
 
 
 class Database(Protocol):
@@ -61,6 +70,25 @@ class PostgresDeadLetters:
         if row is None:
             raise EventRefused(f"no dead letter has number {number}")
         return self._letter(row)
+
+    async def claim(self) -> DeadLetter | None:
+        """One that a person has asked for; it counts as replayed, and no other engine gets it."""
+        row = await self._database.fetchrow(_CLAIM)
+        if row is None:
+            return None
+        try:
+            return self._letter(row)
+        except (EventRefused, msgspec.ValidationError) as error:
+            await self.unclaim(row["number"])
+            raise EventRefused(f"dead letter {row['number']} cannot be replayed: {error}") from None
+
+    async def unclaim(self, number: int) -> None:
+        """It could not be published: dead as before, until it is asked for again."""
+        await self._database.execute(
+            "UPDATE event_dead_letter SET replayed_at = NULL, replay_asked_at = NULL "
+            "WHERE number = $1",
+            number,
+        )
 
     async def replayed(self, number: int) -> None:
         await self._database.execute(

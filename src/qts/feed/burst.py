@@ -79,6 +79,10 @@ class BurstManager:
             del self._active[symbol]
         return over
 
+    def left_s(self, at: float) -> list[float]:
+        """How much longer each may last."""
+        return [burst.began_at + self._longest_s - at for burst in self._active.values()]
+
     def resize(self, slots: int) -> None:
         """Allow more or fewer; the smallest movers make room."""
         self._slots = slots

@@ -47,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     rate_per_s: float
     bursts: int
+    burst_per_s: float  # what comes in for bursts: the day's requests that the scan leaves
     bound: Bound
     day_share: float
     demand: Demand
@@ -86,11 +87,13 @@ def plan(limits: LimitsConfig, demand: Demand) -> Plan:
     }
     bound = max(by, key=lambda name: (by[name], name == "asked"))
     rate = calls / by[bound]
+    left_per_s = spendable / max(demand.seconds_left, 1.0)
     return Plan(
         interval_s=by[bound],
         calls=calls,
         rate_per_s=rate,
         bursts=bursts,
+        burst_per_s=max(0.0, left_per_s - rate),
         bound=msgspec.convert(bound, Bound),
         day_share=rate * demand.seconds_left / limits.per_day,
         demand=demand,

@@ -13,7 +13,8 @@ import fcntl
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from qts.feed.snapshot import ENCODER, PatternRecord
 
 MASK = "***"
 _SYNC_NS = 1_000_000_000
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 # A search for secrets takes 80 us a line. Venues send rows of a few forms, so the names of a form
 # are judged once, and values are searched only when they hold one of these.
@@ -49,7 +51,7 @@ class Recorder:
         self._clean_forms: set[tuple[str, ...]] = set()
         self._file: int | None = None
         self._path = folder
-        self._day = date.min
+        self._day = (_LONG_AGO, _LONG_AGO)
         self._bytes = self._synced_ns = 0
         self.written = self.lost = 0
         self._lock = _locked(folder)
@@ -60,7 +62,7 @@ class Recorder:
     def write(self, record: PatternRecord) -> None:
         line = self._line(record)
         try:
-            file = self._open(record.snapshot.meta.time.astimezone(SEOUL).date())
+            file = self._open(record.snapshot.meta.time)
             if os.write(file, line) != len(line):
                 raise OSError(28, "No space left on device")
         except OSError as error:
@@ -82,13 +84,15 @@ class Recorder:
         self._disk.shutdown()
         os.close(self._lock)
 
-    def _open(self, day: date) -> int:
-        if self._file is not None and day == self._day and self._bytes < self._rotate_bytes:
+    def _open(self, time: datetime) -> int:
+        begins, ends = self._day
+        if self._file is not None and begins <= time < ends and self._bytes < self._rotate_bytes:
             return self._file
         self._close()
-        self._path = self._next_path(day)
+        midnight = datetime.combine(time.astimezone(SEOUL), clock_time(), SEOUL)
+        self._path = self._next_path(midnight.date())
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        self._day, self._bytes = day, 0
+        self._day, self._bytes = (midnight, midnight + timedelta(days=1)), 0
         return self._file
 
     def _close(self) -> None:
@@ -120,13 +124,12 @@ class Recorder:
             if len(self._clean_forms) >= _FORMS or _cleaned(plain) != plain:
                 return True
             self._clean_forms.add(form)
-        texts = []
-        for value in raw.values():
-            if isinstance(value, str):
-                texts.append(value)
-            elif isinstance(value, dict | list):
+        try:
+            values = "\n".join(raw.values()).lower()  # KIS sends texts only
+        except TypeError:
+            if any(isinstance(value, dict | list) for value in raw.values()):
                 return True
-        values = "\n".join(texts).lower()
+            values = "\n".join(v for v in raw.values() if isinstance(v, str)).lower()
         return any(hint in values for hint in _HINTS)
 
 

@@ -1,9 +1,10 @@
 """Notices what moves: the last price of each symbol, and when it or its volume jumps.
 
-A change is measured against an anchor, a price at least `window_s` old: the previous poll in a
-scan, a price half a minute ago in a stream of ticks. KIS volume runs up over the day, so the
-volume's rate since the anchor is compared with the symbol's own recent rate. This only points
-at symbols to watch more closely; it judges nothing.
+A change is measured against two anchors, prices at least `window_s` apart: the last two polls in
+a scan, prices up to a minute old in a stream of ticks. One would not do: a poll in the middle of
+a jump would split it into two moves, each too small to be noticed. KIS volume runs up over the
+day, so the volume's rate since the anchor is compared with the symbol's own recent rate. This
+only points at symbols to watch more closely; it judges nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Surge(NamedTuple):
 
 
 class PriceCache:
-    """The latest of each symbol in columns: 52 bytes a symbol and its name.
+    """The latest of each symbol in columns: 60 bytes a symbol and its name.
 
     Moments are seconds on any clock that never goes back.
     """
@@ -37,7 +38,7 @@ class PriceCache:
         self.ttl_s = ttl_s
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
-        self._columns = [array("d") for _ in range(6)]
+        self._columns = [array("d") for _ in range(7)]
         self._anchors = array("i")
 
     def __len__(self) -> int:
@@ -75,7 +76,8 @@ class PriceCache:
 
     @property
     def columns(self) -> tuple[list[array[float]], array[int]]:
-        """price, seen at, anchor's price, volume and moment, own rate; and anchors counted."""
+        """price, seen at, anchor's price, volume and moment, own rate, the earlier anchor's price;
+        and how many anchors there were."""
         return self._columns, self._anchors
 
 
@@ -99,17 +101,19 @@ class SurgeDetector:
             return None  # halted and untraded symbols are quoted at zero
         row, known = self._cache.row(symbol, at)
         columns, anchors = self._cache.columns
-        prices, seen, anchor_price, anchor_volume, anchor_at, rates = columns
+        prices, seen, anchor_price, anchor_volume, anchor_at, rates, earlier = columns
         prices[row], seen[row] = price, at
         if not known or volume < anchor_volume[row]:  # a new symbol, or a new day
             anchor_price[row], anchor_volume[row], anchor_at[row] = price, volume, at
-            anchors[row], rates[row] = 0, 0.0
+            anchors[row], rates[row], earlier[row] = 0, 0.0, price
             return None
-        change = (price - anchor_price[row]) / anchor_price[row]  # 103 after 100 is 3 %, not more
+        near, far = anchor_price[row], earlier[row]
+        change = max((price - near) / near, (price - far) / far, key=abs)  # 103 after 100 is 3 %
         span = at - anchor_at[row]
         ratio = 0.0
         if span >= self._window_s:
             ratio = self._turn_rate(row, volume, span)
+            earlier[row] = near
             anchor_price[row], anchor_volume[row], anchor_at[row] = price, volume, at
         if abs(change) > self._price_change or ratio > self._volume_ratio:
             return Surge(symbol, change, ratio)

@@ -1,6 +1,7 @@
 """The durable bus: events published with the caller's transaction, handled at least once."""
 
 from qts.outbox.bus import Consumer, DeadLetter, Delivery, EventBus, EventDispatcher, Handler
+from qts.outbox.carried import CarriedBus
 from qts.outbox.config import (
     BACKTEST_COMMAND,
     BACKTEST_EVENT,
@@ -8,6 +9,8 @@ from qts.outbox.config import (
     TRADE_COMMAND,
     TRADE_EVENT,
     WORKERS,
+    KafkaBusConfig,
+    NatsBusConfig,
     OutboxConfig,
     StreamConfig,
 )
@@ -15,8 +18,12 @@ from qts.outbox.desk import Desk, EventRow, paused
 from qts.outbox.dispatcher import Dispatcher
 from qts.outbox.envelope import Envelope, Event, uuid7
 from qts.outbox.errors import EventRefused, Permanent, Retryable, Unknown
+from qts.outbox.kafka import KafkaBus
+from qts.outbox.nats import NatsBus
 from qts.outbox.once import once
+from qts.outbox.opening import open_bus, open_carried
 from qts.outbox.postgres import PostgresBus
+from qts.outbox.relay import Relay
 from qts.outbox.speed import BenchResult, bench
 from qts.outbox.upkeep import Depth, Upkeep, depths
 from qts.outbox.worker import OutboxWorker
@@ -29,6 +36,7 @@ __all__ = [
     "TRADE_EVENT",
     "WORKERS",
     "BenchResult",
+    "CarriedBus",
     "Consumer",
     "DeadLetter",
     "Delivery",
@@ -42,10 +50,15 @@ __all__ = [
     "EventRefused",
     "EventRow",
     "Handler",
+    "KafkaBus",
+    "KafkaBusConfig",
+    "NatsBus",
+    "NatsBusConfig",
     "OutboxConfig",
     "OutboxWorker",
     "Permanent",
     "PostgresBus",
+    "Relay",
     "Retryable",
     "StreamConfig",
     "Unknown",
@@ -53,6 +66,8 @@ __all__ = [
     "bench",
     "depths",
     "once",
+    "open_bus",
+    "open_carried",
     "paused",
     "uuid7",
 ]

@@ -28,6 +28,7 @@ class Delivery(msgspec.Struct):
     attempt: int
     max_attempts: int
     deadline_ns: int = 0  # on the monotonic clock; 0: no limit
+    place: int = 0  # of its row in the outbox; a requeued event has a new one
 
     @property
     def event_id(self) -> UUID:

@@ -5,6 +5,7 @@ An error of PostgreSQL would spoil the caller's transaction; ours leaves it as i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +47,7 @@ def body_of(event: Event, streams: Mapping[str, StreamConfig]) -> bytes:
         raise EventRefused(f"stream {event.stream!r} is unknown; known: {', '.join(streams)}")
     if envelope.schema_version != SCHEMA_VERSION:
         raise _refused(envelope, f"schemaVersion {envelope.schema_version} is not {SCHEMA_VERSION}")
-    if envelope.type.replace("_", "").casefold() in MARKET_DATA:
+    if _is_market_data(envelope.type):
         raise _refused(envelope, "market data does not travel on the bus; use the event lanes")
     _check_names(event)
     body = _encode(envelope)
@@ -62,10 +63,19 @@ def body_of(event: Event, streams: Mapping[str, StreamConfig]) -> bytes:
     return body
 
 
+@functools.lru_cache(maxsize=1000)
+def _is_market_data(event_type: str) -> bool:
+    return event_type.replace("_", "").casefold() in MARKET_DATA
+
+
 def _check_names(event: Event) -> None:
     envelope = event.envelope
-    names = (envelope.type, event.aggregate_type, event.aggregate_id, envelope.trace_id)
-    if not all(names) or max(map(len, names)) > MAX_NAME:
+    if not (
+        0 < len(envelope.type) <= MAX_NAME
+        and 0 < len(event.aggregate_type) <= MAX_NAME
+        and 0 < len(event.aggregate_id) <= MAX_NAME
+        and 0 < len(envelope.trace_id) <= MAX_NAME
+    ):
         raise _refused(
             envelope, f"type, aggregate and traceId need 1 to {MAX_NAME} characters each"
         )

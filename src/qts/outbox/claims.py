@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from uuid import UUID
@@ -23,9 +23,8 @@ from qts.outbox.attempt import Outcome
 from qts.outbox.bus import Delivery
 from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Envelope
+from qts.outbox.horizon import BEGINNING
 from qts.outbox.queries import SQL
-
-BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class _Received(Envelope, frozen=True, kw_only=True, rename="camel"):
@@ -65,13 +64,18 @@ class Claims:
         await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
 
     async def take(
-        self, connection: Connection, at_most: int, now_ns: int, since: datetime = BEGINNING
+        self,
+        connection: Connection,
+        at_most: int,
+        now_ns: int,
+        since: datetime = BEGINNING,
+        first_id: int = 0,
     ) -> list[Claimed]:
         """Due events that nobody holds, in the order in which they came due."""
         token = self._new_token()
         if self.config.ordered:
             rows = await connection.fetch(
-                SQL.claim_ordered, self.stream, at_most, token, self._ttl, False
+                SQL.claim_ordered, self.stream, at_most, token, self._ttl, False, since, first_id
             )
         else:
             rows = await connection.fetch(SQL.claim, self.stream, at_most, token, self._ttl, since)
@@ -82,7 +86,7 @@ class Claims:
         token = self._new_token()
         if self.config.ordered:
             rows = await connection.fetch(
-                SQL.claim_ordered, self.stream, at_most, token, self._ttl, True
+                SQL.claim_ordered, self.stream, at_most, token, self._ttl, True, BEGINNING, 0
             )
         else:
             rows = await connection.fetch(SQL.recover, self.stream, at_most, token, self._ttl)
@@ -126,7 +130,8 @@ class Claims:
     async def extend(self, connection: Connection, held: Iterable[Claimed]) -> set[int]:
         """Keep the locks; answers the ids that are still ours."""
         ids, tokens = _ids_and_tokens(held)
-        return {row["id"] for row in await connection.fetch(SQL.extend, ids, tokens, self._ttl)}
+        rows = await connection.fetch(SQL.extend, ids, tokens, self._ttl, not self.config.ordered)
+        return {row["id"] for row in rows}
 
     def _new_token(self) -> str:
         return f"{self.name}#{next(self._numbers)}"
@@ -145,7 +150,7 @@ class Claims:
         except msgspec.MsgspecError as error:
             broken = Outcome("dead", "ENVELOPE_INVALID", str(error))
             envelope = Envelope(type="?", trace_id="?", payload=None)
-        delivery = Delivery(self.stream, kind, key, envelope, attempt, max_attempts)
+        delivery = Delivery(self.stream, kind, key, envelope, attempt, max_attempts, 0, number)
         return Claimed(number, token, due_at, delivery, held_until_ns, broken)
 
 

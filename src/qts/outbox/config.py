@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from qts.domain import Secret
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,9 +51,73 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
 
 
-class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The streams by name, and how long history is kept."""
+class NatsBusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bus on NATS JetStream."""
 
+    url: Annotated[
+        Secret | None,
+        Meta(description="nats://user:password@host:port, several with commas between them"),
+    ] = None
+    replicas: Annotated[
+        int, Meta(ge=1, le=5, description="servers of the cluster that keep each event")
+    ] = 1
+    partitions: Annotated[
+        int,
+        Meta(ge=1, le=256, description="lines of an ordered stream; fixed when it is made"),
+    ] = 8
+    duplicate_window_s: Annotated[
+        float,
+        Meta(ge=1, le=86_400, description="how long an event sent twice is known as the same"),
+    ] = 120.0
+
+
+class KafkaBusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bus on Kafka."""
+
+    bootstrap: Annotated[
+        str | None, Meta(description="host:port of brokers, with commas between them")
+    ] = None
+    group: Annotated[str, Meta(description="name of the consumer group")] = "qts"
+    topic_prefix: Annotated[
+        str, Meta(description="before the streams' names, where brokers are shared")
+    ] = ""
+    group_protocol: Annotated[
+        Literal["consumer", "classic"],
+        Meta(description="classic for brokers older than Kafka 4.0"),
+    ] = "consumer"
+    security_protocol: Annotated[
+        Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],
+        Meta(description="how brokers are talked to"),
+    ] = "plaintext"
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], Meta(description="how users log in")
+    ] = "SCRAM-SHA-512"
+    sasl_username: Annotated[str | None, Meta(description="the user")] = None
+    sasl_password: Annotated[Secret | None, Meta(description="the password")] = None
+    ssl_ca: Annotated[
+        str | None, Meta(description="file of trusted certificates; unset: the system's")
+    ] = None
+
+
+class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What carries the events, the streams by name, and how long history is kept."""
+
+    bus: Annotated[
+        Literal["postgres", "nats", "kafka"],
+        Meta(description="what brings events to handlers; publishing always is PostgreSQL's"),
+    ] = "postgres"
+    relay_here: Annotated[
+        bool,
+        Meta(description="move events to NATS or Kafka in this process; else: qts outbox relay"),
+    ] = True
+    keep_days: Annotated[
+        int,
+        Meta(
+            ge=1, le=3650, description="days of handled events kept; event ids are unique so long"
+        ),
+    ] = 90
+    nats: Annotated[NatsBusConfig, Meta(description="The bus on NATS JetStream")] = NatsBusConfig()
+    kafka: Annotated[KafkaBusConfig, Meta(description="The bus on Kafka")] = KafkaBusConfig()
     trade_command: Annotated[
         StreamConfig, Meta(description="everbit.trade.command: orders to execute")
     ] = StreamConfig(ordered=True, backoff_base_s=0.5)
@@ -69,12 +135,6 @@ class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     system_event: Annotated[
         StreamConfig, Meta(description="everbit.system.event: settings, kill switch, operation")
     ] = StreamConfig(ordered=True, backoff_base_s=0.5)
-    keep_days: Annotated[
-        int,
-        Meta(
-            ge=1, le=3650, description="days of handled events kept; event ids are unique so long"
-        ),
-    ] = 90
 
     @property
     def streams(self) -> dict[str, StreamConfig]:

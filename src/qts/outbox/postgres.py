@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -21,6 +22,7 @@ from qts.outbox.queries import SQL
 from qts.outbox.worker import OutboxWorker
 
 COPY_FROM = 50  # below this many the round trips of COPY cost more than it saves
+SLICE = 50
 _COLUMNS = (
     "event_id",
     "stream",
@@ -71,25 +73,25 @@ class PostgresBus:
             float(event.delay_s),
         )
         if xid is not None:
-            self._notifier.published(xid, event.stream)
+            self._notifier.published(xid, event.stream, tx)
         return xid is not None
 
     async def publish_many(self, tx: Connection, events: Sequence[Event]) -> set[UUID]:
-        rows = {event.envelope.event_id: self._row(event) for event in reversed(events)}
-        in_order = list(reversed(rows.values()))  # of one id given twice, the first counts
+        by_id = {event.envelope.event_id: event for event in reversed(events)}
+        in_order = list(reversed(by_id.values()))  # of one id given twice, the first counts
         if not in_order:
             return set()
-        delays = {event.envelope.event_id: event.delay_s for event in events if event.delay_s}
-        if len(in_order) >= COPY_FROM and not delays and _in_transaction(tx):
+        at_once = not any(event.delay_s for event in in_order)
+        if at_once and len(in_order) >= COPY_FROM and _in_transaction(tx):
             try:
                 xid = await self._copy(tx, in_order)
             except asyncpg.UniqueViolationError:
                 pass  # some are known: the slower way sorts them out
             else:
-                for stream in {event.stream for event in events}:
-                    self._notifier.published(xid, stream)
-                return set(rows)
-        return await self._insert(tx, in_order, delays)
+                for stream in {event.stream for event in in_order}:
+                    self._notifier.published(xid, stream, tx)
+                return set(by_id)
+        return await self._insert(tx, in_order)
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> OutboxWorker:
         return OutboxWorker(self._database, stream, self._config(stream), dispatcher)
@@ -111,29 +113,44 @@ class PostgresBus:
         """Never an event whose outcome is not known: that needs someone who looked."""
         return await self._database.fetchrow(SQL.requeue, event_id, False) is not None
 
-    async def _copy(self, tx: Connection, rows: list[tuple[Any, ...]]) -> int:
+    async def _copy(self, tx: Connection, events: list[Event]) -> int:
+        """The ids are on their way while the events are checked; a refusal undoes both."""
+        ids = [(event.envelope.event_id,) for event in events]
         async with savepoint(tx):
-            await tx.copy_records_to_table(
-                "outbox_event_id", records=[row[:1] for row in rows], columns=_COLUMNS[:1]
+            copying = asyncio.create_task(
+                tx.copy_records_to_table("outbox_event_id", records=ids, columns=_COLUMNS[:1])
             )
+            try:
+                rows = await self._rows(events)
+            except BaseException:
+                await asyncio.gather(copying, return_exceptions=True)
+                raise
+            await copying
             await tx.copy_records_to_table("outbox_event", records=rows, columns=_COLUMNS)
             xid: int = await tx.fetchval("SELECT pg_current_xact_id()::text::bigint")
         return xid
 
-    async def _insert(
-        self, tx: Connection, rows: list[tuple[Any, ...]], delays: Mapping[UUID, float]
-    ) -> set[UUID]:
+    async def _insert(self, tx: Connection, events: list[Event]) -> set[UUID]:
+        rows = await self._rows(events)
         ids, streams, types, kinds, keys, bodies, attempts = map(list, zip(*rows, strict=True))
         texts = [bytes(body).decode() for body in bodies]
-        waits = [float(delays.get(event_id, 0.0)) for event_id in ids]
+        waits = [float(event.delay_s) for event in events]
         stored = await tx.fetch(
             SQL.publish_many, ids, streams, types, kinds, keys, texts, attempts, waits
         )
         new = {row["event_id"] for row in stored}
         stream_of = dict(zip(ids, streams, strict=True))
         for stream in {stream_of[event_id] for event_id in new}:
-            self._notifier.published(stored[0]["xid"], stream)
+            self._notifier.published(stored[0]["xid"], stream, tx)
         return new
+
+    async def _rows(self, events: list[Event]) -> list[tuple[Any, ...]]:
+        """Check and encode them, a few at a time: others want the loop too."""
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(events), SLICE):
+            rows += map(self._row, events[start : start + SLICE])
+            await asyncio.sleep(0)
+        return rows
 
     def _row(self, event: Event) -> tuple[Any, ...]:
         body = body_of(event, self._streams)

@@ -19,20 +19,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 
 from qts import telemetry
-from qts.database import Connection, Database
+from qts.database import Connection, Database, Listening
 from qts.domain import Clock, SystemClock
 from qts.outbox.bus import EventDispatcher
-from qts.outbox.claims import BEGINNING, Claimed, Claims
+from qts.outbox.claims import Claimed, Claims
 from qts.outbox.config import StreamConfig
 from qts.outbox.hands import Hands
+from qts.outbox.horizon import BEGINNING, Horizon
 from qts.outbox.settler import TROUBLE, Settler
 
-SWEEP_S = 1.0  # how often everything is looked over, not only what is new
-SWEEP_SHARE = 50  # of our time at most a fiftieth, when there is much to look over
-LATE_COMMIT = timedelta(seconds=1)  # an insert committed this late is still found without a sweep
+FULL_EVERY_NS = 1_000_000_000  # how often everything is looked over, not only what is new
+FULL_SHARE = 50  # of our time at most a fiftieth, when there is much to look over
+LINGER_S = 0.5  # a connection is kept so long for what comes next
 FIRST_POLL_S = 0.05  # while nobody listens yet
 RETRY_S = (0.05, 5.0)
 SLOW_S = 0.5  # a batch that waits longer for its handlers is too large
@@ -62,7 +62,9 @@ class OutboxWorker:
         self._wake = asyncio.Event()
         self._poll_s = min(FIRST_POLL_S, config.poll_max_s)
         self._want = min(config.concurrency, config.batch)
-        self._sweep_at_ns = 0
+        self._horizon = Horizon(stream, config.ordered)
+        self._full_at_ns = 0
+        self._full_soonest_ns = 0
         self._suspects = True  # there may be events of lost workers
         self._suspect: Claimed | None = None
 
@@ -102,7 +104,7 @@ class OutboxWorker:
             try:
                 async with self._database.connection() as connection:
                     await self._claims.prepare(connection)
-                    idle_s = await self._claim_while_there_is_work(connection)
+                    idle_s = await self._claim_while_busy(connection)
                 delay_s = RETRY_S[0]
             except TROUBLE as error:
                 log.warning("cannot claim, trying again", worker=self.name, error=str(error))
@@ -110,29 +112,50 @@ class OutboxWorker:
                 self._wake.clear()
             await self._sleep(idle_s)
 
-    async def _claim_while_there_is_work(self, connection: Connection) -> float:
-        """Claim until nothing is due; answers how long there is nothing to look for."""
-        since = BEGINNING
+    async def _claim_while_busy(self, connection: Connection) -> float:
+        """Claim until it was quiet for a while; answers how long there is nothing to look for."""
         while not self._stopping:
-            waited_s = await self._until_room()
-            self._wake.clear()
-            if await self._sweep(connection):
-                since = BEGINNING
-            recovered = await self._recover(connection)
-            now_ns = self._clock.monotonic_ns()
-            claimed = await self._claims.take(connection, self._want, now_ns, since)
-            if claimed:
-                since = claimed[-1].due_at - LATE_COMMIT
-                self._hands.accept(claimed)
-                self._adapt(len(claimed), waited_s)
-            elif not recovered and not self._wake.is_set():
-                return await self._idle_s(connection)
+            idle_s = await self._look(connection)
+            if not await self._sleep(min(idle_s, LINGER_S)) and idle_s > LINGER_S:
+                return idle_s - LINGER_S
         return 0.0
 
-    async def _sweep(self, connection: Connection) -> bool:
+    async def _look(self, connection: Connection) -> float:
+        """Take what is due; answers how long there is nothing more to look for."""
+        waited_s = await self._until_room()
+        self._wake.clear()
         began_ns = self._clock.monotonic_ns()
-        if began_ns < self._sweep_at_ns:
-            return False
+        full = began_ns >= self._full_at_ns
+        claimed = await self._take(connection, began_ns, full)
+        if full:
+            await self._bury(connection)
+            self._full_next(began_ns, at_once=bool(claimed) and self._is_behind(claimed))
+        recovered = await self._recover(connection)
+        await self._horizon.move(connection, self._clock.monotonic_ns())
+        more = recovered or len(claimed) >= self._want or self._wake.is_set()
+        self._adapt(len(claimed), waited_s)
+        return 0.0 if more else await self._idle_s(connection, full)
+
+    async def _take(self, connection: Connection, now_ns: int, full: bool) -> list[Claimed]:
+        since, first_id = self._horizon.due_from, self._horizon.first_id
+        if full:
+            since, first_id = BEGINNING, 0
+        claimed = await self._claims.take(connection, self._want, now_ns, since, first_id)
+        self._hands.accept(claimed)
+        if claimed:
+            self._horizon.claimed(claimed[-1].due_at)
+        return claimed
+
+    def _is_behind(self, claimed: list[Claimed]) -> bool:
+        """There may be more where only a full look finds it."""
+        return len(claimed) >= self._want and claimed[-1].due_at < self._horizon.due_from
+
+    def _full_next(self, began_ns: int, *, at_once: bool) -> None:
+        took_ns = self._clock.monotonic_ns() - began_ns
+        self._full_soonest_ns = began_ns if at_once else began_ns + FULL_SHARE * took_ns
+        self._full_at_ns = max(self._full_soonest_ns, 0 if at_once else began_ns + FULL_EVERY_NS)
+
+    async def _bury(self, connection: Connection) -> None:
         self._suspects = True
         for event_id in await self._claims.bury(connection):
             log.error(
@@ -140,9 +163,6 @@ class OutboxWorker:
                 stream=self._claims.stream,
                 eventId=str(event_id),
             )
-        took_ns = self._clock.monotonic_ns() - began_ns
-        self._sweep_at_ns = began_ns + max(round(SWEEP_S * 1e9), SWEEP_SHARE * took_ns)
-        return True
 
     async def _recover(self, connection: Connection) -> bool:
         """Take up one event of a lost worker, unless the last one is still in hand."""
@@ -176,8 +196,10 @@ class OutboxWorker:
 
     async def _listen(self) -> None:
         async with self._database.listen(f"outbox {self._claims.stream}") as listener:
-            async for _ in listener:
+            async for told in listener:
                 self._poll_s = self._config.poll_max_s
+                if isinstance(told, Listening) or told.payload:
+                    self._full_at_ns = min(self._full_at_ns, self._full_soonest_ns)
                 self._wake.set()
 
     def _on_settled(self, settled: Sequence[Claimed]) -> None:
@@ -188,6 +210,8 @@ class OutboxWorker:
 
     def _adapt(self, got: int, waited_s: float) -> None:
         """More at once while handlers keep up; less in hand when they are slow."""
+        if not got:
+            return
         if waited_s > SLOW_S:
             self._want = max(self._want // 2, min(self._config.concurrency, self._config.batch))
         elif got >= self._want and waited_s < QUICK_S:
@@ -200,14 +224,22 @@ class OutboxWorker:
             await self._hands.room.wait()
         return (self._clock.monotonic_ns() - began_ns) / 1e9
 
-    async def _idle_s(self, connection: Connection) -> float:
+    async def _idle_s(self, connection: Connection, full: bool) -> float:
         due_s = await self._claims.next_due_s(connection)
         limits = [self._poll_s, self._config.lock_ttl_s / 2]
-        return max(0.0, min(limits if due_s is None else [*limits, due_s]))
+        if due_s is not None:
+            limits.append(due_s)
+        if not full:  # no long rest without a full look
+            limits.append((self._full_at_ns - self._clock.monotonic_ns()) / 1e9)
+        return max(0.0, min(limits))
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> bool:
+        """Until woken or until then; answers whether we were woken."""
+        if seconds <= 0:
+            return True
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         except TimeoutError:
-            pass
+            return False
+        return True

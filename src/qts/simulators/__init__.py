@@ -1,5 +1,6 @@
 """KIS and Upbit as servers, with a moving market inside and faults on demand."""
 
+from qts.simulators.clock import SimulatedClock
 from qts.simulators.config import (
     KisKey,
     KisSimulatorConfig,
@@ -20,6 +21,7 @@ __all__ = [
     "KisSimulatorConfig",
     "Limits",
     "MarketConfig",
+    "SimulatedClock",
     "Simulator",
     "UpbitKey",
     "UpbitSimulator",

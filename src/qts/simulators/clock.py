@@ -1,14 +1,37 @@
-"""The market's clock: runs at a multiple of the machine's, can be paused and pushed on."""
+"""Simulated time: the market's clock inside a simulator, and the same time for its clients."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
 
 from qts.domain import Clock
 
 _NS = 10**9
 
 
+class SimulatedClock:
+    """A client's clock that runs as fast as a simulator's: a Clock."""
+
+    def __init__(self, clock: Clock, start: datetime, speed: float) -> None:
+        self._clock = clock
+        self._speed = speed
+        self._milli = round(speed * 1000)
+        self._start = start.astimezone(UTC)
+        self._began_ns = self.monotonic_ns()
+
+    def now(self) -> datetime:
+        return self._start + timedelta(microseconds=(self.monotonic_ns() - self._began_ns) // 1000)
+
+    def monotonic_ns(self) -> int:
+        """A multiple of the machine's, so that it goes on from one process to the next."""
+        return self._clock.monotonic_ns() * self._milli // 1000
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds / self._speed)
+
+
 class MarketClock:
-    """Seconds in Korean time, as `market.sessions` counts them."""
+    """Can be paused and pushed on. Seconds in Korean time, as `market.sessions` counts them."""
 
     def __init__(self, clock: Clock, start: int, speed: float = 1.0) -> None:
         self._clock = clock

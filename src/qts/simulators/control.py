@@ -40,6 +40,7 @@ class Control:
     def add_routes(self, router: web.UrlDispatcher) -> None:
         for method, path, handler in (
             ("GET", "stats", self.stats),
+            ("GET", "symbols", self.symbols),
             ("GET", "clock", self.clock),
             ("POST", "clock", self.change_clock),
             ("POST", "market", self.happen),
@@ -52,6 +53,10 @@ class Control:
 
     async def stats(self, _request: web.Request) -> web.Response:
         return _json(self._simulator.stats())
+
+    async def symbols(self, _request: web.Request) -> web.Response:
+        """One on a line, as `feed.symbols` takes them."""
+        return web.Response(text="".join(f"{symbol}\n" for symbol in self._simulator.symbols()))
 
     async def clock(self, _request: web.Request) -> web.Response:
         clock = self._simulator.market_clock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Self
 
 from aiohttp import web
@@ -45,6 +46,10 @@ class Simulator(ABC):
 
     @abstractmethod
     def stats(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def symbols(self) -> Sequence[str]:
+        """All that are listed."""
 
     @abstractmethod
     def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:

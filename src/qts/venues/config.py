@@ -41,7 +41,7 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         str | None, msgspec.Meta(description="REST host; unset: KIS itself, real or paper")
     ] = None
     stream_url: Annotated[
-        str | None, msgspec.Meta(description="WebSocket host; unset: KIS itself, real or paper")
+        str | None, msgspec.Meta(description="WebSocket host; unset: that of url, or KIS itself")
     ] = None
     timeout_s: Annotated[
         float, msgspec.Meta(ge=0.1, le=60, description="longest wait for a reply")
@@ -57,6 +57,8 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def stream(self) -> str:
         own = KIS_PAPER_STREAM if self.paper else KIS_REAL_STREAM
+        if self.url is not None:  # a simulator's quotes must not be mixed with real ticks
+            own = self.url.replace("http", "ws", 1)
         return (self.stream_url or own).rstrip("/")
 
     @property

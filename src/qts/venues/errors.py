@@ -15,11 +15,17 @@ from qts.domain import Failed
 
 
 class Throttled(Failed):
-    """The venue refused before it did anything; `retry_after_s` when it named a pause."""
+    """The venue refused before it did anything; `retry_after_s` when it named a pause.
 
-    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+    `blocked`: it has shut us out altogether (HTTP 418).
+    """
+
+    def __init__(
+        self, text: str, retry_after_s: float | None = None, *, blocked: bool = False
+    ) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+        self.blocked = blocked
 
 
 class Rejected(Failed):

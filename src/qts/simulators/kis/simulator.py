@@ -82,13 +82,13 @@ class KisSimulator(Simulator):
         self.orders = Orders(self.market, config.paper, self.gateway.now_ns, self.stream.notify)
         self.books = Books(self.market, self.orders, config.paper, self.gateway.now_ns)
         self.books.visible_after_ms = config.visible_after_ms
-        self._quotes, self._rankings = quotes, rankings
+        self.quotes, self._rankings = quotes, rankings
         deque(self.market.advance(start), maxlen=0)
 
     # Routes
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        gateway, quotes, rankings, books = self.gateway, self._quotes, self._rankings, self.books
+        gateway, quotes, rankings, books = self.gateway, self.quotes, self._rankings, self.books
         router.add_post("/oauth2/tokenP", _errors_told(gateway.issue_token))
         router.add_post("/oauth2/revokeP", _errors_told(gateway.revoke_token))
         router.add_post("/oauth2/Approval", _errors_told(gateway.approve))
@@ -211,6 +211,9 @@ class KisSimulator(Simulator):
             },
             "stream": self.stream.stats(),
         }
+
+    def symbols(self) -> list[str]:
+        return list(self.market.universe.codes)
 
     def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
         index = self.market.index[symbol]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from qts.simulators.account import Holding
 from qts.simulators.market.coins import CoinMarket
+from qts.simulators.market.sessions import seconds_of
 from qts.simulators.upbit.gateway import Customer
 from qts.simulators.upbit.orders import Entry, Orders
 from qts.simulators.upbit.replies import UpbitError, reply, text
@@ -81,7 +83,14 @@ class Exchange:
     def _page(self, call: Call, states: list[str], most: int) -> web.Response:
         limit, page = _count(call, "limit", most, most), _count(call, "page", 1, 10**6)
         found = self._orders.of(call.customer, call.values.get("market"))
-        found = [entry for entry in found if entry.state in states]
+        first, last = (_seconds(call, name) for name in ("start_time", "end_time"))
+        found = [
+            entry
+            for entry in found
+            if entry.state in states
+            and (first is None or entry.order.placed_at >= first)
+            and (last is None or entry.order.placed_at <= last)
+        ]
         if call.values.get("order_by") == "asc":
             found.reverse()
         start = (page - 1) * limit
@@ -178,6 +187,22 @@ def _account(currency: str, free: int, locked: int, average: int) -> dict[str, A
         "avg_buy_price_modified": False,
         "unit_currency": "KRW",
     }
+
+
+def _seconds(call: Call, name: str) -> int | None:
+    """A moment, in milliseconds or in ISO 8601, in the market's seconds."""
+    given = str(call.values.get(name, ""))
+    if not given:
+        return None
+    try:
+        moment = (
+            datetime.fromtimestamp(int(given) / 1000, UTC)
+            if given.isdigit()
+            else datetime.fromisoformat(given)
+        )
+    except ValueError:
+        raise UpbitError(400, "validation_error", f"{name} is no moment") from None
+    return seconds_of(moment)
 
 
 def _count(call: Call, name: str, default: int, most: int) -> int:

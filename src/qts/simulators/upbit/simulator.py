@@ -175,6 +175,9 @@ class UpbitSimulator(Simulator):
             "stream": {"sessions": len(self.stream.sessions), "frames": self.stream.frames},
         }
 
+    def symbols(self) -> list[str]:
+        return list(self.market.universe.codes)
+
     def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
         index = self.market.index[symbol]
         self.catch_up()

@@ -195,7 +195,8 @@ class KisClient:
 
 def _lost(where: str, error: Exception, changes: bool) -> Unreachable:
     reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-    kind = OutcomeUnknown if changes else Unreachable
+    left = changes and not isinstance(error, aiohttp.ClientConnectorError)
+    kind = OutcomeUnknown if left else Unreachable  # without a connection nothing was sent
     return kind(f"KIS at {where} does not answer: {reason or type(error).__name__}")
 
 

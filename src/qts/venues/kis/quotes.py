@@ -10,7 +10,7 @@ import msgspec
 
 from qts.domain import Unreachable
 from qts.venues.config import KisConfig
-from qts.venues.kis.client import KisClient, Service
+from qts.venues.kis.client import KisClient, Reply, Service
 from qts.venues.limits import Priority
 from qts.venues.quote import Book, Level, Quote
 
@@ -58,7 +58,7 @@ class KisQuotes:
             reply = await self._client.call(_PRICE, values, priority)
             return [single_quote(chosen[0], row) for row in _rows(reply.output)]
         reply = await self._client.call(_MULTI_PRICE, values, priority)
-        return [multi_quote(row) for row in _rows(reply.output) if row.get("inter_shrn_iscd")]
+        return _many_quotes(reply)
 
     async def quote(self, symbol: str, priority: Priority) -> Quote:
         reply = await self._client.call(_PRICE, self._one(symbol), priority)
@@ -105,6 +105,15 @@ class KisQuotes:
 
     def _one(self, symbol: str) -> dict[str, str]:
         return {"FID_COND_MRKT_DIV_CODE": self._market, "FID_INPUT_ISCD": symbol}
+
+
+def parse_many(body: bytes) -> list[Quote]:
+    """The quotes of a multi-quote's body, as `quotes` reads it."""
+    return _many_quotes(msgspec.json.decode(body, type=Reply))
+
+
+def _many_quotes(reply: Reply) -> list[Quote]:
+    return [multi_quote(row) for row in _rows(reply.output) if row.get("inter_shrn_iscd")]
 
 
 def single_quote(symbol: str, row: Row) -> Quote:

@@ -67,6 +67,7 @@ class KisStream:
         self._on_quote = on_quote
         self._on_fill: Callable[[Fill], None] | None = None
         self._on_live = on_live
+        self._on_fills_live: Callable[[], None] | None = None
         self._wanted: dict[Registration, None] = {}
         self._secrets: dict[str, Cryptography] = {}
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -97,8 +98,11 @@ class KisStream:
     def watch_fills(
         self, on_fill: Callable[[Fill], None], on_live: Callable[[], None] | None = None
     ) -> None:
-        """Notices of our own orders; `on_live` is called whenever some may have been missed."""
-        self._on_fill, self._on_live = on_fill, on_live
+        """Notices of our own orders; `on_live` is called whenever some may have been missed.
+
+        That is when KIS has acknowledged the registration: from then on they come.
+        """
+        self._on_fill, self._on_fills_live = on_fill, on_live
         config = self._client.config
         if not config.hts_id:
             raise Refused("venues.kis.hts_id is not set; KIS needs it to send fill notices")
@@ -192,6 +196,8 @@ class KisStream:
         if (secret := control.cryptography) is not None:
             self._secrets[control.header.tr_id] = secret
         if control.code in _FINE:
+            if control.header.tr_id in (FILLS, PAPER_FILLS) and self._on_fills_live is not None:
+                self._on_fills_live()
             return
         self.refusals[control.code] = self.refusals.get(control.code, 0) + 1
         text = control.body.msg1.strip() if control.body else ""

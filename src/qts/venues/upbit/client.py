@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import re
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Self
 
@@ -73,16 +73,21 @@ class UpbitClient:
         self,
         method: Literal["GET", "POST", "DELETE"],
         path: str,
-        values: Values,
+        values: Values | Callable[[], Values],
         group: Group,
         priority: Priority,
     ) -> Any:
-        """One request; those outside of the quotes are signed."""
-        budget = self.budgets[group]
-        form: dict[str, Any] = {"json": dict(values)} if method == "POST" else {"params": values}
-        headers = {} if group == "quotes" else {"Authorization": self.authorization(values)}
-        changes = method != "GET"
+        """One request; those outside of the quotes are signed.
+
+        Values given as a function are asked for when the budget has granted the request.
+        """
+        budget, changes = self.budgets[group], method != "GET"
         async with budget.request(priority):
+            chosen = values() if callable(values) else values
+            form: dict[str, Any] = (
+                {"json": dict(chosen)} if method == "POST" else {"params": chosen}
+            )
+            headers = {} if group == "quotes" else {"Authorization": self.authorization(chosen)}
             try:
                 async with self._session.request(
                     method, self.config.url + path, headers=headers, **form
@@ -147,7 +152,7 @@ def _error_of(status: int, data: bytes, retry_after: str | None, changes: bool) 
         name, text = "", ""
     told = f"Upbit HTTP {status} {name}: {text.strip() or 'no explanation'}"
     if status in (429, 418):
-        return Throttled(told, _pause(status, text, retry_after))
+        return Throttled(told, _pause(status, text, retry_after), blocked=status == 418)
     if name in _WRONG_KEY:
         return Refused(f"venues.upbit.access_key or secret_key is wrong ({told})")
     if status >= 500:
@@ -165,7 +170,8 @@ def _pause(status: int, text: str, retry_after: str | None) -> float | None:
 
 def _lost(error: Exception, changes: bool) -> Unreachable:
     reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-    kind = OutcomeUnknown if changes else Unreachable
+    left = changes and not isinstance(error, aiohttp.ClientConnectorError)
+    kind = OutcomeUnknown if left else Unreachable  # without a connection nothing was sent
     return kind(f"Upbit does not answer: {reason or type(error).__name__}")
 
 

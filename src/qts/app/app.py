@@ -1,37 +1,32 @@
-"""The composition root: turns settings into a running system. Only this file names adapters."""
+"""The servers, the schema, and everything that trades on them, for as long as it is asked to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from typing import Literal, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 import uvloop
 from redis.asyncio import Redis
 
 from qts import telemetry
-from qts.cache.redis import RedisStore, connect
+from qts.app.servers import cache_url, database_url, home_of, own_servers
+from qts.app.simulated import Simulated, is_wanted
+from qts.app.summary import Service, Summary, Traded
+from qts.app.trading import Trading
+from qts.cache.redis import connect
 from qts.config import Config
 from qts.database import Database, migrate, status
-from qts.domain import Clock, Secret, SystemClock, Unreachable
-from qts.embedded import Home, Servers, default_home
+from qts.domain import Clock, SystemClock
+from qts.embedded import Home, Servers
 
 WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
 
 log = telemetry.logger("app")
-
-
-class Service(msgspec.Struct, frozen=True):
-    """One server we use, as the owner sees it."""
-
-    name: str
-    version: str
-    where: str
-    pid: int | None  # of our own child; None where the settings name a server
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -42,16 +37,7 @@ class Ready(msgspec.Struct, frozen=True):
     schema_version: int
     migrations_applied: int
     seconds: float
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """How a run ended; the JSON that scripts rely on."""
-
-    verdict: Literal["OK", "FAILED"]
-    seconds: float
-    services: list[Service]
-    schema_version: int
-    restarts: list[str]
+    trading: str = ""  # what is traded, in a sentence; empty: nothing is
 
 
 class Watcher(Protocol):
@@ -63,7 +49,7 @@ class Watcher(Protocol):
 
 
 def build(config: Config, clock: Clock | None = None) -> App:
-    return App(config, _home(config), clock or SystemClock())
+    return App(config, home_of(config), clock or SystemClock())
 
 
 class App:
@@ -76,20 +62,21 @@ class App:
         self._stop = asyncio.Event()
         self._restarts: list[str] = []
 
-    def run(self, seconds: float | None, watcher: Watcher) -> Summary:
+    def run(self, seconds: float | None, watcher: Watcher, *, trade: bool = True) -> Summary:
         """Serve until a signal comes or the time is up, then stop cleanly."""
         telemetry.configure(self.config.telemetry)
         try:
-            return uvloop.run(self._run(seconds, watcher))
+            return uvloop.run(self._run(seconds, watcher, trade))
         finally:
             telemetry.shutdown()
 
-    async def _run(self, seconds: float | None, watcher: Watcher) -> Summary:
+    async def _run(self, seconds: float | None, watcher: Watcher, trade: bool) -> Summary:
         began_ns = self._clock.monotonic_ns()
         watcher.starting()
+        traded: Traded | None = None
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_signals_set(self._stop))
-            servers = await stack.enter_async_context(_own_servers(self.home, self.config))
+            servers = await stack.enter_async_context(own_servers(self.home, self.config))
             watching = asyncio.create_task(self._watch(servers))
             stack.push_async_callback(_end, watching)
             database = await stack.enter_async_context(
@@ -100,21 +87,75 @@ class App:
             applied = await migrate(database)
             services = await self._services(servers, database, cache)
             schema = (await status(database)).current
-            watcher.ready(
-                Ready(str(self.home.path), services, schema, len(applied), self._since(began_ns))
+            ready = Ready(
+                str(self.home.path), services, schema, len(applied), self._since(began_ns)
             )
-            await self._until_stopped(seconds, watching)
-            watcher.stopping()
-        return Summary("OK", self._since(began_ns), services, schema, self._restarts)
-
-    async def _until_stopped(self, seconds: float | None, watching: asyncio.Task[None]) -> None:
-        stopped = asyncio.create_task(self._stop.wait())
-        done, _ = await asyncio.wait(
-            {stopped, watching}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            if trade:
+                traded = await self._trade(database, ready, watching, (seconds, watcher))
+            else:
+                watcher.ready(ready)
+                await self._until_stopped(seconds, watching)
+                watcher.stopping()
+        failed = traded is not None and not traded.books_agree
+        return Summary(
+            verdict="FAILED" if failed else "OK",
+            seconds=self._since(began_ns),
+            services=services,
+            schema_version=schema,
+            restarts=self._restarts,
+            trading=traded,
         )
+
+    async def _trade(
+        self,
+        database: Database,
+        ready: Ready,
+        watching: asyncio.Task[None],
+        how: tuple[float | None, Watcher],
+    ) -> Traded:
+        """Trade until stopped; on the simulated market while no key is set."""
+        seconds, watcher = how
+        began_ns = self._clock.monotonic_ns()
+        async with contextlib.AsyncExitStack() as stack:
+            config, keys = await self._with_market(stack)
+            trading = Trading(config, database, self._clock)
+            await stack.enter_async_context(trading.opened(cache_url(config, self.home), keys))
+            watcher.ready(
+                msgspec.structs.replace(
+                    ready,
+                    seconds=round(ready.seconds + self._since(began_ns), 3),
+                    trading=trading.sentence,
+                )
+            )
+            await self._until_stopped(seconds, watching, trading.failed)
+            watcher.stopping()
+            await trading.stop()
+            return await trading.summary()
+
+    async def _with_market(self, stack: contextlib.AsyncExitStack) -> tuple[Config, Path]:
+        """The settings that lead to a market, and the folder of its key."""
+        config = self.config
+        if not is_wanted(config):
+            return config, self.home.path
+        simulated = Simulated(self.home, config.demo)
+        await asyncio.to_thread(simulated.__enter__)
+        stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
+        venues = msgspec.structs.replace(config.venues, kis=simulated.kis(config.venues.kis))
+        feed = await asyncio.to_thread(simulated.feed, config.feed)
+        return msgspec.structs.replace(config, venues=venues, feed=feed), simulated.keys
+
+    async def _until_stopped(
+        self,
+        seconds: float | None,
+        watching: asyncio.Task[None],
+        *others: asyncio.Future[None],
+    ) -> None:
+        stopped = asyncio.create_task(self._stop.wait())
+        waited: set[asyncio.Future[Any]] = {stopped, watching, *others}
+        done, _ = await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if watching in done:
-            watching.result()  # a server died and would not start again
+        for ended in done - {stopped}:
+            ended.result()  # a server died and would not start again, or a part of ours broke
 
     async def _watch(self, servers: Servers) -> None:
         """Start again whatever dies. Ends only by an error: then there is nothing to run on."""
@@ -142,67 +183,6 @@ class App:
 
     def _since(self, began_ns: int) -> float:
         return round((self._clock.monotonic_ns() - began_ns) / 1e9, 3)
-
-
-def database_url(config: Config, home: Home) -> Secret:
-    return config.database.url or home.postgres_url()
-
-
-def cache_url(config: Config, home: Home) -> Secret:
-    return config.cache.url or home.valkey_url()
-
-
-@contextlib.asynccontextmanager
-async def open_database(config: Config) -> AsyncIterator[Database]:
-    """The database for one short errand: the settings' own, that of a QTS which runs on this
-    home, or an embedded one started for the occasion."""
-    async with contextlib.AsyncExitStack() as stack:
-        home = _home(config)
-        if config.database.url is None and home.holder() is None:
-            await stack.enter_async_context(_started(Servers(home, config.embedded, valkey=False)))
-        yield await stack.enter_async_context(
-            Database.open(database_url(config, home), config.database)
-        )
-
-
-@contextlib.asynccontextmanager
-async def open_store(config: Config) -> AsyncIterator[RedisStore]:
-    """The cache for one short errand: the settings' own, or that of a QTS on this home."""
-    home = _home(config)
-    if config.cache.url is None and home.holder() is None:
-        raise Unreachable(
-            f"there is no cache to look into: no QTS runs on home {home.path}, "
-            "and the settings give no cache.url"
-        )
-    # Nobody trades on the answer: it may take its time.
-    patient = msgspec.structs.replace(config.cache, socket_timeout_ms=5000, connect_timeout_ms=5000)
-    async with RedisStore.open(cache_url(config, home), patient) as store:
-        yield store
-
-
-def _home(config: Config) -> Home:
-    return Home.at(config.home or default_home(os.environ))
-
-
-def _own_servers(home: Home, config: Config) -> contextlib.AbstractAsyncContextManager[Servers]:
-    """The home is ours alone while we run, whether or not a server of ours lives in it."""
-    return _started(
-        Servers(
-            home,
-            config.embedded,
-            postgres=config.database.url is None,
-            valkey=config.cache.url is None,
-        )
-    )
-
-
-@contextlib.asynccontextmanager
-async def _started(servers: Servers) -> AsyncIterator[Servers]:
-    try:
-        await asyncio.to_thread(servers.start)
-        yield servers
-    finally:
-        await asyncio.to_thread(servers.stop)
 
 
 @contextlib.contextmanager

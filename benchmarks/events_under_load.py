@@ -1,0 +1,152 @@
+"""P0 while four P2 tasks burn CPU in pure Python, in each engine that knows a priority."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from qts.domain import Failed
+from qts.events import Engine, Event, Level
+from qts.events import payloads as p
+
+_BURNERS = 4
+_BURN_S = 0.005
+_EVERY_S = 0.005
+_WAIT_S = 20.0
+
+Send = Callable[[float], None]  # one P0 event that carries the moment it was sent
+
+
+class Seen:
+    """What the P0 handler saw: how long each event took from being sent to being handled."""
+
+    def __init__(self) -> None:
+        self.spans: list[float] = []
+        self.stop = threading.Event()
+
+    def handle(self, sent: float) -> None:
+        self.spans.append(time.perf_counter() - sent)
+
+    def burn(self, again: Callable[[], None]) -> None:
+        """A P2 task: 5 ms of pure Python, then back into the queue."""
+        end = time.perf_counter() + _BURN_S
+        while time.perf_counter() < end:
+            sum(number * number for number in range(50))
+        if not self.stop.is_set():
+            again()
+
+
+def latencies(run: Callable[[Seen], Any], events: int) -> list[float]:
+    """Seconds from sending to handled, of so many P0 events at a steady pace."""
+    seen = Seen()
+    with run(seen) as send:
+        try:
+            begin = time.perf_counter()
+            for number in range(events):
+                time.sleep(max(0.0, begin + number * _EVERY_S - time.perf_counter()))
+                send(time.perf_counter())
+            _wait(lambda: len(seen.spans) >= events, f"{events} P0 events")
+        finally:
+            seen.stop.set()
+    if len(seen.spans) != events:
+        raise Failed(f"of {events} P0 events {len(seen.spans)} were handled")
+    return seen.spans
+
+
+@contextmanager
+def ours(seen: Seen) -> Iterator[Send]:
+    engine = Engine()
+
+    def burn(event: Event) -> None:
+        seen.burn(lambda: engine.publish(event))
+
+    engine.on("FILL_CONFIRMED", lambda event: seen.handle(event.payload.filled_time))
+    engine.on("STRATEGY_EVALUATE", burn)
+    engine.degrade(Level.NORMAL)  # P2 is not paused, whatever the load
+    for number in range(_BURNERS):
+        task = p.StrategyEvaluate(strategy_type=f"S{number}")
+        engine.publish(engine.event("STRATEGY_EVALUATE", task, "bench"))
+    fill = partial(p.Fill, order_id="1", symbol="005930", filled_qty=1, filled_price=1)
+    with engine:
+        yield lambda sent: engine.publish(
+            engine.event("FILL_CONFIRMED", fill(filled_time=sent), "bench")
+        )
+
+
+@contextmanager
+def threads(seen: Seen) -> Iterator[Send]:
+    """queue.PriorityQueue and as many threads as there are tasks, and one more."""
+    line: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
+    count = itertools.count()
+
+    def put(priority: int, task: Callable[[], None] | None) -> None:
+        line.put((priority, next(count), task))
+
+    def burner() -> None:
+        seen.burn(lambda: put(2, burner))
+
+    def work() -> None:
+        while (task := line.get()[2]) is not None:
+            task()
+
+    workers = [threading.Thread(target=work) for _ in range(_BURNERS + 1)]
+    for _ in range(_BURNERS):
+        put(2, burner)
+    for worker in workers:
+        worker.start()
+    try:
+        yield lambda sent: put(0, partial(seen.handle, sent))
+    finally:
+        for _ in workers:
+            put(9, None)
+        for worker in workers:
+            worker.join()
+
+
+@contextmanager
+def one_loop(seen: Seen) -> Iterator[Send]:
+    """asyncio.PriorityQueue: nothing overtakes the task that runs."""
+    loop = asyncio.new_event_loop()
+    line: asyncio.PriorityQueue[tuple[int, int, Callable[[], None] | None]]
+    line, count = asyncio.PriorityQueue(), itertools.count()
+
+    def put(priority: int, task: Callable[[], None] | None) -> None:
+        line.put_nowait((priority, next(count), task))
+
+    def burner() -> None:
+        seen.burn(lambda: put(2, burner))
+
+    async def work() -> None:
+        while (task := (await line.get())[2]) is not None:
+            task()
+            await asyncio.sleep(0)  # without it the loop would never look outside
+
+    for _ in range(_BURNERS):
+        put(2, burner)
+    worker = threading.Thread(target=loop.run_until_complete, args=(work(),))
+    worker.start()
+    try:
+        yield lambda sent: _soon(loop, put, partial(seen.handle, sent))
+    finally:
+        loop.call_soon_threadsafe(put, 9, None)
+        worker.join()
+        loop.close()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, put: Any, task: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(put, 0, task)
+
+
+def _wait(done: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + _WAIT_S
+    while not done():
+        if time.monotonic() > end:
+            raise Failed(f"{what} were not handled within {_WAIT_S:g} s")
+        time.sleep(0.001)

@@ -1,0 +1,82 @@
+"""Exits that the stops ask for: from the P0 lane to the desk, past every strategy."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from decimal import Decimal
+from uuid import UUID
+
+from qts import telemetry
+from qts.domain import Clock, IntentType, OrderType, QtsError, Side
+from qts.events import Event
+from qts.events import payloads as p
+from qts.pipeline import Trader
+from qts.risk import EmergencyOrder, MicroRisk, Proposal
+
+log = telemetry.logger("app")
+
+KEY = "risk"
+LIFE_S = 10.0
+AGAIN_S = 1.0
+
+
+class Exits:
+    """A handler of the P0 lane; the order itself is made on the loop."""
+
+    def __init__(self, trader: Trader, micro: MicroRisk, clock: Clock) -> None:
+        self._trader = trader
+        self._micro = micro
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.count = 0
+
+    def __call__(self, event: Event) -> None:
+        self._loop.call_soon_threadsafe(self._start, event)
+
+    async def close(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+
+    def _start(self, event: Event) -> None:
+        self.count += 1
+        task = asyncio.create_task(self._leave(event))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _leave(self, event: Event) -> None:
+        proposal = self._proposal(event)
+        try:
+            done = await self._trader.trade(proposal)
+            why = "" if done.filled_qty else f"{done.outcome} {done.reason}"
+        except QtsError as error:
+            why = str(error)
+        if why:
+            log.error("an exit was not carried out", symbol=proposal.symbol, reason=why)
+            await self._clock.sleep(AGAIN_S)
+            self._micro.refused(proposal.symbol, why)
+
+    def _proposal(self, event: Event) -> Proposal:
+        payload = event.payload
+        if isinstance(payload, EmergencyOrder):
+            side, reason = Side(payload.side), IntentType(payload.reason)
+        elif isinstance(payload, p.TrailingStopHit):
+            held = self._micro.stops.held(payload.symbol)
+            is_short = held is not None and held["quantity"] < 0
+            side, reason = (Side.BUY if is_short else Side.SELL), IntentType.EXIT_TRAIL
+        else:
+            raise AssertionError(f"{event.event_type} is no exit")
+        now = self._clock.now()
+        return Proposal(
+            strategy_key=KEY,
+            symbol=payload.symbol,
+            side=side,
+            type=OrderType.MARKET,
+            quantity=Decimal(str(payload.qty)).normalize() + 0,
+            intent_type=reason,
+            signal_id=UUID(event.event_id),
+            decided_at=now,
+            expires_at=now + timedelta(seconds=LIFE_S),
+            reason=f"{reason} at {payload.price:g}",
+        )

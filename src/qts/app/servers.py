@@ -1,0 +1,77 @@
+"""Where the servers are: named by the settings, embedded in the home, or started for an errand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from qts.cache.redis import RedisStore
+from qts.config import Config
+from qts.database import Database
+from qts.domain import Secret, Unreachable
+from qts.embedded import Home, Servers, default_home
+
+
+def database_url(config: Config, home: Home) -> Secret:
+    return config.database.url or home.postgres_url()
+
+
+def cache_url(config: Config, home: Home) -> Secret:
+    return config.cache.url or home.valkey_url()
+
+
+@contextlib.asynccontextmanager
+async def open_database(config: Config) -> AsyncIterator[Database]:
+    """The database for one short errand: the settings' own, that of a QTS which runs on this
+    home, or an embedded one started for the occasion."""
+    async with contextlib.AsyncExitStack() as stack:
+        home = home_of(config)
+        if config.database.url is None and home.holder() is None:
+            await stack.enter_async_context(_started(Servers(home, config.embedded, valkey=False)))
+        yield await stack.enter_async_context(
+            Database.open(database_url(config, home), config.database)
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_store(config: Config) -> AsyncIterator[RedisStore]:
+    """The cache for one short errand: the settings' own, or that of a QTS on this home."""
+    home = home_of(config)
+    if config.cache.url is None and home.holder() is None:
+        raise Unreachable(
+            f"there is no cache to look into: no QTS runs on home {home.path}, "
+            "and the settings give no cache.url"
+        )
+    # Nobody trades on the answer: it may take its time.
+    patient = msgspec.structs.replace(config.cache, socket_timeout_ms=5000, connect_timeout_ms=5000)
+    async with RedisStore.open(cache_url(config, home), patient) as store:
+        yield store
+
+
+def home_of(config: Config) -> Home:
+    return Home.at(config.home or default_home(os.environ))
+
+
+def own_servers(home: Home, config: Config) -> contextlib.AbstractAsyncContextManager[Servers]:
+    """The home is ours alone while we run, whether or not a server of ours lives in it."""
+    return _started(
+        Servers(
+            home,
+            config.embedded,
+            postgres=config.database.url is None,
+            valkey=config.cache.url is None,
+        )
+    )
+
+
+@contextlib.asynccontextmanager
+async def _started(servers: Servers) -> AsyncIterator[Servers]:
+    try:
+        await asyncio.to_thread(servers.start)
+        yield servers
+    finally:
+        await asyncio.to_thread(servers.stop)

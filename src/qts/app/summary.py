@@ -1,0 +1,115 @@
+"""How a run ended: the JSON that scripts rely on, read from the database and the rooms."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+
+from qts.database import Database
+
+_COUNTS = {
+    "signals": "SELECT count(*) FROM signal WHERE created_at >= $1",
+    "intents": "SELECT count(*) FROM order_intent WHERE created_at >= $1",
+    "fills": "SELECT count(*) FROM fill WHERE received_at >= $1",
+}
+_ATTEMPTS = (
+    "SELECT status, count(*) FROM order_attempt WHERE created_at >= $1 GROUP BY status ORDER BY 1"
+)
+_TICK_TO_ORDER = (
+    "SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP"
+    " (ORDER BY extract(epoch FROM a.sent_at - s.decided_at) * 1000), count(*)"
+    " FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id"
+    " JOIN signal s ON s.id = i.signal_id WHERE a.sent_at >= $1 AND a.attempt_no = 1"
+)
+_OUTBOX = (
+    "SELECT stream, status, count(*) FROM outbox_event_all WHERE created_at >= $1"
+    " GROUP BY stream, status"
+)
+
+
+class Service(msgspec.Struct, frozen=True):
+    """One server we use, as the owner sees it."""
+
+    name: str
+    version: str
+    where: str
+    pid: int | None  # of our own child; None where the settings name a server
+
+
+class Lane(msgspec.Struct, frozen=True):
+    published: int
+    handled: int
+    dropped: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class TickToOrder(msgspec.Struct, frozen=True):
+    """From the tick that a strategy decided on to the moment its order left."""
+
+    orders: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class Traded(msgspec.Struct, frozen=True, kw_only=True):
+    """What was traded, and whether the broker's books say the same."""
+
+    mode: Literal["paper", "live"]
+    broker: str
+    ticks: int
+    lanes: dict[str, Lane]
+    signals: int
+    intents: int
+    attempts: dict[str, int]
+    fills: int
+    positions: int
+    pnl: dict[str, Decimal]
+    cache: dict[str, float | None]
+    outbox: dict[str, dict[str, int]]
+    tick_to_order: TickToOrder | None
+    refusals: dict[str, int]
+    safety: str
+    books_agree: bool
+    differences: tuple[str, ...] = ()
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: Literal["OK", "FAILED"]
+    seconds: float
+    services: list[Service]
+    schema_version: int
+    restarts: list[str]
+    trading: Traded | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of trading beside the rest, as scripts expect them."""
+        told: dict[str, Any] = msgspec.to_builtins(self)
+        told |= told.pop("trading") or {}
+        return told
+
+
+async def counted(database: Database, since: datetime) -> dict[str, Any]:
+    """What the database says of a run."""
+    found: dict[str, Any] = {
+        name: await database.fetchval(query, since) for name, query in _COUNTS.items()
+    }
+    rows = await database.fetch(_ATTEMPTS, since)
+    found["attempts"] = {row[0]: row[1] for row in rows}
+    outbox: dict[str, dict[str, int]] = {}
+    for row in await database.fetch(_OUTBOX, since):
+        stream = outbox.setdefault(row[0], {"done": 0, "pending": 0, "dead": 0})
+        name = {"DONE": "done", "DEAD": "dead"}.get(row[1], "pending")
+        stream[name] += row[2]
+    found["outbox"] = outbox
+    sent = await database.fetchrow(_TICK_TO_ORDER, since)
+    spans = sent[0] if sent else None
+    found["tick_to_order"] = (
+        TickToOrder(sent[1], *(round(float(span), 3) for span in spans)) if sent and spans else None
+    )
+    return found

@@ -1,0 +1,92 @@
+"""Every tick's way from the feed to all who need it, on the loop's thread.
+
+record ─▶ stops ─▶ PRICE_TICK (P1) ─▶ strategies
+      └─▶ the world, the cache, the paper venue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+from qts.cache import Cache, Price
+from qts.domain import Clock, Market, market_of
+from qts.events import Engine
+from qts.events import payloads as p
+from qts.feed import PatternRecord
+from qts.pipeline import Tick, World
+
+OnTick = Callable[[str, float, float, float, float], None]
+
+
+class Ticks:
+    """A sink of the feed. `paper` is the paper venue's ear, if there is one."""
+
+    def __init__(self, engine: Engine, world: World, cache: Cache, clock: Clock) -> None:
+        self._engine = engine
+        self._world = world
+        self._cache = cache
+        self._clock = clock
+        self._volumes: dict[str, float] = {}
+        self._make = engine.catalogue["PRICE_TICK"]
+        self.paper: OnTick | None = None
+        self.count = 0
+
+    def __call__(self, record: PatternRecord) -> None:
+        snapshot = record.snapshot
+        inputs = snapshot.observation.inputs
+        raw = inputs.kis_raw
+        bid, ask = _quote(raw, "bid"), _quote(raw, "ask")
+        self.tick(snapshot.context.symbol, inputs.price, inputs.volume, bid, ask)
+
+    def tick(self, symbol: str, price: float, day_volume: float, bid: float, ask: float) -> None:
+        """`day_volume` runs up over the day; what everybody else gets is the tick's own."""
+        if not price > 0:
+            return
+        now = self._clock.now().timestamp()
+        volume = max(0.0, day_volume - self._volumes.get(symbol, day_volume))
+        self._volumes[symbol] = day_volume
+        self.count += 1
+        self._world.tick(Tick(symbol, price, volume, bid or price, ask or price, now))
+        self._push(symbol, price, day_volume, bid, ask, now)
+        if self.paper is not None:
+            self.paper(symbol, price, bid, ask, volume)
+        payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
+        self._engine.publish(self._engine.event("PRICE_TICK", payload, "feed"))
+
+    def _push(
+        self, symbol: str, price: float, volume: float, bid: float, ask: float, now: float
+    ) -> None:
+        whole = market_of(symbol) is Market.KRX
+        last, low, high = (_exact(value, whole) for value in (price, bid or price, ask or price))
+        self._cache.prices.push(
+            Price(
+                symbol=symbol,
+                bid=low,
+                ask=max(low, high),
+                last=last,
+                volume=_exact(volume, whole),
+                timestamp=int(now * 1000),
+                ver=self.count,
+            )
+        )
+
+
+def _exact(value: float, whole: bool) -> Decimal:
+    return Decimal(int(value)) if whole else Decimal(repr(value))
+
+
+_NAMES = {
+    "bid": ("inter2_bidp", "bidp1", "BIDP1", "bid_price"),
+    "ask": ("inter2_askp", "askp1", "ASKP1", "ask_price"),
+}
+
+
+def _quote(raw: dict[str, object], side: str) -> float:
+    for name in _NAMES[side]:
+        if name in raw:
+            try:
+                return max(0.0, float(str(raw[name])))
+            except ValueError:
+                return 0.0
+    return 0.0

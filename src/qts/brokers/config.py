@@ -1,0 +1,137 @@
+"""Settings of the brokers, and the three things that must be said before real money moves."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from ipaddress import ip_address
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from qts.domain import Costs, Market, Refused
+from qts.venues import KisConfig, UpbitConfig
+
+ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
+
+
+class CostsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a trade costs, as parts of its amount."""
+
+    krx_fee: Annotated[
+        float, msgspec.Meta(ge=0, le=0.1, description="fee of a trade at the KRX")
+    ] = 0.00015
+    krx_sale_tax: Annotated[
+        float, msgspec.Meta(ge=0, le=0.1, description="tax on a sale at the KRX")
+    ] = 0.0020
+    upbit_fee: Annotated[
+        float, msgspec.Meta(ge=0, le=0.1, description="fee of a trade at Upbit")
+    ] = 0.0005
+
+    def of(self, market: Market) -> Costs:
+        if market is Market.UPBIT:
+            return Costs(Decimal(repr(self.upbit_fee)), Decimal(0))
+        return Costs(Decimal(repr(self.krx_fee)), Decimal(repr(self.krx_sale_tax)))
+
+
+class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The paper venue: how kindly it fills."""
+
+    book: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=64, description="name of the account book")
+    ] = "paper"
+    cash: Annotated[
+        int, msgspec.Meta(ge=0, le=10**15, description="won in a book when it is first opened")
+    ] = 100_000_000
+    slippage_ticks: Annotated[
+        int, msgspec.Meta(ge=0, le=100, description="ticks by which a taker pays more")
+    ] = 0
+    slippage_bps: Annotated[
+        float, msgspec.Meta(ge=0, le=1000, description="1/100 % by which a taker pays more")
+    ] = 0.0
+    volume_share: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0, le=1, description="of a tick's volume, what orders may take; 0: all they want"
+        ),
+    ] = 0.0
+    latency_ms: Annotated[
+        float, msgspec.Meta(ge=0, le=60_000, description="before a new order can trade")
+    ] = 0.0
+    latency_jitter_ms: Annotated[
+        float, msgspec.Meta(ge=0, le=60_000, description="at most this much more, by chance")
+    ] = 0.0
+    seed: Annotated[int, msgspec.Meta(ge=0, description="same seed, same chances")] = 1
+
+
+class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where orders go."""
+
+    broker: Annotated[
+        Literal["paper", "kis", "upbit"], msgspec.Meta(description="the venue that takes orders")
+    ] = "paper"
+    mode: Annotated[
+        Literal["paper", "live"], msgspec.Meta(description="live: real money may move")
+    ] = "paper"
+    live_acknowledgement: Annotated[
+        str, msgspec.Meta(description=f"live needs {ACKNOWLEDGEMENT} here")
+    ] = ""
+    find_window_s: Annotated[
+        float,
+        msgspec.Meta(ge=1, le=3600, description="after sending, how late KIS may date an order"),
+    ] = 60.0
+    market_collar: Annotated[
+        float,
+        msgspec.Meta(
+            gt=0, le=0.1, description="how far above the best ask a market buy at Upbit may pay"
+        ),
+    ] = 0.01
+    patience_s: Annotated[
+        float,
+        msgspec.Meta(
+            gt=0, le=60, description="longest wait of an order for the request budget; then unsent"
+        ),
+    ] = 3.0
+    costs: Annotated[CostsConfig, msgspec.Meta(description="Fees and taxes")] = CostsConfig()
+    paper: Annotated[PaperConfig, msgspec.Meta(description="The paper venue")] = PaperConfig()
+
+    def __post_init__(self) -> None:
+        if self.mode == "live" and self.broker == "paper":
+            raise Refused('brokers.mode is "live" and brokers.broker is "paper"; say one of them')
+
+
+def permit_kis(config: BrokersConfig, venue: KisConfig) -> None:
+    """Refuse to open KIS where real money moves, unless all three things were said."""
+    real_key = bool(venue.app_key and venue.app_secret and venue.account) and not venue.paper
+    play = is_loopback(venue.rest) or (venue.paper and venue.url is None)
+    if not play:
+        _permit(config, "kis", real_key, "venues.kis.app_key, app_secret and account of a real key")
+
+
+def permit_upbit(config: BrokersConfig, venue: UpbitConfig) -> None:
+    """Refuse to open Upbit itself, unless all three things were said."""
+    if not is_loopback(venue.url):
+        real_key = bool(venue.access_key and venue.secret_key)
+        _permit(config, "upbit", real_key, "venues.upbit.access_key and secret_key")
+
+
+def is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _permit(config: BrokersConfig, broker: str, key: bool, key_words: str) -> None:
+    missing = []
+    if config.broker != broker:
+        missing.append(f'brokers.broker = "{broker}"')
+    if config.mode != "live":
+        missing.append('brokers.mode = "live"')
+    if config.live_acknowledgement != ACKNOWLEDGEMENT:
+        missing.append(f'brokers.live_acknowledgement = "{ACKNOWLEDGEMENT}"')
+    if not key:
+        missing.append(key_words)
+    if missing:
+        raise Refused(f"orders to {broker} move real money; missing: {'; '.join(missing)}")

@@ -1,0 +1,244 @@
+"""Upbit as a broker: every order carries our identifier, every trade a name of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from qts.brokers.broker import Blocked, Found, Lost, Notice
+from qts.brokers.config import BrokersConfig, permit_upbit
+from qts.brokers.seam import changing, send_in_time
+from qts.brokers.upbit_wire import (
+    UNREADABLE,
+    fill_event,
+    fills_of,
+    order_event,
+    order_of,
+    place_values,
+    units,
+)
+from qts.domain import (
+    Account,
+    BrokerOrder,
+    Clock,
+    Fill,
+    Holding,
+    Market,
+    OrderRequest,
+    OrderState,
+    OrderType,
+    OutcomeUnknown,
+    Side,
+    Unreachable,
+    to_tick,
+)
+from qts.venues import Priority, Rejected, Throttled, UpbitClient, UpbitStream
+
+_WEEK = timedelta(days=7)  # the longest span of closed orders that Upbit shows at once
+_OPEN_PAGE = 100
+_CLOSED_PAGE = 1000
+
+Json = dict[str, Any]
+
+
+class UpbitBroker:
+    name = "upbit"
+
+    def __init__(self, client: UpbitClient, config: BrokersConfig, clock: Clock) -> None:
+        permit_upbit(config, client.config)
+        self._client = client
+        self._config = config
+        self._clock = clock
+        self._costs = config.costs.of(Market.UPBIT)
+        self._blocked: Blocked | None = None
+        self._closed: dict[str, list[Fill]] = {}  # orders that are done: their fills are final
+
+    async def place(self, request: OrderRequest) -> str:
+        with changing():
+            reply = await send_in_time(
+                place_values(request, await self._worst(request)),
+                self._config.patience_s,
+                lambda values: self._call("POST", "/v1/orders", values, "order", Priority.ORDER),
+            )
+        name = reply.get("uuid") if isinstance(reply, dict) else None
+        if not isinstance(name, str) or not name:
+            raise OutcomeUnknown("Upbit took an order and did not name it")
+        return name
+
+    async def cancel(self, order_id: str) -> None:
+        values = [("uuid", order_id)]
+        with changing():
+            await self._call("DELETE", "/v1/order", values, "default", Priority.ORDER)
+
+    async def find(
+        self,
+        request: OrderRequest,
+        sent_at: datetime,  # noqa: ARG002 - the identifier is enough
+        known: frozenset[str],
+    ) -> Found:
+        try:
+            row = await self._get("/v1/order", ("identifier", request.identifier))
+        except Rejected as error:
+            if error.code == "order_not_found":
+                return Found(())
+            raise
+        (order,) = _read([row])
+        return Found((order,) if order.order_id not in known else ())
+
+    async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
+        rows = {row["uuid"]: row for row in [*await self._done(since), *await self._open()]}
+        first = since.replace(microsecond=0)
+        return [
+            order
+            for order in _read(rows.values())
+            if order.state is OrderState.OPEN or order.placed_at >= first
+        ]
+
+    async def fills(self, since: datetime) -> Sequence[Fill]:
+        """Closed orders are listed by when they were placed: a week further back is looked at."""
+        fills: list[Fill] = []
+        for row in [*await self._done(since - _WEEK), *await self._open()]:
+            if Decimal(row["executed_volume"]) > 0:
+                fills += await self._fills_of(row["uuid"])
+        first = since.replace(microsecond=0)
+        return sorted((fill for fill in fills if fill.at >= first), key=lambda fill: fill.at)
+
+    async def account(self) -> Account:
+        cash, holdings = Decimal(0), []
+        for row in await self._get("/v1/accounts"):
+            quantity = Decimal(row["balance"]) + Decimal(row["locked"])
+            if row["currency"] == "KRW":
+                cash = quantity
+            elif quantity:
+                holdings.append(
+                    Holding(
+                        symbol=f"{row['unit_currency']}-{row['currency']}",
+                        quantity=quantity,
+                        average_price=Decimal(row["avg_buy_price"]),
+                    )
+                )
+        return Account(cash=cash, holdings=tuple(holdings))
+
+    async def notices(self) -> AsyncIterator[Notice]:
+        line: asyncio.Queue[Notice] = asyncio.Queue()
+
+        def heard(event: Json) -> None:
+            line.put_nowait(_notice(event))
+
+        def live() -> None:
+            line.put_nowait(Lost("listening from now on"))
+
+        stream = UpbitStream(self._client, self._clock, lambda _quote: None, heard, live)
+        running = asyncio.create_task(stream.run(), name="upbit notices")
+        try:
+            while True:
+                yield await line.get()
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    # -- asking
+
+    async def _worst(self, request: OrderRequest) -> Decimal | None:
+        """The price a market buy may go up to: a little above the best ask."""
+        if request.type is not OrderType.MARKET or request.side is not Side.BUY:
+            return None
+        values = [("markets", request.symbol)]
+        book = await self._call("GET", "/v1/orderbook", values, "quotes", Priority.ORDER)
+        try:
+            ask = units(book[0]["orderbook_units"][0]["ask_price"])
+        except (IndexError, *UNREADABLE) as error:
+            raise Unreachable(f"Upbit shows no asks of {request.symbol}: {error!r}") from None
+        worst = ask * (1 + Decimal(repr(self._config.market_collar)))
+        return max(ask, to_tick(Market.UPBIT, worst, Side.BUY))
+
+    async def _fills_of(self, name: str) -> list[Fill]:
+        if (known := self._closed.get(name)) is not None:
+            return known
+        row = await self._get("/v1/order", ("uuid", name))
+        try:
+            fills = fills_of(row, self._costs)
+        except UNREADABLE as error:
+            raise Unreachable(f"Upbit answered trades that cannot be read: {error!r}") from None
+        if row["state"] in ("done", "cancel"):
+            self._closed[name] = fills
+        return fills
+
+    async def _open(self) -> list[Json]:
+        rows: list[Json] = []
+        for page in range(1, 1000):
+            found = await self._get(
+                "/v1/orders/open",
+                ("states[]", "wait"),
+                ("states[]", "watch"),
+                ("page", str(page)),
+                ("limit", str(_OPEN_PAGE)),
+                ("order_by", "asc"),
+            )
+            rows += found
+            if len(found) < _OPEN_PAGE:
+                break
+        return rows
+
+    async def _done(self, since: datetime) -> list[Json]:
+        """Closed orders placed since then, oldest first."""
+        rows: dict[str, Json] = {}
+        start, now = since, self._clock.now() + timedelta(minutes=1)
+        while start < now:
+            end = min(start + _WEEK, now)
+            found = await self._get(
+                "/v1/orders/closed",
+                ("states[]", "done"),
+                ("states[]", "cancel"),
+                ("start_time", _milliseconds(start)),
+                ("end_time", _milliseconds(end)),
+                ("limit", str(_CLOSED_PAGE)),
+                ("order_by", "asc"),
+            )
+            new = [row for row in found if row["uuid"] not in rows]
+            rows.update((row["uuid"], row) for row in new)
+            if len(found) < _CLOSED_PAGE or not new:
+                start = end
+            else:
+                start = datetime.fromisoformat(found[-1]["created_at"])
+        return list(rows.values())
+
+    async def _get(self, path: str, *values: tuple[str, str]) -> Any:
+        return await self._call("GET", path, values, "default", Priority.ACCOUNT)
+
+    async def _call(self, method: Any, path: str, values: Any, group: Any, priority: Any) -> Any:
+        """One request; none at all while we are shut out, since asking makes it longer."""
+        now, blocked = self._clock.now(), self._blocked
+        if blocked is not None and (blocked.until is None or now < blocked.until):
+            raise Blocked(str(blocked), blocked.until)
+        try:
+            return await self._client.call(method, path, values, group, priority)
+        except Throttled as error:
+            if not error.blocked:
+                raise
+            pause_s = error.retry_after_s
+            until = None if pause_s is None else self._clock.now() + timedelta(seconds=pause_s)
+            self._blocked = Blocked(str(error), until)
+            raise self._blocked from None
+
+
+def _notice(event: Json) -> Notice:
+    """An event that cannot be read exactly has to be asked for."""
+    try:
+        return fill_event(event) if event["state"] == "trade" else order_event(event)
+    except UNREADABLE as error:
+        return Lost(f"an event of Upbit could not be read: {error!r}")
+
+
+def _read(rows: Any) -> list[BrokerOrder]:
+    try:
+        return [order_of(row) for row in rows]
+    except UNREADABLE as error:
+        raise Unreachable(f"Upbit answered an order that cannot be read: {error!r}") from None
+
+
+def _milliseconds(moment: datetime) -> str:
+    return str(round(moment.timestamp() * 1000))

@@ -1,0 +1,44 @@
+"""One short errand to the database of the settings, for verbs that look and act."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import typer
+
+from qts.domain import Refused
+
+if TYPE_CHECKING:
+    from qts.database import Database
+
+T = TypeVar("T")
+
+
+def with_database(
+    config: Path | None, ask: Callable[[Database], Awaitable[T]], schema: int = 0
+) -> T:
+    """Refused when the database is older than `schema`, the version that brought what is asked."""
+    from qts.app import open_database
+    from qts.config import load
+    from qts.database import status
+
+    async def answer() -> T:
+        async with open_database(load(config, os.environ)) as database:
+            found = await status(database)
+            if found.current < schema:
+                raise Refused(
+                    f"the database at {database.where} has schema {found.current}, and {schema} is "
+                    "needed; run qts database migrate"
+                )
+            return await ask(database)
+
+    return asyncio.run(answer())
+
+
+def print_json(value: object) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

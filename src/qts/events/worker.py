@@ -1,0 +1,229 @@
+"""The process of a lane: takes events out of a ring, calls handlers, tells what came of it.
+
+It is started by `process.LaneProcess`, dies with the engine's process, and says in shared memory
+what each of its threads has in hand, so that the engine knows after a crash whom to blame.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from qts.domain import EventRefused, SystemClock
+from qts.events import wire
+from qts.events.catalogue import Catalogue, EventType
+from qts.events.dispatch import Retry
+from qts.events.event import Event, Priority
+from qts.events.handlers import Handler, build, check_batch
+from qts.events.lanes import event_id
+from qts.events.loops import LoopThread
+from qts.events.payloads import Payload
+
+_LOOK_S = 0.1  # how often a process without work looks for its parent
+_WAKE_TICKS_NS = 500_000  # outcomes are told at least so often
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a lane's process begins with."""
+
+    lane: int
+    parent: int  # process id
+    threads: int
+    types: tuple[EventType, ...]
+    handlers: dict[str, list[Handler]]  # by type
+
+
+def work(setup: Setup, inbox: wire.Memory, outbox: wire.Memory) -> None:
+    """The whole life of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's process decides when it is over
+    wire.die_with_parent(setup.parent)
+    if os.getppid() != setup.parent:
+        return
+    catalogue = Catalogue(setup.types)
+    out = _Outbox(wire.ring(outbox), catalogue, setup.parent)
+    try:
+        worker = _Worker(setup, catalogue, wire.ring(inbox), out)
+    except Exception as error:  # noqa: BLE001 - a factory may raise anything
+        out.tell(wire.Broken(f"{type(error).__name__}: {error}"))
+        return
+    out.tell(wire.Ready(worker.kinds()))
+    worker.run(setup.threads)
+
+
+class _Outbox:
+    """The way back to the engine; any thread may tell."""
+
+    def __init__(self, ring: wire.SharedRing, catalogue: Catalogue, parent: int) -> None:
+        self._ring = ring
+        self._catalogue = catalogue
+        self._codec = wire.Codec(catalogue)
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._parent = parent
+        self._last_wake = self._clock.monotonic_ns()
+        self.publish: Callable[..., None] = self._publish
+
+    def tell(self, record: wire.Record) -> None:
+        with self._lock:
+            self._push(self._codec.record(record))
+            self.wake()
+
+    def tell_soon(self, record: wire.Record) -> None:
+        """It is in shared memory at once; the engine is woken for several together."""
+        with self._lock:
+            self._push(self._codec.record(record))
+            if self._clock.monotonic_ns() - self._last_wake > _WAKE_TICKS_NS:
+                self.wake()
+
+    def wake(self) -> None:
+        self._last_wake = self._clock.monotonic_ns()
+        self._ring.wake()
+
+    def event(self, name: str, payload: Payload, source: str = "") -> Event:
+        return self._catalogue[name].event(
+            payload,
+            event_id=event_id(),
+            timestamp=self._clock.now().timestamp(),
+            source=source,
+        )
+
+    def emit(self, name: str, payload: Payload, source: str = "") -> Event:
+        event = self.event(name, payload, source)
+        self.publish(event)
+        return event
+
+    def _publish(self, event: Event) -> None:
+        """Into its lane, at the engine; refused here when it breaks the contract."""
+        self._catalogue.check(event)
+        with self._lock:
+            self._push(self._codec.said(event))
+            self.wake()
+
+    def _push(self, data: bytes) -> None:
+        if len(data) > self._ring.largest:
+            raise EventRefused(f"{len(data):,} bytes are more than the way back to the engine has")
+        while not self._ring.push(data, _LOOK_S):
+            self._ring.wake()
+            if os.getppid() != self._parent:
+                os._exit(1)
+
+
+class _Tally:
+    """What became of the events of one frame; an event's sequence is its place in there."""
+
+    def __init__(self) -> None:
+        self.retries: list[int] = []
+        self.letters: list[wire.Letter] = []
+        self._errors: list[str] = []
+
+    def retried(self, _lane: int, sequence: int, _type: int) -> None:
+        self.retries.append(sequence)
+
+    def add(self, _event: Event, _handler: str, error: BaseException) -> None:
+        self._errors.append(f"{type(error).__name__}: {error}")
+
+    def note(self, handler: int, handled: list[bool]) -> None:
+        """Each that was not handled has left its error, in the same order."""
+        lost = [place for place, good in enumerate(handled) if not good]
+        for place, error in zip(lost, self._errors, strict=True):
+            self.letters.append(wire.Letter(place, handler, error))
+        self._errors = []
+
+
+class _Worker:
+    def __init__(
+        self, setup: Setup, catalogue: Catalogue, inbox: wire.SharedRing, out: _Outbox
+    ) -> None:
+        self._catalogue = catalogue
+        self._inbox = inbox
+        self._out = out
+        self._parent = setup.parent
+        self._taking = threading.Lock()
+        self._loop: LoopThread | None = None
+        made: dict[int, Handler] = {}
+        self._handlers: dict[str, list[Handler]] = {}
+        for name, given in setup.handlers.items():
+            self._handlers[name] = have = []
+            for each in given:
+                if id(each) not in made:
+                    made[id(each)] = build(each, out, catalogue)
+                check_batch(catalogue[name], made[id(each)])
+                have.append(made[id(each)])
+        if any(each.kind == "async" for have in self._handlers.values() for each in have):
+            self._loop = LoopThread(f"qts-events-p{setup.lane}")
+
+    def kinds(self) -> dict[str, list[str]]:
+        return {name: [each.kind for each in have] for name, have in self._handlers.items()}
+
+    def run(self, threads: int) -> None:
+        others = [
+            threading.Thread(target=self._serve, args=(slot,), daemon=True)
+            for slot in range(1, threads)
+        ]
+        for thread in others:
+            thread.start()
+        self._serve(0)
+        for thread in others:
+            thread.join()
+
+    def _serve(self, slot: int) -> None:
+        codec = wire.Codec(self._catalogue)
+        while not self._inbox.closed:
+            data = self._next()
+            if data is None:
+                continue
+            number, events = codec.read_frame(data)
+            self._out.tell_soon(self._handle(number, events))
+            self._inbox.mark(slot, 0)
+
+    def _next(self) -> bytes | None:
+        with self._taking:
+            data = self._inbox.pop(0)
+            if data is None:
+                self._out.wake()
+                data = self._inbox.pop(_LOOK_S)
+        if data is None and os.getppid() != self._parent:
+            os._exit(1)
+        return data
+
+    def _handle(self, number: int, events: list[Event]) -> wire.Done:
+        kind = self._catalogue[events[0].event_type]
+        tally = _Tally()
+        retry = Retry(tally, tally, lambda _event, _handler, _error: None)
+        began = wire.ticks()
+        for place, handler in enumerate(self._handlers[kind.name]):
+            if self._inbox.flag and not handler.essential:
+                continue
+            tally.note(place, self._call(kind, handler, events, retry))
+        return wire.Done(number, began, wire.ticks(), tally.retries, tally.letters)
+
+    def _call(
+        self, kind: EventType, handler: Handler, events: list[Event], retry: Retry
+    ) -> list[bool]:
+        if handler.kind in ("batch", "rows"):
+            return _call_batch(handler, events, retry)
+        if handler.kind == "async" and self._loop is not None:
+            limit_ms = kind.max_process_time_ms if kind.priority == Priority.P3 else None
+            limit_s = limit_ms / 1000 if limit_ms else None
+            return [self._loop.run(retry.attempt(each, handler, limit_s)) for each in events]
+        return [_call_plain(handler, each, place, retry) for place, each in enumerate(events)]
+
+
+def _call_plain(handler: Handler, event: Event, place: int, retry: Retry) -> bool:
+    try:
+        handler.call(event)
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
+        return retry.again(event, handler, error, place, 0)
+    return True
+
+
+def _call_batch(handler: Handler, events: list[Event], retry: Retry) -> list[bool]:
+    try:
+        handler.call([*events])
+    except Exception as error:  # noqa: BLE001 - the same
+        return retry.batch_again(events, handler, error, range(len(events)), 0)
+    return [True] * len(events)

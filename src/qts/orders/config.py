@@ -1,0 +1,60 @@
+"""Settings of the orders room."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class OrdersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long an order may take to leave, and how its outcome is found out."""
+
+    place_timeout_s: Annotated[
+        float, Meta(ge=0.05, le=60, description="longest a venue may take to answer an order")
+    ] = 5.0
+    send_within_s: Annotated[
+        float,
+        Meta(ge=0.05, le=60, description="an order that did not leave so soon is not sent at all"),
+    ] = 1.0
+    max_throttles: Annotated[
+        int, Meta(ge=0, le=100, description="new attempts after a venue said too many requests")
+    ] = 5
+    throttle_base_s: Annotated[
+        float,
+        Meta(ge=0.01, le=60, description="pause before the second attempt; doubles each time"),
+    ] = 0.5
+    throttle_max_s: Annotated[
+        float, Meta(ge=0.01, le=600, description="longest pause between attempts")
+    ] = 30.0
+    reconcile_every_s: Annotated[
+        float, Meta(ge=0.1, le=300, description="pause between two looks at the venue's books")
+    ] = 60.0
+    resolve_every_s: Annotated[
+        float, Meta(ge=0.05, le=60, description="pause while an outcome is unknown")
+    ] = 1.0
+    absent_after_s: Annotated[
+        float,
+        Meta(ge=0.1, le=3600, description="an order the venue does not know by then never came"),
+    ] = 15.0
+    lookback_s: Annotated[
+        float, Meta(ge=60, le=7 * 86_400, description="how far back the first look goes")
+    ] = 86_400.0
+    allow_short: Annotated[
+        bool, Meta(description="whether positions may be below zero at this broker")
+    ] = False
+
+    def __post_init__(self) -> None:
+        # An attempt that could still leave must not be declared absent.
+        least = self.send_within_s + self.place_timeout_s
+        if self.absent_after_s <= least:
+            raise ValueError(
+                f"absent_after_s ({self.absent_after_s:g}) must be above send_within_s + "
+                f"place_timeout_s ({least:g})"
+            )
+        if self.throttle_base_s > self.throttle_max_s:
+            raise ValueError(
+                f"throttle_base_s ({self.throttle_base_s:g}) must not be above throttle_max_s "
+                f"({self.throttle_max_s:g})"
+            )

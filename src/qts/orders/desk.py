@@ -1,0 +1,183 @@
+"""Where an approved order becomes a durable fact, before anything leaves.
+
+submit ── one transaction ──▶ signal, intent, attempt (PREPARED), command on the bus
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import msgspec
+
+from qts import telemetry
+from qts.database import Connection, Database
+from qts.domain import Clock, OrderRequest, OutcomeUnknown, Refused, Side, SystemClock
+from qts.orders.attempts import Attempts, cancel_event, lock, new_identifier
+from qts.orders.changes import Change, OnChange, nobody
+from qts.orders.config import OrdersConfig
+from qts.orders.messages import CreateOrderAttempt
+from qts.orders.queries import SQL
+from qts.orders.safety import Safety
+from qts.outbox import TRADE_COMMAND, Event, EventBus, uuid7
+from qts.risk import Approved, Proposal
+
+IN_DOUBT = 5  # looks at a commit whose outcome was lost
+IN_DOUBT_S = 0.2
+
+log = telemetry.logger("orders")
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an approved order; `is_new` is false when its signal had been heard before."""
+
+    intent_id: UUID
+    attempt_id: UUID | None
+    is_new: bool = True
+    stopped: str = ""  # why there is no attempt
+
+
+def signal_id(strategy_key: str, symbol: str, side: Side, at: datetime, leg: str = "") -> UUID:
+    """The same id for the same decision, so that deciding it again orders nothing again.
+
+    `at` is the moment that was decided on, such as the close of a candle; `leg` tells apart orders
+    that are decided together.
+    """
+    return uuid5(NAMESPACE_OID, "\x1f".join((strategy_key, symbol, side, at.isoformat(), leg)))
+
+
+class Desk:
+    """Takes orders for one broker, from the gate alone."""
+
+    def __init__(
+        self,
+        database: Database,
+        bus: EventBus,
+        broker: str,
+        safety: Safety,
+        on_change: OnChange = nobody,
+        clock: Clock | None = None,
+    ) -> None:
+        self._database = database
+        self._bus = bus
+        self._broker = broker
+        self._safety = safety
+        self._on_change = on_change
+        self._clock = clock or SystemClock()
+
+    async def submit(self, approved: Approved) -> Submitted:
+        """May be called again with the same order: it is there once."""
+        if type(approved) is not Approved:
+            raise Refused(f"the desk takes what the gate approved, not {type(approved).__name__}")
+        for left in reversed(range(IN_DOUBT)):
+            try:
+                return await self._submit(approved)
+            except OutcomeUnknown as error:
+                # Whether it is there is seen by asking again: its signal can be heard only once.
+                if not left:
+                    raise
+                log.warning("a commit is in doubt, looking", error=str(error))
+                await self._clock.sleep(IN_DOUBT_S)
+        raise AssertionError("the last round returns or raises")
+
+    async def cancel(self, intent_id: UUID) -> bool:
+        """Ask for it; False when there is nothing left to cancel.
+
+        What has not left is stopped here and now. What the venue has, or may have, is cancelled
+        there, and is over when the venue says so.
+        """
+        changes: list[Change] = []
+        async with self._database.transaction() as tx:
+            live = await tx.fetchval(SQL.live_attempt, intent_id)
+            one = await lock(tx, live) if live is not None else None
+            if one is None:
+                if not await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
+                    raise Refused(f"no order {intent_id} is known here")
+                return False
+            await tx.execute(SQL.ask_cancel, intent_id, self._clock.now())
+            moves = Attempts(tx, self._bus, OrdersConfig(), self._clock.now())
+            if not await moves.suspended(one, "CANCELLED"):
+                await self._bus.publish(tx, cancel_event(one.id, one.symbol))
+            changes = moves.changes
+        for change in changes:
+            self._on_change(change)
+        return True
+
+    async def _submit(self, approved: Approved) -> Submitted:
+        proposal = approved.proposal
+        async with self._database.transaction() as tx:
+            stopped = await self._safety.stops(tx, proposal.strategy_key, proposal.intent_type)
+            intent_id = uuid7()
+            attempt_id = None if stopped else uuid7()
+            new = await self._write(tx, approved, intent_id, attempt_id, stopped or "")
+            if not new:
+                return await self._heard_before(tx, proposal)
+            if attempt_id is not None:
+                event = Event.of(
+                    TRADE_COMMAND,
+                    CreateOrderAttempt(attempt_id),
+                    ("Market", proposal.symbol),
+                    market=proposal.symbol,
+                    strategy_key=proposal.strategy_key,
+                )
+                await self._bus.publish(tx, event)
+        return Submitted(intent_id=intent_id, attempt_id=attempt_id, stopped=stopped or "")
+
+    async def _write(
+        self,
+        tx: Connection,
+        approved: Approved,
+        intent_id: UUID,
+        attempt_id: UUID | None,
+        stopped: str,
+    ) -> bool:
+        proposal = approved.proposal
+        request = OrderRequest(
+            identifier=new_identifier(),
+            symbol=proposal.symbol,
+            side=proposal.side,
+            type=proposal.type,
+            quantity=proposal.quantity,
+            price=proposal.price,
+        )
+        written = await tx.fetchval(
+            SQL.submit,
+            proposal.signal_id,
+            proposal.strategy_key,
+            proposal.symbol,
+            proposal.side,
+            proposal.reason,
+            proposal.decided_at,
+            intent_id,
+            proposal.intent_type,
+            self._broker,
+            proposal.type,
+            proposal.quantity,
+            proposal.price,
+            approved.at,
+            proposal.expires_at,
+            "CANCELED" if stopped else "CREATED",
+            stopped,
+            attempt_id,
+            request.identifier,
+            request,
+        )
+        return written is not None
+
+    async def _heard_before(self, tx: Connection, proposal: Proposal) -> Submitted:
+        row = await tx.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
+        if row is None:
+            raise AssertionError("an intent that hindered ours is not there")
+        # The quantity may differ: whoever decides again has other figures, and orders nothing more.
+        before = (row["broker"], row["symbol"], row["side"])
+        if before != (self._broker, proposal.symbol, proposal.side):
+            raise Refused(
+                f"signal {proposal.signal_id} already stands for {row['side']} {row['symbol']} at "
+                f"{row['broker']}; another order needs another signal_id"
+            )
+        return Submitted(
+            intent_id=row["id"],
+            attempt_id=row["attempt_id"],
+            is_new=False,
+            stopped=row["reason_code"] if row["attempt_id"] is None else "",
+        )

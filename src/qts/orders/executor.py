@@ -1,0 +1,210 @@
+"""Carries commands out at the venue.
+
+    command ─▶ PREPARED ─▶ SENT ── committed ──▶ place ──▶ ACKED, REJECTED, THROTTLED or UNKNOWN
+                 │  the last look: switches,       outside of any transaction,
+                 │  market, expiry, books          with a deadline
+                 └─▶ SUSPENDED
+
+A command may come twice: only who moves PREPARED to SENT may send. An attempt that is found SENT
+was begun by somebody who did not live to tell how it ended: it is UNKNOWN, and never sent again.
+Whoever is held up between the commit and the call sends nothing: by then it may have been given
+up as absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from qts import telemetry
+from qts.brokers import Blocked
+from qts.domain import (
+    AttemptState,
+    BrokerOrder,
+    Failed,
+    OrderState,
+    Unreachable,
+)
+from qts.orders import markets
+from qts.orders.attempts import Attempt, Attempts, lock
+from qts.orders.checkpoints import checkpoint
+from qts.orders.floor import Floor
+from qts.orders.messages import CancelOrder, CreateOrderAttempt, Reconcile
+from qts.orders.outcome import Kind, Outcome, outcome_of
+from qts.orders.queries import SQL
+from qts.outbox import TRADE_COMMAND, Delivery, Dispatcher, Retryable
+from qts.venues import Rejected, Throttled
+
+SETTLE_TRIES = 4
+SETTLE_PAUSE_S = 0.1
+
+log = telemetry.logger("orders")
+
+
+class Executor:
+    """For one broker. `may_trade` says whether the books agree; `look` has them compared soon."""
+
+    def __init__(
+        self, floor: Floor, may_trade: Callable[[], bool], look: Callable[[str], None]
+    ) -> None:
+        self._floor = floor
+        self._may_trade = may_trade
+        self._look = look
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on(TRADE_COMMAND, CreateOrderAttempt)(self.create)
+        dispatcher.on(TRADE_COMMAND, CancelOrder)(self.cancel)
+        dispatcher.on(TRADE_COMMAND, Reconcile)(self.reconcile)
+
+    async def create(self, command: CreateOrderAttempt, delivery: Delivery) -> None:
+        began_ns = self._floor.clock.monotonic_ns()
+        one = await self._begin(command.order_attempt_id, delivery)
+        if one is None:
+            return
+        checkpoint("before_send")
+        outcome = await self._place(one, began_ns)
+        checkpoint("after_send")
+        await self._settle(one.id, outcome)
+
+    async def cancel(self, command: CancelOrder, _delivery: Delivery) -> None:
+        """Flows whatever the switches say. It is over when the venue says so, not when we asked."""
+        row = await self._floor.database.fetchrow(SQL.cancellable, command.order_attempt_id)
+        if row is None:
+            return  # ended; or not acknowledged yet, and then cancelled as soon as it is
+        try:
+            async with asyncio.timeout(self._floor.config.place_timeout_s):
+                await self._floor.broker.cancel(row["broker_order_id"])
+        except Rejected as error:
+            log.info("nothing left to cancel", order=row["broker_order_id"], reason=str(error))
+        except Blocked as error:
+            await self._shut_out(str(error))
+            raise Retryable(str(error), code="BLOCKED") from None
+        except (Throttled, Unreachable, TimeoutError) as error:
+            # To ask for it twice does no harm.
+            text = str(error) or "the venue did not answer in time"
+            raise Retryable(text, code="CANCEL") from None
+        self._look("a cancel was asked for")
+
+    async def reconcile(self, _command: Reconcile, _delivery: Delivery) -> None:
+        self._look("asked for")
+
+    async def _begin(self, attempt_id: UUID, delivery: Delivery) -> Attempt | None:
+        """Move it to SENT, for good, or say why not; None when there is nothing to send."""
+        floor, begun = self._floor, None
+        async with floor.database.transaction() as tx:
+            one = await lock(tx, attempt_id)
+            if one is None or one.state not in (AttemptState.PREPARED, AttemptState.SENT):
+                return None
+            now = floor.clock.now()
+            moves = Attempts(tx, floor.bus, floor.config, now)
+            if one.state is AttemptState.SENT:
+                await moves.unknown(one, "whoever sent it did not tell how it ended")
+            elif now >= one.expires_at:
+                await moves.suspended(one, "EXPIRED")
+            elif code := (
+                await floor.safety.stops(tx, one.strategy_key, one.intent_type)
+                or await markets.stops(tx, one.broker, one.symbol, one.intent_type.is_exit)
+            ):
+                await moves.suspended(one, code)
+            elif not self._may_trade():
+                await self._wait_for_books(moves, one, delivery)
+            else:
+                await tx.execute("SET LOCAL synchronous_commit = on")
+                begun = one if await moves.sent(one) else None
+        floor.ledger.tell(moves.changes)
+        if one.state is AttemptState.SENT:
+            self._look("an attempt is unknown")
+        return begun
+
+    async def _wait_for_books(self, moves: Attempts, one: Attempt, delivery: Delivery) -> None:
+        if delivery.attempt >= delivery.max_attempts:
+            await moves.suspended(one, "NOT_RECONCILED")
+            return
+        self._look("an order waits")
+        raise Retryable("the venue's books have not been compared yet", code="NOT_RECONCILED")
+
+    async def _place(self, one: Attempt, began_ns: int) -> Outcome:
+        floor = self._floor
+        late_s = (floor.clock.monotonic_ns() - began_ns) / 1e9
+        if late_s > floor.config.send_within_s:
+            text = f"held up for {late_s:.1f} s before it could leave"
+            return Outcome(Kind.NOT_PLACED, code="LATE", text=text)
+        try:
+            async with asyncio.timeout(floor.config.place_timeout_s):
+                order_id = await floor.broker.place(one.request)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, it may have been placed
+            return outcome_of(error)
+        if not order_id:
+            return Outcome(Kind.UNKNOWN, text="the venue accepted it without a name")
+        return Outcome(Kind.ACCEPTED, order_id=order_id)
+
+    async def _settle(self, attempt_id: UUID, outcome: Outcome) -> None:
+        """Write down what is known; a database that is away for a moment gets another chance."""
+        for tried in range(1, SETTLE_TRIES + 1):
+            try:
+                await self._write(attempt_id, outcome)
+                break
+            except Failed as error:
+                if tried == SETTLE_TRIES:
+                    raise
+                log.warning("an outcome cannot be written, trying again", error=str(error))
+                await self._floor.clock.sleep(SETTLE_PAUSE_S * 2**tried)
+        if outcome.kind is Kind.BLOCKED:
+            await self._shut_out(outcome.text)
+        elif outcome.kind is Kind.UNKNOWN:
+            self._look("an attempt is unknown")
+
+    async def _write(self, attempt_id: UUID, outcome: Outcome) -> None:
+        floor, given_up = self._floor, False
+        async with floor.database.transaction() as tx:
+            one = await lock(tx, attempt_id)
+            if one is None:
+                raise AssertionError("an attempt does not go away")
+            moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
+            if outcome.kind is Kind.ACCEPTED:
+                given_up = not await moves.accepted(one, outcome.order_id)
+                given_up &= one.order_id != outcome.order_id
+                order = placed(one, outcome.order_id)
+                moves.changes += await floor.ledger.note_order(tx, order, one.id)
+            elif outcome.kind in (Kind.REJECTED, Kind.BLOCKED):
+                await moves.rejected(one, outcome.code, outcome.text)
+            elif outcome.kind is Kind.NOT_PLACED:
+                await moves.not_placed(one, outcome.code, outcome.text, outcome.pause_s)
+            else:
+                await moves.unknown(one, outcome.text)
+            checkpoint("before_commit")
+        floor.ledger.tell(moves.changes)
+        if given_up:
+            text = f"order {outcome.order_id} was placed by attempt {attempt_id}, given up before"
+            log.error(text)
+            await floor.safety.fail("FS040", text)
+
+    async def _shut_out(self, text: str) -> None:
+        """The venue answers nothing any more: nothing leaves until a person resumes."""
+        floor = self._floor
+        async with floor.database.transaction() as tx:
+            moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
+            await moves.suspend(floor.broker.name, markets.ALL, markets.BLOCKED, text)
+        floor.ledger.tell(moves.changes)
+        await floor.safety.switch_off(text)
+        await floor.safety.fail("FS040", text)
+
+
+def placed(one: Attempt, order_id: str) -> BrokerOrder:
+    """The order as far as it is known from its being accepted: never more than that."""
+    if one.sent_at is None:
+        raise AssertionError("it was sent")
+    request = one.request
+    return BrokerOrder(
+        order_id=order_id,
+        symbol=request.symbol,
+        side=request.side,
+        type=request.type,
+        quantity=request.quantity,
+        filled=request.quantity * 0,
+        state=OrderState.OPEN,
+        placed_at=one.sent_at,
+        price=request.price,
+        identifier=request.identifier,
+    )

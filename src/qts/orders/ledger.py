@@ -1,0 +1,345 @@
+"""Orders and fills as their venue tells of them, and the positions they make.
+
+    a notice of the stream ─┐                   ┌─▶ the order's row (first, if it was not there)
+    a row of the history  ──┴─▶ one transaction ┼─▶ the fill, once by its trade_id
+                                                ├─▶ the position, if the order is ours
+                                                └─▶ FillReceived on the bus
+
+News come late, twice, and in any order: a fill before its order is acknowledged, or after it was
+cancelled. So an order's row only ever adds (see sql/note_order.sql), and fills count by the time
+they traded: one that comes late has the position computed anew. A fill of an order that is not
+known to be ours is kept, and counts from the moment the order turns out to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from qts import telemetry
+from qts.database import Connection, Database, Row
+from qts.domain import BrokerOrder, Failed, Fill, OrderState, Side
+from qts.orders.changes import Change, FillApplied, OnChange, OrderChanged, nobody
+from qts.orders.checkpoints import checkpoint
+from qts.orders.messages import FillReceived, OrderClosed
+from qts.orders.position import ZERO, Book, replay
+from qts.orders.queries import SQL
+from qts.outbox import TRADE_EVENT, Event, EventBus
+
+log = telemetry.logger("orders")
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The row of an order after news of it."""
+
+    attempt_id: UUID | None
+    origin: str
+    symbol: str
+    side: str
+    quantity: Decimal | None
+    filled: Decimal
+    applied: Decimal
+    state: str
+
+
+class Ledger:
+    """For one broker. Every public method is one transaction."""
+
+    def __init__(
+        self,
+        database: Database,
+        bus: EventBus,
+        broker: str,
+        *,
+        allow_short: bool = False,
+        on_change: OnChange = nobody,
+    ) -> None:
+        self._database = database
+        self._bus = bus
+        self._allow_short = allow_short
+        self.broker = broker
+        self._on_change = on_change
+
+    async def fill(self, fill: Fill) -> bool:
+        """False when this trade was known."""
+        async with self._database.transaction() as tx:
+            changes = await self.note_fill(tx, fill)
+            checkpoint("before_commit")
+        self.tell(changes)
+        return bool(changes)
+
+    async def order(self, order: BrokerOrder) -> OrderChanged:
+        """What is known of it with this."""
+        async with self._database.transaction() as tx:
+            changed, *more = await self.note_order(tx, order)
+        self.tell((changed, *more))
+        if not isinstance(changed, OrderChanged):
+            raise AssertionError("an order's own change comes first")
+        return changed
+
+    def tell(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._on_change(change)
+
+    # Inside somebody's transaction
+
+    async def note_order(
+        self, tx: Connection, order: BrokerOrder, attempt_id: UUID | None = None
+    ) -> list[Change]:
+        """Take over what is told of it; with an attempt, it is ours from now on."""
+        if attempt_id is None and order.identifier is not None:
+            attempt_id = await self._owner(tx, order)
+        row = await tx.fetchrow(
+            SQL.note_order,
+            self.broker,
+            order.order_id,
+            attempt_id,
+            order.identifier,
+            order.symbol,
+            order.side,
+            order.type,
+            order.quantity,
+            order.price,
+            order.filled,
+            order.state,
+            order.placed_at,
+        )
+        known = Known(*row) if row is not None else None
+        if known is None:
+            raise AssertionError("an upsert answers its row")
+        changes: list[Change] = [_changed(order.order_id, known)]
+        if attempt_id is not None and known.applied:  # fills that came before it was ours
+            changes += await self._count(tx, known.symbol)
+        await self._close(tx, order.order_id, known)
+        return changes
+
+    async def _owner(self, tx: Connection, order: BrokerOrder) -> UUID | None:
+        row = await tx.fetchrow(SQL.attempt_of, self.broker, order.identifier, order.order_id)
+        if row is None:
+            return None
+        if row["is_taken"]:
+            log.error(
+                "two orders have one identifier; the second is not counted as ours",
+                identifier=order.identifier,
+                order=order.order_id,
+                symbol=order.symbol,
+            )
+            return None
+        owner: UUID = row["id"]
+        return owner
+
+    async def note_fill(self, tx: Connection, fill: Fill) -> list[Change]:
+        """Nothing when this trade was known; then nothing changes."""
+        await tx.execute(
+            SQL.meet_order,
+            self.broker,
+            fill.order_id,
+            fill.symbol,
+            fill.side,
+            fill.at,
+        )
+        told = await tx.execute(
+            SQL.note_fill,
+            self.broker,
+            fill.trade_id,
+            fill.order_id,
+            fill.symbol,
+            fill.side,
+            fill.quantity,
+            fill.price,
+            fill.fee,
+            fill.at,
+        )
+        if told == "INSERT 0 0":
+            await self._compare(tx, fill)
+            return []
+        row = await tx.fetchrow(SQL.after_fill, self.broker, fill.order_id)
+        known = Known(*row) if row is not None else None
+        if known is None:
+            raise AssertionError("the order was met above")
+        changes: list[Change] = []
+        if known.origin != "FOREIGN":
+            changes = await self._count(tx, fill.symbol)
+            await self._close(tx, fill.order_id, known)
+        if not changes:
+            changes = [await self._uncounted(tx, fill, known.attempt_id)]
+        return [*changes, _changed(fill.order_id, known)]
+
+    async def _count(self, tx: Connection, symbol: str) -> list[Change]:
+        """Bring what waits into the position, in the order in which it traded."""
+        row = await tx.fetchrow(SQL.lock_position, self.broker, symbol, self._allow_short)
+        if row is None:
+            raise AssertionError("an upsert answers its row")
+        waiting = [_fill(each) for each in await tx.fetch(SQL.waiting_fills, self.broker, symbol)]
+        waiting = _fitting(waiting, row)
+        if not waiting:
+            return []
+        last = _place(row["last_traded_at"], row["last_trade_id"])
+        if last is None or last <= _key(waiting[0]):
+            fills, start = waiting, _book(row)
+        else:
+            counted = await tx.fetch(SQL.counted_fills, self.broker, symbol)
+            fills, start = sorted([*map(_fill, counted), *waiting], key=_key), Book()
+        book, gains = replay(fills, start)
+        await self._write(tx, symbol, book, fills, gains)
+        return [await self._tell(tx, fill, book) for fill in waiting]
+
+    async def _write(
+        self,
+        tx: Connection,
+        symbol: str,
+        book: Book,
+        fills: Sequence[Fill],
+        gains: Sequence[Decimal],
+    ) -> None:
+        ids = [fill.trade_id for fill in fills]
+        await tx.execute(SQL.count_fills, self.broker, ids, gains)
+        told = await tx.execute(
+            SQL.set_position,
+            self.broker,
+            symbol,
+            book.quantity,
+            book.average_price,
+            book.realised_pnl,
+            book.fees,
+            book.opened_at,
+            fills[-1].at,
+            ids[-1],
+        )
+        if told != "UPDATE 1":
+            raise Failed(f"the fills of {symbol} do not add up to {book.quantity}")
+
+    async def _tell(self, tx: Connection, fill: Fill, book: Book) -> FillApplied:
+        attempt_id = await tx.fetchval(SQL.attempt_of_order, self.broker, fill.order_id)
+        payload = FillReceived(
+            trade_id=fill.trade_id,
+            broker_order_id=fill.order_id,
+            symbol=fill.symbol,
+            side=fill.side,
+            quantity=fill.quantity,
+            price=fill.price,
+            fee=fill.fee,
+            order_attempt_id=attempt_id,
+            position_quantity=book.quantity,
+            average_price=book.average_price,
+            realised_pnl=book.realised_pnl,
+        )
+        await self._bus.publish(tx, Event.of(TRADE_EVENT, payload, ("Market", fill.symbol)))
+        return _applied(fill, attempt_id, True, book)
+
+    async def _uncounted(self, tx: Connection, fill: Fill, attempt_id: UUID | None) -> FillApplied:
+        if attempt_id is not None:
+            log.error(
+                "a fill would make the position negative; it is kept and does not count yet",
+                symbol=fill.symbol,
+                trade=fill.trade_id,
+                quantity=str(fill.quantity),
+            )
+        row = await tx.fetchrow(SQL.look_position, self.broker, fill.symbol)
+        return _applied(fill, attempt_id, False, _book(row) if row is not None else Book())
+
+    async def _close(self, tx: Connection, order_id: str, known: Known) -> None:
+        """An order that trades no more ends its intent, once all of its fills are here."""
+        if known.attempt_id is None or known.state == "OPEN" or known.applied < known.filled:
+            return
+        status = "COMPLETED" if known.state == "FILLED" else "CANCELED"
+        told = await tx.execute(SQL.close_intent, known.attempt_id, status, known.state)
+        if told == "UPDATE 0":
+            return
+        payload = OrderClosed(
+            broker_order_id=order_id,
+            order_attempt_id=known.attempt_id,
+            symbol=known.symbol,
+            state=known.state,
+            filled=known.applied,
+        )
+        await self._bus.publish(tx, Event.of(TRADE_EVENT, payload, ("Market", known.symbol)))
+
+    async def _compare(self, tx: Connection, fill: Fill) -> None:
+        row = await tx.fetchrow(SQL.look_fill, self.broker, fill.trade_id)
+        if row is not None and (row["broker_order_id"], row["quantity"], row["price"]) != (
+            fill.order_id,
+            fill.quantity,
+            fill.price,
+        ):
+            log.error(
+                "two trades have one id; the second was not counted",
+                trade=fill.trade_id,
+                order=fill.order_id,
+                symbol=fill.symbol,
+            )
+
+
+Place = tuple[datetime, str]
+
+
+def _key(fill: Fill) -> Place:
+    return fill.at, fill.trade_id
+
+
+def _place(at: datetime | None, trade_id: str | None) -> Place | None:
+    return None if at is None or trade_id is None else (at, trade_id)
+
+
+def _fitting(waiting: list[Fill], row: Row) -> list[Fill]:
+    """Those that leave a long-only position at zero or above; the youngest sales wait."""
+    if row["allows_short"]:
+        return waiting
+    left = row["quantity"] + sum((fill.quantity * fill.side.sign for fill in waiting), ZERO)
+    fitting = list(waiting)
+    for fill in reversed(waiting):
+        if left >= 0:
+            break
+        if fill.side is Side.SELL:
+            fitting.remove(fill)
+            left += fill.quantity
+    return fitting
+
+
+def _book(row: Row) -> Book:
+    return Book(
+        quantity=row["quantity"],
+        average_price=row["average_price"],
+        realised_pnl=row["realised_pnl"],
+        fees=row["fees"],
+        opened_at=row["opened_at"],
+    )
+
+
+def _fill(row: Row) -> Fill:
+    return Fill(
+        trade_id=row["trade_id"],
+        order_id=row["broker_order_id"],
+        symbol=row["symbol"],
+        side=Side(row["side"]),
+        quantity=row["quantity"],
+        price=row["price"],
+        fee=row["fee"],
+        at=row["traded_at"],
+    )
+
+
+def _applied(fill: Fill, attempt_id: UUID | None, counted: bool, book: Book) -> FillApplied:
+    return FillApplied(
+        fill=fill,
+        attempt_id=attempt_id,
+        counted=counted,
+        position=book.quantity,
+        average_price=book.average_price,
+        realised_pnl=book.realised_pnl,
+    )
+
+
+def _changed(order_id: str, known: Known) -> OrderChanged:
+    return OrderChanged(
+        order_id=order_id,
+        symbol=known.symbol,
+        state=OrderState(known.state),
+        quantity=known.quantity,
+        filled=known.filled,
+        attempt_id=known.attempt_id,
+    )

@@ -1,0 +1,79 @@
+"""Whether new orders of a market may leave.
+
+ACTIVE ──an outcome is unknown──▶ SUSPENDED (UNKNOWN) ──resolved──▶ ACTIVE
+   ├──the venue shut us out─────▶ SUSPENDED (BLOCKED), all markets ──┐
+   └──a person──────────────────▶ SUSPENDED (BY_HAND) ──a person─────┴▶ ACTIVE
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from qts.database import Connection, Database
+from qts.domain import Refused
+from qts.orders.queries import SQL
+
+ALL = "*"
+UNKNOWN = "UNKNOWN"
+BLOCKED = "BLOCKED"
+BY_HAND = "BY_HAND"
+
+
+class Suspended(msgspec.Struct, frozen=True):
+    symbol: str  # * is the whole venue
+    code: str
+    detail: str
+    since: datetime
+
+
+async def stops(tx: Connection, broker: str, symbol: str, is_exit: bool) -> str | None:
+    """Why an order of this market must not leave; exits pass a suspension of their market alone."""
+    row = await tx.fetchrow(SQL.suspended, broker, symbol)
+    if row is None or (is_exit and row["symbol"] != ALL):
+        return None
+    return f"MARKET_{row['reason_code']}"
+
+
+async def suspend(tx: Connection, broker: str, symbol: str, why: Suspended) -> bool:
+    """False when it was suspended before."""
+    told = await tx.execute(SQL.suspend_market, broker, symbol, why.code, why.detail, why.since)
+    return told != "INSERT 0 0"
+
+
+async def resume(tx: Connection, broker: str, symbol: str, only: str | None = None) -> bool:
+    """False when it was not suspended, or for another reason than `only`."""
+    return await tx.execute(SQL.resume_market, broker, symbol, only) != "UPDATE 0"
+
+
+async def suspended(database: Database, broker: str) -> list[Suspended]:
+    rows = await database.fetch(
+        "SELECT symbol, reason_code, detail, suspended_at FROM market_state "
+        "WHERE broker = $1 AND trade_status = 'SUSPENDED' ORDER BY symbol",
+        broker,
+    )
+    return [Suspended(*row) for row in rows]
+
+
+async def is_active(database: Database, broker: str, symbol: str) -> bool:
+    """Whether entries of this market may leave."""
+    return await database.fetchrow(SQL.suspended, broker, symbol) is None
+
+
+async def resume_by_hand(database: Database, broker: str, symbol: str) -> None:
+    """A person has looked; an attempt that is still unknown keeps its market shut."""
+    async with database.transaction() as tx:
+        unknown = await tx.fetchval(
+            "SELECT count(*) FROM order_attempt "
+            "WHERE broker = $1 AND symbol = $2 AND status = 'UNKNOWN'",
+            broker,
+            symbol,
+        )
+        if unknown:
+            raise Refused(
+                f"{symbol} has {unknown} attempts whose outcome is unknown; "
+                "resolve them first: qts orders list --state UNKNOWN"
+            )
+        if not await resume(tx, broker, symbol):
+            raise Refused(f"{symbol} is not suspended at {broker}")

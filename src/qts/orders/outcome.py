@@ -1,0 +1,45 @@
+"""What an answer of a venue, or the lack of one, means for an attempt."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+import msgspec
+
+from qts.brokers import Blocked
+from qts.domain import OutcomeUnknown, Refused, Unreachable
+from qts.venues import Rejected, Throttled
+
+
+class Kind(Enum):
+    ACCEPTED = auto()
+    REJECTED = auto()
+    BLOCKED = auto()  # declined, and so will be everything else
+    NOT_PLACED = auto()  # certainly: another attempt may take over
+    UNKNOWN = auto()
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    kind: Kind
+    order_id: str = ""
+    code: str = ""
+    text: str = ""
+    pause_s: float | None = None
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """Only what a venue is known to mean by "no" is a no: everything else may have been placed."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, Throttled):
+        return Outcome(Kind.NOT_PLACED, code="THROTTLED", text=text, pause_s=error.retry_after_s)
+    if isinstance(error, Blocked):
+        return Outcome(Kind.BLOCKED, code="BLOCKED", text=text)
+    if isinstance(error, Rejected):
+        return Outcome(Kind.REJECTED, code=error.code or "REJECTED", text=text)
+    if isinstance(error, Refused):
+        return Outcome(Kind.REJECTED, code="REFUSED", text=text)
+    if isinstance(error, Unreachable) and not isinstance(error, OutcomeUnknown):
+        return Outcome(Kind.NOT_PLACED, code="UNREACHABLE", text=text)
+    if isinstance(error, TimeoutError):
+        text = "the venue did not answer in time"
+    return Outcome(Kind.UNKNOWN, code="UNKNOWN", text=text)

@@ -1,0 +1,74 @@
+"""What fills make of a position: quantity, average price, realised profit. Pure arithmetic.
+
+Cost is averaged. A fill that reduces realises (its price - average) x quantity; one that goes
+through zero closes all of the old side and opens the new one at its own price. Fees are kept
+apart: profit here is before fees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+
+import msgspec
+
+from qts.domain import Fill
+
+ZERO = Decimal(0)
+_PLACES = Decimal(1).scaleb(-18)  # as the database keeps them
+_EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
+
+
+class Book(msgspec.Struct, frozen=True, kw_only=True):
+    """A position after some fills."""
+
+    quantity: Decimal = ZERO
+    average_price: Decimal = ZERO
+    realised_pnl: Decimal = ZERO
+    fees: Decimal = ZERO
+    opened_at: datetime | None = None
+
+    def after(self, fill: Fill) -> Book:
+        delta = fill.quantity * fill.side.sign
+        quantity = self.quantity + delta
+        fees = self.fees + fill.fee
+        if self.quantity * delta >= 0:  # opens, or adds to the same side
+            cost = _EXACT.add(
+                _EXACT.multiply(abs(self.quantity), self.average_price),
+                _EXACT.multiply(fill.quantity, fill.price),
+            )
+            average = _cut(_EXACT.divide(cost, abs(quantity)))
+            opened_at = self.opened_at if self.quantity else fill.at
+            return Book(
+                quantity=quantity,
+                average_price=average,
+                realised_pnl=self.realised_pnl,
+                fees=fees,
+                opened_at=opened_at,
+            )
+        closed = min(abs(self.quantity), fill.quantity)
+        direction = 1 if self.quantity > 0 else -1
+        gain = _cut(_EXACT.multiply(fill.price - self.average_price, closed * direction))
+        flips = quantity * direction < 0
+        return Book(
+            quantity=quantity,
+            average_price=fill.price if flips else self.average_price if quantity else ZERO,
+            realised_pnl=self.realised_pnl + gain,
+            fees=fees,
+            opened_at=fill.at if flips else self.opened_at if quantity else None,
+        )
+
+
+def replay(fills: Iterable[Fill], start: Book | None = None) -> tuple[Book, list[Decimal]]:
+    """The position after all of them, in this order, and what each has realised."""
+    book, gains = start or Book(), []
+    for fill in fills:
+        after = book.after(fill)
+        gains.append(after.realised_pnl - book.realised_pnl)
+        book = after
+    return book, gains
+
+
+def _cut(value: Decimal) -> Decimal:
+    return value.quantize(_PLACES, context=_EXACT)

@@ -1,0 +1,92 @@
+"""One value goes through five steps: extract, transform, evaluate, decide, act.
+
+    extract ─▶ raw    transform ─▶ calc    evaluate ─▶ evaluations    decide ─▶ decisions
+    act ─▶ executions
+
+Each step returns the cycle with its part filled in, or raises StepFailed with the code of the
+fail-safe; the steps behind it do not run then. What happened is in the value, and is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+
+from qts.domain import Failed
+from qts.pipeline.strategy import Signal, View
+from qts.risk import Proposal
+
+Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "TIMEOUT", "STOPPED"]
+
+
+class StepFailed(Failed):
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class SymbolCalc(msgspec.Struct, frozen=True):
+    symbol: str
+    price: Decimal
+    quantity: Decimal
+    exposure_value: Decimal
+    exposure_pct: Decimal
+    unrealized_pnl: Decimal
+
+
+class Calc(msgspec.Struct, frozen=True):
+    symbols: Mapping[str, SymbolCalc]
+    total_equity: Decimal
+    total_exposure: Decimal
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """Strategy, then risk, then portfolio: each may only take away."""
+
+    signal: Signal
+    price: Decimal | None
+    recommended_qty: Decimal
+    allowed_qty: Decimal
+    final_qty: Decimal
+    reason: str = ""
+
+    @property
+    def approved(self) -> bool:
+        return self.final_qty > 0
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """An order to propose to the gate, or why there is none."""
+
+    signal: Signal
+    proposal: Proposal | None
+    reason: str = ""
+
+    @property
+    def action(self) -> str:
+        return self.proposal.side if self.proposal else "NONE"
+
+
+class Execution(msgspec.Struct, frozen=True):
+    proposal: Proposal
+    outcome: Outcome
+    filled_qty: Decimal = Decimal(0)
+    reason: str = ""
+
+
+class Cycle(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    strategy_key: str
+    started_at: datetime
+    raw: View | None = None
+    calc: Calc | None = None
+    evaluations: tuple[Evaluation, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    executions: tuple[Execution, ...] = ()
+    code: str = ""  # of the step that failed
+    error: str = ""
+    took_ms: float = 0.0

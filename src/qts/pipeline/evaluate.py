@@ -1,0 +1,112 @@
+"""Evaluate: what the strategy wants, cut down by risk and then by the portfolio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import ROUND_FLOOR, Decimal
+
+from msgspec.structs import replace
+
+from qts.domain import Market, Side, market_of
+from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailed
+from qts.pipeline.strategy import Signal, View
+from qts.risk import LimitsConfig
+
+_COIN = Decimal("0.00000001")
+
+
+def evaluate(cycle: Cycle, signals: Iterable[Signal], limits: LimitsConfig) -> Cycle:
+    if cycle.raw is None or cycle.calc is None:
+        raise StepFailed("FS030", "nothing to evaluate: an earlier step is missing")
+    wanted = list(signals)
+    for signal in wanted:
+        if not isinstance(signal, Signal):
+            raise StepFailed("FS030", f"a strategy gave {signal!r}, which is no signal")
+    torn = _torn(wanted)
+    found = tuple(
+        _evaluated(signal, cycle.raw, cycle.calc, limits, signal.symbol in torn)
+        for signal in wanted
+    )
+    return replace(cycle, evaluations=found)
+
+
+def _torn(signals: list[Signal]) -> set[str]:
+    """Symbols that one cycle wants to buy and to sell (GR030)."""
+    sides: dict[str, set[Side]] = {}
+    for signal in signals:
+        sides.setdefault(signal.symbol, set()).add(signal.side)
+    return {symbol for symbol, wanted in sides.items() if len(wanted) > 1}
+
+
+def _evaluated(
+    signal: Signal, view: View, calc: Calc, limits: LimitsConfig, torn: bool
+) -> Evaluation:
+    price = _price(signal, view)
+    none = Decimal(0)
+    if torn:
+        return Evaluation(signal, price, none, none, none, "GR030 bought and sold at once")
+    if price is None:
+        return Evaluation(signal, None, none, none, none, "AN010 no price")
+    if signal.quantity is not None and not signal.quantity.is_finite():
+        return Evaluation(signal, price, none, none, none, "the quantity is no number")
+    held = view.holds(signal.symbol)
+    recommended = _recommended(signal, held, price, limits)
+    allowed = _allowed(signal, held, recommended, price, limits)
+    final = _whole(signal.symbol, _fitting(signal, held, allowed, price, calc, limits))
+    reason = "" if final > 0 else "nothing is left after risk and portfolio"
+    return Evaluation(signal, price, recommended, allowed, final, reason)
+
+
+def _price(signal: Signal, view: View) -> Decimal | None:
+    if signal.price is not None:
+        return signal.price if signal.price.is_finite() and signal.price > 0 else None
+    tick = view.ticks.get(signal.symbol)
+    if tick is None or not tick.price > 0:
+        return None
+    return Decimal(str((tick.ask if signal.side is Side.BUY else tick.bid) or tick.price))
+
+
+def _reduces(signal: Signal, held: Decimal) -> bool:
+    return held * signal.side.sign < 0
+
+
+def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: LimitsConfig) -> Decimal:
+    if signal.quantity is not None:
+        return max(signal.quantity, Decimal(0))
+    return abs(held) if _reduces(signal, held) else limits.max_order_value / price
+
+
+def _allowed(
+    signal: Signal, held: Decimal, wanted: Decimal, price: Decimal, limits: LimitsConfig
+) -> Decimal:
+    """Risk: one order may be so large; what is sold must be held."""
+    if _reduces(signal, held):
+        return min(wanted, abs(held))
+    if signal.side is Side.SELL and not limits.short_selling:
+        return Decimal(0)
+    return min(wanted, limits.max_order_value / price, limits.max_quantity)
+
+
+def _fitting(
+    signal: Signal,
+    held: Decimal,
+    allowed: Decimal,
+    price: Decimal,
+    calc: Calc,
+    limits: LimitsConfig,
+) -> Decimal:
+    """Portfolio: so much may be in one symbol, and in all of them."""
+    if _reduces(signal, held):
+        return allowed
+    here = calc.symbols.get(signal.symbol)
+    used = abs(here.exposure_value) if here else Decimal(0)
+    room = min(
+        calc.total_equity * limits.max_symbol_exposure - used,
+        calc.total_equity * limits.max_exposure - calc.total_exposure,
+    )
+    return max(Decimal(0), min(allowed, room / price))
+
+
+def _whole(symbol: str, quantity: Decimal) -> Decimal:
+    step = Decimal(1) if market_of(symbol) is Market.KRX else _COIN
+    return (quantity / step).to_integral_value(ROUND_FLOOR) * step

@@ -1,0 +1,94 @@
+"""The latest tick of every symbol and what is held: the world a strategy sees.
+
+Ticks come on lane threads, positions on the loop; a view is a copy of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+from qts.domain import Account, Clock, Holding
+from qts.events import Event
+from qts.orders import FillApplied
+from qts.pipeline.strategy import Position, Tick, View
+
+
+def tick_of(event: Event) -> Tick:
+    """The tick that a PRICE_TICK event tells of."""
+    payload = event.payload
+    return Tick(
+        payload.symbol,
+        payload.price,
+        payload.volume,
+        payload.bid or payload.price,
+        payload.ask or payload.price,
+        event.timestamp,
+    )
+
+
+class World:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ticks: dict[str, Tick] = {}
+        self._positions: dict[str, Position] = {}
+        self._cash = Decimal(0)
+
+    def tick(self, tick: Tick) -> None:
+        self._ticks[tick.symbol] = tick
+
+    def latest(self, symbol: str) -> Tick | None:
+        return self._ticks.get(symbol)
+
+    def begin(self, cash: Decimal, positions: Iterable[Position]) -> None:
+        """What the books say, at the start and after each comparison with the broker."""
+        self._cash = cash
+        self._positions = {each.symbol: each for each in positions if each.quantity}
+
+    def fill(self, change: FillApplied) -> None:
+        fill = change.fill
+        self._cash -= fill.side.sign * fill.quantity * fill.price + fill.fee
+        if change.position:
+            self._positions[fill.symbol] = Position(
+                fill.symbol, change.position, change.average_price
+            )
+        else:
+            self._positions.pop(fill.symbol, None)
+
+    @property
+    def cash(self) -> Decimal:
+        return self._cash
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        return dict(self._positions)
+
+    def price(self, position: Position) -> Decimal:
+        tick = self._ticks.get(position.symbol)
+        return Decimal(str(tick.price)) if tick else position.average_price
+
+    @property
+    def equity(self) -> Decimal:
+        held = list(self._positions.values())
+        return self._cash + sum((self.price(each) * each.quantity for each in held), Decimal(0))
+
+    @property
+    def unrealised(self) -> Decimal:
+        held = list(self._positions.values())
+        return sum(
+            ((self.price(each) - each.average_price) * each.quantity for each in held), Decimal(0)
+        )
+
+    def view(self) -> View:
+        positions = self.positions
+        holdings = tuple(
+            Holding(symbol=p.symbol, quantity=p.quantity, average_price=p.average_price)
+            for p in positions.values()
+        )
+        return View(
+            self._clock.now(),
+            self._ticks.copy(),
+            positions,
+            Account(cash=self._cash, holdings=holdings),
+            self.equity,
+        )

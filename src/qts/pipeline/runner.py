@@ -1,0 +1,119 @@
+"""A strategy at work in its lane: ticks go in from one thread, signals come out on the loop.
+
+    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2, one waits at most) ─▶ on_tick … evaluate ─▶ signals
+
+The worker of the lane calls `work`. A strategy that raises is told of and goes on with the next
+tick. One that raises time after time is given up; one that never returns holds only itself, and is
+given up too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from qts import telemetry
+from qts.pipeline.strategy import Signal, Strategy, Tick, View
+
+log = telemetry.logger("pipeline")
+_ERRORS = telemetry.counter("qts_strategy_errors_total", "errors a strategy raised", ("strategy",))
+_DROPPED = telemetry.counter(
+    "qts_strategy_ticks_dropped_total", "ticks a strategy was too slow for", ("strategy",)
+)
+
+INBOX = 10_000
+GIVE_UP_AFTER = 20  # errors in a row
+HANGS_AFTER_S = 10.0
+
+
+class Runner:
+    def __init__(
+        self,
+        strategy: Strategy[Any],
+        view: Callable[[], View],
+        wake: Callable[[str], object],
+        deliver: Callable[[Runner, list[Signal]], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.strategy = strategy
+        self.errors = self.dropped = self.signals = 0
+        self.stopped = ""  # why it is not called any more
+        self._view = view
+        self._wake = wake
+        self._deliver = deliver
+        self._loop = loop
+        self._inbox: deque[Tick] = deque(maxlen=INBOX)
+        self._asked: deque[asyncio.Future[list[Signal]]] = deque()
+        self._in_a_row = 0
+        self._hears_ticks = type(strategy).on_tick is not Strategy.on_tick
+
+    @property
+    def key(self) -> str:
+        return self.strategy.key
+
+    def tick(self, tick: Tick) -> None:
+        """From any thread; when the strategy lags behind, its oldest ticks go."""
+        if not self._hears_ticks or self.stopped or not self.strategy.wants(tick.symbol):
+            return
+        if len(self._inbox) == INBOX:
+            self.dropped += 1
+            _DROPPED.labels(self.key).inc()
+        self._inbox.append(tick)
+        self._wake(self.key)
+
+    async def evaluate(self) -> list[Signal]:
+        """What it wants now; on the loop. A strategy that was given up wants nothing."""
+        if self.stopped:
+            return []
+        asked: asyncio.Future[list[Signal]] = self._loop.create_future()
+        self._asked.append(asked)
+        self._wake(self.key)
+        try:
+            return await asyncio.wait_for(asked, HANGS_AFTER_S)
+        except TimeoutError:
+            self._give_up(f"it has not answered for {HANGS_AFTER_S:g} s")
+            return []
+
+    def work(self) -> None:
+        """In the lane: all ticks that wait, then one evaluation if somebody asked."""
+        view = self._view()
+        found: list[Signal] = []
+        while self._inbox and not self.stopped:
+            tick = self._inbox.popleft()
+            found += self._call(self.strategy.on_tick, tick, view)
+        if found:
+            self.signals += len(found)
+            self._loop.call_soon_threadsafe(self._deliver, self, found)
+        while self._asked:
+            asked = self._asked.popleft()
+            wanted = self._call(self.strategy.evaluate, view)
+            self.signals += len(wanted)
+            self._loop.call_soon_threadsafe(_answer, asked, wanted)
+
+    def _call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
+        try:
+            found = list(method(*arguments) or ())
+        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
+            self._failed(error)
+            return []
+        self._in_a_row = 0
+        return found
+
+    def _failed(self, error: Exception) -> None:
+        self.errors += 1
+        self._in_a_row += 1
+        _ERRORS.labels(self.key).inc()
+        log.error("a strategy failed", strategy=self.key, error=repr(error))
+        if self._in_a_row >= GIVE_UP_AFTER:
+            self._give_up(f"it failed {self._in_a_row} times in a row: {error!r}")
+
+    def _give_up(self, why: str) -> None:
+        self.stopped = why
+        log.error("a strategy was given up", strategy=self.key, reason=why)
+
+
+def _answer(asked: asyncio.Future[list[Signal]], found: list[Signal]) -> None:
+    if not asked.done():
+        asked.set_result(found)

@@ -1,0 +1,241 @@
+"""Cycles at an interval, one at a time for each strategy, until suspended.
+
+RUNNING ──suspend(60 s)──▶ SUSPENDED ──time is up, or resume──▶ RUNNING
+   └──────suspend()──────▶ SUSPENDED ──resume, by a person────▶ RUNNING
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from qts import telemetry
+from qts.domain import Clock, QtsError
+from qts.events import Payload
+from qts.events import payloads as p
+from qts.pipeline.act import Trader, act
+from qts.pipeline.cycle import Cycle, StepFailed
+from qts.pipeline.decide import Leave, decide
+from qts.pipeline.evaluate import evaluate
+from qts.pipeline.extract import extract
+from qts.pipeline.market import World
+from qts.pipeline.runner import Runner
+from qts.pipeline.strategy import Signal
+from qts.pipeline.transform import transform
+from qts.risk import LimitsConfig
+
+log = telemetry.logger("pipeline")
+_CYCLES = telemetry.counter("qts_cycles_total", "cycles by how they ended", ("strategy", "end"))
+_OVERRUNS = telemetry.counter(
+    "qts_cycle_overruns_total", "cycles that took too long", ("strategy",)
+)
+
+KEPT = 500  # cycles remembered here
+ANOMALY = 3  # times the interval
+
+
+class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cycle: how often, and how long it waits."""
+
+    interval_ms: Annotated[
+        int, Meta(ge=500, le=3000, description="between the starts of two cycles")
+    ] = 1000
+    fill_wait_s: Annotated[
+        float, Meta(gt=0, le=60, description="how long a cycle waits for its fills")
+    ] = 5.0
+    signal_life_s: Annotated[
+        float, Meta(gt=0, le=300, description="a signal older than this is not sent any more")
+    ] = 5.0
+    strategies: Annotated[
+        tuple[str, ...],
+        Meta(description="module:Class of each strategy, in the order of their right of way"),
+    ] = ()
+    params: Annotated[
+        dict[str, dict[str, Any]], Meta(description="parameters by the strategy's key")
+    ] = {}
+
+
+class Suspension(msgspec.Struct, frozen=True):
+    reason: str
+    source: str
+    until_ns: int | None  # None: until a person resumes
+
+
+class Pipeline:
+    """The five steps for every strategy. `emit` publishes an event, `trip` raises a code."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        world: World,
+        trader: Trader,
+        limits: LimitsConfig,
+        leave: Callable[[], Leave],
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._world = world
+        self._trader = trader
+        self._limits = limits
+        self._leave = leave
+        self._clock = clock
+        self._number = 0
+        self._suspension: Suspension | None = None
+        self._busy: set[tuple[str, str]] = set()  # (strategy, symbol) whose order is under way
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.cycles: deque[Cycle] = deque(maxlen=KEPT)
+        self.emit: Callable[[str, Payload], object] = lambda _name, _payload: None
+        self.trip: Callable[[str, str], Awaitable[object]] | None = None
+        self.on_cycle: Callable[[Cycle], None] = lambda _cycle: None
+
+    # --- suspension -----------------------------------------------------------------------------
+
+    @property
+    def suspension(self) -> Suspension | None:
+        held = self._suspension
+        if held and held.until_ns is not None and self._clock.monotonic_ns() >= held.until_ns:
+            self._suspension = None
+            log.info("the pipeline goes on by itself", reason=held.reason)
+        return self._suspension
+
+    def suspend(self, reason: str, source: str, seconds: float | None = None) -> None:
+        """No cycle acts until the time is up, or, without one, until a person resumes.
+
+        A suspension without end is not shortened by one that has an end.
+        """
+        held = self.suspension
+        if held and held.until_ns is None:
+            return
+        until = None if seconds is None else self._clock.monotonic_ns() + round(seconds * 1e9)
+        if held and until is not None and held.until_ns is not None:
+            until = max(until, held.until_ns)
+        self._suspension = Suspension(reason, source, until)
+        log.warning("the pipeline is suspended", reason=reason, source=source, seconds=seconds)
+
+    def resume(self, actor: str) -> None:
+        self._suspension = None
+        log.warning("the pipeline was resumed", by=actor)
+
+    # --- cycles ---------------------------------------------------------------------------------
+
+    async def run(self, runner: Runner) -> None:
+        """Cycles of one strategy for as long as it is asked to; never two at once."""
+        interval_s = self._config.interval_ms / 1000
+        due_ns = self._clock.monotonic_ns()
+        while True:
+            began_ns = self._clock.monotonic_ns()
+            if self.suspension is None:
+                await self.cycle(runner)
+            took_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+            if took_s > interval_s:
+                await self._overran(runner.key, took_s, interval_s)
+            due_ns = max(due_ns + round(interval_s * 1e9), self._clock.monotonic_ns())
+            await self._clock.sleep((due_ns - self._clock.monotonic_ns()) / 1e9)
+
+    async def cycle(self, runner: Runner) -> Cycle:
+        """One cycle, whole or up to the step that failed; it is kept either way."""
+        self.emit("ETEDA_CYCLE_START", p.CycleStart(cycle=self._number, strategy_type=runner.key))
+        return await self._steps(runner.key, runner.evaluate)
+
+    def heard(self, runner: Runner, signals: list[Signal]) -> None:
+        """Signals of a tick: the same steps, at once, without waiting for the next cycle."""
+        fresh = [s for s in signals if (runner.key, getattr(s, "symbol", "")) not in self._busy]
+        if not fresh or self.suspension is not None:
+            return
+
+        async def wanted() -> list[Signal]:
+            return fresh
+
+        task = asyncio.create_task(self._act_on(runner.key, wanted, fresh))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._config.fill_wait_s)
+
+    async def _act_on(
+        self, key: str, wanted: Callable[[], Awaitable[list[Signal]]], signals: list[Signal]
+    ) -> None:
+        names = {(key, getattr(signal, "symbol", "")) for signal in signals}
+        self._busy |= names
+        try:
+            await self._steps(key, wanted)
+        finally:
+            self._busy -= names
+
+    async def _steps(self, key: str, wanted: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
+        self._number += 1
+        number, began_ns = self._number, self._clock.monotonic_ns()
+        cycle = Cycle(number=number, strategy_key=key, started_at=self._clock.now())
+        try:
+            cycle = extract(cycle, self._world.view())
+            self.emit("EXTRACT_COMPLETE", p.StepComplete(cycle=number))
+            cycle = transform(cycle)
+            self.emit("TRANSFORM_COMPLETE", p.StepComplete(cycle=number))
+            cycle = evaluate(cycle, await wanted(), self._limits)
+            self._tell_signals(cycle)
+            cycle = decide(cycle, self._leave())
+            self._tell_decisions(cycle)
+            cycle = await act(cycle, self._trader, self._config.fill_wait_s)
+        except StepFailed as error:
+            cycle = replace(cycle, code=error.code, error=str(error))
+            log.error("a cycle failed", strategy=key, code=error.code, error=str(error))
+            await self._raise(error.code, str(error))
+        except QtsError as error:
+            cycle = replace(cycle, code="FS040", error=str(error))
+            log.error("a cycle could not act", strategy=key, error=str(error))
+        except Exception as error:
+            cycle = replace(cycle, code="FS030", error=repr(error))
+            log.error("a cycle broke", strategy=key, exc_info=True)
+            await self._raise("FS030", repr(error))
+        cycle = replace(cycle, took_ms=(self._clock.monotonic_ns() - began_ns) / 1e6)
+        _CYCLES.labels(key, cycle.code or "ok").inc()
+        self.cycles.append(replace(cycle, raw=None))
+        self.on_cycle(cycle)
+        return cycle
+
+    def _tell_signals(self, cycle: Cycle) -> None:
+        for each in cycle.evaluations:
+            self.emit(
+                "STRATEGY_SIGNAL",
+                p.Signal(
+                    symbol=each.signal.symbol,
+                    side=each.signal.side,
+                    strategy_type=cycle.strategy_key,
+                    strength=each.signal.confidence,
+                    price=float(each.price or 0),
+                ),
+            )
+
+    def _tell_decisions(self, cycle: Cycle) -> None:
+        for each in cycle.decisions:
+            if each.proposal is not None:
+                self.emit(
+                    "ORDER_DECISION",
+                    p.OrderDecision(
+                        symbol=each.proposal.symbol,
+                        side=each.proposal.side,
+                        qty=float(each.proposal.quantity),
+                        price=float(each.proposal.price or 0),
+                        strategy_type=cycle.strategy_key,
+                    ),
+                )
+
+    async def _overran(self, key: str, took_s: float, interval_s: float) -> None:
+        _OVERRUNS.labels(key).inc()
+        log.warning("a cycle took longer than its interval", strategy=key, seconds=round(took_s, 3))
+        allowed = interval_s * ANOMALY + self._config.fill_wait_s
+        if took_s > allowed:
+            await self._raise("AN040", f"a cycle of {key} took {took_s:.1f} s")
+
+    async def _raise(self, code: str, text: str) -> None:
+        if self.trip is not None:
+            await self.trip(code, text)

@@ -1,0 +1,53 @@
+"""`qts bench feed`: both ways record the same, and what is let through is counted right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import feed
+from benchmarks.limiters import worst_window
+from qts.feed import read
+
+
+def test_both_ways_record_the_same(tmp_path: Path) -> None:
+    replies = feed.made_replies(symbols=60, scans=2)
+    assert feed.ours(replies, tmp_path / "ours") > 0
+    assert feed.plain(replies, tmp_path / "plain.jsonl") > 0
+    ours, plain = list(read(tmp_path / "ours")), list(read(tmp_path / "plain.jsonl"))
+    assert len(ours) == len(plain) == 120
+    for mine, theirs in zip(ours, plain, strict=True):
+        assert mine.number == theirs.number
+        assert mine.snapshot.context == theirs.snapshot.context
+        assert mine.snapshot.observation.inputs == theirs.snapshot.observation.inputs
+
+
+def test_replies_are_those_of_moving_symbols() -> None:
+    first, second = feed.made_replies(symbols=30, scans=2)
+    before, after = json.loads(first)["output"], json.loads(second)["output"]
+    assert len(before) == 30
+    assert any(a["acml_vol"] != b["acml_vol"] for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("moments", "most"),
+    [([0], 1), ([0, 9, 10], 2), ([0, 1, 9, 10, 11], 3), ([0, 5, 10, 15, 20], 2)],
+)
+def test_the_worst_window_slides(moments: list[int], most: int) -> None:
+    assert worst_window(moments, span_ns=10) == most
+
+
+def test_quick_run_has_a_row_for_each_claim_and_the_budget_never_exceeds_its_limit() -> None:
+    said: list[str] = []
+    found: dict[str, Any] = feed.run(quick=True, say=said.append).to_json()
+    names = [row["name"] for row in found["rows"]]
+    assert names[0] == "bytes to the record"
+    assert "budget, without waiting" in names
+    assert "budget, kept across kill -9" in names
+    worst = [row for row in found["rows"] if row["name"] == "worst second at 20/s"]
+    assert worst
+    assert all(row["ours"] == 20 for row in worst)
+    assert len(said) == 4

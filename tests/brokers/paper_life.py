@@ -1,0 +1,47 @@
+"""One life of a paper broker, to be killed: trades at random and tells what was promised to it.
+
+python -m tests.brokers.paper_life DATABASE_URL SEED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from decimal import Decimal
+
+from qts.brokers import CostsConfig, PaperBroker, PaperConfig
+from qts.database import Database, DatabaseConfig
+from qts.domain import OrderRequest, OrderType, Secret, Side, SystemClock
+from qts.venues import Rejected
+
+CONFIG = PaperConfig(volume_share=0.5)
+SYMBOL = "005930"
+
+
+async def live(url: str, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
+    pool = DatabaseConfig(pool_min=1, pool_max=3)
+    async with (
+        Database.open(Secret(url), pool) as database,
+        PaperBroker.open(database, CONFIG, CostsConfig(), SystemClock()) as broker,
+    ):
+        for number in range(100_000):
+            price = 70_000 + 100 * chance.randrange(-5, 6)
+            broker.on_tick(SYMBOL, price, price, price + 100, 20)
+            request = OrderRequest(
+                identifier=f"{seed}-{number}",
+                symbol=SYMBOL,
+                side=chance.choice(list(Side)),
+                type=OrderType.LIMIT,
+                quantity=Decimal(chance.randrange(1, 30)),
+                price=Decimal(70_000 + 100 * chance.randrange(-5, 6)),
+            )
+            try:
+                print("placed", await broker.place(request), flush=True)
+            except Rejected:
+                print("rejected", request.identifier, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(live(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,360 @@
+"""KIS as a broker: names for fills that have none, and orders found without a name of ours."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from qts.brokers import BrokersConfig, Found, KisBroker
+from qts.brokers.kis_steps import Steps, price_of_one
+from qts.brokers.kis_wire import Seen
+from qts.database import Database
+from qts.domain import (
+    BrokerOrder,
+    Costs,
+    OrderRequest,
+    OrderState,
+    OrderType,
+    OutcomeUnknown,
+    Refused,
+    Side,
+    SystemClock,
+    Unreachable,
+)
+from qts.venues import LimitsConfig, Priority, Rejected, Throttled
+from tests.conformance.venues import (
+    COSTS,
+    MORNING,
+    KisVenue,
+    Listener,
+    kis,
+    kis_client,
+    kis_config,
+    plant,
+)
+from tests.venues.kis import Scripted, told
+
+NOTHING_KNOWN: frozenset[str] = frozenset()
+CONFIG = BrokersConfig(broker="kis", costs=COSTS)
+
+
+@pytest.fixture
+async def venue(database: Database, tmp_path: Path) -> AsyncIterator[KisVenue]:
+    async with kis(database, tmp_path) as venue:
+        yield venue
+
+
+async def another_broker(
+    venue: KisVenue, database: Database, folder: Path, stack: AsyncExitStack
+) -> KisBroker:
+    """The next life: the same key and database, no memory."""
+    client = await stack.enter_async_context(kis_client(kis_config(venue.simulator.url), folder))
+    return KisBroker(client, database, CONFIG, venue.clock)
+
+
+def names(found: Found) -> list[str]:
+    return [order.order_id for order in found.candidates]
+
+
+# -- fills
+
+
+async def test_fills_keep_their_names_in_the_next_life(
+    venue: KisVenue, database: Database, tmp_path: Path
+) -> None:
+    _, ask = venue.quote()
+    quantity = venue.more_than_shown()
+    order_id = await venue.broker.place(venue.request(price=ask, quantity=quantity))
+    before = await venue.broker.fills(MORNING)
+    await venue.move(-2.0)
+    await venue.until_closed(order_id)
+    async with AsyncExitStack() as stack:
+        broker = await another_broker(venue, database, tmp_path, stack)
+        after = await broker.fills(MORNING)
+        assert after[: len(before)] == before
+        assert sum(fill.quantity for fill in after) == quantity
+        assert await venue.broker.fills(MORNING) == after
+        amount = sum((fill.quantity * fill.price for fill in after), Decimal(0))
+    assert abs(amount - (await venue.record())[order_id].paid) < Decimal("0.0001")
+
+
+async def test_a_notice_that_overtakes_the_list_is_asked_again(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        kis(database, tmp_path, visible_after_ms=300) as venue,
+        Listener.on(venue.broker) as listener,
+    ):
+        order_id = await venue.broker.place(venue.request())
+        assert await venue.broker.fills(MORNING) == []
+        for _ in range(20):
+            await venue.clock.advance(0.1)
+            if listener.fills:
+                break
+        await listener.until(lambda: listener.filled() == venue.quantity)
+        assert {fill.order_id for fill in listener.fills} == {order_id}
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_whatever_is_seen_in_whatever_order_the_steps_add_up(
+    seed: int, database: Database
+) -> None:
+    """Two processes, each forgetting all now and then, see an order's list as old as it may be."""
+    chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
+    costs = Costs(Decimal(0), Decimal(0))
+    parts = [(chance.randrange(1, 50), 100 * chance.randrange(690, 710)) for _ in range(20)]
+    filled = [sum(q for q, _ in parts[: n + 1]) for n in range(20)]
+    amounts = [sum(q * p for q, p in parts[: n + 1]) for n in range(20)]
+    lives = [Steps(database, "a", costs), Steps(database, "a", costs)]
+    known: dict[str, Decimal] = {}
+    for now in range(20):
+        for _ in range(2):
+            place, seen = chance.randrange(2), max(0, now - chance.randrange(3))
+            if chance.random() < 0.2:
+                lives[place] = Steps(database, "a", costs)
+            row = Seen(an_order(filled[seen], filled[-1]), Decimal(amounts[seen]), "")
+            for fill in await lives[place].take([row], MORNING):
+                assert known.setdefault(fill.trade_id, fill.quantity) == fill.quantity
+    last = Seen(an_order(filled[-1], filled[-1]), Decimal(amounts[-1]), "")
+    await lives[0].take([last], MORNING)
+    fills = await Steps(database, "a", costs).since(MORNING)
+    assert sum(fill.quantity for fill in fills) == filled[-1]
+    total = sum((fill.quantity * fill.price for fill in fills), Decimal(0))
+    assert abs(total - amounts[-1]) < Decimal("0.0001")
+    assert known.items() <= {fill.trade_id: fill.quantity for fill in fills}.items()
+
+
+def an_order(filled: int, quantity: int) -> BrokerOrder:
+    return BrokerOrder(
+        order_id="20261116-1",
+        symbol="005930",
+        side=Side.BUY,
+        type=OrderType.MARKET,
+        quantity=Decimal(quantity),
+        filled=Decimal(filled),
+        state=OrderState.OPEN,
+        placed_at=MORNING,
+    )
+
+
+def test_a_price_without_end_is_cut() -> None:
+    assert price_of_one(Decimal(700_600), Decimal(10)) == 70_060
+    assert price_of_one(Decimal(200_100), Decimal(3)) == 66_700
+    assert price_of_one(Decimal(200_000), Decimal(3)) == Decimal("66666.66666667")
+
+
+# -- finding
+
+
+async def test_orders_that_could_each_be_it_are_all_told(venue: KisVenue) -> None:
+    request, sent_at = venue.resting(), venue.clock.now()
+    first = await venue.broker.place(request)
+    plant(venue, "drop_reply")
+    with pytest.raises(OutcomeUnknown):
+        await venue.broker.place(request)
+    found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+    assert len(found.candidates) == 2
+    (lost,) = names(await venue.broker.find(request, sent_at, frozenset({first})))
+    assert lost != first
+
+
+async def test_another_order_is_no_candidate(venue: KisVenue) -> None:
+    request, sent_at = venue.resting(), venue.clock.now()
+    assert request.price is not None
+    for other in (
+        venue.resting(quantity=Decimal(11)),
+        venue.request(price=request.price - 100),
+        venue.request(),
+    ):
+        await venue.broker.place(other)
+    await venue.broker.place(venue.request(Side.SELL))
+    assert (await venue.broker.find(request, sent_at, NOTHING_KNOWN)).candidates == ()
+
+
+async def test_an_order_of_another_time_is_no_candidate(venue: KisVenue) -> None:
+    request = venue.resting()
+    await venue.broker.place(request)
+    placed_at = venue.clock.now()
+    for moment, count in ((3, 0), (2, 1), (-60, 1), (-61, 0)):
+        sent_at = placed_at + timedelta(seconds=moment)
+        found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+        assert len(found.candidates) == count, moment
+
+
+async def test_a_lost_market_order_is_found_after_it_was_filled(venue: KisVenue) -> None:
+    request, sent_at = venue.request(), venue.clock.now()
+    plant(venue, "drop_reply")
+    with pytest.raises(OutcomeUnknown):
+        await venue.broker.place(request)
+    (order,) = (await venue.broker.find(request, sent_at, NOTHING_KNOWN)).candidates
+    assert (order.type, order.state) == (OrderType.MARKET, OrderState.FILLED)
+
+
+# -- lists and cancels
+
+
+@pytest.mark.parametrize(("paper", "count"), [(False, 205), (True, 40)])
+async def test_all_pages_are_read(
+    paper: bool, count: int, database: Database, tmp_path: Path
+) -> None:
+    async with kis(database, tmp_path, paper=paper) as venue:
+        # A paper key is granted one request a second: the orders are put in behind its back.
+        (customer,) = venue.simulator.gateway.customers.values()
+        bid, _ = venue.quote()
+        body = {
+            "CANO": customer.key.account[:8],
+            "ACNT_PRDT_CD": customer.key.account[8:],
+            "PDNO": venue.symbol,
+            "ORD_DVSN": "00",
+            "ORD_QTY": "1",
+            "ORD_UNPR": f"{bid - 500:.0f}",
+        }
+        for _ in range(count):
+            venue.simulator.orders.place(customer, body, "buy")
+        listed = await venue.broker.orders(MORNING)
+        assert [order.order_id for order in listed] == list(await venue.record())
+        assert len(listed) == count
+
+
+async def test_an_order_is_cancelled_by_who_did_not_place_it(
+    venue: KisVenue, database: Database, tmp_path: Path
+) -> None:
+    order_id = await venue.broker.place(venue.resting())
+    async with AsyncExitStack() as stack:
+        broker = await another_broker(venue, database, tmp_path, stack)
+        await broker.cancel(order_id)
+        assert not (await venue.record())[order_id].is_open
+        for unknown in ("20261116-999", "nonsense"):
+            with pytest.raises(Rejected):
+                await broker.cancel(unknown)
+
+
+async def test_what_was_sold_out_is_not_held(venue: KisVenue) -> None:
+    await venue.broker.place(venue.request())
+    await venue.broker.place(venue.request(Side.SELL))
+    assert (await venue.broker.account()).holdings == ()
+
+
+async def test_yesterdays_rest_is_not_open_today(venue: KisVenue) -> None:
+    order_id = await venue.broker.place(venue.resting())
+    venue.clock.set_wall(MORNING + timedelta(days=1))
+    (order,) = await venue.broker.orders(MORNING)
+    assert (order.order_id, order.state) == (order_id, OrderState.CANCELLED)
+
+
+async def test_parts_of_a_share_are_rejected_before_anything_is_sent(venue: KisVenue) -> None:
+    with pytest.raises(Rejected, match="whole"):
+        await venue.broker.place(venue.request(quantity=Decimal("1.5")))
+    assert venue.simulator.stats()["keys"][venue.simulator.config.keys[0].app_key]["requests"] == 0
+
+
+# -- what a reply can be
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        told({"rt_cd": "0", "msg_cd": "APBK0013", "output": {}}),
+        told({"rt_cd": "0", "msg_cd": "APBK0013", "output": {"ODNO": 7}}),
+        told({"rt_cd": "0"}),
+        told({}),
+        told([]),
+        web.Response(text="OK"),
+        web.Response(text="<html>bad gateway</html>", status=502),
+        told({"error": "?"}, 503),
+        told({"rt_cd": "1", "msg_cd": "EGW00302", "msg1": ""}, 500),
+    ],
+)
+async def test_a_reply_that_does_not_say_leaves_the_outcome_open(
+    reply: web.Response, database: Database, tmp_path: Path
+) -> None:
+    with pytest.raises(OutcomeUnknown):
+        await placed_at_a_venue_that_says(reply, database, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (told({"rt_cd": "7", "msg_cd": "APBK0952", "msg1": "no money"}), Rejected),
+        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}, 500), Throttled),
+        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}), Throttled),
+        (told({"rt_cd": "1", "msg_cd": "IGW00002", "msg1": "whose account"}, 500), Rejected),
+    ],
+)
+async def test_a_reply_that_says_no_means_that_nothing_was_placed(
+    reply: web.Response, error: type[Exception], database: Database, tmp_path: Path
+) -> None:
+    with pytest.raises(error) as raised:
+        await placed_at_a_venue_that_says(reply, database, tmp_path)
+    assert not isinstance(raised.value, OutcomeUnknown)
+
+
+async def placed_at_a_venue_that_says(
+    reply: web.Response, database: Database, folder: Path
+) -> None:
+    def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=reply.body, status=reply.status, content_type=reply.content_type)
+
+    async with Scripted(answer) as server, kis_client(kis_config(server.url), folder) as client:
+        broker = KisBroker(client, database, CONFIG, SystemClock())
+        try:
+            await broker.place(a_request())
+        finally:
+            assert server.requests == 1
+
+
+def a_request() -> OrderRequest:
+    return OrderRequest(
+        identifier="x",
+        symbol="005930",
+        side=Side.BUY,
+        type=OrderType.MARKET,
+        quantity=Decimal(1),
+    )
+
+
+async def test_without_a_connection_nothing_was_placed(
+    venue: KisVenue, database: Database, tmp_path: Path
+) -> None:
+    """The token is there; the port of the orders is not."""
+    async with AsyncExitStack() as stack:
+        broker = await another_broker(venue, database, tmp_path, stack)
+        await broker.account()
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+            client = await stack.enter_async_context(kis_client(kis_config(url), tmp_path))
+            with pytest.raises(Unreachable) as raised:
+                await KisBroker(client, database, CONFIG, venue.clock).place(venue.request())
+    assert not isinstance(raised.value, OutcomeUnknown)
+    assert await venue.record() == {}
+
+
+async def test_an_order_that_waits_too_long_for_its_turn_is_not_sent(
+    venue: KisVenue, database: Database, tmp_path: Path
+) -> None:
+    limits = LimitsConfig(per_second=1, per_minute=60, orders_per_second=0, accounts_per_second=0)
+    config = kis_config(venue.simulator.url, limits=limits)
+    patience = BrokersConfig(broker="kis", costs=COSTS, patience_s=0.05)
+    async with kis_client(config, tmp_path) as client:
+        broker = KisBroker(client, database, patience, venue.clock)
+        assert client.budget.try_acquire(Priority.ORDER)  # somebody else is on the line
+        with pytest.raises(Throttled, match="nothing was sent"):
+            await broker.place(venue.request())
+        client.budget.release()
+    assert await venue.record() == {}
+
+
+async def test_a_broker_without_an_account_is_refused(database: Database, tmp_path: Path) -> None:
+    config = kis_config("http://127.0.0.1:1", account=None)
+    async with kis_client(config, tmp_path) as client:
+        with pytest.raises(Refused, match=r"venues\.kis\.account"):
+            KisBroker(client, database, CONFIG, SystemClock())

@@ -1,0 +1,282 @@
+"""The paper broker keeps its books as an outside venue would: through crashes, once, for one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from qts.brokers import CostsConfig, PaperBroker, PaperConfig
+from qts.database import Database
+from qts.domain import (
+    MovableClock,
+    OrderRequest,
+    OrderState,
+    OrderType,
+    Secret,
+    Side,
+    SystemClock,
+    Unreachable,
+)
+from qts.venues import Rejected
+from tests.brokers.paper_life import CONFIG, SYMBOL
+from tests.conformance.venues import Listener
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def order(identifier: str, side: Side = Side.BUY, price: int | None = None) -> OrderRequest:
+    return OrderRequest(
+        identifier=identifier,
+        symbol=SYMBOL,
+        side=side,
+        type=OrderType.MARKET if price is None else OrderType.LIMIT,
+        quantity=Decimal(10),
+        price=None if price is None else Decimal(price),
+    )
+
+
+def opened(database: Database, **settings: Any) -> AbstractAsyncContextManager[PaperBroker]:
+    config = PaperConfig(**settings)
+    return PaperBroker.open(database, config, CostsConfig(), SystemClock())
+
+
+def tick(broker: PaperBroker, price: int, volume: int = 100) -> None:
+    broker.on_tick(SYMBOL, price, price, price + 100, volume)
+
+
+@pytest.fixture
+async def broker(database: Database) -> AsyncIterator[PaperBroker]:
+    async with opened(database) as broker:
+        tick(broker, 70_000)
+        yield broker
+
+
+async def books_balance(database: Database) -> None:
+    """Every order is the sum of its fills, and the account of all of them."""
+    wrong = await database.fetch(
+        """SELECT order_id FROM paper_order o LEFT JOIN paper_fill f USING (order_id)
+        GROUP BY o.order_id HAVING o.filled <> coalesce(sum(f.quantity), 0)"""
+    )
+    assert wrong == []
+    totals = await database.fetchrow(
+        """SELECT
+            coalesce(sum(CASE side WHEN 'BUY' THEN quantity ELSE -quantity END), 0) AS held,
+            coalesce(sum(CASE side WHEN 'BUY' THEN price * quantity ELSE -price * quantity END
+                + fee), 0) AS spent FROM paper_fill"""
+    )
+    assert totals is not None
+    rows = await database.fetch("SELECT symbol, quantity FROM paper_account")
+    account = {row["symbol"]: row["quantity"] for row in rows}
+    assert account.pop("KRW") == PaperConfig().cash - totals["spent"]
+    assert sum(account.values(), Decimal(0)) == totals["held"]
+
+
+async def test_an_identifier_is_taken_once(broker: PaperBroker, database: Database) -> None:
+    await broker.place(order("same", price=60_000))
+    with pytest.raises(Rejected) as raised:
+        await broker.place(order("same", price=60_000))
+    assert raised.value.code == "identifier_used"
+    assert await database.fetchval("SELECT count(*) FROM paper_order") == 1
+    free = (await broker.account()).cash
+    await broker.place(order("other", price=60_000))
+    assert (await broker.account()).cash == free
+
+
+async def test_a_thousand_of_one_identifier_at_once_are_one_order(
+    broker: PaperBroker, database: Database
+) -> None:
+    answers = await asyncio.gather(
+        *(broker.place(order("same", price=60_000)) for _ in range(200)), return_exceptions=True
+    )
+    assert sum(isinstance(answer, str) for answer in answers) == 1
+    assert sum(isinstance(answer, Rejected) for answer in answers) == 199
+    assert await database.fetchval("SELECT count(*) FROM paper_order") == 1
+
+
+async def test_the_next_life_goes_on_where_the_last_one_ended(database: Database) -> None:
+    async with opened(database, volume_share=0.5) as first:
+        tick(first, 70_000, volume=8)
+        order_id = await first.place(order("a", price=70_100))
+    async with opened(database, volume_share=0.5) as second:
+        (before,) = await second.orders(LONG_AGO)
+        assert (before.order_id, int(before.filled)) == (order_id, 4)
+        tick(second, 70_000, volume=100)
+        await second.settled()
+        (after,) = await second.orders(LONG_AGO)
+        fills = await second.fills(LONG_AGO)
+    assert after.state is OrderState.FILLED
+    assert [(fill.trade_id, int(fill.quantity)) for fill in fills] == [
+        (f"{order_id}.1", 4),
+        (f"{order_id}.2", 6),
+    ]
+    await books_balance(database)
+
+
+async def test_cash_and_holdings_are_those_of_the_last_life(database: Database) -> None:
+    async with opened(database) as first:
+        tick(first, 70_000)
+        await first.place(order("a"))
+    async with opened(database) as second:
+        tick(second, 70_000)
+        with pytest.raises(Rejected):
+            await second.place(
+                msgspec.structs.replace(order("b", Side.SELL, 80_000), quantity=Decimal(11))
+            )
+        await second.place(order("c", Side.SELL))
+        await second.settled()
+        assert (await second.account()).holdings == ()
+    await books_balance(database)
+
+
+async def test_who_opens_a_book_shuts_out_whoever_had_it(database: Database) -> None:
+    async with opened(database) as stale:
+        tick(stale, 70_000)
+        order_id = await stale.place(order("a", price=69_000))
+        async with opened(database) as fresh:
+            tick(stale, 60_000)  # the stale one thinks that its order traded
+            with pytest.raises(Unreachable, match="another process"):
+                await stale.settled()
+            with pytest.raises(Unreachable, match="another process"):
+                await stale.place(order("b"))
+            assert await fresh.fills(LONG_AGO) == []
+            tick(fresh, 68_000)
+            await fresh.settled()
+            (filled,) = await fresh.fills(LONG_AGO)
+    assert filled.order_id == order_id
+    await books_balance(database)
+
+
+async def test_an_order_whose_caller_gave_up_is_found_and_trades(
+    broker: PaperBroker, database: Database
+) -> None:
+    """The caller is gone when the row is there: as with a reply that was lost."""
+    request = order("a", price=69_000)
+    async with database.transaction() as tx:
+        await tx.execute("SELECT * FROM paper_book FOR UPDATE")
+        placing = asyncio.create_task(broker.place(request))
+        await until_blocked(database)
+        placing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await placing
+    await insert_as_if_kept(database, request)
+    (found,) = (await broker.find(request, LONG_AGO, frozenset())).candidates
+    tick(broker, 68_000)
+    await broker.settled()
+    assert [fill.order_id for fill in await broker.fills(LONG_AGO)] == [found.order_id]
+    await books_balance(database)
+
+
+async def until_blocked(database: Database) -> None:
+    async with asyncio.timeout(10):
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while not await database.fetchval(waiting):  # noqa: ASYNC110 - PostgreSQL has no event for it
+            await asyncio.sleep(0.01)
+
+
+async def insert_as_if_kept(database: Database, request: OrderRequest) -> None:
+    await database.execute(
+        """INSERT INTO paper_order
+            (order_id, book, identifier, symbol, side, type, quantity, price, placed_at)
+        VALUES ('P-kept', 'paper', $1, $2, $3, $4, $5, $6, now())""",
+        request.identifier, request.symbol, request.side, request.type, request.quantity,
+        request.price,
+    )  # fmt: skip
+
+
+async def test_fills_wait_for_a_database_that_went_away_and_count_once(
+    broker: PaperBroker, database: Database, postgres_admin: Any
+) -> None:
+    name = await database.fetchval("SELECT current_database()")
+    async with Listener.on(broker) as listener:
+        for number in range(5):
+            await broker.place(order(f"{number}", price=69_000))
+        for _ in range(3):
+            await postgres_admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
+            )
+            tick(broker, 68_000)
+        await listener.until(lambda: listener.filled() == 50)
+    fills = await broker.fills(LONG_AGO)
+    assert len(fills) == 5
+    assert {fill.trade_id for fill in fills} == {fill.trade_id for fill in listener.fills}
+    await books_balance(database)
+
+
+async def test_a_closed_order_can_never_be_filled(broker: PaperBroker, database: Database) -> None:
+    order_id = await broker.place(order("a", price=60_000))
+    await broker.cancel(order_id)
+    with pytest.raises(Exception, match="not open"):
+        await database.execute(
+            """INSERT INTO paper_fill (trade_id, order_id, book, symbol, side, quantity, price,
+                fee, at) VALUES ('x', $1, 'paper', $2, 'BUY', 1, 1, 0, now())""",
+            order_id,
+            SYMBOL,
+        )
+    with pytest.raises(Exception, match="cannot become"):
+        await database.execute("UPDATE paper_order SET state = 'OPEN'")
+    await books_balance(database)
+
+
+async def test_two_books_know_nothing_of_each_other(database: Database) -> None:
+    clock = MovableClock()
+    costs = CostsConfig()
+    async with (
+        PaperBroker.open(database, PaperConfig(book="one", cash=5), costs, clock) as one,
+        PaperBroker.open(database, PaperConfig(book="two"), costs, clock) as two,
+    ):
+        tick(two, 70_000)
+        await two.place(order("a"))
+        await two.settled()
+        assert (await one.account()).cash == 5
+        assert await one.orders(LONG_AGO) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_killed_broker_loses_nothing_it_promised(
+    seed: int, database: Database, database_url: Secret
+) -> None:
+    """kill -9 in the middle of trading, three times on one book."""
+    chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
+    promised: set[str] = set()
+    for life in range(3):
+        promised |= await killed_life(database_url, seed * 10 + life, chance.randrange(3, 40))
+        rows = await database.fetch("SELECT order_id FROM paper_order")
+        assert promised <= {row["order_id"] for row in rows}
+        await books_balance(database)
+    async with PaperBroker.open(database, CONFIG, CostsConfig(), SystemClock()) as broker:
+        still_open = [o for o in await broker.orders(LONG_AGO) if o.state is OrderState.OPEN]
+        for _ in range(200):  # a market far below and far above trades all of them
+            tick(broker, 60_000, volume=10_000)
+            tick(broker, 80_000, volume=10_000)
+        await broker.settled()
+        closed = {o.order_id: o.state for o in await broker.orders(LONG_AGO)}
+        assert all(closed[o.order_id] is OrderState.FILLED for o in still_open)
+    await books_balance(database)
+
+
+async def killed_life(url: Secret, seed: int, after: int) -> set[str]:
+    """The orders it was promised, before it was killed on its line number `after`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.brokers.paper_life", url.reveal(), str(seed),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    promised: set[str] = set()
+    async with asyncio.timeout(30):
+        for _ in range(after):
+            word, name = (await process.stdout.readline()).decode().split()
+            if word == "placed":
+                promised.add(name)
+        process.kill()
+        await process.stdout.read()
+        await process.wait()
+    return promised

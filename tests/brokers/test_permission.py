@@ -1,0 +1,101 @@
+"""Real money moves only where three things were said on purpose."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qts.brokers.paper
+from qts.brokers import ACKNOWLEDGEMENT, BrokersConfig
+from qts.brokers.config import is_loopback, permit_kis, permit_upbit
+from qts.domain import Refused, Secret
+from qts.venues import KisConfig, UpbitConfig
+
+SAID: dict[str, Any] = {
+    "broker": "kis",
+    "mode": "live",
+    "live_acknowledgement": ACKNOWLEDGEMENT,
+}
+KEY: dict[str, Any] = {
+    "app_key": Secret("k"),
+    "app_secret": Secret("s"),
+    "account": Secret("5012345601"),
+}
+
+
+def test_trading_is_on_paper_unless_said_otherwise() -> None:
+    assert (BrokersConfig().broker, BrokersConfig().mode) == ("paper", "paper")
+
+
+def test_all_three_open_the_real_venue() -> None:
+    permit_kis(BrokersConfig(**SAID), KisConfig(**KEY))
+    upbit = BrokersConfig(**{**SAID, "broker": "upbit"})
+    permit_upbit(upbit, UpbitConfig(access_key=Secret("a"), secret_key=Secret("b")))
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "named"),
+    [
+        ({"mode": "paper"}, {}, "brokers.mode"),
+        ({"live_acknowledgement": ""}, {}, "brokers.live_acknowledgement"),
+        ({"live_acknowledgement": "yes"}, {}, "brokers.live_acknowledgement"),
+        ({"broker": "upbit"}, {}, "brokers.broker"),
+        ({}, {"app_key": None}, "venues.kis.app_key"),
+        ({}, {"account": None}, "account"),
+        ({}, {"paper": True, "url": "https://openapi.koreainvestment.com:9443"}, "real key"),
+    ],
+)
+def test_each_missing_word_is_named(said: dict[str, Any], key: dict[str, Any], named: str) -> None:
+    with pytest.raises(Refused, match=named):
+        permit_kis(BrokersConfig(**{**SAID, **said}), KisConfig(**{**KEY, **key}))
+
+
+def test_upbit_without_a_key_is_refused() -> None:
+    with pytest.raises(Refused, match="access_key"):
+        permit_upbit(BrokersConfig(**{**SAID, "broker": "upbit"}), UpbitConfig())
+
+
+def test_a_paper_key_at_its_own_host_needs_no_permission() -> None:
+    permit_kis(BrokersConfig(broker="kis"), KisConfig(paper=True, **KEY))
+
+
+def test_a_simulator_on_this_machine_needs_no_permission() -> None:
+    permit_kis(BrokersConfig(broker="kis"), KisConfig(url="http://127.0.0.1:9000", **KEY))
+    permit_upbit(BrokersConfig(broker="upbit"), UpbitConfig(url="http://localhost:9000"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.upbit.com",
+        "http://127.0.0.1.example.com",
+        "http://localhost.example.com",
+        "http://127.0.0.1@example.com",
+        "http://10.0.0.1",
+        "",
+    ],
+)
+def test_only_this_machine_is_this_machine(url: str) -> None:
+    assert not is_loopback(url)
+
+
+def test_live_on_paper_is_a_contradiction() -> None:
+    with pytest.raises(Refused, match=r"brokers\.mode"):
+        BrokersConfig(mode="live")
+
+
+def test_the_paper_broker_has_no_way_to_a_venue() -> None:
+    """Its files import nothing that could send: of the venues' room, an error and no more."""
+    folder = Path(qts.brokers.paper.__file__).parent
+    brought: set[str] = set()
+    for name in ("paper.py", "paper_store.py", "matching.py", "purse.py"):
+        for node in ast.walk(ast.parse((folder / name).read_text())):
+            if isinstance(node, ast.ImportFrom):
+                brought |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                brought |= {alias.name for alias in node.names}
+    assert {each for each in brought if "venues" in each} == {"qts.venues.Rejected"}
+    assert not any(each.startswith(("aiohttp", "socket", "http", "urllib")) for each in brought)

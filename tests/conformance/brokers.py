@@ -1,0 +1,42 @@
+"""Servers that carry events, a new one for each test.
+
+Kafka is librdkafka's own mock cluster, brokers that speak its protocol and keep nothing, unless
+KAFKA_BOOTSTRAP names real ones; these must make topics by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from qts.embedded import Home, Nats
+from qts.outbox import KafkaBusConfig, NatsBusConfig
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> Iterator[Nats]:
+    with Nats(Home.at(tmp_path / "nats-home")) as server:
+        yield server
+
+
+@pytest.fixture
+def nats(nats_server: Nats) -> NatsBusConfig:
+    return NatsBusConfig(url=nats_server.url)
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaBusConfig]:
+    own = secrets.token_hex(4)
+    if bootstrap := os.environ.get("KAFKA_BOOTSTRAP"):
+        yield KafkaBusConfig(bootstrap=bootstrap, group=own, topic_prefix=f"qts-test-{own}-")
+        return
+    settings = {"bootstrap.servers": "", "test.mock.num.brokers": 3, "log_level": 0}
+    cluster = Producer(settings)  # the brokers live as long as it
+    brokers = cluster.list_topics(timeout=10).brokers.values()
+    yield KafkaBusConfig(bootstrap=",".join(f"{one.host}:{one.port}" for one in brokers), group=own)
+    del cluster

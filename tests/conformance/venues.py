@@ -1,0 +1,400 @@
+"""The brokers under test, each on a venue that keeps its own record: the judge."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qts.brokers import (
+    Broker,
+    BrokersConfig,
+    CostsConfig,
+    KisBroker,
+    Notice,
+    PaperBroker,
+    PaperConfig,
+    UpbitBroker,
+)
+from qts.brokers.kis_wire import SEOUL
+from qts.database import Database
+from qts.domain import Fill, MovableClock, OrderRequest, OrderType, Secret, Side, SystemClock
+from qts.simulators import (
+    Fault,
+    KisKey,
+    KisSimulator,
+    KisSimulatorConfig,
+    Limits,
+    MarketConfig,
+    UpbitKey,
+    UpbitSimulator,
+    UpbitSimulatorConfig,
+)
+from qts.venues import Budget, KisClient, KisConfig, LimitsConfig, UpbitClient, UpbitConfig
+
+MORNING = datetime(2026, 11, 16, 9, 30, tzinfo=SEOUL)  # a Monday, the market is open
+CALM = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0, start=MORNING)
+PLENTY = LimitsConfig(per_second=1000, per_minute=60_000, per_day=1_000_000)
+# What the simulated KIS charges.
+COSTS = CostsConfig(krx_fee=0.00014, krx_sale_tax=0.0015)
+COIN = Decimal(10**8)
+CASH = 100_000_000_000  # enough to empty a level of a book
+
+
+class Record(NamedTuple):
+    """An order as its venue remembers it."""
+
+    quantity: Decimal
+    filled: Decimal
+    paid: Decimal
+    is_open: bool
+
+
+class Venue(ABC):
+    """A venue, the broker on it, and hands to move its market with."""
+
+    symbol: str
+    quantity: Decimal
+    start_cash = Decimal(CASH)
+    tolerance = Decimal("0.00001")  # of money, where venue and broker round by themselves
+    order_path = ""
+    simulator: Any = None
+
+    def __init__(self, broker: Broker, clock: MovableClock) -> None:
+        self.broker = broker
+        self.clock = clock
+        self._numbers = iter(range(1, 10_000))
+
+    @abstractmethod
+    def quote(self) -> tuple[Decimal, Decimal]:
+        """Best bid and ask."""
+
+    @abstractmethod
+    def tick(self) -> Decimal: ...
+
+    @abstractmethod
+    def more_than_shown(self) -> Decimal:
+        """A quantity that the best ask cannot fill at once."""
+
+    @abstractmethod
+    async def move(self, percent: float) -> None:
+        """The price goes there within seconds."""
+
+    @abstractmethod
+    async def record(self) -> dict[str, Record]: ...
+
+    @abstractmethod
+    async def cash(self) -> Decimal:
+        """As the venue counts it."""
+
+    def request(self, side: Side = Side.BUY, **changes: Any) -> OrderRequest:
+        """At the market, unless a price is given."""
+        values: dict[str, Any] = {
+            "identifier": f"qts-{next(self._numbers)}",
+            "symbol": self.symbol,
+            "side": side,
+            "type": OrderType.LIMIT if "price" in changes else OrderType.MARKET,
+            "quantity": self.quantity,
+        }
+        return OrderRequest(**(values | changes))
+
+    def resting(self, side: Side = Side.BUY, **changes: Any) -> OrderRequest:
+        """A limit order five ticks away from the market."""
+        bid, ask = self.quote()
+        price = bid - 5 * self.tick() if side is Side.BUY else ask + 5 * self.tick()
+        return self.request(side, price=price, **changes)
+
+    async def until_closed(self, order_id: str, seconds: int = 240) -> None:
+        """Let the market go on until the venue has finished with the order."""
+        for _ in range(seconds):
+            if not (await self.record())[order_id].is_open:
+                return
+            await self.go()
+        raise AssertionError(f"{order_id} is open after {seconds} s of the market")
+
+    async def go(self) -> None:
+        """A second of the market."""
+        await self.clock.advance(1.0)
+        if self.simulator is not None:
+            self.simulator.catch_up()
+
+
+class Listener:
+    """Hears everything a broker tells."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self._changed = asyncio.Event()
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, broker: Broker) -> AsyncIterator[Listener]:
+        """Returns when the stream is live, which every broker says first."""
+        listener = cls()
+        task = asyncio.create_task(listener._listen(broker))
+        try:
+            await listener.until(lambda: len(listener.notices) > 0)
+            yield listener
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _listen(self, broker: Broker) -> None:
+        async with aclosing(broker.notices()) as notices:  # type: ignore[type-var]
+            async for notice in notices:
+                self.notices.append(notice)
+                self._changed.set()
+
+    @property
+    def fills(self) -> list[Fill]:
+        return [notice for notice in self.notices if isinstance(notice, Fill)]
+
+    def filled(self) -> Decimal:
+        """By distinct trades: one told twice counts once."""
+        by_name = {fill.trade_id: fill.quantity for fill in self.fills}
+        return sum(by_name.values(), Decimal(0))
+
+    async def until(self, fact: Callable[[], bool]) -> None:
+        async with asyncio.timeout(15):
+            while not fact():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+# -- paper
+
+
+class PaperVenue(Venue):
+    symbol, quantity, tolerance = "005930", Decimal(10), Decimal(0)
+
+    def __init__(self, broker: PaperBroker, clock: MovableClock, database: Database) -> None:
+        super().__init__(broker, clock)
+        self._paper, self._database, self._last = broker, database, Decimal(70_000)
+        self._tell()
+
+    def quote(self) -> tuple[Decimal, Decimal]:
+        return self._last, self._last + 100
+
+    def tick(self) -> Decimal:
+        return Decimal(100)
+
+    def more_than_shown(self) -> Decimal:
+        return Decimal(70)  # half of a tick's volume is ours: 50
+
+    async def move(self, percent: float) -> None:
+        self._last += int(self._last * Decimal(percent) / 100 / 100) * 100
+        self._tell()
+
+    async def go(self) -> None:
+        await self.clock.advance(1.0)
+        self._tell()
+        await self._paper.settled()
+
+    def _tell(self) -> None:
+        bid, ask = self.quote()
+        self._paper.on_tick(self.symbol, float(self._last), float(bid), float(ask), 100.0)
+
+    async def record(self) -> dict[str, Record]:
+        rows = await self._database.fetch(
+            """SELECT o.order_id, o.quantity, o.filled, o.state = 'OPEN' AS is_open,
+                coalesce(sum(f.quantity), 0) AS traded,
+                coalesce(sum(f.price * f.quantity), 0) AS paid
+            FROM paper_order o LEFT JOIN paper_fill f USING (order_id) GROUP BY o.order_id"""
+        )
+        assert all(row["filled"] == row["traded"] for row in rows)
+        return {
+            row["order_id"]: Record(row["quantity"], row["filled"], row["paid"], row["is_open"])
+            for row in rows
+        }
+
+    async def cash(self) -> Decimal:
+        found = await self._database.fetchval(
+            """SELECT coalesce(sum(
+                CASE side WHEN 'BUY' THEN price * quantity ELSE -price * quantity END + fee), 0)
+            FROM paper_fill"""
+        )
+        return self.start_cash - Decimal(found)
+
+
+@asynccontextmanager
+async def paper(database: Database, _folder: Path) -> AsyncIterator[Venue]:
+    clock = MovableClock(MORNING)
+    config = PaperConfig(volume_share=0.5, cash=CASH)
+    async with PaperBroker.open(database, config, COSTS, clock) as broker:
+        yield PaperVenue(broker, clock, database)
+
+
+# -- KIS
+
+
+class KisVenue(Venue):
+    symbol, quantity = "005930", Decimal(10)
+    tolerance = Decimal(20)  # won: each of the venue's fills has its fee cut to a whole one
+    order_path = "/uapi/domestic-stock/v1/trading/order-cash"
+
+    def __init__(self, broker: Broker, clock: MovableClock, simulator: KisSimulator) -> None:
+        super().__init__(broker, clock)
+        self.simulator = simulator
+        self._index = simulator.market.index[self.symbol]
+
+    def quote(self) -> tuple[Decimal, Decimal]:
+        book = self.simulator.market.book(self._index)
+        return Decimal(book.bids[0].price), Decimal(book.asks[0].price)
+
+    def tick(self) -> Decimal:
+        return Decimal(100)
+
+    def more_than_shown(self) -> Decimal:
+        shown = self.simulator.market.book(self._index).asks[0].quantity
+        return Decimal(shown + 7)
+
+    async def move(self, percent: float) -> None:
+        self.simulator.plant("surge", self.symbol, {"percent": percent, "over_s": 2})
+
+    async def record(self) -> dict[str, Record]:
+        return {
+            f"20261116-{entry.number}": Record(
+                Decimal(entry.order.quantity),
+                Decimal(entry.order.filled),
+                Decimal(entry.order.paid),
+                entry.order.open,
+            )
+            for entry in self.simulator.orders.entries
+            if entry.kind != "cancel"
+        }
+
+    async def cash(self) -> Decimal:
+        (customer,) = self.simulator.gateway.customers.values()
+        return Decimal(customer.account.cash)
+
+
+def kis_config(url: str, **changes: Any) -> KisConfig:
+    key = KisKey()
+    return KisConfig(
+        app_key=Secret(key.app_key),
+        app_secret=Secret(key.app_secret),
+        hts_id=Secret(key.hts_id),
+        url=url,
+        stream_url=url.replace("http", "ws"),
+        **{"account": Secret(key.account), "limits": PLENTY, "timeout_s": 2.0, **changes},
+    )
+
+
+@asynccontextmanager
+async def kis_client(config: KisConfig, folder: Path) -> AsyncIterator[KisClient]:
+    clock = SystemClock()
+    budget = Budget(config.key_limits, clock)
+    try:
+        async with KisClient.open(config, budget, clock, folder) as client:
+            yield client
+    finally:
+        budget.close()
+
+
+@asynccontextmanager
+async def kis(database: Database, folder: Path, **settings: Any) -> AsyncIterator[KisVenue]:
+    clock = MovableClock(MORNING)
+    config = KisSimulatorConfig(
+        **{
+            "market": CALM,
+            "limits": Limits(second=0, minute=0, day=0),
+            "keys": (KisKey(cash=CASH),),
+            **settings,
+        }
+    )
+    async with (
+        KisSimulator(config, clock) as simulator,
+        kis_client(kis_config(simulator.url, paper=config.paper), folder) as client,
+    ):
+        broker = KisBroker(client, database, BrokersConfig(broker="kis", costs=COSTS), clock)
+        yield KisVenue(broker, clock, simulator)
+
+
+# -- Upbit
+
+
+class UpbitVenue(Venue):
+    symbol, quantity = "KRW-BTC", Decimal("0.015")
+    order_path = "/v1/orders"
+
+    def __init__(self, broker: Broker, clock: MovableClock, simulator: UpbitSimulator) -> None:
+        super().__init__(broker, clock)
+        self.simulator = simulator
+        self._index = simulator.market.index[self.symbol]
+
+    def quote(self) -> tuple[Decimal, Decimal]:
+        book = self.simulator.market.book(self._index)
+        return Decimal(book.bids[0].price) / COIN, Decimal(book.asks[0].price) / COIN
+
+    def tick(self) -> Decimal:
+        return Decimal(1000)
+
+    def more_than_shown(self) -> Decimal:
+        shown = Decimal(self.simulator.market.book(self._index).asks[0].quantity)
+        return shown / COIN + Decimal("0.001")
+
+    async def move(self, percent: float) -> None:
+        self.simulator.plant("surge", self.symbol, {"percent": percent, "over_s": 2})
+
+    async def record(self) -> dict[str, Record]:
+        return {
+            entry.uuid: Record(
+                entry.order.quantity / COIN,
+                entry.order.filled / COIN,
+                entry.order.paid / COIN / COIN,
+                entry.order.open,
+            )
+            for entry in self.simulator.orders.entries.values()
+        }
+
+    async def cash(self) -> Decimal:
+        (customer,) = self.simulator.gateway.customers.values()
+        return Decimal(customer.account.cash) / COIN
+
+
+def upbit_config(simulator: UpbitSimulator, **changes: Any) -> UpbitConfig:
+    key = UpbitKey()
+    rates = ("orders_per_second", "requests_per_second", "quotes_per_second")
+    settings: dict[str, Any] = {
+        "access_key": Secret(key.access_key),
+        "secret_key": Secret(key.secret_key),
+        "url": simulator.url,
+        "stream_url": simulator.ws_url + "/websocket/v1",
+        "timeout_s": 2.0,
+        **dict.fromkeys(rates, 100),
+    }
+    return UpbitConfig(**(settings | changes))
+
+
+@asynccontextmanager
+async def upbit(_database: Database, _folder: Path, **settings: Any) -> AsyncIterator[UpbitVenue]:
+    clock = MovableClock(MORNING)
+    rates = dict.fromkeys(("order_second", "default_second", "quotation_second"), 100_000)
+    config = UpbitSimulatorConfig(
+        **{"market": CALM, "keys": (UpbitKey(krw=CASH),), **rates, **settings}
+    )
+    async with (
+        UpbitSimulator(config, clock) as simulator,
+        UpbitClient.open(upbit_config(simulator), SystemClock()) as client,
+    ):
+        broker = UpbitBroker(client, BrokersConfig(broker="upbit"), clock)
+        yield UpbitVenue(broker, clock, simulator)
+
+
+def plant(venue: Venue, kind: Any, **values: Any) -> None:
+    """A fault on the next order."""
+    values = {"path": venue.order_path, "method": "POST", "count": 1, **values}
+    venue.simulator.faults.plant(Fault(kind=kind, **values))
+
+
+VENUES: dict[str, Callable[[Database, Path], AbstractAsyncContextManager[Venue]]] = {
+    "paper": paper,
+    "kis": kis,
+    "upbit": upbit,
+}
+NETWORKED = ("kis", "upbit")

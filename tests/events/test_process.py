@@ -1,0 +1,461 @@
+"""Lanes whose handlers run in a process of their own: the same meaning, and more protection."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from qts.domain import EventRefused, Failed
+from qts.events import (
+    DEEDS,
+    Alert,
+    Event,
+    EventsConfig,
+    Hooks,
+    LaneConfig,
+    Level,
+    Priority,
+    batch,
+    compiled,
+    factory,
+    rows,
+)
+from qts.events import payloads as p
+from tests.events import apart
+from tests.events.conftest import MakeEngine, check_conservation
+from tests.events.made import PATIENCE_S, evaluate, fill, log_line, tick
+from tests.events.made import signal as made_signal
+
+
+def apart_lanes(*names: str, **changed: Any) -> EventsConfig:
+    """These lanes in processes; `p2=dict(queue_size=5)` changes one of them."""
+    usual = EventsConfig()
+    parts: dict[str, Any] = {}
+    for name in {*names, *(key for key in changed if key in ("p1", "p2", "p3"))}:
+        more = {"isolation": "process"} if name in names else {}
+        parts[name] = msgspec.structs.replace(getattr(usual, name), **more, **changed.pop(name, {}))
+    return EventsConfig(**parts, **changed)
+
+
+def wait_until(true: Any) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "trace"
+    monkeypatch.setenv(apart.TRACE, str(path))
+    return path
+
+
+def test_handlers_run_in_another_process_in_the_order_of_publishing(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    engine = make_engine(apart_lanes("p2"))
+    engine.on("SIGNAL_GENERATED", apart.note)
+    with engine:
+        for number in range(500):
+            engine.publish(made_signal(engine, str(number)))
+        assert engine.drained(PATIENCE_S)
+    assert apart.lines(trace) == [[str(number), "0"] for number in range(500)]
+    assert os.getpid() not in apart.pids(trace)
+    lane = engine.status().lanes["P2"]
+    assert (lane.handled, lane.wait.count, lane.handling.count) == (500, 500, 500)
+
+
+def test_all_kinds_of_handlers_run_there(make_engine: MakeEngine, trace: Path) -> None:
+    engine = make_engine(apart_lanes("p1", "p2", "p3"))
+    engine.on("PRICE_TICK", rows(apart.note_rows))
+    engine.on("SIGNAL_GENERATED", batch(apart.note_batch))
+    engine.on("STRATEGY_SIGNAL", factory(apart.make_batch))
+    engine.on("INDICATOR_UPDATE", apart.note_async)
+    engine.on("LOG_WRITE", apart.note_line)
+    strategy = engine.event("STRATEGY_SIGNAL", p.Signal(symbol="b", side="BUY", strength=0.0))
+    indicator = p.IndicatorUpdate(symbol="c", indicator="x", value=1.0)
+    with engine:
+        engine.publish(tick(engine, "t", 5.0))
+        for _ in range(2):
+            engine.publish(made_signal(engine, "a"))
+            engine.publish(strategy)
+        engine.emit("INDICATOR_UPDATE", indicator)
+        engine.publish(log_line(engine, "line"))
+        assert engine.drained(PATIENCE_S)
+    assert sorted(apart.lines(trace)) == [
+        ["batch", "a", "a"],
+        ["batch", "b", "b"],
+        ["c", "0"],
+        ["line", "0"],
+        ["rows", "t", "5.0"],
+    ]
+
+
+def test_a_failing_handler_is_tried_again_there_and_counted_here(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    engine = make_engine(apart_lanes("p2", audit_records=100))
+    engine.on("SIGNAL_GENERATED", apart.fail_twice)
+    engine.on("STRATEGY_SIGNAL", apart.fail)
+    with engine:
+        engine.publish(made_signal(engine, "a"))
+        engine.emit("STRATEGY_SIGNAL", p.Signal(symbol="b", side="BUY", strength=0.0))
+        assert engine.drained(PATIENCE_S)
+    assert apart.lines(trace) == [["a", "0"], ["a", "1"], ["a", "2"]]
+    lane = engine.status().lanes["P2"]
+    assert (lane.handled, lane.dead, lane.retried) == (1, 1, 5)
+    (letter,) = engine.dead_letters.list()
+    assert (letter.error, letter.handler) == ("ValueError: no b", "tests.events.apart.fail")
+    deeds = Counter(DEEDS[row["deed"]] for row in engine.audit())
+    assert deeds == {"published": 2, "taken": 2, "retried": 5, "handled": 1, "dead": 1}
+
+
+def test_a_strategy_made_in_the_process_publishes_back(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    engine = make_engine(apart_lanes("p2"))
+    fills: list[Event] = []
+    engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
+    engine.on("STRATEGY_SIGNAL", apart.note)
+    engine.on("FILL_CONFIRMED", fills.append)
+    with engine:
+        engine.publish(evaluate(engine, "SCALP"))
+        wait_until(lambda: fills and ["SCALP", "0"] in apart.lines(trace))
+        assert engine.drained(PATIENCE_S)
+    assert apart.lines(trace)[0] == ["made", "True"]
+    assert (fills[0].source, fills[0].payload.filled_price) == ("STRATEGY", 2.0)
+
+
+def test_a_factory_in_a_thread_lane_gets_the_engine(make_engine: MakeEngine, trace: Path) -> None:
+    engine = make_engine()
+    signals: list[str] = []
+    engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
+    engine.on("STRATEGY_SIGNAL", lambda event: signals.append(event.payload.symbol))
+    with pytest.raises(EventRefused, match="registered for STRATEGY_EVALUATE already"):
+        engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
+    with engine:
+        engine.publish(evaluate(engine, "SWING"))
+        assert engine.drained(PATIENCE_S)
+    assert signals == ["SWING"]
+
+
+def test_what_a_process_publishes_into_its_own_full_lane_goes_past_the_bound(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    engine = make_engine(apart_lanes("p2", p2={"queue_size": 4, "batch_size": 1}))
+    engine.on("SIGNAL_GENERATED", factory(apart.many_signals))
+    with engine:
+        engine.publish(made_signal(engine, "first"))
+        wait_until(lambda: len(apart.lines(trace)) == 51)
+        assert engine.drained(PATIENCE_S)
+    assert engine.status().lanes["P2"].over > 0
+
+
+def test_what_breaks_the_contract_is_refused_in_the_handler(make_engine: MakeEngine) -> None:
+    engine = make_engine(apart_lanes("p2"))
+    engine.on("STRATEGY_EVALUATE", factory(apart.publish_nonsense))
+    with engine:
+        engine.publish(evaluate(engine))
+        assert engine.drained(PATIENCE_S)
+    (letter,) = engine.dead_letters.list()
+    assert "EventRefused: SIGNAL_GENERATED: the payload does not fit" in letter.error
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (lambda _: None, "cannot go into P2's process.*function of a module"),
+        (threading.Event().wait, "cannot go into P2's process"),
+        (compiled(1234), 'compiled handler needs events.p2.isolation = "thread"'),
+    ],
+)
+def test_a_handler_that_cannot_go_there_is_refused_by_name(
+    make_engine: MakeEngine, handler: Any, words: str
+) -> None:
+    engine = make_engine(apart_lanes("p2"))
+    with pytest.raises(EventRefused, match=words) as refused:
+        engine.on("SIGNAL_GENERATED", handler)
+    assert "SIGNAL_GENERATED" in str(refused.value)
+    engine.on("PRICE_TICK", lambda _: None)  # P1 is here
+
+
+def test_a_factory_that_fails_fails_the_start(make_engine: MakeEngine) -> None:
+    engine = make_engine(apart_lanes("p2", "p3"))
+    engine.on("SIGNAL_GENERATED", factory(apart.refuse_to_be_made))
+    with pytest.raises(Failed, match=r"P2's process could not make its handlers.*no model file"):
+        engine.start()
+    assert engine.pids() == {}
+
+
+def test_p0_stays_in_this_process() -> None:
+    lane = LaneConfig(queue_size=100, overflow="block", isolation="process")
+    with pytest.raises(ValueError, match=r'p0\.isolation must stay "thread"'):
+        EventsConfig(p0=lane)
+
+
+def test_in_level_3_only_essential_handlers_run_there(make_engine: MakeEngine, trace: Path) -> None:
+    engine = make_engine(apart_lanes("p1"))
+    engine.on("PRICE_TICK", apart.note_price)
+    engine.on("PRICE_TICK", apart.guard_price, essential=True)
+    with engine:
+        engine.degrade(Level.CRITICAL_ONLY)
+        engine.publish(tick(engine, price=1.0))
+        assert engine.drained(PATIENCE_S, Priority.P1)
+        engine.degrade(Level.NORMAL)
+        engine.publish(tick(engine, price=2.0))
+        assert engine.drained(PATIENCE_S, Priority.P1)
+    assert apart.lines(trace) == [["risk", "1.0"], ["chart", "2.0"], ["risk", "2.0"]]
+
+
+def test_a_paused_lane_waits_here_and_there(make_engine: MakeEngine, trace: Path) -> None:
+    engine = make_engine(apart_lanes("p2"))
+    engine.on("SIGNAL_GENERATED", apart.note)
+    engine.pause(Priority.P2)
+    with engine:
+        engine.publish(made_signal(engine, "a"))
+        assert not engine.drained(0.2, Priority.P2)
+        assert apart.lines(trace) == []
+        engine.resume(Priority.P2)
+        assert engine.drained(PATIENCE_S)
+    assert apart.lines(trace) == [["a", "0"]]
+
+
+def test_no_more_leaves_the_lane_than_is_soon_handled_so_that_its_policy_acts_on_the_rest(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    config = apart_lanes("p3", p3={"queue_size": 10, "batch_size": 3, "process_threads": 1})
+    engine = make_engine(config)
+    engine.on("LOG_WRITE", apart.sleep)
+    engine.start()
+    engine.publish_many([log_line(engine)] * 6)
+    wait_until(lambda: engine.status().lanes["P3"].depth == 4 and apart.lines(trace))
+    engine.publish_many([log_line(engine)] * 36)
+    lane = engine.status().lanes["P3"]
+    assert (lane.depth, lane.waiting) == (10, 12)  # one in hand, one on its way
+    assert (lane.sampled, lane.dropped) == (27, 3)
+    engine.lanes.halt(1)
+    os.kill(engine.pids()["P3"], signal.SIGKILL)
+    # The sleeper never returns by itself: whatever it had in hand is still accounted for.
+    stopped = engine.stop()
+    assert stopped.rest == {"P3": 12}
+
+
+def test_a_handler_that_overruns_there_is_counted(make_engine: MakeEngine) -> None:
+    config = apart_lanes("p2")
+    from qts.events import Catalogue, EventType
+
+    catalogue = Catalogue()
+    catalogue.register(
+        EventType("QUICK_CALL", Priority.P2, p.Signal, "symbol", max_process_time_ms=10)
+    )
+    engine = make_engine(config, catalogue)
+    engine.on("QUICK_CALL", apart.sleep_a_little)
+    with engine:
+        engine.emit("QUICK_CALL", p.Signal(symbol="a", side="BUY", strength=0.0))
+        assert engine.drained(PATIENCE_S)
+    lane = engine.status().lanes["P2"]
+    assert lane.overran == 1
+    assert lane.handling.max >= 50
+
+
+def test_an_acknowledgement_comes_back_from_there(make_engine: MakeEngine, trace: Path) -> None:
+    from qts.events import Catalogue, EventType
+
+    catalogue = Catalogue()
+    for name in ("ASKED_CALL", "LOST_CALL"):
+        catalogue.register(EventType(name, Priority.P2, p.Signal, "symbol", requires_ack=True))
+    engine = make_engine(apart_lanes("p2"), catalogue)
+    engine.on("ASKED_CALL", apart.note)
+    engine.on("LOST_CALL", apart.fail)
+    payload = p.Signal(symbol="a", side="BUY", strength=0.0)
+    with engine:
+        done = engine.publish_for_ack(engine.event("ASKED_CALL", payload))
+        lost = engine.publish_for_ack(engine.event("LOST_CALL", payload))
+        assert done.result(PATIENCE_S) is None
+        with pytest.raises(Failed, match="was given up"):
+            lost.result(PATIENCE_S)
+
+
+def test_an_event_too_large_for_the_way_there_is_a_dead_letter(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    engine = make_engine(apart_lanes("p3"))
+    engine.on("LOG_WRITE", apart.note_line)
+    with engine:
+        engine.publish(msgspec.structs.replace(log_line(engine, "large"), source="x" * (5 << 20)))
+        engine.publish(log_line(engine, "small"))
+        assert engine.drained(PATIENCE_S)
+    (letter,) = engine.dead_letters.list()
+    assert "cannot be sent to its process" in letter.error
+    assert apart.lines(trace) == [["small", "0"]]
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+
+def test_a_poison_that_ends_its_process_dies_alone(make_engine: MakeEngine, trace: Path) -> None:
+    told: list[Alert] = []
+    engine = make_engine(apart_lanes("p2"), hooks=Hooks(alert=told.append))
+    engine.on("SIGNAL_GENERATED", apart.leave)
+    symbols = ["a", "b", "poison", "c", "d"]
+    with engine:
+        engine.publish_many([made_signal(engine, symbol) for symbol in symbols])
+        assert engine.drained(PATIENCE_S)
+    assert apart.lines(trace) == [
+        ["a", "0"],
+        ["b", "0"],
+        *[["poison", str(tried)] for tried in range(4)],
+        ["c", "0"],
+        ["d", "0"],
+    ]
+    lane = engine.status().lanes["P2"]
+    assert (lane.handled, lane.dead, lane.retried) == (4, 1, 3)
+    (letter,) = engine.dead_letters.list()
+    assert letter.error == "its process ended with exit code 3 in tests.events.apart.leave"
+    assert sum("started again" in alert.text for alert in told) == 4
+
+
+def test_of_a_batch_that_kills_its_process_only_the_poisoned_die(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    engine = make_engine(apart_lanes("p2"))
+    engine.on("SIGNAL_GENERATED", batch(apart.leave_batch))
+    strengths = [1.0, -1.0, 2.0]
+    engine.publish_many([made_signal(engine, "s", strength) for strength in strengths])
+    with engine:
+        assert engine.drained(PATIENCE_S)
+    lane = engine.status().lanes["P2"]
+    assert (lane.handled, lane.dead) == (2, 1)
+    assert apart.lines(trace)[0] == ["batch", "s", "s", "s"]
+    assert all(line == ["batch", "s"] for line in apart.lines(trace)[1:])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kill_9_in_mid_flood_loses_nothing_and_p0_does_not_notice(
+    make_engine: MakeEngine, trace: Path, seed: int
+) -> None:
+    """Judged by what the handlers themselves wrote down."""
+    chance = random.Random(seed)  # noqa: S311 - to be repeated
+    engine = make_engine(apart_lanes("p2", "p3", p3={"process_threads": 2}))
+    engine.on("SIGNAL_GENERATED", apart.work_a_little)
+    engine.on("LOG_WRITE", apart.work_a_little)
+    fills: list[Event] = []
+    engine.on("FILL_CONFIRMED", fills.append)
+    sent = [make(engine) for _ in range(400) for make in (made_signal, log_line)]
+    with engine:
+        flood = threading.Thread(target=engine.publish_many, args=(sent,))
+        flood.start()
+        for number in range(6):
+            enough = chance.randrange(20, 100) + len(apart.lines(trace))
+            wait_until(lambda enough=enough: len(apart.lines(trace)) >= min(enough, 700))
+            lane = chance.choice(["P2", "P3"])
+            wait_until(lambda lane=lane: engine.pids()[lane])
+            os.kill(engine.pids()[lane], signal.SIGKILL)
+            engine.publish(fill(engine, number))
+            assert engine.drained(PATIENCE_S, Priority.P0)
+        flood.join()
+        assert engine.drained(60)
+        check_conservation(engine)
+    assert len(fills) == 6
+    seen = Counter(line[1] for line in apart.lines(trace))
+    assert set(seen) == {event.event_id for event in sent}
+    status = engine.status().lanes
+    assert status["P2"].handled == status["P3"].handled == 400
+    # Twice at most for what a kill met between the end of a handler and its word of it.
+    assert sum(seen.values()) - len(seen) <= 6 * 2
+
+
+def test_a_process_that_cannot_be_started_again_is_fs097_for_p1(
+    make_engine: MakeEngine, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[str] = []
+    engine = make_engine(
+        apart_lanes("p1"), hooks=Hooks(fail_safe=lambda alert: codes.append(alert.code))
+    )
+    engine.on("PRICE_TICK", apart.note_price)
+    with engine:
+        with monkeypatch.context() as broken:
+            broken.setattr("multiprocessing.spawn._python_exe", b"/no/such/python")
+            os.kill(engine.pids()["P1"], signal.SIGKILL)
+            wait_until(lambda: len(codes) >= 2)
+            engine.publish(tick(engine, price=7.0))
+        assert engine.drained(PATIENCE_S, Priority.P1)
+    assert set(codes) == {"FS097"}
+    assert apart.lines(trace) == [["chart", "7.0"]]
+
+
+ORPHAN = """
+import os, sys, time
+from qts.events import Engine, EventsConfig, LaneConfig
+from tests.events import apart
+from tests.events.made import log_line
+
+if __name__ == "__main__":
+    lane = LaneConfig(queue_size=10, overflow="sample", isolation="process")
+    engine = Engine(EventsConfig(p3=lane))
+    engine.on("LOG_WRITE", apart.sleep)
+    engine.start()
+    engine.publish(log_line(engine))
+    print(engine.pids()["P3"], flush=True)
+    time.sleep(3600)
+"""
+
+
+def test_a_process_dies_with_its_engine(trace: Path, tmp_path: Path) -> None:
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        wait_until(lambda: apart.lines(trace) == [["asleep"]])
+        parent.kill()
+    wait_until(lambda: not Path(f"/proc/{child}").exists() or _zombie(child))
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+UNGUARDED = """
+from qts.events import Engine, EventsConfig, LaneConfig
+from tests.events import apart
+
+lane = LaneConfig(queue_size=10, overflow="sample", isolation="process")
+engine = Engine(EventsConfig(p3=lane))
+engine.on("LOG_WRITE", apart.note_line)
+engine.start()
+"""
+
+
+def test_a_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 1
+    assert 'under `if __name__ == "__main__"`' in done.stderr.splitlines()[-1]

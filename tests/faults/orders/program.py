@@ -1,0 +1,116 @@
+"""A trading worker to be killed: compares the books, then carries commands out, on a real venue.
+
+Its argument is JSON (see Orders). It says `ready` once the books have been compared, and ends on
+SIGTERM. QTS_DIE_AT lets it die at a named place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from qts.brokers import Broker, BrokersConfig, KisBroker, UpbitBroker
+from qts.database import Database, DatabaseConfig
+from qts.domain import Failed, Secret, SystemClock
+from qts.orders import Executor, Floor, Ledger, OrdersConfig, Reconciler, Switchboard
+from qts.outbox import TRADE_COMMAND, Dispatcher, OutboxConfig, PostgresBus, StreamConfig
+from qts.risk import FailSafe, KillSwitch
+from qts.venues import Budget, KisClient, KisConfig, LimitsConfig, UpbitClient, UpbitConfig
+
+
+class Orders(msgspec.Struct):
+    """What the worker is to do."""
+
+    database: str
+    venue: str
+    url: str
+    ws_url: str
+    keys: dict[str, str]
+    config: OrdersConfig
+    stream: StreamConfig
+
+
+async def open_broker(stack: AsyncExitStack, asked: Orders, database: Database) -> Broker:
+    clock = SystemClock()
+    if asked.venue == "upbit":
+        upbit = UpbitConfig(
+            access_key=Secret(asked.keys["access"]),
+            secret_key=Secret(asked.keys["secret"]),
+            url=asked.url,
+            stream_url=f"{asked.ws_url}/websocket/v1",
+            timeout_s=asked.config.place_timeout_s,
+            orders_per_second=100,
+            requests_per_second=100,
+        )
+        upbit_client = await stack.enter_async_context(UpbitClient.open(upbit, clock))
+        return UpbitBroker(upbit_client, BrokersConfig(broker="upbit"), clock)
+    kis = KisConfig(
+        app_key=Secret(asked.keys["app_key"]),
+        app_secret=Secret(asked.keys["app_secret"]),
+        account=Secret(asked.keys["account"]),
+        hts_id=Secret(asked.keys["hts_id"]),
+        url=asked.url,
+        timeout_s=asked.config.place_timeout_s,
+    )
+    budget = Budget(LimitsConfig(per_second=100, per_minute=6000, per_day=1_000_000), clock)
+    folder = Path(asked.keys["folder"])
+    kis_client = await stack.enter_async_context(KisClient.open(kis, budget, clock, folder))
+    return KisBroker(kis_client, database, BrokersConfig(broker="kis"), clock)
+
+
+async def work(asked: Orders) -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    async with AsyncExitStack() as stack:
+        pool = DatabaseConfig(pool_min=2, pool_max=12, connect_timeout_s=10)
+        database = await stack.enter_async_context(Database.open(Secret(asked.database), pool))
+        streams = {**OutboxConfig().streams, TRADE_COMMAND: asked.stream}
+        bus = await stack.enter_async_context(PostgresBus.open(database, streams))
+        broker = await open_broker(stack, asked, database)
+        safety = Switchboard(FailSafe(database), KillSwitch(database))
+        ledger = Ledger(database, bus, broker.name)
+        floor = Floor(database, bus, broker, ledger, safety, asked.config, SystemClock())
+        reconciler = Reconciler(floor)
+        await _first_look(reconciler, stopped)
+        print("ready", flush=True)
+        dispatcher = Dispatcher()
+        Executor(floor, reconciler.may_trade, reconciler.look).register(dispatcher)
+        worker = bus.consumer(TRADE_COMMAND, dispatcher)
+        looking = [
+            asyncio.create_task(reconciler.run()),
+            asyncio.create_task(reconciler.follow()),
+        ]
+        serving = asyncio.create_task(worker.run())
+        await asyncio.wait(
+            {asyncio.create_task(stopped.wait()), serving, *looking},
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for task in looking:
+            if task.done():
+                task.result()  # a bug of ours: end, and say so
+        worker.stop()
+        await serving
+        for task in looking:
+            task.cancel()
+        await asyncio.wait(looking)
+
+
+async def _first_look(reconciler: Reconciler, stopped: asyncio.Event) -> None:
+    while not stopped.is_set():
+        try:
+            await reconciler.once()
+        except Failed as error:
+            print(f"not yet: {error}", file=sys.stderr, flush=True)
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+if __name__ == "__main__":
+    uvloop.run(work(msgspec.json.decode(sys.argv[1], type=Orders)))

@@ -1,0 +1,279 @@
+"""A simulated Upbit, a database, and a trading worker in a process of its own, started again
+whenever it dies. The simulator's own record is the judge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+
+from qts.database import Database
+from qts.domain import IntentType, Market, OrderType, Secret, Side, SystemClock, tick_size
+from qts.orders import Desk, OrdersConfig, Submitted, Switchboard
+from qts.outbox import TRADE_COMMAND, OutboxConfig, PostgresBus, StreamConfig
+from qts.risk import FailSafe, KillSwitch, Proposal
+from qts.risk.proposal import approve
+from qts.simulators import Fault, MarketConfig, UpbitSimulator, UpbitSimulatorConfig
+from tests.faults.orders.program import Orders
+
+PROGRAM = Path(__file__).with_name("program.py")
+COIN = Decimal(10**8)
+QUICK = OrdersConfig(
+    place_timeout_s=1.0,
+    send_within_s=0.5,
+    absent_after_s=2.0,
+    resolve_every_s=0.1,
+    reconcile_every_s=1.0,
+    throttle_base_s=0.05,
+)
+STREAM = StreamConfig(
+    ordered=True,
+    lock_ttl_s=1.0,
+    handler_timeout_s=10.0,
+    backoff_base_s=0.05,
+    backoff_max_s=0.5,
+    poll_max_s=0.2,
+)
+
+
+class Worker:
+    """The process that trades, in the lives it has had."""
+
+    def __init__(self, asked: Orders, log: Path) -> None:
+        self._asked = asked
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self.lives = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self, die_at: str = "") -> None:
+        """Until its books have been compared."""
+        root = PROGRAM.parents[3]
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(PROGRAM),
+                msgspec.json.encode(self._asked).decode(),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "QTS_DIE_AT": die_at,
+                    "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}",
+                },
+            )
+        self.lives += 1
+
+    async def is_ready(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async with asyncio.timeout(20):
+            line = await self._process.stdout.readline()
+        assert line == b"ready\n", self._log.read_text()[-3000:]
+
+    async def dies(self, limit_s: float = 15) -> None:
+        """By its own hand, at the place it was told."""
+        assert self._process is not None
+        async with asyncio.timeout(limit_s):
+            code = await self._process.wait()
+        assert code == -signal.SIGKILL, self._log.read_text()[-3000:]
+
+    async def kill(self) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+
+    async def stop(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        async with asyncio.timeout(15):
+            return await self._process.wait()
+
+
+class Rig:
+    def __init__(self, simulator: UpbitSimulator, database: Database, bus: PostgresBus) -> None:
+        self.simulator, self.database, self.bus = simulator, database, bus
+        self.kill_switch = KillSwitch(database)
+        self.clock = SystemClock()
+        safety = Switchboard(FailSafe(database), self.kill_switch)
+        self.desk = Desk(database, bus, "upbit", safety)
+        self.submitted: list[Submitted] = []
+        self.symbols = simulator.symbols()
+
+    # Doing
+
+    def fault(self, kind: str, **more: Any) -> None:
+        values = {"kind": kind, "path": "/v1/orders", "method": "POST", **more}
+        self.simulator.faults.plant(msgspec.convert(values, Fault))
+
+    async def submit(self, count: int = 1, **more: Any) -> list[Submitted]:
+        """Buys that reach into the book, over several markets."""
+        made = []
+        for _ in range(count):
+            symbol = more.get("symbol") or self.symbols[len(self.submitted) % 5]
+            made.append(await self.desk.submit(approve(self.proposal(symbol, **more), self.now())))
+            self.submitted.append(made[-1])
+        return made
+
+    def proposal(self, symbol: str, **more: Any) -> Proposal:
+        self.simulator.catch_up()
+        index = self.simulator.market.index[symbol]
+        ask = Decimal(self.simulator.market.book(index).asks[2].price) / COIN
+        price = ask + tick_size(Market.UPBIT, ask)
+        values: dict[str, Any] = {
+            "strategy_key": "faults",
+            "symbol": symbol,
+            "side": Side.BUY,
+            "type": OrderType.LIMIT,
+            "quantity": (Decimal(20_000) / price).quantize(Decimal("0.00000001")),
+            "price": price - price % tick_size(Market.UPBIT, price),
+            "intent_type": IntentType.ENTRY,
+            "signal_id": uuid4(),
+            "decided_at": self.now(),
+            "expires_at": self.now() + timedelta(seconds=60),
+            **more,
+        }
+        return Proposal(**values)
+
+    def now(self) -> Any:
+        return self.clock.now()
+
+    # Judging
+
+    @property
+    def entries(self) -> list[Any]:
+        """Every order the simulator has taken, in its own words."""
+        return list(self.simulator.orders.entries.values())
+
+    async def attempts(self) -> dict[UUID, list[tuple[str, str]]]:
+        rows = await self.database.fetch(
+            "SELECT order_intent_id, status, identifier FROM order_attempt ORDER BY attempt_no"
+        )
+        found: dict[UUID, list[tuple[str, str]]] = {}
+        for row in rows:
+            found.setdefault(row["order_intent_id"], []).append((row["status"], row["identifier"]))
+        return found
+
+    async def states(self) -> dict[str, int]:
+        rows = await self.database.fetch(
+            "SELECT status, count(*) FROM order_attempt GROUP BY status"
+        )
+        return {row["status"]: row["count"] for row in rows}
+
+    async def settle(self, limit_s: float = 20) -> None:
+        """Wait until nothing is under way and our books are the simulator's; then judge."""
+        wrong = ["nothing was looked at"]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while wrong := [*await self._under_way(), *await self._differences()]:  # noqa: ASYNC110 - no signal tells of it
+                    await asyncio.sleep(0.05)
+        if wrong:
+            raise AssertionError("\n".join(wrong))
+        await self.judge()
+
+    async def judge(self) -> None:
+        """At most one order for an intent, never more than it wanted, and none lost."""
+        attempts = await self.attempts()
+        by_identifier: dict[str, list[Any]] = {}
+        for entry in self.entries:
+            by_identifier.setdefault(entry.identifier, []).append(entry)
+        for one in self.submitted:
+            mine = attempts.get(one.intent_id, [])
+            orders = [entry for _, name in mine for entry in by_identifier.get(name, [])]
+            wanted = await self.database.fetchval(
+                "SELECT quantity FROM order_intent WHERE id = $1", one.intent_id
+            )
+            filled = sum((Decimal(entry.order.filled) / COIN for entry in orders), Decimal(0))
+            assert len(orders) <= 1, f"{one} was ordered {len(orders)} times"
+            assert filled <= wanted
+            assert bool(orders) == any(state == "ACKED" for state, _ in mine), (one, mine)
+        known = {name for each in attempts.values() for _, name in each}
+        assert set(by_identifier) <= known, "the simulator has orders nobody asked for"
+        dead = await self.bus.dead_letters(TRADE_COMMAND)
+        assert dead == []
+
+    async def _under_way(self) -> list[str]:
+        rows = await self.database.fetch(
+            "SELECT status, count(*) AS n FROM order_attempt "
+            "WHERE status IN ('PREPARED', 'SENT', 'UNKNOWN') GROUP BY status"
+        )
+        waiting = await self.database.fetchval(
+            "SELECT count(*) FROM outbox_event WHERE stream = $1 AND status <> 'DEAD'",
+            TRADE_COMMAND,
+        )
+        found = [f"{row['n']} are {row['status']}" for row in rows]
+        return [*found, *([f"{waiting} commands wait"] if waiting else [])]
+
+    async def _differences(self) -> list[str]:
+        rows = await self.database.fetch("SELECT * FROM broker_order")
+        here = {row["broker_order_id"]: (row["state"], row["applied"]) for row in rows}
+        words = {"wait": "OPEN", "done": "FILLED", "cancel": "CANCELLED"}
+        there = {
+            entry.uuid: (words[entry.state], Decimal(entry.order.filled) / COIN)
+            for entry in self.entries
+        }
+        wrong = [f"order {n}: {here.get(n)}, not {s}" for n, s in there.items() if here.get(n) != s]
+        wrong += [f"order {n} is only here" for n in here if n not in there]
+        held: dict[str, Decimal] = {}
+        customer = next(iter(self.simulator.gateway.customers.values()))
+        for index, holding in customer.account.holdings.items():
+            if holding.quantity:
+                code = self.simulator.market.universe.codes[index]
+                held[code] = Decimal(holding.quantity) / COIN
+        rows = await self.database.fetch("SELECT symbol, quantity FROM position")
+        ours = {row["symbol"]: row["quantity"] for row in rows if row["quantity"]}
+        return [*wrong, *([f"positions {ours}, not {held}"] if ours != held else [])]
+
+
+@asynccontextmanager
+async def rig(database: Database, **limits: Any) -> AsyncIterator[Rig]:
+    market = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0)
+    config = UpbitSimulatorConfig(
+        market=market, **{"order_second": 1000, "default_second": 1000, **limits}
+    )
+    streams = {**OutboxConfig().streams, TRADE_COMMAND: STREAM}
+    async with UpbitSimulator(config) as simulator, PostgresBus.open(database, streams) as bus:
+        made = Rig(simulator, database, bus)
+        await made.kill_switch.begin(("faults",), "tests")
+        yield made
+
+
+@asynccontextmanager
+async def worker(
+    made: Rig, url: Secret, log: Path, die_at: str = "", config: OrdersConfig = QUICK
+) -> AsyncIterator[Worker]:
+    """A worker that is ready; whatever lives at the end is killed."""
+    key = made.simulator.config.keys[0]
+    asked = Orders(
+        database=url.reveal(),
+        venue="upbit",
+        url=made.simulator.url,
+        ws_url=made.simulator.ws_url,
+        keys={"access": key.access_key, "secret": key.secret_key},
+        config=config,
+        stream=STREAM,
+    )
+    trading = Worker(asked, log)
+    try:
+        await trading.start(die_at)
+        await trading.is_ready()
+        yield trading
+    finally:
+        await trading.kill()

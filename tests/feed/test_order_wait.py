@@ -1,0 +1,113 @@
+"""How long an order waits for its token while thousands of polls are in line, on the real clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from qts.domain import Secret, SystemClock
+from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
+from qts.venues import Budget, KisClient, KisConfig, LimitsConfig, Priority, Service
+
+PRICE = Service("/uapi/domestic-stock/v1/quotations/inquire-price", "FHKST01010100")
+KEYS = 8
+POLLS = 2500
+LIMITS = LimitsConfig(per_second=18)
+PAUSES_S = (0.5, 1.5)  # between two orders of a key: 60 a minute, and 75 are kept back
+
+
+async def _wait_of(client: KisClient, priority: Priority, symbol: str) -> float:
+    """Milliseconds until the request was granted; then it is made."""
+    asked, granted = time.perf_counter(), 0.0
+
+    def values() -> Mapping[str, str]:
+        nonlocal granted
+        granted = time.perf_counter()
+        return {"FID_COND_MRKT_DIV_CODE": "J", "FID_INPUT_ISCD": symbol}
+
+    await client.call(PRICE, values, priority)
+    return (granted - asked) * 1000
+
+
+async def _waits(folder: Path, seconds: float) -> tuple[list[float], KisSimulator]:
+    """Orders of eight keys at random moments, each key with 2,500 polls in line all the time."""
+    keys = tuple(KisKey(app_key=f"key-{n}") for n in range(KEYS))
+    market = MarketConfig(symbols=60, suspended=0)
+    chance = random.Random(5)  # noqa: S311 - the same every time
+    waits: list[float] = []
+    async with (
+        KisSimulator(KisSimulatorConfig(market=market, keys=keys)) as simulator,
+        AsyncExitStack() as stack,
+    ):
+        clients = [await _opened(stack, simulator.url, key, folder) for key in keys]
+        symbol = simulator.market.universe.codes[7]
+        lines = [_keep_in_line(stack, client, symbol) for client in clients]
+        await asyncio.gather(*(_wait_of(each, Priority.ORDER, symbol) for each in clients))
+
+        async def orders(client: KisClient, in_line: Callable[[], int]) -> None:
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends:
+                await asyncio.sleep(chance.uniform(*PAUSES_S))
+                assert in_line() >= POLLS - 100
+                waits.append(await _wait_of(client, Priority.ORDER, symbol))
+
+        await asyncio.gather(
+            *(orders(client, line) for client, line in zip(clients, lines, strict=True))
+        )
+    return waits, simulator
+
+
+async def _opened(stack: AsyncExitStack, url: str, key: KisKey, folder: Path) -> KisClient:
+    clock = SystemClock()
+    config = KisConfig(
+        app_key=Secret(key.app_key), app_secret=Secret(key.app_secret), url=url, limits=LIMITS
+    )
+    budget = Budget(LIMITS, clock)
+    stack.callback(budget.close)
+    return await stack.enter_async_context(KisClient.open(config, budget, clock, folder))
+
+
+def _keep_in_line(stack: AsyncExitStack, client: KisClient, symbol: str) -> Callable[[], int]:
+    """2,500 polls in line; whoever is answered lines up again. Answers how many wait."""
+
+    async def poll() -> None:
+        while True:
+            await _wait_of(client, Priority.NORMAL, symbol)
+
+    tasks = [asyncio.create_task(poll()) for _ in range(POLLS)]
+
+    async def stop() -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    stack.push_async_callback(stop)
+    return lambda: client.budget.state().waiting
+
+
+def _judge(waits: list[float], simulator: KisSimulator) -> None:
+    assert statistics.quantiles(waits, n=100)[98] < 60.0
+    for seen in simulator.stats()["keys"].values():
+        assert seen["refused"] == 0
+        assert seen["worst"]["second"] <= 18
+
+
+async def test_an_order_among_2500_polls_has_its_token_in_60_ms(tmp_path: Path) -> None:
+    waits, simulator = await _waits(tmp_path, seconds=6.0)
+    assert len(waits) >= 40
+    _judge(waits, simulator)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(200)
+async def test_500_orders_among_2500_polls_have_their_tokens_in_60_ms(tmp_path: Path) -> None:
+    waits, simulator = await _waits(tmp_path, seconds=70.0)
+    assert len(waits) >= 500
+    _judge(waits, simulator)

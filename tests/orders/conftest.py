@@ -1,0 +1,29 @@
+"""Fixtures of the orders tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from qts.database import Database, DatabaseConfig
+from qts.domain import MovableClock, Secret
+from tests.orders.kit import START, Room, room
+
+
+@pytest.fixture
+async def database(database_url: Secret) -> AsyncIterator[Database]:
+    async with Database.open(database_url, DatabaseConfig(pool_min=1, pool_max=10)) as database:
+        yield database
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock(START)
+
+
+@pytest.fixture
+async def floor(database: Database, clock: MovableClock) -> AsyncIterator[Room]:
+    """A desk that may trade."""
+    async with room(database, clock) as made:
+        yield made

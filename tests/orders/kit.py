@@ -1,0 +1,157 @@
+"""Words of the orders tests: approved orders, and a desk with everything behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+from qts.database import Database, Row
+from qts.domain import Clock, IntentType, MovableClock, OrderType, Side
+from qts.orders import (
+    Change,
+    Desk,
+    Executor,
+    Floor,
+    Ledger,
+    OrdersConfig,
+    Reconciler,
+    Submitted,
+    Switchboard,
+)
+from qts.outbox import TRADE_COMMAND, Dispatcher, OutboxConfig, PostgresBus
+from qts.outbox.testing import Handled, make_due, run_due
+from qts.risk import Approved, FailSafe, KillSwitch, Proposal
+from qts.risk.proposal import approve
+from tests.orders.venue import Venue
+
+STREAMS = OutboxConfig().streams
+SYMBOL = "KRW-BTC"
+PRICE = Decimal(100)
+START = datetime(2026, 11, 16, 1, tzinfo=UTC)
+
+
+def approved(clock: Clock, **more: Any) -> Approved:
+    values: dict[str, Any] = {
+        "strategy_key": "scalper",
+        "symbol": SYMBOL,
+        "side": Side.BUY,
+        "type": OrderType.LIMIT,
+        "quantity": Decimal(2),
+        "price": Decimal(100),
+        "intent_type": IntentType.ENTRY,
+        "signal_id": uuid4(),
+        "decided_at": clock.now(),
+        "expires_at": clock.now() + timedelta(seconds=60),
+        **more,
+    }
+    return approve(Proposal(**values), clock.now())
+
+
+class Room:
+    """A desk, an executor and a reconciler on one database, before a venue in memory."""
+
+    def __init__(
+        self, database: Database, bus: PostgresBus, venue: Venue, clock: Clock, **config: Any
+    ) -> None:
+        self.database, self.bus, self.venue, self.clock = database, bus, venue, clock
+        self.changes: list[Change] = []
+        self.kill = KillSwitch(database)
+        self.fail_safe = FailSafe(database)
+        safety = Switchboard(self.fail_safe, self.kill)
+        settings = OrdersConfig(**config)
+        ledger = Ledger(
+            database,
+            bus,
+            venue.name,
+            allow_short=settings.allow_short,
+            on_change=self.changes.append,
+        )
+        self.floor = Floor(database, bus, venue, ledger, safety, settings, clock)
+        self.reconciler = Reconciler(self.floor)
+        self.desk = Desk(database, bus, venue.name, safety, self.changes.append, clock)
+        self.executor = Executor(self.floor, self.reconciler.may_trade, self.reconciler.look)
+        self.dispatcher = Dispatcher()
+        self.executor.register(self.dispatcher)
+
+    async def open(self) -> None:
+        await self.kill.begin(("scalper",), "tests")
+        await self.reconciler.once()
+
+    async def submit(self, **more: Any) -> Submitted:
+        return await self.desk.submit(approved(self.clock, **more))
+
+    async def work(self) -> list[Handled]:
+        """Carry out every command that is due."""
+        return await run_due(self.database, TRADE_COMMAND, STREAMS[TRADE_COMMAND], self.dispatcher)
+
+    async def work_later(self) -> list[Handled]:
+        await make_due(self.database, TRADE_COMMAND)
+        return await self.work()
+
+    async def order(self, **more: Any) -> str:
+        """Submit and place one; answers its name at the venue."""
+        submitted = await self.submit(**more)
+        await self.work()
+        row = await self.attempt(submitted.attempt_id)
+        assert row["status"] == "ACKED", row["error_message"]
+        name: str = row["broker_order_id"]
+        return name
+
+    async def attempt(self, attempt_id: UUID | None) -> Row:
+        row = await self.database.fetchrow("SELECT * FROM order_attempt WHERE id = $1", attempt_id)
+        assert row is not None
+        return row
+
+    async def attempts(self, intent_id: UUID) -> list[str]:
+        rows = await self.database.fetch(
+            "SELECT status FROM order_attempt WHERE order_intent_id = $1 ORDER BY attempt_no",
+            intent_id,
+        )
+        return [row["status"] for row in rows]
+
+    async def intent(self, intent_id: UUID) -> tuple[str, str]:
+        row = await self.database.fetchrow(
+            "SELECT status, reason_code FROM order_intent WHERE id = $1", intent_id
+        )
+        assert row is not None
+        return row["status"], row["reason_code"]
+
+    async def position(self, symbol: str = SYMBOL) -> tuple[Decimal, Decimal, Decimal]:
+        row = await self.database.fetchrow(
+            "SELECT quantity, average_price, realised_pnl FROM position "
+            "WHERE broker = $1 AND symbol = $2",
+            self.venue.name,
+            symbol,
+        )
+        if row is None:
+            return Decimal(0), Decimal(0), Decimal(0)
+        return row["quantity"], row["average_price"], row["realised_pnl"]
+
+    async def events(self) -> list[str]:
+        """Types of what was told on the bus, the oldest first."""
+        rows = await self.database.fetch(
+            "SELECT event_type FROM outbox_event_all WHERE stream = 'everbit.trade.event' "
+            "ORDER BY id"
+        )
+        return [row["event_type"] for row in rows]
+
+    async def suspended(self) -> dict[str, str]:
+        rows = await self.database.fetch(
+            "SELECT symbol, reason_code FROM market_state WHERE trade_status = 'SUSPENDED'"
+        )
+        return {row["symbol"]: row["reason_code"] for row in rows}
+
+
+@asynccontextmanager
+async def room(
+    database: Database, clock: Clock | None = None, *, named: bool = True, **config: Any
+) -> AsyncIterator[Room]:
+    clock = clock or MovableClock(START)
+    async with PostgresBus.open(database, STREAMS) as bus:
+        made = Room(database, bus, Venue(clock, named=named), clock, **config)
+        await made.open()
+        yield made

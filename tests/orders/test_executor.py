@@ -1,0 +1,364 @@
+"""From a command to the venue: once, in time, and with the right name for every end."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from qts.brokers import Blocked
+from qts.database import Database
+from qts.domain import (
+    Clock,
+    IntentType,
+    MovableClock,
+    OrderRequest,
+    OrderState,
+    OutcomeUnknown,
+    Refused,
+    Side,
+    Unreachable,
+)
+from qts.orders import AttemptChanged, CreateOrderAttempt, Desk
+from qts.outbox import TRADE_COMMAND, Event
+from qts.venues import Rejected, Throttled
+from tests.orders.kit import SYMBOL, Room, room
+from tests.orders.venue import lost_reply
+from tests.outbox.kit import until
+
+
+async def test_an_order_is_placed_and_named(floor: Room) -> None:
+    submitted = await floor.submit()
+    (handled,) = await floor.work()
+    assert handled.result == "done"
+    row = await floor.attempt(submitted.attempt_id)
+    assert (row["status"], row["broker_order_id"]) == ("ACKED", "V1")
+    assert [request.identifier for request in floor.venue.placed] == [row["identifier"]]
+    assert await floor.events() == ["OrderAccepted"]
+    states = [change.state for change in floor.changes if isinstance(change, AttemptChanged)]
+    assert states == ["SENT", "ACKED"]
+
+
+async def test_an_acknowledgement_is_not_a_fill(floor: Room) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    assert await floor.position() == (Decimal(0), Decimal(0), Decimal(0))
+    assert "FillReceived" not in await floor.events()
+    assert await floor.intent(submitted.intent_id) == ("CREATED", "")
+    assert await floor.database.fetchval("SELECT filled FROM broker_order") == 0
+
+
+async def test_a_command_that_comes_again_does_nothing(floor: Room) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    for _ in range(3):
+        await _publish_again(floor, submitted.attempt_id)
+        assert [handled.result for handled in await floor.work()] == ["done"]
+    assert len(floor.venue.placed) == 1
+    assert await floor.attempts(submitted.intent_id) == ["ACKED"]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "code"),
+    [
+        (Rejected("no money", "insufficient_funds_bid"), "REJECTED", "insufficient_funds_bid"),
+        (Refused("the key is wrong"), "REJECTED", "REFUSED"),
+        (OutcomeUnknown("HTTP 500"), "UNKNOWN", "UNKNOWN"),
+        (TimeoutError(), "UNKNOWN", "UNKNOWN"),
+        (ValueError("a reply nobody can read"), "UNKNOWN", "UNKNOWN"),
+        (ConnectionResetError("gone"), "UNKNOWN", "UNKNOWN"),
+        (Throttled("429"), "THROTTLED", "THROTTLED"),
+        (Unreachable("refused"), "THROTTLED", "UNREACHABLE"),
+        (Blocked("418"), "REJECTED", "BLOCKED"),
+    ],
+)
+async def test_every_answer_has_its_state(
+    floor: Room, error: Exception, state: str, code: str
+) -> None:
+    floor.venue.before = lambda _request: error
+    submitted = await floor.submit()
+    assert [handled.result for handled in await floor.work()] == ["done"]
+    row = await floor.attempt(submitted.attempt_id)
+    assert (row["status"], row["error_code"]) == (state, code)
+
+
+@pytest.mark.parametrize("error", [Rejected("no"), OutcomeUnknown("?"), TimeoutError()])
+async def test_rejects_and_unknowns_are_never_sent_again(floor: Room, error: Exception) -> None:
+    floor.venue.after = lambda _request: error
+    submitted = await floor.submit()
+    await floor.work()
+    floor.venue.after = lambda _request: None
+    await _publish_again(floor, submitted.attempt_id)
+    await floor.work_later()
+    assert len(floor.venue.placed) == 1
+
+
+async def test_an_unknown_outcome_suspends_its_market_alone(floor: Room) -> None:
+    floor.venue.after = lost_reply
+    await floor.submit()
+    await floor.work()
+    assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
+    assert await floor.events() == ["OrderUnknown", "MarketSuspended"]
+    floor.venue.after = lambda _request: None
+    entry = await floor.submit()
+    other = await floor.submit(symbol="KRW-ETH")
+    leaving = await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
+    await floor.work()
+    assert await floor.attempts(entry.intent_id) == ["SUSPENDED"]
+    assert await floor.intent(entry.intent_id) == ("CANCELED", "MARKET_UNKNOWN")
+    assert await floor.attempts(other.intent_id) == ["ACKED"]
+    assert await floor.attempts(leaving.intent_id) == ["ACKED"]
+
+
+async def test_sent_seen_again_is_unknown_and_not_resent(floor: Room) -> None:
+    submitted = await floor.submit()
+    await floor.database.execute("UPDATE order_attempt SET status = 'SENT', sent_at = now()")
+    await floor.work()
+    assert await floor.attempts(submitted.intent_id) == ["UNKNOWN"]
+    assert floor.venue.placed == []
+
+
+async def test_the_late_answer_of_a_held_up_sender_still_counts(floor: Room) -> None:
+    """The event was taken over while the first handler waited for the venue."""
+    asked, answer = asyncio.Event(), asyncio.Event()
+    place = floor.venue.place
+
+    async def slow(request: OrderRequest) -> str:
+        name = await place(request)
+        asked.set()
+        await answer.wait()
+        return name
+
+    floor.venue.place = slow  # type: ignore[method-assign]
+    submitted = await floor.submit()
+    first = asyncio.create_task(floor.work())
+    await asked.wait()
+    await _publish_again(floor, submitted.attempt_id, line="elsewhere")
+    await floor.work()
+    assert await floor.attempts(submitted.intent_id) == ["UNKNOWN"]
+    answer.set()
+    await first
+    assert await floor.attempts(submitted.intent_id) == ["ACKED"]
+    assert len(floor.venue.placed) == 1
+
+
+async def test_who_is_held_up_before_the_call_sends_nothing(floor: Room) -> None:
+    class Hesitant:
+        """Time passes between the commit and the call, as while a process is stopped."""
+
+        def __init__(self, clock: Clock) -> None:
+            self._clock, self._reads = clock, 0
+
+        def now(self):  # type: ignore[no-untyped-def]
+            return self._clock.now()
+
+        def monotonic_ns(self) -> int:
+            self._reads += 1
+            return self._clock.monotonic_ns() + (self._reads > 1) * 2_000_000_000
+
+        async def sleep(self, seconds: float) -> None:
+            await self._clock.sleep(seconds)
+
+    object.__setattr__(floor.floor, "clock", Hesitant(floor.clock))
+    submitted = await floor.submit()
+    await floor.work()
+    assert floor.venue.placed == []
+    row = await floor.attempt(submitted.attempt_id)
+    assert (row["status"], row["error_code"]) == ("THROTTLED", "LATE")
+
+
+async def test_too_many_requests_make_a_new_attempt_with_a_new_identifier(floor: Room) -> None:
+    floor.venue.before = lambda _request: Throttled("429", retry_after_s=3)
+    submitted = await floor.submit()
+    await floor.work()
+    floor.venue.before = lambda _request: None
+    assert await floor.attempts(submitted.intent_id) == ["THROTTLED", "PREPARED"]
+    due_s = await floor.database.fetchval(
+        "SELECT extract(epoch FROM next_retry_at - clock_timestamp())::float FROM outbox_event "
+        "WHERE stream = $1 AND status = 'PENDING'",
+        TRADE_COMMAND,
+    )
+    assert 2 < due_s <= 3  # not before the venue allows it
+    await floor.work_later()
+    assert await floor.attempts(submitted.intent_id) == ["THROTTLED", "ACKED"]
+    names = [row[0] for row in await floor.database.fetch("SELECT identifier FROM order_attempt")]
+    assert len(set(names)) == 2
+    assert [request.identifier for request in floor.venue.placed] == [names[1]]
+
+
+async def test_throttles_are_capped(database: Database, clock: MovableClock) -> None:
+    async with room(database, clock, max_throttles=2) as floor:
+        floor.venue.before = lambda _request: Throttled("429")
+        submitted = await floor.submit()
+        for _ in range(6):
+            await floor.work_later()
+        assert await floor.attempts(submitted.intent_id) == ["THROTTLED"] * 3
+        assert await floor.intent(submitted.intent_id) == ("CANCELED", "THROTTLED")
+
+
+async def test_a_throttled_order_that_would_be_late_is_given_up(floor: Room) -> None:
+    floor.venue.before = lambda _request: Throttled("429", retry_after_s=120)
+    submitted = await floor.submit()
+    await floor.work()
+    assert await floor.attempts(submitted.intent_id) == ["THROTTLED"]
+    assert await floor.intent(submitted.intent_id) == ("CANCELED", "EXPIRED")
+
+
+async def test_a_stale_signal_never_fires_late(floor: Room) -> None:
+    submitted = await floor.submit(expires_at=floor.clock.now() + timedelta(seconds=5))
+    assert isinstance(floor.clock, MovableClock)
+    await floor.clock.advance(6)
+    await floor.work()
+    assert floor.venue.placed == []
+    assert await floor.intent(submitted.intent_id) == ("CANCELED", "EXPIRED")
+
+
+async def test_the_switch_is_seen_by_what_was_submitted_before_it(floor: Room) -> None:
+    submitted = [await floor.submit() for _ in range(5)]
+    await floor.kill.set(False, "tests", "stop")
+    await floor.work()
+    assert floor.venue.placed == []
+    for one in submitted:
+        assert await floor.intent(one.intent_id) == ("CANCELED", "KILL_SWITCH")
+    assert await floor.suspended() == {}
+
+
+async def test_a_lockdown_stops_entries_and_lets_exits_out(floor: Room) -> None:
+    entry = await floor.submit()
+    leaving = await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
+    await floor.fail_safe.trip("FS104", "tests")
+    await floor.work()
+    assert await floor.intent(entry.intent_id) == ("CANCELED", "SAFETY_LOCKDOWN")
+    assert await floor.attempts(leaving.intent_id) == ["ACKED"]
+
+
+async def test_a_block_stops_everything_until_a_person_resumes(floor: Room) -> None:
+    floor.venue.before = lambda _request: Blocked("418 for 10 seconds")
+    await floor.submit()
+    await floor.work()
+    floor.venue.before = lambda _request: None
+    assert await floor.suspended() == {"*": "BLOCKED"}
+    assert not (await floor.kill.all())["account"].enabled
+    await floor.kill.set(True, "tests")  # the switch alone is not enough
+    await floor.fail_safe.release("tests", "looked")
+    leaving = await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_MANUAL)
+    await floor.work()
+    await floor.reconciler.once()
+    assert await floor.intent(leaving.intent_id) == ("CANCELED", "MARKET_BLOCKED")
+    assert floor.venue.placed == []
+
+
+async def test_nothing_is_sent_before_the_books_were_compared(
+    database: Database, clock: MovableClock
+) -> None:
+    async with room(database, clock) as floor:
+        floor.reconciler._failures = 3  # as after a start that could not reach the venue
+        submitted = await floor.submit()
+        (handled,) = await floor.work()
+        assert (handled.result, handled.code) == ("retry", "NOT_RECONCILED")
+        assert await floor.attempts(submitted.intent_id) == ["PREPARED"]
+        await floor.reconciler.once()
+        await floor.work_later()
+        assert await floor.attempts(submitted.intent_id) == ["ACKED"]
+
+
+async def test_a_cancel_is_over_when_the_venue_says_so(floor: Room) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    await floor.desk.cancel(submitted.intent_id)
+    await floor.work()
+    assert floor.venue.cancels == ["V1"]
+    assert await floor.intent(submitted.intent_id) == ("CREATED", "")  # asked for, not told
+    await floor.floor.ledger.order(floor.venue.book["V1"])
+    assert await floor.intent(submitted.intent_id) == ("CANCELED", "CANCELLED")
+
+
+async def test_a_refused_cancel_cancels_nothing(floor: Room) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    floor.venue.trade("V1", Decimal(2), Decimal(100))
+    await floor.desk.cancel(submitted.intent_id)
+    await floor.work()
+    assert await floor.database.fetchval("SELECT state FROM broker_order") == "OPEN"
+    await floor.reconciler.once()
+    assert await floor.database.fetchval("SELECT state FROM broker_order") == "FILLED"
+    assert await floor.intent(submitted.intent_id) == ("COMPLETED", "")
+
+
+@pytest.mark.parametrize("error", [Throttled("429"), Unreachable("away"), OutcomeUnknown("?")])
+async def test_a_cancel_that_did_not_get_through_is_asked_again(
+    floor: Room, error: Exception
+) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    floor.venue.cancel_fails = error
+    await floor.desk.cancel(submitted.intent_id)
+    assert [handled.result for handled in await floor.work()] == ["retry"]
+    floor.venue.cancel_fails = None
+    assert [handled.result for handled in await floor.work_later()] == ["done"]
+    assert floor.venue.book["V1"].state is OrderState.CANCELLED
+
+
+async def test_cancels_flow_while_everything_is_switched_off(floor: Room) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    await floor.kill.set(False, "tests")
+    await floor.fail_safe.trip("FS104", "tests")
+    await floor.desk.cancel(submitted.intent_id)
+    await floor.work()
+    assert floor.venue.book["V1"].state is OrderState.CANCELLED
+
+
+async def test_an_unknown_order_is_cancelled_once_it_is_found(floor: Room) -> None:
+    floor.venue.after = lost_reply
+    submitted = await floor.submit()
+    await floor.work()
+    await floor.desk.cancel(submitted.intent_id)
+    await floor.work()
+    assert floor.venue.cancels == []
+    await floor.reconciler.once()
+    await floor.work()
+    assert floor.venue.cancels == ["V1"]
+
+
+async def test_a_broken_database_after_the_call_does_not_double(
+    floor: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome cannot be written: the event comes again, and finds SENT."""
+    write = floor.executor._write
+
+    async def broken(attempt_id: UUID, outcome: object) -> None:
+        raise Unreachable("the database is away")
+
+    monkeypatch.setattr(floor.executor, "_write", broken)
+    submitted = await floor.submit()
+    working = asyncio.create_task(floor.work())
+    await until(lambda: _was_placed(floor))
+    while not working.done():
+        await floor.clock.advance(1)  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(floor.executor, "_write", write)
+    await floor.work_later()
+    assert await floor.attempts(submitted.intent_id) == ["UNKNOWN"]
+    assert len(floor.venue.placed) == 1
+    await floor.reconciler.once()
+    assert await floor.attempts(submitted.intent_id) == ["ACKED"]
+
+
+async def _was_placed(floor: Room) -> bool:
+    return bool(floor.venue.placed)
+
+
+async def _publish_again(floor: Room, attempt_id: UUID | None, line: str = SYMBOL) -> None:
+    assert attempt_id is not None
+    event = Event.of(TRADE_COMMAND, CreateOrderAttempt(attempt_id), ("Market", line))
+    async with floor.database.transaction() as tx:
+        await floor.bus.publish(tx, event)
+
+
+def test_the_desk_has_no_other_door() -> None:
+    """Nothing but submit and cancel: no order without the gate's word."""
+    assert {name for name in vars(Desk) if not name.startswith("_")} == {"submit", "cancel"}

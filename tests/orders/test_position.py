@@ -1,0 +1,100 @@
+"""The arithmetic of positions, held against laws it does not know of."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.domain import Fill, Side
+from qts.orders.position import Book, replay
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def fill(side: str, quantity: str, price: str, n: int = 0, fee: str = "0") -> Fill:
+    return Fill(
+        trade_id=str(n),
+        order_id="1",
+        symbol="X",
+        side=Side(side),
+        quantity=Decimal(quantity),
+        price=Decimal(price),
+        fee=Decimal(fee),
+        at=AT + timedelta(seconds=n),
+    )
+
+
+amounts = st.decimals("0.00000001", "1000", places=8)
+prices = st.decimals("0.01", "200000", places=2)
+fills = st.lists(
+    st.builds(
+        lambda side, quantity, price, fee: fill(side, str(quantity), str(price), fee=str(fee)),
+        st.sampled_from(["BUY", "SELL"]),
+        amounts,
+        prices,
+        st.decimals("0", "10", places=4),
+    ),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize(
+    ("trades", "quantity", "average", "realised"),
+    [
+        ([("BUY", "1", "100")], "1", "100", "0"),
+        ([("BUY", "1", "100"), ("BUY", "1", "200")], "2", "150", "0"),
+        ([("BUY", "2", "100"), ("SELL", "1", "130")], "1", "100", "30"),
+        ([("BUY", "2", "100"), ("SELL", "2", "90")], "0", "0", "-20"),
+        ([("BUY", "1", "100"), ("SELL", "3", "130")], "-2", "130", "30"),
+        ([("SELL", "2", "100"), ("BUY", "1", "90")], "-1", "100", "10"),
+        ([("SELL", "1", "100"), ("BUY", "3", "90")], "2", "90", "10"),
+    ],
+)
+def test_known_cases(
+    trades: list[tuple[str, str, str]], quantity: str, average: str, realised: str
+) -> None:
+    book, _ = replay([fill(*trade, n=n) for n, trade in enumerate(trades)])
+    assert (book.quantity, book.average_price, book.realised_pnl) == (
+        Decimal(quantity),
+        Decimal(average),
+        Decimal(realised),
+    )
+
+
+@given(fills)
+def test_quantity_and_fees_are_plain_sums(trades: list[Fill]) -> None:
+    book, _ = replay(trades)
+    assert book.quantity == sum((t.quantity * t.side.sign for t in trades), Decimal(0))
+    assert book.fees == sum((t.fee for t in trades), Decimal(0))
+
+
+@given(fills)
+def test_money_paid_is_profit_and_what_is_held(trades: list[Fill]) -> None:
+    """Cash that came in = realised profit - cost of what is still held, whatever the path."""
+    book, _ = replay(trades)
+    cash = sum(
+        (-Fraction(t.quantity) * t.side.sign * Fraction(t.price) for t in trades), Fraction()
+    )
+    told = Fraction(book.realised_pnl) - Fraction(book.quantity) * Fraction(book.average_price)
+    assert abs(cash - told) < Fraction(1, 10**9)  # averages are cut at 18 places
+
+
+@given(fills)
+def test_flat_is_flat(trades: list[Fill]) -> None:
+    book, gains = replay(trades)
+    assert (book.quantity == 0) == (book.opened_at is None)
+    assert book.quantity != 0 or book.average_price == 0
+    assert sum(gains, Decimal(0)) == book.realised_pnl
+
+
+@given(fills, st.integers(0, 30))
+def test_going_on_is_the_same_as_starting_over(trades: list[Fill], cut: int) -> None:
+    before, _ = replay(trades[:cut])
+    after, _ = replay(trades[cut:], before)
+    assert after == replay(trades)[0]
+    assert Book() == replay([])[0]

@@ -1,0 +1,322 @@
+"""The bus on a real NATS: servers and consumers that die, and what is refused at the door."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import nats as nats_client
+import pytest
+
+from qts.database import Database
+from qts.domain import Failed, Refused, Secret, Unreachable
+from qts.embedded import Nats
+from qts.outbox import (
+    TRADE_COMMAND,
+    TRADE_EVENT,
+    Delivery,
+    Desk,
+    Envelope,
+    NatsBus,
+    NatsBusConfig,
+    Permanent,
+    StreamConfig,
+)
+from tests.conformance.brokers import nats, nats_server
+from tests.outbox.carried_kit import order_of, process
+from tests.outbox.crowd import TABLES, effects_by_line
+from tests.outbox.kit import QUICK, Recorder, accepted, running, until
+from tests.outbox.nats_cluster import Cluster, cluster
+
+__all__ = ["nats", "nats_server"]
+
+STREAMS = {
+    TRADE_COMMAND: StreamConfig(ordered=True, **QUICK),
+    TRADE_EVENT: StreamConfig(**QUICK),
+}
+LINES = 10
+NAME = TRADE_COMMAND.replace(".", "_")
+
+
+@asynccontextmanager
+async def moved(database: Database, config: NatsBusConfig) -> AsyncIterator[NatsBus]:
+    async with NatsBus.open(database, STREAMS, config) as bus, bus.relaying():
+        yield bus
+
+
+async def feed(
+    database: Database,
+    bus: NatsBus,
+    numbers: range,
+    gap_s: float = 0.0,
+    stream: str = TRADE_COMMAND,
+) -> None:
+    for start in range(numbers.start, numbers.stop, LINES):
+        async with database.transaction() as tx:
+            await bus.publish_many(
+                tx,
+                [accepted(str(n % LINES), n, stream=stream) for n in range(start, start + LINES)],
+            )
+        await asyncio.sleep(gap_s)
+
+
+class Lines(Recorder):
+    """What was handled, by line; each once, as a handler that uses `once` would do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: dict[str, list[int]] = {}
+
+    async def dispatch(self, delivery: Delivery) -> None:
+        number = msgspec.json.decode(delivery.envelope.payload)["number"]
+        line = self.done.setdefault(delivery.aggregate_id, [])
+        if number not in line:
+            line.append(number)
+
+    async def have(self, count: int) -> None:
+        async def enough() -> bool:
+            return sum(map(len, self.done.values())) >= count
+
+        await until(enough, 60)
+
+
+def expected(count: int) -> dict[str, list[int]]:
+    return {str(line): list(range(line, count, LINES)) for line in range(LINES)}
+
+
+async def test_a_server_that_restarts_loses_nothing(
+    database: Database, nats: NatsBusConfig, nats_server: Nats
+) -> None:
+    lines = Lines()
+    async with moved(database, nats) as bus, running(bus.consumer(TRADE_COMMAND, lines)):
+        feeding = asyncio.create_task(feed(database, bus, range(400), gap_s=0.03))
+        for _ in range(2):
+            await lines.have(sum(map(len, lines.done.values())) + 50)
+            assert nats_server.pid is not None
+            os.kill(nats_server.pid, signal.SIGKILL)
+            await asyncio.to_thread(nats_server.stop)
+            await asyncio.to_thread(nats_server.start)
+        await feeding
+        await lines.have(400)
+    assert lines.done == expected(400)
+
+
+async def test_a_killed_consumers_event_is_handled_by_another(
+    database: Database, database_url: Secret, nats: NatsBusConfig
+) -> None:
+    await database.execute(TABLES)
+    order = order_of(database_url, "hold", TRADE_COMMAND, nats)
+    async with moved(database, nats) as bus, process(order) as first:
+        await feed(database, bus, range(LINES))
+
+        async def has_begun() -> bool:
+            return bool(await database.fetchval("SELECT count(*) FROM began"))
+
+        await until(has_begun)
+        await first.kill()
+        order.role = "effect"
+        async with process(order) as second:
+
+            async def all_done() -> bool:
+                return bool(await database.fetchval("SELECT count(*) FROM effect") == LINES)
+
+            await until(all_done)
+            assert await second.stop() == 0
+    assert await effects_by_line(database) == expected(LINES)
+
+
+async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
+    database: Database, database_url: Secret, nats: NatsBusConfig
+) -> None:
+    await database.execute(TABLES)
+    order = order_of(database_url, "effect", TRADE_COMMAND, nats)
+    order.max_attempts = 2
+    streams = {TRADE_COMMAND: StreamConfig(ordered=True, max_attempts=2, **QUICK)}
+    async with NatsBus.open(database, streams, nats) as bus, bus.relaying():
+        async with database.transaction() as tx:
+            await bus.publish(tx, accepted("1", 1, stream=TRADE_COMMAND, type="Exit"))
+            await bus.publish(tx, accepted("1", 2, stream=TRADE_COMMAND))
+        for _ in range(2):
+            async with process(order) as doomed:
+                assert await doomed.ended() == 9
+        async with process(order):
+
+            async def is_dead() -> bool:
+                return bool(await bus.dead_letters(TRADE_COMMAND))
+
+            await until(is_dead)
+
+            async def next_is_done() -> bool:
+                return await effects_by_line(database) == {"1": [2]}
+
+            await until(next_is_done)
+        (letter,) = await bus.dead_letters(TRADE_COMMAND)
+    assert (letter.error_code, letter.attempts) == ("WORKER_LOST", 2)
+
+
+async def test_a_long_handler_keeps_its_event(database: Database, nats: NatsBusConfig) -> None:
+    async def then(_delivery: Delivery) -> None:
+        await asyncio.sleep(2.5 * QUICK["lock_ttl_s"])
+
+    recorder = Recorder(then)
+    async with moved(database, nats) as bus:
+        await feed(database, bus, range(1), stream=TRADE_EVENT)
+        async with (
+            running(bus.consumer(TRADE_EVENT, recorder)),
+            running(bus.consumer(TRADE_EVENT, recorder)),
+        ):
+            await until(lambda: _is_empty(nats, TRADE_EVENT))
+    assert len(recorder.seen) == LINES
+
+
+async def test_the_server_knows_an_event_that_is_sent_twice(
+    database: Database, nats: NatsBusConfig
+) -> None:
+    envelope = Envelope(type="OrderAccepted", trace_id="t", payload={})
+    delivery = Delivery(TRADE_COMMAND, "Order", "odd name.*>", envelope, 1, 3, place=7)
+    async with NatsBus.open(database, STREAMS, nats) as bus:
+        for _ in range(3):
+            await bus.send(delivery)
+        assert await _messages(nats, TRADE_COMMAND) == 1
+        delivery.place = 8  # requeued by hand: that is meant
+        await bus.send(delivery)
+        assert await _messages(nats, TRADE_COMMAND) == 2
+
+
+async def test_the_desk_shows_edits_and_requeues_its_dead_letters(
+    database: Database, nats: NatsBusConfig
+) -> None:
+    async def then(delivery: Delivery) -> None:
+        if msgspec.json.decode(delivery.envelope.payload)["number"] == 0:
+            raise Permanent("no such order", code="NO_ORDER")
+
+    recorder, desk = Recorder(then), Desk(database)
+    async with moved(database, nats) as bus, running(bus.consumer(TRADE_COMMAND, recorder)):
+        async with database.transaction() as tx:
+            await bus.publish(tx, event := accepted("1", 0, stream=TRADE_COMMAND))
+
+        async def is_dead() -> bool:
+            return bool(await desk.find(status="DEAD"))
+
+        await until(is_dead)
+        (row,) = await desk.find()  # one event is one row, wherever it was
+        assert (row.status, row.attempt_count, row.last_error_code) == ("DEAD", 1, "NO_ORDER")
+        await desk.edit(event.envelope.event_id, {"order": "1", "number": 5})
+        await desk.requeue(event.envelope.event_id)
+
+        async def is_done() -> bool:
+            return (await desk.show(event.envelope.event_id)).status == "DONE"
+
+        await until(is_done)
+        await until(lambda: _is_empty(nats, TRADE_COMMAND))
+    assert msgspec.json.decode(recorder.seen[-1].envelope.payload)["number"] == 5
+
+
+async def test_a_message_of_others_is_a_dead_letter(
+    database: Database, nats: NatsBusConfig
+) -> None:
+    async with moved(database, nats) as bus, running(bus.consumer(TRADE_COMMAND, Recorder())):
+        assert nats.url is not None
+        client = await nats_client.connect(nats.url.reveal())
+        await client.jetstream().publish(f"{TRADE_COMMAND}.0.x.y", b"no JSON\0")
+        await client.close()
+
+        async def is_dead() -> bool:
+            return bool(await bus.dead_letters(TRADE_COMMAND))
+
+        await until(is_dead)
+        (letter,) = await bus.dead_letters(TRADE_COMMAND)
+    assert letter.error_code == "ENVELOPE_INVALID"
+
+
+async def test_other_partitions_than_those_of_the_stream_are_refused(
+    database: Database, nats: NatsBusConfig
+) -> None:
+    async with NatsBus.open(database, STREAMS, nats):
+        pass
+    other = msgspec.structs.replace(nats, partitions=3)
+    with pytest.raises(Refused, match=r"outbox\.nats\.partitions = 3: .* has 8"):
+        async with NatsBus.open(database, STREAMS, other):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "says"),
+    [
+        ("nats://127.0.0.1:1", Unreachable, "NATS at 127.0.0.1:1 does not answer"),
+        ("nats://qts:wrong@HERE", Refused, "refuses the user, password or token"),
+        ("", Refused, "outbox.nats.url: must look like"),
+    ],
+)
+async def test_a_server_that_does_not_let_us_in_is_named(
+    database: Database, nats_server: Nats, url: str, error: type[Exception], says: str
+) -> None:
+    config = NatsBusConfig(url=Secret(url.replace("HERE", f"127.0.0.1:{nats_server.port}")))
+    with pytest.raises(error, match=says) as caught:
+        async with NatsBus.open(database, STREAMS, config):
+            pass
+    assert "wrong" not in str(caught.value)
+
+
+async def test_a_cluster_that_loses_its_leader_loses_nothing(
+    database: Database, tmp_path: Path
+) -> None:
+    with cluster(tmp_path) as servers:
+        config = NatsBusConfig(url=servers.url, replicas=3)
+        lines = Lines()
+        async with (
+            _once_formed(database, config) as bus,
+            running(bus.consumer(TRADE_COMMAND, lines)),
+        ):
+            feeding = asyncio.create_task(feed(database, bus, range(400), gap_s=0.05))
+            await lines.have(50)
+            leader = await _leader(servers)
+            servers.kill(leader)
+            await lines.have(200)
+            servers.start(leader)
+            await feeding
+            await lines.have(400)
+    assert lines.done == expected(400)
+
+
+@asynccontextmanager
+async def _once_formed(database: Database, config: NatsBusConfig) -> AsyncIterator[NatsBus]:
+    """A cluster takes a moment to agree on a leader."""
+    async with contextlib.AsyncExitStack() as stack:
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    opening = NatsBus.open(database, STREAMS, config)
+                    bus = await stack.enter_async_context(opening)
+                    break
+                except Failed:
+                    await asyncio.sleep(0.2)
+        await stack.enter_async_context(bus.relaying())
+        yield bus
+
+
+async def _leader(servers: Cluster) -> str:
+    client = await nats_client.connect(servers.url.reveal().split(","))
+    info = await client.jetstream().stream_info(NAME)
+    await client.close()
+    assert info.cluster is not None
+    assert info.cluster.leader is not None
+    return info.cluster.leader
+
+
+async def _messages(config: NatsBusConfig, stream: str) -> int:
+    assert config.url is not None
+    client = await nats_client.connect(config.url.reveal())
+    info = await client.jetstream().stream_info(stream.replace(".", "_"))
+    await client.close()
+    return info.state.messages
+
+
+async def _is_empty(config: NatsBusConfig, stream: str) -> bool:
+    return await _messages(config, stream) == 0

@@ -1,0 +1,167 @@
+"""The five steps over one value: each only takes away, and bad data stops the cycle."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from qts.domain import Account, IntentType, OrderType, Side
+from qts.pipeline import (
+    Cycle,
+    Leave,
+    Position,
+    Signal,
+    StepFailed,
+    View,
+    decide,
+    evaluate,
+    extract,
+    transform,
+)
+from qts.risk import LimitsConfig, SafetyState
+from tests.pipeline.worlds import NOW, signal, tick, view
+
+LIMITS = LimitsConfig()
+NAN = Decimal("NaN")
+
+
+def cycle_of(seen: View) -> Cycle:
+    return transform(extract(Cycle(number=1, strategy_key="s", started_at=NOW), seen))
+
+
+def evaluated(wanted: Signal, seen: View | None = None) -> Decimal:
+    (found,) = evaluate(cycle_of(seen or view()), [wanted], LIMITS).evaluations
+    return found.final_qty
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        replace(view(), positions={"A": Position("B", Decimal(1), Decimal(1))}),
+        replace(view(), positions={"A": Position("A", NAN, Decimal(1))}),
+        replace(view(), positions={"A": Position("A", Decimal(1), Decimal(-1))}),
+        replace(view(), account=Account(cash=NAN, holdings=())),
+    ],
+)
+def test_world_that_does_not_hold_together_is_not_extracted(seen: View) -> None:
+    with pytest.raises(StepFailed) as caught:
+        cycle_of(seen)
+    assert caught.value.code == "FS010"
+
+
+@pytest.mark.parametrize(("equity", "code"), [(NAN, "FS020"), (Decimal(0), "FS050")])
+def test_equity_that_is_none_stops_the_cycle(equity: Decimal, code: str) -> None:
+    with pytest.raises(StepFailed) as caught:
+        cycle_of(replace(view(), equity=equity))
+    assert caught.value.code == code
+
+
+def test_figures_of_what_is_held() -> None:
+    calc = cycle_of(view(tick(price=11_000), held={"005930": (10, 10_000)}, cash="890000")).calc
+    assert calc is not None
+    held = calc.symbols["005930"]
+    assert held.exposure_value == 110_000
+    assert held.unrealized_pnl == 10_000
+    assert held.exposure_pct == Decimal("0.11")
+    assert calc.total_equity == 1_000_000
+
+
+def test_without_a_quantity_it_is_one_whole_order() -> None:
+    assert evaluated(signal()) == 49  # 500,000 won at an ask of 10,010
+
+
+def test_sale_without_a_quantity_is_all_that_is_held() -> None:
+    seen = view(held={"005930": (7, 10_000)})
+    assert evaluated(signal(side=Side.SELL, intent_type=IntentType.EXIT_SIGNAL), seen) == 7
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        signal(quantity=NAN),
+        signal(quantity=Decimal(-3)),
+        signal(side=Side.SELL),
+        signal(symbol="999999"),
+        signal(type=OrderType.LIMIT, price=Decimal(0)),
+    ],
+)
+def test_what_makes_no_sense_comes_to_nothing(wanted: Signal) -> None:
+    assert evaluated(wanted) == 0
+
+
+def test_bought_and_sold_at_once_is_neither() -> None:
+    both = [signal(), signal(side=Side.SELL)]
+    seen = view(held={"005930": (7, 10_000)})
+    found = evaluate(cycle_of(seen), both, LIMITS).evaluations
+    assert [each.final_qty for each in found] == [0, 0]
+    assert all("GR030" in each.reason for each in found)
+
+
+def test_strategy_that_gives_something_else_stops_the_cycle() -> None:
+    with pytest.raises(StepFailed, match="no signal"):
+        evaluate(cycle_of(view()), ["buy"], LIMITS)  # type: ignore[list-item]
+
+
+@given(
+    st.sampled_from(Side),
+    st.none() | st.decimals(-10, 100_000, places=2),
+    st.integers(0, 100),
+    st.floats(1_000, 1_000_000),
+)
+def test_each_step_only_takes_away(
+    side: Side, quantity: Decimal | None, held: int, price: float
+) -> None:
+    seen = view(tick(price=price), held={"005930": (held, 10_000)} if held else {})
+    (found,) = evaluate(cycle_of(seen), [signal(side=side, quantity=quantity)], LIMITS).evaluations
+    assert 0 <= found.final_qty <= found.allowed_qty <= found.recommended_qty
+    assert found.final_qty == found.final_qty.to_integral_value()
+    if side is Side.SELL:
+        assert found.final_qty <= held
+    elif found.price is not None:
+        assert found.final_qty * found.price <= LIMITS.max_order_value
+        room = seen.equity * LIMITS.max_symbol_exposure
+        assert found.final_qty * found.price <= room
+
+
+@pytest.mark.parametrize(
+    ("leave", "acts"),
+    [
+        (Leave(), True),
+        (Leave(mode="safe"), False),
+        (Leave(mode="paused"), False),
+        (Leave(safety=SafetyState.WARNING), True),
+        (Leave(safety=SafetyState.FAIL), False),
+        (Leave(safety=SafetyState.LOCKDOWN), False),
+    ],
+)
+def test_nothing_is_decided_where_nothing_may_be_done(leave: Leave, acts: bool) -> None:
+    (found,) = decide(evaluate(cycle_of(view()), [signal()], LIMITS), leave).decisions
+    assert (found.proposal is not None) is acts
+    assert bool(found.reason) is not acts
+
+
+def test_lockdown_lets_exits_through() -> None:
+    seen = view(held={"005930": (7, 10_000)})
+    leaving = signal(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
+    cycle = evaluate(cycle_of(seen), [leaving], LIMITS)
+    (found,) = decide(cycle, Leave(safety=SafetyState.LOCKDOWN)).decisions
+    assert found.action == "SELL"
+
+
+def test_same_signal_is_the_same_order() -> None:
+    made = [decide(evaluate(cycle_of(view()), [signal()], LIMITS), Leave()) for _ in range(2)]
+    one, two = (each.decisions[0].proposal for each in made)
+    assert one is not None
+    assert two is not None
+    assert one.signal_id == two.signal_id
+    later = (
+        decide(evaluate(cycle_of(view()), [signal(at=NOW.timestamp() + 1)], LIMITS), Leave())
+        .decisions[0]
+        .proposal
+    )
+    assert later is not None
+    assert later.signal_id != one.signal_id

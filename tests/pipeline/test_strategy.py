@@ -1,0 +1,126 @@
+"""Strategies: parameters are typed, and one that misbehaves harms only itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from qts.domain import Refused
+from qts.pipeline import Runner, Signal, Strategy, Tick, View
+from qts.pipeline import runner as room
+from tests.pipeline.worlds import signal, tick, view
+
+
+class Params(msgspec.Struct, frozen=True):
+    length: int = 14
+    share: float = 0.5
+
+
+class Counting(Strategy[Params], key="counting"):
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self.heard: list[Tick] = []
+
+    def wants(self, symbol: str) -> bool:
+        return symbol == "005930"
+
+    def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:  # noqa: ARG002
+        self.heard.append(tick)
+        if tick.price < 0:
+            raise ValueError(f"{tick.symbol} at {tick.price}")
+        return [signal(at=tick.at)] if tick.price > 10_000 else []
+
+    def evaluate(self, view: View) -> Iterable[Signal]:  # noqa: ARG002
+        yield signal(symbol="000660")
+
+
+def test_parameters_are_read_from_texts_and_have_defaults() -> None:
+    made = Counting.make({"length": "20"})
+    assert made.params == Params(length=20, share=0.5)
+    assert made.key == "counting"
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [({"lenght": 3}, "no parameter 'lenght'; it has length, share"), ({"length": "x"}, "length")],
+)
+def test_wrong_parameter_is_refused_by_name(params: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        Counting.make(params)
+
+
+class Bench:
+    def __init__(self, strategy: Strategy[Any]) -> None:
+        self.woken = 0
+        self.got: list[Signal] = []
+        self.runner = Runner(
+            strategy,
+            view,
+            self._wake,
+            lambda _, found: self.got.extend(found),
+            asyncio.get_running_loop(),
+        )
+
+    def _wake(self, key: str) -> None:
+        assert key == self.runner.key
+        self.woken += 1
+
+
+async def test_ticks_become_signals_in_order() -> None:
+    strategy = Counting(Params())
+    bench = Bench(strategy)
+    for number, price in enumerate((9_000, 10_001, 10_002)):
+        bench.runner.tick(tick(price=price, at=number + 1.0))
+    bench.runner.tick(tick("000660", 99_999))
+    assert bench.woken == 3
+    bench.runner.work()
+    await asyncio.sleep(0)
+    assert [each.price for each in strategy.heard] == [9_000, 10_001, 10_002]
+    assert [each.at for each in bench.got] == [2, 3]
+
+
+async def test_evaluation_is_answered_by_the_lane() -> None:
+    bench = Bench(Counting(Params()))
+    asked = asyncio.create_task(bench.runner.evaluate())
+    await asyncio.sleep(0)
+    await asyncio.to_thread(bench.runner.work)
+    assert [each.symbol for each in await asked] == ["000660"]
+
+
+async def test_strategy_that_raises_goes_on_and_is_given_up_in_the_end() -> None:
+    bench = Bench(Counting(Params()))
+    for price in (-1, 10_001, -1):
+        bench.runner.tick(tick(price=price))
+    bench.runner.work()
+    await asyncio.sleep(0)
+    assert (bench.runner.errors, len(bench.got)) == (2, 1)
+    assert not bench.runner.stopped
+    for _ in range(room.GIVE_UP_AFTER):
+        bench.runner.tick(tick(price=-1))
+    bench.runner.work()
+    assert "in a row" in bench.runner.stopped
+    assert await bench.runner.evaluate() == []
+
+
+async def test_strategy_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "HANGS_AFTER_S", 0.05)
+    bench = Bench(Counting(Params()))
+    assert await bench.runner.evaluate() == []  # nobody works in its lane
+    assert "has not answered" in bench.runner.stopped
+
+
+async def test_strategy_that_lags_behind_loses_its_oldest_ticks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "INBOX", 3)
+    strategy = Counting(Params())
+    bench = Bench(strategy)
+    for price in range(1, 6):
+        bench.runner.tick(tick(price=price))
+    bench.runner.work()
+    assert [each.price for each in strategy.heard] == [3, 4, 5]
+    assert bench.runner.dropped == 2

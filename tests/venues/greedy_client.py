@@ -1,0 +1,36 @@
+"""Program: ask a KIS simulator for quotes as fast as the budget in HOME allows, until killed.
+
+python -m tests.venues.greedy_client URL HOME PER_SECOND PER_MINUTE PER_DAY
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+from qts.domain import SystemClock
+from qts.venues import KisQuotes, LimitsConfig, Priority, Throttled, open_kis
+from tests.venues.kis import config_for
+
+AT_ONCE = 30
+
+
+async def main(url: str, home: Path, limits: LimitsConfig) -> None:
+    async with open_kis(config_for(url, limits=limits), home, SystemClock()) as client:
+        quotes = KisQuotes(client)
+
+        async def ask() -> None:
+            while True:
+                with contextlib.suppress(Throttled):  # the simulator counts it
+                    await quotes.quotes(lambda: ["000000"], Priority.ORDER)
+                print("!", flush=True)
+
+        await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
+
+
+if __name__ == "__main__":
+    second, minute, day = map(int, sys.argv[3:])
+    known = LimitsConfig(per_second=second, per_minute=minute, per_day=day)
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), known))
