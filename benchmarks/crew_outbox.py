@@ -74,10 +74,12 @@ class Crew:
                 pipe.send("begin")
             return began
 
-        yield begin
-        for pipe in pipes:
-            pipe.send("stop")
-        self._answers = self._answer(pipes)
+        try:
+            yield begin
+        finally:
+            for pipe in pipes:
+                pipe.send("stop")
+            self._answers = self._answer(pipes)
 
     def _until(self, events: int, began: float) -> None:
         while sum(self._counts) < events:

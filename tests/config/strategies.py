@@ -21,6 +21,7 @@ _WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1,
 # Rules between fields, which no single type tells.
 _RULED: dict[str, st.SearchStrategy[Any]] = {
     "events.p0.overflow": st.just("block"),
+    "events.p0.isolation": st.just("thread"),
     **{
         f"events.p{lane}.{mark}": values
         for lane in range(4)

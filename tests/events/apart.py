@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,6 +67,13 @@ def leave(event: Event) -> None:
     write(event.payload.symbol, event.retry_count)
     if event.payload.symbol == "poison":
         os._exit(3)
+
+
+def leave_politely(event: Event) -> None:
+    """In a thread, sys.exit would end that thread alone."""
+    write(event.payload.message, event.retry_count)
+    if event.payload.message == "poison":
+        sys.exit("a handler had enough")
 
 
 def leave_batch(events: Sequence[Event]) -> None:

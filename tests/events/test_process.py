@@ -342,6 +342,20 @@ def test_of_a_batch_that_kills_its_process_only_the_poisoned_die(
     assert all(line == ["batch", "s"] for line in apart.lines(trace)[1:])
 
 
+def test_a_handler_that_exits_on_any_thread_of_its_process_dies_alone(
+    make_engine: MakeEngine, trace: Path
+) -> None:
+    engine = make_engine(apart_lanes("p3", p3={"process_threads": 3}))
+    engine.on("LOG_WRITE", apart.leave_politely)
+    words = ["a", "b", "poison", "c", "d"]
+    with engine:
+        engine.publish_many([log_line(engine, word) for word in words])
+        assert engine.drained(PATIENCE_S)
+    lane = engine.status().lanes["P3"]
+    assert (lane.handled, lane.dead) == (4, 1)
+    assert {line[0] for line in apart.lines(trace)} == set(words)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill_9_in_mid_flood_loses_nothing_and_p0_does_not_notice(
     make_engine: MakeEngine, trace: Path, seed: int

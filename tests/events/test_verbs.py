@@ -72,6 +72,18 @@ def test_the_demo_shows_every_lane_and_accounts_for_every_event(
     assert lanes["P2"]["collapsed"] > 0
 
 
+def test_the_demo_runs_with_lanes_in_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lane in ("P2", "P3"):
+        monkeypatch.setenv(f"QTS_EVENTS__{lane}__ISOLATION", "process")
+    out = tmp_path / "demo.json"
+    assert run(events.app, "demo", "--for", "1s", "--json", str(out)) == 0
+    lanes = read(out)["lanes"]
+    assert lanes["P2"]["handled"] > 0
+    assert lanes["P3"]["handled"] > 0
+
+
 def test_the_panel_shows_a_paused_lane() -> None:
     from qts.events import Priority
 

@@ -242,17 +242,16 @@ async def test_a_gap_in_the_stream_is_filled(database: Database) -> None:
 
 
 async def test_unknown_outcomes_are_found_without_being_asked_for(database: Database) -> None:
-    async with room(database, SystemClock(), **QUICK) as floor:
-        async with _running(floor):
-            floor.venue.before = lost_reply
-            absent = await floor.submit(symbol="KRW-ETH")
-            await floor.work()
-            floor.venue.before, floor.venue.after = (lambda _request: None), lost_reply
-            placed = await floor.submit()
-            await floor.work()
-            await until(lambda: _is(floor, placed.intent_id, "ACKED"))
-            await until(lambda: _is(floor, absent.intent_id, "ABSENT"))
-            await until(lambda: _all_active(floor))
+    async with room(database, SystemClock(), **QUICK) as floor, _running(floor):
+        floor.venue.before = lost_reply
+        absent = await floor.submit(symbol="KRW-ETH")
+        await floor.work()
+        floor.venue.before, floor.venue.after = (lambda _request: None), lost_reply
+        placed = await floor.submit()
+        await floor.work()
+        await until(lambda: _is(floor, placed.intent_id, "ACKED"))
+        await until(lambda: _is(floor, absent.intent_id, "ABSENT"))
+        await until(lambda: _all_active(floor))
 
 
 async def _holds(floor: Room, quantity: Decimal) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -93,6 +94,60 @@ async def test_a_stopped_consumer_leaves_its_place_in_the_group(
     assert sorted(map(number_of, second.seen)) == [20, 21]
 
 
+async def test_a_killed_consumers_event_is_handled_by_another(
+    database: Database, database_url: Secret, kafka: KafkaBusConfig
+) -> None:
+    await database.execute(TABLES)
+    order = order_of(database_url, "hold", TRADE_COMMAND, kafka)
+    async with moved(database, kafka) as bus, process(order) as first:
+        async with database.transaction() as tx:
+            events = [accepted(str(n % 4), n, stream=TRADE_COMMAND) for n in range(12)]
+            await bus.publish_many(tx, events)
+
+        async def has_ended() -> bool:
+            return bool(await database.fetchval("SELECT count(*) FROM ended"))
+
+        await until(has_ended)  # so that more has begun, and was committed as such
+        await first.kill()
+        order.role = "effect"
+        async with process(order) as second:
+
+            async def all_done() -> bool:
+                return bool(await database.fetchval("SELECT count(*) FROM effect") == 12)
+
+            await until(all_done, 100)
+            assert await second.stop() == 0
+    assert await effects_by_line(database) == {str(n): [n, n + 4, n + 8] for n in range(4)}
+
+
+async def test_an_event_in_hand_is_not_committed_as_done(
+    database: Database, kafka: KafkaBusConfig
+) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def then(delivery: Delivery) -> None:
+        if number_of(delivery) == 0:
+            began.set()
+            await go_on.wait()
+
+    recorder = Recorder(then)
+    async with moved(database, kafka) as bus, running(bus.consumer(TRADE_COMMAND, recorder)):
+        async with database.transaction() as tx:
+            events = [accepted(str(n), n, stream=TRADE_COMMAND) for n in range(20)]
+            await bus.publish_many(tx, events)
+        await began.wait()
+        await until(lambda: _has_seen(recorder, 20))
+
+        async def others_noted() -> bool:
+            notes = await asyncio.to_thread(_notes, kafka)
+            return sum(len(note["ended"]) for note in notes) > 0
+
+        await until(others_noted)  # those behind it in its partition, and not itself
+        notes = await asyncio.to_thread(_notes, kafka)
+        assert [note["tries"] for note in notes if note["ended"]] == [{"0": 1}]
+        go_on.set()
+
+
 async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
     database: Database, database_url: Secret, kafka: KafkaBusConfig
 ) -> None:
@@ -145,7 +200,7 @@ async def _has_seen(recorder: Recorder, count: int) -> bool:
     return len(recorder.seen) >= count
 
 
-def _notes(config: KafkaBusConfig) -> list[dict[str, object]]:
+def _notes(config: KafkaBusConfig) -> list[dict[str, Any]]:
     """What the group has committed beside its offsets, as the broker tells it."""
     topic = config.topic_prefix + TRADE_COMMAND
     reader = Consumer(

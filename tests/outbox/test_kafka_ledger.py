@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -79,6 +79,7 @@ class Owners(RuleBasedStateMachine):
 
 
 TestOwners = Owners.TestCase
+TestOwners.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 @given(st.integers(0, 2**62), st.data())
@@ -95,6 +96,19 @@ def test_a_full_window_fits_into_kafkas_metadata(start: int, data: st.DataObject
         offset += 1
     assert ledger.is_full
     assert len(ledger.note()) < KAFKA_LIMIT
+
+
+def test_the_next_owner_repeats_nothing_and_knows_the_attempts() -> None:
+    first = Ledger(10)
+    for offset in (10, 11, 12, 14):  # 13 is a hole
+        first.take(offset)
+        first.begin(offset)
+    first.end(12)
+    first.end(14)
+    first.begin(11)
+    second = Ledger(first.floor, first.note())
+    assert [second.take(offset) for offset in (10, 11, 12, 14)] == [True, True, False, False]
+    assert (second.floor, second.tries(10), second.tries(11)) == (10, 1, 2)
 
 
 def test_a_note_of_others_counts_as_none() -> None:

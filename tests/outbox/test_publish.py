@@ -160,6 +160,47 @@ async def test_bad_input_is_refused_and_the_transaction_stays_usable(
     assert await statuses(database) == {"PENDING": 1}
 
 
+@pytest.mark.parametrize("name", [None, 5])
+async def test_a_name_that_is_no_text_is_refused(
+    database: Database, bus: PostgresBus, name: Any
+) -> None:
+    event = msgspec.structs.replace(accepted(), aggregate_id=name)
+    async with database.transaction() as tx:
+        with pytest.raises(EventRefused, match="need 1 to 200 characters each"):
+            await bus.publish(tx, event)
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_bad_event_among_many_undoes_them_and_not_the_transaction(
+    database: Database, bus: PostgresBus, known: bool
+) -> None:
+    """Their ids are on the way to the server while they are checked."""
+    many = [accepted(str(n)) for n in range(300)]
+    if known:
+        await publish(database, bus, many[7])
+    async with database.transaction() as tx:
+        with pytest.raises(EventRefused, match="schemaVersion 2 is not 1"):
+            await bus.publish_many(tx, [*many, accepted(schema_version=2)])
+        assert await bus.publish(tx, accepted("another"))
+    assert await statuses(database) == {"PENDING": 1 + known}
+    await publish(database, bus, *many)  # and their ids were not used up
+    assert await statuses(database) == {"PENDING": 301}
+
+
+async def test_a_publish_of_many_that_is_cancelled_leaves_the_transaction_usable(
+    database: Database, bus: PostgresBus
+) -> None:
+    many = [accepted(str(n)) for n in range(1000)]
+    async with database.transaction() as tx:
+        publishing = asyncio.create_task(bus.publish_many(tx, many))
+        await asyncio.sleep(0)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        assert await bus.publish(tx, accepted("another"))
+    assert await statuses(database) == {"PENDING": 1}
+
+
 async def test_what_looks_bad_and_is_not_passes(database: Database, bus: PostgresBus) -> None:
     payloads = [None, {"a": None}, "\\u0000", "null", {"null": "NaN"}, [0.1, 2**63], "가격 ₩"]
     for payload in payloads:
@@ -213,6 +254,20 @@ async def test_the_wake_up_comes_after_the_commit_and_only_then(
             assert not heard.done()
         async with asyncio.timeout(5):
             await heard
+
+
+async def test_the_commit_itself_is_heard(
+    database: Database, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the looks that come now and then: they would take a minute here."""
+    for name in ("FIRST_LOOK_S", "LONGEST_LOOK_S", "BETWEEN_WAKES_S"):
+        monkeypatch.setattr(f"qts.outbox.notifier.{name}", 60.0)
+    async with database.listen(f"outbox {TRADE_EVENT}") as listener:
+        await anext(listener)
+        async with database.transaction() as tx:
+            await bus.publish(tx, accepted())
+        async with asyncio.timeout(5):
+            await anext(listener)
 
 
 async def test_a_rolled_back_publish_wakes_nobody(database: Database, bus: PostgresBus) -> None:

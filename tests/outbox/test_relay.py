@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -13,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from qts.database import Database
 from qts.domain import Secret, Unreachable
+from qts.embedded import Nats
 from qts.outbox import (
     TRADE_COMMAND,
     Delivery,
@@ -31,7 +34,7 @@ from tests.outbox.kit import QUICK, accepted, publish, running, until, until_sta
 __all__ = ["kafka", "nats", "nats_server"]
 
 STREAMS = relayed({TRADE_COMMAND: StreamConfig(ordered=True, **QUICK)})
-EVENTS, LINES, KILLS = 2000, 20, 5
+EVENTS, LINES, KILLS = 1200, 20, 5
 
 Seen = list[tuple[str, int]]
 
@@ -85,17 +88,7 @@ async def test_a_killed_relay_moves_everything_in_order_to_nats(
     database: Database, database_url: Secret, nats: NatsBusConfig
 ) -> None:
     async def record() -> Seen:
-        assert nats.url is not None
-        client = await nats_client.connect(nats.url.reveal())
-        jetstream = client.jetstream()
-        name = TRADE_COMMAND.replace(".", "_")
-        state = (await jetstream.stream_info(name)).state
-        messages = [
-            await jetstream.get_msg(name, seq=number)
-            for number in range(state.first_seq, state.last_seq + 1)
-        ]
-        await client.close()
-        return [_address(message.data or b"") for message in messages]
+        return await _read_stream(nats)
 
     seen = await _kill_and_judge(database, database_url, nats, record)
     assert _by_line(seen) == _expected()
@@ -110,6 +103,30 @@ async def test_a_killed_relay_moves_everything_in_order_to_kafka(
 
     seen = await _kill_and_judge(database, database_url, kafka, record)
     assert _by_line(seen) == _expected()
+
+
+async def test_nothing_is_done_that_the_server_did_not_confirm(
+    database: Database, database_url: Secret, nats: NatsBusConfig, nats_server: Nats
+) -> None:
+    """The relay is killed while the server has its events and has not answered."""
+    assert nats_server.pid is not None
+    order = order_of(database_url, "relay", TRADE_COMMAND, nats)
+    async with PostgresBus.open(database, STREAMS) as bus, process(order) as relay:
+        os.kill(nats_server.pid, signal.SIGSTOP)
+        try:
+            numbers = range(LINES)
+            events = [accepted(str(n), n, stream=TRADE_COMMAND) for n in numbers]
+            await publish(database, bus, *events)
+            await until_statuses(database, {"PROCESSING": LINES})
+            with pytest.raises(AssertionError):  # not even a second later
+                await until_statuses(database, {"DONE": LINES}, 1)
+            await relay.kill()
+        finally:
+            os.kill(nats_server.pid, signal.SIGCONT)
+        await relay.start()
+        await until_statuses(database, {"DONE": LINES})
+        assert await relay.stop() == 0
+    assert sorted(await _read_stream(nats)) == sorted((str(n), n) for n in numbers)
 
 
 async def test_a_server_that_is_away_uses_up_no_attempts(database: Database) -> None:
@@ -174,6 +191,19 @@ async def test_what_was_not_committed_is_not_sent(database: Database) -> None:
 def _address(body: bytes) -> tuple[str, int]:
     payload = msgspec.json.decode(body)["payload"]
     return payload["order"], payload["number"]
+
+
+async def _read_stream(config: NatsBusConfig) -> Seen:
+    assert config.url is not None
+    client = await nats_client.connect(config.url.reveal())
+    jetstream, name = client.jetstream(), TRADE_COMMAND.replace(".", "_")
+    state = (await jetstream.stream_info(name)).state
+    messages = [
+        await jetstream.get_msg(name, seq=number)
+        for number in range(state.first_seq, state.last_seq + 1)
+    ]
+    await client.close()
+    return [_address(message.data or b"") for message in messages]
 
 
 def _read_topic(config: KafkaBusConfig) -> Seen:

@@ -7,7 +7,7 @@ from qts.app.servers import open_database, open_store
 
 if TYPE_CHECKING:
     from qts.app.app import App, Ready, Watcher, build
-    from qts.app.summary import Service, Summary
+    from qts.app.summary import Service, Summary, Traded
 
 # Loaded when asked for: an errand to the database needs none of it.
 _WHOLE = {
@@ -15,6 +15,7 @@ _WHOLE = {
     "Ready": "app",
     "Service": "summary",
     "Summary": "summary",
+    "Traded": "summary",
     "Watcher": "app",
     "build": "app",
 }
@@ -24,6 +25,7 @@ __all__ = [
     "Ready",
     "Service",
     "Summary",
+    "Traded",
     "Watcher",
     "build",
     "open_database",

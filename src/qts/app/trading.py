@@ -188,7 +188,14 @@ class Trading:
             may_trade=self.reconciler.may_trade,
             is_open=self._is_open,
         )
-        self.trader = trader = Trader(Gate(config.risk.limits), self.desk, facts, self.outcomes)
+        self.changes.changed = facts.changed
+        self.trader = trader = Trader(
+            Gate(config.risk.limits),
+            self.desk,
+            facts,
+            self.outcomes,
+            lambda _proposal, _submitted: facts.changed(),
+        )
         self.pipeline = Pipeline(
             config.pipeline, self.world, trader, config.risk.limits, self._leave, clock
         )

@@ -97,7 +97,7 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         if self.mode == "live" and self.broker == "paper":
-            raise Refused('brokers.mode is "live" and brokers.broker is "paper"; say one of them')
+            raise ValueError('mode is "live" and broker is "paper"; say one of them')
 
 
 def permit_kis(config: BrokersConfig, venue: KisConfig) -> None:

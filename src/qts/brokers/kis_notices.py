@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from qts.brokers.broker import Lost, Notice
-from qts.domain import BrokerOrder, Clock, Failed, Fill, OrderState
+from qts.domain import BrokerOrder, Clock, Fill, OrderState, QtsError
 from qts.venues import Fill as KisFill
 
 _FIRST_WAIT_S = 0.1
@@ -64,7 +64,7 @@ class KisNotices:
             return []  # an earlier look has seen it
         try:
             order, fills = await self._look(question.number)
-        except Failed as error:
+        except QtsError as error:
             return [Lost(f"order {question.number} could not be looked at: {error}")]
         self._settle(question, order, fills)
         notices: list[Notice] = list(fills)

@@ -99,10 +99,10 @@ class UpbitBroker:
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
         """Closed orders are listed by when they were placed: a week further back is looked at."""
-        fills: list[Fill] = []
-        for row in [*await self._done(since - _WEEK), *await self._open()]:
-            if Decimal(row["executed_volume"]) > 0:
-                fills += await self._fills_of(row["uuid"])
+        rows = [*await self._done(since - _WEEK), *await self._open()]
+        names = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
+        self._closed = {name: self._closed[name] for name in names if name in self._closed}
+        fills = [fill for name in names for fill in await self._fills_of(name)]
         first = since.replace(microsecond=0)
         return sorted((fill for fill in fills if fill.at >= first), key=lambda fill: fill.at)
 

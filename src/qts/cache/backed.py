@@ -68,7 +68,7 @@ class Backed(Kept[V]):
         """Keep what Redis told and count it, unless there was news since it was asked."""
         self.tally.redis += 1
         key = self.key(value.name)
-        if True:
+        if self.levels.near.at(key) is before:
             self.keep(key, value, self.ttl_ms - max(0, now_ms - value.received_at))
 
     async def load(self, name: str) -> V | None:

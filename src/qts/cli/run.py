@@ -15,7 +15,9 @@ from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
-    from qts.app import Ready, Summary
+    from collections.abc import Iterator
+
+    from qts.app import Ready, Summary, Traded
 
 
 def run(
@@ -79,6 +81,8 @@ class _Show:
         self._console.print(table)
         self._console.print(f"home    {ready.home}", soft_wrap=True)
         self._console.print(f"schema  {ready.schema_version}{news}")
+        if ready.trading:
+            self._console.print(f"trades  {ready.trading}", soft_wrap=True)
         self._console.print(
             f"[green]Ready[/green] after {ready.seconds:.2f} s; runs {self._until}."
         )
@@ -87,7 +91,56 @@ class _Show:
         self._console.print("Stopping ...")
 
     def ended(self, summary: Summary) -> None:
+        if summary.trading is not None:
+            self._traded(summary.trading)
         restarts = f", {len(summary.restarts)} server restarts" if summary.restarts else ""
         self._console.print(
             f"[bold]{summary.verdict}[/bold] after {summary.seconds:.2f} s{restarts}."
         )
+
+    def _traded(self, traded: Traded) -> None:
+        mode = "[bold red]LIVE[/bold red]" if traded.mode == "live" else traded.mode
+        self._console.print(f"\n[bold]{traded.broker}[/bold], {mode}")
+        for name, text in _figures(traded):
+            self._console.print(f"  {name:<11}{text}", soft_wrap=True)
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        for heading in ("  lane", "published", "handled", "merged", "p50 ms", "p99 ms", "max ms"):
+            table.add_column(heading, header_style="dim", justify="right")
+        for name, lane in traded.lanes.items():
+            counts = (f"{n:,}" for n in (lane.published, lane.handled, lane.dropped))
+            spans = (f"{span:.3f}" for span in (lane.p50_ms, lane.p99_ms, lane.max_ms))
+            table.add_row(name, *counts, *spans)
+        self._console.print(table)
+        if traded.books_agree:
+            self._console.print(
+                "  [green]orders, fills and positions agree with the broker[/green]"
+            )
+        for difference in traded.differences:
+            self._console.print(f"  [red]{difference}[/red]", soft_wrap=True)
+
+
+def _figures(traded: Traded) -> Iterator[tuple[str, str]]:
+    attempts = ", ".join(f"{n} {state}" for state, n in traded.attempts.items()) or "none"
+    yield "ticks", f"{traded.ticks:,}"
+    yield "orders", f"{traded.signals:,} signals, {traded.intents:,} intents, attempts: {attempts}"
+    yield "fills", f"{traded.fills:,}, positions {traded.positions:,}"
+    pnl = traded.pnl
+    yield (
+        "profit",
+        f"realised {pnl['realised']:,} won after fees, open {pnl['unrealised']:,}, "
+        f"equity {pnl['equity']:,}",
+    )
+    if (spans := traded.tick_to_order) is not None:
+        yield (
+            "latency",
+            f"tick to order leaving: p50 {spans.p50_ms:.1f} ms, p99 {spans.p99_ms:.1f} ms, "
+            f"max {spans.max_ms:.1f} ms over {spans.orders:,} orders",
+        )
+    if traded.refusals:
+        most = sorted(traded.refusals.items(), key=lambda each: -each[1])[:5]
+        yield "refused", ", ".join(f"{code} {count:,}" for code, count in most)
+    rates = [f"{kind} {rate:.1%}" for kind, rate in traded.cache.items() if rate is not None]
+    yield "cache", "hit rates of the last minute: " + (", ".join(rates) or "nothing was asked")
+    for stream, counts in traded.outbox.items():
+        yield "outbox", f"{stream}: " + ", ".join(f"{n:,} {word}" for word, n in counts.items())
+    yield "fail-safe", traded.safety

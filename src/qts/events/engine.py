@@ -50,6 +50,7 @@ class Engine:
         self._clock = clock or SystemClock()
         self.dead_letters = DeadLetters(self.config.dead_letters, self._clock)
         self._lanes = native.build(self.config, self.catalogue)
+        self._make = native.maker(self.catalogue, self._clock)
         self._load = Load(self.config)
         self._monitor = Monitor(self, hooks or Hooks())
         retry = Retry(self._lanes, self.dead_letters, self._monitor.gave_up)
@@ -88,12 +89,7 @@ class Engine:
 
     def event(self, name: str, payload: Payload, source: str = "") -> Event:
         """An event of this type, now."""
-        return self.catalogue[name].event(
-            payload,
-            event_id=native.event_id(),
-            timestamp=self._clock.now().timestamp(),
-            source=source,
-        )
+        return self._make(name, payload, source)
 
     def emit(self, name: str, payload: Payload, source: str = "") -> Event:
         event = self.event(name, payload, source)

@@ -13,6 +13,7 @@ from qts.domain import Clock, EventRefused, LaneFull, SystemClock
 from qts.events.catalogue import LARGEST_PAYLOAD, Catalogue
 from qts.events.config import EventsConfig
 from qts.events.event import Event
+from qts.events.payloads import Payload
 
 __all__ = ["AUDIT", "DEEDS", "RECORD", "Lanes", "build", "event_id", "maker", "replay", "specs"]
 
@@ -97,11 +98,16 @@ def maker(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str], Event
     """Makes an event of a type, now, from (type, payload, source)."""
     fields = {}
     for each in catalogue:
-        like = each.event(each.payload.__new__, event_id="", timestamp=0.0, source="")
+        like = each.event(Payload(), event_id="", timestamp=0.0, source="")
         fields[each.name] = tuple(getattr(like, name) for name in Event.__struct_fields__)
     # A clock that was handed in is asked; the machine's own is read without a way through Python.
     now = None if type(clock) is SystemClock else lambda: clock.now().timestamp()
-    return EventMaker(Event, fields, now, catalogue.__getitem__).make
+
+    def missing(name: str) -> NoReturn:
+        known = catalogue[name]
+        raise EventRefused(f"event type {known.name} was registered after the engine was made")
+
+    return EventMaker(Event, fields, now, missing).make
 
 
 def refusal(catalogue: Catalogue) -> Any:

@@ -141,7 +141,8 @@ class LaneProcess:
         while not self._stop.is_set() and (running := self.flight.running):
             if self._read(running, _LOOK_S) or running.alive():
                 continue
-            self._read(running, 0)  # what it wrote before it died
+            while self._read(running, 0):
+                pass  # what it wrote before it died
             deaths = deaths + 1 if running.lived_s() < _CALM_S else 1
             self._bury(running)
             self._restart(deaths)

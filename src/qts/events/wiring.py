@@ -121,6 +121,7 @@ class Wiring:
                 process.start()
             except Failed:
                 self.stop()
+                self.processes.clear()
                 raise
             self.processes.append(process)
         self._loops = [LoopThread("qts-events-p0"), LoopThread("qts-events-rest")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 
 import msgspec
@@ -24,7 +25,8 @@ from qts.events.loops import LoopThread
 from qts.events.payloads import Payload
 
 _LOOK_S = 0.1  # how often a process without work looks for its parent
-_WAKE_TICKS_NS = 500_000  # outcomes are told at least so often
+_WAKE_NS = 500_000  # outcomes are told at least so often
+_LONGEST_ERROR = 2000  # characters
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -76,7 +78,7 @@ class _Outbox:
         """It is in shared memory at once; the engine is woken for several together."""
         with self._lock:
             self._push(self._codec.record(record))
-            if self._clock.monotonic_ns() - self._last_wake > _WAKE_TICKS_NS:
+            if self._clock.monotonic_ns() - self._last_wake > _WAKE_NS:
                 self.wake()
 
     def wake(self) -> None:
@@ -124,7 +126,7 @@ class _Tally:
         self.retries.append(sequence)
 
     def add(self, _event: Event, _handler: str, error: BaseException) -> None:
-        self._errors.append(f"{type(error).__name__}: {error}")
+        self._errors.append(f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
 
     def note(self, handler: int, handled: list[bool]) -> None:
         """Each that was not handled has left its error, in the same order."""
@@ -161,14 +163,22 @@ class _Worker:
 
     def run(self, threads: int) -> None:
         others = [
-            threading.Thread(target=self._serve, args=(slot,), daemon=True)
+            threading.Thread(target=self._serve_or_die, args=(slot,), daemon=True)
             for slot in range(1, threads)
         ]
         for thread in others:
             thread.start()
-        self._serve(0)
+        self._serve_or_die(0)
         for thread in others:
             thread.join()
+
+    def _serve_or_die(self, slot: int) -> None:
+        """A thread that ended alone would keep what it has in hand for ever."""
+        try:
+            self._serve(slot)
+        except BaseException:  # sys.exit in a handler is one
+            traceback.print_exc()
+            os._exit(1)
 
     def _serve(self, slot: int) -> None:
         codec = wire.Codec(self._catalogue)
@@ -177,6 +187,7 @@ class _Worker:
             if data is None:
                 continue
             number, events = codec.read_frame(data)
+            self._inbox.mark(slot, number)
             self._out.tell_soon(self._handle(number, events))
             self._inbox.mark(slot, 0)
 

@@ -108,9 +108,7 @@ class Ledger:
             order.state,
             order.placed_at,
         )
-        known = Known(*row) if row is not None else None
-        if known is None:
-            raise AssertionError("an upsert answers its row")
+        known = _known(row)
         changes: list[Change] = [_changed(order.order_id, known)]
         if attempt_id is not None and known.applied:  # fills that came before it was ours
             changes += await self._count(tx, known.symbol)
@@ -158,9 +156,7 @@ class Ledger:
             await self._compare(tx, fill)
             return []
         row = await tx.fetchrow(SQL.after_fill, self.broker, fill.order_id)
-        known = Known(*row) if row is not None else None
-        if known is None:
-            raise AssertionError("the order was met above")
+        known = _known(row)
         changes: list[Change] = []
         if known.origin != "FOREIGN":
             changes = await self._count(tx, fill.symbol)
@@ -275,6 +271,22 @@ class Ledger:
 
 
 Place = tuple[datetime, str]
+_KNOWN = (
+    "order_attempt_id",
+    "origin",
+    "symbol",
+    "side",
+    "quantity",
+    "filled",
+    "applied",
+    "state",
+)
+
+
+def _known(row: Row | None) -> Known:
+    if row is None:
+        raise AssertionError("an upsert answers its row")
+    return Known(*(row[name] for name in _KNOWN))
 
 
 def _key(fill: Fill) -> Place:

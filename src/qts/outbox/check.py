@@ -47,9 +47,9 @@ def body_of(event: Event, streams: Mapping[str, StreamConfig]) -> bytes:
         raise EventRefused(f"stream {event.stream!r} is unknown; known: {', '.join(streams)}")
     if envelope.schema_version != SCHEMA_VERSION:
         raise _refused(envelope, f"schemaVersion {envelope.schema_version} is not {SCHEMA_VERSION}")
+    _check_names(event)
     if _is_market_data(envelope.type):
         raise _refused(envelope, "market data does not travel on the bus; use the event lanes")
-    _check_names(event)
     body = _encode(envelope)
     if len(body) > MAX_BYTES:
         raise _refused(envelope, f"{len(body):,} bytes are more than the {MAX_BYTES:,} allowed")
@@ -70,12 +70,16 @@ def _is_market_data(event_type: str) -> bool:
 
 def _check_names(event: Event) -> None:
     envelope = event.envelope
-    if not (
-        0 < len(envelope.type) <= MAX_NAME
-        and 0 < len(event.aggregate_type) <= MAX_NAME
-        and 0 < len(event.aggregate_id) <= MAX_NAME
-        and 0 < len(envelope.trace_id) <= MAX_NAME
-    ):
+    try:
+        fine = (
+            0 < len(envelope.type) <= MAX_NAME
+            and 0 < len(event.aggregate_type) <= MAX_NAME
+            and 0 < len(event.aggregate_id) <= MAX_NAME
+            and 0 < len(envelope.trace_id) <= MAX_NAME
+        )
+    except TypeError:
+        fine = False
+    if not fine:
         raise _refused(
             envelope, f"type, aggregate and traceId need 1 to {MAX_NAME} characters each"
         )

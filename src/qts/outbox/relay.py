@@ -87,7 +87,7 @@ class _Sender:
         while True:
             began_ns = self._clock.monotonic_ns()
             try:
-                self._t = asyncio.create_task(self._send(delivery))
+                await self._send(delivery)
             except Unreachable as error:
                 if self.stopping:
                     raise Retryable(str(error), code="NOT_SENT") from None

@@ -127,8 +127,8 @@ class Rig:
         """Buys that reach into the book, over several markets."""
         made = []
         for _ in range(count):
-            symbol = more.get("symbol") or self.symbols[len(self.submitted) % 5]
-            made.append(await self.desk.submit(approve(self.proposal(symbol, **more), self.now())))
+            order = {"symbol": self.symbols[len(self.submitted) % 5], **more}
+            made.append(await self.desk.submit(approve(self.proposal(**order), self.now())))
             self.submitted.append(made[-1])
         return made
 

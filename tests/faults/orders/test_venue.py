@@ -57,15 +57,17 @@ async def test_too_many_requests_pass_on_to_new_attempts(
 async def test_being_shut_out_stops_everything(
     database: Database, database_url: Secret, log: Path
 ) -> None:
-    async with rig(database, order_second=1, block_after=1, block_s=30) as made:
-        async with worker(made, database_url, log):
-            await made.submit(6)
-            await until(lambda: _is_shut(made))
-            placed = len(made.entries)
-            later = await made.submit(3)
-            assert {one.stopped for one in later} == {"KILL_SWITCH"}
-            await until(lambda: _no_commands(made), 20)
-            assert len(made.entries) == placed
+    async with (
+        rig(database, order_second=1, block_after=1, block_s=30) as made,
+        worker(made, database_url, log),
+    ):
+        await made.submit(6)
+        await until(lambda: _is_shut(made))
+        placed = len(made.entries)
+        later = await made.submit(3)
+        assert {one.stopped for one in later} == {"KILL_SWITCH"}
+        await until(lambda: _no_commands(made), 20)
+        assert len(made.entries) == placed
     switches = await made.kill_switch.all()
     assert not switches["account"].enabled
 

@@ -5,7 +5,6 @@
 --   market_state       whether new orders of a market may leave
 --   account_snapshot   what the venue said we have, each time it was asked
 --   reconcile_mark     how far a venue's history is known here
---   strategy_config    a strategy's parameters, as its owner set them
 --
 -- What the code must never do is refused here as well: conditions stand in WHEN, so that the
 -- function runs only to refuse. Rows are locked in this order: attempt, order, position, intent.
@@ -20,6 +19,16 @@ BEGIN
         COALESCE(before ->> 'status', before ->> 'state', 'nothing'),
         COALESCE(after ->> 'status', after ->> 'state', 'nothing')
         USING ERRCODE = 'check_violation';
+END $$;
+
+-- A process that stands still in the middle of a transaction must not hold the others up.
+CREATE FUNCTION orders_in_time() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('idle_in_transaction_session_timeout', '5s', true);
+    IF current_setting('server_version_num')::integer >= 170000 THEN
+        PERFORM set_config('transaction_timeout', '5s', true);
+    END IF;
+    RETURN true;
 END $$;
 
 CREATE TABLE signal (
@@ -298,11 +307,4 @@ CREATE INDEX account_snapshot_age ON account_snapshot (broker, taken_at DESC);
 CREATE TABLE reconcile_mark (
     broker        text        PRIMARY KEY,
     reconciled_at timestamptz NOT NULL
-);
-
-CREATE TABLE strategy_config (
-    strategy_id text        PRIMARY KEY,
-    active      boolean     NOT NULL DEFAULT false,
-    params      jsonb       NOT NULL DEFAULT '{}',
-    updated_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );

@@ -23,4 +23,5 @@ ON CONFLICT (broker, broker_order_id) DO UPDATE
            ELSE 'OPEN' END,
        placed_at = LEAST(o.placed_at, EXCLUDED.placed_at),
        updated_at = clock_timestamp()
-RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, state
+RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, state,
+          orders_in_time()

@@ -1,0 +1,165 @@
+"""Trials of the event engine and its peers: events a second, and what one event costs."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks import peers_events
+from benchmarks.machine import Others
+from benchmarks.measure import Case, Sample, Series, interleave
+from benchmarks.peers_events import nothing
+from qts.domain import Failed
+from qts.events import Engine, Event, EventsConfig, LaneConfig, batch, compiled
+from qts.events import payloads as p
+
+_SYMBOLS = 500
+_DRAIN_S = 30.0
+_ONES = 2000  # events made, or published, in a trial that times the call alone
+
+NAUTILUS = ("nautilus_trader publish", "nautilus_trader live data")
+PEERS: dict[str, Callable[[Sequence[Any]], None]] = {
+    "SimpleQueue + thread": peers_events.simple_queue,
+    "PriorityQueue + thread": peers_events.priority_queue,
+    "asyncio.PriorityQueue": peers_events.asyncio_priority_queue,
+    "vn.py's pattern": peers_events.queue_engine,
+}
+
+
+def measure(rounds: int, events: int, slow_events: int, notes: list[str]) -> dict[str, Series]:
+    """Every case in turn; `slow_events` are the events of a trial of a slow peer."""
+    ticks = _ticks(_engine(events))
+    many = (ticks * (events // len(ticks) + 1))[:events]
+    cases: dict[str, Case] = {
+        "one by one": partial(_trial, many, _one_by_one, nothing),
+        "publish_many": partial(_trial, many, _all_at_once, nothing),
+        "batch": partial(_trial, many, _all_at_once, batch(nothing)),
+        **_compiled_case(many, notes),
+        "make": partial(_made, _engine(_ONES)),
+        "bare struct": partial(_struct, ticks[0]),
+        "publish": partial(_published, ticks, events),
+        "SimpleQueue.put": partial(_put, ticks),
+    }
+    for name, peer in _peers(notes).items():
+        fast = name in ("SimpleQueue + thread", "nautilus_trader publish")
+        cases[name] = partial(_peer_trial, many[: None if fast else slow_events], peer)
+    gc.collect()
+    gc.disable()
+    try:
+        found, placement = interleave(cases, rounds)
+    finally:
+        gc.enable()
+    notes.append(
+        f"P1 as it is, with room for a whole trial, so that nothing is dropped; {placement}"
+    )
+    return found
+
+
+def _peers(notes: list[str]) -> Mapping[str, Callable[[Sequence[Any]], None]]:
+    try:
+        nautilus = peers_events.Nautilus()
+    except ImportError:
+        notes.append("nautilus_trader is not installed here: its rows hold no figure of it")
+        return PEERS
+    return PEERS | dict(zip(NAUTILUS, (nautilus.publish, nautilus.live), strict=True))
+
+
+def _engine(room: int) -> Engine:
+    lane = LaneConfig(queue_size=max(room, 1), overflow="drop_oldest", batch_window_ms=10)
+    return Engine(EventsConfig(p1=lane))
+
+
+def _ticks(engine: Engine) -> list[Event]:
+    payloads = [p.PriceTick(symbol=f"{n:06}", price=1.0 + n, volume=1.0) for n in range(_SYMBOLS)]
+    return [engine.event("PRICE_TICK", payload, "bench") for payload in payloads]
+
+
+def _one_by_one(engine: Engine, events: Sequence[Event]) -> None:
+    publish = engine.publish
+    for event in events:
+        publish(event)
+
+
+def _all_at_once(engine: Engine, events: Sequence[Event]) -> None:
+    engine.publish_many(events)
+
+
+def _trial(events: Sequence[Event], publish: Callable[..., None], handler: Any) -> Sample:
+    """Millions of events a second, from the first publish to the end of the last handler."""
+    engine = _engine(len(events))
+    engine.on("PRICE_TICK", handler)
+    with engine:
+        others, began = Others(), time.perf_counter()
+        publish(engine, events)
+        drained = engine.drained(_DRAIN_S)
+        took, disturbed = time.perf_counter() - began, others.disturb()
+        lane = engine.status().lanes["P1"]
+    if not drained or lane.handled != len(events):
+        raise Failed(f"of {len(events):,} events {lane.handled:,} were handled")
+    return Sample(len(events) / took / 1e6, disturbed)
+
+
+def _peer_trial(events: Sequence[Event], peer: Callable[[Sequence[Any]], None]) -> Sample:
+    others, began = Others(), time.perf_counter()
+    peer(events)
+    took, disturbed = time.perf_counter() - began, others.disturb()
+    return Sample(len(events) / took / 1e6, disturbed)
+
+
+def _compiled_case(events: Sequence[Event], notes: list[str]) -> dict[str, Case]:
+    try:
+        numba: Any = importlib.import_module("numba")
+    except ImportError:
+        notes.append("no numba here: a compiled handler was not measured")
+        return {}
+    pointer = numba.types.CPointer(numba.types.uint8)
+    function = numba.cfunc(numba.types.void(pointer, pointer))(_glance)
+    return {"compiled": partial(_trial, events, _all_at_once, compiled(function))}
+
+
+def _glance(_record: Any, _state: Any) -> None:
+    pass
+
+
+# ---- one event ----
+
+
+def _made(engine: Engine) -> Sample:
+    payload = p.PriceTick(symbol="005930", price=75000.0)
+    event, others, began = engine.event, Others(), time.perf_counter_ns()
+    for _ in range(_ONES):
+        event("PRICE_TICK", payload, "bench")
+    return Sample((time.perf_counter_ns() - began) / _ONES, others.disturb())
+
+
+def _struct(like: Event) -> Sample:
+    """What the thirteen fields cost when they are all at hand."""
+    fields = tuple(getattr(like, name) for name in like.__struct_fields__)
+    others, began = Others(), time.perf_counter_ns()
+    for _ in range(_ONES):
+        Event(*fields)
+    return Sample((time.perf_counter_ns() - began) / _ONES, others.disturb())
+
+
+def _published(ticks: Sequence[Event], room: int) -> Sample:
+    """The call alone: nothing runs that could take what is published."""
+    engine = _engine(max(room, _ONES))
+    engine.on("PRICE_TICK", nothing)
+    events = (list(ticks) * (_ONES // len(ticks) + 1))[:_ONES]
+    others, began = Others(), time.perf_counter_ns()
+    _one_by_one(engine, events)
+    return Sample((time.perf_counter_ns() - began) / _ONES, others.disturb())
+
+
+def _put(ticks: Sequence[Event]) -> Sample:
+    line: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    events = (list(ticks) * (_ONES // len(ticks) + 1))[:_ONES]
+    others, began = Others(), time.perf_counter_ns()
+    for event in events:
+        line.put(event)
+    return Sample((time.perf_counter_ns() - began) / _ONES, others.disturb())

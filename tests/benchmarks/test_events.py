@@ -1,0 +1,93 @@
+"""The events' benchmark: every peer carries every event, and what is missing is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import events, events_flow, peers_events
+from benchmarks import events_under_load as load
+from benchmarks.curves import percentiles
+from benchmarks.measure import Sample, Series
+from qts.domain import Failed
+from qts.events import Engine
+from tests.benchmarks.test_bench_command import FIELDS, run
+
+
+@pytest.fixture
+def no_nautilus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str) -> Any:
+        raise ImportError(module)
+
+    monkeypatch.setattr(peers_events, "_nautilus", missing)
+
+
+@pytest.mark.usefixtures("no_nautilus")
+def test_quick_run_writes_rows_and_pictures(tmp_path: Path) -> None:
+    file, pictures = tmp_path / "rows.json", tmp_path / "pictures"
+    code = run("events", "--quick", "--no-goals", "--json", str(file), "--plot", str(pictures))
+    assert code == 0
+    written: dict[str, Any] = json.loads(file.read_text())
+    rows = written["rows"]
+    assert all(set(row) >= FIELDS and row["ours"] > 0 for row in rows)
+    names = [row["name"] for row in rows]
+    assert names.count("publish one by one") == len(events_flow.PEERS) + 2
+    assert sum(name.startswith("publish_many") for name in names) == 3
+    assert sum(name.startswith("P0 under load") for name in names) == 6
+    goals = {row["name"]: row["goal"] for row in rows if row["goal"]}
+    assert goals["publish_many"] == "ours >= 10"
+    assert next(row["goal"] for row in rows if row["name"] == "publish one by one") == "ours >= 3"
+    drawn = sorted(path.name for path in pictures.iterdir())
+    assert drawn == [f"events-{kind}.svg" for kind in ("cost", "p0", "throughput")]
+
+
+@pytest.mark.usefixtures("no_nautilus")
+def test_a_peer_that_is_not_installed_is_said_and_its_goal_does_not_hold() -> None:
+    notes: list[str] = []
+    assert events_flow._peers(notes) == events_flow.PEERS
+    assert notes == ["nautilus_trader is not installed here: its rows hold no figure of it"]
+    ours = Series((Sample(5.0),) * 2)
+    names = ("one by one", "publish_many", "batch", *events_flow.PEERS)
+    rows = events._flow_rows(dict.fromkeys(names, ours))
+    missing = [row for row in rows if row.peer_name.endswith("not installed")]
+    assert [row.holds for row in missing] == [False, False]
+    assert all(row.peer == 0.0 for row in missing)
+
+
+@pytest.mark.parametrize("peer", events_flow.PEERS.values(), ids=events_flow.PEERS)
+def test_a_peer_hands_every_event_to_the_handler(
+    peer: Callable[[Sequence[Any]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(peers_events, "nothing", seen.append)
+    ticks = events_flow._ticks(Engine())
+    peer(ticks * 3)
+    assert [event.event_id for event in seen] == [event.event_id for event in ticks * 3]
+
+
+@pytest.mark.parametrize("engine", [load.ours, load.threads, load.one_loop])
+def test_every_p0_event_is_handled_once_under_load(engine: Callable[[load.Seen], Any]) -> None:
+    spans = load.latencies(engine, 10)
+    assert len(spans) == 10
+    assert min(spans) > 0
+
+
+def test_an_event_that_is_lost_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = events_flow._ticks(Engine())
+    with pytest.raises(Failed, match=r"^of 500 events 499 were handled$"):
+        events_flow._trial(
+            ticks, lambda engine, given: engine.publish_many(given[1:]), peers_events.nothing
+        )
+
+
+def test_the_picture_has_a_line_for_each_engine() -> None:
+    spans = {name: np.linspace(0.1, top, 100) for name, top in (("a & b", 1.0), ("c", 30.0))}
+    svg = percentiles("P0", spans)
+    assert svg.count("<polyline") == 2
+    assert "a &amp; b" in svg
+    assert "100 ms" in svg

@@ -1,0 +1,100 @@
+"""`qts bench outbox`: every row it promises, and workers in processes that can be counted on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import outbox, peers_outbox
+from benchmarks.crew_outbox import Crew
+from benchmarks.measure import Sample, Series
+from benchmarks.peers_outbox import KINDS, Ours, Raw
+from qts.domain import Failed, Secret
+from tests.benchmarks.test_bench_command import FIELDS, run
+
+
+def test_quick_run_writes_rows_pictures_and_who_is_missing(tmp_path: Path) -> None:
+    file, pictures = tmp_path / "rows.json", tmp_path / "pictures"
+    code = run("outbox", "--quick", "--no-goals", "--json", str(file), "--plot", str(pictures))
+    assert code == 0
+    written: dict[str, Any] = json.loads(file.read_text())
+    assert "synchronous_commit on" in written["machine"]["server"]
+    rows = written["rows"]
+    for row in rows:
+        assert set(row) >= FIELDS
+        assert row["ours"] > 0
+        assert row["peer"] > 0
+    pairs = {(row["name"], row["peer_name"]) for row in rows}
+    assert pairs >= {
+        ("publish one by one", "raw SQL"),
+        ("publish in batches", "COPY, both tables"),
+        ("drain, 1 worker", "raw SQL"),
+        ("drain, 2 workers", "raw SQL, no archive"),
+        ("claim, plain", "its first claims"),
+        ("claim, ordered, 1000 lines", "looks at everything"),
+    }
+    missing = [name for name in KINDS if name not in peers_outbox.present()]
+    for name in missing:
+        assert any(note.startswith(f"{name} is not installed") for note in written["notes"])
+        assert not any(row["peer_name"] == name for row in rows)
+    drawn = sorted(path.name for path in pictures.iterdir())
+    assert drawn == [f"outbox-{kind}.svg" for kind in ("drain", "held", "latency", "publish")]
+
+
+def test_goals_are_those_agreed() -> None:
+    """Figures that miss every goal by a little, and figures that meet each exactly."""
+    for off, holds in ((0.99, False), (1.0, True)):
+        found = {
+            "ours": _series(100.0 * off),
+            "raw SQL": _series(100.0 / 0.7),
+            "PgQueuer": _series(100.0 / 2.5),
+            "ours us": _series(20.0 / off),
+            "PgQueuer us": _series(50.0),
+        }
+        drains = [row for row in outbox._drain_rows(1, found) if row.goals]
+        assert [row.holds for row in drains] == [holds] * 3
+        batches = {"ours": _series(80.0 * off), "raw SQL": _series(100.0)}
+        (batched,) = outbox._publish_rows("in batches", batches)
+        assert batched.holds is holds
+        late = {"ours": [0.8 / off] * 98 + [1.0 / off] * 2, "PgQueuer": [1.0] * 100}
+        assert [row.holds for row in outbox._late_rows(late)] == [holds] * 2
+
+
+@pytest.fixture
+def crew(database_url: Secret) -> Iterator[Crew]:
+    crew = Crew("ours", database_url, 2)
+    yield crew
+    crew.close()
+
+
+@pytest.mark.parametrize("kind", [Ours, Raw])
+async def test_two_processes_drain_all_there_is(
+    crew: Crew, database_url: Secret, kind: type[Ours] | type[Raw]
+) -> None:
+    async with kind.open(database_url) as queue:
+        await queue.publish_many(queue.batch(200))  # type: ignore[arg-type]
+        rate, cpu_us = crew.drain(2, 200)
+        assert await queue.left() == 0
+    assert rate > 0
+    assert cpu_us > 0
+
+
+async def test_every_event_has_its_latency(crew: Crew, database_url: Secret) -> None:
+    async with Ours.open(database_url) as queue:
+        await queue.publish(1)  # long ago: the clock began with the machine
+        (took_ms,) = crew.deliver(1, lambda: None)
+    assert took_ms > 1
+
+
+def test_a_drain_that_does_not_end_is_said_so(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.crew_outbox._LONGEST_S", 5.0)
+    with pytest.raises(Failed, match="0 of 1 events after 5 s"):
+        crew.drain(1, 1)
+
+
+def _series(value: float) -> Series:
+    return Series((Sample(value),))

@@ -1,0 +1,240 @@
+"""Orders beside a venue that fills, cancels, loses answers and news, while we crash and restart.
+
+Whatever happens in whatever order: once the books have been compared, our positions are exactly
+what the venue has traded for us, and no intent has become two orders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from qts.brokers import Notice
+from qts.database import Database, DatabaseConfig
+from qts.domain import BrokerOrder, IntentType, MovableClock, OrderState, Secret, Side
+from qts.orders import books_agree
+from qts.outbox import PostgresBus
+from qts.venues import Rejected, Throttled
+from tests.orders.kit import START, STREAMS, Room
+from tests.orders.venue import Venue, lost_reply
+
+URL: list[Secret] = []
+SYMBOLS = ("KRW-BTC", "KRW-ETH")
+TABLES = (
+    "signal, order_intent, order_attempt, broker_order, fill, position, market_state, "
+    "account_snapshot, reconcile_mark, outbox_event, outbox_event_id, outbox_archive"
+)
+FAILURES = {
+    "none": None,
+    "lost": lost_reply,
+    "rejected": lambda _request: Rejected("no", "no"),
+    "throttled": lambda _request: Throttled("429"),
+}
+
+
+class Life(RuleBasedStateMachine):
+    named = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=3))
+        self.database = self.do(self.opening.__aenter__())
+        self.do(self.database.execute(f"TRUNCATE {TABLES}"))
+        self.bus = PostgresBus(self.database, STREAMS)
+        self.clock = MovableClock(START)
+        self.venue = Venue(self.clock, named=self.named)
+        self.room = self.begin()
+        self.news: list[Notice] = []  # on its way to us, in no order
+
+    def begin(self) -> Room:
+        room = Room(self.database, self.bus, self.venue, self.clock)
+        self.do(room.open())
+        return room
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+    @rule(symbol=st.sampled_from(SYMBOLS), side=st.sampled_from(Side), quantity=st.integers(1, 9))
+    def submit(self, symbol: str, side: Side, quantity: int) -> None:
+        kind = IntentType.ENTRY if side is Side.BUY else IntentType.EXIT_SIGNAL
+        order = {"symbol": symbol, "side": side, "quantity": Decimal(quantity)}
+        self.do(self.room.submit(intent_type=kind, **order))
+
+    @rule(failure=st.sampled_from(sorted(FAILURES)), placed=st.booleans())
+    def work(self, failure: str, placed: bool) -> None:
+        """Carry out what is due; each order may fail, and a lost one may have been placed."""
+        script = FAILURES[failure]
+        if script is not None:
+            if failure == "lost" and placed:
+                self.venue.after = script
+            else:
+                self.venue.before = script
+        self.do(self.room.work_later())
+        self.venue.before = self.venue.after = lambda _request: None
+
+    @precondition(lambda self: self.open_orders())
+    @rule(data=st.data())
+    def trade(self, data: st.DataObject) -> None:
+        """Something fills at the venue; the news of it may come late, or never."""
+        order = data.draw(st.sampled_from(self.open_orders()))
+        most = order.quantity - order.filled
+        if order.side is Side.SELL:  # the venue sells only what is there
+            most = min(most, self.held(order.symbol))
+        if most <= 0:
+            return
+        quantity = data.draw(st.integers(1, int(most)))
+        price = Decimal(data.draw(st.integers(50, 150)))
+        self.news.append(self.venue.trade(order.order_id, Decimal(quantity), price))
+        self.news.append(self.venue.book[order.order_id])
+
+    @precondition(lambda self: self.open_orders())
+    @rule(data=st.data())
+    def cancelled(self, data: st.DataObject) -> None:
+        """The venue ends an order by itself."""
+        order = data.draw(st.sampled_from(self.open_orders()))
+        self.do(self.venue.cancel(order.order_id))
+        self.news.append(self.venue.book[order.order_id])
+
+    @precondition(lambda self: self.news)
+    @rule(data=st.data(), again=st.booleans())
+    def hear(self, data: st.DataObject, again: bool) -> None:
+        """Any of the news, once or twice."""
+        notice = data.draw(st.sampled_from(self.news))
+        if not again:
+            self.news.remove(notice)
+        self.do(self.room.reconciler.take(notice))
+
+    @rule(data=st.data())
+    def ask_for_cancel(self, data: st.DataObject) -> None:
+        rows = self.do(self.database.fetch("SELECT id FROM order_intent ORDER BY created_at"))
+        if rows:
+            self.do(self.room.desk.cancel(data.draw(st.sampled_from([row[0] for row in rows]))))
+
+    @rule()
+    def crash_and_restart(self) -> None:
+        """News on their way are lost; somebody may have been in the middle of sending."""
+        self.news.clear()
+        self.do(
+            self.database.execute(
+                "UPDATE order_attempt SET status = 'SENT', sent_at = $1 WHERE id = "
+                "(SELECT id FROM order_attempt WHERE status = 'PREPARED' LIMIT 1)",
+                self.clock.now(),
+            )
+        )
+        self.room = self.begin()
+
+    @rule(seconds=st.sampled_from([1, 10, 70]))
+    def wait(self, seconds: int) -> None:
+        self.do(self.clock.advance(seconds))
+
+    @rule()
+    def compare(self) -> None:
+        self.do(self.room.reconciler.once())
+        self.positions_are_exact()
+
+    @invariant()
+    def no_intent_is_two_orders(self) -> None:
+        rows = self.do(
+            self.database.fetch(
+                "SELECT a.order_intent_id, a.identifier, i.quantity FROM order_attempt a "
+                "JOIN order_intent i ON i.id = a.order_intent_id"
+            )
+        )
+        wanted = {row["order_intent_id"]: row["quantity"] for row in rows}
+        placed: dict[Any, int] = {}
+        for row in rows:
+            times = self.venue.orders_of([row["identifier"]])
+            placed[row["order_intent_id"]] = placed.get(row["order_intent_id"], 0) + times
+        assert all(times <= 1 for times in placed.values())
+        assert len(self.venue.placed) == sum(placed.values())
+        assert sum(fill.quantity for fill in self.venue.trades) <= sum(wanted.values())
+
+    def teardown(self) -> None:
+        for _ in range(2):  # the second look finds nothing left
+            self.do(self.clock.advance(70))
+            self.do(self.room.work_later())
+            self.do(self.room.reconciler.once())
+        self.positions_are_exact()
+        found = self.do(books_agree(self.room.floor, START))
+        ambiguous = self.do(
+            self.database.fetchval("SELECT count(*) FROM order_attempt WHERE needs_person")
+        )
+        assert found or ambiguous, found.differences
+        self.do(self.bus.close())
+        self.do(self.opening.__aexit__(None, None, None))
+        self.loop.close()
+
+    def positions_are_exact(self) -> None:
+        """But for fills of orders that a person has yet to recognise, or that wait to be found."""
+        rows = self.do(self.database.fetch("SELECT symbol, quantity FROM position"))
+        ours = {row["symbol"]: row["quantity"] for row in rows if row["quantity"]}
+        rows = self.do(
+            self.database.fetch("SELECT broker_order_id FROM broker_order WHERE origin = 'FOREIGN'")
+        )
+        unknown = {row["broker_order_id"] for row in rows}
+        model: dict[str, Decimal] = {}
+        for fill in self.venue.trades:
+            if fill.order_id not in unknown:
+                total = model.get(fill.symbol, Decimal(0)) + fill.quantity * fill.side.sign
+                model[fill.symbol] = total
+        assert ours == {symbol: held for symbol, held in model.items() if held}
+        if self.named:
+            assert not unknown
+
+    def open_orders(self) -> list[BrokerOrder]:
+        return [order for order in self.venue.book.values() if order.state is OrderState.OPEN]
+
+    def held(self, symbol: str) -> Decimal:
+        trades = (fill for fill in self.venue.trades if fill.symbol == symbol)
+        return sum((fill.quantity * fill.side.sign for fill in trades), Decimal(0))
+
+
+class NamelessLife(Life):
+    """A venue that does not keep our identifiers."""
+
+    named = False
+
+
+@pytest.fixture
+def url(database_url: Secret) -> Iterator[None]:
+    URL.append(database_url)
+    yield
+    URL.clear()
+
+
+STEPS = settings(
+    max_examples=12,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+)
+
+
+@pytest.mark.usefixtures("url")
+@pytest.mark.parametrize("life", [Life, NamelessLife])
+def test_positions_are_exact_whatever_happens(life: type[Life]) -> None:
+    run_state_machine_as_test(life, settings=STEPS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("url")
+@pytest.mark.parametrize("life", [Life, NamelessLife])
+def test_positions_are_exact_over_many_lives(life: type[Life]) -> None:
+    many = settings(STEPS, max_examples=300, stateful_step_count=60)
+    run_state_machine_as_test(life, settings=many)

@@ -1,0 +1,129 @@
+"""`qts orders` and `qts positions` as a user types them."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+import typer
+
+from qts.cli.orders import orders, positions
+from qts.domain import Refused, Secret
+from tests.orders.kit import PRICE, SYMBOL, Room
+from tests.orders.venue import lost_reply
+
+
+class Line:
+    """The command line, on the test's own database."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    async def __call__(self, app: typer.Typer, *words: str) -> str:
+        def run() -> None:
+            typer.main.get_command(app).main(list(words), standalone_mode=False)
+
+        await asyncio.to_thread(run)
+        return self._capsys.readouterr().out
+
+    async def json(self, app: typer.Typer, *words: str) -> Any:
+        return msgspec.json.decode(await self(app, *words, "--json"))
+
+
+@pytest.fixture
+def line(
+    database_url: Secret,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Line:
+    monkeypatch.setenv("QTS_HOME", str(tmp_path))
+    monkeypatch.setenv("QTS_DATABASE__URL", database_url.reveal())
+    return Line(capsys)
+
+
+async def test_orders_are_listed_and_shown(floor: Room, line: Line) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    await floor.floor.ledger.fill(floor.venue.trade("V1", Decimal(2), PRICE))
+    (row,) = (await line.json(orders, "list"))["orders"]
+    assert (row["intent_id"], row["attempt_state"]) == (str(submitted.intent_id), "ACKED")
+    assert (row["status"], row["order_state"]) == ("COMPLETED", "FILLED")
+    assert "ENTRY BUY 2 KRW-BTC at 100, 2 filled" in await line(orders, "list")
+    assert await line(orders, "list", "--open") == "no such orders\n"
+    assert await line(orders, "list", "--symbol", "KRW-ETH") == "no such orders\n"
+    life = await line.json(orders, "show", str(submitted.intent_id))
+    assert [attempt["status"] for attempt in life["attempts"]] == ["ACKED"]
+    assert len(life["fills"]) == 1
+    assert "broker_order_id  V1" in await line(orders, "show", str(submitted.intent_id))
+
+
+async def test_positions_are_shown(floor: Room, line: Line) -> None:
+    assert await line(positions) == "nothing is held\n"
+    name = await floor.order()
+    await floor.floor.ledger.fill(floor.venue.trade(name, Decimal("1.5"), PRICE))
+    (row,) = (await line.json(positions))["positions"]
+    assert (row["symbol"], Decimal(row["quantity"])) == (SYMBOL, Decimal("1.5"))
+    table = (await line(positions)).splitlines()
+    assert table[1].split()[:4] == ["venue", SYMBOL, "1.5", "100"]
+
+
+async def test_an_order_is_cancelled_from_the_command_line(floor: Room, line: Line) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+    assert await line.json(orders, "cancel", str(submitted.intent_id)) == {"asked": True}
+    await floor.work()
+    assert floor.venue.cancels == ["V1"]
+
+
+async def test_a_look_at_the_books_is_asked_for(floor: Room, line: Line) -> None:
+    await line(orders, "reconcile")
+    assert [handled.result for handled in await floor.work()] == ["done"]
+    assert floor.reconciler._asked.is_set()
+
+
+async def test_an_unknown_attempt_is_resolved(floor: Room, line: Line) -> None:
+    floor.venue.before = lost_reply
+    first, second = await floor.submit(), await floor.submit(symbol="KRW-ETH")
+    await floor.work()
+    assert len((await line.json(orders, "list", "--state", "unknown"))["orders"]) == 2
+    await line(orders, "resolve", str(first.attempt_id), "--as", "absent")
+    await line(orders, "resolve", str(second.attempt_id), "--as", "V77")
+    assert await floor.attempts(first.intent_id) == ["ABSENT"]
+    assert await floor.attempts(second.intent_id) == ["ACKED"]
+    assert await floor.suspended() == {}
+
+
+async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: Line) -> None:
+    await floor.executor._shut_out("418")
+    await line(orders, "resume", "*", "--broker", "venue")
+    assert await floor.suspended() == {}
+    await line(positions, "adopt", SYMBOL, "3", "--price", "80", "--broker", "venue")
+    assert (await floor.position())[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("app", "words", "told"),
+    [
+        (orders, ["list", "--state", "LOST"], "must be one of PREPARED, SENT"),
+        (orders, ["show", "7"], "is not an id; it looks like a UUID"),
+        (orders, ["show", str(uuid4())], "is known here; see qts orders list"),
+        (orders, ["cancel", str(uuid4())], "no order"),
+        (orders, ["resolve", str(uuid4()), "--as", "absent"], "no attempt"),
+        (orders, ["resolve", str(uuid4()), "--as", " "], "name the venue's order, or absent"),
+        (orders, ["resume", "KRW-BTC", "--broker", "venue"], "is not suspended"),
+        (positions, ["adopt", "X", "a", "--price", "1", "--broker", "v"], "'a' is not a number"),
+        (positions, ["adopt", "X", "0", "--price", "1", "--broker", "v"], "a quantity and a price"),
+        (positions, ["adopt", "X", "1", "--price", "0", "--broker", "v"], "a quantity and a price"),
+    ],
+)
+async def test_bad_words_are_refused(
+    floor: Room, line: Line, app: typer.Typer, words: list[str], told: str
+) -> None:
+    with pytest.raises(Refused, match=told):
+        await line(app, *words)
