@@ -21,22 +21,21 @@ _BURN_S = 0.005
 _EVERY_S = 0.01
 _WAIT_S = 20.0
 
-Send = Callable[[float], None]  # one P0 event that carries the moment it was meant for
+Send = Callable[[float], None]  # one P0 event that carries the moment its sender was to wake
 
 
 class Seen:
-    """What the P0 handler saw: how long after the moment it was meant for each event was handled.
+    """What the P0 handler saw: how long after its sender was to wake each event was handled.
 
-    The moment is the plan's, not the sender's: whoever holds the interpreter keeps the sender, too,
-    from its work, and that counts.
+    Whoever holds the interpreter keeps the sender, too, from its work, and that counts.
     """
 
     def __init__(self) -> None:
         self.spans: list[float] = []
         self.stop = threading.Event()
 
-    def handle(self, meant: float) -> None:
-        self.spans.append(time.perf_counter() - meant)
+    def handle(self, wake: float) -> None:
+        self.spans.append(time.perf_counter() - wake)
 
     def burn(self, again: Callable[[], None]) -> None:
         """A P2 task: 5 ms of pure Python, then back into the queue."""
@@ -48,15 +47,14 @@ class Seen:
 
 
 def latencies(run: Callable[[Seen], Any], events: int) -> list[float]:
-    """Seconds until handled, of so many P0 events at a steady pace."""
+    """Seconds from wake to done, of so many P0 events, one every 10 ms or a little more."""
     seen = Seen()
     with run(seen) as send:
         try:
-            begin = time.perf_counter()
-            for number in range(events):
-                meant = begin + number * _EVERY_S
-                time.sleep(max(0.0, meant - time.perf_counter()))
-                send(meant)
+            for _ in range(events):
+                wake = time.perf_counter() + _EVERY_S
+                time.sleep(_EVERY_S)
+                send(wake)
             _wait(lambda: len(seen.spans) >= events, f"{events} P0 events")
         finally:
             seen.stop.set()
@@ -80,8 +78,8 @@ def ours(seen: Seen) -> Iterator[Send]:
         engine.publish(engine.event("STRATEGY_EVALUATE", task, "bench"))
     fill = partial(p.Fill, order_id="1", symbol="005930", filled_qty=1, filled_price=1)
     with engine:
-        yield lambda meant: engine.publish(
-            engine.event("FILL_CONFIRMED", fill(filled_time=meant), "bench")
+        yield lambda wake: engine.publish(
+            engine.event("FILL_CONFIRMED", fill(filled_time=wake), "bench")
         )
         engine.drained(_WAIT_S)
 
@@ -108,7 +106,7 @@ def threads(seen: Seen) -> Iterator[Send]:
     for worker in workers:
         worker.start()
     try:
-        yield lambda meant: put(0, partial(seen.handle, meant))
+        yield lambda wake: put(0, partial(seen.handle, wake))
     finally:
         for _ in workers:
             put(9, None)
@@ -139,7 +137,7 @@ def one_loop(seen: Seen) -> Iterator[Send]:
     worker = threading.Thread(target=loop.run_until_complete, args=(work(),))
     worker.start()
     try:
-        yield lambda meant: _soon(loop, put, partial(seen.handle, meant))
+        yield lambda wake: _soon(loop, put, partial(seen.handle, wake))
     finally:
         loop.call_soon_threadsafe(put, 9, None)
         worker.join()

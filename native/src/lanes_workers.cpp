@@ -183,9 +183,9 @@ void Core::take_gil_for_p0(Worker& worker) {
 
 // The worker whose turn it is, when it is in a handler: sleepers have lent theirs on.
 const Worker* Core::at_work() const {
-  const Turn::Seat* owner = lanes.turn.owner();
+  const Turn::Seat* seat = lanes.turn.at_work();
   for (const auto& worker : workers)
-    if (&worker->seat == owner && owner->event_began.load(std::memory_order_relaxed) != 0) return worker.get();
+    if (&worker->seat == seat) return worker.get();
   return nullptr;
 }
 

@@ -358,3 +358,23 @@ async def test_a_broker_without_an_account_is_refused(database: Database, tmp_pa
     async with kis_client(config, tmp_path) as client:
         with pytest.raises(Refused, match=r"venues\.kis\.account"):
             KisBroker(client, database, CONFIG, SystemClock())
+
+
+@pytest.mark.parametrize("rows", [[{"odno": "x"}], {"odno": "x"}, [{}], "rows", [7]])
+async def test_rows_of_another_form_are_no_answer(
+    rows: object, database: Database, tmp_path: Path
+) -> None:
+    reply = {"rt_cd": "0", "msg_cd": "KIOK0510", "output1": rows, "output2": []}
+    async with (
+        Scripted(lambda _request: told(reply)) as server,
+        kis_client(kis_config(server.url), tmp_path) as client,
+    ):
+        broker = KisBroker(client, database, CONFIG, SystemClock())
+        for asking in (
+            broker.orders(MORNING),
+            broker.fills(MORNING),
+            broker.account(),
+            broker.find(a_request(), MORNING, NOTHING_KNOWN),
+        ):
+            with pytest.raises(Unreachable):
+                await asking

@@ -301,3 +301,37 @@ def test_a_fill_too_fine_for_the_stream_has_to_be_asked_for() -> None:
 def test_an_order_that_cannot_be_read_is_no_order() -> None:
     with pytest.raises(KeyError):
         order_of({"uuid": "x"})
+
+
+async def test_an_order_that_closes_while_it_is_listed_is_not_missed(
+    venue: UpbitVenue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order_id = await venue.broker.place(far_below(venue))
+    entry = venue.simulator.orders.entries[order_id]
+    call = UpbitClient.call
+
+    async def then_cancelled(client: UpbitClient, method: Any, path: str, *rest: Any) -> Any:
+        answer = await call(client, method, path, *rest)
+        if path.startswith("/v1/orders/") and entry.order.open:
+            venue.simulator.orders.cancel(entry)
+        return answer
+
+    monkeypatch.setattr(UpbitClient, "call", then_cancelled)
+    (order,) = await venue.broker.orders(MORNING)
+    assert (order.order_id, order.state) == (order_id, OrderState.CANCELLED)
+
+
+@pytest.mark.parametrize("rows", [[{"uuid": "x"}], [7], {"uuid": "x"}, "rows"])
+async def test_rows_of_another_form_are_no_answer(rows: Any) -> None:
+    async with Scripted(lambda _request: told(rows)) as server:
+        config = upbit_config(UpbitSimulator(), url=server.url)
+        async with UpbitClient.open(config, SystemClock()) as client:
+            broker = UpbitBroker(client, CONFIG, SystemClock())
+            for asking in (
+                broker.orders(SystemClock().now()),
+                broker.fills(SystemClock().now()),
+                broker.account(),
+                broker.find(a_request(), MORNING, frozenset()),
+            ):
+                with pytest.raises(Unreachable, match="cannot be read"):
+                    await asking

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -397,6 +397,59 @@ async def test_news_between_an_answer_and_its_keeping_counts(
     await clock.advance(0.001)
     assert other.positions.try_get("005930") is None
     assert other.risks.try_get("account") is not None
+
+
+class Deaf(MemoryStore):
+    """Does not take a delete."""
+
+    async def delete(self, keys: Sequence[str]) -> int:
+        raise Unreachable(f"{keys} are not deleted")
+
+
+@pytest.mark.parametrize("seen_before", [True, False])
+async def test_what_redis_could_not_be_told_to_forget_is_not_believed(
+    opened: Opened, config: CacheConfig, clock: MovableClock, seen_before: bool
+) -> None:
+    """Asked while the new value is on its way from the database."""
+    store, truth = Deaf(clock), HeldTruth(samples.position(qty=1, ver=1), samples.risk())
+    feed = await opened(store, truth, config, clock)
+    cache = await opened(store, truth, config, clock)
+    await feed.positions.get("005930")
+    await clock.advance(0.006)
+    if seen_before:
+        await cache.positions.get("005930")
+    cache.prices.push(tick(clock))
+    truth.keep(samples.position(qty=2, ver=2))
+    truth.open.clear()
+    changing = asyncio.create_task(cache.changed(Change("position", "005930")))
+    while not truth.loads["position", "005930"] > 1:
+        await clock.advance(0.01)
+    checking = asyncio.create_task(cache.precheck("005930"))
+    asking = asyncio.create_task(cache.positions.get("005930"))
+    await clock.advance(0)
+    truth.open.set()
+    await changing
+    for position in ((await checking).position, await asking):
+        assert position is not None
+        assert position.qty == 2
+    again = await cache.positions.get("005930")
+    assert again is not None
+    assert again.qty == 2
+
+
+async def test_a_change_the_database_cannot_tell_is_refused_not_guessed(
+    opened: Opened, config: CacheConfig, clock: MovableClock
+) -> None:
+    store, truth = Deaf(clock), HeldTruth(samples.position())
+    cache = await opened(store, truth, config, clock)
+    await cache.positions.get("005930")
+    await clock.advance(0.006)
+    truth.is_away = True
+    changing = asyncio.create_task(cache.changed(Change("position", "005930")))
+    while not changing.done():
+        await clock.advance(0.01)
+    with pytest.raises(Unreachable):
+        await cache.positions.get("005930")
 
 
 moves = st.tuples(st.integers(0, 150), st.integers(-5000, 5000) | st.just(0))

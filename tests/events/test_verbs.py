@@ -97,7 +97,7 @@ def test_the_panel_shows_a_paused_lane() -> None:
 def test_long_c_calls_in_threads_fail_the_verdict_and_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["--for", "2s", "--isolation", "thread", "--c-call-ms", "100", "--naive"]
+    words = ["--for", "3s", "--isolation", "thread", "--c-call-ms", "100", "--naive"]
     assert run(verify.app, "isolation", *words) == 1
     shown = capsys.readouterr().out
     assert "held by qts.events.hogs.sort_" in shown

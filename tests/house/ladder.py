@@ -12,7 +12,7 @@ LADDER: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("app",),
     ("config",),
-    ("dashboard", "simulators"),
+    ("dashboard", "simulators", "strategies"),
     ("pipeline", "feed"),
     ("orders",),
     ("risk", "notify"),

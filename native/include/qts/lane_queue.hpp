@@ -293,7 +293,6 @@ class LaneQueue {
   }
 
   void append(Entry& entry) {
-    number(entry);
     std::uint32_t at = free_;
     if (at != kNone) {
       free_ = slots_[at].after;
@@ -303,6 +302,8 @@ class LaneQueue {
     }
     Slot& slot = slots_[at];
     slot.entry = entry;
+    number(slot.entry);  // after the copy, which would wait for so fresh a store
+    entry.sequence = slot.entry.sequence;
     slot.before = tail_;
     slot.after = slot.older = slot.younger = kNone;
     slot.superseded = false;

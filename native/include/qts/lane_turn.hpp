@@ -99,6 +99,14 @@ class Turn {
   // Whose turn it is; null: nobody's.
   const Seat* owner() const { return owner_.load(std::memory_order_relaxed); }
 
+  // Who is in an event: the owner, or whom it has overtaken and still waits for; null: nobody. Never waits.
+  const Seat* at_work() const {
+    const Seat* now = owner();
+    if (now != nullptr && now->event_began.load(std::memory_order_relaxed) != 0) return now;
+    const std::unique_lock hold(lock_, std::try_to_lock);
+    return !hold || overtaken_.empty() ? nullptr : overtaken_.back();
+  }
+
   std::uint64_t times_lent() const { return lent_.load(std::memory_order_relaxed); }
   std::uint64_t times_overtaken() const { return overtook_.load(std::memory_order_relaxed); }
 

@@ -142,7 +142,12 @@ class App:
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         venues = msgspec.structs.replace(config.venues, kis=simulated.kis(config.venues.kis))
         feed = await asyncio.to_thread(simulated.feed, config.feed)
-        return msgspec.structs.replace(config, venues=venues, feed=feed), simulated.keys
+        return (
+            msgspec.structs.replace(
+                config, venues=venues, feed=feed, pipeline=simulated.pipeline(config.pipeline)
+            ),
+            simulated.keys,
+        )
 
     async def _until_stopped(
         self,

@@ -76,10 +76,9 @@ class FactsNow:
 
     async def _market(self, symbol: str) -> Market | None:
         try:
-            checked = await self._cache.precheck(symbol)
+            price = await self._cache.prices.get(symbol)
         except Failed:
             return None
-        price = checked.price
         age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
         return Market(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
 

@@ -20,6 +20,7 @@ from qts.domain import Secret, ServerFailed
 from qts.embedded import Home
 from qts.embedded.child import Launch, spawn, stop
 from qts.feed import FeedConfig
+from qts.pipeline import PipelineConfig
 from qts.simulators import KisKey
 from qts.venues import KisConfig, LimitsConfig
 
@@ -99,6 +100,26 @@ class Simulated:
             always_open=True,
             interval_s=self._config.scan_s,
             record_dir=other.record_dir or self._home.path / "record",
+        )
+
+    @staticmethod
+    def pipeline(other: PipelineConfig) -> PipelineConfig:
+        """The strategies that ship, with lengths for a short look, unless others are set."""
+        if other.strategies:
+            return other
+        return msgspec.structs.replace(
+            other,
+            strategies=(
+                "qts.strategies:SurgeBreakout",
+                "qts.strategies:MovingAverageSwing",
+                "qts.strategies:RsiScalper",
+            ),
+            params={
+                "surge_breakout": {"window": 3, "margin": 0.004, "volume_ratio": 1.0},
+                "moving_average_swing": {"fast": 2, "slow": 4, "margin": 0.001},
+                "rsi_scalper": {"length": 4, "low": 25, "high": 75},
+            }
+            | other.params,
         )
 
     @property

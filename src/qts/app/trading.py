@@ -35,6 +35,7 @@ from qts.orders import (
     Floor,
     Ledger,
     Reconciler,
+    Submitted,
     Switchboard,
     books_agree,
     positions,
@@ -57,6 +58,7 @@ from qts.risk import (
     Gate,
     KillSwitch,
     MicroRisk,
+    Proposal,
     StopHolding,
     Watch,
 )
@@ -68,6 +70,11 @@ DRAIN_S = 5.0
 FIRST_LOOK_S = 30.0
 CALM_EVERY_S = 5.0
 SYNC_S = 0.1
+_OWNERS = (
+    "SELECT DISTINCT ON (i.symbol) i.symbol, i.strategy_key FROM order_intent i"
+    " JOIN position p ON p.broker = i.broker AND p.symbol = i.symbol AND p.quantity <> 0"
+    " WHERE i.broker = $1 AND i.intent_type = 'ENTRY' ORDER BY i.symbol, i.created_at DESC"
+)
 
 
 class Trading:
@@ -188,13 +195,13 @@ class Trading:
             may_trade=self.reconciler.may_trade,
             is_open=self._is_open,
         )
-        self.changes.changed = facts.changed
+        self.changes.changed = self._changed = facts.changed
         self.trader = trader = Trader(
             Gate(config.risk.limits),
             self.desk,
             facts,
             self.outcomes,
-            lambda _proposal, _submitted: facts.changed(),
+            self._submitted,
         )
         self.pipeline = Pipeline(
             config.pipeline, self.world, trader, config.risk.limits, self._leave, clock
@@ -290,6 +297,9 @@ class Trading:
                 if row.broker == self.broker.name
             ],
         )
+        self.world.owners.update(
+            {row[0]: row[1] for row in await self.database.fetch(_OWNERS, self.broker.name)}
+        )
         self._hold()
 
     async def stop(self) -> None:
@@ -352,6 +362,11 @@ class Trading:
             await self.fail_safe.trip(code, text)
         except Failed as error:
             log.error("a code could not be written down", code=code, error=str(error))
+
+    def _submitted(self, proposal: Proposal, _submitted: Submitted) -> None:
+        self._changed()
+        if not proposal.intent_type.is_exit:
+            self.world.owners[proposal.symbol] = proposal.strategy_key
 
     def _hooks(self) -> Hooks:
         def told(alert: Any) -> None:

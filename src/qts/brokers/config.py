@@ -37,9 +37,9 @@ class CostsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The paper venue: how kindly it fills."""
 
-    book: Annotated[
-        str, msgspec.Meta(min_length=1, max_length=64, description="name of the account book")
-    ] = "paper"
+    book: Annotated[str, msgspec.Meta(max_length=64, description="name of the account book")] = (
+        "paper"
+    )
     cash: Annotated[
         int, msgspec.Meta(ge=0, le=10**15, description="won in a book when it is first opened")
     ] = 100_000_000
@@ -61,7 +61,7 @@ class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     latency_jitter_ms: Annotated[
         float, msgspec.Meta(ge=0, le=60_000, description="at most this much more, by chance")
     ] = 0.0
-    seed: Annotated[int, msgspec.Meta(ge=0, description="same seed, same chances")] = 1
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32, description="same seed, same chances")] = 1
 
 
 class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -28,6 +28,7 @@ from qts.brokers.kis_wire import (
     Seen,
     balance_query,
     cancel_body,
+    held,
     number_of,
     order_id_of,
     orders_query,
@@ -35,7 +36,7 @@ from qts.brokers.kis_wire import (
     seen,
     split_order_id,
 )
-from qts.brokers.seam import changing, send_in_time
+from qts.brokers.seam import changing, reading, send_in_time
 from qts.database import Database
 from qts.domain import (
     Account,
@@ -138,16 +139,12 @@ class KisBroker:
         return await self._steps.since(since)
 
     async def account(self) -> Account:
-        cash, holdings = Decimal(0), []
+        cash, holdings = Decimal(0), list[Holding]()
         async for rows, totals in self._pages(BALANCE, balance_query(self._account)):
-            for row in rows:
-                if quantity := number_of(row["hldg_qty"]):  # what was sold out stays as a row
-                    average = number_of(row["pchs_avg_pric"])
-                    holdings.append(
-                        Holding(symbol=row["pdno"], quantity=quantity, average_price=average)
-                    )
-            # The cash when today's trades have been paid for, two days on.
-            cash = number_of(totals[0]["prvs_rcdl_excc_amt"])
+            with reading("KIS"):
+                holdings += [holding for row in rows if (holding := held(row))]
+                # The cash when today's trades have been paid for, two days on.
+                cash = number_of(totals[0]["prvs_rcdl_excc_amt"])
         return Account(cash=cash, holdings=tuple(holdings))
 
     async def notices(self) -> AsyncIterator[Notice]:
@@ -186,7 +183,8 @@ class KisBroker:
         query = orders_query(self._account, min(first, today), today, number)
         found: list[Seen] = []
         async for rows, _ in self._pages(ORDERS, query):
-            found += [order for row in rows if (order := seen(row, today))]
+            with reading("KIS"):
+                found += [order for row in rows if (order := seen(row, today))]
         return found
 
     async def _pages(

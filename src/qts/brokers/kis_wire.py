@@ -6,12 +6,12 @@ KIS numbers orders anew every day, so `order_id` is the day and the number: 2026
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 
-from qts.domain import BrokerOrder, OrderRequest, OrderState, OrderType, Side, Unreachable
+from qts.domain import BrokerOrder, Holding, OrderRequest, OrderState, OrderType, Side
 from qts.venues import Rejected, Service
 
 SEOUL = timezone(timedelta(hours=9))
@@ -111,27 +111,32 @@ def split_order_id(order_id: str) -> tuple[date, str]:
 
 def seen(row: Row, today: date) -> Seen | None:
     """A row as an order; None for the record of a cancel, which never trades."""
-    try:
-        quantity, filled = number_of(row["ord_qty"]), number_of(row["tot_ccld_qty"])
-        left, price = number_of(row["rmn_qty"]), number_of(row["ord_unpr"])
-        at = datetime.strptime(row["ord_dt"] + row["ord_tmd"], "%Y%m%d%H%M%S").replace(tzinfo=SEOUL)
-        if str(row.get("orgn_odno") or "").strip("0 ") and not filled and not left:
-            return None
-        is_market = row["ord_dvsn_cd"] == "01"
-        order = BrokerOrder(
-            order_id=order_id_of(at.date(), row["odno"]),
-            symbol=row["pdno"],
-            side=_SIDES[row["sll_buy_dvsn_cd"]],
-            type=OrderType.MARKET if is_market else OrderType.LIMIT,
-            quantity=quantity,
-            filled=filled,
-            state=_state(quantity, filled, left, at.date() == today),
-            placed_at=at,
-            price=None if is_market else price,
-        )
-        return Seen(order, number_of(row["tot_ccld_amt"]), str(row.get("ord_gno_brno", "")))
-    except (KeyError, ValueError, TypeError, InvalidOperation) as error:
-        raise Unreachable(f"KIS answered an order that cannot be read: {error!r}") from None
+    quantity, filled = number_of(row["ord_qty"]), number_of(row["tot_ccld_qty"])
+    left, price = number_of(row["rmn_qty"]), number_of(row["ord_unpr"])
+    at = datetime.strptime(row["ord_dt"] + row["ord_tmd"], "%Y%m%d%H%M%S").replace(tzinfo=SEOUL)
+    if str(row.get("orgn_odno") or "").strip("0 ") and not filled and not left:
+        return None
+    is_market = row["ord_dvsn_cd"] == "01"
+    order = BrokerOrder(
+        order_id=order_id_of(at.date(), row["odno"]),
+        symbol=row["pdno"],
+        side=_SIDES[row["sll_buy_dvsn_cd"]],
+        type=OrderType.MARKET if is_market else OrderType.LIMIT,
+        quantity=quantity,
+        filled=filled,
+        state=_state(quantity, filled, left, at.date() == today),
+        placed_at=at,
+        price=None if is_market else price,
+    )
+    return Seen(order, number_of(row["tot_ccld_amt"]), str(row.get("ord_gno_brno", "")))
+
+
+def held(row: Row) -> Holding | None:
+    """A row of the balance; what was sold out stays as a row of nothing."""
+    quantity, average = number_of(row["hldg_qty"]), number_of(row["pchs_avg_pric"])
+    if not quantity:
+        return None
+    return Holding(symbol=row["pdno"], quantity=quantity, average_price=average)
 
 
 def number_of(text: Any) -> Decimal:

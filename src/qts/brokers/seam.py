@@ -14,6 +14,9 @@ from qts.venues import Rejected, Throttled
 V = TypeVar("V")
 R = TypeVar("R")
 
+# What reading a message of another form can raise.
+UNREADABLE = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
+
 
 @contextmanager
 def changing() -> Iterator[None]:
@@ -30,6 +33,15 @@ def changing() -> Iterator[None]:
         raise
     except Failed as error:  # before the request: a token that is not to be had
         raise Unreachable(str(error)) from None
+
+
+@contextmanager
+def reading(venue: str) -> Iterator[None]:
+    """Around the reading of an answer: one of another form is as good as none."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise Unreachable(f"{venue} answered something that cannot be read: {error!r}") from None
 
 
 async def send_in_time(

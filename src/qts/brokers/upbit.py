@@ -10,9 +10,8 @@ from typing import Any
 
 from qts.brokers.broker import Blocked, Found, Lost, Notice
 from qts.brokers.config import BrokersConfig, permit_upbit
-from qts.brokers.seam import changing, send_in_time
+from qts.brokers.seam import UNREADABLE, changing, reading, send_in_time
 from qts.brokers.upbit_wire import (
-    UNREADABLE,
     fill_event,
     fills_of,
     order_event,
@@ -32,7 +31,6 @@ from qts.domain import (
     OrderType,
     OutcomeUnknown,
     Side,
-    Unreachable,
     to_tick,
 )
 from qts.venues import Priority, Rejected, Throttled, UpbitClient, UpbitStream
@@ -85,41 +83,43 @@ class UpbitBroker:
             if error.code == "order_not_found":
                 return Found(())
             raise
-        (order,) = _read([row])
+        with reading("Upbit"):
+            order = order_of(row)
         return Found((order,) if order.order_id not in known else ())
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
-        rows = {row["uuid"]: row for row in [*await self._done(since), *await self._open()]}
         first = since.replace(microsecond=0)
-        return [
-            order
-            for order in _read(rows.values())
-            if order.state is OrderState.OPEN or order.placed_at >= first
-        ]
+        with reading("Upbit"):
+            return [
+                order
+                for order in map(order_of, await self._rows(since))
+                if order.state is OrderState.OPEN or order.placed_at >= first
+            ]
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
         """Closed orders are listed by when they were placed: a week further back is looked at."""
-        rows = [*await self._done(since - _WEEK), *await self._open()]
-        names = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
-        self._closed = {name: self._closed[name] for name in names if name in self._closed}
-        fills = [fill for name in names for fill in await self._fills_of(name)]
         first = since.replace(microsecond=0)
+        with reading("Upbit"):
+            rows = await self._rows(since - _WEEK)
+            names = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
+            self._closed = {name: self._closed[name] for name in names if name in self._closed}
+            fills = [fill for name in names for fill in await self._fills_of(name)]
         return sorted((fill for fill in fills if fill.at >= first), key=lambda fill: fill.at)
 
     async def account(self) -> Account:
         cash, holdings = Decimal(0), []
-        for row in await self._get("/v1/accounts"):
-            quantity = Decimal(row["balance"]) + Decimal(row["locked"])
-            if row["currency"] == "KRW":
-                cash = quantity
-            elif quantity:
-                holdings.append(
-                    Holding(
-                        symbol=f"{row['unit_currency']}-{row['currency']}",
-                        quantity=quantity,
-                        average_price=Decimal(row["avg_buy_price"]),
+        rows = await self._get("/v1/accounts")
+        with reading("Upbit"):
+            for row in rows:
+                quantity = Decimal(row["balance"]) + Decimal(row["locked"])
+                if row["currency"] == "KRW":
+                    cash = quantity
+                elif quantity:
+                    symbol = f"{row['unit_currency']}-{row['currency']}"
+                    average = Decimal(row["avg_buy_price"])
+                    holdings.append(
+                        Holding(symbol=symbol, quantity=quantity, average_price=average)
                     )
-                )
         return Account(cash=cash, holdings=tuple(holdings))
 
     async def notices(self) -> AsyncIterator[Notice]:
@@ -148,10 +148,8 @@ class UpbitBroker:
             return None
         values = [("markets", request.symbol)]
         book = await self._call("GET", "/v1/orderbook", values, "quotes", Priority.ORDER)
-        try:
+        with reading("Upbit"):
             ask = units(book[0]["orderbook_units"][0]["ask_price"])
-        except (IndexError, *UNREADABLE) as error:
-            raise Unreachable(f"Upbit shows no asks of {request.symbol}: {error!r}") from None
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))
         return max(ask, to_tick(Market.UPBIT, worst, Side.BUY))
 
@@ -159,13 +157,16 @@ class UpbitBroker:
         if (known := self._closed.get(name)) is not None:
             return known
         row = await self._get("/v1/order", ("uuid", name))
-        try:
-            fills = fills_of(row, self._costs)
-        except UNREADABLE as error:
-            raise Unreachable(f"Upbit answered trades that cannot be read: {error!r}") from None
+        fills = fills_of(row, self._costs)
         if row["state"] in ("done", "cancel"):
             self._closed[name] = fills
         return fills
+
+    async def _rows(self, since: datetime) -> list[Json]:
+        """Every order once. The open ones first: one that closes meanwhile is then seen twice,
+        and not, as the other way round, never."""
+        rows = await self._open() + await self._done(since)
+        return list({row["uuid"]: row for row in rows}.values())
 
     async def _open(self) -> list[Json]:
         rows: list[Json] = []
@@ -231,13 +232,6 @@ def _notice(event: Json) -> Notice:
         return fill_event(event) if event["state"] == "trade" else order_event(event)
     except UNREADABLE as error:
         return Lost(f"an event of Upbit could not be read: {error!r}")
-
-
-def _read(rows: Any) -> list[BrokerOrder]:
-    try:
-        return [order_of(row) for row in rows]
-    except UNREADABLE as error:
-        raise Unreachable(f"Upbit answered an order that cannot be read: {error!r}") from None
 
 
 def _milliseconds(moment: datetime) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from decimal import ROUND_FLOOR, Decimal, InvalidOperation
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from qts.domain import BrokerOrder, Costs, Fill, OrderRequest, OrderState, OrderType, Side
@@ -17,9 +17,6 @@ _EXACT = 2**26  # the stream's numbers are doubles: below this they lie closer t
 
 Values = list[tuple[str, str]]
 Json = Mapping[str, Any]
-
-# What reading a message of another form can raise.
-UNREADABLE = (KeyError, ValueError, TypeError, InvalidOperation, AttributeError)
 
 
 def place_values(request: OrderRequest, worst: Decimal | None) -> Values:

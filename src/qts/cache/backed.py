@@ -57,12 +57,18 @@ class Backed(Kept[V]):
         return value
 
     def accepted(self, name: str, fields: Fields | None, now_ms: int) -> V | None:
-        """What Redis told, if it may be used."""
+        """What Redis told, if it may be used.
+
+        After a change Redis may still hold the value of before, and nobody can tell it apart, if
+        it could not be told to forget it; when that one has ended, so has the slot that says so.
+        """
         value = self.decoded(name, fields)
         if value is None or not self.is_fresh(value, now_ms):
             return None
         known = self.levels.near.at(self.key(name))
-        return None if known is not None and known.ver > value.ver else value
+        if known is not None and (known.dropped or known.ver > value.ver):
+            return None
+        return value
 
     def keep_told(self, value: V, before: Slot | None, now_ms: int) -> None:
         """Keep what Redis told and count it, unless there was news since it was asked."""

@@ -11,7 +11,16 @@ _EVER_MS = 2**63
 class Slot:
     """One value. After its end it is a floor for one more TTL: older versions stay out."""
 
-    __slots__ = ("ends_ns", "floor_ns", "from_ms", "renew_ns", "until_ms", "value", "ver")
+    __slots__ = (
+        "dropped",
+        "ends_ns",
+        "floor_ns",
+        "from_ms",
+        "renew_ns",
+        "until_ms",
+        "value",
+        "ver",
+    )
 
     def __init__(self, value: Value | None, ver: int, ends_ns: int, ttl_ns: int) -> None:
         self.value = value
@@ -21,6 +30,7 @@ class Slot:
         self.renew_ns = ends_ns  # from here on it is worth loading anew; set earlier by its kind
         self.from_ms = 0  # the wall clock must be within these two; narrowed by its kind
         self.until_ms = _EVER_MS
+        self.dropped = False  # it was changed in the database: only the database tells it now
 
     def serves(self, now_ns: int, now_ms: int) -> bool:
         """It may be used, by both clocks."""
@@ -63,7 +73,9 @@ class Near:
     def drop(self, key: str, ttl_ms: int) -> None:
         now_ns = self._clock.monotonic_ns()
         known = self._slots.get(key)
-        self._slots[key] = Slot(None, known.ver if known else 0, now_ns, ttl_ms * 1_000_000)
+        slot = Slot(None, known.ver if known else 0, now_ns, ttl_ms * 1_000_000)
+        slot.dropped = True
+        self._slots[key] = slot
 
     def sweep(self) -> int:
         """Forget what is neither a value nor a floor any more; how many."""

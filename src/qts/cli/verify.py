@@ -125,6 +125,8 @@ def _print(report: IsolationReport) -> None:
         )
         note = f"P0 on one queue.PriorityQueue, {naive.sent:,} sent"
         typer.echo(f"naive{naive.count:10,}{figures}  {note}")
+    came = report.publisher_late_ms
+    typer.echo(f"P0's publisher itself was late by p99 {came['p99']:.2f}, max {came['max']:.2f} ms")
     for line in report.warnings:
         typer.echo(f"note: {line}")
     for line in report.broken:

@@ -36,6 +36,7 @@ class Pressers:
         self._p0_per_s = p0_per_s
         self._ticks_per_s = ticks_per_s
         self.sent: list[str] = []  # the ids of P0, in order
+        self.late_ms: list[float] = []  # how late the publisher itself was, each time
         self._threads = [
             threading.Thread(target=each, daemon=True)
             for each in (self._publish_p0, self._publish_ticks, self._flood)
@@ -50,7 +51,9 @@ class Pressers:
             thread.join()
 
     def _publish_p0(self) -> None:
+        begin = time.monotonic()
         for turn in _paced(self._p0_per_s, self._stop):
+            self.late_ms.append((time.monotonic() - begin - turn / self._p0_per_s) * 1e3)
             fill = p.Fill(
                 order_id="1", symbol="005930", filled_qty=turn + 1, filled_price=1, filled_time=1
             )

@@ -64,6 +64,7 @@ class NaiveReport(msgspec.Struct, frozen=True):
     p95_ms: float
     p99_ms: float
     max_ms: float
+    publisher_late_ms: dict[str, float]
 
 
 class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,7 @@ class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
     p0_sent: int
     p0_seen: int
     p0_in_order: bool
+    publisher_late_ms: dict[str, float]  # P0's publisher is Python too: how late it came to publish
     broken: list[str]  # why it failed
     machine_stall_ms: dict[str, float]  # how late a sleeper of another process woke meanwhile
     warnings: list[str]  # what P1 to P3 could not hold, and handlers by name
@@ -197,6 +199,7 @@ class _Run:
             p0_sent=sent,
             p0_seen=seen,
             p0_in_order=in_order,
+            publisher_late_ms=_quantiles(self.pressers.late_ms),
             broken=broken,
             machine_stall_ms=stalls,
             warnings=warnings,
@@ -219,11 +222,20 @@ def _run_naive(seconds: float, load: IsolationLoad) -> NaiveReport:
     stop.set()
     pressers.join()
     engine.stop(5.0)
-    spans = np.array(engine.p0_ms or [float("inf")])
-    p50, p95, p99, top = (round(float(np.percentile(spans, q)), 4) for q in (50, 95, 99, 100))
+    spans = _quantiles(engine.p0_ms)
     return NaiveReport(
-        len(pressers.sent), len(seen), seen == pressers.sent[: len(seen)], p50, p95, p99, top
+        sent=len(pressers.sent),
+        count=len(seen),
+        in_order=seen == pressers.sent[: len(seen)],
+        publisher_late_ms=_quantiles(pressers.late_ms),
+        **{f"{part}_ms": value for part, value in spans.items()},
     )
+
+
+def _quantiles(spans_ms: list[float]) -> dict[str, float]:
+    parts = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
+    found = np.percentile(spans_ms or [0.0], list(parts.values()))
+    return {part: round(float(value), 4) for part, value in zip(parts, found, strict=True)}
 
 
 # In a process of its own, so that nothing of ours is in its way.

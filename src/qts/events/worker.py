@@ -176,7 +176,7 @@ class _Worker:
         """A thread that ended alone would keep what it has in hand for ever."""
         try:
             self._serve(slot)
-        except BaseException:  # sys.exit in a handler is one
+        except BaseException:  # noqa: BLE001 - sys.exit in a handler is one
             traceback.print_exc()
             os._exit(1)
 

@@ -102,9 +102,7 @@ class Lane:
                 if self._ending:
                     return False
                 attempt = await self._begin(offset)
-                self.ledger.end(offset); self._tell()
                 result = await self._work(message, attempt)
-                return True
             if result != "retry":
                 self.ledger.end(offset)
                 self._tell()

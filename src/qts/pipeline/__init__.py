@@ -1,6 +1,7 @@
 """Strategies and the five steps around them: extract, transform, evaluate, decide, act."""
 
 from qts.pipeline.act import Outcomes, Trader, act
+from qts.pipeline.compiled import StepStrategy
 from qts.pipeline.cycle import Cycle, Decision, Evaluation, Execution, StepFailed
 from qts.pipeline.decide import Leave, decide
 from qts.pipeline.evaluate import evaluate
@@ -25,6 +26,7 @@ __all__ = [
     "Runner",
     "Signal",
     "StepFailed",
+    "StepStrategy",
     "Strategy",
     "Suspension",
     "Tick",

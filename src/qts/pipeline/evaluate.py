@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import ROUND_FLOOR, Decimal
 
 from msgspec.structs import replace
@@ -15,16 +15,26 @@ from qts.risk import LimitsConfig
 _COIN = Decimal("0.00000001")
 
 
-def evaluate(cycle: Cycle, signals: Iterable[Signal], limits: LimitsConfig) -> Cycle:
+def evaluate(
+    cycle: Cycle,
+    signals: Iterable[Signal],
+    limits: LimitsConfig,
+    owners: Mapping[str, str] | None = None,
+) -> Cycle:
+    """`owners`: the strategy that holds a symbol, or is buying it. Others keep off."""
     if cycle.raw is None or cycle.calc is None:
         raise StepFailed("FS030", "nothing to evaluate: an earlier step is missing")
     wanted = list(signals)
     for signal in wanted:
         if not isinstance(signal, Signal):
             raise StepFailed("FS030", f"a strategy gave {signal!r}, which is no signal")
-    torn = _torn(wanted)
+    torn = dict.fromkeys(_torn(wanted), "GR030 bought and sold at once")
+    for signal in wanted:
+        owner = (owners or {}).get(signal.symbol, cycle.strategy_key)
+        if owner != cycle.strategy_key:
+            torn[signal.symbol] = f"{owner} holds it"
     found = tuple(
-        _evaluated(signal, cycle.raw, cycle.calc, limits, signal.symbol in torn)
+        _evaluated(signal, cycle.raw, cycle.calc, limits, torn.get(signal.symbol, ""))
         for signal in wanted
     )
     return replace(cycle, evaluations=found)
@@ -39,12 +49,12 @@ def _torn(signals: list[Signal]) -> set[str]:
 
 
 def _evaluated(
-    signal: Signal, view: View, calc: Calc, limits: LimitsConfig, torn: bool
+    signal: Signal, view: View, calc: Calc, limits: LimitsConfig, why_not: str
 ) -> Evaluation:
     price = _price(signal, view)
     none = Decimal(0)
-    if torn:
-        return Evaluation(signal, price, none, none, none, "GR030 bought and sold at once")
+    if why_not:
+        return Evaluation(signal, price, none, none, none, why_not)
     if price is None:
         return Evaluation(signal, None, none, none, none, "AN010 no price")
     if signal.quantity is not None and not signal.quantity.is_finite():

@@ -33,6 +33,7 @@ class World:
         self._ticks: dict[str, Tick] = {}
         self._positions: dict[str, Position] = {}
         self._cash = Decimal(0)
+        self.owners: dict[str, str] = {}  # symbol to the strategy that holds it or is buying it
 
     def tick(self, tick: Tick) -> None:
         self._ticks[tick.symbol] = tick
@@ -54,6 +55,7 @@ class World:
             )
         else:
             self._positions.pop(fill.symbol, None)
+            self.owners.pop(fill.symbol, None)
 
     @property
     def cash(self) -> Decimal:

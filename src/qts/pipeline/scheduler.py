@@ -180,7 +180,7 @@ class Pipeline:
             self.emit("EXTRACT_COMPLETE", p.StepComplete(cycle=number))
             cycle = transform(cycle)
             self.emit("TRANSFORM_COMPLETE", p.StepComplete(cycle=number))
-            cycle = evaluate(cycle, await wanted(), self._limits)
+            cycle = evaluate(cycle, await wanted(), self._limits, self._world.owners)
             self._tell_signals(cycle)
             cycle = decide(cycle, self._leave())
             self._tell_decisions(cycle)

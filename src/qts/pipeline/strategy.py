@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 
@@ -94,8 +94,12 @@ class Strategy(Generic[P]):
     def __init__(self, params: P) -> None:
         self.params = params
 
+    def replace_params(self, params: P) -> None:
+        """The owner set others while it runs; what it has learnt stays."""
+        self.params = params
+
     @classmethod
-    def make(cls, params: Mapping[str, Any] | None = None) -> Strategy[Any]:
+    def make(cls, params: Mapping[str, Any] | None = None) -> Self:
         """With these parameters, texts allowed; the others have their defaults."""
         return cls(cls.parse(params or {}))  # type: ignore[arg-type]
 
