@@ -215,8 +215,11 @@ PyObject* guarded(PyObject* self, Deed&& deed) {
     return deed(*nb::inst_ptr<PyLanes>(self)->core);
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const nb::builtin_exception& error) {
+    const bool type = error.type() == nb::exception_type::type_error;
+    PyErr_SetString(type ? PyExc_TypeError : PyExc_ValueError, error.what());
   } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_ValueError, error.what());
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
   return nullptr;
 }

@@ -50,6 +50,16 @@ PUBLIC: dict[str, str] = {
         Source Surge SurgeDetector UpbitSource export_parquet offline_plan plan read
         read_symbols replay
     """,
+    "qts.orders": """
+        Agreement AttemptChanged Book CancelOrder Change CreateOrderAttempt Desk
+        Difference Executor FillApplied FillReceived Floor Ledger Life MarketChanged
+        MarketResumed MarketSuspended OnChange OrderAbsent OrderAccepted OrderChanged
+        OrderClosed OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown
+        OrdersConfig Pending PositionRow Reconcile Reconciler Report Resolved Safety
+        Standing Submitted Suspended Switchboard adopt books_agree external is_active
+        list_orders positions resolve_by_hand resume_by_hand show_order signal_id
+        standing suspended
+    """,
     "qts.outbox": """
         BACKTEST_COMMAND BACKTEST_EVENT BenchResult CarriedBus Consumer DeadLetter Delivery
         Depth Desk Dispatcher Envelope Event EventBus EventDispatcher EventRefused EventRow

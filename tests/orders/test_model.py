@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -68,15 +69,25 @@ class Life(RuleBasedStateMachine):
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
 
-    @rule(symbol=st.sampled_from(SYMBOLS), side=st.sampled_from(Side), quantity=st.integers(1, 9))
-    def submit(self, symbol: str, side: Side, quantity: int) -> None:
+    @initialize()
+    def two_orders_rest(self) -> None:
+        for symbol in SYMBOLS:
+            self.order(symbol, Side.BUY, 9, "none", False)
+
+    @rule(
+        symbol=st.sampled_from(SYMBOLS),
+        side=st.sampled_from([Side.BUY, Side.BUY, Side.SELL]),
+        quantity=st.integers(1, 9),
+        failure=st.sampled_from(["none", "none", "none", *FAILURES, "wait"]),
+        placed=st.booleans(),
+    )
+    def order(self, symbol: str, side: Side, quantity: int, failure: str, placed: bool) -> None:
+        """Submit, and carry out what is due; orders may fail, and a lost one may be placed."""
         kind = IntentType.ENTRY if side is Side.BUY else IntentType.EXIT_SIGNAL
         order = {"symbol": symbol, "side": side, "quantity": Decimal(quantity)}
         self.do(self.room.submit(intent_type=kind, **order))
-
-    @rule(failure=st.sampled_from(sorted(FAILURES)), placed=st.booleans())
-    def work(self, failure: str, placed: bool) -> None:
-        """Carry out what is due; each order may fail, and a lost one may have been placed."""
+        if failure == "wait":
+            return
         script = FAILURES[failure]
         if script is not None:
             if failure == "lost" and placed:
@@ -89,7 +100,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.open_orders())
     @rule(data=st.data())
     def trade(self, data: st.DataObject) -> None:
-        """Something fills at the venue; the news of it may come late, or never."""
+        """Something fills at the venue; the news of it may come late, twice, or never."""
         order = data.draw(st.sampled_from(self.open_orders()))
         most = order.quantity - order.filled
         if order.side is Side.SELL:  # the venue sells only what is there
@@ -118,13 +129,21 @@ class Life(RuleBasedStateMachine):
             self.news.remove(notice)
         self.do(self.room.reconciler.take(notice))
 
-    @rule(data=st.data())
-    def ask_for_cancel(self, data: st.DataObject) -> None:
-        rows = self.do(self.database.fetch("SELECT id FROM order_intent ORDER BY created_at"))
-        if rows:
+    @rule(data=st.data(), what=st.sampled_from(["cancel", "crash", "compare", "work", 1, 10, 70]))
+    def now_and_then(self, data: st.DataObject, what: str | int) -> None:
+        if what == "cancel":
+            rows = self.do(self.database.fetch("SELECT id FROM order_intent ORDER BY created_at"))
             self.do(self.room.desk.cancel(data.draw(st.sampled_from([row[0] for row in rows]))))
+        elif what == "crash":
+            self.crash_and_restart()
+        elif what == "compare":
+            self.do(self.room.reconciler.once())
+            self.positions_are_exact()
+        elif what == "work":
+            self.do(self.room.work_later())
+        else:
+            self.do(self.clock.advance(float(what)))
 
-    @rule()
     def crash_and_restart(self) -> None:
         """News on their way are lost; somebody may have been in the middle of sending."""
         self.news.clear()
@@ -136,15 +155,6 @@ class Life(RuleBasedStateMachine):
             )
         )
         self.room = self.begin()
-
-    @rule(seconds=st.sampled_from([1, 10, 70]))
-    def wait(self, seconds: int) -> None:
-        self.do(self.clock.advance(seconds))
-
-    @rule()
-    def compare(self) -> None:
-        self.do(self.room.reconciler.once())
-        self.positions_are_exact()
 
     @invariant()
     def no_intent_is_two_orders(self) -> None:
@@ -217,7 +227,7 @@ def url(database_url: Secret) -> Iterator[None]:
 
 
 STEPS = settings(
-    max_examples=12,
+    max_examples=10,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -273,7 +273,9 @@ class Life(RuleBasedStateMachine):
     def let_pauses_be_over(self) -> None:
         self.do(
             self.database.execute(
-                "UPDATE outbox_event SET next_retry_at = created_at WHERE status = 'PENDING'"
+                # In the order of the ids: a requeued event is older than its place in its line.
+                "UPDATE outbox_event e SET next_retry_at = (SELECT max(o.created_at) "
+                "FROM outbox_event o WHERE o.id <= e.id) WHERE e.status = 'PENDING'"
             )
         )
         for one in self.events.values():

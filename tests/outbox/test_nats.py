@@ -161,16 +161,20 @@ async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
 
 
 async def test_a_long_handler_keeps_its_event(database: Database, nats: NatsBusConfig) -> None:
+    ttl_s = 2.0
+    streams = {TRADE_EVENT: StreamConfig(**{**QUICK, "lock_ttl_s": ttl_s})}
+
     async def then(_delivery: Delivery) -> None:
-        await asyncio.sleep(2.5 * QUICK["lock_ttl_s"])
+        await asyncio.sleep(1.7 * ttl_s)
 
     recorder = Recorder(then)
-    async with moved(database, nats) as bus:
+    async with NatsBus.open(database, streams, nats) as bus, bus.relaying():
         await feed(database, bus, range(1), stream=TRADE_EVENT)
         async with (
             running(bus.consumer(TRADE_EVENT, recorder)),
             running(bus.consumer(TRADE_EVENT, recorder)),
         ):
+            await until(lambda: _has_seen(recorder, LINES))
             await until(lambda: _is_empty(nats, TRADE_EVENT))
     assert len(recorder.seen) == LINES
 
@@ -308,6 +312,10 @@ async def _leader(servers: Cluster) -> str:
     assert info.cluster is not None
     assert info.cluster.leader is not None
     return info.cluster.leader
+
+
+async def _has_seen(recorder: Recorder, count: int) -> bool:
+    return len(recorder.seen) >= count
 
 
 async def _messages(config: NatsBusConfig, stream: str) -> int:

@@ -64,25 +64,29 @@ async def connect(config: NatsBusConfig) -> Client:
 async def _first(config: NatsBusConfig) -> Client:
     """Try each server once, where the client itself would try for ever."""
     import nats.errors
-    from nats.aio.client import Client
 
     last: Exception = OSError("no URL")
     for url in _urls(config):
-        client = Client()
         try:
             await _probe(url)
-            await asyncio.wait_for(
-                client.connect(
-                    url, allow_reconnect=False, connect_timeout=int(CONNECT_S), error_cb=_ignore
-                ),
-                CONNECT_S,
-            )
+            return await asyncio.wait_for(_trial(url), CONNECT_S)
         except (nats.errors.Error, TimeoutError, OSError, ValueError) as error:
             last = error
-            await client.close()
-        else:
-            return client
     raise last
+
+
+async def _trial(url: str) -> Client:
+    from nats.aio.client import Client
+
+    client = Client()
+    try:
+        await client.connect(
+            url, allow_reconnect=False, connect_timeout=int(CONNECT_S), error_cb=_ignore
+        )
+    except BaseException:
+        await client.close()
+        raise
+    return client
 
 
 async def _probe(url: str) -> None:

@@ -10,58 +10,44 @@ import asyncio
 import signal
 import sys
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import msgspec
 import uvloop
 
-from qts.brokers import Broker, BrokersConfig, KisBroker, UpbitBroker
+from qts.brokers import Broker, BrokersConfig, UpbitBroker
 from qts.database import Database, DatabaseConfig
 from qts.domain import Failed, Secret, SystemClock
 from qts.orders import Executor, Floor, Ledger, OrdersConfig, Reconciler, Switchboard
 from qts.outbox import TRADE_COMMAND, Dispatcher, OutboxConfig, PostgresBus, StreamConfig
 from qts.risk import FailSafe, KillSwitch
-from qts.venues import Budget, KisClient, KisConfig, LimitsConfig, UpbitClient, UpbitConfig
+from qts.venues import UpbitClient, UpbitConfig
 
 
 class Orders(msgspec.Struct):
     """What the worker is to do."""
 
     database: str
-    venue: str
     url: str
     ws_url: str
-    keys: dict[str, str]
+    access_key: str
+    secret_key: str
     config: OrdersConfig
     stream: StreamConfig
 
 
-async def open_broker(stack: AsyncExitStack, asked: Orders, database: Database) -> Broker:
+async def open_broker(stack: AsyncExitStack, asked: Orders) -> Broker:
     clock = SystemClock()
-    if asked.venue == "upbit":
-        upbit = UpbitConfig(
-            access_key=Secret(asked.keys["access"]),
-            secret_key=Secret(asked.keys["secret"]),
-            url=asked.url,
-            stream_url=f"{asked.ws_url}/websocket/v1",
-            timeout_s=asked.config.place_timeout_s,
-            orders_per_second=100,
-            requests_per_second=100,
-        )
-        upbit_client = await stack.enter_async_context(UpbitClient.open(upbit, clock))
-        return UpbitBroker(upbit_client, BrokersConfig(broker="upbit"), clock)
-    kis = KisConfig(
-        app_key=Secret(asked.keys["app_key"]),
-        app_secret=Secret(asked.keys["app_secret"]),
-        account=Secret(asked.keys["account"]),
-        hts_id=Secret(asked.keys["hts_id"]),
+    config = UpbitConfig(
+        access_key=Secret(asked.access_key),
+        secret_key=Secret(asked.secret_key),
         url=asked.url,
+        stream_url=f"{asked.ws_url}/websocket/v1",
         timeout_s=asked.config.place_timeout_s,
+        orders_per_second=100,
+        requests_per_second=100,
     )
-    budget = Budget(LimitsConfig(per_second=100, per_minute=6000, per_day=1_000_000), clock)
-    folder = Path(asked.keys["folder"])
-    kis_client = await stack.enter_async_context(KisClient.open(kis, budget, clock, folder))
-    return KisBroker(kis_client, database, BrokersConfig(broker="kis"), clock)
+    client = await stack.enter_async_context(UpbitClient.open(config, clock))
+    return UpbitBroker(client, BrokersConfig(broker="upbit"), clock)
 
 
 async def work(asked: Orders) -> None:
@@ -72,7 +58,7 @@ async def work(asked: Orders) -> None:
         database = await stack.enter_async_context(Database.open(Secret(asked.database), pool))
         streams = {**OutboxConfig().streams, TRADE_COMMAND: asked.stream}
         bus = await stack.enter_async_context(PostgresBus.open(database, streams))
-        broker = await open_broker(stack, asked, database)
+        broker = await open_broker(stack, asked)
         safety = Switchboard(FailSafe(database), KillSwitch(database))
         ledger = Ledger(database, bus, broker.name)
         floor = Floor(database, bus, broker, ledger, safety, asked.config, SystemClock())

@@ -263,10 +263,10 @@ async def worker(
     key = made.simulator.config.keys[0]
     asked = Orders(
         database=url.reveal(),
-        venue="upbit",
         url=made.simulator.url,
         ws_url=made.simulator.ws_url,
-        keys={"access": key.access_key, "secret": key.secret_key},
+        access_key=key.access_key,
+        secret_key=key.secret_key,
         config=config,
         stream=STREAM,
     )

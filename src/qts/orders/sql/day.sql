@@ -3,4 +3,4 @@ SELECT (SELECT count(*) FROM order_attempt WHERE sent_at >= $2 AND broker = $1) 
        (SELECT count(*) FROM order_attempt
          WHERE sent_at >= $3::timestamptz - interval '1 minute' AND broker = $1) AS orders_last_minute,
        COALESCE((SELECT sum(realised_pnl - fee) FROM fill
-         WHERE traded_at >= $2 AND broker = $1), 0) AS earned
+         WHERE traded_at >= $2 AND broker = $1 AND counted), 0) AS earned

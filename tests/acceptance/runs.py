@@ -1,0 +1,107 @@
+"""`qts run` on a small fast market, as its owner runs it; its books are read from its database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from qts.embedded import Home
+
+DEADLINE_S = 60.0
+MARKET = {
+    "QTS_DEMO__SYMBOLS": "300",
+    "QTS_DEMO__SPEED": "60",
+    "QTS_DEMO__SCAN_S": "1",
+}
+
+
+class Run:
+    """One life of QTS on a home."""
+
+    def __init__(self, home: Path, *arguments: str, **environ: str) -> None:
+        self.home = home
+        self.report = home.parent / "summary.json"
+        self._errors = (home.parent / "errors.log").open("a+")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("QTS_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qts", "run", "--json", str(self.report), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**clean, **MARKET, "QTS_HOME": str(home), **environ},
+        )
+        self.output = ""
+
+    def until(self, words: str) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.output += line
+            if words in line:
+                return
+        raise AssertionError(f"ended without {words!r}: {self.output}\n{self.errors}")
+
+    @property
+    def errors(self) -> str:
+        return Path(self._errors.name).read_text()
+
+    def end(self, number: int | None = None) -> int:
+        if number is not None:
+            self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        self.output += out or ""
+        self._errors.close()
+        return self.process.returncode
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.report.read_text())
+        return told
+
+    def ask(self, query: str, *values: Any) -> list[asyncpg.Record]:
+        """Of the database of this very run, beside it."""
+
+        async def answer() -> list[asyncpg.Record]:
+            connection = await asyncpg.connect(Home.at(self.home).postgres_url().reveal())
+            try:
+                return list(await connection.fetch(query, *values))
+            finally:
+                await connection.close()
+
+        return asyncio.run(answer())
+
+
+@contextmanager
+def running(home: Path, *arguments: str, **environ: str) -> Iterator[Run]:
+    run = Run(home, *arguments, **environ)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.communicate()
+        if not run._errors.closed:
+            run._errors.close()
+
+
+# What the paper venue has in its own books, beside what we have in ours.
+VENUE = """
+SELECT symbol, quantity FROM paper_account WHERE symbol <> 'KRW' AND quantity <> 0
+"""
+OURS = "SELECT symbol, quantity FROM position WHERE quantity <> 0"
+
+
+def books(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The venue's holdings and ours."""
+    return (
+        {row[0]: row[1] for row in run.ask(VENUE)},
+        {row[0]: row[1] for row in run.ask(OURS)},
+    )

@@ -1,0 +1,138 @@
+"""A run trades, its books are the venue's, and no way of ending it loses or doubles an order."""
+
+from __future__ import annotations
+
+import functools
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.runs import Run, books, running
+from tests.embedded.clients import until
+
+FILLS = "SELECT count(*) FROM fill"
+# More than one order for an intent, by the venue's own record of the identifiers it was given.
+DOUBLED = """
+SELECT i.id FROM order_intent i JOIN order_attempt a ON a.order_intent_id = i.id
+  JOIN paper_order p ON p.identifier = a.identifier GROUP BY i.id HAVING count(*) > 1
+"""
+# Filled by the venue beyond what was intended.
+OVERFILLED = """
+SELECT p.order_id FROM paper_order p JOIN order_attempt a ON a.identifier = p.identifier
+  JOIN order_intent i ON i.id = a.order_intent_id
+  JOIN (SELECT order_id, sum(quantity) AS filled FROM paper_fill GROUP BY order_id) f
+    ON f.order_id = p.order_id
+ WHERE f.filled > i.quantity
+"""
+UNKNOWN_TO_US = """
+SELECT p.order_id FROM paper_order p
+ WHERE NOT EXISTS (SELECT FROM order_attempt a WHERE a.identifier = p.identifier)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path.resolve() / "home"
+
+
+def fills(run: Run) -> int:
+    return int(run.ask(FILLS)[0][0])
+
+
+def has_filled(run: Run, wanted: int) -> bool:
+    return fills(run) >= wanted
+
+
+def test_run_trades_and_its_books_are_the_venues(home: Path) -> None:
+    with running(home, "--for", "12s") as run:
+        run.until("Ready")
+        assert run.end() == 0
+        told = run.summary
+    assert told["verdict"] == "OK"
+    assert told["mode"] == "paper"
+    assert told["books_agree"] is True
+    assert told["ticks"] > 1000
+    assert told["signals"] == told["intents"] > 0
+    assert sum(told["attempts"].values()) >= told["intents"]
+    assert told["fills"] > 0
+    assert 0 < told["positions"] <= 15  # risk.limits.max_open_symbols, under a storm of signals
+    assert told["lanes"]["P0"]["handled"] > 0
+    assert told["lanes"]["P1"]["handled"] == told["lanes"]["P1"]["published"]
+    assert told["outbox"]["everbit.trade.command"]["pending"] == 0
+    assert told["outbox"]["everbit.trade.command"]["dead"] == 0
+    assert told["tick_to_order"]["orders"] > 0
+    assert told["cache"]["price"] is not None
+    assert {"realised", "unrealised", "equity"} == told["pnl"].keys()
+    assert "orders, fills and positions agree with the broker" in run.output
+
+
+def test_kill_switch_stops_orders_within_a_second_and_outlives_a_restart(home: Path) -> None:
+    kill = [sys.executable, "-m", "qts", "kill"]
+    environ = {"QTS_HOME": str(home), "PATH": ""}
+    with running(home, QTS_RISK__LIMITS__MAX_OPEN_SYMBOLS="200") as run:
+        run.until("Ready")
+        assert until(lambda: fills(run) > 3, seconds=30)
+        subprocess.run([*kill, "on", "--reason", "test"], env=environ, check=True)
+        (when,) = run.ask("SELECT changed_at FROM kill_switch WHERE scope = 'account'")
+        assert until(lambda: _seconds_since(run, when[0]) > 3)
+        late = run.ask(
+            "SELECT count(*) FROM order_attempt WHERE sent_at > $1::timestamptz + interval '1 s'",
+            when[0],
+        )
+        assert late[0][0] == 0
+        assert run.end(signal.SIGTERM) == 0
+    with running(home, "--for", "4s") as again:
+        again.until("Ready")
+        assert again.end() == 0
+        assert again.summary["attempts"] == {}
+        assert again.summary["refusals"].get("G_KILL_SWITCH", 0) > 0
+
+
+def test_killed_at_random_it_comes_back_with_the_venues_books(home: Path) -> None:
+    chance = random.Random(20261115)  # noqa: S311 - reproducible on purpose
+    wide = {
+        "QTS_RISK__LIMITS__MAX_OPEN_SYMBOLS": "200",
+        "QTS_RISK__LIMITS__ORDERS_PER_MINUTE": "9999",
+    }
+    for _ in range(3):
+        with running(home, **wide) as run:
+            run.until("Ready")
+            wanted = fills(run) + chance.randint(1, 6)
+            assert until(functools.partial(has_filled, run, wanted), seconds=40)
+            run.end(signal.SIGKILL)
+    with running(home, "--for", "3s", **wide) as last:
+        last.until("Ready")
+        assert last.ask(DOUBLED) == []
+        assert last.ask(OVERFILLED) == []
+        assert last.ask(UNKNOWN_TO_US) == []
+        venue, ours = books(last)
+        assert venue
+        assert last.end() == 0
+        assert last.summary["books_agree"] is True
+        assert last.summary["positions"] > 0
+        assert ours
+
+
+def test_stop_under_load_is_clean_and_quick(home: Path) -> None:
+    with running(home, QTS_RISK__LIMITS__MAX_OPEN_SYMBOLS="200") as run:
+        run.until("Ready")
+        assert until(lambda: fills(run) > 2, seconds=30)
+        assert run.end(signal.SIGTERM) == 0
+        assert run.summary["books_agree"] is True
+        assert run.summary["attempts"].get("UNKNOWN", 0) == 0
+
+
+def test_strategy_that_cannot_be_loaded_is_refused_in_one_line(home: Path) -> None:
+    with running(home, "--for", "1s", QTS_PIPELINE__STRATEGIES='["nowhere:Nothing"]') as run:
+        assert run.end() == 2
+        (line,) = [line for line in run.errors.splitlines() if line.startswith("qts:")]
+    assert "nowhere:Nothing cannot be loaded" in line
+
+
+def _seconds_since(run: Run, when: object) -> float:
+    (row,) = run.ask("SELECT extract(epoch FROM clock_timestamp() - $1::timestamptz)", when)
+    return float(row[0])

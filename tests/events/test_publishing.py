@@ -1,0 +1,197 @@
+"""Making events and publishing them: a list fares as its events one by one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qts.domain import EventRefused, LaneFull, MovableClock
+from qts.events import Catalogue, Engine, Event, EventsConfig, EventType, LaneConfig, Priority
+from qts.events import payloads as p
+from tests.events.conftest import MakeEngine, check_conservation
+from tests.events.made import (
+    PATIENCE_S,
+    evaluate,
+    fill,
+    lanes,
+    log_line,
+    run_by_hand,
+    signal,
+    tick,
+)
+
+_PART = 128  # events that go into a lane under one lock
+
+
+def audited() -> Engine:
+    small = LaneConfig(queue_size=7, overflow="drop_oldest", batch_size=3)
+    return Engine(
+        EventsConfig(
+            p1=small,
+            p2=LaneConfig(queue_size=1000, overflow="collapse", batch_size=3),
+            p3=LaneConfig(queue_size=5, overflow="sample", sample_rate=0.5),
+            audit_records=100_000,
+        )
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abcde")), max_size=40),
+            st.integers(1, 3),  # a step of this lane
+        ),
+        max_size=12,
+    )
+)
+def test_a_list_fares_as_its_events_one_by_one(deeds: list[list[tuple[int, str]] | int]) -> None:
+    many, single = audited(), audited()
+    make: dict[int, Callable[[Engine, str], Event]] = {1: tick, 2: evaluate, 3: log_line}
+    for deed in deeds:
+        if isinstance(deed, int):
+            assert many.lanes.step(deed) == single.lanes.step(deed)
+            continue
+        events = [make[lane](many, key) for lane, key in deed]
+        assert many.publish_many(events) == len(events)
+        for event in events:
+            single.publish(event)
+    told = ["sequence", "other", "key", "type", "lane", "deed", "flags"]
+    assert many.audit()[told].tolist() == single.audit()[told].tolist()
+    for engine in (many, single):
+        check_conservation(engine)
+        engine.stop()
+
+
+def test_a_list_longer_than_a_part_keeps_its_order_through_all_lanes(engine: Engine) -> None:
+    seen: list[list[str]] = [[], [], [], []]
+    for lane in Priority:
+        engine.on(lane, lambda event: seen[event.priority].append(event.event_id))
+    makers: tuple[Callable[[Engine], Event], ...] = (tick, signal, log_line)
+    events = [makers[number % 3](engine) for number in range(5 * _PART + 7)]
+    assert engine.publish_many(tuple(events)) == len(events)
+    run_by_hand(engine)
+    for number in (1, 2, 3):
+        assert seen[number] == [event.event_id for event in events if event.priority == number]
+
+
+@pytest.mark.parametrize("place", [0, 1, _PART - 1, _PART, _PART + 1, 3 * _PART])
+def test_what_stands_before_a_refused_event_is_published_and_nothing_after(
+    engine: Engine, place: int
+) -> None:
+    bad = msgspec.structs.replace(tick(engine), timestamp=float("nan"))
+    before = [tick(engine, f"{number:06}") for number in range(place)]
+    after = [tick(engine, "after")]
+    held = [sys.getrefcount(event) for event in (*before, bad, *after)]
+    with pytest.raises(EventRefused, match="timestamp nan"):
+        engine.publish_many([*before, bad, *after])
+    lane = engine.status().lanes["P1"]
+    assert (lane.published, lane.waiting) == (place, place)
+    assert run_by_hand(engine) == place
+    assert [sys.getrefcount(event) for event in (*before, bad, *after)] == held
+
+
+def test_a_full_lane_takes_what_fits_of_a_list_and_refuses_in_time(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(lanes(p1=LaneConfig(queue_size=200, overflow="block")))
+    events = [tick(engine) for _ in range(300)]
+    with pytest.raises(LaneFull, match="no room in lane P1"):
+        engine.publish_many(events, timeout=0.01)
+    assert engine.status().lanes["P1"].published == 200
+    assert run_by_hand(engine) == 200
+
+
+def test_the_interpreter_is_given_away_in_the_middle_of_a_long_list(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(lanes(p1=LaneConfig(queue_size=1_000_000, overflow="block")))
+    inside, between = threading.Event(), threading.Event()
+
+    def on_fill(_event: Event) -> None:
+        if inside.is_set():
+            between.set()
+
+    engine.on("FILL_CONFIRMED", on_fill)
+    engine.on("PRICE_TICK", lambda _event: None)
+    ticks = [tick(engine)] * 200_000
+    end = time.monotonic() + PATIENCE_S
+    with engine:
+        while not between.is_set() and time.monotonic() < end:
+            sender = threading.Thread(target=engine.publish, args=(fill(engine),))
+            inside.set()
+            sender.start()
+            engine.publish_many(ticks)
+            inside.clear()
+            sender.join()
+            assert engine.drained(PATIENCE_S)
+    assert between.is_set()
+
+
+def test_a_type_is_known_by_its_letters_not_by_its_string(engine: Engine) -> None:
+    for _ in range(200):
+        copied = "".join(["PRICE", "_", "TICK"])
+        engine.publish(msgspec.structs.replace(tick(engine), event_type=copied))
+    assert engine.status().lanes["P1"].published == 200
+    with pytest.raises(EventRefused, match="did you mean PRICE_TICK"):
+        engine.publish(msgspec.structs.replace(tick(engine), event_type="PRICE_TICKS"))
+
+
+def test_publish_takes_its_arguments_by_name_and_refuses_others(engine: Engine) -> None:
+    publish = engine.publish
+    publish(event=tick(engine), timeout=0.5)
+    publish(tick(engine), timeout=None)
+    assert engine.publish_many(events=[tick(engine)]) == 1
+    for wrong in ({"events": 1}, {"event": tick(engine), "wait": 1}, {}):
+        with pytest.raises(TypeError, match=r"expected \(event, timeout=None\)"):
+            publish(**wrong)
+    with pytest.raises(TypeError):
+        publish(tick(engine), "soon")
+    with pytest.raises(TypeError):
+        engine.publish_many(7)
+
+
+def test_ids_are_uuids_of_version_7_that_rise_and_never_repeat(engine: Engine) -> None:
+    ids = [tick(engine).event_id for _ in range(2000)]
+    assert len(set(ids)) == len(ids)
+    assert {uuid.UUID(each).version for each in ids} == {7}
+    assert all(str(uuid.UUID(each)) == each for each in ids)
+    milliseconds = [uuid.UUID(each).int >> 80 for each in ids]
+    assert milliseconds == sorted(milliseconds)
+
+
+def test_an_event_is_made_by_the_clock_that_was_handed_in() -> None:
+    start = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+    engine = Engine(clock=MovableClock(start))
+    event = engine.event("PRICE_TICK", p.PriceTick(symbol="a", price=1.0), "here")
+    assert (event.timestamp, event.source) == (start.timestamp(), "here")
+    before = time.time()
+    assert before <= tick(Engine()).timestamp <= time.time()
+
+
+def test_a_made_event_says_what_the_catalogue_says_of_its_type(engine: Engine) -> None:
+    for kind in engine.catalogue:
+        made = engine.event(kind.name, p.Payload(), "x")
+        like = kind.event(
+            made.payload, event_id=made.event_id, timestamp=made.timestamp, source="x"
+        )
+        assert made == like
+
+
+def test_a_type_that_came_after_the_engine_is_refused() -> None:
+    catalogue = Catalogue()
+    engine = Engine(catalogue=catalogue)
+    catalogue.register(EventType("SPREAD", Priority.P1, p.PriceTick))
+    with pytest.raises(EventRefused, match="SPREAD was registered after the engine was made"):
+        engine.event("SPREAD", p.PriceTick(symbol="a", price=1.0))
+    with pytest.raises(EventRefused, match="no event type is called 'SPREADS'"):
+        engine.event("SPREADS", p.PriceTick(symbol="a", price=1.0))
