@@ -45,7 +45,7 @@ class Effort(NamedTuple):
 
 
 FULL = Effort(
-    rounds=4,
+    rounds=3,
     singles=150,
     batches=10,
     drained={"PgQueuer": 8000, "Procrastinate": 300},

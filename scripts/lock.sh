@@ -9,7 +9,7 @@ pin() {
     --no-header --no-annotate "$@"
 }
 
-pin --extra embedded --extra export --extra kafka --extra nats --extra otel --group dev \
+pin --extra embedded --extra export --extra kafka --extra nats --extra otel --extra top --group dev \
   --output-file requirements/dev.txt "$@"
 # A set of its own: the peers pin some of what we use to older versions.
 pin --extra bench --extra embedded --extra nats --group build --output-file requirements/bench.txt "$@"

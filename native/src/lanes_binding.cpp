@@ -78,6 +78,15 @@ class PyLanes {
     return core->contract.rows.size() - 1;
   }
 
+  // Every event of the type is shown to `watcher` while it is published: its key, and this field.
+  void watch(std::size_t type, nb::object watcher, const std::string& field) {
+    Row& row = *core->contract.rows.at(type);
+    if (!row.has_key) throw nb::value_error("a type without a key cannot be watched");
+    row.price = qts::events::Member(row.payload, field.c_str());
+    row.watch = nb::cast<TickWatch*>(watcher);
+    row.watcher = std::move(watcher);
+  }
+
   // What the lane's policy and the handlers need to know of each event.
   void ask_by_policy(Row& row) const {
     using qts::Policy;
@@ -294,6 +303,8 @@ void bind_lanes(nb::module_& m) {
            "Who words a refusal, looks into a payload, and tries a failed handler again.")
       .def("add_type", &PyLanes::add_type, "lane"_a, "payload"_a, "key"_a.none(), "fields"_a, "deep"_a, "limit_ms"_a,
            "A type of event; its number.")
+      .def("watch", &PyLanes::watch, "type"_a, "watcher"_a, "field"_a,
+           "Show every event of a type to a TickWatch while it is published: its key, and this number.")
       .def("set_handlers", &PyLanes::set_handlers, "type"_a, "handlers"_a,
            "Who handles a type, in this order; only while nothing runs.")
       .def(

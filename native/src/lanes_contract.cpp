@@ -170,10 +170,20 @@ const Row& Contract::check(PyObject* event, Entry& entry, bool open) {
   return row;
 }
 
+void Contract::tell(const Row& row, PyObject* event) const {
+  PyObject* const payload = payload_.of(event);
+  row.watch->on_tick(text_of(row.key.of(payload)), number(row.price.of(payload)),
+                     static_cast<std::int64_t>(to_ns(ticks())));
+}
+
 void Contract::clear() {
   refuse.reset();
   look.reset();
-  for (auto& row : rows) row->handlers.clear();
+  for (auto& row : rows) {
+    row->handlers.clear();
+    row->watch = nullptr;
+    row->watcher.reset();
+  }
 }
 
 void Contract::end() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "qts/lanes.hpp"
+#include "tick_watch.hpp"
 
 namespace qts::events {
 
@@ -78,6 +79,9 @@ struct Row {
   bool batched = false;
   bool compiled = false;      // some handler is
   bool needs_python = false;  // some handler is not
+  nb::object watcher;         // looks at every event while it is published; owns `watch`
+  TickWatch* watch = nullptr;
+  Member price;
 };
 
 class Contract {
@@ -89,6 +93,8 @@ class Contract {
   const Row& check(PyObject* event, Entry& entry, bool open);
   [[noreturn]] void refused(PyObject* event, const char* why) const;
   const Row& row_of(PyObject* event);
+  // Tells whoever watches the type of the event that it is being published.
+  void tell(const Row& row, PyObject* event) const;
 
   template <class Visit>
   int each_reference(Visit&& visit) {

@@ -102,10 +102,13 @@ class Core : public std::enable_shared_from_this<Core> {
     for (nb::object* object : {&failed, &failed_batch})
       if (object->is_valid())
         if (const int result = visit(object->ptr()); result != 0) return result;
-    for (auto& row : contract.rows)
+    for (auto& row : contract.rows) {
+      if (row->watcher.is_valid())
+        if (const int result = visit(row->watcher.ptr()); result != 0) return result;
       for (Handler& handler : row->handlers)
         if (handler.callable.is_valid())
           if (const int result = visit(handler.callable.ptr()); result != 0) return result;
+    }
     return 0;
   }
   void clear();

@@ -36,7 +36,10 @@ PyObject* item(PyObject* items, Py_ssize_t i) {
 inline const Row& Core::accept(PyObject* event, Entry& entry) {
   entry.event = Py_NewRef(event);  // the check may call Python, which may forget it
   try {
-    return contract.check(event, entry, open.load(std::memory_order_relaxed));
+    const Row& row = contract.check(event, entry, open.load(std::memory_order_relaxed));
+    if (row.watch != nullptr) [[unlikely]]
+      contract.tell(row, event);
+    return row;
   } catch (...) {
     release(entry);
     throw;

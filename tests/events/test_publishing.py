@@ -115,23 +115,25 @@ def test_the_interpreter_is_given_away_in_the_middle_of_a_long_list(
     make_engine: MakeEngine,
 ) -> None:
     engine = make_engine(lanes(p1=LaneConfig(queue_size=1_000_000, overflow="block")))
-    inside, between = threading.Event(), threading.Event()
+    ticks = [tick(engine)] * 200_000
+    between = threading.Event()
 
     def on_fill(_event: Event) -> None:
-        if inside.is_set():
+        if engine.status().lanes["P1"].published % len(ticks):  # the list is not through
             between.set()
 
     engine.on("FILL_CONFIRMED", on_fill)
     engine.on("PRICE_TICK", lambda _event: None)
-    ticks = [tick(engine)] * 200_000
     end = time.monotonic() + PATIENCE_S
     with engine:
         while not between.is_set() and time.monotonic() < end:
-            sender = threading.Thread(target=engine.publish, args=(fill(engine),))
-            inside.set()
+            go = threading.Event()
+            sender = threading.Thread(
+                target=lambda go=go: go.wait(PATIENCE_S) and engine.publish(fill(engine))
+            )
             sender.start()
+            go.set()
             engine.publish_many(ticks)
-            inside.clear()
             sender.join()
             assert engine.drained(PATIENCE_S)
     assert between.is_set()

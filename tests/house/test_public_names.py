@@ -47,18 +47,22 @@ PUBLIC: dict[str, str] = {
     "qts.feed": """
         BurstManager Calendar Demand Feed FeedConfig FeedState Intake ObservationSnapshot
         Observer PatternRecord Plan Poller PollerState PriceCache Recorder SEOUL Session
-        Source Surge SurgeDetector UpbitSource export_parquet offline_plan plan read
-        read_symbols replay
+        Source Surge SurgeDetector UpbitSource best_quotes export_parquet offline_plan plan
+        read read_symbols replay
+    """,
+    "qts.notify": """
+        Book Channel Declined Gone Later Message Notifications Notifier NotifyConfig PushConfig
+        RULES Rule Severity SlackConfig TelegramConfig Waiting WebhookConfig grafana_dashboard
+        new_key prometheus_rules public_key read_key subscribe
     """,
     "qts.orders": """
-        Agreement AttemptChanged Book CancelOrder Change CreateOrderAttempt Desk
-        Difference Executor FillApplied FillReceived Floor Ledger Life MarketChanged
-        MarketResumed MarketSuspended OnChange OrderAbsent OrderAccepted OrderChanged
-        OrderClosed OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown
-        OrdersConfig Pending PositionRow Reconcile Reconciler Report Resolved Safety
-        Standing Submitted Suspended Switchboard adopt books_agree external is_active
-        list_orders positions resolve_by_hand resume_by_hand show_order signal_id
-        standing suspended
+        Agreement AttemptChanged Book CancelOrder Change CreateOrderAttempt Desk Difference
+        Executor FillApplied FillReceived Floor Held Ledger Life MarketChanged MarketResumed
+        MarketSuspended OnChange OrderAbsent OrderAccepted OrderChanged OrderClosed
+        OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrdersConfig
+        Pending PositionRow Reconcile Reconciler Report Resolved Safety Standing Submitted
+        Suspended Switchboard adopt books_agree external is_active list_orders positions
+        resolve_by_hand resume_by_hand show_order signal_id standing suspended
     """,
     "qts.outbox": """
         BACKTEST_COMMAND BACKTEST_EVENT BenchResult CarriedBus Consumer DeadLetter Delivery
@@ -69,13 +73,16 @@ PUBLIC: dict[str, str] = {
         uuid7
     """,
     "qts.pipeline": """
-        Cycle Decision Evaluation Execution Leave NoParams Outcomes Pipeline PipelineConfig
-        Position Runner Signal StepFailed Strategy Suspension Tick Trader View World act
-        decide evaluate extract tick_of transform
+        BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
+        BacktestResult Chunk Cycle Decision Evaluation Execution JobRow Leave NoParams
+        Outcomes Performance Pipeline PipelineConfig Point Position Runner Signal StepFailed
+        StepStrategy Strategy Suspension Tape Tick Trade Trader View World act backtest
+        decide evaluate exposure_of extract list_jobs load_strategy page_of performance
+        shipped show_job submit_job table tick_of to_json transform
     """,
     "qts.risk": """
         Approved CODES Code EMERGENCY_ORDER Effect EmergencyOrder Entry Exposure Facts
-        FailSafe Gate HoldingLimits KillSwitch LimitsConfig Market MicroRisk Proposal REASONS
+        FailSafe Gate HoldingLimits KillSwitch Limits LimitsConfig Market MicroRisk Proposal REASONS
         Reason Refusal RiskConfig Safety SafetyState StopHolding StopsConfig Switch Switches
         Watch
     """,
@@ -91,8 +98,8 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.telemetry": """
         CONTENT_TYPE Ids LatencyHistogram Span TelemetryConfig Throttle bind carry configure
-        context counter current_context every gauge histogram latency lines_dropped logger
-        new_trace_id redact_text render shutdown span
+        context counter current_context every exposed gauge histogram latency lines_dropped
+        logger new_trace_id redact_text render samples shutdown span watch_host
     """,
     "qts.venues": """
         Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Ledger Level

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from qts.database import Database
-from qts.domain import Fill, IntentType, MovableClock, OrderState, Refused, Side
+from qts.domain import IntentType, MovableClock, OrderState, Refused, Side
 from qts.orders import FillApplied, adopt, external
 from tests.orders.kit import PRICE, SYMBOL, Room, room
 from tests.orders.venue import lost_reply
@@ -56,16 +56,11 @@ async def test_a_fill_may_come_before_the_acknowledgement(
     database: Database, clock: MovableClock, named: bool
 ) -> None:
     async with room(database, clock, named=named) as floor:
-        early: list[Fill] = []
-        place = floor.venue.place
 
-        async def eager(request):  # type: ignore[no-untyped-def]
-            name = await place(request)
-            early.append(floor.venue.trade(name, D(2), D(99)))
-            await floor.reconciler.take(early[0])
-            return name
+        async def fill_at_once(name: str) -> None:
+            await floor.reconciler.take(floor.venue.trade(name, D(2), D(99)))
 
-        floor.venue.place = eager  # type: ignore[method-assign]
+        floor.venue.meanwhile = fill_at_once
         submitted = await floor.submit()
         await floor.work()
         assert await floor.position() == (D(2), D(99), D(0))

@@ -238,7 +238,7 @@ async def test_a_gap_in_the_stream_is_filled(database: Database) -> None:
             await until(lambda: _holds(floor, D(1)))
             await floor.venue.stream.put(floor.venue.trade(name, D(1), PRICE))
             await until(lambda: _holds(floor, D(2)))
-        assert floor.reconciler.may_trade()
+            await until(lambda: _may_trade(floor))
 
 
 async def test_unknown_outcomes_are_found_without_being_asked_for(database: Database) -> None:
@@ -256,6 +256,10 @@ async def test_unknown_outcomes_are_found_without_being_asked_for(database: Data
 
 async def _holds(floor: Room, quantity: Decimal) -> bool:
     return (await floor.position())[0] == quantity
+
+
+async def _may_trade(floor: Room) -> bool:
+    return floor.reconciler.may_trade()
 
 
 async def _all_active(floor: Room) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -42,6 +42,7 @@ class Venue:
         self.trades: list[Fill] = []
         self.before: Script = lambda _request: None
         self.after: Script = lambda _request: None
+        self.meanwhile: Callable[[str], Awaitable[None]] | None = None  # before we have its name
         self.cancel_fails: Exception | None = None
         self.is_away = False
         self.external: dict[str, Decimal] = {}
@@ -66,6 +67,8 @@ class Venue:
             price=request.price,
             identifier=request.identifier if self._named else None,
         )
+        if self.meanwhile is not None:
+            await self.meanwhile(order_id)
         if error := self.after(request):
             raise error
         return order_id

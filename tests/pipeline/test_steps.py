@@ -25,7 +25,7 @@ from qts.pipeline import (
 from qts.risk import LimitsConfig, SafetyState
 from tests.pipeline.worlds import NOW, signal, tick, view
 
-LIMITS = LimitsConfig()
+LIMITS = LimitsConfig().exact
 NAN = Decimal("NaN")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qts.domain import MovableClock, Refused
+from qts.domain import MovableClock
 from qts.events import payloads as p
 from qts.risk import EmergencyOrder, MicroRisk, StopHolding, StopsConfig
 
@@ -159,5 +159,5 @@ def test_failed_round_is_told_and_the_loop_lives() -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(Refused, match=r"excursion_half is 0\.03, above excursion_all 0\.02"):
+    with pytest.raises(ValueError, match=r"excursion_half .0\.03. must not be above"):
         StopsConfig(excursion_half=0.03)

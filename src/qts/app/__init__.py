@@ -7,29 +7,38 @@ from qts.app.servers import open_database, open_store
 
 if TYPE_CHECKING:
     from qts.app.app import App, Ready, Watcher, build
+    from qts.app.dashboard import Handed, handed_of, login_link, serve_handed
     from qts.app.summary import Service, Summary, Traded
 
 # Loaded when asked for: an errand to the database needs none of it.
 _WHOLE = {
     "App": "app",
+    "Handed": "dashboard",
     "Ready": "app",
     "Service": "summary",
     "Summary": "summary",
     "Traded": "summary",
     "Watcher": "app",
     "build": "app",
+    "handed_of": "dashboard",
+    "login_link": "dashboard",
+    "serve_handed": "dashboard",
 }
 
 __all__ = [
     "App",
+    "Handed",
     "Ready",
     "Service",
     "Summary",
     "Traded",
     "Watcher",
     "build",
+    "handed_of",
+    "login_link",
     "open_database",
     "open_store",
+    "serve_handed",
 ]
 
 

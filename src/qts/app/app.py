@@ -14,6 +14,7 @@ import uvloop
 from redis.asyncio import Redis
 
 from qts import telemetry
+from qts.app.dashboard import DashboardProcess
 from qts.app.servers import cache_url, database_url, home_of, own_servers
 from qts.app.simulated import Simulated, is_wanted
 from qts.app.summary import Service, Summary, Traded
@@ -38,6 +39,8 @@ class Ready(msgspec.Struct, frozen=True):
     migrations_applied: int
     seconds: float
     trading: str = ""  # what is traded, in a sentence; empty: nothing is
+    dashboard: str = ""  # its address; empty: there is none
+    login: str = ""  # the link to it, told at the first start only
 
 
 class Watcher(Protocol):
@@ -120,11 +123,14 @@ class App:
             config, keys = await self._with_market(stack)
             trading = Trading(config, database, self._clock)
             await stack.enter_async_context(trading.opened(cache_url(config, self.home), keys))
+            view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
             watcher.ready(
                 msgspec.structs.replace(
                     ready,
                     seconds=round(ready.seconds + self._since(began_ns), 3),
                     trading=trading.sentence,
+                    dashboard=view.address,
+                    login=view.link,
                 )
             )
             await self._until_stopped(seconds, watching, trading.failed)

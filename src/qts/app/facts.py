@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 from qts.cache import Cache
 from qts.database import Database
-from qts.domain import Clock, Failed, Side
-from qts.orders import Pending, Standing, standing
-from qts.pipeline import World
-from qts.risk import Exposure, Facts, Market, Proposal, Switches, Watch
+from qts.domain import Clock, Failed
+from qts.orders import Standing, standing
+from qts.pipeline import World, exposure_of
+from qts.risk import Facts, Market, Proposal, Switches, Watch
 
 SEOUL = ZoneInfo("Asia/Seoul")
 KEPT_S = 0.5
@@ -58,7 +57,7 @@ class FactsNow:
         ours = await self._standing()
         return Facts(
             market=await self._market(proposal.symbol),
-            exposure=self._exposure(proposal.symbol, ours),
+            exposure=exposure_of(proposal.symbol, ours, self._world),
             switches=self._switches(proposal, ours),
             now=self._clock.now(),
         )
@@ -82,34 +81,6 @@ class FactsNow:
         age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
         return Market(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
 
-    def _exposure(self, symbol: str, ours: Standing) -> Exposure:
-        values: dict[str, Decimal] = {
-            name: abs(held.quantity) * self._price(name, held.average_price)
-            for name, held in ours.held.items()
-        }
-        for each in ours.pending:
-            if each.side is Side.BUY:
-                value = each.remaining * (each.price or self._price(each.symbol, Decimal(0)))
-                values[each.symbol] = values.get(each.symbol, Decimal(0)) + value
-        here = [each for each in ours.pending if each.symbol == symbol]
-        held = ours.held.get(symbol)
-        return Exposure(
-            position=held.quantity if held else Decimal(0),
-            average_price=held.average_price if held else Decimal(0),
-            pending_buy=_sum(here, Side.BUY),
-            pending_sell=_sum(here, Side.SELL),
-            symbol_value=values.get(symbol, Decimal(0)),
-            total_value=sum(values.values(), Decimal(0)),
-            open_symbols=len(values),
-            cash=self._world.cash,
-            equity=self._world.equity,
-            daily_pnl=ours.earned_today + self._world.unrealised,
-            orders_today=ours.orders_today,
-            orders_last_minute=ours.orders_last_minute,
-            unknown_attempts=sum(each.unknown for each in ours.pending),
-            symbol_unknown=sum(each.unknown for each in here),
-        )
-
     def _switches(self, proposal: Proposal, ours: Standing) -> Switches:
         watch = self._watch
         return Switches(
@@ -120,11 +91,3 @@ class FactsNow:
             session_open=self._is_open(),
             safety=watch.safety.state,
         )
-
-    def _price(self, symbol: str, otherwise: Decimal) -> Decimal:
-        tick = self._world.latest(symbol)
-        return Decimal(str(tick.price)) if tick else otherwise
-
-
-def _sum(pending: list[Pending], side: Side) -> Decimal:
-    return sum((each.remaining for each in pending if each.side is side), Decimal(0))

@@ -26,6 +26,17 @@ from qts.venues import KisConfig, LimitsConfig
 
 START_S = 30.0
 _PER_SECOND, _PER_MINUTE, _PER_DAY = 18, 1000, 1_000_000
+_PARAMS = (
+    "surge_breakout.window=3",
+    "surge_breakout.margin=0.004",
+    "surge_breakout.volume_ratio=1",
+    "moving_average_swing.fast=2",
+    "moving_average_swing.slow=4",
+    "moving_average_swing.margin=0.001",
+    "rsi_scalper.length=4",
+    "rsi_scalper.low=25",
+    "rsi_scalper.high=75",
+)
 _FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
 
 
@@ -114,12 +125,7 @@ class Simulated:
                 "qts.strategies:MovingAverageSwing",
                 "qts.strategies:RsiScalper",
             ),
-            params={
-                "surge_breakout": {"window": 3, "margin": 0.004, "volume_ratio": 1.0},
-                "moving_average_swing": {"fast": 2, "slow": 4, "margin": 0.001},
-                "rsi_scalper": {"length": 4, "low": 25, "high": 75},
-            }
-            | other.params,
+            params=(*_PARAMS, *other.params),
         )
 
     @property

@@ -13,7 +13,7 @@ from qts.cache import Cache, Price
 from qts.domain import Clock, Market, market_of
 from qts.events import Engine
 from qts.events import payloads as p
-from qts.feed import PatternRecord
+from qts.feed import PatternRecord, best_quotes
 from qts.pipeline import Tick, World
 
 OnTick = Callable[[str, float, float, float, float], None]
@@ -35,8 +35,7 @@ class Ticks:
     def __call__(self, record: PatternRecord) -> None:
         snapshot = record.snapshot
         inputs = snapshot.observation.inputs
-        raw = inputs.kis_raw
-        bid, ask = _quote(raw, "bid"), _quote(raw, "ask")
+        bid, ask = best_quotes(inputs.kis_raw)
         self.tick(snapshot.context.symbol, inputs.price, inputs.volume, bid, ask)
 
     def tick(self, symbol: str, price: float, day_volume: float, bid: float, ask: float) -> None:
@@ -74,19 +73,3 @@ class Ticks:
 
 def _exact(value: float, whole: bool) -> Decimal:
     return Decimal(int(value)) if whole else Decimal(repr(value))
-
-
-_NAMES = {
-    "bid": ("inter2_bidp", "bidp1", "BIDP1", "bid_price"),
-    "ask": ("inter2_askp", "askp1", "ASKP1", "ask_price"),
-}
-
-
-def _quote(raw: dict[str, object], side: str) -> float:
-    for name in _NAMES[side]:
-        if name in raw:
-            try:
-                return max(0.0, float(str(raw[name])))
-            except ValueError:
-                return 0.0
-    return 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from datetime import timedelta
@@ -16,10 +15,13 @@ from qts import telemetry
 from qts.app.changes import Changes
 from qts.app.exits import Exits
 from qts.app.facts import FactsNow
+from qts.app.live import LivePublisher, Notices
+from qts.app.params import Parameters
 from qts.app.summary import Lane, Traded, counted
 from qts.app.ticks import Ticks
 from qts.app.truth import DatabaseTruth
 from qts.brokers import Broker
+from qts.brokers.kis import KisBroker
 from qts.brokers.paper import PaperBroker
 from qts.cache import Cache
 from qts.cache.redis import RedisStore
@@ -28,7 +30,8 @@ from qts.database import Database
 from qts.domain import Clock, Failed, Refused, Secret
 from qts.events import Catalogue, Engine, Event, Hooks, Priority
 from qts.events import payloads as p
-from qts.feed import Feed
+from qts.events.postgres import PostgresDeadLetters
+from qts.feed import Feed, read_symbols
 from qts.orders import (
     Desk,
     Executor,
@@ -40,7 +43,7 @@ from qts.orders import (
     books_agree,
     positions,
 )
-from qts.outbox import TRADE_COMMAND, TRADE_EVENT, Dispatcher, PostgresBus, Upkeep
+from qts.outbox import TRADE_COMMAND, TRADE_EVENT, Dispatcher, EventBus, Upkeep, open_bus
 from qts.pipeline import (
     Leave,
     Outcomes,
@@ -50,6 +53,7 @@ from qts.pipeline import (
     Strategy,
     Trader,
     World,
+    load_strategy,
     tick_of,
 )
 from qts.risk import (
@@ -62,6 +66,7 @@ from qts.risk import (
     StopHolding,
     Watch,
 )
+from qts.venues import KisClient, open_kis
 
 log = telemetry.logger("app")
 
@@ -91,6 +96,7 @@ class Trading:
         self.fail_safe = FailSafe(database)
         self.kill_switch = KillSwitch(database)
         self.runners: dict[str, Runner] = {}
+        self.notices = Notices()
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self._telling: set[asyncio.Task[Any]] = set()
@@ -101,7 +107,7 @@ class Trading:
     # --- made in this order ---------------------------------------------------------------------
 
     engine: Engine
-    bus: PostgresBus
+    bus: EventBus
     cache: Cache
     broker: Broker
     feed: Feed
@@ -134,31 +140,39 @@ class Trading:
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)
         self.engine = Engine(config.events, catalogue, clock, self._hooks())
-        self.bus = await stack.enter_async_context(
-            PostgresBus.open(database, config.outbox.streams)
-        )
+        self.bus = await stack.enter_async_context(open_bus(database, config.outbox))
         store = await stack.enter_async_context(RedisStore.open(cache_url, config.cache))
-        self.broker = await stack.enter_async_context(self._open_broker())
-        truth = DatabaseTruth(database, self.broker.name, self.world, config.risk.limits, clock)
+        broker = config.brokers.broker
+        truth = DatabaseTruth(database, broker, self.world, config.risk.limits.exact, clock)
         self.cache = await stack.enter_async_context(
             Cache.open(store, truth, config.cache, clock=clock)
         )
         self.changes = Changes(self.engine, self.world, self.outcomes, self.cache, clock)
         self.changes.trip = self.trip
         self.ticks = Ticks(self.engine, self.world, self.cache, clock)
-        if isinstance(self.broker, PaperBroker):
-            self.ticks.paper = self.broker.on_tick
+        read_symbols(config.feed.symbols)  # the commonest mistake, told before the key is taken
+        client = await stack.enter_async_context(open_kis(config.venues.kis, home, clock))
+        self.feed = stack.enter_context(Feed.on(client, config.feed, home, clock, [self.ticks]))
+        self.broker = await self._open_broker(stack, client)
         self._make_orders()
         self._make_pipeline()
-        self.feed = await stack.enter_async_context(
-            Feed.open(config.venues.kis, config.feed, home, clock, [self.ticks])
-        )
+        self._live = LivePublisher(self, store, self.notices)
+        self._parameters = Parameters(database, self.runners, self.cache)
 
-    def _open_broker(self) -> contextlib.AbstractAsyncContextManager[Broker]:
+    async def _open_broker(self, stack: contextlib.AsyncExitStack, client: KisClient) -> Broker:
         brokers = self.config.brokers
-        if brokers.broker != "paper":
-            raise Refused(f"brokers.broker is {brokers.broker}; qts run takes paper")
-        return PaperBroker.open(self.database, brokers.paper, brokers.costs, self.clock)
+        if brokers.broker == "kis":
+            return KisBroker(client, self.database, brokers, self.clock, self.feed.stream)
+        if brokers.broker == "paper":
+            paper = await stack.enter_async_context(
+                PaperBroker.open(self.database, brokers.paper, brokers.costs, self.clock)
+            )
+            self.ticks.paper = paper.on_tick
+            return paper
+        raise Refused(
+            f"brokers.broker is {brokers.broker!r}, and the feed of this run watches KIS; "
+            'expected "paper" or "kis"'
+        )
 
     def _make_orders(self) -> None:
         config = self.config
@@ -197,14 +211,14 @@ class Trading:
         )
         self.changes.changed = self._changed = facts.changed
         self.trader = trader = Trader(
-            Gate(config.risk.limits),
+            Gate(config.risk.limits.exact),
             self.desk,
             facts,
             self.outcomes,
             self._submitted,
         )
         self.pipeline = Pipeline(
-            config.pipeline, self.world, trader, config.risk.limits, self._leave, clock
+            config.pipeline, self.world, trader, config.risk.limits.exact, self._leave, clock
         )
         self.pipeline.emit = self.changes.emit
         self.pipeline.trip = self.fail_safe.trip
@@ -221,7 +235,7 @@ class Trading:
         pipeline = self.config.pipeline
         for name in pipeline.strategies:
             kind = load_strategy(name)
-            yield kind.make(pipeline.params.get(kind.key))
+            yield kind.make(pipeline.params_of(kind.key))
 
     def _register(self) -> None:
         engine = self.engine
@@ -241,6 +255,7 @@ class Trading:
                 self.pipeline.suspend, event.payload.reason, event.payload.code or "event"
             )
 
+        engine.watch("PRICE_TICK", self.micro.stops, "price")
         engine.on("PRICE_TICK", on_tick)
         engine.on("STRATEGY_EVALUATE", on_evaluate)
         engine.on("EMERGENCY_ORDER", self.exits)
@@ -253,7 +268,12 @@ class Trading:
         if self.config.brokers.mode == "paper":
             await self.kill_switch.begin(tuple(self.runners), "first start on paper")
         await self.watch.look()
+        await self._parameters.load()
         self.engine.start()
+        self._run("live", self._live.run())
+        self._run("parameters", self._parameters.run())
+        letters = PostgresDeadLetters(self.database, self.engine.catalogue)
+        self._run("dead letters", self.engine.keep_dead_letters(letters))
         self._run("switches", self.watch.run())
         self._run("upkeep", Upkeep(self.database, self.config.outbox).run())
         self._run("notices", self.reconciler.follow())
@@ -372,7 +392,11 @@ class Trading:
         def told(alert: Any) -> None:
             self.trip(alert.code, alert.text)
 
-        return Hooks(fail_safe=told, guardrail=told)
+        def noted(alert: Any) -> None:
+            at = self.clock.now().timestamp()
+            self.notices.note(at, alert.severity, alert.text, alert.code)
+
+        return Hooks(alert=noted, fail_safe=told, guardrail=told)
 
     def _emit(self, name: str, payload: Any) -> None:
         self.engine.publish(self.engine.event(name, payload, "risk"))
@@ -467,18 +491,6 @@ class Trading:
         except Failed as error:
             return False, (f"the books could not be compared: {error}",)
         return bool(found), found.differences
-
-
-def load_strategy(name: str) -> type[Strategy[Any]]:
-    """`module:Class`."""
-    module, _, kind = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), kind)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Refused(f"pipeline.strategies: {name} cannot be loaded ({error})") from None
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise Refused(f"pipeline.strategies: {name} is no Strategy")
-    return found
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

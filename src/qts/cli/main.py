@@ -11,18 +11,22 @@ import typer
 from typer.exceptions import TyperException
 
 from qts.cli import (
+    backtests,
     cache,
     config,
     database,
     dead_letters,
     distributed,
     events,
+    orders,
     outbox,
     safety,
     simulate,
     verify,
 )
+from qts.cli.backtest import backtest
 from qts.cli.bench import bench
+from qts.cli.dashboard import dashboard
 from qts.cli.doctor import doctor
 from qts.cli.observe import export, observe, replay
 from qts.cli.route import route
@@ -41,10 +45,13 @@ app.command()(run)
 app.command()(observe)
 app.command()(replay)
 app.command()(export)
+app.command()(backtest)
 app.command()(route)
+app.command()(dashboard)
 app.command()(doctor)
 app.command()(bench)
 for _name, _verbs in {
+    "backtests": backtests,
     "config": config,
     "database": database,
     "events": events,
@@ -56,6 +63,8 @@ for _name, _verbs in {
     "verify": verify,
 }.items():
     app.add_typer(_verbs.app, name=_name)
+app.add_typer(orders.orders, name="orders")
+app.add_typer(orders.positions, name="positions")
 app.add_typer(safety.kill, name="kill")
 app.add_typer(safety.failsafe, name="failsafe")
 

@@ -83,6 +83,10 @@ class _Show:
         self._console.print(f"schema  {ready.schema_version}{news}")
         if ready.trading:
             self._console.print(f"trades  {ready.trading}", soft_wrap=True)
+        if ready.dashboard:
+            self._console.print(f"dashboard  {ready.dashboard}", soft_wrap=True)
+        if ready.login:
+            self._console.print(f"log in  {ready.login}", soft_wrap=True, markup=False)
         self._console.print(
             f"[green]Ready[/green] after {ready.seconds:.2f} s; runs {self._until}."
         )

@@ -19,11 +19,13 @@ from qts.brokers import BrokersConfig
 from qts.cache import CacheConfig
 from qts.config.demo import DemoConfig
 from qts.config.words import allowed
+from qts.dashboard import DashboardConfig
 from qts.database import DatabaseConfig
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig
 from qts.events import EventsConfig
 from qts.feed import FeedConfig
+from qts.notify import NotifyConfig
 from qts.orders import OrdersConfig
 from qts.outbox import OutboxConfig
 from qts.pipeline import PipelineConfig
@@ -58,16 +60,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     orders: Annotated[
         OrdersConfig, msgspec.Meta(description="How orders leave and are accounted for")
     ] = OrdersConfig()
-    brokers: Annotated[BrokersConfig, msgspec.Meta(description="Where orders go")] = (
-        BrokersConfig()
-    )
+    brokers: Annotated[BrokersConfig, msgspec.Meta(description="Where orders go")] = BrokersConfig()
+    dashboard: Annotated[
+        DashboardConfig, msgspec.Meta(description="The owner's view in a browser")
+    ] = DashboardConfig()
     demo: Annotated[
         DemoConfig, msgspec.Meta(description="The simulated market, while there is no key")
     ] = DemoConfig()
     embedded: Annotated[
         EmbeddedConfig, msgspec.Meta(description="The servers QTS starts when no URL is given")
     ] = EmbeddedConfig()
-    telemetry: Annotated[TelemetryConfig, msgspec.Meta(description="Logs and traces")] = (
+    notify: Annotated[NotifyConfig, msgspec.Meta(description="Messages to the owner")] = (
+        NotifyConfig()
+    )
+    telemetry: Annotated[TelemetryConfig, msgspec.Meta(description="Logs, metrics and traces")] = (
         TelemetryConfig()
     )
 

@@ -85,6 +85,17 @@ class Engine:
             raise EventRefused(f"handlers are registered before the start; it is {self.state}")
         self._wiring.add(what, as_handler(handler, essential))
 
+    def watch(self, name: str, watcher: native.TickWatch, field: str) -> None:
+        """Show every event of a type to a native watcher while it is being published.
+
+        It sees the key and one number of the payload, before any handler and on the publisher's
+        own thread: nobody who holds the interpreter can delay what it decides.
+        """
+        if self.state != "made":
+            raise EventRefused(f"a watcher is set before the start; it is {self.state}")
+        number = list(self.catalogue).index(self.catalogue[name])
+        self._lanes.watch(number, watcher, field)
+
     # --- publishing -----------------------------------------------------------------------------
 
     def event(self, name: str, payload: Payload, source: str = "") -> Event:

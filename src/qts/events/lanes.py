@@ -8,14 +8,25 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from qts._native import EventMaker, Lanes, event_id, replay_lanes
+from qts._native import EventMaker, Lanes, TickWatch, event_id, replay_lanes
 from qts.domain import Clock, EventRefused, LaneFull, SystemClock
 from qts.events.catalogue import LARGEST_PAYLOAD, Catalogue
 from qts.events.config import EventsConfig
 from qts.events.event import Event
 from qts.events.payloads import Payload
 
-__all__ = ["AUDIT", "DEEDS", "RECORD", "Lanes", "build", "event_id", "maker", "replay", "specs"]
+__all__ = [
+    "AUDIT",
+    "DEEDS",
+    "RECORD",
+    "Lanes",
+    "TickWatch",
+    "build",
+    "event_id",
+    "maker",
+    "replay",
+    "specs",
+]
 
 DEEDS = (
     "published",

@@ -9,6 +9,7 @@ from qts.feed.intake import Intake
 from qts.feed.observer import Observer
 from qts.feed.planner import Demand, Plan, plan
 from qts.feed.poller import Poller, PollerState
+from qts.feed.quotes import best_quotes
 from qts.feed.reader import read
 from qts.feed.recorder import Recorder
 from qts.feed.replay import replay
@@ -39,6 +40,7 @@ __all__ = [
     "Surge",
     "SurgeDetector",
     "UpbitSource",
+    "best_quotes",
     "export_parquet",
     "offline_plan",
     "plan",

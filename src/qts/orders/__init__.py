@@ -44,7 +44,7 @@ from qts.orders.position import Book
 from qts.orders.reconcile import Difference, Reconciler, Report
 from qts.orders.resolve import Resolved, resolve_by_hand
 from qts.orders.safety import Safety, Switchboard
-from qts.orders.standing import Pending, Standing, standing
+from qts.orders.standing import Held, Pending, Standing, standing
 
 __all__ = [
     "Agreement",
@@ -59,6 +59,7 @@ __all__ = [
     "FillApplied",
     "FillReceived",
     "Floor",
+    "Held",
     "Ledger",
     "Life",
     "MarketChanged",

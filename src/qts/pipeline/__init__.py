@@ -1,27 +1,55 @@
 """Strategies and the five steps around them: extract, transform, evaluate, decide, act."""
 
 from qts.pipeline.act import Outcomes, Trader, act
+from qts.pipeline.backtest import BacktestResult, backtest
+from qts.pipeline.backtest_config import BacktestConfig
 from qts.pipeline.compiled import StepStrategy
 from qts.pipeline.cycle import Cycle, Decision, Evaluation, Execution, StepFailed
 from qts.pipeline.decide import Leave, decide
 from qts.pipeline.evaluate import evaluate
+from qts.pipeline.exposure import exposure_of
 from qts.pipeline.extract import extract
+from qts.pipeline.jobs import (
+    BacktestCompleted,
+    BacktestFailed,
+    BacktestJobs,
+    BacktestRequested,
+    JobRow,
+    list_jobs,
+    show_job,
+    submit_job,
+)
+from qts.pipeline.load import load_strategy, shipped
 from qts.pipeline.market import World, tick_of
+from qts.pipeline.performance import Performance, Point, performance
+from qts.pipeline.report import page_of, table, to_json
 from qts.pipeline.runner import Runner
 from qts.pipeline.scheduler import Pipeline, PipelineConfig, Suspension
 from qts.pipeline.strategy import NoParams, Position, Signal, Strategy, Tick, View
+from qts.pipeline.tape import Chunk, Tape
+from qts.pipeline.trades import Trade
 from qts.pipeline.transform import transform
 
 __all__ = [
+    "BacktestCompleted",
+    "BacktestConfig",
+    "BacktestFailed",
+    "BacktestJobs",
+    "BacktestRequested",
+    "BacktestResult",
+    "Chunk",
     "Cycle",
     "Decision",
     "Evaluation",
     "Execution",
+    "JobRow",
     "Leave",
     "NoParams",
     "Outcomes",
+    "Performance",
     "Pipeline",
     "PipelineConfig",
+    "Point",
     "Position",
     "Runner",
     "Signal",
@@ -29,14 +57,27 @@ __all__ = [
     "StepStrategy",
     "Strategy",
     "Suspension",
+    "Tape",
     "Tick",
+    "Trade",
     "Trader",
     "View",
     "World",
     "act",
+    "backtest",
     "decide",
     "evaluate",
+    "exposure_of",
     "extract",
+    "list_jobs",
+    "load_strategy",
+    "page_of",
+    "performance",
+    "shipped",
+    "show_job",
+    "submit_job",
+    "table",
     "tick_of",
+    "to_json",
     "transform",
 ]

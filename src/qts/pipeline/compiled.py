@@ -9,7 +9,7 @@ it gives the same answers compiled and not, tick by tick in a lane and over days
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
@@ -53,12 +53,22 @@ class StepStrategy(Strategy[P]):
         self.numbers = self._numbers(params)
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
-        held = float(view.holds(tick.symbol))
+        return self.on_price(tick, float(view.holds(tick.symbol)))
+
+    def on_price(self, tick: Tick, held: float) -> tuple[Signal, ...]:
+        """All of a view that a step looks at is how much of the symbol is held."""
         state = self._states.get(tick.symbol)
         if state is None:
             state = self._states[tick.symbol] = np.zeros(self.state_size)
         wish = self._step(state, self.numbers, tick.price, tick.volume, tick.at, held)
         return self.signals(wish, tick, held)
+
+    def keep_states(self, states: Mapping[str, Numbers]) -> None:
+        """From now on a symbol's state is this row; whoever owns the rows may step over them."""
+        for symbol, row in states.items():
+            if symbol in self._states:
+                row[:] = self._states[symbol]
+            self._states[symbol] = row
 
     def signals(self, wish: int, tick: Tick, held: float) -> tuple[Signal, ...]:
         """What a wish comes to: entries while nothing is held, exits while something is."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from qts.domain import Market, Side, market_of
 from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailed
 from qts.pipeline.strategy import Signal, View
-from qts.risk import LimitsConfig
+from qts.risk import Limits
 
 _COIN = Decimal("0.00000001")
 
@@ -18,7 +18,7 @@ _COIN = Decimal("0.00000001")
 def evaluate(
     cycle: Cycle,
     signals: Iterable[Signal],
-    limits: LimitsConfig,
+    limits: Limits,
     owners: Mapping[str, str] | None = None,
 ) -> Cycle:
     """`owners`: the strategy that holds a symbol, or is buying it. Others keep off."""
@@ -48,9 +48,7 @@ def _torn(signals: list[Signal]) -> set[str]:
     return {symbol for symbol, wanted in sides.items() if len(wanted) > 1}
 
 
-def _evaluated(
-    signal: Signal, view: View, calc: Calc, limits: LimitsConfig, why_not: str
-) -> Evaluation:
+def _evaluated(signal: Signal, view: View, calc: Calc, limits: Limits, why_not: str) -> Evaluation:
     price = _price(signal, view)
     none = Decimal(0)
     if why_not:
@@ -80,14 +78,14 @@ def _reduces(signal: Signal, held: Decimal) -> bool:
     return held * signal.side.sign < 0
 
 
-def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: LimitsConfig) -> Decimal:
+def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: Limits) -> Decimal:
     if signal.quantity is not None:
         return max(signal.quantity, Decimal(0))
     return abs(held) if _reduces(signal, held) else limits.max_order_value / price
 
 
 def _allowed(
-    signal: Signal, held: Decimal, wanted: Decimal, price: Decimal, limits: LimitsConfig
+    signal: Signal, held: Decimal, wanted: Decimal, price: Decimal, limits: Limits
 ) -> Decimal:
     """Risk: one order may be so large; what is sold must be held."""
     if _reduces(signal, held):
@@ -103,7 +101,7 @@ def _fitting(
     allowed: Decimal,
     price: Decimal,
     calc: Calc,
-    limits: LimitsConfig,
+    limits: Limits,
 ) -> Decimal:
     """Portfolio: so much may be in one symbol, and in all of them."""
     if _reduces(signal, held):

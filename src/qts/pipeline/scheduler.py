@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.domain import Clock, QtsError
+from qts.domain import Clock, QtsError, Refused
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.act import Trader, act
@@ -28,7 +28,7 @@ from qts.pipeline.market import World
 from qts.pipeline.runner import Runner
 from qts.pipeline.strategy import Signal
 from qts.pipeline.transform import transform
-from qts.risk import LimitsConfig
+from qts.risk import Limits
 
 log = telemetry.logger("pipeline")
 _CYCLES = telemetry.counter("qts_cycles_total", "cycles by how they ended", ("strategy", "end"))
@@ -57,8 +57,23 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(description="module:Class of each strategy, in the order of their right of way"),
     ] = ()
     params: Annotated[
-        dict[str, dict[str, Any]], Meta(description="parameters by the strategy's key")
-    ] = {}
+        tuple[str, ...],
+        Meta(description="parameters of strategies, each as rsi_scalper.length=20"),
+    ] = ()
+
+    def params_of(self, key: str) -> dict[str, str]:
+        """The parameters of one strategy, as they were written."""
+        found = {}
+        for line in self.params:
+            name, is_set, value = line.partition("=")
+            strategy, _, parameter = name.strip().partition(".")
+            if not (is_set and strategy and parameter):
+                raise Refused(
+                    f"pipeline.params: {line!r} is no parameter; write rsi_scalper.length=20"
+                )
+            if strategy == key:
+                found[parameter] = value.strip()
+        return found
 
 
 class Suspension(msgspec.Struct, frozen=True):
@@ -75,7 +90,7 @@ class Pipeline:
         config: PipelineConfig,
         world: World,
         trader: Trader,
-        limits: LimitsConfig,
+        limits: Limits,
         leave: Callable[[], Leave],
         clock: Clock,
     ) -> None:

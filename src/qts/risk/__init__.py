@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from qts.risk.codes import CODES, Code, Effect
 from qts.risk.config import RiskConfig
 from qts.risk.gate import REASONS, Gate
-from qts.risk.limits import LimitsConfig
+from qts.risk.limits import Limits, LimitsConfig
 from qts.risk.proposal import (
     Approved,
     Exposure,
@@ -48,6 +48,7 @@ __all__ = [
     "Gate",
     "HoldingLimits",
     "KillSwitch",
+    "Limits",
     "LimitsConfig",
     "Market",
     "MicroRisk",

@@ -14,7 +14,7 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Market, OrderType, Side, day_limits, is_on_tick, market_of
-from qts.risk.limits import LimitsConfig
+from qts.risk.limits import Limits
 from qts.risk.proposal import Approved, Facts, Proposal, Reason, Refusal, approve
 
 log = telemetry.logger("risk")
@@ -55,7 +55,7 @@ REASONS: dict[str, str] = {
 class Question(msgspec.Struct, frozen=True):
     proposal: Proposal
     facts: Facts
-    limits: LimitsConfig
+    limits: Limits
 
     @property
     def is_exit(self) -> bool:
@@ -216,7 +216,7 @@ RULES: tuple[Rule, ...] = (
 class Gate:
     """One per account. Pure: it looks at the facts it is handed, and at nothing else."""
 
-    def __init__(self, limits: LimitsConfig, rules: tuple[Rule, ...] = RULES) -> None:
+    def __init__(self, limits: Limits, rules: tuple[Rule, ...] = RULES) -> None:
         self.limits = limits
         self._rules = rules
 

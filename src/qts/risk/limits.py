@@ -8,56 +8,82 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from qts.domain import Refused
 
-_PARTS = ("max_exposure", "max_symbol_exposure", "daily_loss", "price_band")
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate holds every order to, in exact numbers; see LimitsConfig."""
+
+    max_order_value: Decimal
+    min_order_value: Decimal
+    max_quantity: Decimal
+    max_exposure: Decimal
+    max_symbol_exposure: Decimal
+    max_open_symbols: int
+    daily_loss: Decimal
+    orders_per_day: int
+    orders_per_minute: int
+    price_band: Decimal
+    max_price_age_ms: float
+    short_selling: bool
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the gate holds every order to. Money is in won, parts are of the account's equity."""
 
-    max_order_value: Annotated[Decimal, Meta(description="largest value of one order, in won")] = (
-        Decimal(500_000)
-    )
-    min_order_value: Annotated[Decimal, Meta(description="smallest value of one entry, in won")] = (
-        Decimal(5_000)
-    )
-    max_quantity: Annotated[Decimal, Meta(description="largest quantity of one order")] = Decimal(
-        10_000
-    )
+    max_order_value: Annotated[
+        int, Meta(ge=1, le=10**15, description="largest value of one order, in won")
+    ] = 500_000
+    min_order_value: Annotated[
+        int, Meta(ge=1, le=10**15, description="smallest value of one entry, in won")
+    ] = 5_000
+    max_quantity: Annotated[
+        float, Meta(gt=0, le=1e12, description="largest quantity of one order")
+    ] = 10_000.0
     max_exposure: Annotated[
-        Decimal, Meta(description="part of the equity that may be in the market, orders included")
-    ] = Decimal("0.95")
+        float,
+        Meta(
+            gt=0, le=1, description="part of the equity that may be in the market, orders included"
+        ),
+    ] = 0.95
     max_symbol_exposure: Annotated[
-        Decimal, Meta(description="part of the equity that may be in one symbol")
-    ] = Decimal("0.15")
-    max_open_symbols: Annotated[int, Meta(description="symbols held at once", ge=1)] = 15
+        float, Meta(gt=0, le=1, description="part of the equity that may be in one symbol")
+    ] = 0.15
+    max_open_symbols: Annotated[int, Meta(ge=1, le=10_000, description="symbols held at once")] = 15
     daily_loss: Annotated[
-        Decimal, Meta(description="part of the equity that a day may cost before entries stop")
-    ] = Decimal("0.03")
-    orders_per_day: Annotated[int, Meta(description="orders of a day", ge=1)] = 100
-    orders_per_minute: Annotated[int, Meta(description="orders of any 60 seconds", ge=1)] = 30
+        float,
+        Meta(gt=0, le=1, description="part of the equity that a day may cost before entries stop"),
+    ] = 0.03
+    orders_per_day: Annotated[int, Meta(ge=1, le=1_000_000, description="orders of a day")] = 100
+    orders_per_minute: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="orders of any 60 seconds")
+    ] = 30
     price_band: Annotated[
-        Decimal, Meta(description="how far a limit price may lie from the market, as a part of it")
-    ] = Decimal("0.05")
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="how far a limit price may lie from the market, as a part of it",
+        ),
+    ] = 0.05
     max_price_age_ms: Annotated[
-        float, Meta(description="age of the price an order may be based on", gt=0)
+        float,
+        Meta(gt=0, le=3_600_000, description="age of the price an order may be based on"),
     ] = 2000.0
     short_selling: Annotated[bool, Meta(description="whether more may be sold than is held")] = (
         False
     )
 
     def __post_init__(self) -> None:
-        for name in ("max_order_value", "min_order_value", "max_quantity"):
-            value = getattr(self, name)
-            if not value.is_finite() or value <= 0:
-                raise Refused(f"risk.limits.{name} is {value}; expected more than 0")
-        for name in _PARTS:
-            value = getattr(self, name)
-            if not value.is_finite() or not 0 < value <= 1:
-                raise Refused(f"risk.limits.{name} is {value}; expected above 0, at most 1")
         if self.min_order_value > self.max_order_value:
-            raise Refused(
-                f"risk.limits.min_order_value is {self.min_order_value}, above max_order_value"
-                f" {self.max_order_value}"
+            raise ValueError(
+                f"min_order_value ({self.min_order_value}) must not be above max_order_value"
+                f" ({self.max_order_value})"
             )
+
+    @property
+    def exact(self) -> Limits:
+        """As the gate computes with them: 0.15 is fifteen hundredths, not nearly so."""
+        return msgspec.convert(msgspec.to_builtins(self, str_keys=True), Limits, dec_hook=_exact)
+
+
+def _exact(kind: type, value: object) -> object:
+    return Decimal(str(value)) if kind is Decimal else value

@@ -7,52 +7,52 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from qts.domain import Refused
-
 
 class HoldingLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a position may be held, by the kind of its strategy; 0: for ever."""
 
-    scalp_s: Annotated[float, Meta(ge=0, description="a scalp")] = 3600.0
-    swing_s: Annotated[float, Meta(ge=0, description="a swing trade")] = 604_800.0
-    portfolio_s: Annotated[float, Meta(ge=0, description="a holding of the portfolio")] = 0.0
+    scalp_s: Annotated[float, Meta(ge=0, le=1e9, description="a scalp")] = 3600.0
+    swing_s: Annotated[float, Meta(ge=0, le=1e9, description="a swing trade")] = 604_800.0
+    portfolio_s: Annotated[float, Meta(ge=0, le=1e9, description="a holding of the portfolio")] = (
+        0.0
+    )
 
 
 class StopsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a position leaves by itself. Parts are of the average price."""
 
     trail_arm: Annotated[
-        float, Meta(gt=0, lt=1, description="gain that arms the trailing stop")
+        float, Meta(gt=0, le=0.99, description="gain that arms the trailing stop")
     ] = 0.01
     trail: Annotated[
-        float, Meta(gt=0, lt=1, description="distance of the trailing stop from the best price")
+        float, Meta(gt=0, le=0.99, description="distance of the trailing stop from the best price")
     ] = 0.005
     trail_least: Annotated[
-        float, Meta(ge=0, description="and its least distance, in won; 0: none")
+        float, Meta(ge=0, le=1e9, description="and its least distance, in won; 0: none")
     ] = 0.0
     excursion_half: Annotated[
-        float, Meta(gt=0, lt=1, description="loss at the worst price at which half is sold")
+        float, Meta(gt=0, le=0.99, description="loss at the worst price at which half is sold")
     ] = 0.015
     excursion_all: Annotated[
-        float, Meta(gt=0, lt=1, description="loss at the worst price at which all is sold")
+        float, Meta(gt=0, le=0.99, description="loss at the worst price at which all is sold")
     ] = 0.02
     excursion_account: Annotated[
         float,
         Meta(
             gt=0,
-            lt=1,
+            le=0.99,
             description="loss of all positions, as a part of the equity, at"
             " which everything is sold",
         ),
     ] = 0.05
     earning_extra_s: Annotated[
-        float, Meta(ge=0, description="how much longer a position is held while it earns")
+        float, Meta(ge=0, le=1e9, description="how much longer a position is held while it earns")
     ] = 1800.0
     holding: Annotated[HoldingLimits, Meta(description="how long positions may be held")] = (
         HoldingLimits()
     )
     jump: Annotated[
-        float, Meta(gt=0, lt=1, description="a tick that jumps this far waits for another")
+        float, Meta(gt=0, le=0.99, description="a tick that jumps this far waits for another")
     ] = 0.05
     confirm_s: Annotated[float, Meta(gt=0, le=60, description="unless none comes for so long")] = (
         0.5
@@ -61,22 +61,28 @@ class StopsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         float, Meta(ge=50, le=1000, description="how often the loop looks between ticks")
     ] = 100.0
     stale_after_s: Annotated[
-        float, Meta(gt=0, description="silence of a held symbol's price that is warned of")
+        float, Meta(gt=0, le=1e9, description="silence of a held symbol's price that is warned of")
     ] = 60.0
     sync_late_s: Annotated[
-        float, Meta(gt=0, description="age of the positions that is warned of")
+        float, Meta(gt=0, le=1e9, description="age of the positions that is warned of")
     ] = 1.0
-    vix_warning: Annotated[float, Meta(gt=0, description="volatility index: warned of")] = 25.0
-    vix_half: Annotated[float, Meta(gt=0, description="volatility index: half is sold")] = 30.0
-    vix_kill: Annotated[float, Meta(gt=0, description="volatility index: all is sold")] = 40.0
+    vix_warning: Annotated[float, Meta(gt=0, le=1e9, description="volatility index: warned of")] = (
+        25.0
+    )
+    vix_half: Annotated[float, Meta(gt=0, le=1e9, description="volatility index: half is sold")] = (
+        30.0
+    )
+    vix_kill: Annotated[float, Meta(gt=0, le=1e9, description="volatility index: all is sold")] = (
+        40.0
+    )
     volatility_warning: Annotated[
-        float, Meta(gt=0, description="realised volatility: warned of")
+        float, Meta(gt=0, le=1e9, description="realised volatility: warned of")
     ] = 0.03
     volatility_half: Annotated[
-        float, Meta(gt=0, description="realised volatility: half is sold")
+        float, Meta(gt=0, le=1e9, description="realised volatility: half is sold")
     ] = 0.05
     volatility_kill: Annotated[
-        float, Meta(gt=0, description="realised volatility: all is sold")
+        float, Meta(gt=0, le=1e9, description="realised volatility: all is sold")
     ] = 0.08
 
     def __post_init__(self) -> None:
@@ -88,7 +94,7 @@ class StopsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             ("volatility_half", "volatility_kill"),
         ):
             if getattr(self, less) > getattr(self, more):
-                raise Refused(
-                    f"risk.stops.{less} is {getattr(self, less):g}, above {more}"
-                    f" {getattr(self, more):g}"
+                raise ValueError(
+                    f"{less} ({getattr(self, less):g}) must not be above {more}"
+                    f" ({getattr(self, more):g})"
                 )

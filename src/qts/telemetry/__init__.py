@@ -7,9 +7,11 @@ from typing import TextIO
 from qts.telemetry import logs, traces
 from qts.telemetry.config import TelemetryConfig
 from qts.telemetry.context import Ids, bind, carry, context, current_context, new_trace_id
+from qts.telemetry.exposition import exposed
+from qts.telemetry.host import watch_host
 from qts.telemetry.latency import LatencyHistogram, latency
 from qts.telemetry.logs import lines_dropped, logger
-from qts.telemetry.metrics import CONTENT_TYPE, counter, gauge, histogram, render
+from qts.telemetry.metrics import CONTENT_TYPE, counter, gauge, histogram, render, samples
 from qts.telemetry.redact import redact_text
 from qts.telemetry.throttle import Throttle
 from qts.telemetry.traces import Span, span
@@ -46,6 +48,7 @@ __all__ = [
     "counter",
     "current_context",
     "every",
+    "exposed",
     "gauge",
     "histogram",
     "latency",
@@ -54,6 +57,8 @@ __all__ = [
     "new_trace_id",
     "redact_text",
     "render",
+    "samples",
     "shutdown",
     "span",
+    "watch_host",
 ]

@@ -24,6 +24,7 @@ from structlog.typing import FilteringBoundLogger, Processor
 from qts.telemetry.config import TelemetryConfig
 from qts.telemetry.context import add_ids
 from qts.telemetry.redact import redact_event
+from qts.telemetry.rotation import RotatingFile
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
     9: "\\t",
@@ -34,13 +35,13 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 class _Lines:
     """Writes whole lines to a stream; any thread may write."""
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self, stream: TextIO | RotatingFile | None) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self.dropped = 0
 
     @property
-    def stream(self) -> TextIO:
+    def stream(self) -> TextIO | RotatingFile:
         return self._stream or sys.stderr
 
     def msg(self, line: str) -> None:
@@ -91,14 +92,18 @@ class _Foreign(logging.Handler):
 
 _lines = _Lines(None)
 _handler: logging.Handler | None = None
+_file: RotatingFile | None = None
 _hooks: tuple[Any, Any] | None = None
 
 
 def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
-    """Write logs to `stream` (standard error) as the settings say; call again to change it."""
-    global _handler, _lines
+    """Write logs to `stream`, else where the settings say; call again to change it."""
+    global _file, _handler, _lines
     restore()
-    _lines = _Lines(stream)
+    if stream is None and config.log_file is not None:
+        limit = config.log_file_mb * 1024 * 1024
+        _file = RotatingFile(config.log_file, limit, config.log_files)
+    _lines = _Lines(_file or stream)
     chain = _chain(config, _lines.stream)
     level = getattr(logging, config.log_level.upper())
     structlog.configure(
@@ -131,8 +136,12 @@ def lines_dropped() -> int:
 
 
 def restore() -> None:
-    """Take our handler and hooks out again; loggers go on writing."""
-    global _handler, _hooks
+    """Take our handler and hooks out again; loggers go on writing, to standard error."""
+    global _file, _handler, _hooks, _lines
+    if _file is not None:
+        _lines = _Lines(None)
+        _file.close()
+        _file = None
     if _handler is not None:
         logging.getLogger().removeHandler(_handler)
         _handler = None
@@ -141,7 +150,7 @@ def restore() -> None:
         _hooks = None
 
 
-def _chain(config: TelemetryConfig, stream: TextIO) -> list[Processor]:
+def _chain(config: TelemetryConfig, stream: TextIO | RotatingFile) -> list[Processor]:
     terminal = stream.isatty()
     console = config.log_format == "console" or (config.log_format == "auto" and terminal)
     colours = terminal and "NO_COLOR" not in os.environ

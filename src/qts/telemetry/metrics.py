@@ -66,6 +66,15 @@ def render() -> bytes:
     return generate_latest(registry)
 
 
+def samples() -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Every figure of this moment by its exported name, with its labels."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
 def _once(
     kind: type[M],
     name: str,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from qts.database import Database
 from qts.domain import Secret
 from tests.faults.orders.rig import Rig, rig, worker
 from tests.outbox.kit import until
+from tests.simulators.clients import Upbit
 
 
 @pytest.mark.parametrize("kind", ["drop_reply", "unknown", "cut", "slow"])
@@ -57,10 +59,15 @@ async def test_too_many_requests_pass_on_to_new_attempts(
 async def test_being_shut_out_stops_everything(
     database: Database, database_url: Secret, log: Path
 ) -> None:
+    """Another program on the same key asks too often, and the venue blocks the key."""
     async with (
         rig(database, order_second=1, block_after=1, block_s=30) as made,
         worker(made, database_url, log),
+        aiohttp.ClientSession() as http,
     ):
+        other = Upbit(made.simulator, http)
+        replies = [await other.order(market="KRW-NONE") for _ in range(4)]
+        assert replies[-1].status == 418
         await made.submit(6)
         await until(lambda: _is_shut(made))
         placed = len(made.entries)

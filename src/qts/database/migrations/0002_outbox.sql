@@ -158,13 +158,6 @@ CREATE TABLE outbox_handled (
 CREATE INDEX outbox_handled_age ON outbox_handled USING brin (handled_at)
     WITH (autosummarize = on);
 
--- One push per event, whoever sends it.
-CREATE TABLE notification_log (
-    event_id   uuid        PRIMARY KEY,
-    owner_id   text        NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-
 -- Claims of an ordered stream, one claimer at a time: events whose aggregate has none in hand, and
 -- none before them that has to wait. What changed between our look and our lock is seen by a
 -- second look, and given back.

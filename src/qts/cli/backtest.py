@@ -1,0 +1,203 @@
+"""`qts backtest`: a strategy over recorded or simulated days, here or as a job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+import typer
+
+from qts.cli.options import ConfigOption
+from qts.cli.output import JsonFile
+from qts.domain import Refused
+
+if TYPE_CHECKING:
+    from qts.pipeline import BacktestConfig, BacktestResult, Tape
+
+StrategyArgument = Annotated[
+    str, typer.Argument(metavar="STRATEGY", help="rsi_scalper, module:Class or path.py:Class.")
+]
+DataArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="DATA", help="A folder of records, or .jsonl[.zst], .csv, .parquet."),
+]
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the strategy."),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option("--simulated-day", metavar="SEED", min=0, help="A made-up day instead of DATA."),
+]
+VolumeOption = Annotated[
+    Literal["auto", "day", "tick"],
+    typer.Option(help="A volume is of the day so far (as records have it) or of its own tick."),
+]
+
+
+def backtest(
+    strategy: StrategyArgument,
+    data: DataArgument = None,
+    param: ParamOption = None,
+    cash: Annotated[
+        str | None, typer.Option(metavar="WON", help="To begin with; else brokers.paper.cash.")
+    ] = None,
+    seed: SeedOption = None,
+    symbols: Annotated[int, typer.Option(min=1, max=4000, help="Of a made-up day.")] = 2500,
+    seconds: Annotated[int, typer.Option(min=1, max=23_400, help="Of a made-up day.")] = 23_400,
+    volume: VolumeOption = "auto",
+    stops: Annotated[
+        bool, typer.Option("--stops/--no-stops", help="Whether stops watch over positions.")
+    ] = True,
+    way: Annotated[
+        Literal["auto", "compiled", "generic"], typer.Option(help="The same result either way.")
+    ] = "auto",
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the report; - prints it.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")
+    ] = None,
+    job: Annotated[bool, typer.Option("--job", help="Leave it to qts backtests work.")] = False,
+    config: ConfigOption = None,
+) -> int:
+    """Run a strategy over history: the same steps, gate, stops and matching as on paper.
+
+    Exit code 0: it ran to the end, 1: the strategy was given up on the way, 2: refused.
+
+    Example: qts backtest rsi_scalper record/ --param length=20 --html report.html
+    """
+    from qts import telemetry
+    from qts.cli.history import chosen
+    from qts.pipeline import backtest as run
+    from qts.pipeline import load_strategy
+
+    output, page = JsonFile(json_file), _writable(html)
+    made = load_strategy(strategy).make(_params(param or []))
+    settings = _settings(config, cash, stops)
+    tape = chosen(data, seed, symbols, seconds, volume)
+    if job:
+        words: dict[str, object] = {
+            "--cash": cash,
+            "--simulated-day": seed,
+            "--symbols": symbols,
+            "--seconds": seconds,
+            "--volume": volume,
+            "--way": way,
+            "--html": _absolute(html),
+            "--config": _absolute(config),
+        }
+        return _submit(config, _words(strategy, data, param or [], words, stops))
+    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
+    with _progress(tape) as progress:
+        result = run(made, tape, settings, way=way, progress=progress)
+    _show(result, on_stderr=output.prints)
+    _write(result, output, page)
+    return 1 if result.stopped else 0
+
+
+def _params(lines: list[str]) -> dict[str, str]:
+    found = {}
+    for line in lines:
+        name, sign, value = line.partition("=")
+        if not sign or not name:
+            raise Refused(f"--param {line!r}: expected NAME=VALUE, such as length=20")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _settings(config: Path | None, cash: str | None, stops: bool) -> BacktestConfig:
+    """Limits, stops, costs and the paper venue's kindness from the settings, as live."""
+    from qts.config import load
+    from qts.pipeline import BacktestConfig
+
+    settings = load(config, os.environ)
+    paper = settings.brokers.paper
+    least = BacktestConfig().paper.latency_ms
+    try:
+        begin = Decimal(cash.replace(",", "").replace("_", "")) if cash else Decimal(paper.cash)
+    except InvalidOperation:
+        raise Refused(f"--cash {cash!r} is no number of won") from None
+    return BacktestConfig(
+        cash=begin,
+        limits=settings.risk.limits,
+        stops=settings.risk.stops,
+        use_stops=stops,
+        paper=msgspec.structs.replace(paper, latency_ms=max(least, paper.latency_ms)),
+        costs=settings.brokers.costs,
+        interval_s=settings.pipeline.interval_ms / 1000,
+        signal_life_s=settings.pipeline.signal_life_s,
+        fill_wait_s=settings.pipeline.fill_wait_s,
+    )
+
+
+def _writable(path: Path | None) -> Path | None:
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise Refused(f"--html {path}: cannot be written; name a file in a directory that can")
+    return path
+
+
+@contextmanager
+def _progress(tape: Tape) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; silence elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _events: None
+        return
+    columns = ("events", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("events", total=tape.events)
+        yield lambda events: bar.update(task, completed=events)
+
+
+def _show(result: BacktestResult, *, on_stderr: bool) -> None:
+    from rich.console import Console
+
+    from qts.pipeline import table
+
+    console = Console(stderr=on_stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table(result))
+
+
+def _write(result: BacktestResult, output: JsonFile, page: Path | None) -> None:
+    from qts.pipeline import page_of, to_json
+
+    output.write(to_json(result))
+    if page is not None:
+        page.write_text(page_of(result), encoding="utf-8")
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.resolve() if path else None
+
+
+def _words(
+    strategy: str, data: Path | None, params: list[str], options: dict[str, object], stops: bool
+) -> tuple[str, ...]:
+    """The command again, as a worker that runs elsewhere can say it."""
+    where, colon, kind = strategy.rpartition(":")
+    name = f"{Path(where).resolve()}:{kind}" if colon and where.endswith(".py") else strategy
+    words = [name, *([str(data.resolve())] if data else [])]
+    for line in params:
+        words += ["--param", line]
+    for option, value in options.items():
+        if value is not None:
+            words += [option, str(value)]
+    return (*words, "--stops" if stops else "--no-stops")
+
+
+def _submit(config: Path | None, words: tuple[str, ...]) -> int:
+    from qts.cli.backtests import submit
+
+    typer.echo(submit(config, words))
+    return 0

@@ -1,0 +1,181 @@
+"""What can be done here, by whom: each action is a value, checked, written down, then done.
+
+Nothing here sends an order. What trades is told through the switches, the fail-safe and the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, ClassVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from qts.dashboard.audit import Audit
+from qts.dashboard.live import Live
+from qts.dashboard.params import checked
+from qts.dashboard.session import Session
+from qts.dashboard.tokens import Role
+from qts.database import Database
+from qts.domain import Failed, Refused
+from qts.events import DeadLetterDesk
+from qts.orders import Reconcile as ReconcileCommand
+from qts.outbox import TRADE_COMMAND, Desk, Event, OutboxConfig, PostgresBus
+from qts.risk import FailSafe, KillSwitch
+
+Reason = Annotated[str, Meta(min_length=1, max_length=500)]
+LiveNow = Callable[[], Awaitable[Live | None]]
+
+_SET_PARAMS = (
+    "INSERT INTO strategy_params (strategy_key, params, changed_by) VALUES ($1, $2, $3)"
+    " ON CONFLICT (strategy_key) DO UPDATE SET params = strategy_params.params || $2,"
+    " version = strategy_params.version + 1, changed_by = $3, changed_at = clock_timestamp()"
+)
+
+
+class Forbidden(Refused):
+    """The role does not reach that far."""
+
+
+class Action(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action"
+):
+    role: ClassVar[Role] = Role.TRADE
+
+    @property
+    def target(self) -> str:
+        return ""
+
+
+class Kill(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kill"):
+    """Stop, or allow again: the account, or one strategy."""
+
+    enabled: bool
+    reason: Reason
+    strategy: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+
+    @property
+    def target(self) -> str:
+        return self.strategy or "account"
+
+
+class Release(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
+    """A person has looked: FAIL or LOCKDOWN ends."""
+
+    role: ClassVar[Role] = Role.ADMIN
+    reason: Reason
+
+
+class Reconcile(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reconcile"):
+    """Compare the books with the broker's now."""
+
+
+class Requeue(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="requeue"):
+    """New attempts for a dead letter of the bus."""
+
+    event_id: UUID
+    outcome_checked: bool = False
+
+    @property
+    def target(self) -> str:
+        return str(self.event_id)
+
+
+class Replay(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="replay"):
+    """Publish a dead letter of the lanes again."""
+
+    number: Annotated[int, Meta(ge=1)]
+
+    @property
+    def target(self) -> str:
+        return str(self.number)
+
+
+class Params(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="params"):
+    """Other parameters for a strategy that runs."""
+
+    strategy: Annotated[str, Meta(min_length=1, max_length=100)]
+    params: Annotated[dict[str, Any], Meta(min_length=1, max_length=100)]
+
+    @property
+    def target(self) -> str:
+        return self.strategy
+
+
+_DECODER = msgspec.json.Decoder(Kill | Release | Reconcile | Requeue | Replay | Params)
+
+
+def decode(body: bytes) -> Action:
+    try:
+        action: Action = _DECODER.decode(body)
+    except msgspec.DecodeError as error:
+        raise Refused(f"the action is not understood: {error}") from None
+    return action
+
+
+class Actions:
+    def __init__(self, database: Database, live: LiveNow) -> None:
+        self._database = database
+        self._live = live
+        self._audit = Audit(database)
+
+    async def do(self, action: Action, session: Session, address: str) -> str:
+        """Answers what was done, in a sentence."""
+        fields: Mapping[str, Any] = msgspec.to_builtins(action)
+        name = fields["action"]
+        number = await self._audit.begin(session, address, name, action.target, fields)
+        try:
+            if session.role < action.role:
+                raise Forbidden(
+                    f"{name} needs the role {action.role.word}, not {session.role.word}"
+                )
+            said = await self._done(action, session.actor)
+        except Refused as error:
+            await self._audit.end(number, "REFUSED", str(error))
+            raise
+        except Failed as error:
+            await self._audit.end(number, "FAILED", str(error))
+            raise
+        await self._audit.end(number, "DONE", said)
+        return said
+
+    async def _done(self, action: Action, actor: str) -> str:
+        database = self._database
+        match action:
+            case Kill(enabled=enabled, reason=reason, strategy=strategy):
+                await KillSwitch(database).set(enabled, actor, reason, strategy)
+                return f"{action.target} {'may trade' if enabled else 'is stopped'}"
+            case Release(reason=reason):
+                return f"the fail-safe is {(await FailSafe(database).release(actor, reason)).state}"
+            case Reconcile():
+                return await self._reconcile()
+            case Requeue(event_id=event_id, outcome_checked=was_checked):
+                row = await Desk(database).requeue(event_id, outcome_checked=was_checked)
+                return f"event {event_id} is {row.status}"
+            case Replay(number=number):
+                letter = await DeadLetterDesk(database).ask(number)
+                return f"dead letter {number} is {letter.state}"
+            case Params():
+                return await self._set_params(action, actor)
+        raise AssertionError(f"{action} has no deed")
+
+    async def _reconcile(self) -> str:
+        event = Event.of(TRADE_COMMAND, ReconcileCommand(), ("Books", "all"))
+        async with (
+            PostgresBus.open(self._database, OutboxConfig().streams) as bus,
+            self._database.transaction() as tx,
+        ):
+            await bus.publish(tx, event)
+        return "the books will be compared with the broker's"
+
+    async def _set_params(self, action: Params, actor: str) -> str:
+        live = await self._live()
+        running = {each.key: each for each in live.strategies} if live else {}
+        if action.strategy not in running:
+            known = ", ".join(running) or "none"
+            raise Refused(f"strategy {action.strategy} does not run; running: {known}")
+        wanted = checked(action.params, running[action.strategy].fields)
+        await self._database.execute(_SET_PARAMS, action.strategy, wanted, actor)
+        words = ", ".join(f"{name} = {value}" for name, value in wanted.items())
+        return f"{action.strategy}: {words}"

@@ -1,0 +1,131 @@
+"""What a run tells of itself four times a second: all figures the pages show, in one value.
+
+A run writes it into Valkey under `<cache.prefix>live`, where it lasts a few seconds. Whoever shows
+it (the dashboard, `qts top`) reads it there, never in the run: no run, no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+
+from qts.cache import CacheStatus, Store
+from qts.events import Status
+from qts.feed import FeedState
+from qts.outbox import Depth
+
+KEY = "live"  # below the prefix of the cache
+EVERY_S = 0.25
+TTL_MS = 5_000
+
+Severity = Literal["info", "warning", "critical"]
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something a person should know."""
+
+    at: float
+    severity: Severity
+    text: str
+    code: str = ""
+
+
+class StrategyFigures(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    kind: str
+    enabled: bool
+    signals: int
+    errors: int
+    dropped: int  # ticks it was too slow for
+    stopped: str  # why it is not called any more
+    params: dict[str, Any]
+    fields: dict[str, dict[str, Any]]  # of each parameter: type, bounds, description
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    symbol: str
+    quantity: Decimal
+    average_price: Decimal
+    price: Decimal
+    unrealised: Decimal
+    strategy: str
+
+
+class Money(msgspec.Struct, frozen=True, kw_only=True):
+    cash: Decimal
+    equity: Decimal
+    realised_today: Decimal  # after fees
+    unrealised: Decimal
+    orders_today: int
+
+
+class SafetyFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """As the run itself sees it: LOCKDOWN while the database does not answer."""
+
+    state: str
+    code: str | None
+    message: str
+    trading: bool  # the account's switch
+    suspended: str  # why no cycle acts; empty: they do
+    may_trade: bool  # the books have been compared with the broker's
+
+
+class OutboxFigures(msgspec.Struct, frozen=True, kw_only=True):
+    depths: list[Depth]
+    per_second: dict[str, float]  # handled, by stream
+    paused: list[str]
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    at: float  # seconds since 1970
+    pid: int
+    version: str
+    started_at: datetime
+    mode: Literal["paper", "live"]
+    broker: str
+    trades: str  # what is traded, in a sentence
+    ticks: int
+    events: Status
+    rates: dict[str, float]  # handled in a second, by lane
+    drops: dict[str, dict[str, int]]  # by type, then by symbol; the most
+    feed: FeedState | None
+    cache: CacheStatus
+    outbox: OutboxFigures
+    strategies: list[StrategyFigures]
+    positions: list[Held]
+    money: Money
+    safety: SafetyFigures
+    refusals: dict[str, int]
+    notices: list[Notice]  # the youngest first
+    router: dict[str, Any] | None = None
+
+
+def encode(live: Live) -> str:
+    return msgspec.json.encode(live).decode()
+
+
+async def read_text(store: Store, prefix: str) -> str | None:
+    """As it was written; None: nothing runs."""
+    (fields,) = await store.read([prefix + KEY])
+    return fields.get("json") if fields else None
+
+
+async def read_live(store: Store, prefix: str = "qts:") -> Live | None:
+    text = await read_text(store, prefix)
+    return None if text is None else msgspec.json.decode(text, type=Live)
+
+
+def most(drops: Mapping[str, Mapping[str, int]], count: int = 20) -> dict[str, dict[str, int]]:
+    """The greatest of them: a value that is told four times a second stays small."""
+    flat = sorted(
+        ((many, kind, key) for kind, keys in drops.items() for key, many in keys.items()),
+        reverse=True,
+    )
+    found: dict[str, dict[str, int]] = {}
+    for many, kind, key in flat[:count]:
+        found.setdefault(kind, {})[key] = many
+    return found

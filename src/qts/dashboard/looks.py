@@ -1,0 +1,144 @@
+"""What the pages ask of the database, the cache and the record: they look, and change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from qts.cache import CacheConfig, Store, read_raw
+from qts.dashboard.audit import Audit
+from qts.dashboard.candles import Candles
+from qts.database import Database
+from qts.domain import Failed, Refused
+from qts.events import DeadLetterDesk
+from qts.orders import list_orders, positions, show_order
+from qts.outbox import Desk, OutboxConfig, depths, paused
+from qts.risk import FailSafe
+
+_SIGNAL = (
+    "SELECT s.id, s.strategy_key, s.symbol, s.side, s.reason, s.decided_at, s.created_at,"
+    " i.approved_at, i.expires_at, i.updated_at AS intent_updated_at"
+    " FROM signal s JOIN order_intent i ON i.signal_id = s.id WHERE i.id = $1"
+)
+_FILLS = (
+    "SELECT side, quantity, price, fee, traded_at, broker_order_id FROM fill WHERE symbol = $1"
+    " ORDER BY traded_at DESC LIMIT 500"
+)
+_SYMBOLS = (
+    "SELECT symbol FROM (SELECT symbol, max(created_at) AS at FROM order_intent GROUP BY symbol) i"
+    " ORDER BY at DESC LIMIT 200"
+)
+_SUSPENDED = (
+    "SELECT broker, symbol, reason_code, detail, suspended_at FROM market_state"
+    " WHERE trade_status = 'SUSPENDED' ORDER BY symbol"
+)
+_RECONCILED = "SELECT reconciled_at FROM reconcile_mark ORDER BY reconciled_at DESC LIMIT 1"
+_HAS_BACKTESTS = "SELECT to_regclass('backtest_job') IS NOT NULL"
+_BACKTESTS = "SELECT to_jsonb(b) AS job FROM backtest_job b ORDER BY 1 DESC LIMIT 100"
+_BARS = (1, 5, 15, 60, 300, 900, 3600)
+
+
+class Looks:
+    def __init__(
+        self, database: Database, store: Store, cache: CacheConfig, candles: Candles
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._cache = cache
+        self._candles = candles
+        self._reading = asyncio.Lock()
+
+    async def overview(self, _asked: Mapping[str, str]) -> Any:
+        database = self._database
+        return {
+            "safety_log": await FailSafe(database).log(20),
+            "positions": [row for row in await positions(database) if row.quantity],
+            "suspended": [dict(row.items()) for row in await database.fetch(_SUSPENDED)],
+            "unknown": await list_orders(database, state="UNKNOWN", limit=20),
+            "reconciled_at": await database.fetchval(_RECONCILED),
+            "actions": await Audit(database).rows(20),
+        }
+
+    async def events(self, _asked: Mapping[str, str]) -> Any:
+        letters = await DeadLetterDesk(self._database).find(100, None, True)
+        return {
+            "dead_letters": [
+                {"state": letter.state, **msgspec.structs.asdict(letter)} for letter in letters
+            ]
+        }
+
+    async def orders(self, asked: Mapping[str, str]) -> Any:
+        return {
+            "orders": await list_orders(
+                self._database,
+                state=asked.get("state") or None,
+                symbol=asked.get("symbol") or None,
+                only_open=asked.get("open") == "1",
+                limit=100,
+            ),
+            "reconciled_at": await self._database.fetchval(_RECONCILED),
+        }
+
+    async def order(self, asked: Mapping[str, str]) -> Any:
+        """One order from the signal to the last fill."""
+        intent = _uuid(asked.get("id", ""))
+        life = await show_order(self._database, intent)
+        signal = await self._database.fetchrow(_SIGNAL, intent)
+        return {
+            **msgspec.structs.asdict(life),
+            "signal": dict(signal.items()) if signal is not None else None,
+        }
+
+    async def outbox(self, _asked: Mapping[str, str]) -> Any:
+        desk = Desk(self._database)
+        return {
+            "depths": await depths(self._database, OutboxConfig().streams),
+            "paused": sorted(await paused(self._database)),
+            "dead": await desk.find(status="DEAD", limit=100),
+            "latest": await desk.find(limit=30),
+        }
+
+    async def market(self, asked: Mapping[str, str]) -> Any:
+        symbol, bar_s = asked.get("symbol", ""), _bar(asked.get("bar", "60"))
+        symbols = [row[0] for row in await self._database.fetch(_SYMBOLS)]
+        if not symbol:
+            return {"symbols": symbols, "candles": [], "fills": [], "orders": [], "book": None}
+        async with self._reading:
+            candles = await asyncio.to_thread(self._candles.of, symbol, bar_s)
+        fills = await self._database.fetch(_FILLS, symbol)
+        return {
+            "symbols": symbols,
+            "candles": candles,
+            "fills": [dict(row.items()) for row in fills],
+            "orders": await list_orders(self._database, symbol=symbol, limit=50),
+            "price": await self._known("price", symbol),
+            "book": await self._known("book", symbol),
+        }
+
+    async def backtests(self, _asked: Mapping[str, str]) -> Any:
+        if not await self._database.fetchval(_HAS_BACKTESTS):
+            return {"jobs": None}
+        return {"jobs": [row["job"] for row in await self._database.fetch(_BACKTESTS)]}
+
+    async def _known(self, kind: str, symbol: str) -> Any:
+        try:
+            return await read_raw(self._store, self._cache, kind, symbol)
+        except Failed:
+            return None
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Refused(f"{text[:50]!r} is not an id") from None
+
+
+def _bar(text: str) -> int:
+    if not text.isdigit() or int(text) not in _BARS:
+        raise Refused(f"bar {text[:20]!r}: expected one of {', '.join(map(str, _BARS))} seconds")
+    return int(text)

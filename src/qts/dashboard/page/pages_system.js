@@ -1,0 +1,155 @@
+// Events, Feed, Outbox, Cache, Router, Backtests, Settings.
+import { lines } from "./charts.js";
+import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, table } from "./dom.js";
+import { t } from "./words.js";
+
+const LANES = ["P0", "P1", "P2", "P3"];
+const idle = (title) => card(title, h("p", { class: "dim" }, t("not_running_text")));
+
+// Of the p99.9 the agreement says nothing: it is held against the greatest allowed.
+const against = (lane, part, span, sla) => {
+  const limit = sla?.[lane]?.[part === "p99_9" ? "max" : part];
+  const over = limit !== undefined && span.count > 0 && span[part] > limit;
+  return n([ms(span[part]), limit !== undefined && h("small", { class: "dim" }, ` (${limit})`)], over ? "bad" : "");
+};
+
+const statusOf = (lane) => (lane.paused ? "PAUSED" : { NORMAL: "OK" }[lane.pressure] ?? lane.pressure);
+
+export const events = {
+  look: () => "events",
+  draw(state, data) {
+    const { live, history, sla } = state;
+    const letters = card(t("dead_letters"),
+      table(["#", t("at"), t("type"), t("handler"), t("error"), t("status"), ""],
+        (data?.dead_letters ?? []).map((each) =>
+          row([each.number, moment(each.died_at), `P${each.priority} ${each.event_type}`, each.handler, each.error, chip(each.state),
+            each.state === "dead" ? button(t("replay"), "replay", { "data-number": each.number }) : ""])), t("none")));
+    if (!live) return h("div", { class: "grid" }, idle(t("event_system_status")), letters);
+    const { lanes } = live.events;
+    const series = (first) => LANES.map((name, at) => ({ name, kind: "abcd"[at], values: history.map((point) => point[first + at]) }));
+    const times = history.map((point) => point[0]);
+    const drops = Object.entries(live.drops).flatMap(([kind, keys]) => Object.entries(keys).map(([key, count]) => [kind, key, count]));
+    return h("div", { class: "grid" },
+      h("section", { class: "card wide", id: "event-system-status" }, h("h2", {}, t("event_system_status")),
+        table([t("priority"), right(t("depth")), right(t("max")), t("status"), right("p50"), right("p95"), right("p99"), right("p99.9"), right(t("max")), right(t("per_second")), right(t("handled")), right(t("merged")), right(t("dropped")), right(t("dead"))],
+          LANES.map((name) => {
+            const lane = lanes[name];
+            return row([h("b", { class: `lane ${"abcd"[LANES.indexOf(name)]}` }, name), n(number(lane.depth)), n(number(lane.capacity)), h("td", {}, chip(statusOf(lane))),
+              against(name, "p50", lane.total, sla), against(name, "p95", lane.total, sla), against(name, "p99", lane.total, sla), against(name, "p99_9", lane.total, sla),
+              n(ms(lane.total.max)), n(number(live.rates[name])), n(number(lane.handled)), n(number(lane.collapsed + lane.sampled)), n(number(lane.dropped), lane.dropped ? "warn" : ""), n(number(lane.dead), lane.dead ? "bad" : "")]);
+          })),
+        h("p", { class: "dim" }, `${t("latency")} · ${t("level")} `, chip(live.events.level, live.events.level.startsWith("LEVEL_0") ? "good" : "warn"),
+          ` · GIL p99 ${ms(live.events.gil_wait.p99)} ms`)),
+      card(t("latency_p99"), lines(times, series(3), { digits: 1 })),
+      card(t("rates"), lines(times, series(7))),
+      card(t("drops_by_symbol"), table([t("type"), t("symbol"), right("#")], drops.map(([kind, key, count]) => row([kind, key, n(number(count))])), t("no_drops"))),
+      letters);
+  },
+};
+
+export const feed = {
+  look: () => null,
+  draw({ live }) {
+    const seen = live?.feed;
+    if (!seen) return idle(t("feed"));
+    const { poller, budget } = seen;
+    const progress = poller.batches ? poller.position / poller.batches : 0;
+    return h("div", { class: "grid" },
+      card(t("plan"), h("p", {}, seen.plan),
+        h("div", { class: "figures" },
+          figure(t("interval"), `${number(seen.interval_s, 1)} s`, seen.lag_s > 1 ? "warn" : "", `+${number(seen.lag_s, 1)} s`),
+          figure(t("scans"), number(poller.scans), "", `${number(poller.last_scan_s, 1)} s`),
+          figure(t("market_open"), poller.open ? "✓" : "✗", poller.open ? "good" : "warn"),
+          figure(t("streaming"), seen.streaming ? "✓" : "–", seen.streaming ? "good" : "")),
+        h("p", { class: "dim" }, `${t("progress")} ${poller.position} / ${poller.batches}`), bar(progress)),
+      card(t("budget"), table(["", right("#"), right(t("left"))], [
+        row([t("second"), n(number(budget.used_second)), n(`${number(budget.rate_per_s)} /s`)]),
+        row([t("minute"), n(number(budget.used_minute)), n("")]),
+        row([t("day"), n(number(budget.used_day)), n(number(budget.left_day))]),
+        row([t("refused"), n(number(budget.refused), budget.refused ? "bad" : ""), n("")])])),
+      card(`${t("bursts")} · ${poller.bursts.length}`, h("p", { class: "chips" }, poller.bursts.length ? poller.bursts.map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol)) : t("none"))),
+      card(t("records"), h("div", { class: "figures" },
+        figure(t("records"), number(seen.records)), figure(t("dropped"), number(seen.lost), seen.lost ? "bad" : ""), figure(t("surges"), number(seen.surges)),
+        figure(t("failed"), number(poller.failed), poller.failed ? "warn" : ""), figure(t("refused"), number(poller.refused), poller.refused ? "warn" : ""), figure(t("symbol"), number(seen.symbols_known)))));
+  },
+};
+
+const envelope = (each) => `${each.event_type} · ${each.aggregate_type}/${short(each.aggregate_id)}`;
+
+export const outbox = {
+  look: () => "outbox",
+  draw({ live }, data) {
+    const rates = live?.outbox.per_second ?? {};
+    return h("div", { class: "grid" },
+      h("section", { class: "card wide" }, h("h2", {}, t("outbox")),
+        table([t("stream"), right(t("pending")), right(t("processing")), right(t("oldest")), right(t("throughput")), right(t("dead")), ""],
+          (data?.depths ?? []).map((each) => row([each.stream, n(number(each.pending)), n(number(each.processing)), n(number(each.oldest_pending_s, 1), each.oldest_pending_s > 60 ? "bad" : ""),
+            n(number(rates[each.stream] ?? 0, 1)), n(number(each.dead), each.dead ? "bad" : ""), data.paused.includes(each.stream) ? chip("PAUSED") : ""])))),
+      h("section", { class: "card wide" }, h("h2", {}, "DEAD"),
+        table([t("at"), t("stream"), t("type"), right(t("attempts")), t("error"), ""],
+          (data?.dead ?? []).map((each) => row([moment(each.updated_at), each.stream, envelope(each), n(`${each.attempt_count}/${each.max_attempts}`),
+            `${each.last_error_code ?? ""} ${each.last_error_message ?? ""}`,
+            button(t("requeue"), "requeue", { "data-event": each.event_id, "data-unknown": each.last_error_code === "UNKNOWN" ? "1" : "" })],
+            { class: each.last_error_code === "UNKNOWN" ? "unknown" : "" })), t("none"))),
+      h("section", { class: "card wide" }, h("h2", {}, t("latest")),
+        table([t("at"), t("stream"), t("type"), t("status"), right(t("attempts"))],
+          (data?.latest ?? []).map((each) => row([moment(each.updated_at), each.stream, envelope(each), chip(each.status), n(`${each.attempt_count}/${each.max_attempts}`)])), t("none"))));
+  },
+};
+
+export const cache = {
+  look: () => null,
+  draw({ live }) {
+    const seen = live?.cache;
+    if (!seen) return idle(t("cache"));
+    const { queue, server } = seen;
+    return h("div", { class: "grid" },
+      h("section", { class: "card wide" }, h("h2", {}, t("cache")),
+        table([t("kind"), right(t("hit_rate")), right(t("goal")), right(t("questions")), right("near"), right("redis"), right("database"), right("absent"), right("stale"), right("failed")],
+          Object.entries(seen.kinds).map(([kind, each]) => {
+            const below = each.goal !== null && each.hit_rate !== null && each.recent >= 100 && each.hit_rate < each.goal;
+            return row([kind, n(share(each.hit_rate), below ? "bad" : ""), n(share(each.goal)), n(number(each.recent)), ...["near", "redis", "database", "absent", "stale", "failed"].map((part) => n(number(each[part])))]);
+          }))),
+      card("PreCheck", h("div", { class: "figures" }, figure("p50", `${number(seen.precheck_p50_us)} µs`), figure("p99", `${number(seen.precheck_p99_us)} µs`, seen.precheck_p99_us > 5000 ? "bad" : ""), figure(t("questions"), number(seen.prechecks)))),
+      card(t("breaker"), h("p", {}, chip(seen.breaker, seen.breaker === "closed" ? "good" : "bad"), ` ${number(seen.breaker_opened)} ×`)),
+      card(t("queue"), h("div", { class: "figures" }, figure(t("depth"), number(queue.depth)), figure(t("oldest"), number(queue.oldest_ms / 1000, 2)), figure(t("handled"), number(queue.written)), figure(t("dropped"), number(queue.dropped), queue.dropped ? "warn" : ""), figure(t("failed"), number(queue.failed), queue.failed ? "warn" : ""))),
+      card(t("server"), server
+        ? h("div", { class: "figures" }, figure("Valkey / Redis", server.version), figure(t("memory"), `${number(server.used_memory / 1048576, 1)} MiB`, "", server.max_memory ? `/ ${number(server.max_memory / 1048576)} MiB` : ""), figure("evicted", number(server.evicted_keys)), figure("clients", number(server.clients)))
+        : h("p", { class: "bad" }, "✗")));
+  },
+};
+
+const flat = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "–"));
+
+export const router = {
+  look: () => null,
+  draw({ live }) {
+    const seen = live?.router;
+    if (!seen) return card(t("router"), h("p", { class: "dim" }, t("no_router")));
+    return card(t("router"), table(["", ""], Object.entries(seen).map(([name, value]) => row([name, flat(value)]))));
+  },
+};
+
+export const backtests = {
+  look: () => "backtests",
+  draw(_state, data) {
+    const jobs = data?.jobs ?? [];
+    const heads = Object.keys(jobs[0] ?? {}).filter((name) => jobs.some((job) => job[name] === null || typeof job[name] !== "object"));
+    return card(t("backtests"), table(heads, jobs.map((job) => row(heads.map((name) => flat(job[name]).slice(0, 60)))), t("no_backtests")));
+  },
+};
+
+export const settings = {
+  look: () => "settings",
+  draw(_state, data, _place, asked) {
+    const wanted = (asked.find ?? "").toLowerCase();
+    const shown = (data?.settings ?? []).filter((each) => `${each.name} ${each.description}`.toLowerCase().includes(wanted));
+    return h("div", { class: "grid" },
+      h("section", { class: "card wide" }, h("h2", {}, t("settings")),
+        h("div", { class: "buttons" }, h("input", { "data-filter": "find", placeholder: t("find"), "aria-label": t("find") })),
+        table(["", "", ""], shown.map((each) => row([h("code", {}, each.name), h("td", { class: each.is_default ? "dim" : "" }, h("code", {}, flat(each.value)), each.is_default ? ` ${t("default")}` : ""), h("td", { class: "dim" }, each.description)])), "…")),
+      h("section", { class: "card wide" }, h("h2", {}, t("actions")),
+        table([t("at"), t("actor"), t("action"), "", t("outcome"), ""],
+          (data?.actions ?? []).map((each) => row([moment(each.at), each.actor, each.action, each.target, chip(each.outcome), each.message])), t("none"))));
+  },
+};

@@ -1,0 +1,166 @@
+// Overview, Orders, Market, Strategies.
+import { candles, lines } from "./charts.js";
+import { bar, button, card, chip, clock, figure, h, moment, n, number, quantity, right, row, signed, table, tone } from "./dom.js";
+import { t } from "./words.js";
+
+const switchPanel = (state) => {
+  const on = state.switches?.account?.enabled;
+  const safety = state.safety?.state;
+  return card(
+    t("kill_switch"),
+    h("p", { class: on ? "good" : "bad" }, h("b", {}, on ? t("trading_on") : t("trading_off")),
+      state.switches?.account?.reason ? ` · ${state.switches.account.reason} (${state.switches.account.changed_by})` : ""),
+    h("div", { class: "buttons" },
+      on
+        ? button(t("stop_trading"), "kill", { "data-on": "0", id: "kill" }, "stop")
+        : button(t("allow_trading"), "kill", { "data-on": "1", id: "allow" }, "go"),
+      (safety === "FAIL" || safety === "LOCKDOWN") && button(t("release"), "release", { id: "release" }, "warn")),
+  );
+};
+
+const held = (positions) =>
+  table(
+    [t("symbol"), right(t("quantity")), right(t("average")), right(t("price")), right(t("pnl")), t("strategy")],
+    positions.map((each) =>
+      row([h("a", { href: `#/market/${each.symbol}` }, each.symbol), n(quantity(each.quantity)), n(number(each.average_price, 2)),
+        n(number(each.price, 0)), n(signed(each.unrealised), tone(each.unrealised)), each.strategy])),
+    t("nothing_held"),
+  );
+
+const notices = (state, data) => {
+  const told = [
+    ...(state.live?.notices ?? []),
+    ...(data?.safety_log ?? []).map((line) => ({
+      at: Date.parse(line.at) / 1000, code: line.code, text: `${line.message} (${line.state_before} → ${line.state_after}, ${line.actor})`,
+      severity: line.state_after === "NORMAL" ? "info" : line.state_after === "WARNING" ? "warning" : "critical",
+    })),
+  ].sort((a, b) => b.at - a.at).slice(0, 25);
+  if (!told.length) return h("p", { class: "dim" }, t("no_alerts"));
+  return h("ul", { class: "notices" }, told.map((each) =>
+    h("li", { class: each.severity }, h("time", {}, clock(each.at)), chip(each.code || each.severity, each.severity), h("span", {}, each.text))));
+};
+
+export const overview = {
+  look: () => "overview",
+  draw(state, data) {
+    const { live, history } = state;
+    const money = live?.money;
+    const profit = money ? Number(money.realised_today) + Number(money.unrealised) : null;
+    const positions = live?.positions ?? (data?.positions ?? []).map((each) => ({ ...each, price: null, unrealised: 0, strategy: "" }));
+    return h("div", { class: "grid" },
+      h("div", { class: "figures wide" },
+        figure(t("profit_today"), profit === null ? "–" : signed(profit), `${tone(profit)} big`,
+          money && `${t("realised")} ${signed(money.realised_today)} · ${t("open_pnl")} ${signed(money.unrealised)}`),
+        figure(t("equity"), number(money?.equity), "", money && `${t("cash")} ${number(money.cash)}`),
+        figure(t("positions"), number(positions.length)),
+        figure(t("orders_today"), number(money?.orders_today)),
+        figure(t("ticks"), number(live?.ticks), "", live && `${number(live.rates.P1)} /s`),
+        figure("P0 p99", live ? `${number(live.events.lanes.P0.total.p99, 2)} ms` : "–")),
+      switchPanel(state),
+      card(t("chart_profit"), lines(history.map((p) => p[0]), [{ name: "", kind: "a", values: history.map((p) => p[2]) }])),
+      data?.unknown?.length > 0 && card(t("unknown_orders"), orderTable(data.unknown)),
+      data?.suspended?.length > 0 && card(t("suspended"), table([t("symbol"), t("reason"), t("at")],
+        data.suspended.map((each) => row([each.symbol, `${each.reason_code} ${each.detail}`, moment(each.suspended_at)], { class: "unknown" })))),
+      card(t("positions"), held(positions)),
+      card(t("alerts"), notices(state, data)));
+  },
+};
+
+const stateOf = (order) => order.attempt_state ?? order.status;
+const orderTable = (orders) =>
+  table(
+    [t("at"), t("symbol"), t("side"), right(t("quantity")), right(t("price")), right(t("fills")), t("status"), t("strategy")],
+    orders.map((each) =>
+      row([h("a", { href: `#/orders/${each.intent_id}` }, moment(each.created_at)), each.symbol, chip(each.side), n(quantity(each.quantity)),
+        n(each.price === null ? "market" : number(each.price)), n(quantity(each.filled)),
+        h("td", {}, chip(stateOf(each)), " ", each.order_state && chip(each.order_state), each.needs_person && h("b", { class: "warn" }, ` ${t("needs_person")}`)),
+        each.strategy_key], { class: stateOf(each) === "UNKNOWN" ? "unknown" : "" })),
+    t("no_orders"),
+  );
+
+const step = (name, at, kind, ...words) =>
+  h("li", { class: kind }, h("b", {}, name), h("time", {}, moment(at)), h("span", {}, ...words));
+
+const life = (data) => {
+  const { order, signal, attempts, fills } = data;
+  return card(`${t("timeline")} · ${order.side} ${quantity(order.quantity)} ${order.symbol}`,
+    h("ol", { class: "timeline" },
+      signal && step(t("signal"), signal.decided_at, "", `${signal.strategy_key}: ${signal.reason || signal.side}`),
+      step(t("intent"), order.created_at, "", `${order.intent_type} ${order.order_type} · `, chip(order.status), order.reason_code && ` ${order.reason_code}`),
+      attempts.map((each) => [
+        step(`${t("attempt")} ${each.attempt_no}`, each.sent_at ?? each.updated_at, each.status === "UNKNOWN" ? "unknown" : "",
+          chip(each.status), ` ${each.identifier}`, each.error_message && ` · ${each.error_code} ${each.error_message}`),
+        each.broker_order_id && step(t("ack"), each.updated_at, "good", each.broker_order_id)]),
+      fills.map((each) => step(t("fill"), each.traded_at, "good", `${quantity(each.quantity)} @ ${number(each.price, 2)} · ${signed(each.realised_pnl)}`))),
+    h("p", {}, h("a", { href: "#/orders" }, "← " + t("orders"))));
+};
+
+export const orders = {
+  look: (place, asked) => (place ? `order?id=${encodeURIComponent(place)}` : `orders?open=${asked.open ? 1 : 0}&symbol=${encodeURIComponent(asked.symbol ?? "")}`),
+  draw(_state, data, place, asked) {
+    if (place && data?.order) return life(data);
+    return card(t("orders"),
+      h("div", { class: "buttons" },
+        button(t("reconcile"), "reconcile", { id: "reconcile" }),
+        button(asked.open ? t("all") : t("only_open"), "filter-open"),
+        h("input", { "data-filter": "symbol", placeholder: t("symbol"), "aria-label": t("symbol") }),
+        h("span", { class: "dim" }, `${t("reconciled_at")}: ${moment(data?.reconciled_at)}`)),
+      orderTable(data?.orders ?? []));
+  },
+};
+
+const BARS = { 1: "1 s", 5: "5 s", 15: "15 s", 60: "1 min", 300: "5 min", 900: "15 min", 3600: "1 h" };
+
+const book = (data) => {
+  const { bids = [], asks = [] } = data.book ?? {};
+  if (!bids.length && !asks.length) {
+    return data.price
+      ? h("p", {}, `${t("bid")} ${number(data.price.bid)} · ${t("ask")} ${number(data.price.ask)} · ${t("price")} `, h("b", {}, number(data.price.last)))
+      : h("p", { class: "dim" }, "–");
+  }
+  const most = Math.max(...[...bids, ...asks].map((each) => Number(each[1])), 1);
+  const side = (levels, kind) => levels.slice(0, 10).map((each) => row([n(number(each[0])), n(quantity(each[1])), h("td", {}, bar(Number(each[1]) / most, kind))], { class: kind }));
+  return h("table", {}, h("tbody", {}, side(asks, "bad").reverse(), side(bids, "good")));
+};
+
+export const market = {
+  look: (place, asked) => `market?symbol=${encodeURIComponent(place ?? "")}&bar=${asked.bar ?? 5}`,
+  draw(state, data, place, asked) {
+    const known = [...new Set([...(state.live?.positions ?? []).map((each) => each.symbol), ...(data?.symbols ?? []), ...(state.live?.feed?.poller.bursts ?? [])])];
+    const chart = data && candles(data.candles, data.fills, Number(asked.bar ?? 5));
+    return h("div", { class: "grid" },
+      card(`${t("market")} ${place ?? ""}`,
+        h("div", { class: "buttons" },
+          h("input", { id: "symbol", "data-go": "market", list: "symbols", placeholder: t("symbol"), "aria-label": t("symbol") }),
+          h("datalist", { id: "symbols" }, known.map((symbol) => h("option", { value: symbol }))),
+          Object.entries(BARS).map(([seconds, text]) => button(text, "bar", { "data-bar": seconds }, String(asked.bar ?? 5) === seconds ? "chosen" : ""))),
+        !place && h("p", { class: "chips" }, known.slice(0, 40).map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol))),
+        place && (chart || h("p", { class: "dim" }, t("no_ticks")))),
+      place && data && card(t("book"), book(data)),
+      place && card(t("orders"), orderTable(data?.orders ?? [])));
+  },
+};
+
+const field = (strategy, name, about) =>
+  h("label", {}, h("span", {}, name), h("input", { "data-param": name, "data-strategy": strategy.key, placeholder: strategy.params[name], "aria-label": `${strategy.key} ${name}`, inputmode: "decimal" }),
+    h("small", { class: "dim" }, `${about.description ?? ""} ${bounds(about)}`));
+const bounds = (about) =>
+  ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"].filter((key) => key in about)
+    .map((key) => `${{ minimum: "≥", exclusiveMinimum: ">", maximum: "≤", exclusiveMaximum: "<" }[key]} ${about[key]}`).join(", ");
+
+export const strategies = {
+  look: () => null,
+  draw(state) {
+    const all = state.live?.strategies ?? [];
+    if (!all.length) return card(t("strategies"), h("p", { class: "dim" }, t("not_running_text")));
+    return h("div", { class: "grid" }, all.map((each) =>
+      card(`${each.key} · ${each.kind}`,
+        h("p", {}, chip(each.stopped ? t("given_up") : each.enabled ? "ON" : "OFF", each.stopped ? "bad" : each.enabled ? "good" : "warn"), each.stopped && ` ${each.stopped}`),
+        h("div", { class: "figures" }, figure(t("signals"), number(each.signals)), figure(t("errors"), number(each.errors), each.errors ? "bad" : ""), figure(t("dropped"), number(each.dropped))),
+        h("div", { class: "fields" }, Object.entries(each.fields).map(([name, about]) => field(each, name, about))),
+        h("div", { class: "buttons" },
+          button(t("set_params"), "params", { "data-strategy": each.key }),
+          button(each.enabled ? t("stop_trading") : t("allow_trading"), "kill", { "data-on": each.enabled ? "0" : "1", "data-strategy": each.key }, each.enabled ? "stop" : "go")))),
+      card(t("refusals"), table([t("reason"), right("#")], Object.entries(state.live.refusals).sort((a, b) => b[1] - a[1]).map(([code, count]) => row([code, n(number(count))])), t("none"))));
+  },
+};

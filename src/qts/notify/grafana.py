@@ -1,0 +1,150 @@
+"""The Grafana dashboard, from one table of panels and the table of alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from qts.notify.rules import RULES
+
+_WIDTH, _HEIGHT, _ACROSS = 8, 7, 24
+_SOURCE = {"type": "prometheus", "uid": "${source}"}
+
+
+class Panel(msgspec.Struct, frozen=True):
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]  # expression, legend
+
+
+PANELS: tuple[Panel, ...] = (
+    Panel("Fail-safe (0 NORMAL, 3 LOCKDOWN)", "none", (("everbit_safety_state", "state"),)),
+    Panel("Who may trade", "none", (("everbit_kill_switch_enabled", "{{scope}} {{strategyKey}}"),)),
+    Panel(
+        "Attempts per minute",
+        "none",
+        (("sum by (status) (increase(everbit_order_attempt_total[1m]))", "{{status}}"),),
+    ),
+    Panel(
+        "Lane latency p99",
+        "s",
+        (('qts_events_latency_seconds{part="total",quantile="0.99"}', "{{lane}}"),),
+    ),
+    Panel(
+        "Lane latency p99.9",
+        "s",
+        (('qts_events_latency_seconds{part="total",quantile="0.999"}', "{{lane}}"),),
+    ),
+    Panel("Lane fill", "percentunit", (("qts_events_fill_ratio", "{{lane}}"),)),
+    Panel(
+        "Events per second",
+        "none",
+        (('sum by (lane) (rate(qts_events_total{outcome="handled"}[1m]))', "{{lane}}"),),
+    ),
+    Panel(
+        "Merged, sampled, dropped per second",
+        "none",
+        (
+            (
+                "sum by (lane, outcome)"
+                ' (rate(qts_events_total{outcome=~"collapsed|dropped|sampled"}[1m]))',
+                "{{lane}} {{outcome}}",
+            ),
+        ),
+    ),
+    Panel("Degradation", "none", (("qts_events_level", "level"),)),
+    Panel("Outbox backlog", "none", (("everbit_outbox_pending", "{{stream}}"),)),
+    Panel("Outbox oldest", "s", (("everbit_outbox_oldest_pending_seconds", "{{stream}}"),)),
+    Panel("Dead letters", "none", (("everbit_outbox_dead", "{{stream}}"),)),
+    Panel(
+        "Handler time p99",
+        "s",
+        (
+            (
+                "histogram_quantile(0.99, sum by (le, stream)"
+                " (rate(everbit_outbox_handler_duration_seconds_bucket[5m])))",
+                "{{stream}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Cache answers per second",
+        "none",
+        (("sum by (kind, answer) (rate(qts_cache_requests_total[1m]))", "{{kind}} {{answer}}"),),
+    ),
+    Panel("PreCheck", "s", (("qts_cache_precheck_seconds", "p{{quantile}}"),)),
+    Panel(
+        "Gate refusals per minute",
+        "none",
+        (("sum by (code) (increase(qts_gate_refusals_total[1m]))", "{{code}}"),),
+    ),
+    Panel("Cycles", "none", (("sum by (end) (rate(qts_cycles_total[1m]))", "{{end}}"),)),
+    Panel(
+        "Messages to the owner",
+        "none",
+        (("sum by (channel, result) (increase(qts_notifications_total[5m]))",
+          "{{channel}} {{result}}"),),
+    ),
+    Panel("Memory", "bytes", (("process_resident_memory_bytes", "QTS"),)),
+    Panel("CPU", "percentunit", (("rate(process_cpu_seconds_total[1m])", "QTS"),)),
+    Panel(
+        "Machine: free",
+        "percentunit",
+        (("qts_disk_free_ratio", "disk"), ("qts_memory_free_ratio", "memory")),
+    ),
+)  # fmt: skip
+
+
+def expressions() -> Iterator[str]:
+    """All that the dashboard asks for."""
+    for panel in PANELS:
+        yield from (expression for expression, _ in panel.queries)
+    yield from (rule.expression for rule in RULES)
+
+
+def grafana_dashboard() -> dict[str, Any]:
+    alerts = Panel("Alerts that hold", "none", tuple((r.expression, r.name) for r in RULES))
+    return {
+        "uid": "qts",
+        "title": "QTS",
+        "tags": ["qts"],
+        "timezone": "browser",
+        "schemaVersion": 39,
+        "refresh": "5s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {
+            "list": [
+                {"name": "source", "type": "datasource", "query": "prometheus", "label": "Source"}
+            ]
+        },
+        "panels": [_panel(place, panel) for place, panel in enumerate((alerts, *PANELS))],
+    }
+
+
+def _panel(place: int, panel: Panel) -> dict[str, Any]:
+    across = _ACROSS // _WIDTH
+    return {
+        "id": place + 1,
+        "title": panel.title,
+        "type": "timeseries",
+        "datasource": _SOURCE,
+        "gridPos": {
+            "x": place % across * _WIDTH,
+            "y": place // across * _HEIGHT,
+            "w": _WIDTH,
+            "h": _HEIGHT,
+        },
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}},
+        "targets": [
+            {
+                "refId": chr(ord("A") + number),
+                "expr": expression,
+                "legendFormat": legend,
+                "datasource": _SOURCE,
+            }
+            for number, (expression, legend) in enumerate(panel.queries)
+        ],
+    }

@@ -1,0 +1,111 @@
+"""Everything of this room joined: events and alerts are written down, senders bring them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from qts.database import Database
+from qts.domain import Clock, Refused, SystemClock
+from qts.notify.alarms import Alarms
+from qts.notify.book import Book
+from qts.notify.config import NotifyConfig
+from qts.notify.log import Log
+from qts.notify.message import Message
+from qts.notify.notifier import Notifier
+from qts.notify.push import Push
+from qts.notify.sender import Sender
+from qts.notify.slack import Slack
+from qts.notify.telegram import Telegram
+from qts.notify.telling import message_of
+from qts.notify.webhook import Webhook
+from qts.outbox import TRADE_EVENT, Delivery, Dispatcher, uuid7
+
+
+class Notifications:
+    """Use `open`; then `register` with the dispatcher of trade events, and `run`."""
+
+    def __init__(
+        self, database: Database, notifiers: list[Notifier], config: NotifyConfig, clock: Clock
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self.book = Book(database)
+        self.notifiers = {each.name: each for each in notifiers}
+        self._senders = [Sender(each, self.book, config, clock) for each in notifiers]
+        self.alarms = Alarms(database, self.book, tuple(self.notifiers), clock, self.wake)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, database: Database, config: NotifyConfig, clock: Clock | None = None
+    ) -> AsyncIterator[Notifications]:
+        clock = clock or SystemClock()
+        timeout = aiohttp.ClientTimeout(total=config.timeout_s)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            opened = cls(database, notifiers(session, database, config, clock), config, clock)
+            for each in opened.notifiers.values():
+                await opened.book.open(each.name, each.address_hash)
+            yield opened
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Trade events the settings name are written down; all others pass."""
+
+        async def tell(payload: dict[str, Any], delivery: Delivery) -> None:
+            if await self.book.note(message_of(payload, delivery), tuple(self.notifiers)):
+                self.wake()
+
+        if self.notifiers:
+            for name in dict.fromkeys(self._config.events):
+                dispatcher.on(TRADE_EVENT, dict[str, Any], type=name)(tell)
+        dispatcher.ignore(TRADE_EVENT)
+
+    def wake(self) -> None:
+        for sender in self._senders:
+            sender.wake()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for sender in self._senders:
+                group.create_task(sender.run())
+            group.create_task(self.alarms.run())
+
+    async def test(self, channel: str) -> None:
+        """Send one message now, past the queue; a channel that takes it is open again."""
+        if channel not in self.notifiers:
+            known = ", ".join(self.notifiers) or "none"
+            raise Refused(f"channel {channel} is not set; the settings have: {known}")
+        message = Message(
+            event_id=uuid7(),
+            type="TEST",
+            occurred_at=self._clock.now(),
+            severity="critical",
+            title="QTS: a test message",
+            body="If you read this, this channel works.",
+        )
+        await self.notifiers[channel].send([message])
+        await self.book.enable(channel)
+
+
+def notifiers(
+    session: aiohttp.ClientSession, database: Database, config: NotifyConfig, clock: Clock
+) -> list[Notifier]:
+    """Those the settings name."""
+    found: list[Notifier] = []
+    telegram, slack, webhook, push = config.telegram, config.slack, config.webhook, config.push
+    if telegram.token and telegram.chat:
+        found.append(Telegram(session, telegram.token, telegram.chat, telegram.url))
+    if slack.url:
+        found.append(Slack(session, slack.url))
+    if webhook.url and webhook.key:
+        found.append(Webhook(session, webhook.url, webhook.key, clock))
+    if push.key and push.contact:
+        found.append(Push(session, database, push.key, push.contact, clock))
+    if config.log:
+        found.append(Log())
+    return found

@@ -1,0 +1,191 @@
+"""A dashboard on real servers, clients that come to it, and a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from yarl import URL
+
+from qts.cache import CacheConfig, Store
+from qts.cache.redis import RedisStore
+from qts.dashboard import (
+    Dashboard,
+    DashboardConfig,
+    Role,
+    Sources,
+    Tokens,
+    address_of,
+    listen,
+    serve,
+)
+from qts.dashboard.session import COOKIE
+from qts.database import Database
+from qts.domain import Secret
+from tests.dashboard import lives
+
+_numbers = itertools.count(1)
+
+
+class Site:
+    """One dashboard; `come` gives a client that is logged in."""
+
+    def __init__(self, dashboard: Dashboard, address: str, tokens: Tokens, home: Path) -> None:
+        self.dashboard = dashboard
+        self.address = address
+        self.tokens = tokens
+        self.home = home
+        self.database: Database
+        self.store: Store
+        self.prefix = ""
+        self.record = home / "record"
+        self._telling: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def come(self, role: Role | None = Role.ADMIN) -> AsyncIterator[Visitor]:
+        jar = aiohttp.CookieJar(unsafe=True)
+        async with aiohttp.ClientSession(self.address, cookie_jar=jar) as client:
+            visitor = Visitor(client, self.address)
+            if role is not None:
+                await visitor.login(self.tokens.token(role).reveal())
+            yield visitor
+
+    def run(self, **more: Any) -> None:
+        """From now on a run tells of itself, until `die`."""
+
+        async def telling() -> None:
+            while True:
+                await lives.tell(self.store, self.prefix, **more)
+                await asyncio.sleep(0.25)
+
+        self._telling = asyncio.create_task(telling())
+
+    async def die(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._telling
+            self._telling = None
+
+
+class Visitor:
+    def __init__(self, client: aiohttp.ClientSession, address: str) -> None:
+        self.client = client
+        self.address = address
+        self.csrf = ""
+
+    async def login(self, token: str) -> int:
+        async with self.client.post(
+            "/login", json={"token": token}, headers={"Origin": self.address}
+        ) as reply:
+            status = reply.status
+        if status == 200:
+            self.csrf = (await self.get("/api/me"))["csrf"]
+        return status
+
+    @property
+    def cookie(self) -> dict[str, str]:
+        found = self.client.cookie_jar.filter_cookies(URL(self.address))
+        return {COOKIE: found[COOKIE].value}
+
+    async def get(self, path: str) -> Any:
+        async with self.client.get(path) as reply:
+            body = await reply.read()
+            assert reply.status == 200, f"{path}: {reply.status} {body!r}"
+            return msgspec.json.decode(body)
+
+    async def status(self, path: str, method: str = "GET", **headers: str) -> int:
+        async with self.client.request(
+            method, path, headers=headers, allow_redirects=False
+        ) as reply:
+            await reply.read()
+            return reply.status
+
+    async def act(self, **action: Any) -> tuple[int, dict[str, Any]]:
+        headers = {"Origin": self.address, "X-QTS-CSRF": self.csrf}
+        async with self.client.post("/api/action", json=action, headers=headers) as reply:
+            return reply.status, await reply.json()
+
+    def socket(self, **headers: str) -> Any:
+        return self.client.ws_connect("/api/live", headers={"Origin": self.address} | headers)
+
+
+@asynccontextmanager
+async def opened(
+    database: Database, valkey_url: Secret, home: Path, config: DashboardConfig, prefix: str
+) -> AsyncIterator[Site]:
+    cache = CacheConfig(prefix=prefix, socket_timeout_ms=2000)
+    tokens = Tokens.of(home)
+    (home / "record").mkdir(exist_ok=True)
+    listening = listen(config)
+    address = address_of(config, listening)
+    async with RedisStore.open(valkey_url, cache) as store:
+        sources = Sources(
+            database=database,
+            store=store,
+            cache=cache,
+            record=home / "record",
+            settings=[{"name": "home", "value": "x", "is_default": True, "description": "where"}],
+        )
+        async with serve(config, sources, tokens, listening) as dashboard:
+            site = Site(dashboard, address, tokens, home)
+            site.database, site.store, site.prefix = database, store, prefix
+            yield site
+            await site.die()
+            await store.delete([prefix + "live"])
+
+
+@pytest.fixture
+async def site(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Site]:
+    prefix = f"qts-{os.getpid()}-{next(_numbers)}:"
+    async with opened(database, valkey_url, tmp_path, DashboardConfig(port=0), prefix) as found:
+        yield found
+
+
+# --- the browser --------------------------------------------------------------------------------
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = (
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-sync",
+    "--no-first-run",
+    "--metrics-recording-only",
+)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[str]:
+    """Found on the machine; as root on Debian it is installed."""
+    pytest.importorskip("playwright", reason="BROWSER TESTS DID NOT RUN: pip install playwright")
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
+        subprocess.run(command, check=False, capture_output=True, timeout=600)
+        found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("BROWSER TESTS DID NOT RUN: install chromium and run them again")
+    yield found
+
+
+@pytest.fixture(scope="session")
+async def browser(chromium: str) -> AsyncIterator[Any]:
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
+        yield browser
+        await browser.close()

@@ -1,0 +1,174 @@
+"""A run as it tells of itself, made by hand."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from qts.cache import CacheStatus, Store
+from qts.cache.status import KindStatus, QueueStatus
+from qts.cache.store import Entry, Health
+from qts.dashboard.live import (
+    KEY,
+    TTL_MS,
+    Held,
+    Live,
+    Money,
+    Notice,
+    OutboxFigures,
+    SafetyFigures,
+    StrategyFigures,
+    encode,
+)
+from qts.events import LaneStatus, Latency, Status
+from qts.feed import FeedState, PollerState
+from qts.outbox import Depth
+from qts.venues import BudgetState
+
+LANES = {"P0": 100, "P1": 10_000, "P2": 1000, "P3": 50_000}
+
+
+def lane(capacity: int, depth: int = 3) -> LaneStatus:
+    span = Latency(5000, 0.4, 1.2, 2.5, 6.1, 9.9)
+    return LaneStatus(
+        depth=depth,
+        capacity=capacity,
+        published=5003,
+        handled=5000,
+        collapsed=40,
+        dropped=2,
+        sampled=0,
+        dead=1,
+        waiting=depth,
+        retried=0,
+        blocked=0,
+        over=0,
+        overran=0,
+        paused=False,
+        pressure="NORMAL",
+        wait=span,
+        handling=span,
+        total=span,
+    )
+
+
+def feed() -> FeedState:
+    return FeedState(
+        seconds=60.0,
+        plan="300 symbols every 6.0 s",
+        interval_s=6.0,
+        lag_s=0.1,
+        records=1200,
+        lost=0,
+        surges=4,
+        symbols_known=300,
+        streaming=True,
+        poller=PollerState(9, 4, 10, 6.1, 90, 0, 1, 1, ["005930"], True),
+        budget=BudgetState(8, 300, 5000, 95_000, 18, 5000, 0, 0),
+    )
+
+
+def cache() -> CacheStatus:
+    return CacheStatus(
+        at=0,
+        kinds={"price": KindStatus(900, 90, 10, 0, 0, 0, 1000, 0.99, 0.99)},
+        precheck_p50_us=80.0,
+        precheck_p99_us=400.0,
+        prechecks=1000,
+        breaker="closed",
+        breaker_opened=0,
+        queue=QueueStatus(0, 0.0, 1200, 0, 0),
+        server=Health("9.1", 2_000_000, 0, 0, 4, 0.1),
+    )
+
+
+def strategy(**more: Any) -> StrategyFigures:
+    fields = {
+        "length": {"type": "integer", "minimum": 2, "maximum": 500, "description": "ticks"},
+        "low": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 50},
+    }
+    return StrategyFigures(
+        **{
+            "key": "rsi_scalper",
+            "kind": "SCALP",
+            "enabled": True,
+            "signals": 12,
+            "errors": 0,
+            "dropped": 0,
+            "stopped": "",
+            "params": {"length": 14, "low": 30.0},
+            "fields": fields,
+        }
+        | more
+    )
+
+
+def live(**more: Any) -> Live:
+    return Live(
+        **{
+            "at": time.time(),
+            "pid": os.getpid(),
+            "version": "0.1.0",
+            "started_at": datetime(2026, 11, 16, 0, 0, tzinfo=UTC),
+            "mode": "paper",
+            "broker": "paper",
+            "trades": "rsi_scalper on paper",
+            "ticks": 123_456,
+            "events": Status(
+                {name: lane(size) for name, size in LANES.items()},
+                "LEVEL_0 NORMAL",
+                1,
+                Latency(100, 0.1, 0.2, 0.3, 0.4, 0.5),
+            ),
+            "rates": {"P0": 150.0, "P1": 5200.0, "P2": 320.0, "P3": 1800.0},
+            "drops": {"PRICE_TICK": {"005930": 2}},
+            "feed": feed(),
+            "cache": cache(),
+            "outbox": OutboxFigures(
+                depths=[Depth("everbit.trade.command")], per_second={}, paused=[]
+            ),
+            "strategies": [strategy()],
+            "positions": [
+                Held(
+                    symbol="005930",
+                    quantity=Decimal(10),
+                    average_price=Decimal(70_000),
+                    price=Decimal(70_500),
+                    unrealised=Decimal(5000),
+                    strategy="rsi_scalper",
+                )
+            ],
+            "money": Money(
+                cash=Decimal(99_300_000),
+                equity=Decimal(100_005_000),
+                realised_today=Decimal(1234),
+                unrealised=Decimal(5000),
+                orders_today=7,
+            ),
+            "safety": SafetyFigures(
+                state="NORMAL", code=None, message="", trading=True, suspended="", may_trade=True
+            ),
+            "refusals": {"DAILY_LOSS": 2},
+            "notices": [Notice(time.time(), "warning", "P1 is 81 % full: WARNING", "")],
+        }
+        | more
+    )
+
+
+async def tell(store: Store, prefix: str, **more: Any) -> Live:
+    """As a run does."""
+    told = live(**more)
+    ver = int(told.at * 1000)
+    await store.write(
+        [Entry.of(prefix + KEY, ver, TTL_MS, {"ver": str(ver), "json": encode(told)})]
+    )
+    return told
+
+
+def plain(value: Any) -> Any:
+    return msgspec.to_builtins(value)
