@@ -79,7 +79,7 @@ def test_a_timed_run_tells_what_it_started_and_leaves_nothing_behind(
     qts: Callable[..., Qts], home: Path, tmp_path: Path
 ) -> None:
     report = tmp_path / "summary.json"
-    run = qts("run", "--for", "1s", "--json", str(report))
+    run = qts("run", "--servers-only", "--for", "1s", "--json", str(report))
     output = run.until("OK after")
     assert run.end() == 0
     assert "postgres" in output
@@ -110,7 +110,7 @@ async def test_a_killed_run_takes_its_servers_along_and_the_next_finds_the_data(
     assert len(_servers_of(home)) >= 2
     run.end(signal.SIGKILL)
     assert until(lambda: not _servers_of(home), seconds=2.0)
-    again = qts("run")
+    again = qts("run", "--servers-only")
     again.until("Ready")
     assert await _execute(home, "SELECT answer FROM kept") == 42
     assert again.end(signal.SIGINT) == 0
@@ -119,9 +119,9 @@ async def test_a_killed_run_takes_its_servers_along_and_the_next_finds_the_data(
 async def test_a_second_start_is_refused_and_the_first_is_unharmed(
     qts: Callable[..., Qts], home: Path
 ) -> None:
-    first = qts("run")
+    first = qts("run", "--servers-only")
     first.until("Ready")
-    second = qts("run")
+    second = qts("run", "--servers-only")
     assert second.end() == 2
     (line,) = second.errors().splitlines()
     assert str(home) in line
@@ -131,7 +131,7 @@ async def test_a_second_start_is_refused_and_the_first_is_unharmed(
 
 
 async def test_a_server_that_dies_is_started_again(qts: Callable[..., Qts], home: Path) -> None:
-    run = qts("run", "--json", "-")
+    run = qts("run", "--servers-only", "--json", "-")
     _until_error_line(run, "Ready")
     await _execute(home, "CREATE TABLE kept AS SELECT 42 AS answer")
     os.kill(int((home / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
@@ -143,7 +143,7 @@ async def test_a_server_that_dies_is_started_again(qts: Callable[..., Qts], home
 
 
 def test_other_verbs_reach_the_servers_of_a_running_qts(qts: Callable[..., Qts]) -> None:
-    run = qts("run")
+    run = qts("run", "--servers-only")
     run.until("Ready")
     status = qts("database", "status", "--json")
     assert status.end() == 0
@@ -161,7 +161,12 @@ def test_a_verb_starts_the_database_for_its_own_errand(qts: Callable[..., Qts], 
 def test_servers_named_by_the_environment_are_used_and_none_is_started(
     qts: Callable[..., Qts], home: Path, empty_database_url: Secret, valkey_url: Secret
 ) -> None:
-    run = qts("run", DATABASE_URL=empty_database_url.reveal(), REDIS_URL=valkey_url.reveal())
+    run = qts(
+        "run",
+        "--servers-only",
+        DATABASE_URL=empty_database_url.reveal(),
+        REDIS_URL=valkey_url.reveal(),
+    )
     assert "given by the settings" in run.until("Ready")
     assert _servers_of(home) == []
     assert run.end(signal.SIGINT) == 0

@@ -85,7 +85,6 @@ class Guard:
             given = request.headers.get(CSRF_HEADER, "")
             if not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode()):
                 return refused(403, f"{CSRF_HEADER} is missing or wrong")
-        request["session"] = session
         return None
 
     def _origin_is_ours(self, request: web.Request) -> bool:

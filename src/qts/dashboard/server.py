@@ -132,13 +132,13 @@ class Dashboard:
             log.warning("a login was not written down", error=str(error))
 
     async def _logout(self, request: web.Request) -> web.Response:
-        self._sessions.end(request["session"])
+        self._sessions.end(self._session(request))
         response = web.json_response({})
         response.del_cookie(COOKIE, path="/")
         return response
 
     async def _me(self, request: web.Request) -> web.Response:
-        session: Session = request["session"]
+        session = self._session(request)
         return _json(
             {
                 "role": session.role.word,
@@ -148,6 +148,12 @@ class Dashboard:
             }
         )
 
+    def _session(self, request: web.Request) -> Session:
+        session = self._sessions.find(request.cookies.get(COOKIE))
+        if session is None:  # it ended since the door let it in
+            raise web.HTTPUnauthorized
+        return session
+
     async def _settings(self, _request: web.Request) -> web.Response:
         return _json({"settings": self._sources.settings})
 
@@ -155,7 +161,7 @@ class Dashboard:
 
     async def _act(self, request: web.Request) -> web.Response:
         action = decode(await request.read())
-        said = await self._actions.do(action, request["session"], request.remote or "?")
+        said = await self._actions.do(action, self._session(request), request.remote or "?")
         self.hub.look()
         return _json({"done": said})
 

@@ -22,6 +22,17 @@ TradeEvent = Literal[
 ]
 
 
+def _both(one: str, first: object, other: str, second: object) -> None:
+    if bool(first) != bool(second):
+        given, missing = (one, other) if first else (other, one)
+        raise ValueError(f"{missing} is missing; {given} needs it")
+
+
+def _web_address(name: str, url: str | None) -> None:
+    if url is not None and not url.startswith(("https://", "http://")):
+        raise ValueError(f"{name} must begin with https:// or http://")
+
+
 class TelegramConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A bot that writes to one chat."""
 
@@ -109,14 +120,3 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "log": self.log,
         }
         return tuple(name for name, setting in given.items() if setting)
-
-
-def _both(one: str, first: object, other: str, second: object) -> None:
-    if bool(first) != bool(second):
-        given, missing = (one, other) if first else (other, one)
-        raise ValueError(f"{missing} is missing; {given} needs it")
-
-
-def _web_address(name: str, url: str | None) -> None:
-    if url is not None and not url.startswith(("https://", "http://")):
-        raise ValueError(f"{name} must begin with https:// or http://")

@@ -12,7 +12,7 @@ from decimal import Decimal
 import msgspec
 
 from qts.brokers import Matching
-from qts.domain import Fill, OrderRequest, QtsError, Side
+from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_of
 from qts.orders import Book, FillApplied, Held, Pending, Standing
 from qts.pipeline.past import PastClock, PastWorld, day_end
 from qts.pipeline.strategy import Tick
@@ -63,8 +63,10 @@ class PaperDesk:
             self._apply(fills)
 
     def new_day(self) -> None:
-        """What is still open was of yesterday, and the venue has ended it."""
+        """What is still open at the KRX was of yesterday, and ended; coins know no bell."""
         for symbol, orders in list(self.open.items()):
+            if market_of(symbol) is not Market.KRX:
+                continue
             for order_id in list(orders):
                 self._matching.cancel(order_id)
             del self.open[symbol]

@@ -44,8 +44,12 @@ class Curve:
         self.points: list[Point] = []
         self._every_s = every_s
 
+    @property
+    def next_at(self) -> float:
+        return self.points[-1].at + self._every_s if self.points else -math.inf
+
     def add(self, at: float, world: World, *, force: bool = False) -> None:
-        if self.points and not force and at - self.points[-1].at < self._every_s:
+        if at < self.next_at and not force:
             return
         equity, cash = world.equity, world.cash
         self.points.append(Point(at, float(equity), float(equity - cash)))

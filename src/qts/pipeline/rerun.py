@@ -100,17 +100,25 @@ class Rerun:
 
     def beat(self, at: float) -> None:
         """What was due before the event at this moment; at most once, however long ago."""
-        interval = self.config.interval_s
         if self.due > -math.inf:
             self.clock.at = self.due
             self._look()
-        self.due = (math.floor(at / interval) + 1) * interval
         if day_of(at) != self._day:
             self._new_day(at)
+        self.due = self._next_due(at)
 
     def end(self, at: float) -> None:
         self.clock.at = at
         self.curve.add(self.clock.at, self.world, force=True)
+
+    def _next_due(self, at: float) -> float:
+        """The next beat, or the next one that has something to do."""
+        interval = self.config.interval_s
+        soon = max((math.floor(at / interval) + 1) * interval, math.nextafter(at, math.inf))
+        if (self._evaluates and not self.stopped) or (self._stops and self.world.positions):
+            return soon
+        sample = math.ceil(self.curve.next_at / interval) * interval
+        return min(max(soon, sample), day_end(at))
 
     def _look(self) -> None:
         if self._stops is not None and self.world.positions:
@@ -240,6 +248,7 @@ class Rerun:
         if self._stops is not None:
             self._stops.hold()
         self._close()
+        self.due = min(self.due, self._next_due(self.clock.at))
         self.on_change(symbol)
 
     def _close(self) -> None:
