@@ -85,6 +85,8 @@ def _values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return plain.map(lambda text: Path("/", text.lstrip("/")))
         case inspect.CustomType() if kind.cls is Secret:
             return _WORD.filter(lambda text: text != "***").map(Secret)
+        case inspect.VarTupleType(item_type=inspect.LiteralType() as item):
+            return st.lists(_values(item), min_size=1, max_size=3).map(tuple)
         case inspect.VarTupleType():
             plain = st.from_regex(r"[a-z_.:=0-9]{1,20}", fullmatch=True)
             return st.lists(plain, min_size=1, max_size=3).map(tuple)

@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,7 @@ QUIET = (
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[str]:
+def chromium() -> str:
     """Found on the machine; as root on Debian it is installed."""
     pytest.importorskip("playwright", reason="BROWSER TESTS DID NOT RUN: pip install playwright")
     found = next(filter(None, map(shutil.which, NAMES)), None)
@@ -178,7 +178,7 @@ def chromium() -> Iterator[str]:
         found = shutil.which("chromium")
     if found is None:
         pytest.skip("BROWSER TESTS DID NOT RUN: install chromium and run them again")
-    yield found
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import msgspec
-
 from qts.cache import CacheStatus, Store
 from qts.cache.status import KindStatus, QueueStatus
 from qts.cache.store import Entry, Health
@@ -92,72 +90,66 @@ def strategy(**more: Any) -> StrategyFigures:
         "length": {"type": "integer", "minimum": 2, "maximum": 500, "description": "ticks"},
         "low": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 50},
     }
-    return StrategyFigures(
-        **{
-            "key": "rsi_scalper",
-            "kind": "SCALP",
-            "enabled": True,
-            "signals": 12,
-            "errors": 0,
-            "dropped": 0,
-            "stopped": "",
-            "params": {"length": 14, "low": 30.0},
-            "fields": fields,
-        }
-        | more
-    )
+    told: dict[str, Any] = {
+        "key": "rsi_scalper",
+        "kind": "SCALP",
+        "enabled": True,
+        "signals": 12,
+        "errors": 0,
+        "dropped": 0,
+        "stopped": "",
+        "params": {"length": 14, "low": 30.0},
+        "fields": fields,
+    } | more
+    return StrategyFigures(**told)
 
 
 def live(**more: Any) -> Live:
-    return Live(
-        **{
-            "at": time.time(),
-            "pid": os.getpid(),
-            "version": "0.1.0",
-            "started_at": datetime(2026, 11, 16, 0, 0, tzinfo=UTC),
-            "mode": "paper",
-            "broker": "paper",
-            "trades": "rsi_scalper on paper",
-            "ticks": 123_456,
-            "events": Status(
-                {name: lane(size) for name, size in LANES.items()},
-                "LEVEL_0 NORMAL",
-                1,
-                Latency(100, 0.1, 0.2, 0.3, 0.4, 0.5),
-            ),
-            "rates": {"P0": 150.0, "P1": 5200.0, "P2": 320.0, "P3": 1800.0},
-            "drops": {"PRICE_TICK": {"005930": 2}},
-            "feed": feed(),
-            "cache": cache(),
-            "outbox": OutboxFigures(
-                depths=[Depth("everbit.trade.command")], per_second={}, paused=[]
-            ),
-            "strategies": [strategy()],
-            "positions": [
-                Held(
-                    symbol="005930",
-                    quantity=Decimal(10),
-                    average_price=Decimal(70_000),
-                    price=Decimal(70_500),
-                    unrealised=Decimal(5000),
-                    strategy="rsi_scalper",
-                )
-            ],
-            "money": Money(
-                cash=Decimal(99_300_000),
-                equity=Decimal(100_005_000),
-                realised_today=Decimal(1234),
+    told: dict[str, Any] = {
+        "at": time.time(),
+        "pid": os.getpid(),
+        "version": "0.1.0",
+        "started_at": datetime(2026, 11, 16, 0, 0, tzinfo=UTC),
+        "mode": "paper",
+        "broker": "paper",
+        "trades": "rsi_scalper on paper",
+        "ticks": 123_456,
+        "events": Status(
+            {name: lane(size) for name, size in LANES.items()},
+            "LEVEL_0 NORMAL",
+            1,
+            Latency(100, 0.1, 0.2, 0.3, 0.4, 0.5),
+        ),
+        "rates": {"P0": 150.0, "P1": 5200.0, "P2": 320.0, "P3": 1800.0},
+        "drops": {"PRICE_TICK": {"005930": 2}},
+        "feed": feed(),
+        "cache": cache(),
+        "outbox": OutboxFigures(depths=[Depth("everbit.trade.command")], per_second={}, paused=[]),
+        "strategies": [strategy()],
+        "positions": [
+            Held(
+                symbol="005930",
+                quantity=Decimal(10),
+                average_price=Decimal(70_000),
+                price=Decimal(70_500),
                 unrealised=Decimal(5000),
-                orders_today=7,
-            ),
-            "safety": SafetyFigures(
-                state="NORMAL", code=None, message="", trading=True, suspended="", may_trade=True
-            ),
-            "refusals": {"DAILY_LOSS": 2},
-            "notices": [Notice(time.time(), "warning", "P1 is 81 % full: WARNING", "")],
-        }
-        | more
-    )
+                strategy="rsi_scalper",
+            )
+        ],
+        "money": Money(
+            cash=Decimal(99_300_000),
+            equity=Decimal(100_005_000),
+            realised_today=Decimal(1234),
+            unrealised=Decimal(5000),
+            orders_today=7,
+        ),
+        "safety": SafetyFigures(
+            state="NORMAL", code=None, message="", trading=True, suspended="", may_trade=True
+        ),
+        "refusals": {"DAILY_LOSS": 2},
+        "notices": [Notice(time.time(), "warning", "P1 is 81 % full: WARNING", "")],
+    } | more
+    return Live(**told)
 
 
 async def tell(store: Store, prefix: str, **more: Any) -> Live:
@@ -168,7 +160,3 @@ async def tell(store: Store, prefix: str, **more: Any) -> Live:
         [Entry.of(prefix + KEY, ver, TTL_MS, {"ver": str(ver), "json": encode(told)})]
     )
     return told
-
-
-def plain(value: Any) -> Any:
-    return msgspec.to_builtins(value)

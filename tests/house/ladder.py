@@ -11,7 +11,7 @@ from pathlib import Path
 LADDER: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("app",),
-    ("config",),
+    ("config", "terminal"),
     ("dashboard", "simulators", "strategies"),
     ("pipeline", "feed"),
     ("orders",),

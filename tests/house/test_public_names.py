@@ -101,6 +101,7 @@ PUBLIC: dict[str, str] = {
         context counter current_context every exposed gauge histogram latency lines_dropped
         logger new_trace_id redact_text render samples shutdown span watch_host
     """,
+    "qts.terminal": "Seen ServerSource Source Top frame",
     "qts.venues": """
         Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Ledger Level
         LimitsConfig NotOffered Priority Quote Rejected Room Service Throttled UpbitClient

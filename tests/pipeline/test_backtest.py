@@ -122,6 +122,13 @@ def test_a_cycle_sees_nothing_of_the_event_it_comes_with() -> None:
     assert all(latest < now for now, latest in strategy.seen)
 
 
+def test_a_cycle_is_dated_when_it_was_due_and_not_when_the_next_event_came() -> None:
+    strategy = Looking.make()
+    first, second = prices([10_000.0, 10_010.0])
+    run(strategy, [first, second._replace(at=BEGIN + 10.5)])
+    assert strategy.seen == [(BEGIN + 1, BEGIN)]
+
+
 class Eager(Strategy[NoParams]):
     """Wants everything, always."""
 

@@ -18,11 +18,12 @@ from qts.app.dashboard import DashboardProcess
 from qts.app.servers import cache_url, database_url, home_of, own_servers
 from qts.app.simulated import Simulated, is_wanted
 from qts.app.summary import Service, Summary, Traded
+from qts.app.systemd import Supervised, feed_watchdog
 from qts.app.trading import Trading
 from qts.cache.redis import connect
 from qts.config import Config
 from qts.database import Database, migrate, status
-from qts.domain import Clock, SystemClock
+from qts.domain import Clock, Refused, SystemClock
 from qts.embedded import Home, Servers
 
 WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
@@ -67,9 +68,13 @@ class App:
 
     def run(self, seconds: float | None, watcher: Watcher, *, trade: bool = True) -> Summary:
         """Serve until a signal comes or the time is up, then stop cleanly."""
-        telemetry.configure(self.config.telemetry)
         try:
-            return uvloop.run(self._run(seconds, watcher, trade))
+            telemetry.configure(self.config.telemetry)
+        except OSError as error:
+            file = self.config.telemetry.log_file
+            raise Refused(f"telemetry.log_file = {file}: {error.strerror}") from None
+        try:
+            return uvloop.run(self._run(seconds, Supervised(watcher), trade))
         finally:
             telemetry.shutdown()
 
@@ -79,6 +84,8 @@ class App:
         traded: Traded | None = None
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_signals_set(self._stop))
+            self._expose(stack)
+            stack.push_async_callback(_end, asyncio.create_task(feed_watchdog()))
             servers = await stack.enter_async_context(own_servers(self.home, self.config))
             watching = asyncio.create_task(self._watch(servers))
             stack.push_async_callback(_end, watching)
@@ -108,6 +115,14 @@ class App:
             restarts=self._restarts,
             trading=traded,
         )
+
+    def _expose(self, stack: contextlib.AsyncExitStack) -> None:
+        telemetry.watch_host(self.home.path)
+        if port := self.config.telemetry.metrics_port:
+            try:
+                stack.enter_context(telemetry.exposed(port))
+            except OSError as error:
+                raise Refused(f"telemetry.metrics_port = {port}: {error.strerror}") from None
 
     async def _trade(
         self,

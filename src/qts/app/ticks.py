@@ -47,11 +47,12 @@ class Ticks:
         self._volumes[symbol] = day_volume
         self.count += 1
         self._world.tick(Tick(symbol, price, volume, bid or price, ask or price, now))
+        payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
+        # First the lanes, whose stops look at it; what they start on the loop runs after the rest.
+        self._engine.publish(self._engine.event("PRICE_TICK", payload, "feed"))
         self._push(symbol, price, day_volume, bid, ask, now)
         if self.paper is not None:
             self.paper(symbol, price, bid, ask, volume)
-        payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
-        self._engine.publish(self._engine.event("PRICE_TICK", payload, "feed"))
 
     def _push(
         self, symbol: str, price: float, volume: float, bid: float, ask: float, now: float

@@ -15,6 +15,7 @@ from qts import telemetry
 from qts.app.changes import Changes
 from qts.app.exits import Exits
 from qts.app.facts import FactsNow
+from qts.app.figures import Figures
 from qts.app.live import LivePublisher, Notices
 from qts.app.params import Parameters
 from qts.app.summary import Lane, Traded, counted
@@ -32,6 +33,7 @@ from qts.events import Catalogue, Engine, Event, Hooks, Priority
 from qts.events import payloads as p
 from qts.events.postgres import PostgresDeadLetters
 from qts.feed import Feed, read_symbols
+from qts.notify import Notifications
 from qts.orders import (
     Desk,
     Executor,
@@ -118,6 +120,7 @@ class Trading:
     ticks: Ticks
     changes: Changes
     exits: Exits
+    notifications: Notifications
 
     @contextlib.asynccontextmanager
     async def opened(self, cache_url: Secret, home: Path) -> AsyncIterator[Trading]:
@@ -154,6 +157,9 @@ class Trading:
         client = await stack.enter_async_context(open_kis(config.venues.kis, home, clock))
         self.feed = stack.enter_context(Feed.on(client, config.feed, home, clock, [self.ticks]))
         self.broker = await self._open_broker(stack, client)
+        self.notifications = await stack.enter_async_context(
+            Notifications.open(database, config.notify, clock)
+        )
         self._make_orders()
         self._make_pipeline()
         self._live = LivePublisher(self, store, self.notices)
@@ -192,7 +198,7 @@ class Trading:
         Executor(self.floor, self.reconciler.may_trade, self.reconciler.look).register(
             self._dispatcher
         )
-        self._dispatcher.ignore(TRADE_EVENT)
+        self.notifications.register(self._dispatcher)
         self.desk = Desk(
             self.database, self.bus, self.broker.name, safety, self.changes, self.clock
         )
@@ -276,6 +282,9 @@ class Trading:
         self._run("dead letters", self.engine.keep_dead_letters(letters))
         self._run("switches", self.watch.run())
         self._run("upkeep", Upkeep(self.database, self.config.outbox).run())
+        self._run("figures", Figures(self.database, self.clock).run())
+        if self.notifications.notifiers:
+            self._run("messages", self.notifications.run())
         self._run("notices", self.reconciler.follow())
         await self._first_look()
         self._run("reconciler", self.reconciler.run())

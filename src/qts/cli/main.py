@@ -18,6 +18,8 @@ from qts.cli import (
     dead_letters,
     distributed,
     events,
+    metrics,
+    notify,
     orders,
     outbox,
     safety,
@@ -31,6 +33,7 @@ from qts.cli.doctor import doctor
 from qts.cli.observe import export, observe, replay
 from qts.cli.route import route
 from qts.cli.run import run
+from qts.cli.top import top
 from qts.domain import QtsError
 
 app = typer.Typer(
@@ -48,6 +51,7 @@ app.command()(export)
 app.command()(backtest)
 app.command()(route)
 app.command()(dashboard)
+app.command()(top)
 app.command()(doctor)
 app.command()(bench)
 for _name, _verbs in {
@@ -60,6 +64,8 @@ for _name, _verbs in {
     "cache": cache,
     "simulate": simulate,
     "distributed": distributed,
+    "notify": notify,
+    "metrics": metrics,
     "verify": verify,
 }.items():
     app.add_typer(_verbs.app, name=_name)

@@ -118,7 +118,7 @@ def release(
 
     if not yes and not typer.confirm("Trading goes on after this. Have you looked?"):
         raise typer.Exit(1)
-    now = with_database(config, lambda database: FailSafe(database).release(_who(), reason), SCHEMA)
+    now = with_database(config, lambda database: FailSafe(database).release(who(), reason), SCHEMA)
     typer.echo(f"{now.state}")
 
 
@@ -144,14 +144,14 @@ def _switch(config: Path | None, enabled: bool, strategy: str | None, reason: st
         raise Refused("--strategy is empty; name one, or leave it out for the whole account")
     with_database(
         config,
-        lambda database: KillSwitch(database).set(enabled, _who(), reason, strategy),
+        lambda database: KillSwitch(database).set(enabled, who(), reason, strategy),
         SCHEMA,
     )
     whom = f"strategy {strategy}" if strategy else "the account"
     typer.echo(f"{whom} {'may trade' if enabled else 'is STOPPED'}")
 
 
-def _who() -> str:
+def who() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -12,11 +12,11 @@ import msgspec
 from qts.cache import CacheConfig, Store, read_raw
 from qts.dashboard.audit import Audit
 from qts.dashboard.candles import Candles
-from qts.database import Database
-from qts.domain import Failed, Refused
+from qts.database import Database, Row
+from qts.domain import Clock, Failed, Refused
 from qts.events import DeadLetterDesk
 from qts.orders import list_orders, positions, show_order
-from qts.outbox import Desk, OutboxConfig, depths, paused
+from qts.outbox import OutboxConfig, depths, paused
 from qts.risk import FailSafe
 
 _SIGNAL = (
@@ -25,13 +25,25 @@ _SIGNAL = (
     " FROM signal s JOIN order_intent i ON i.signal_id = s.id WHERE i.id = $1"
 )
 _FILLS = (
-    "SELECT side, quantity, price, fee, traded_at, broker_order_id FROM fill WHERE symbol = $1"
+    "SELECT side, quantity, price, fee, traded_at, broker_order_id FROM fill"
+    " WHERE traded_at > now() - interval '7 days' AND symbol = $1"
     " ORDER BY traded_at DESC LIMIT 500"
 )
 _SYMBOLS = (
-    "SELECT symbol FROM (SELECT symbol, max(created_at) AS at FROM order_intent GROUP BY symbol) i"
-    " ORDER BY at DESC LIMIT 200"
+    "SELECT symbol FROM order_intent WHERE created_at > now() - interval '7 days'"
+    " GROUP BY symbol ORDER BY max(created_at) DESC LIMIT 200"
 )
+_EVENT = (
+    "SELECT event_id, stream, event_type, aggregate_type, aggregate_id, status, attempt_count,"
+    " max_attempts, last_error_code, last_error_message, created_at, updated_at"
+)
+_DEAD = (
+    f"{_EVENT} FROM outbox_event WHERE processed_at IS NOT NULL AND status = 'DEAD'"
+    " ORDER BY processed_at DESC LIMIT 100"
+)
+# By id, which grows with time: handled events have no other index.
+_LATEST = f"{_EVENT} FROM outbox_event_all WHERE event_id >= $1 ORDER BY created_at DESC LIMIT 30"
+_LATEST_S = 600
 _SUSPENDED = (
     "SELECT broker, symbol, reason_code, detail, suspended_at FROM market_state"
     " WHERE trade_status = 'SUSPENDED' ORDER BY symbol"
@@ -44,12 +56,18 @@ _BARS = (1, 5, 15, 60, 300, 900, 3600)
 
 class Looks:
     def __init__(
-        self, database: Database, store: Store, cache: CacheConfig, candles: Candles
+        self,
+        database: Database,
+        store: Store,
+        cache: CacheConfig,
+        candles: Candles,
+        clock: Clock,
     ) -> None:
         self._database = database
         self._store = store
         self._cache = cache
         self._candles = candles
+        self._clock = clock
         self._reading = asyncio.Lock()
 
     async def overview(self, _asked: Mapping[str, str]) -> Any:
@@ -57,7 +75,7 @@ class Looks:
         return {
             "safety_log": await FailSafe(database).log(20),
             "positions": [row for row in await positions(database) if row.quantity],
-            "suspended": [dict(row.items()) for row in await database.fetch(_SUSPENDED)],
+            "suspended": _plain(await database.fetch(_SUSPENDED)),
             "unknown": await list_orders(database, state="UNKNOWN", limit=20),
             "reconciled_at": await database.fetchval(_RECONCILED),
             "actions": await Audit(database).rows(20),
@@ -94,12 +112,13 @@ class Looks:
         }
 
     async def outbox(self, _asked: Mapping[str, str]) -> Any:
-        desk = Desk(self._database)
+        database = self._database
+        since = UUID(int=(int(self._clock.now().timestamp() - _LATEST_S) * 1000) << 80)
         return {
-            "depths": await depths(self._database, OutboxConfig().streams),
-            "paused": sorted(await paused(self._database)),
-            "dead": await desk.find(status="DEAD", limit=100),
-            "latest": await desk.find(limit=30),
+            "depths": await depths(database, OutboxConfig().streams),
+            "paused": sorted(await paused(database)),
+            "dead": _plain(await database.fetch(_DEAD)),
+            "latest": _plain(await database.fetch(_LATEST, since)),
         }
 
     async def market(self, asked: Mapping[str, str]) -> Any:
@@ -113,7 +132,7 @@ class Looks:
         return {
             "symbols": symbols,
             "candles": candles,
-            "fills": [dict(row.items()) for row in fills],
+            "fills": _plain(fills),
             "orders": await list_orders(self._database, symbol=symbol, limit=50),
             "price": await self._known("price", symbol),
             "book": await self._known("book", symbol),
@@ -129,6 +148,10 @@ class Looks:
             return await read_raw(self._store, self._cache, kind, symbol)
         except Failed:
             return None
+
+
+def _plain(rows: list[Row]) -> list[dict[str, Any]]:
+    return [dict(row.items()) for row in rows]
 
 
 def _uuid(text: str) -> UUID:

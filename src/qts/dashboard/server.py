@@ -21,6 +21,7 @@ from aiohttp import WSCloseCode, web
 from qts import telemetry
 from qts.cache import CacheConfig, Store
 from qts.dashboard.actions import Actions, Forbidden, decode
+from qts.dashboard.answers import Answers
 from qts.dashboard.audit import Audit
 from qts.dashboard.candles import Candles
 from qts.dashboard.config import USUAL_PORT, DashboardConfig
@@ -63,10 +64,13 @@ class Dashboard:
         self._sessions = Sessions(lambda: tokens.key, clock, config.session_hours * 3600)
         self._attempts = Attempts(clock)
         self._audit = Audit(sources.database)
+        self._answers = Answers(clock)
         self._sockets: set[web.WebSocketResponse] = set()
         self.hub = Hub(sources.store, sources.cache.prefix, sources.database, clock)
         self._actions = Actions(sources.database, self.hub.live)
-        self._looks = Looks(sources.database, sources.store, sources.cache, Candles(sources.record))
+        self._looks = Looks(
+            sources.database, sources.store, sources.cache, Candles(sources.record), clock
+        )
         guard = Guard(config, port, self._sessions)
         self.app = web.Application(middlewares=[guard.check, _told], client_max_size=LARGEST_BODY)
         self._add_routes(self.app.router)
@@ -91,9 +95,23 @@ class Dashboard:
             looks.market,
             looks.backtests,
         ):
-            router.add_get(f"/api/{look.__name__}", _answering(look))
+            router.add_get(f"/api/{look.__name__}", self._shared(look))
         router.add_post("/api/action", self._act)
         router.add_get("/api/live", self._socket)
+
+    def _shared(
+        self, look: Callable[[Mapping[str, str]], Awaitable[Any]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """Pages that ask the same at about the same time share one answer."""
+
+        async def answer(request: web.Request) -> web.Response:
+            async def made() -> bytes:
+                return msgspec.json.encode(await look(request.query))
+
+            body = await self._answers.get(request.path_qs, made)
+            return web.Response(body=body, content_type="application/json")
+
+        return answer
 
     # --- coming and going -----------------------------------------------------------------------
 
@@ -163,6 +181,7 @@ class Dashboard:
         action = decode(await request.read())
         said = await self._actions.do(action, self._session(request), request.remote or "?")
         self.hub.look()
+        self._answers.forget()
         return _json({"done": said})
 
     # --- telling --------------------------------------------------------------------------------
@@ -281,15 +300,6 @@ async def _told(
     except Exception:
         log.error("a page could not be made", path=request.path, exc_info=True)
         return refused(500, "this page could not be made; the dashboard's log says why")
-
-
-def _answering(
-    look: Callable[[Mapping[str, str]], Awaitable[Any]],
-) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
-        return _json(await look(request.query))
-
-    return answer
 
 
 def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:

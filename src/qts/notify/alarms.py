@@ -93,7 +93,7 @@ class Alarms:
         self._clock = clock
         self._wake = wake
         self._changed = asyncio.Event()
-        self._rules = [Held(rule) for rule in RULES]
+        self._rules = [Held(rule) for rule in RULES if not rule.told_by_event]
 
     async def run(self) -> None:
         """Until it is cancelled; a database that is away is asked again."""

@@ -7,30 +7,18 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from qts.domain import Secret
+from qts.domain import ConfigError, Secret
 
 TradeEvent = Literal[
     "OrderAccepted",
     "OrderRejected",
     "OrderThrottled",
-    "OrderUnknown",
     "OrderAbsent",
     "OrderSuspended",
     "FillReceived",
-    "MarketSuspended",
     "MarketResumed",
 ]
-
-
-def _both(one: str, first: object, other: str, second: object) -> None:
-    if bool(first) != bool(second):
-        given, missing = (one, other) if first else (other, one)
-        raise ValueError(f"{missing} is missing; {given} needs it")
-
-
-def _web_address(name: str, url: str | None) -> None:
-    if url is not None and not url.startswith(("https://", "http://")):
-        raise ValueError(f"{name} must begin with https:// or http://")
+ALWAYS = ("OrderUnknown", "MarketSuspended")  # not to be left out
 
 
 class TelegramConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,18 +28,11 @@ class TelegramConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     chat: Annotated[str | None, Meta(description="id of the chat, or @channel")] = None
     url: Annotated[str, Meta(description="where the bot API is")] = "https://api.telegram.org"
 
-    def __post_init__(self) -> None:
-        _both("token", self.token, "chat", self.chat)
-        _web_address("url", self.url)
-
 
 class SlackConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An incoming webhook of Slack."""
 
     url: Annotated[Secret | None, Meta(description="of the incoming webhook")] = None
-
-    def __post_init__(self) -> None:
-        _web_address("url", self.url.reveal() if self.url else None)
 
 
 class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,10 +42,6 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     key: Annotated[
         Secret | None, Meta(description="that both sides know; signs each request (HMAC-SHA256)")
     ] = None
-
-    def __post_init__(self) -> None:
-        _both("url", self.url, "key", self.key)
-        _web_address("url", self.url.reveal() if self.url else None)
 
 
 class PushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,11 +54,6 @@ class PushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str | None, Meta(description="mailto: or https: address a push service may write to")
     ] = None
 
-    def __post_init__(self) -> None:
-        _both("key", self.key, "contact", self.contact)
-        if self.contact and not self.contact.startswith(("mailto:", "https://")):
-            raise ValueError(f"contact ({self.contact}) must begin with mailto: or https://")
-
 
 class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which channels there are, what they are told of, and how often."""
@@ -93,8 +65,10 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log: Annotated[bool, Meta(description="write messages to the log as well")] = False
     events: Annotated[
         tuple[TradeEvent, ...],
-        Meta(description="trade events to tell of; alerts are always told"),
-    ] = ("OrderAccepted", "OrderRejected", "OrderUnknown", "MarketSuspended", "MarketResumed")
+        Meta(
+            description="trade events to tell of; unknown orders and alerts always are"
+        ),
+    ] = ("OrderAccepted", "OrderRejected", "MarketResumed")
     per_minute: Annotated[
         int, Meta(ge=1, le=600, description="requests a channel gets in a minute; the rest waits")
     ] = 20
@@ -106,7 +80,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         10.0
     )
     keep_hours: Annotated[
-        float, Meta(gt=0, le=720, description="how long an undelivered message is tried")
+        float, Meta(ge=0.1, le=720, description="how long an undelivered message is tried")
     ] = 24.0
 
     @property
@@ -120,3 +94,24 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "log": self.log,
         }
         return tuple(name for name, setting in given.items() if setting)
+
+    def check(self) -> None:
+        """What one setting needs of another; refused with the full name of what is wrong."""
+        telegram, webhook, push = self.telegram, self.webhook, self.push
+        pairs = {
+            ("telegram.token", "telegram.chat"): (telegram.token, telegram.chat),
+            ("webhook.url", "webhook.key"): (webhook.url, webhook.key),
+            ("push.key", "push.contact"): (push.key, push.contact),
+        }
+        for names, values in pairs.items():
+            if bool(values[0]) != bool(values[1]):
+                given, missing = names if values[0] else names[::-1]
+                raise ConfigError(f"notify.{missing} is not set; notify.{given} needs it")
+        addresses = {"slack.url": self.slack.url, "webhook.url": webhook.url}
+        for name, secret in addresses.items():
+            if secret and not secret.reveal().startswith(("https://", "http://")):
+                raise ConfigError(f"notify.{name}: expected https://... or http://...")
+        if not telegram.url.startswith(("https://", "http://")):
+            raise ConfigError(f"notify.telegram.url = {telegram.url}: expected https://...")
+        if push.contact and not push.contact.startswith(("mailto:", "https://")):
+            raise ConfigError(f"notify.push.contact = {push.contact}: expected mailto: or https://")

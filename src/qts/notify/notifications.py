@@ -9,11 +9,12 @@ from typing import Any
 
 import aiohttp
 
+from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, Refused, SystemClock
 from qts.notify.alarms import Alarms
 from qts.notify.book import Book
-from qts.notify.config import NotifyConfig
+from qts.notify.config import ALWAYS, NotifyConfig
 from qts.notify.log import Log
 from qts.notify.message import Message
 from qts.notify.notifier import Notifier
@@ -24,6 +25,10 @@ from qts.notify.telegram import Telegram
 from qts.notify.telling import message_of
 from qts.notify.webhook import Webhook
 from qts.outbox import TRADE_EVENT, Delivery, Dispatcher, uuid7
+
+log = telemetry.logger("notify")
+
+AGAIN_S = 5.0
 
 
 class Notifications:
@@ -44,6 +49,7 @@ class Notifications:
     async def open(
         cls, database: Database, config: NotifyConfig, clock: Clock | None = None
     ) -> AsyncIterator[Notifications]:
+        config.check()
         clock = clock or SystemClock()
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -60,7 +66,7 @@ class Notifications:
                 self.wake()
 
         if self.notifiers:
-            for name in dict.fromkeys(self._config.events):
+            for name in dict.fromkeys((*ALWAYS, *self._config.events)):
                 dispatcher.on(TRADE_EVENT, dict[str, Any], type=name)(tell)
         dispatcher.ignore(TRADE_EVENT)
 
@@ -69,11 +75,16 @@ class Notifications:
             sender.wake()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for sender in self._senders:
-                group.create_task(sender.run())
-            group.create_task(self.alarms.run())
+        """Until it is cancelled. No error of ours ends it: whoever runs it has orders to send."""
+        while True:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for sender in self._senders:
+                        group.create_task(sender.run())
+                    group.create_task(self.alarms.run())
+            except* Exception:
+                log.error("messages stopped; they begin again", exc_info=True)
+            await self._clock.sleep(AGAIN_S)
 
     async def test(self, channel: str) -> None:
         """Send one message now, past the queue; a channel that takes it is open again."""

@@ -28,6 +28,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     text: str
     action: str
+    told_by_event: bool = False  # the owner hears of it from the event itself, with its details
 
     @property
     def selector(self) -> str:
@@ -59,6 +60,7 @@ RULES: tuple[Rule, ...] = (
         severity="critical",
         text="an order may or may not have reached the venue",
         action="look with qts orders list --state UNKNOWN; never send it again by hand",
+        told_by_event=True,
     ),
     Rule(
         name="OrdersThrottled",
@@ -106,6 +108,7 @@ RULES: tuple[Rule, ...] = (
         severity="critical",
         text="the fail-safe has stopped trading",
         action="read qts failsafe status, look, then qts failsafe release",
+        told_by_event=True,
     ),
     Rule(
         name="SafetyLaneSlow",

@@ -37,26 +37,18 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 async def standing(database: Database, broker: str, day: datetime, now: datetime) -> Standing:
-    """All of one moment: read in one transaction. `day` is when the trading day began."""
-    async with database.transaction(isolation="repeatable read", read_only=True) as tx:
-        held = await tx.fetch(
-            "SELECT symbol, quantity, average_price FROM position"
-            " WHERE broker = $1 AND quantity <> 0",
-            broker,
-        )
-        pending = await tx.fetch(SQL.pending, broker)
-        figures = await tx.fetchrow(SQL.day, broker, day, now)
-        suspended = await tx.fetch(
-            "SELECT symbol FROM market_state WHERE broker = $1 AND trade_status = 'SUSPENDED'",
-            broker,
-        )
-    if figures is None:
-        raise AssertionError("a row of counts is always there")
+    """All of one moment. `day` is when the trading day began."""
+    row = await database.fetchrow(SQL.standing, broker, day, now)
+    if row is None:
+        raise AssertionError("a row of figures is always there")
     return Standing(
-        {row[0]: Held(row[1], row[2]) for row in held},
-        tuple(Pending(row[0], Side(row[1]), row[2], row[3], row[4]) for row in pending),
-        figures["orders_today"],
-        figures["orders_last_minute"],
-        figures["earned"],
-        frozenset(row[0] for row in suspended),
+        {symbol: Held(Decimal(has), Decimal(average)) for symbol, has, average in row["held"]},
+        tuple(
+            Pending(symbol, Side(side), Decimal(left), Decimal(price) if price else None, unknown)
+            for symbol, side, left, price, unknown in row["pending"]
+        ),
+        row["orders_today"],
+        row["orders_last_minute"],
+        row["earned"],
+        frozenset(row["suspended"]),
     )

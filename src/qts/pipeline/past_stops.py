@@ -38,7 +38,7 @@ class PastStops:
         self._world = world
         self._clock = clock
         self._trade = trade
-        self._micro = MicroRisk(config, self._published, trip, clock)
+        self._micro = MicroRisk(config, self._published, trip, clock, is_past=True)
         self._exits: list[Exit] = []
         self._again: dict[str, float] = {}  # symbols whose exit was refused, and until when
 

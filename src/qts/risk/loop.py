@@ -69,6 +69,7 @@ class MicroRisk:
     """`publish` takes a type's name and its payload; `trip` a code and what happened.
 
     Everything here is called under the GIL and returns at once; `run` has a thread of its own.
+    With `is_past` what happens is of a day gone by: it is neither logged nor counted as today's.
     """
 
     def __init__(
@@ -77,8 +78,11 @@ class MicroRisk:
         publish: Callable[[str, Payload], object],
         trip: Callable[[str, str], object],
         clock: Clock,
+        *,
+        is_past: bool = False,
     ) -> None:
         self._config = config
+        self._is_past = is_past
         self._publish = publish
         self._trip = trip
         self._clock = clock
@@ -227,5 +231,7 @@ class MicroRisk:
                     stop_price=stop,
                 ),
             )
+        if self._is_past:
+            return
         _EXITS.labels(reason).inc()
         log.warning("a stop was hit", symbol=symbol, verdict=verdict, reason=reason, price=price)

@@ -40,8 +40,8 @@ function top() {
     h("span", { class: `profit ${tone(profit)}` }, money ? signed(profit) : ""),
     h("span", { class: "dim clock" }, live ? clock(live.at) : ""),
     button("◐", "theme", { title: "t" }, "plain"),
-    button(language() === "ko" ? "EN" : "한", "language", { title: "l" }, "plain"),
-    button("⏻", "logout", { title: t("logout") }, "plain"));
+    button(language() === "ko" ? "EN" : "KO", "language", { title: "l" }, "plain"),
+    button(t("logout"), "logout", {}, "plain"));
 }
 
 const rooms = (name) =>

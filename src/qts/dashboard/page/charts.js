@@ -36,7 +36,7 @@ export function lines(times, series, { height = 150, digits = 0 } = {}) {
 
 // candles: [at, open, high, low, close, ticks]; fills: {side, price, traded_at, quantity}
 export function candles(bars, fills, barSeconds) {
-  const height = 320;
+  const height = 230;
   const shown = bars.slice(-120);
   if (!shown.length) return null;
   const first = shown[0][0];

@@ -111,13 +111,12 @@ export const orders = {
 
 const BARS = { 1: "1 s", 5: "5 s", 15: "15 s", 60: "1 min", 300: "5 min", 900: "15 min", 3600: "1 h" };
 
+const quote = (data) => h("div", { class: "figures" },
+  figure(t("price"), number(data.price?.last ?? data.candles.at(-1)?.[4])),
+  figure(t("bid"), number(data.price?.bid)), figure(t("ask"), number(data.price?.ask)));
 const book = (data) => {
   const { bids = [], asks = [] } = data.book ?? {};
-  if (!bids.length && !asks.length) {
-    return data.price
-      ? h("p", {}, `${t("bid")} ${number(data.price.bid)} · ${t("ask")} ${number(data.price.ask)} · ${t("price")} `, h("b", {}, number(data.price.last)))
-      : h("p", { class: "dim" }, "–");
-  }
+  if (!bids.length && !asks.length) return null;
   const most = Math.max(...[...bids, ...asks].map((each) => Number(each[1])), 1);
   const side = (levels, kind) => levels.slice(0, 10).map((each) => row([n(number(each[0])), n(quantity(each[1])), h("td", {}, bar(Number(each[1]) / most, kind))], { class: kind }));
   return h("table", {}, h("tbody", {}, side(asks, "bad").reverse(), side(bids, "good")));
@@ -129,14 +128,14 @@ export const market = {
     const known = [...new Set([...(state.live?.positions ?? []).map((each) => each.symbol), ...(data?.symbols ?? []), ...(state.live?.feed?.poller.bursts ?? [])])];
     const chart = data && candles(data.candles, data.fills, Number(asked.bar ?? 5));
     return h("div", { class: "grid" },
-      card(`${t("market")} ${place ?? ""}`,
+      h("section", { class: "card wide" }, h("h2", {}, `${t("market")} ${place ?? ""}`),
         h("div", { class: "buttons" },
           h("input", { id: "symbol", "data-go": "market", list: "symbols", placeholder: t("symbol"), "aria-label": t("symbol") }),
           h("datalist", { id: "symbols" }, known.map((symbol) => h("option", { value: symbol }))),
           Object.entries(BARS).map(([seconds, text]) => button(text, "bar", { "data-bar": seconds }, String(asked.bar ?? 5) === seconds ? "chosen" : ""))),
         !place && h("p", { class: "chips" }, known.slice(0, 40).map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol))),
         place && (chart || h("p", { class: "dim" }, t("no_ticks")))),
-      place && data && card(t("book"), book(data)),
+      place && data && card(t("book"), quote(data), book(data)),
       place && card(t("orders"), orderTable(data?.orders ?? [])));
   },
 };

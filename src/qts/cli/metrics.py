@@ -1,0 +1,61 @@
+"""`qts metrics`: what Prometheus and Grafana need to know of QTS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from qts.cli.errand import print_json
+from qts.cli.options import JsonOption
+
+app = typer.Typer(
+    help="Files for Prometheus and Grafana, made from the tables in the source.",
+    epilog="Example: qts metrics rules > alerts.yaml",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def rules(as_json: JsonOption = False) -> None:
+    """Print the alert rules as a rule file of Prometheus.
+
+    Example: qts metrics rules > /etc/prometheus/qts.yaml
+    """
+    from qts.notify import prometheus_rules
+
+    found = prometheus_rules()
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo("# Made by: qts metrics rules")
+        typer.echo(to_yaml(found))
+
+
+@app.command()
+def grafana() -> None:
+    """Print the dashboard as Grafana imports it.
+
+    Example: qts metrics grafana > qts.json
+    """
+    from qts.notify import grafana_dashboard
+
+    print_json(grafana_dashboard())
+
+
+def to_yaml(value: Any, depth: int = 0) -> str:
+    """Maps, lists and texts; every text quoted, as JSON has it, which YAML reads."""
+    import json
+
+    pad = "  " * depth
+    if isinstance(value, dict):
+        lines = []
+        for key, inside in value.items():
+            nested = isinstance(inside, dict | list) and inside
+            gap = "\n" if nested else " "
+            lines.append(f"{pad}{key}:{gap}{to_yaml(inside, depth + 1)}")
+        return "\n".join(lines)
+    if isinstance(value, list):
+        items = [to_yaml(item, depth + 1) for item in value]
+        return "\n".join(f"{pad}- {item.lstrip()}" for item in items)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,52 @@
+"""Where the figures come from: what a run tells of itself, and the orders in the database."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from qts.cache import Store
+from qts.dashboard import Live, read_live
+from qts.database import Database
+from qts.domain import Failed
+from qts.orders import OrderRow, list_orders
+from qts.risk import KillSwitch
+
+ORDERS = 50
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One look. `trouble` says why there is less than there should be."""
+
+    live: Live | None = None
+    orders: list[OrderRow] = []
+    trouble: str = ""
+
+
+class Source(Protocol):
+    async def look(self) -> Seen: ...
+
+    async def kill(self, actor: str) -> None:
+        """Stop the account: no new order leaves."""
+        ...
+
+
+class ServerSource:
+    def __init__(self, store: Store, database: Database, prefix: str) -> None:
+        self._store = store
+        self._database = database
+        self._prefix = prefix
+
+    async def look(self) -> Seen:
+        try:
+            live = await read_live(self._store, self._prefix)
+            orders = await list_orders(self._database, limit=ORDERS)
+        except (Failed, msgspec.DecodeError) as error:
+            return Seen(trouble=" ".join(str(error).split()))
+        if live is None:
+            return Seen(None, orders, "nothing runs here, or it has just ended")
+        return Seen(live, orders)
+
+    async def kill(self, actor: str) -> None:
+        await KillSwitch(self._database).set(False, actor, "stopped in qts top")

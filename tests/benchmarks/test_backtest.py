@@ -1,0 +1,35 @@
+"""`qts bench backtest`: a rule trades the same way everywhere, and every claim has its row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import backtest
+from benchmarks.peers_backtest import Rule, peers
+
+
+@pytest.mark.parametrize("symbols", [1, 3])
+def test_everybody_trades_the_rule_as_often(symbols: int) -> None:
+    bars = backtest.made_bars(symbols, 600)
+    rule = Rule(5, 20)
+    trials = {way: backtest.ours(bars, rule, way) for way in ("compiled", "generic")}
+    trials |= {name: make(bars, rule) for name, make in peers().items()}
+    trades = {name: trial().trades for name, trial in trials.items()}
+    assert trades["compiled"] > 3
+    assert len(set(trades.values())) == 1, trades
+
+
+def test_a_quick_run_has_a_row_for_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backtest, "_SYMBOLS", 50)
+    said: list[str] = []
+    found: dict[str, Any] = backtest.run(quick=True, say=said.append).to_json()
+    names = [row["name"] for row in found["rows"]]
+    for strategy in ("rsi_scalper", "moving_average_swing", "surge_breakout"):
+        assert f"a day, {strategy}" in names
+    assert "one rule, 1 symbol" in names
+    assert "one rule, 10 symbols" in names
+    for name in ("backtesting.py", "nautilus_trader"):
+        told = any(row["peer_name"] == name for row in found["rows"])
+        assert told or f"{name} is not installed" in found["notes"]

@@ -1,0 +1,97 @@
+"""Candles are those of the recorded ticks, however the files lie."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.dashboard.candles import Candles, bars
+from qts.domain import Refused
+from qts.feed import PatternRecord
+from qts.feed.recorder import compress
+from qts.feed.snapshot import (
+    Context,
+    Inputs,
+    Meta,
+    Observation,
+    ObservationSnapshot,
+    State,
+)
+
+BEGAN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)
+
+
+def line(number: int, symbol: str, price: float, at_s: float) -> bytes:
+    moment = BEGAN + timedelta(seconds=at_s)
+    snapshot = ObservationSnapshot(
+        Meta(moment, "s", "SIMULATION", "poll", 0.0),
+        Context("market", "raw", symbol, "KRX"),
+        Observation(Inputs(price, 1.0, {"stck_shrn_iscd": symbol}), {}, State("normal")),
+    )
+    return msgspec.json.encode(PatternRecord(1, number, snapshot)) + b"\n"
+
+
+def test_only_the_symbol_asked_for_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "2026-11-16.0001.jsonl").write_bytes(
+        line(1, "005930", 100, 0)
+        + line(2, "000660", 7, 1)
+        + line(3, "005930", 104, 2)
+        + line(4, "005930", 99, 3)
+        + line(5, "005930", 101, 61)
+    )
+    first, second = Candles(tmp_path).of("005930", 60)
+    assert (first.open, first.high, first.low, first.close, first.ticks) == (100, 104, 99, 99, 3)
+    assert (second.at - first.at, second.open) == (60, 101)
+
+
+def test_a_file_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "2026-11-16.0001.jsonl"
+    whole = [line(number, "005930", 100 + number, number) for number in range(50)]
+    candles = Candles(tmp_path)
+    assert candles.of("005930", 1) == []
+    with file.open("ab") as out:
+        for number, each in enumerate(whole):
+            half = len(each) // 2
+            out.write(each[:half])
+            out.flush()
+            assert len(candles.of("005930", 1)) == number  # a torn line is not a tick yet
+            out.write(each[half:])
+            out.flush()
+            assert len(candles.of("005930", 1)) == number + 1
+
+
+def test_a_file_that_was_compressed_is_not_counted_twice(tmp_path: Path) -> None:
+    file = tmp_path / "2026-11-16.0001.jsonl"
+    file.write_bytes(b"".join(line(number, "005930", 100, number) for number in range(10)))
+    candles = Candles(tmp_path)
+    assert sum(bar.ticks for bar in candles.of("005930", 60)) == 10
+    compress(file)
+    assert sum(bar.ticks for bar in candles.of("005930", 60)) == 10
+    assert sum(bar.ticks for bar in Candles(tmp_path).of("005930", 60)) == 10
+
+
+@pytest.mark.parametrize("symbol", ["", "../x", 'a"b', "x" * 41])
+def test_what_is_no_symbol_is_refused(tmp_path: Path, symbol: str) -> None:
+    with pytest.raises(Refused, match="is no symbol"):
+        Candles(tmp_path).of(symbol, 60)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(1, 1e6)), max_size=100).map(sorted),
+    st.sampled_from([1, 5, 60, 300]),
+)
+def test_bars_hold_every_tick_between_their_low_and_high(
+    ticks: list[tuple[float, float]], bar_s: int
+) -> None:
+    found = bars(ticks, bar_s)
+    assert sum(bar.ticks for bar in found) == len(ticks)
+    assert [bar.at for bar in found] == sorted({int(at // bar_s) * bar_s for at, _ in ticks})
+    for bar in found:
+        inside = [price for at, price in ticks if bar.at <= at < bar.at + bar_s]
+        assert (bar.open, bar.close) == (inside[0], inside[-1])
+        assert (bar.low, bar.high) == (min(inside), max(inside))

@@ -1,0 +1,198 @@
+"""`qts run` with its dashboard, as its owner sees both: a real market, a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qts.app import Handed
+from qts.app.dashboard import in_force
+from qts.config import Config
+from qts.database import DatabaseConfig
+from qts.domain import Secret
+from qts.embedded import Home
+from tests.acceptance.runs import Run
+from tests.dashboard.test_pages import shots, visit
+
+CANARY = "canary-4f1d2c-do-not-tell"
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path.resolve() / "home"
+
+
+@pytest.fixture
+def run(home: Path) -> Iterator[Run]:
+    found = Run(home, "--for", "100s", QTS_VENUES__UPBIT__ACCESS_KEY=CANARY)
+    yield found
+    if found.process.poll() is None:
+        found.process.kill()
+    found.process.communicate()
+
+
+def link_of(run: Run) -> str:
+    run.until("log in")
+    return run.output.rpartition("log in")[2].strip()
+
+
+async def first_fill(run: Run) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await asyncio.to_thread(run.ask, "SELECT 1 FROM fill LIMIT 1"):
+            await asyncio.sleep(0.2)
+
+
+async def test_the_owner_sees_and_steers_a_run(
+    run: Run, home: Path, browser: Any, tmp_path: Path
+) -> None:
+    link = await asyncio.to_thread(link_of, run)
+    await first_fill(run)
+    async with visit(browser, link) as seen:
+        await seen.sees("#top", "PAPER")
+        for name, words in {
+            "overview": "surge_breakout",
+            "events": "LEVEL_0",
+            "feed": "scan",
+            "orders": "ACKED",
+            "strategies": "moving_average_swing",
+            "outbox": "FillReceived",
+            "cache": "price",
+            "settings": "events.p0.queue_size",
+        }.items():
+            await seen.go(name)
+            await seen.sees("main", words)
+            assert CANARY not in await seen.page.content()
+            await seen.page.screenshot(path=shots(tmp_path) / f"run-{name}.png")
+        symbol = run.ask("SELECT symbol FROM fill ORDER BY traded_at DESC LIMIT 1")[0][0]
+        await seen.go(f"market/{symbol}")
+        await seen.page.wait_for_selector("svg.candles .body", state="attached")
+        await seen.page.wait_for_selector("svg.candles .ours", state="attached")
+        await seen.page.screenshot(path=shots(tmp_path) / "run-market.png")
+
+        await seen.go("strategies")
+        await seen.page.fill('input[data-strategy="rsi_scalper"][data-param="length"]', "9")
+        await seen.page.click('[data-do="params"][data-strategy="rsi_scalper"]')
+        await seen.page.wait_for_function(
+            "() => document.querySelector("
+            "'input[data-strategy=rsi_scalper][data-param=length]').placeholder === '9'"
+        )  # the strategy itself has taken it
+
+        await seen.go("overview")
+        await seen.page.click("#kill")
+        await seen.page.fill("#reason", "enough")
+        await seen.page.click("#yes")
+        await seen.page.wait_for_selector("#allow")
+    await asyncio.to_thread(run.end, signal.SIGTERM)
+    told = "".join(path.read_text(errors="replace") for path in (home / "log").iterdir())
+    for text in (told, run.output, run.errors):
+        assert CANARY not in text
+        assert link.partition("#")[2] not in text.replace(link, "")
+
+
+async def test_a_dashboard_that_dies_is_started_again_at_its_address(run: Run, home: Path) -> None:
+    address = (await asyncio.to_thread(link_of, run)).partition("/login")[0]
+    first = await asyncio.to_thread(_answer, address)
+    assert "QTS" in first
+    (pid,) = _children(run.process.pid, "--handed")
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(DEADLINE_S):
+        while _children(run.process.pid, "--handed") in ([], [pid]):
+            await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(_answer, address) == first
+    assert run.process.poll() is None
+    assert await asyncio.to_thread(run.end, signal.SIGTERM) == 0
+    with pytest.raises(OSError, match="refused"):
+        _answer(address)
+    assert not (home / "dashboard.address").exists()
+
+
+async def test_the_link_is_printed_once_and_shown_again_when_asked_for(
+    run: Run, home: Path
+) -> None:
+    link = await asyncio.to_thread(link_of, run)
+    told = await asyncio.to_thread(_qts, home, "dashboard", "--link", "admin")
+    assert told == (0, link)
+    reader = await asyncio.to_thread(_qts, home, "dashboard", "--link", "read")
+    assert reader[1].partition("#")[0] == link.partition("#")[0]
+    assert reader[1] != link
+    assert (await asyncio.to_thread(_qts, home, "dashboard", "--link", "root"))[0] == 2
+    assert stat.S_IMODE((home / "dashboard.json").stat().st_mode) == 0o600
+    await asyncio.to_thread(run.end, signal.SIGTERM)
+    second = Run(home, "--for", "1s")
+    second.end()
+    assert "dashboard  http://127.0.0.1:" in second.output
+    assert "log in" not in second.output
+
+
+def test_no_run_no_dashboard(home: Path) -> None:
+    code, told = _qts(home, "dashboard")
+    assert code == 2
+    assert "no QTS runs on home" in told
+
+
+def test_a_run_without_a_dashboard_has_none(home: Path) -> None:
+    run = Run(home, "--for", "1s", QTS_DASHBOARD__ENABLED="false")
+    run.end()
+    assert "dashboard" not in run.output
+    assert not (home / "dashboard.json").exists()
+
+
+def test_a_taken_port_is_no_reason_not_to_trade(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        run = Run(home, "--for", "1s", QTS_DASHBOARD__PORT=str(taken.getsockname()[1]))
+        code = run.end()
+    assert code == 0, run.errors
+    assert "there is no dashboard" in run.errors
+
+
+def test_settings_hide_secrets_and_the_pipe_carries_them(tmp_path: Path) -> None:
+    config = Config(database=DatabaseConfig(url=Secret(f"postgresql://u:{CANARY}@h/d")))
+    assert CANARY not in json.dumps(in_force(config))
+    handed = Handed.of(config, Home.at(tmp_path / "home"), 7)
+    again = Handed.decode(handed.encode())
+    assert again == handed
+    assert again.database.url == config.database.url
+    assert CANARY not in repr(again)
+
+
+def _answer(address: str) -> str:
+    with urllib.request.urlopen(f"{address}/login", timeout=DEADLINE_S) as reply:
+        return str(reply.read().decode())
+
+
+def _children(pid: int, word: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError, IndexError):
+            words = (entry / "cmdline").read_text()
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and word in words:
+                found.append(int(entry.name))
+    return found
+
+
+def _qts(home: Path, *arguments: str) -> tuple[int, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("QTS_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "qts", *arguments],
+        capture_output=True,
+        text=True,
+        env={**clean, "QTS_HOME": str(home)},
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()

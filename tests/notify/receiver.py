@@ -1,0 +1,66 @@
+"""A web server that takes messages and answers as it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+PATIENCE_S = 10.0
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Ask the database until it says so."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while not await true():
+        assert asyncio.get_running_loop().time() < deadline, "it never came to be"
+        await asyncio.sleep(0.01)
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.url = ""
+        self.taken: list[dict[str, Any]] = []  # bodies that were answered with 200
+        self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
+        self.answers: deque[int] = deque()  # for the next requests; then 200
+        self.headers: dict[str, str] = {}
+        self._changed = asyncio.Condition()
+
+    async def until(self, taken: int) -> None:
+        """Wait until so many requests were answered with 200."""
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            await self._changed.wait_for(lambda: len(self.taken) >= taken)
+
+    async def until_asked(self, requests: int) -> None:
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= requests)
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        answer = self.answers.popleft() if self.answers else 200
+        async with self._changed:
+            self.requests.append((request.path, dict(request.headers), body))
+            if answer == 200 and request.headers["Content-Type"] == "application/json":
+                self.taken.append(msgspec.json.decode(body))
+            self._changed.notify_all()
+        return web.Response(status=answer, headers=self.headers)
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator[Receiver]:
+        app = web.Application()
+        app.router.add_post("/{path:.*}", self._take)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", port)
+            await site.start()
+            address: Any = runner.addresses[0]
+            self.url = f"http://127.0.0.1:{address[1]}"
+            yield self
+        finally:
+            await runner.cleanup()

@@ -1,0 +1,1 @@
+"""Running it for real."""
