@@ -148,7 +148,7 @@ def ours(bars: Bars, rule: Rule, way: Any = "compiled") -> Callable[[], Ran]:
 
 
 def beside(symbols: int, quick: bool) -> tuple[list[Row], str]:
-    bars = made_bars(symbols, (_QUICK_BARS if quick else _BARS) // (2 if symbols > 1 else 1))
+    bars = made_bars(symbols, (_QUICK_BARS if quick else _BARS) // (4 if symbols > 1 else 1))
     events = sum(map(len, bars.values()))
     trials = {"ours": ours(bars, _RULE), "generic": ours(bars, _RULE, "generic")}
     trials |= {name: make(bars, _RULE) for name, make in peers().items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from qts.config import Setting, load, resolve, settings_of
@@ -33,11 +33,17 @@ def test_stronger_sources_win(write: Write) -> None:
         assert config.cache.url == Secret(f"redis://{winner}")
 
 
-@pytest.mark.parametrize("setting", settings_of(), ids=lambda setting: setting.name)
-@settings(deadline=None, max_examples=15)  # for each of a hundred settings
+# The two halves of a TLS key are set together or not at all.
+PAIRS = {"dashboard.certificate", "dashboard.key"}
+ALONE = [setting for setting in settings_of() if setting.name not in PAIRS]
+
+
+@pytest.mark.parametrize("setting", ALONE, ids=lambda setting: setting.name)
+@settings(deadline=None, max_examples=5)  # for each of two hundred settings
 @given(data=st.data())
 def test_any_setting_can_be_overridden(setting: Setting, data: st.DataObject) -> None:
-    value = data.draw(values_of(setting).filter(lambda value: value is not None))
+    value = data.draw(values_of(setting))
+    assume(value is not None)
     text = value.reveal() if isinstance(value, Secret) else str(value)
     if isinstance(value, tuple):
         text = ", ".join(value)
@@ -91,8 +97,7 @@ REFUSED = {
         "unknown setting in the environment; did you mean QTS_DATABASE__URL?"
     ),
     ("QTS_X", "x"): (
-        "unknown setting in the environment; "
-        "settings are written as in QTS_CACHE__BREAKER__FAILURES"
+        "unknown setting in the environment; settings are written as in QTS_BROKERS__BROKER"
     ),
 }
 

@@ -37,7 +37,7 @@ REFUSED = [
     (
         '[telemetry."a b\\n"]',
         '{file}:1: unknown key telemetry."a b\\n"; '
-        "known here: log_level, log_format, otlp_endpoint",
+        "known here: log_level, log_format, log_file, log_file_mb, log_files, metrics_port, otlp_endpoint",
     ),
     ("events = 3", "{file}:1: events is a table, written [events]"),
     ("[[events]]", "{file}:1: events is a table, written [events]"),
@@ -184,7 +184,7 @@ def test_missing_directory_pipe_loop_and_unreadable_files_are_refused(
     (tmp_path / "below").chmod(0o700)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)  # two hundred settings each
 @given(table=st.sampled_from([(), *schema_of(Config).tables]), key=TEXT, value=CONFIGS)
 def test_any_unknown_key_at_any_level_is_refused_and_named(
     table: tuple[str, ...], key: str, value: Config, tmp_path_factory: pytest.TempPathFactory
@@ -209,7 +209,7 @@ def test_any_unknown_key_at_any_level_is_refused_and_named(
     assert len(str(refusal.value).splitlines()) == 1
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(config=CONFIGS)
 def test_what_show_renders_loads_back_equal(
     config: Config, tmp_path_factory: pytest.TempPathFactory
@@ -220,7 +220,7 @@ def test_what_show_renders_loads_back_equal(
     assert load(path, {}) == config
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(config=CONFIGS)
 def test_every_key_is_found_on_its_own_line(
     config: Config, tmp_path_factory: pytest.TempPathFactory

@@ -72,8 +72,8 @@ class Watched:
 
     async def sees(self, selector: str, words: str, seconds: float = 5.0) -> None:
         await self.page.wait_for_function(
-            "([where, words]) => document.querySelector(where)?.innerText.includes(words)",
-            arg=[selector, words],
+            "([at, words]) => document.querySelector(at)?.innerText.toLowerCase().includes(words)",
+            arg=[selector, words.lower()],  # headings are shown in capitals
             timeout=seconds * 1000,
         )
 

@@ -22,6 +22,10 @@ PUBLIC: dict[str, str] = {
     "qts.config": """
         Config Effective Origin Setting describe load render resolve settings_of template
     """,
+    "qts.dashboard": """
+        ACKNOWLEDGEMENT Dashboard DashboardConfig Live Role Sources Tokens USUAL_PORT address_of
+        listen read_live serve
+    """,
     "qts.database": """
         Applied Connection Database DatabaseConfig Isolation Listener Listening Migration
         MigrationStatus Notification Ping Row migrate savepoint status
@@ -74,7 +78,7 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.pipeline": """
         BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
-        BacktestResult Chunk Cycle Decision Evaluation Execution JobRow Leave NoParams
+        BacktestResult Chunk Cycle Decision Evaluation Execution JobRow Kind Leave NoParams
         Outcomes Performance Pipeline PipelineConfig Point Position Runner Signal StepFailed
         StepStrategy Strategy Suspension Tape Tick Trade Trader View World act backtest
         decide evaluate exposure_of extract list_jobs load_strategy page_of performance

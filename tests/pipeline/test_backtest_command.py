@@ -143,6 +143,12 @@ def test_the_cash_and_the_settings_are_taken(nowhere: Path, record: Path) -> Non
     )
 
 
+def test_an_order_can_be_let_trade_on_its_own_tick(record: Path) -> None:
+    at_once, usual = report(*SCALP, str(record), "--latency", "0"), report(*SCALP, str(record))
+    assert at_once["trades"] != usual["trades"]
+    assert usual["digest"] == report(*SCALP, str(record), "--latency", "1")["digest"]
+
+
 def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record: Path) -> None:
     text = "from qts.pipeline import NoParams, Strategy\nclass Bad(Strategy[NoParams]):\n"
     (nowhere / "bad.py").write_text(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +15,10 @@ from hypothesis import strategies as st
 import qts.pipeline.tape as tapes
 from qts.brokers import PaperConfig
 from qts.domain import Refused
-from qts.pipeline import BacktestConfig, NoParams, StepStrategy, Strategy, Tape, backtest
+from qts.pipeline import BacktestConfig, Chunk, NoParams, StepStrategy, Strategy, Tape, backtest
+from qts.pipeline.compiled import compiled
 from qts.pipeline.paper_desk import PaperDesk
+from qts.pipeline.scan import scanner
 from qts.risk import LimitsConfig
 from qts.strategies import MovingAverageSwing, RsiScalper, SurgeBreakout
 from tests.pipeline.tapes import prices, tape, walk
@@ -164,3 +169,60 @@ def test_a_tape_is_read_anew_for_every_pass() -> None:
     assert [len(chunk.at) for chunk in history] == [5]
     assert [len(chunk.at) for chunk in history] == [5]
     assert history.symbols == ["005930"]
+
+
+def columns(**other: Any) -> Chunk:
+    known = {name: np.full(3, 10_000.0) for name in Chunk._fields}
+    known |= {"symbol": np.zeros(3, np.int32), "at": 1_794_787_200.0 + np.arange(3)}
+    return Chunk(**{**known, **other})
+
+
+@pytest.mark.parametrize(
+    ("chunk", "told"),
+    [
+        (columns(symbol=np.array([0, 1, 2])), "names symbol 2; the tape has 2"),
+        (columns(symbol=np.array([0, -1, 0])), "the tape has 2"),
+        (columns(price=np.zeros(2)), "different lengths"),
+        (columns(at=np.array([0.0, np.nan, 1.0])), "sort the data by time"),
+    ],
+)
+def test_columns_that_do_not_hold_together_are_refused(chunk: Chunk, told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        backtest(RsiScalper.make(), Tape(["005930", "000660"], lambda _tape: [chunk]))
+
+
+def test_columns_of_other_numbers_are_taken_as_what_they_mean() -> None:
+    whole = columns(
+        price=np.array([10_000, 10_010, 10_020]),
+        symbol=np.array([0, 0, 1]),
+        volume=np.arange(6)[::2],
+    )
+    result = backtest(RsiScalper.make(), Tape(["005930", "000660"], lambda _tape: [whole]))
+    assert (result.events, result.way) == (3, "compiled")
+
+
+@pytest.fixture
+def with_numba() -> str:
+    found = backtest(RsiScalper.make(QUICK[RsiScalper]), tape(walk(7)), way="compiled")
+    assert found.fills
+    return found.digest
+
+
+@pytest.fixture
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    for each in (scanner, compiled):
+        each.cache_clear()
+    yield
+    for each in (scanner, compiled):
+        each.cache_clear()
+
+
+def test_without_numba_the_same_is_decided_in_plain_python(
+    with_numba: str, without_numba: None
+) -> None:
+    plain = backtest(RsiScalper.make(QUICK[RsiScalper]), tape(walk(7)))
+    assert plain.way == "generic"
+    assert plain.digest == with_numba
+    with pytest.raises(Refused, match="cannot run compiled: numba is not installed"):
+        backtest(RsiScalper.make(), tape(walk(7)), way="compiled")

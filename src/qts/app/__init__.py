@@ -7,12 +7,17 @@ from qts.app.servers import open_database, open_store
 
 if TYPE_CHECKING:
     from qts.app.app import App, Ready, Watcher, build
+    from qts.app.backup import read_backup, write_backup
     from qts.app.dashboard import Handed, handed_of, login_link, serve_handed
+    from qts.app.drill import DrillReport, drill
     from qts.app.summary import Service, Summary, Traded
 
 # Loaded when asked for: an errand to the database needs none of it.
 _WHOLE = {
     "App": "app",
+    "DrillReport": "drill",
+    "drill": "drill",
+    "DrillReport": "drill",
     "Handed": "dashboard",
     "Ready": "app",
     "Service": "summary",
@@ -22,11 +27,14 @@ _WHOLE = {
     "build": "app",
     "handed_of": "dashboard",
     "login_link": "dashboard",
+    "read_backup": "backup",
     "serve_handed": "dashboard",
+    "write_backup": "backup",
 }
 
 __all__ = [
     "App",
+    "DrillReport",
     "Handed",
     "Ready",
     "Service",
@@ -34,11 +42,14 @@ __all__ = [
     "Traded",
     "Watcher",
     "build",
+    "drill",
     "handed_of",
     "login_link",
     "open_database",
     "open_store",
+    "read_backup",
     "serve_handed",
+    "write_backup",
 ]
 
 

@@ -28,7 +28,7 @@ from qts.cache import Cache
 from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.database import Database
-from qts.domain import Clock, Failed, Refused, Secret
+from qts.domain import Clock, Failed, Market, Refused, Secret, market_of
 from qts.events import Catalogue, Engine, Event, Hooks, Priority
 from qts.events import payloads as p
 from qts.events.postgres import PostgresDeadLetters
@@ -45,8 +45,17 @@ from qts.orders import (
     books_agree,
     positions,
 )
-from qts.outbox import TRADE_COMMAND, TRADE_EVENT, Dispatcher, EventBus, Upkeep, open_bus
+from qts.outbox import (
+    BACKTEST_COMMAND,
+    TRADE_COMMAND,
+    TRADE_EVENT,
+    Dispatcher,
+    EventBus,
+    Upkeep,
+    open_bus,
+)
 from qts.pipeline import (
+    Kind,
     Leave,
     Outcomes,
     Pipeline,
@@ -77,6 +86,7 @@ DRAIN_S = 5.0
 FIRST_LOOK_S = 30.0
 CALM_EVERY_S = 5.0
 SYNC_S = 0.1
+LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # the least that can be sold
 _OWNERS = (
     "SELECT DISTINCT ON (i.symbol) i.symbol, i.strategy_key FROM order_intent i"
     " JOIN position p ON p.broker = i.broker AND p.symbol = i.symbol AND p.quantity <> 0"
@@ -289,7 +299,8 @@ class Trading:
         await self._first_look()
         self._run("reconciler", self.reconciler.run())
         self._consumers = [
-            self.bus.consumer(stream, self._dispatcher) for stream in (TRADE_COMMAND, TRADE_EVENT)
+            self.bus.consumer(stream, self._dispatcher)
+            for stream in (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
         ]
         for consumer in self._consumers:
             self._run("consumer", consumer.run())
@@ -432,11 +443,18 @@ class Trading:
                     symbol=each.symbol,
                     quantity=float(each.quantity),
                     average=float(each.average_price),
+                    lot=LOTS[market_of(each.symbol)],
+                    kind=self._kind_of(each.symbol),
                 )
                 for each in self.world.positions.values()
             ],
             float(self.world.equity),
         )
+
+    def _kind_of(self, symbol: str) -> Kind:
+        """Of the strategy that holds it; what nobody here holds is the portfolio's."""
+        runner = self.runners.get(self.world.owners.get(symbol, ""))
+        return runner.strategy.kind if runner else "PORTFOLIO"
 
     async def _keep_stops(self) -> None:
         while True:

@@ -54,6 +54,12 @@ def backtest(
     stops: Annotated[
         bool, typer.Option("--stops/--no-stops", help="Whether stops watch over positions.")
     ] = True,
+    latency: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=60_000, metavar="MS", help="Before an order can trade; 0: on its own tick."
+        ),
+    ] = None,
     way: Annotated[
         Literal["auto", "compiled", "generic"], typer.Option(help="The same result either way.")
     ] = "auto",
@@ -79,7 +85,7 @@ def backtest(
 
     output, page = JsonFile(json_file), _writable(html)
     made = load_strategy(strategy).make(_params(param or []))
-    settings = _settings(config, cash, stops)
+    settings = _settings(config, cash, stops, latency)
     tape = chosen(data, seed, symbols, seconds, volume)
     if job:
         words: dict[str, object] = {
@@ -89,6 +95,7 @@ def backtest(
             "--seconds": seconds,
             "--volume": volume,
             "--way": way,
+            "--latency": latency,
             "--html": _absolute(html),
             "--config": _absolute(config),
         }
@@ -111,14 +118,16 @@ def _params(lines: list[str]) -> dict[str, str]:
     return found
 
 
-def _settings(config: Path | None, cash: str | None, stops: bool) -> BacktestConfig:
+def _settings(
+    config: Path | None, cash: str | None, stops: bool, latency: float | None
+) -> BacktestConfig:
     """Limits, stops, costs and the paper venue's kindness from the settings, as live."""
     from qts.config import load
     from qts.pipeline import BacktestConfig
 
     settings = load(config, os.environ)
     paper = settings.brokers.paper
-    least = BacktestConfig().paper.latency_ms
+    wait_ms = max(BacktestConfig().paper.latency_ms, paper.latency_ms)
     try:
         begin = Decimal(cash.replace(",", "").replace("_", "")) if cash else Decimal(paper.cash)
     except InvalidOperation:
@@ -128,7 +137,7 @@ def _settings(config: Path | None, cash: str | None, stops: bool) -> BacktestCon
         limits=settings.risk.limits,
         stops=settings.risk.stops,
         use_stops=stops,
-        paper=msgspec.structs.replace(paper, latency_ms=max(least, paper.latency_ms)),
+        paper=msgspec.structs.replace(paper, latency_ms=wait_ms if latency is None else latency),
         costs=settings.brokers.costs,
         interval_s=settings.pipeline.interval_ms / 1000,
         signal_life_s=settings.pipeline.signal_life_s,

@@ -27,6 +27,7 @@ from qts.cli import (
     verify,
 )
 from qts.cli.backtest import backtest
+from qts.cli.backup import backup, restore
 from qts.cli.bench import bench
 from qts.cli.dashboard import dashboard
 from qts.cli.doctor import doctor
@@ -52,6 +53,8 @@ app.command()(backtest)
 app.command()(route)
 app.command()(dashboard)
 app.command()(top)
+app.command()(backup)
+app.command()(restore)
 app.command()(doctor)
 app.command()(bench)
 for _name, _verbs in {

@@ -43,7 +43,7 @@ def try_channels(
     settings.check()
     wanted = [channel] if channel else list(settings.channels)
     if not wanted:
-        raise Refused("no channel is set; see [notify] in: qts config template")
+        raise Refused("no channel is set; qts config init writes a file that explains [notify]")
 
     async def ask(database: Database) -> list[str]:
         failures = []

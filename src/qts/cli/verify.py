@@ -157,7 +157,7 @@ def trading(
     """
     import uvloop
 
-    from qts.app.drill import drill
+    from qts.app import drill
 
     output = JsonFile(json_file)
     report = uvloop.run(

@@ -93,6 +93,7 @@ class Alarms:
         self._clock = clock
         self._wake = wake
         self._changed = asyncio.Event()
+        self._known: set[UUID] = set()  # told before: the database would say so, at a price
         self._rules = [Held(rule) for rule in RULES if not rule.told_by_event]
 
     async def run(self) -> None:
@@ -121,10 +122,12 @@ class Alarms:
                         data={"rule": rule.name, "figure": figure},
                     )
                 )
-        for row in await self._database.fetch(_SAFETY):
-            await self._tell(_of_safety(row))
-        for row in await self._database.fetch(_SWITCHES):
-            await self._tell(_of_switch(row))
+        done = [_of_safety(row) for row in await self._database.fetch(_SAFETY)]
+        done += [_of_switch(row) for row in await self._database.fetch(_SWITCHES)]
+        for message in done:
+            if message.event_id not in self._known:
+                await self._tell(message)
+        self._known = {message.event_id for message in done}
 
     async def _tell(self, message: Message) -> None:
         if await self._book.note(message, self._channels):

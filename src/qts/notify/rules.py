@@ -208,3 +208,16 @@ def prometheus_rules() -> dict[str, object]:
         },
     }
     return {"groups": [{"name": "qts", "interval": "15s", "rules": [down, *rules]}]}
+
+
+def alert_table() -> str:
+    """The rules as the table of docs/operations.md."""
+    rows = [
+        f"| {rule.name} | `{rule.expression}`{_lasting(rule)} | {rule.severity} | {rule.action} |"
+        for rule in RULES
+    ]
+    return "\n".join(("| alert | when | severity | do |", "|---|---|---|---|", *rows))
+
+
+def _lasting(rule: Rule) -> str:
+    return f" for {_span(rule.for_s)}" if rule.for_s else ""

@@ -25,7 +25,7 @@ from qts.pipeline.performance import Performance, Point, performance
 from qts.pipeline.report import page_of, table, to_json
 from qts.pipeline.runner import Runner
 from qts.pipeline.scheduler import Pipeline, PipelineConfig, Suspension
-from qts.pipeline.strategy import NoParams, Position, Signal, Strategy, Tick, View
+from qts.pipeline.strategy import Kind, NoParams, Position, Signal, Strategy, Tick, View
 from qts.pipeline.tape import Chunk, Tape
 from qts.pipeline.trades import Trade
 from qts.pipeline.transform import transform
@@ -43,6 +43,7 @@ __all__ = [
     "Evaluation",
     "Execution",
     "JobRow",
+    "Kind",
     "Leave",
     "NoParams",
     "Outcomes",

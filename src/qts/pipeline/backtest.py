@@ -19,7 +19,7 @@ from qts.pipeline.performance import Performance, Point, performance
 from qts.pipeline.rerun import Rerun
 from qts.pipeline.scan import BEAT, PLACE, REFUSED, STEPPED, WATCHED, WISHED, Rows, scanner
 from qts.pipeline.strategy import Strategy, Tick
-from qts.pipeline.tape import Chunk, Tape
+from qts.pipeline.tape import NOTHING, Chunk, Tape
 from qts.pipeline.trades import Trade
 from qts.risk import Proposal
 
@@ -138,6 +138,7 @@ class _Scanned:
         self._rows = Rows.of(0, strategy.state_size)
         self._notes = np.zeros(4, np.int64)
         run.on_change = self._changed
+        self._scan(NOTHING, 0)  # compiles, before anybody looks at the time
 
     def play(self, chunk: Chunk) -> None:
         if len(self._symbols) > len(self._places):

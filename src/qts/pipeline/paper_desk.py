@@ -6,6 +6,7 @@ No database and no bus stand between, and nothing is lost; the arithmetic is tha
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 
@@ -161,7 +162,7 @@ class PaperDesk:
                 for each in orders.values()
             ),
             len(self._times),
-            sum(now < at + MINUTE_S for at in self._times[-self._limits.orders_per_minute :]),
+            len(self._times) - bisect_right(self._times, now, key=_a_minute_later),
             self._earned,
             frozenset(),
         )
@@ -182,10 +183,14 @@ class PaperDesk:
         if len(self._books.keys() | buying) >= limits.max_open_symbols:
             return math.inf, "G_OPEN_SYMBOLS"
         if len(times) >= limits.orders_per_minute:
-            return times[-limits.orders_per_minute] + MINUTE_S, "G_ORDER_RATE"
+            return _a_minute_later(times[-limits.orders_per_minute]), "G_ORDER_RATE"
         return -math.inf, ""
 
     @property
     def open_trips(self) -> list[Trade]:
         """What is still held at the end, as trades that have not ended."""
         return [trip.ended() for trip in self._trips.values()]
+
+
+def _a_minute_later(at: float) -> float:
+    return at + MINUTE_S

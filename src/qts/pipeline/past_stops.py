@@ -7,12 +7,13 @@ from datetime import timedelta
 from decimal import Decimal
 from uuid import NAMESPACE_OID, uuid5
 
+from qts import risk  # its loop needs the C++ core: loaded when a backtest is run
 from qts.domain import IntentType, Market, OrderType, Side, market_of
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.past import PastClock, PastWorld
 from qts.pipeline.strategy import Kind
-from qts.risk import EmergencyOrder, MicroRisk, Proposal, StopHolding, StopsConfig
+from qts.risk import Proposal, StopsConfig
 
 KEY = "risk"
 AGAIN_S = 1.0  # an exit that was refused is asked for again after this long
@@ -38,7 +39,7 @@ class PastStops:
         self._world = world
         self._clock = clock
         self._trade = trade
-        self._micro = MicroRisk(config, self._published, trip, clock, is_past=True)
+        self._micro = risk.MicroRisk(config, self._published, trip, clock, is_past=True)
         self._exits: list[Exit] = []
         self._again: dict[str, float] = {}  # symbols whose exit was refused, and until when
 
@@ -59,7 +60,7 @@ class PastStops:
     def hold(self) -> None:
         self._micro.hold(
             [
-                StopHolding(
+                risk.StopHolding(
                     symbol=each.symbol,
                     quantity=float(each.quantity),
                     average=float(each.average_price),
@@ -75,7 +76,7 @@ class PastStops:
         self._micro.released()
 
     def _published(self, _name: str, payload: Payload) -> None:
-        if isinstance(payload, EmergencyOrder):
+        if isinstance(payload, risk.EmergencyOrder):
             side, reason = Side(payload.side), IntentType(payload.reason)
         elif isinstance(payload, p.TrailingStopHit):
             held = self._world.held(payload.symbol)

@@ -30,6 +30,9 @@ class Chunk(NamedTuple):
     at: Floats  # seconds since 1970
 
 
+NOTHING = Chunk(np.zeros(0, np.int32), *(np.zeros(0) for _ in range(5)))
+
+
 class Tape:
     """Iterate as often as you like; symbols are known as far as the tape has been read."""
 
@@ -44,11 +47,12 @@ class Tape:
         self._chunks = chunks
 
     def __iter__(self) -> Iterator[Chunk]:
-        """Chunks whose times never go back; Refused where they do."""
+        """Chunks that hold together and whose times never go back; Refused where they do not."""
         last, number = -math.inf, 0
-        for chunk in self._chunks(self):
-            if not len(chunk.at):
+        for given in self._chunks(self):
+            if not len(given.at):
                 continue
+            chunk = self._checked(given)
             at = np.maximum(np.maximum.accumulate(chunk.at), last)
             back = at - chunk.at
             worst = int(back.argmax())
@@ -59,6 +63,18 @@ class Tape:
                 )
             last, number = float(at[-1]), number + len(at)
             yield chunk._replace(at=at) if back[worst] else chunk
+
+    def _checked(self, chunk: Chunk) -> Chunk:
+        """A compiled walk looks at no bounds: what it walks over has to be right before."""
+        columns = [np.ascontiguousarray(column, np.float64) for column in chunk[1:]]
+        symbol = np.ascontiguousarray(chunk.symbol, np.int32)
+        if any(column.shape != symbol.shape for column in columns) or symbol.ndim != 1:
+            raise Refused("the columns of a chunk are of different lengths")
+        if symbol.min() < 0 or symbol.max() >= len(self.symbols):
+            raise Refused(
+                f"a chunk names symbol {symbol.max()}; the tape has {len(self.symbols)}, from 0"
+            )
+        return Chunk(symbol, *columns)
 
     @classmethod
     def of_ticks(cls, ticks: Callable[[], Iterable[Tick]], events: int | None = None) -> Tape:

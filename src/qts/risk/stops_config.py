@@ -48,9 +48,6 @@ class StopsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     earning_extra_s: Annotated[
         float, Meta(ge=0, le=1e9, description="how much longer a position is held while it earns")
     ] = 1800.0
-    holding: Annotated[HoldingLimits, Meta(description="how long positions may be held")] = (
-        HoldingLimits()
-    )
     jump: Annotated[
         float, Meta(gt=0, le=0.99, description="a tick that jumps this far waits for another")
     ] = 0.05
@@ -84,6 +81,9 @@ class StopsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     volatility_kill: Annotated[
         float, Meta(gt=0, le=1e9, description="realised volatility: all is sold")
     ] = 0.08
+    holding: Annotated[HoldingLimits, Meta(description="how long positions may be held")] = (
+        HoldingLimits()
+    )
 
     def __post_init__(self) -> None:
         for less, more in (

@@ -1,0 +1,246 @@
+"""The state in one file, and back: the database, the settings without secrets, what was recorded.
+
+    backup.tar   manifest.json   what it is, from which version, the sum of the dump
+                 settings.toml   in force when it was made; secrets as three stars
+                 database.dump   of pg_dump, one moment of the database even while QTS trades
+
+Records of the market are listed, not copied: they are large and never change once written.
+After a restore trading is stopped until a person allows it: the venue's books may have moved on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+
+from qts import telemetry
+from qts.app.servers import database_url, home_of, open_database
+from qts.config import Effective, render
+from qts.database import Database, status
+from qts.domain import Failed, HomeInUse, Refused, Secret
+from qts.embedded.binaries import find_binary
+from qts.embedded.home import Home
+from qts.risk import KillSwitch
+
+FORMAT = 1
+DUMP, MANIFEST, SETTINGS = "database.dump", "manifest.json", "settings.toml"
+_PIECE = 1024 * 1024
+
+
+class Record(msgspec.Struct, frozen=True):
+    file: str
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    qts: str
+    schema: int
+    created_at: datetime
+    dump_sha256: str
+    records: list[Record]
+
+
+async def write_backup(found: Effective, file: Path) -> Manifest:
+    """Write the file, whole or not at all; QTS may run meanwhile."""
+    config, home = found.config, home_of(found.config)
+    place = _place_for(file)
+    async with open_database(config) as database:
+        schema = (await status(database)).current
+        with tempfile.TemporaryDirectory(dir=place, prefix=".qts-") as folder:
+            dump = Path(folder, DUMP)
+            await _run("pg_dump", database_url(config, home), "-Fc", "-f", str(dump))
+            manifest = Manifest(
+                qts=version("qts"),
+                schema=schema,
+                created_at=datetime.now(UTC),
+                dump_sha256=await asyncio.to_thread(_sum, dump),
+                records=_records(config.feed.record_dir or home.path / "record"),
+            )
+            texts = {
+                MANIFEST: msgspec.json.format(msgspec.json.encode(manifest), indent=2),
+                SETTINGS: render(config, found.origins).encode(),
+            }
+            await asyncio.to_thread(_pack, file, texts, dump)
+    return manifest
+
+
+async def read_backup(found: Effective, file: Path) -> Manifest:
+    """Bring a backup into an empty database; refused where there is anything, or QTS runs."""
+    config, home = found.config, home_of(found.config)
+    _refuse_busy(home)
+    with tempfile.TemporaryDirectory(prefix="qts-restore-") as folder:
+        dump = Path(folder, DUMP)
+        manifest = await asyncio.to_thread(_unpack, file, dump)
+        async with open_database(config) as database:
+            await _refuse_unfit(database, manifest)
+            url = database_url(config, home)
+            await _run("pg_restore", url, "--exit-on-error", "--single-transaction", str(dump))
+        async with open_database(config) as database:
+            await KillSwitch(database).set(
+                False, "restore", f"restored from a backup of {manifest.created_at:%F %T} UTC"
+            )
+    return manifest
+
+
+def _refuse_busy(home: Home) -> None:
+    if (pid := home.holder()) is not None:
+        raise HomeInUse(f"home {home.path} is in use by process {pid}; stop it before a restore")
+
+
+async def _refuse_unfit(database: Database, manifest: Manifest) -> None:
+    tables = await database.fetchval(
+        "SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p')"
+        " AND relnamespace = 'public'::regnamespace"
+    )
+    if tables:
+        raise Refused(
+            f"the database at {database.where} holds {tables} tables; restore into an empty one: "
+            "a new QTS_HOME, or a new database"
+        )
+    latest = (await status(database)).latest
+    if manifest.schema > latest:
+        raise Refused(
+            f"the backup has schema {manifest.schema}, this QTS knows schemas up to {latest}; "
+            f"install QTS {manifest.qts} or newer"
+        )
+
+
+async def _run(program: str, url: Secret, *options: str) -> None:
+    path = find_binary("postgres").path.with_name(program)
+    if not path.exists():
+        raise Failed(f"{program} is missing beside {path.parent}/postgres; install it")
+    bare, environ = without_password(url)
+    process = await asyncio.create_subprocess_exec(
+        path,
+        "--no-password",
+        "--no-owner",
+        "--no-privileges",
+        f"--dbname={bare}",
+        *options,
+        env={**os.environ, **environ},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, said = await process.communicate()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise Failed(f"{program} failed: {telemetry.redact_text(lines[0])}")
+
+
+def without_password(url: Secret) -> tuple[str, Mapping[str, str]]:
+    """The URL as others may see it in a list of processes, and the password for the environment."""
+    address, _, query = url.reveal().partition("?")
+    options = [each for each in query.split("&") if each]
+    passwords = [each.removeprefix("password=") for each in options if _is_password(each)]
+    scheme, _, rest = address.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, password = login.partition(":")
+    if colon:
+        passwords.append(password)
+    kept = "&".join(each for each in options if not _is_password(each))
+    bare = f"{scheme}://{user}{at}{place}" + (f"?{kept}" if kept else "")
+    return bare, {"PGPASSWORD": unquote(passwords[0])} if passwords else {}
+
+
+def _is_password(option: str) -> bool:
+    return option.startswith("password=")
+
+
+def _place_for(file: Path) -> Path:
+    """The directory of a file that is not there yet."""
+    if file.exists():
+        raise Refused(f"{file} is there already; name a new file")
+    place = file.absolute().parent
+    if not os.access(place, os.W_OK):
+        raise Refused(f"{file} cannot be written; name a file in a directory that can")
+    return place
+
+
+def _pack(file: Path, texts: Mapping[str, bytes], dump: Path) -> None:
+    draft = dump.with_name("draft")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        with tarfile.open(fileobj=out, mode="w") as archive:
+            for name, text in texts.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(text), 0o600
+                archive.addfile(entry, io.BytesIO(text))
+            archive.add(dump, DUMP, filter=_nobodys)
+        out.flush()
+        os.fsync(out.fileno())
+    try:
+        os.link(draft, file)  # unlike a rename, never over another file
+    except FileExistsError:
+        raise Refused(f"{file} is there already; name a new file") from None
+
+
+def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o600
+    return entry
+
+
+def _unpack(file: Path, dump: Path) -> Manifest:
+    try:
+        with tarfile.open(file) as archive:
+            manifest = _manifest(archive, file)
+            content = archive.extractfile(DUMP)
+            if content is None:
+                raise KeyError(DUMP)
+            with dump.open("wb") as out:
+                while piece := content.read(_PIECE):
+                    out.write(piece)
+    except (OSError, KeyError, tarfile.TarError) as error:
+        raise _no_backup(file, error) from None
+    if _sum(dump) != manifest.dump_sha256:
+        raise Refused(f"{file} is damaged: the dump in it is not the one that was written")
+    return manifest
+
+
+def _manifest(archive: tarfile.TarFile, file: Path) -> Manifest:
+    try:
+        content = archive.extractfile(MANIFEST)
+        manifest = msgspec.json.decode(content.read() if content else b"", type=Manifest)
+    except (KeyError, msgspec.DecodeError) as error:
+        raise _no_backup(file, error) from None
+    if manifest.format != FORMAT:
+        raise Refused(f"{file} has format {manifest.format}, this QTS reads {FORMAT}")
+    return manifest
+
+
+def _no_backup(file: Path, error: Exception) -> Refused:
+    why = getattr(error, "strerror", None) or "its content is not what qts backup writes"
+    return Refused(f"{file} is no backup: {why}")
+
+
+def _records(folder: Path) -> list[Record]:
+    return [
+        Record(str(path), path.stat().st_size)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

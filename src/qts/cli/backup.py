@@ -1,0 +1,50 @@
+"""`qts backup` and `qts restore`: the state in one file, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qts.cli.errand import print_json
+from qts.cli.options import ConfigOption, JsonOption
+
+FileArgument = Annotated[Path, typer.Argument(help="The backup file.")]
+
+
+def backup(file: FileArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Write the state to one file, also while QTS runs. Secrets are not in it.
+
+    Example: qts backup /backups/qts-2026-11-16.tar
+    """
+    from qts.app import write_backup
+    from qts.config import resolve
+
+    manifest = asyncio.run(write_backup(resolve(config, os.environ), file))
+    if as_json:
+        print_json(manifest)
+        return
+    size = file.stat().st_size / 1e6
+    typer.echo(f"{file}: {size:,.1f} MB, schema {manifest.schema}")
+    if manifest.records:
+        total = sum(record.bytes for record in manifest.records) / 1e6
+        typer.echo(f"{len(manifest.records)} record files ({total:,.1f} MB) are listed, not copied")
+
+
+def restore(file: FileArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Bring a backup into an empty home or database. Trading is stopped until you allow it.
+
+    Example: QTS_HOME=/srv/qts-new qts restore /backups/qts-2026-11-16.tar
+    """
+    from qts.app import read_backup
+    from qts.config import resolve
+
+    manifest = asyncio.run(read_backup(resolve(config, os.environ), file))
+    if as_json:
+        print_json(manifest)
+        return
+    typer.echo(f"restored the state of {manifest.created_at:%F %T} UTC, schema {manifest.schema}")
+    typer.echo("trading is STOPPED: compare with the venue, then qts kill off")

@@ -1,0 +1,127 @@
+"""Documents name only commands that exist, files that are there, and the alerts of the table."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from qts.cli.main import app
+from qts.config import settings_of
+from qts.notify import RULES
+from qts.notify.rules import alert_table
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("operations.md", "tutorial.md", "README.md", "scale.md")
+_INLINE = re.compile(r"`(qts [^`]+)`")
+_BLOCK = re.compile(r"```\n(.*?)```", re.DOTALL)
+_SETTING = re.compile(r"`((?:[a-z0-9_]+\.)+[a-z0-9_]+)(?: = [^`]*)?`")
+_LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def text_of(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def commands(text: str) -> Iterator[str]:
+    yield from _INLINE.findall(text)
+    for block in _BLOCK.findall(text):
+        for line in block.splitlines():
+            words = line.strip()
+            if re.match(r"(?:[A-Z_]+=\S+ )*qts ", words):
+                yield words[words.index("qts ") :]
+
+
+def wrong(line: str) -> str | None:
+    """Why this is no command line of ours; values of options are not looked at."""
+    found: Any = typer.main.get_command(app)
+    words = shlex.split(line.partition(" > ")[0])[1:]
+    while words and hasattr(found, "commands") and words[0] in found.commands:
+        found = found.commands[words.pop(0)]
+    if hasattr(found, "commands") and words and not words[0].startswith("-"):
+        return f"{words[0]} is no command"
+    known = {name for option in found.params for name in option.opts + option.secondary_opts}
+    unknown = [word for word in words if word.startswith("--") and word not in known]
+    return f"{', '.join(unknown)} is no option" if unknown else None
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_command_of_a_document_exists(name: str) -> None:
+    lines = list(commands(text_of(name)))
+    assert lines or name in ("README.md", "scale.md")
+    assert {line: why for line in lines if (why := wrong(line))} == {}
+
+
+def test_every_action_of_an_alert_can_be_done() -> None:
+    lines = [
+        found.rstrip()
+        for rule in RULES
+        for found in re.findall(r"qts (?:[a-z-]+ )*[a-z-]+(?: --[a-z]+ [A-Z]+)?", rule.action)
+    ]
+    assert len(lines) >= 5
+    named = [" ".join(line.split()[:3]) if " on" in line else line for line in lines]
+    for line in named:
+        words = line.split()
+        while (why := wrong(" ".join(words))) and "no command" in why and len(words) > 2:
+            words.pop()  # the sentence goes on after the command
+        assert wrong(" ".join(words)) is None, line
+
+
+def test_a_command_that_is_none_would_be_seen() -> None:
+    assert wrong("qts fly") == "fly is no command"
+    assert wrong("qts run --faster") == "--faster is no option"
+    assert wrong("qts orders list --state UNKNOWN") is None
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_setting_of_a_document_exists(name: str) -> None:
+    known = {setting.name for setting in settings_of()}
+    tables = {setting.rpartition(".")[0] for setting in known}
+    rooms = {setting.partition(".")[0] for setting in known}
+    named = {each for each in _SETTING.findall(text_of(name)) if each.partition(".")[0] in rooms}
+    assert sorted(named - known - tables) == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_file_of_a_document_is_there(name: str) -> None:
+    text = text_of(name)
+    files = set(re.findall(r"`((?:docs|deploy|examples|src)/[\w./-]+)`", text))
+    assert sorted(file for file in files if not (ROOT / file).exists()) == []
+    links = set(_LINK.findall(text))
+    assert sorted(link for link in links if not (ROOT / "docs" / link).exists()) == []
+
+
+def test_every_document_is_in_the_list() -> None:
+    listed = set(_LINK.findall(text_of("README.md")))
+    there = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(there - listed) == []
+
+
+def test_the_alerts_are_those_of_the_table() -> None:
+    shown = text_of("operations.md").partition("<!-- alerts -->\n")[2]
+    assert shown.partition("\n<!-- end of alerts -->")[0] == alert_table()
+
+
+def test_the_strategy_of_the_tutorial_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", text_of("tutorial.md"), re.DOTALL)
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    command = typer.main.get_command(app)
+    report = tmp_path / "report.json"
+    line = f"backtest {file}:Mine --simulated-day 7 --symbols 20 --seconds 600 --json {report}"
+    command.main([*line.split(), "--param", "fall=0.002"], prog_name="qts", standalone_mode=False)
+    assert report.exists()
+
+
+def test_the_compose_file_publishes_nothing_beyond_this_machine() -> None:
+    text = (ROOT / "deploy" / "compose.yaml").read_text()
+    published = re.findall(r"^ +- ([\d.:]+:\d+)$", text, re.MULTILINE)
+    assert published == ["127.0.0.1:8420:8420"]
+    assert re.findall(r"(?i)password: *[a-z0-9]+$", text, re.MULTILINE) == []
+    for name in re.findall(r"^      (QTS_\w+):", text, re.MULTILINE):
+        assert name in {setting.variable for setting in settings_of()}, name

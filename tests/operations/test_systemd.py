@@ -1,0 +1,111 @@
+"""What systemd hears of a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qts.app.systemd import tell, watchdog_s
+from tests.cli.test_run import Qts
+
+UNIT = Path(__file__).parents[2] / "deploy" / "qts.service"
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(30)
+        yield listener
+
+
+def test_without_systemd_nothing_is_said() -> None:
+    assert not tell("READY=1", {})
+    assert not tell("READY=1", {"NOTIFY_SOCKET": "not a path"})
+    assert not tell("READY=1", {"NOTIFY_SOCKET": "/nowhere/at/all"})
+
+
+def test_a_socket_without_a_file_is_reached_too() -> None:
+    if not hasattr(socket, "AF_UNIX") or os.uname().sysname != "Linux":
+        return
+    name = f"qts-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}")
+        assert tell("READY=1", {"NOTIFY_SOCKET": f"@{name}"})
+        assert listener.recv(100) == b"READY=1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_the_watchdog_is_fed_twice_in_its_time(
+    environ: dict[str, str], expected: float | None
+) -> None:
+    assert watchdog_s(environ) == expected
+
+
+def test_a_run_says_ready_beats_and_says_stopping(systemd: socket.socket, tmp_path: Path) -> None:
+    run = Qts(
+        tmp_path / "home",
+        "run",
+        "--servers-only",
+        NOTIFY_SOCKET=systemd.getsockname(),
+        WATCHDOG_USEC="200000",
+    )
+    try:
+        heard: list[str] = []
+        while not any("READY=1" in each for each in heard):
+            heard.append(systemd.recv(1000).decode())
+        beats = 0
+        while beats < 3:
+            beats += systemd.recv(1000) == b"WATCHDOG=1"
+        run.process.send_signal(signal.SIGTERM)
+        while "STOPPING=1" not in heard:
+            heard.append(systemd.recv(1000).decode())
+        assert run.end() == 0
+    finally:
+        run.close()
+    assert "READY=1\nSTATUS=the servers run; nothing is traded" in heard
+
+
+def test_the_unit_asks_for_what_a_run_gives() -> None:
+    unit = UNIT.read_text()
+    assert re.search(r"^Type=notify$", unit, re.MULTILINE)
+    assert re.search(r"^WatchdogSec=\d+", unit, re.MULTILINE)
+    assert re.search(r"^NotifyAccess=main$", unit, re.MULTILINE)
+    assert re.search(r"^KillMode=mixed$", unit, re.MULTILINE)
+    assert re.search(r"^User=qts$", unit, re.MULTILINE)
+    stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert stop is not None
+    assert int(stop[1]) >= 60  # orders settle, the books are compared, PostgreSQL ends
+
+
+def test_systemd_itself_understands_the_unit(tmp_path: Path) -> None:
+    """Where systemd-analyze is; what it says of the missing program and user is no fault."""
+    try:
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(UNIT)],  # noqa: S607 - the machine's own
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except FileNotFoundError:
+        return
+    wrong = ("Unknown key", "Failed to parse", "Unknown section", "Invalid")
+    assert [line for line in done.stderr.splitlines() if any(word in line for word in wrong)] == []
