@@ -17,7 +17,6 @@ _WHOLE = {
     "App": "app",
     "DrillReport": "drill",
     "drill": "drill",
-    "DrillReport": "drill",
     "Handed": "dashboard",
     "Ready": "app",
     "Service": "summary",
