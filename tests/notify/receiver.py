@@ -31,9 +31,9 @@ class Receiver:
         self.headers: dict[str, str] = {}
         self._changed = asyncio.Condition()
 
-    async def until(self, taken: int) -> None:
+    async def until(self, taken: int, within_s: float = PATIENCE_S) -> None:
         """Wait until so many requests were answered with 200."""
-        async with asyncio.timeout(PATIENCE_S), self._changed:
+        async with asyncio.timeout(within_s), self._changed:
             await self._changed.wait_for(lambda: len(self.taken) >= taken)
 
     async def until_asked(self, requests: int) -> None:

@@ -26,6 +26,13 @@ from tests.cli.test_run import Qts
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CANARY = "canary-8472"
 PATIENCE_S = 20.0
+# What parts of a run tell only after a moment.
+TOLD_LATER = (
+    "qts_cycles_total",
+    "qts_events_latency_seconds",
+    "everbit_kill_switch_enabled",
+    "everbit_outbox_oldest_pending_seconds",
+)
 _NAME = re.compile(r"\b(?:everbit|qts|process)_[a-z0-9_]+")
 _SELECTOR = re.compile(r"(\w+)\{([^}]*)\}")
 _LABEL = re.compile(r'(\w+)=~?"')
@@ -58,7 +65,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         qts.until("Ready")
         deadline = time.monotonic() + PATIENCE_S
         text = ""
-        while "qts_cycles_total{" not in text or "everbit_kill_switch_enabled{" not in text:
+        while not all(f"{name}{{" in text for name in TOLD_LATER):
             assert time.monotonic() < deadline, text
             text = get(f"http://127.0.0.1:{port}/metrics")[0]
         yield text
