@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from qts.app.live import Notices, Rates
 from qts.dashboard import read_live
 from qts.dashboard.answers import KEPT, Answers
+from qts.dashboard.hub import Hub
 from qts.dashboard.live import most
-from qts.domain import MovableClock
+from qts.domain import MovableClock, SystemClock
 from qts.risk import FailSafe
 from tests.dashboard import lives
 from tests.dashboard.conftest import Site, Visitor
@@ -139,6 +140,19 @@ async def test_a_new_page_is_given_the_past_for_its_charts(site: Site) -> None:
         async with owner.socket() as socket:
             first = await socket.receive_json(timeout=5)
     assert len(first["history"][0]) == 11
+
+
+async def test_it_ends_though_news_come_at_that_very_moment(site: Site) -> None:
+    hub = Hub(site.store, site.prefix, site.database, SystemClock())
+    for _ in range(5):
+        following = asyncio.create_task(hub.run())
+        while hub.version < 2:
+            await hub.changed(hub.version)
+        await asyncio.sleep(0.05)  # it waits for the next look
+        hub.look()
+        following.cancel()
+        done, _ = await asyncio.wait({following}, timeout=5)
+        assert done
 
 
 # --- pages that do not read ---------------------------------------------------------------------

@@ -87,7 +87,9 @@ class Hub:
         """Until there is something newer than what was seen, or a second has passed."""
         if self.version == seen:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), STILL_S)
+                # Not wait_for: before 3.12 it loses a cancellation that comes with the news.
+                async with asyncio.timeout(STILL_S):
+                    await self._news.wait()
 
     def history(self) -> bytes:
         return msgspec.json.encode({"history": list(self._points)})
@@ -131,7 +133,8 @@ class Hub:
                 self._safety, self._switches = safety, switches
                 self._compose()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._look_again.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await self._look_again.wait()
 
     async def _listen(self) -> None:
         async with self._database.listen("qts_safety") as listener:

@@ -33,7 +33,7 @@ class Question(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Stop all trading? No new order will leave.")
+            yield Label("Stop all trading? No order leaves, not even a stop's.")
             yield Label("Positions and orders at the venue stay as they are.")
             yield Label("y stops, n goes back")
 
