@@ -211,7 +211,8 @@ class _Drill:
                 raise Failed(f"the drill stands still: nothing came for {PATIENCE_S:g} s")
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), 0.005)
+                async with asyncio.timeout(0.005):
+                    await self._news.wait()
 
     async def _others(self) -> None:
         for number in itertools.count():

@@ -146,7 +146,8 @@ class Alarms:
             except Failed as error:
                 log.warning("alerts cannot be looked for", error=str(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._changed.wait()
 
 
 def _of_safety(row: Row) -> Message:

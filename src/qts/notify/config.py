@@ -65,9 +65,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log: Annotated[bool, Meta(description="write messages to the log as well")] = False
     events: Annotated[
         tuple[TradeEvent, ...],
-        Meta(
-            description="trade events to tell of; unknown orders and alerts always are"
-        ),
+        Meta(description="trade events to tell of; unknown orders and alerts always are"),
     ] = ("OrderAccepted", "OrderRejected", "MarketResumed")
     per_minute: Annotated[
         int, Meta(ge=1, le=600, description="requests a channel gets in a minute; the rest waits")

@@ -63,7 +63,8 @@ class Sender:
                 log.warning("messages wait", channel=self._notifier.name, error=str(error))
             self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_EVERY_S)
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._wake.wait()
 
     async def once(self) -> int:
         """Send what is due; answers how many went."""

@@ -71,7 +71,8 @@ class Runner:
         self._asked.append(asked)
         self._wake(self.key)
         try:
-            return await asyncio.wait_for(asked, HANGS_AFTER_S)
+            async with asyncio.timeout(HANGS_AFTER_S):
+                return await asked
         except TimeoutError:
             self._give_up(f"it has not answered for {HANGS_AFTER_S:g} s")
             return []

@@ -141,4 +141,5 @@ class Watch:
             except Failed as error:
                 log.warning("the switches cannot be read; trading waits", error=str(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _LOOK_EVERY_S)
+                async with asyncio.timeout(_LOOK_EVERY_S):  # unlike wait_for it keeps a cancel
+                    await self._changed.wait()

@@ -31,7 +31,7 @@ function top() {
   const off = state.switches && !state.switches.account?.enabled;
   return h("header", { id: "top", class: `state-${kind}` },
     h("b", { class: "brand" }, "QTS"),
-    h("span", { id: "banner", class: `banner ${kind}` }, word, safety?.code && !lost ? ` ${safety.code}` : ""),
+    h("span", { id: "banner", class: `banner ${kind} ${!live && kind === "normal" ? "idle" : ""}` }, word, safety?.code && !lost ? ` ${safety.code}` : ""),
     live ? chip(t(live.mode), live.mode === "live" ? "mode-live" : "mode-paper") : h("span", { id: "not-running", class: "chip bad" }, t("not_running")),
     off && chip(t("trading_off"), "bad"),
     live?.safety.suspended && chip(`${t("suspended_cycles")}: ${live.safety.suspended}`, "warn"),

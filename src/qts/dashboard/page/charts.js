@@ -46,7 +46,7 @@ export function candles(bars, fills, barSeconds) {
     .filter((fill) => fill.at >= first && fill.at <= last + barSeconds);
   const prices = [...shown.flatMap((bar) => [bar[2], bar[3]]), ...ours.map((fill) => Number(fill.price))];
   const { low, high, y } = scale(prices, height, 20);
-  const step = (WIDTH - 70) / shown.length;
+  const step = (WIDTH - 70) / Math.max(40, shown.length);
   const place = new Map(shown.map((bar, at) => [bar[0], 4 + at * step + step / 2]));
   const nearest = (at) => place.get(Math.floor(at / barSeconds) * barSeconds);
   return h(
@@ -73,6 +73,6 @@ export function candles(bars, fills, barSeconds) {
         h("title", {}, `${fill.side} ${fill.quantity} @ ${fill.price}`));
     }),
     h("text", { class: "axis", x: 4, y: height - 2 }, clock(first)),
-    h("text", { class: "axis end", x: WIDTH - 66, y: height - 2 }, clock(last)),
+    h("text", { class: "axis end", x: Math.max(120, place.get(last) + step), y: height - 2 }, clock(last)),
   );
 }

@@ -109,7 +109,8 @@ class Inlet:
 
     async def _next(self, seconds: float) -> Msg | None:
         try:
-            return await asyncio.wait_for(self._arrived.get(), seconds)
+            async with asyncio.timeout(seconds):
+                return await self._arrived.get()
         except TimeoutError:
             return None
 

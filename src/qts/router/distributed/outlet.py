@@ -129,7 +129,8 @@ class Outlet:
         window = self._window
         wait = _LINGER_S if window.is_open else 10 * _LOOK_SOON_S
         try:
-            await asyncio.wait_for(self._wake.wait(), _LOOK_SOON_S if self._soon else wait)
+            async with asyncio.timeout(_LOOK_SOON_S if self._soon else wait):
+                await self._wake.wait()
         except TimeoutError:
             with self._change:
                 if not window.unstored:  # while others are under way it may still fill up
