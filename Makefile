@@ -22,14 +22,14 @@ run: $(INSTALLED) ## Install, then run QTS; ARGS="--for 5s" passes options on
 
 test: $(INSTALLED) ## Install, then run every test, C++ and Python; ARGS="-k outbox" narrows the Python ones
 	@scripts/native-tests.sh plain
-	@$(BIN)/pytest --no-skips $(ARGS)
+	@$(if $(ARGS),$(BIN)/pytest --no-skips $(ARGS),scripts/tests.sh)
 
 check: $(INSTALLED) ## Format, lint, types, import ladder, tests, sanitizers: all that CI asks for
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	@scripts/native-tests.sh plain thread address
-	@$(BIN)/pytest --no-skips
+	@scripts/tests.sh
 
 format: $(INSTALLED) ## Format and fix what a tool can fix
 	$(BIN)/ruff format .

@@ -86,8 +86,8 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
 }  // namespace
 
 void bind_stops(nb::module_& m) {
-  nb::class_<TickWatch>(m, "TickWatch");
-  nb::class_<PyStops, TickWatch>(m, "Stops", nb::type_slots(kSlots))
+  nb::class_<TickWatch>(m, "TickWatch", "Something that looks at every tick while it is published.");
+  nb::class_<PyStops, TickWatch>(m, "Stops", nb::type_slots(kSlots), "What is held, and when it has to leave; for whoever holds the GIL.")
       .def(
           "__init__",
           [](PyStops* self, nb::object fire, double trail_arm, double trail, double trail_least, double excursion_half,
@@ -102,8 +102,10 @@ void bind_stops(nb::module_& m) {
           "hold",
           [](PyStops& self, std::string_view symbol, double quantity, double average, double lot, double stop,
              double limit_s, std::int64_t now_ns) { self.stops.hold(symbol, quantity, average, lot, stop, limit_s, now_ns); },
-          "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "limit_s"_a, "now_ns"_a)
-      .def("rearm", [](PyStops& self, std::string_view symbol) { self.stops.rearm(symbol); }, "symbol"_a)
+          "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "limit_s"_a, "now_ns"_a,
+          "A position as the books have it; quantity 0: it is gone.")
+      .def("rearm", [](PyStops& self, std::string_view symbol) { self.stops.rearm(symbol); }, "symbol"_a,
+           "The exit was not carried out: ask again.")
       .def("on_tick", &PyStops::on_tick, "symbol"_a, "price"_a, "now_ns"_a, "Calls fire when a stop is hit.")
       .def(
           "on_time",
@@ -112,7 +114,7 @@ void bind_stops(nb::module_& m) {
             self.stops.on_time(now_ns, hits);
             return told_all(hits);
           },
-          "now_ns"_a)
+          "now_ns"_a, "Hits that no tick tells: held too long, jumps that nobody contradicted.")
       .def(
           "leave",
           [](PyStops& self, double part) {
@@ -120,9 +122,9 @@ void bind_stops(nb::module_& m) {
             self.stops.leave(part, hits);
             return told_all(hits);
           },
-          "part"_a)
-      .def("held", &held, "symbol"_a)
-      .def_ro("adjusted", &PyStops::adjusted)
-      .def_prop_ro("jumps", [](const PyStops& self) { return self.stops.jumps(); })
+          "part"_a, "Leave everything, or half of it; once.")
+      .def("held", &held, "symbol"_a, "What is known of a position; None when it is not held.")
+      .def_ro("adjusted", &PyStops::adjusted, "How often a trailing stop followed its price.")
+      .def_prop_ro("jumps", [](const PyStops& self) { return self.stops.jumps(); }, "Ticks that jumped and waited for another.")
       .def("__len__", [](const PyStops& self) { return self.stops.size(); });
 }
