@@ -457,9 +457,18 @@ class Trading:
         return runner.strategy.kind if runner else "PORTFOLIO"
 
     async def _keep_stops(self) -> None:
+        """What is held, for the stops; and a word when the broker is not to be reached."""
+        knew = True
         while True:
             await self.clock.sleep(SYNC_S)
             self._hold()
+            knows = self.reconciler.may_trade()
+            if knew and not knows:
+                lost = "news were lost, and its books are not compared yet"
+                self.changes.emit(
+                    "BROKER_DISCONNECT", p.BrokerDisconnect(broker=self.broker.name, reason=lost)
+                )
+            knew = knows
 
     async def _keep_calm(self) -> None:
         while True:

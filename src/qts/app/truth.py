@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 from qts.app.facts import day_start
@@ -100,7 +101,7 @@ class DatabaseTruth:
             status=order.attempt_state or order.status,
             filled_qty=order.filled,
             pending_qty=max(Decimal(0), order.quantity - order.filled),
-            avg_fill_price=order.price or Decimal(0),
+            avg_fill_price=_average(life.fills),
             last_update=_ms(now),
             ver=_version(now),
         )
@@ -120,6 +121,14 @@ class DatabaseTruth:
     def _price(self, symbol: str, otherwise: Decimal) -> Decimal:
         tick = self._world.latest(symbol)
         return Decimal(str(tick.price)) if tick else otherwise
+
+
+def _average(fills: list[dict[str, Any]]) -> Decimal:
+    quantity = sum((fill["quantity"] for fill in fills), Decimal(0))
+    if not quantity:
+        return Decimal(0)
+    amount = sum((fill["quantity"] * fill["price"] for fill in fills), Decimal(0))
+    return (amount / quantity).quantize(Decimal("0.00000001"))
 
 
 def _ms(moment: datetime) -> int:
