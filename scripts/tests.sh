@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
 
-first=(tests/acceptance tests/brokers tests/cache tests/conformance tests/dashboard tests/faults
+first=(tests/acceptance tests/brokers tests/conformance tests/dashboard tests/faults
   tests/operations tests/orders tests/outbox tests/terminal)
 rest=()
 for folder in tests/*/; do

@@ -83,6 +83,15 @@ async def test_ticks_become_signals_in_order() -> None:
     assert [each.at for each in bench.got] == [2, 3]
 
 
+async def test_tick_that_was_overtaken_is_left_out() -> None:
+    strategy = Counting(Params())
+    bench = Bench(strategy)
+    for at in (1.0, 3.0, 2.0, 4.0):
+        bench.runner.tick(tick(price=at, at=at))
+    bench.runner.work()
+    assert [each.at for each in strategy.heard] == [1, 3, 4]
+
+
 async def test_evaluation_is_answered_by_the_lane() -> None:
     bench = Bench(Counting(Params()))
     asked = asyncio.create_task(bench.runner.evaluate())

@@ -46,6 +46,7 @@ class Runner:
         self._loop = loop
         self._inbox: deque[Tick] = deque(maxlen=INBOX)
         self._asked: deque[asyncio.Future[list[Signal]]] = deque()
+        self._latest: dict[str, float] = {}
         self._in_a_row = 0
         self._hears_ticks = type(strategy).on_tick is not Strategy.on_tick
 
@@ -54,9 +55,16 @@ class Runner:
         return self.strategy.key
 
     def tick(self, tick: Tick) -> None:
-        """From any thread; when the strategy lags behind, its oldest ticks go."""
+        """From any thread; when the strategy lags behind, its oldest ticks go.
+
+        Two workers of a lane may hand two ticks of a symbol over in the wrong order: the older one
+        has been overtaken, and is left out.
+        """
         if not self._hears_ticks or self.stopped or not self.strategy.wants(tick.symbol):
             return
+        if tick.at < self._latest.get(tick.symbol, 0.0):
+            return
+        self._latest[tick.symbol] = tick.at
         if len(self._inbox) == INBOX:
             self.dropped += 1
             _DROPPED.labels(self.key).inc()
