@@ -96,6 +96,9 @@ class PaperBroker:
 
     async def place(self, request: OrderRequest) -> str:
         async with self._one_change:
+            while self._unwritten:
+                # What is sold must be held in the book, too: a crash forgets fills not yet written.
+                await self.settled()
             now = self._clock.now()
             order = self._engine.prepare(f"P-{uuid.uuid4()}", request, self._now_ns())
             try:

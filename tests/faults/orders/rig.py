@@ -83,7 +83,7 @@ class Worker:
     async def is_ready(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             line = await self._process.stdout.readline()
         assert line == b"ready\n", self._log.read_text()[-3000:]
 
