@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from qts.app.app import App, Ready, Watcher, build
     from qts.app.backup import read_backup, write_backup
     from qts.app.dashboard import Handed, handed_of, login_link, serve_handed
-    from qts.app.drill import DrillReport, drill
+    from qts.app.drill import DrillReport, run_drill
     from qts.app.summary import Service, Summary, Traded
 
 # Loaded when asked for: an errand to the database needs none of it.
 _WHOLE = {
     "App": "app",
     "DrillReport": "drill",
-    "drill": "drill",
+    "run_drill": "drill",
     "Handed": "dashboard",
     "Ready": "app",
     "Service": "summary",
@@ -41,12 +41,12 @@ __all__ = [
     "Traded",
     "Watcher",
     "build",
-    "drill",
     "handed_of",
     "login_link",
     "open_database",
     "open_store",
     "read_backup",
+    "run_drill",
     "serve_handed",
     "write_backup",
 ]

@@ -93,7 +93,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     missed: list[str]  # goals that were not held
 
 
-async def drill(seconds: float, burners: int, say: Callable[[str], None]) -> DrillReport:
+async def run_drill(seconds: float, burners: int, say: Callable[[str], None]) -> DrillReport:
     with tempfile.TemporaryDirectory(prefix="qts-drill-") as place:
         home = Home.at(Path(place) / "home")
         async with _trading(home, burners) as trading:

@@ -157,11 +157,13 @@ def trading(
     """
     import uvloop
 
-    from qts.app import drill
+    from qts.app import run_drill
 
     output = JsonFile(json_file)
     report = uvloop.run(
-        drill(parse_duration(duration), burners, lambda text: typer.echo(text, err=output.prints))
+        run_drill(
+            parse_duration(duration), burners, lambda text: typer.echo(text, err=output.prints)
+        )
     )
     if not output.prints:
         for name, spans, unit in (
