@@ -8,11 +8,11 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import msgspec
 import typer
 
+from qts.cli.errand import print_json
 from qts.cli.options import ConfigOption, JsonOption
 from qts.domain import Failed, Refused
 
@@ -42,7 +42,7 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     found = _with_store(config, look)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         typer.echo("\n".join(_lines(found)))
 
@@ -64,7 +64,7 @@ def get(
     if found is None:
         raise Failed(f"the cache holds no {kind} of {name}")
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         width = max(map(len, found))
         typer.echo("\n".join(f"{field:<{width}}  {value}" for field, value in found.items()))
@@ -132,7 +132,3 @@ def _process(pid: str, status: CacheStatus) -> list[str]:
     return lines + [
         f"  {each.severity.upper()}: {each.rule}: {each.text}" for each in status.alerts()
     ]
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(msgspec.json.encode(value).decode())

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 import typer
 
+from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
-from qts.database import Database, Migration, MigrationStatus
-
-T = TypeVar("T")
-
+from qts.database import Migration, MigrationStatus
 
 app = typer.Typer(
     help="The database schema: bring it up to date, show how far it is.",
@@ -32,9 +23,9 @@ def migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """
     from qts.database import migrate as apply
 
-    applied = _with_database(config, apply)
+    applied = with_database(config, apply)
     if as_json:
-        _print_json({"applied": [_row(migration) for migration in applied]})
+        print_json({"applied": [_row(migration) for migration in applied]})
     elif applied:
         typer.echo("\n".join(f"applied {migration.file}" for migration in applied))
     else:
@@ -49,9 +40,9 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """
     from qts.database import status as read
 
-    found = _with_database(config, read)
+    found = with_database(config, read)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "current": found.current,
                 "latest": found.latest,
@@ -61,17 +52,6 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         )
     else:
         typer.echo("\n".join(_lines(found)))
-
-
-def _with_database(config: Path | None, ask: Callable[[Database], Awaitable[T]]) -> T:
-    from qts.app import open_database
-    from qts.config import load
-
-    async def answer() -> T:
-        async with open_database(load(config, os.environ)) as database:
-            return await ask(database)
-
-    return asyncio.run(answer())
 
 
 def _row(migration: Migration) -> dict[str, object]:
@@ -87,7 +67,3 @@ def _lines(found: MigrationStatus) -> list[str]:
         ),
         *(f"  pending {migration.file.removesuffix('.sql')}" for migration in found.pending),
     ]
-
-
-def _print_json(value: object) -> None:
-    typer.echo(msgspec.json.encode(value).decode())

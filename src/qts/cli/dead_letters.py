@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
+from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
 from qts.domain import Refused, parse_duration
 
@@ -46,7 +45,7 @@ def list_letters(
     """
     letters = _at_desk(config, lambda desk: desk.find(limit, event_type, replayed))
     if as_json:
-        _print_json({"dead_letters": [_row(letter) for letter in letters]})
+        print_json({"dead_letters": [_row(letter) for letter in letters]})
     else:
         typer.echo("\n".join(map(_line, letters)) or "no dead letters")
 
@@ -59,7 +58,7 @@ def show(number: NumberArgument, config: ConfigOption = None, as_json: JsonOptio
     """
     letter = _at_desk(config, lambda desk: desk.show(number))
     if as_json:
-        _print_json(_row(letter))
+        print_json(_row(letter))
         return
     for name, value in _row(letter).items():
         text = msgspec.json.encode(value).decode() if isinstance(value, dict) else value
@@ -89,7 +88,7 @@ def replay(
 
     letter = _at_desk(config, ask)
     if as_json:
-        _print_json(_row(letter))
+        print_json(_row(letter))
     elif letter.state == "replayed":
         typer.echo(f"dead letter {number} was published again")
     elif letter.state == "asked":
@@ -119,27 +118,15 @@ def purge(
     seconds = parse_duration(older_than)
     gone = _at_desk(config, lambda desk: desk.purge(seconds, dead))
     if as_json:
-        _print_json({"purged": gone})
+        print_json({"purged": gone})
     else:
         typer.echo(f"purged {gone} dead letters")
 
 
 def _at_desk(config: Path | None, ask: Callable[[DeadLetterDesk], Awaitable[T]]) -> T:
-    from qts.app import open_database
-    from qts.config import load
-    from qts.database import status as schema
     from qts.events import DeadLetterDesk
 
-    async def answer() -> T:
-        async with open_database(load(config, os.environ)) as database:
-            if (found := await schema(database)).current < OLDEST_SCHEMA:
-                raise Refused(
-                    f"the database at {database.where} has schema {found.current}, too old for "
-                    "this; run qts database migrate"
-                )
-            return await ask(DeadLetterDesk(database))
-
-    return asyncio.run(answer())
+    return with_database(config, lambda database: ask(DeadLetterDesk(database)), OLDEST_SCHEMA)
 
 
 def _row(letter: KeptLetter) -> dict[str, object]:
@@ -151,7 +138,3 @@ def _line(letter: KeptLetter) -> str:
         f"{letter.number:>6}  {letter.died_at:%Y-%m-%d %H:%M:%S}  {letter.state:<8}  "
         f"P{letter.priority}  {letter.event_type}  {letter.handler}  {letter.error}"
     )
-
-
-def _print_json(value: object) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

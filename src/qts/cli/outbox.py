@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from uuid import UUID
 import msgspec
 import typer
 
+from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
 from qts.cli.outbox_relay import relay
 from qts.domain import Refused, parse_duration
@@ -47,12 +47,12 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     async def ask(database: Database) -> tuple[Any, set[str]]:
         return await depths(database, OutboxConfig().streams), await paused(database)
 
-    found, waiting = _with_database(config, ask)
+    found, waiting = _at_bus(config, ask)
     if as_json:
         rows = [
             {**msgspec.to_builtins(depth), "paused": depth.stream in waiting} for depth in found
         ]
-        _print_json({"streams": rows})
+        print_json({"streams": rows})
         return
     typer.echo(f"{'stream':<28}{'pending':>9}{'in hand':>9}{'dead':>7}{'oldest':>10}")
     for depth in found:
@@ -84,7 +84,7 @@ def list_events(
     wanted = status.upper() if status else None
     if wanted not in (None, "PENDING", "PROCESSING", "DONE", "DEAD"):
         raise Refused(f"--status {status}: must be PENDING, PROCESSING, DONE or DEAD")
-    rows = _with_database(
+    rows = _at_bus(
         config,
         lambda database: Desk(database).find(
             stream=stream,
@@ -95,7 +95,7 @@ def list_events(
         ),
     )
     if as_json:
-        _print_json({"events": rows})
+        print_json({"events": rows})
     else:
         typer.echo("\n".join(map(_line, rows)) or "no such events")
 
@@ -108,9 +108,9 @@ def show(event_id: EventArgument, config: ConfigOption = None, as_json: JsonOpti
     """
     from qts.outbox import Desk
 
-    row = _with_database(config, lambda database: Desk(database).show(_uuid(event_id)))
+    row = _at_bus(config, lambda database: Desk(database).show(_uuid(event_id)))
     if as_json:
-        _print_json(row)
+        print_json(row)
         return
     for name, value in msgspec.structs.asdict(row).items():
         text = msgspec.json.encode(value).decode() if isinstance(value, dict) else value
@@ -145,9 +145,9 @@ def requeue(
         await desk.requeue(_uuid(event_id or ""), outcome_checked=outcome_checked)
         return 1
 
-    count = _with_database(config, ask)
+    count = _at_bus(config, ask)
     if as_json:
-        _print_json({"requeued": count})
+        print_json({"requeued": count})
     else:
         typer.echo(f"requeued {count} event{'s' if count != 1 else ''}")
 
@@ -172,9 +172,9 @@ def edit(
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise Refused(f"--payload is not JSON: {error}") from None
-    row = _with_database(config, lambda database: Desk(database).edit(_uuid(event_id), value))
+    row = _at_bus(config, lambda database: Desk(database).edit(_uuid(event_id), value))
     if as_json:
-        _print_json(row)
+        print_json(row)
     else:
         typer.echo(f"edited {row.event_id}; requeue it when it is right")
 
@@ -208,9 +208,9 @@ def purge(
             return {"dead_letters": await desk.purge_dead(seconds, stream)}
         return {"days": await desk.purge_done(days)}
 
-    gone = _with_database(config, ask)
+    gone = _at_bus(config, ask)
     if as_json:
-        _print_json(gone)
+        print_json(gone)
     elif dead:
         typer.echo(f"purged {gone['dead_letters']} dead letters")
     else:
@@ -242,7 +242,7 @@ def tail(
         except TimeoutError:
             pass
 
-    _with_database(config, ask)
+    _at_bus(config, ask)
 
 
 @app.command()
@@ -255,7 +255,7 @@ def pause(
     """
     from qts.outbox import OutboxConfig, PostgresBus
 
-    _with_database(config, lambda db: PostgresBus(db, OutboxConfig().streams).pause(stream))
+    _at_bus(config, lambda db: PostgresBus(db, OutboxConfig().streams).pause(stream))
     typer.echo(f"paused {stream}")
 
 
@@ -269,7 +269,7 @@ def resume(
     """
     from qts.outbox import OutboxConfig, PostgresBus
 
-    _with_database(config, lambda db: PostgresBus(db, OutboxConfig().streams).resume(stream))
+    _at_bus(config, lambda db: PostgresBus(db, OutboxConfig().streams).resume(stream))
     typer.echo(f"resumed {stream}")
 
 
@@ -288,9 +288,9 @@ def bench(
     def progress(text: str) -> None:
         typer.echo(text + " ...", err=True)
 
-    found = _with_database(config, lambda database: measure(database, events, progress))
+    found = _at_bus(config, lambda database: measure(database, events, progress))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for name, value in msgspec.structs.asdict(found).items():
         typer.echo(
@@ -298,21 +298,8 @@ def bench(
         )
 
 
-def _with_database(config: Path | None, ask: Callable[[Database], Awaitable[T]]) -> T:
-    from qts.app import open_database
-    from qts.config import load
-    from qts.database import status as schema
-
-    async def answer() -> T:
-        async with open_database(load(config, os.environ)) as database:
-            if (found := await schema(database)).current < OLDEST_SCHEMA:
-                raise Refused(
-                    f"the database at {database.where} has schema {found.current}, without a bus; "
-                    "run qts database migrate"
-                )
-            return await ask(database)
-
-    return asyncio.run(answer())
+def _at_bus(config: Path | None, ask: Callable[[Database], Awaitable[T]]) -> T:
+    return with_database(config, ask, OLDEST_SCHEMA)
 
 
 def _uuid(text: str) -> UUID:
@@ -329,7 +316,3 @@ def _line(row: EventRow) -> str:
         f"{row.event_type}  {row.aggregate_type}/{row.aggregate_id}  "
         f"{row.attempt_count}/{row.max_attempts}{error}"
     )
-
-
-def _print_json(value: object) -> None:
-    typer.echo(msgspec.json.encode(value).decode())
