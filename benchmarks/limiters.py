@@ -123,8 +123,8 @@ def _cases(quick: bool, folder: Path, peers: Peers) -> dict[str, Case]:
         limiter = peers.aiolimiter.AsyncLimiter
         cases["wait aiolimiter"] = lambda: asyncio.run(_entered_peer(limiter(_PLENTY, 1), grants))
     if peers.pyrate is not None:
-        cases["try pyrate"] = lambda: _tried(peers.pyrate, None, grants // _PEER_PART)
-        cases["keep pyrate"] = lambda: _tried(peers.pyrate, next(names), kept // _KEPT_PART)
+        cases["try pyrate"] = lambda: tried(peers.pyrate, None, grants // _PEER_PART)
+        cases["keep pyrate"] = lambda: tried(peers.pyrate, next(names), kept // _KEPT_PART)
     return {name: _watched(case) for name, case in cases.items()}
 
 
@@ -153,13 +153,13 @@ async def _entered_peer(limiter: Any, grants: int) -> float:
     return grants / (time.perf_counter() - began)
 
 
-def _tried(pyrate: Any, path: Path | None, grants: int) -> float:
+def tried(pyrate: Any, path: Path | None, grants: int) -> float:
     rates = [pyrate.Rate(limit, span) for limit, span in _RATES]
     if path is None:
         bucket = pyrate.InMemoryBucket(rates)
     else:
         bucket = pyrate.SQLiteBucket.init_from_file(rates, db_path=str(path))
-    bucket._clock = PeerSteps()
+    bucket.now = PeerSteps().now  # its SQLite bucket asks the system for the time, not its clock
     with pyrate.Limiter(bucket) as limiter:
         began = time.perf_counter()
         for _ in range(grants):

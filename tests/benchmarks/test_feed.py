@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyrate_limiter
 import pytest
 
 from benchmarks import feed
-from benchmarks.limiters import worst_window
+from benchmarks.limiters import PER_SECOND, tried, worst_window
 from qts.feed import read
 
 
@@ -38,6 +39,12 @@ def test_replies_are_those_of_moving_symbols() -> None:
 )
 def test_the_worst_window_slides(moments: list[int], most: int) -> None:
     assert worst_window(moments, span_ns=10) == most
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_peer_is_given_time_in_steps_so_that_it_has_room(tmp_path: Path, kept: bool) -> None:
+    path = tmp_path / "grants" if kept else None
+    assert tried(pyrate_limiter, path, PER_SECOND + 10) > 0
 
 
 def test_quick_run_has_a_row_for_each_claim_and_the_budget_never_exceeds_its_limit() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def _config(simulator: KisSimulator, folder: Path, **changes: Any) -> FeedConfig
 
 
 async def _until(condition: Callable[[], bool], running: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             if running.done():
                 running.result()
@@ -78,11 +77,11 @@ async def test_random_refusals_lose_no_poll_and_never_raise_the_rate(tmp_path: P
 
 
 async def test_a_planted_jump_is_polled_every_second(tmp_path: Path) -> None:
-    seen: list[tuple[float, str]] = []
+    seen: list[tuple[int, str]] = []  # scans so far, symbol
 
     def sink(record: PatternRecord) -> None:
         if record.snapshot.observation.state.polling_mode == "burst":
-            seen.append((time.monotonic(), record.snapshot.context.symbol))
+            seen.append((feed.poller.state().scans, record.snapshot.context.symbol))
 
     async with KisSimulator(KisSimulatorConfig(market=MARKET)) as simulator:
         jumper = simulator.market.universe.codes[50]  # the first ones are halted at 3 %
@@ -92,12 +91,12 @@ async def test_a_planted_jump_is_polled_every_second(tmp_path: Path) -> None:
             running = asyncio.create_task(feed.run())
             await _until(lambda: feed.state().symbols_known == 90, running)
             simulator.plant("surge", jumper, {"percent": 4.0, "over_s": 1})
-            planted = time.monotonic()
+            planted = feed.poller.state().scans
             await _until(lambda: len(seen) >= 5, running)
             running.cancel()
             await asyncio.wait({running})
     assert {symbol for _, symbol in seen} == {jumper}
-    assert seen[0][0] - planted <= 3.0 + 2.0
+    assert seen[0][0] <= planted + 2  # the scan that goes on may have passed it half-way up
 
 
 async def test_a_stream_brings_real_ticks_of_a_burst(tmp_path: Path) -> None:
@@ -120,6 +119,7 @@ async def test_a_stream_brings_real_ticks_of_a_burst(tmp_path: Path) -> None:
             await _until(lambda: sources.count("kis_ws") >= 3, running)
             running.cancel()
             await asyncio.wait({running})
+    assert set(sources) <= {"kis_ws", "kis_rest"}
 
 
 async def test_no_secret_reaches_the_disk(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_a_wrong_key_ends_the_feed_by_name(tmp_path: Path) -> None:
         kis = config_for(simulator.url)
         async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
             with pytest.raises(Refused, match=r"venues\.kis\.app_key is not known to KIS"):
-                await asyncio.wait_for(feed.run(), 10)
+                await asyncio.wait_for(feed.run(), 60)
 
 
 def test_a_plan_needs_no_key() -> None:

@@ -62,13 +62,12 @@ def _watch_from_the_second_scan(life: Observing) -> None:
     life.until(lambda state: state.poller.scans >= 2, 90)
 
 
-def test_a_few_seconds_of_observing_are_within_the_limits(tmp_path: Path) -> None:
+def test_a_few_scans_are_within_the_limits(tmp_path: Path) -> None:
     with simulated(*REAL, "--symbols", "120") as venue:
         settings = settings_for(venue, tmp_path, feed__interval_s=1.0)
-        with observing(tmp_path / "home", settings, "--for", "4s") as life:
-            outcome = life.wait()
-        assert outcome.code == 0
-        assert outcome.states[-1].poller.scans >= 3
+        with observing(tmp_path / "home", settings) as life:
+            life.until(lambda state: state.poller.scans >= 3, 60)
+            assert life.stop().code == 0
         assert {r.snapshot.context.symbol for r in life.records} == set(venue.symbols)
         assert venue.seen["refused"] == 0
         _within(venue)
@@ -82,8 +81,7 @@ def test_a_day_in_simulated_time_begins_where_the_simulator_is(tmp_path: Path) -
     with simulated(*REAL, *start, "--symbols", "60") as venue:
         settings = settings_for(venue, tmp_path, feed__always_open="false")
         with observing(tmp_path / "home", settings, "--simulated-time", "--for", "60s") as life:
-            life.until(lambda state: not state.poller.open, 20)
-            life.until(lambda state: state.poller.scans >= 1, 40)
+            life.until(lambda state: state.poller.scans >= 1, 60)
             assert life.stop().code == 0
         assert min(r.snapshot.meta.time for r in life.records).isoformat() >= "2026-11-16T00:00:00"
         _within(venue)
@@ -106,14 +104,14 @@ def _kill_and_judge(folder: Path, kills: int) -> None:
         settings = settings_for(venue, folder, feed__interval_s=0.5)
         for _ in range(kills):
             with observing(folder / "home", settings) as life:
-                life.until(lambda state: state.budget.granted > 0, 20)
-                time.sleep(chance.uniform(0.0, 2.0))  # the random moment
+                life.until(lambda state: state.poller.polls >= 5, 60)
+                time.sleep(chance.uniform(0.0, 1.0))  # a moment of its second
                 life.kill()
         with observing(folder / "home", settings, "--for", "3s") as life:
             outcome = life.wait()
         assert outcome.code == 0
         assert venue.seen["refused"] == 0
-        assert venue.seen["requests"] >= 10 * kills
+        assert venue.seen["requests"] >= 5 * kills
         assert outcome.states[-1].budget.used_day >= venue.seen["requests"]  # never too few
         _within(venue)
 
@@ -168,8 +166,8 @@ def test_a_whole_day_of_single_quotes_at_x200_uses_its_quota_and_holds_its_plan(
         }
         settings = settings_for(venue, tmp_path, **single)
         with observing(tmp_path / "home", settings, "--simulated-time") as life:
-            life.until(lambda state: state.poller.open, 20)
-            life.until(lambda state: not state.poller.open, 23_400 / SPEED + 30)
+            life.until(lambda state: state.poller.open, 60)
+            life.until(lambda state: not state.poller.open, 23_400 / SPEED + 60)
             outcome = life.stop()
         last = outcome.states[-1]
         assert (last.poller.refused, venue.seen["refused"]) == (0, 0)
@@ -221,7 +219,8 @@ def test_of_fifteen_jumps_at_once_the_ten_largest_are_watched(tmp_path: Path) ->
             venue.ask("clock", {"paused": False})
             largest = set(sorted(sizes, key=lambda symbol: sizes[symbol])[-10:])
             life.until(lambda state: set(state.poller.bursts) == largest, 65)
-            life.stop()
+            assert life.stop().code == 0
+        _within(venue)
 
 
 @pytest.mark.soak

@@ -33,7 +33,7 @@ class Simulated:
     def ask(self, path: str, body: object = None, method: str | None = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/_control/{path}", data, method=method)  # noqa: S310 - our own
-        with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 - our own
             content: bytes = reply.read()
             return content
 
@@ -64,7 +64,7 @@ def simulated(*options: str) -> Iterator[Simulated]:
             yield Simulated(found[0])
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
 
 class Outcome(NamedTuple):

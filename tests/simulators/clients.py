@@ -143,7 +143,7 @@ class Kis:
 async def until_closed(socket: aiohttp.ClientWebSocketResponse) -> aiohttp.WSMsgType:
     """Read on until the session ends; how it ended."""
     while True:
-        message = await socket.receive(timeout=5)
+        message = await socket.receive(timeout=60)
         if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
             return message.type
 
@@ -165,7 +165,7 @@ class KisSocket:
             {"header": header, "body": {"input": {"tr_id": tr_id, "tr_key": tr_key}}}
         )
         while True:
-            text = await self.socket.receive_str(timeout=5)
+            text = await self.socket.receive_str(timeout=60)
             if text.startswith("{") and '"body"' in text:
                 answer: dict[str, Any] = json.loads(text)
                 return answer
@@ -173,7 +173,7 @@ class KisSocket:
     async def frame(self, tr_id: str) -> tuple[str, list[list[str]]]:
         """The raw payload and the records of the next frame of a kind; width from the frame."""
         while True:
-            text = await self.socket.receive_str(timeout=5)
+            text = await self.socket.receive_str(timeout=60)
             if text[:2] not in ("0|", "1|") or text.split("|")[1] != tr_id:
                 continue
             _, _, count, payload = text.split("|", 3)

@@ -40,12 +40,12 @@ class Running:
         self.lines = [self.process.stdout.readline() for _ in range(4)]
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=10) as reply:  # noqa: S310 - our own
+        with urllib.request.urlopen(self.url + path, timeout=60) as reply:  # noqa: S310 - our own
             return json.load(reply)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        output, _ = self.process.communicate(timeout=20)
+        output, _ = self.process.communicate(timeout=60)
         assert output.endswith("stopped\n")
         return self.process.returncode
 

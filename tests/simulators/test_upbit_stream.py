@@ -34,7 +34,7 @@ def open_socket(stack: AsyncExitStack) -> Open:
 
 
 async def heard(socket: aiohttp.ClientWebSocketResponse) -> Any:
-    return json.loads(await socket.receive_bytes(timeout=5))
+    return json.loads(await socket.receive_bytes(timeout=60))
 
 
 async def test_a_ticker_comes_as_snapshot_and_then_as_it_trades(

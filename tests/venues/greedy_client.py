@@ -1,5 +1,7 @@
 """Program: ask a KIS simulator for quotes as fast as the budget in HOME allows, until killed.
 
+Writes a line for each reply, and one at the start when the lives before have used everything.
+
 python -m tests.venues.greedy_client URL HOME PER_SECOND PER_MINUTE PER_DAY
 """
 
@@ -20,6 +22,9 @@ AT_ONCE = 30
 async def main(url: str, home: Path, limits: LimitsConfig) -> None:
     async with open_kis(config_for(url, limits=limits), home, SystemClock()) as client:
         quotes = KisQuotes(client)
+        used = client.budget.state()
+        if used.used_minute >= limits.per_minute or used.left_day == 0:
+            print("nothing left", flush=True)
 
         async def ask() -> None:
             while True:

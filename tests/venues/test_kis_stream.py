@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -49,7 +50,7 @@ class Heard:
         self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 self._news.clear()
                 try:
@@ -57,6 +58,22 @@ class Heard:
                         await self._news.wait()
                 except TimeoutError:
                     continue
+
+
+class Pauses(MovableClock):
+    """Tells what was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: asyncio.Queue[float] = asyncio.Queue()
+
+    async def sleep(self, seconds: float) -> None:
+        self._asked.put_nowait(seconds)
+        await super().sleep(seconds)
+
+    async def asked(self) -> float:
+        """How long the next sleeper means to sleep; it sleeps by now."""
+        return await asyncio.wait_for(self._asked.get(), 60)
 
 
 @asynccontextmanager
@@ -72,13 +89,30 @@ async def running(
         await asyncio.wait({task})
 
 
-async def test_trades_of_watched_symbols_come_and_others_do_not(tmp_path: Path) -> None:
+class Floor(NamedTuple):
+    """A simulated venue, a client of it, its stream and what it delivered."""
+
+    simulator: KisSimulator
+    client: KisClient
+    stream: KisStream
+    heard: Heard
+
+
+@asynccontextmanager
+async def floor(
+    folder: Path, config: KisSimulatorConfig = BUSY, clock: Clock | None = None
+) -> AsyncIterator[Floor]:
     heard = Heard()
     async with (
-        KisSimulator(BUSY) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, heard) as stream,
+        KisSimulator(config) as simulator,
+        client_of(simulator, folder) as client,
+        running(client, heard, clock) as stream,
     ):
+        yield Floor(simulator, client, stream, heard)
+
+
+async def test_trades_of_watched_symbols_come_and_others_do_not(tmp_path: Path) -> None:
+    async with floor(tmp_path) as (_, _, stream, heard):
         stream.watch("005930")
         await heard.until(lambda: len(heard.quotes) >= 3)
         assert {quote.symbol for quote in heard.quotes} == {"005930"}
@@ -90,12 +124,7 @@ async def test_trades_of_watched_symbols_come_and_others_do_not(tmp_path: Path) 
 
 
 async def test_after_a_drop_everything_is_subscribed_again(tmp_path: Path) -> None:
-    heard = Heard()
-    async with (
-        KisSimulator(BUSY) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, heard) as stream,
-    ):
+    async with floor(tmp_path) as (simulator, _, stream, heard):
         stream.watch("005930")
         await heard.until(lambda: bool(heard.quotes))
         assert simulator.drop_streams() == 1
@@ -105,25 +134,15 @@ async def test_after_a_drop_everything_is_subscribed_again(tmp_path: Path) -> No
 
 async def test_a_session_that_drops_at_once_is_retried_ever_more_slowly(tmp_path: Path) -> None:
     """KIS blocks keys that connect and disconnect in a loop."""
-    heard, clock = Heard(), MovableClock()
-    async with (
-        KisSimulator(BUSY) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, heard, clock) as stream,
-    ):
+    clock = Pauses()
+    async with floor(tmp_path, clock=clock) as (simulator, _, stream, heard):
         stream.watch("005930")
-        waits = []
         for session in range(1, 5):
             await heard.until(lambda n=session: heard.live == n and stream.live)  # type: ignore[misc]
             simulator.drop_streams()
-            await heard.until(lambda: not stream.live)
-            began = clock.monotonic_ns()
-            while heard.live == session:
-                await clock.advance(0.25)
-                await asyncio.sleep(0.005)
-            waits.append((clock.monotonic_ns() - began) / 1e9)
-        assert waits[-1] > 2 * waits[0]
-        assert waits[-1] >= 8.0
+            pause = await clock.asked()
+            assert 2.0 ** (session - 1) <= pause <= 2.0**session
+            await clock.advance(pause)
 
 
 async def test_the_42nd_registration_is_refused_before_it_is_sent(tmp_path: Path) -> None:
@@ -138,12 +157,7 @@ async def test_the_42nd_registration_is_refused_before_it_is_sent(tmp_path: Path
 
 
 async def test_all_41_are_accepted_by_the_venue(tmp_path: Path) -> None:
-    heard = Heard()
-    async with (
-        KisSimulator(BUSY) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, heard) as stream,
-    ):
+    async with floor(tmp_path) as (simulator, _, stream, heard):
         for symbol in simulator.market.universe.codes[:41]:
             stream.watch(symbol)
         await heard.until(lambda: 41 in simulator.stats()["stream"]["registrations"].values())
@@ -151,12 +165,8 @@ async def test_all_41_are_accepted_by_the_venue(tmp_path: Path) -> None:
 
 
 async def test_a_key_in_use_elsewhere_waits_a_minute_and_then_comes_back(tmp_path: Path) -> None:
-    first, second, clock = Heard(), Heard(), MovableClock()
-    async with (
-        KisSimulator(BUSY) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, second, clock) as late,
-    ):
+    first, clock = Heard(), Pauses()
+    async with floor(tmp_path, clock=clock) as (simulator, client, late, second):
         async with running(client, first) as early:
             early.watch("005930")
             await first.until(lambda: bool(first.quotes))
@@ -164,32 +174,23 @@ async def test_a_key_in_use_elsewhere_waits_a_minute_and_then_comes_back(tmp_pat
             await second.until(lambda: "OPSP8996" in late.refusals)
             assert not second.quotes
         await second.until(lambda: not simulator.stream.sessions)
+        assert await clock.asked() == 60.0
         await clock.advance(60.0)
         await second.until(lambda: bool(second.quotes))
 
 
 async def test_pings_are_echoed(tmp_path: Path) -> None:
     config = KisSimulatorConfig(
-        ping_interval_s=0.05, drop_after_pings=2, market=MarketConfig(symbols=60)
+        ping_interval_s=0.05, drop_after_pings=4, market=MarketConfig(symbols=60)
     )
-    heard = Heard()
-    async with (
-        KisSimulator(config) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, heard) as stream,
-    ):
+    async with floor(tmp_path, config) as (simulator, _, stream, heard):
         stream.watch("005930")
-        await heard.until(lambda: simulator.stream.pongs >= 5)
+        await heard.until(lambda: simulator.stream.pongs >= 8)
         assert heard.live == 1
 
 
 async def test_a_field_more_in_every_record_changes_nothing(tmp_path: Path) -> None:
-    heard = Heard()
-    async with (
-        KisSimulator(BUSY) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, heard) as stream,
-    ):
+    async with floor(tmp_path) as (simulator, _, stream, heard):
         stream.watch("005930")
         await heard.until(lambda: bool(heard.quotes))
         before = int(heard.quotes[-1].raw["fields"])
@@ -200,13 +201,8 @@ async def test_a_field_more_in_every_record_changes_nothing(tmp_path: Path) -> N
 
 
 async def test_an_encrypted_fill_notice_is_read(tmp_path: Path) -> None:
-    heard = Heard()
     config = KisSimulatorConfig(market=MarketConfig(symbols=60))
-    async with (
-        KisSimulator(config) as simulator,
-        client_of(simulator, tmp_path) as client,
-        running(client, heard) as stream,
-    ):
+    async with floor(tmp_path, config) as (simulator, client, stream, heard):
         stream.watch_fills(heard.fill, heard.on_live)
         await heard.until(lambda: 1 in simulator.stats()["stream"]["registrations"].values())
         order = Service("/uapi/domestic-stock/v1/trading/order-cash", "TTTC0012U", method="POST")

@@ -117,7 +117,7 @@ async def test_quotes_stream_and_come_back_after_a_drop() -> None:
         stream = UpbitStream(client, SystemClock(), seen.put_nowait)
         await stream.watch(["KRW-BTC"])
         task = asyncio.create_task(stream.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             first = await seen.get()
             assert (first.symbol, first.source) == ("KRW-BTC", "upbit_ws")
             simulator.drop_streams()
@@ -139,7 +139,7 @@ async def test_events_of_own_orders_stream() -> None:
             client, SystemClock(), lambda _: None, on_order=events.put_nowait, on_live=live.set
         )
         task = asyncio.create_task(stream.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await live.wait()
             await client.call("GET", "/v1/accounts", [], "default", Priority.ACCOUNT)
             order = [

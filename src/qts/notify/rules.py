@@ -1,11 +1,13 @@
-"""The alerts, in one table: from it come the built-in watch, the Prometheus rules and their page.
+"""The alerts of rules.toml: from it come the built-in watch, the Prometheus rules and their page.
 
 A rule asks for the figure of one metric: how much it grew in a window, or what it is now. Every
-metric named here is exported by `qts run`; a test holds that.
+metric named there is exported by `qts run`; a test holds that.
 """
 
 from __future__ import annotations
 
+import importlib.resources
+import tomllib
 from typing import Literal
 
 import msgspec
@@ -15,7 +17,7 @@ from qts.notify.message import Severity
 SCRAPES = 'up{job="qts"}'  # the one figure that only Prometheus can have
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`window_s` 0: the figure itself, its greatest where there are several."""
 
     name: str
@@ -50,135 +52,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return figure > self.threshold if self.op == ">" else figure >= self.threshold
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        name="OrderUnknown",
-        metric="everbit_order_attempt_total",
-        labels={"status": "UNKNOWN"},
-        window_s=300,
-        threshold=1,
-        severity="critical",
-        text="an order may or may not have reached the venue",
-        action="look with qts orders list --state UNKNOWN; never send it again by hand",
-        told_by_event=True,
-    ),
-    Rule(
-        name="OrdersThrottled",
-        metric="everbit_order_attempt_total",
-        labels={"status": "THROTTLED"},
-        window_s=300,
-        threshold=3,
-        severity="critical",
-        text="the venue refuses orders because there are too many requests",
-        action="trade less often or lower the limits of the key",
-    ),
-    Rule(
-        name="OrdersRejected",
-        metric="everbit_order_attempt_total",
-        labels={"status": "REJECTED"},
-        window_s=300,
-        threshold=5,
-        severity="warning",
-        text="the venue declines orders",
-        action="read the reasons with qts orders list --state REJECTED",
-    ),
-    Rule(
-        name="CommandBacklog",
-        metric="everbit_outbox_oldest_pending_seconds",
-        labels={"stream": "everbit.trade.command"},
-        op=">",
-        threshold=60,
-        severity="critical",
-        text="an order has waited for more than a minute to leave",
-        action="stop with qts kill on, then look at qts outbox status",
-    ),
-    Rule(
-        name="DeadCommands",
-        metric="everbit_outbox_dead",
-        labels={"stream": "everbit.trade.command"},
-        threshold=1,
-        severity="critical",
-        text="an order command was given up",
-        action="read it with qts outbox list --status DEAD before you requeue it",
-    ),
-    Rule(
-        name="FailSafe",
-        metric="everbit_safety_state",
-        threshold=2,
-        severity="critical",
-        text="the fail-safe has stopped trading",
-        action="read qts failsafe status, look, then qts failsafe release",
-        told_by_event=True,
-    ),
-    Rule(
-        name="SafetyLaneSlow",
-        metric="qts_events_latency_seconds",
-        labels={"lane": "P0", "part": "total", "quantile": "0.99"},
-        op=">",
-        threshold=0.010,
-        for_s=60,
-        severity="warning",
-        text="P0 is slower than its 10 ms",
-        action="see which handler is slow with qts events status",
-    ),
-    Rule(
-        name="SafetyLaneFull",
-        metric="qts_events_fill_ratio",
-        labels={"lane": "P0"},
-        op=">",
-        threshold=0.8,
-        severity="critical",
-        text="P0's lane is nearly full",
-        action="stop with qts kill on; a handler of P0 hangs",
-    ),
-    Rule(
-        name="LoadShed",
-        metric="qts_events_level",
-        threshold=2,
-        for_s=30,
-        severity="warning",
-        text="events of lower lanes are merged or dropped to keep up",
-        action="watch fewer symbols or give the machine more cores",
-    ),
-    Rule(
-        name="CacheOpen",
-        metric="qts_cache_breaker_open",
-        threshold=1,
-        for_s=30,
-        severity="warning",
-        text="Redis does not answer; reads go to the database",
-        action="see docs/operations.md, lost Redis",
-    ),
-    Rule(
-        name="StrategyErrors",
-        metric="qts_strategy_errors_total",
-        window_s=300,
-        threshold=5,
-        severity="warning",
-        text="a strategy raises errors",
-        action="read the log; the strategy is suspended when it goes on",
-    ),
-    Rule(
-        name="DiskFull",
-        metric="qts_disk_free_ratio",
-        op="<",
-        threshold=0.10,
-        for_s=600,
-        severity="critical",
-        text="less than a tenth of the home's disk is free",
-        action="move old records away, or shorten outbox.keep_days",
-    ),
-    Rule(
-        name="MemoryShort",
-        metric="qts_memory_free_ratio",
-        op="<",
-        threshold=0.10,
-        for_s=600,
-        severity="warning",
-        text="less than a tenth of the memory is free",
-        action="see what uses it; the system may end QTS",
-    ),
-)
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    rule: tuple[Rule, ...]
+
+
+def _table() -> tuple[Rule, ...]:
+    text = importlib.resources.files("qts.notify").joinpath("rules.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), _Table).rule
+
+
+RULES = _table()
 
 
 def _span(seconds: int) -> str:

@@ -11,7 +11,9 @@ Refused              the settings are wrong: keys, hosts
 
 from __future__ import annotations
 
-from qts.domain import Failed
+import aiohttp
+
+from qts.domain import Failed, OutcomeUnknown, Unreachable
 
 
 class Throttled(Failed):
@@ -38,3 +40,11 @@ class Rejected(Failed):
 
 class NotOffered(Rejected):
     pass
+
+
+def lost(venue: str, error: Exception, changes: bool) -> Unreachable:
+    """What it means that a request, one that changes something or not, got no reply."""
+    reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+    left = changes and not isinstance(error, aiohttp.ClientConnectorError)
+    kind = OutcomeUnknown if left else Unreachable  # without a connection nothing was sent
+    return kind(f"{venue} does not answer: {reason or type(error).__name__}")

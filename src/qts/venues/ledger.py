@@ -20,7 +20,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ class Ledger:
         known = boot_id() if boot is None else boot
         self._boot = _digest(known)
         self._synced_ns = 0
+        self._syncing: Future[None] | None = None
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(path.with_name(path.name + ".lock"))
         try:
@@ -61,13 +62,24 @@ class Ledger:
             self._before = sum(use.requests for use in uses)
             self.past = [(self._age_ns(use), use.requests) for use in uses]
             self._file = self._rewrite(path, uses)
+        except OSError as error:
+            os.close(self._lock)
+            raise _unwritten(error) from None
         except BaseException:
             os.close(self._lock)
             raise
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="budget-ledger")
 
     def lease(self, completed: int, leased: int) -> None:
-        """Write, before they leave, that `leased` requests may go out; counted from the start."""
+        """Write, before they leave, that `leased` requests may go out; counted from the start.
+
+        A disk that failed once to take what was written may say yes the next time and have lost
+        it all the same: nothing more is granted.
+        """
+        if self._syncing is not None and self._syncing.done():
+            lost = self._syncing.exception()
+            if isinstance(lost, OSError):
+                raise _unwritten(lost)
         monotonic = self._clock.monotonic_ns()
         record = _record(
             self._wall_ns(), monotonic, self._boot, self._before + completed, self._before + leased
@@ -78,10 +90,10 @@ class Ledger:
         except OSError as error:
             size = os.fstat(self._file).st_size
             os.ftruncate(self._file, size - size % _SIZE)  # half a record would hide the next ones
-            raise Failed(f"the request budget cannot be written down: {error.strerror}") from None
+            raise _unwritten(error) from None
         if monotonic - self._synced_ns >= _SYNC_NS:
             self._synced_ns = monotonic
-            self._disk.submit(os.fdatasync, self._file)
+            self._syncing = self._disk.submit(os.fdatasync, self._file)
 
     def close(self) -> None:
         self._disk.shutdown()
@@ -165,3 +177,7 @@ def _checksum(body: bytes) -> bytes:
 
 def _digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def _unwritten(error: OSError) -> Failed:
+    return Failed(f"the request budget cannot be written down: {error.strerror}")

@@ -15,8 +15,9 @@ from qts.domain import Clock
 from qts.simulators.account import Account
 from qts.simulators.clock import MarketClock
 from qts.simulators.config import PAPER_LIMITS, REAL_LIMITS, KisKey, KisSimulatorConfig
-from qts.simulators.kis.replies import KisError, reply, token_error
+from qts.simulators.kis.replies import KisError, TokenError
 from qts.simulators.market.sessions import KST, moment_of
+from qts.simulators.reply import reply
 from qts.simulators.window import Meter
 
 _NS = 10**9
@@ -86,14 +87,10 @@ class Gateway:
 
     async def issue_token(self, request: web.Request) -> web.Response:
         values = await body_of(request)
-        customer = self.customers.get(values.get("appkey", ""))
-        if customer is None:
-            return token_error("EGW00103")
-        if values.get("appsecret") != customer.key.app_secret:
-            return token_error("EGW00105")
+        customer = self._holder(values, "appsecret")
         now, interval = self.now_ns(), round(self._config.token_interval_s * _NS)
         if customer.last_issue_ns is not None and now - customer.last_issue_ns < interval:
-            return token_error("EGW00133")
+            raise TokenError("EGW00133")
         customer.last_issue_ns = now
         token = self._token(customer, now)
         left_s = TOKEN_S - (now - token.issued_ns) // _NS
@@ -105,6 +102,19 @@ class Gateway:
                 "access_token_token_expired": self._wall_after(left_s),
             }
         )
+
+    def _named(self, values: dict[str, str]) -> Customer:
+        customer = self.customers.get(values.get("appkey", ""))
+        if customer is None:
+            raise TokenError("EGW00103")
+        return customer
+
+    def _holder(self, values: dict[str, str], secret: str) -> Customer:
+        """Who names a key and its secret, in the field where the endpoint wants it."""
+        customer = self._named(values)
+        if values.get(secret) != customer.key.app_secret:
+            raise TokenError("EGW00105")
+        return customer
 
     def _token(self, customer: Customer, now: int) -> Token:
         last = customer.last_token
@@ -124,20 +134,13 @@ class Gateway:
 
     async def revoke_token(self, request: web.Request) -> web.Response:
         values = await body_of(request)
-        customer = self.customers.get(values.get("appkey", ""))
-        if customer is None:
-            return token_error("EGW00103")
-        customer.tokens.pop(values.get("token", ""), None)
+        self._named(values).tokens.pop(values.get("token", ""), None)
         return reply({"code": 200, "message": "접근토큰 폐기에 성공하였습니다"})
 
     async def approve(self, request: web.Request) -> web.Response:
         """The approval key of the WebSocket; the field is called secretkey here."""
         values = await body_of(request)
-        customer = self.customers.get(values.get("appkey", ""))
-        if customer is None:
-            return token_error("EGW00103")
-        if values.get("secretkey") != customer.key.app_secret:
-            return token_error("EGW00105")
+        customer = self._holder(values, "secretkey")
         approval = str(uuid.uuid4())
         customer.approvals.add(approval)
         return reply({"approval_key": approval})

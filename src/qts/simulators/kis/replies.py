@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from aiohttp import web
+
+from qts.simulators.reply import reply
 
 # code: (HTTP status, rt_cd, text). Codes marked U are not documented; their texts tell the cause.
 CODES: dict[str, tuple[int, str, str]] = {
@@ -51,25 +52,15 @@ class KisError(Exception):
         return reply({"rt_cd": rt_cd, "msg_cd": self.code, "msg1": message}, status=status)
 
 
-def token_error(code: str) -> web.Response:
+class TokenError(KisError):
     """The token endpoints have an error form of their own."""
-    status, _, text = CODES[code]
-    return reply({"error_code": code, "error_description": text}, status=status)
+
+    def reply(self) -> web.Response:
+        status, _, text = CODES[self.code]
+        return reply({"error_code": self.code, "error_description": text}, status=status)
 
 
 def success(
     outputs: dict[str, Any], code: str = "MCA00000", text: str = "정상처리 되었습니다."
 ) -> dict[str, Any]:
     return {**outputs, "rt_cd": "0", "msg_cd": code, "msg1": text.ljust(_PADDED)}
-
-
-def reply(
-    values: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(values),
-        status=status,
-        headers=headers,
-        content_type="application/json",
-        charset="utf-8",
-    )

@@ -17,7 +17,7 @@ from qts.simulators.kis.gateway import Customer, Gateway, body_of
 from qts.simulators.kis.orders import Orders
 from qts.simulators.kis.quotes import Quotes
 from qts.simulators.kis.rankings import Rankings
-from qts.simulators.kis.replies import CODES, KisError, reply
+from qts.simulators.kis.replies import CODES, KisError
 from qts.simulators.kis.stream import Stream
 from qts.simulators.market.sessions import (
     KST,
@@ -28,6 +28,7 @@ from qts.simulators.market.sessions import (
 )
 from qts.simulators.market.stocks import StockMarket
 from qts.simulators.matching import Side
+from qts.simulators.reply import reply
 from qts.simulators.server import Simulator
 
 _STOCK = "/uapi/domestic-stock/v1/"

@@ -11,9 +11,10 @@ from aiohttp import web
 from qts.simulators.account import Holding
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import seconds_of
+from qts.simulators.reply import reply
 from qts.simulators.upbit.gateway import Customer
 from qts.simulators.upbit.orders import Entry, Orders
-from qts.simulators.upbit.replies import UpbitError, reply, text
+from qts.simulators.upbit.replies import UpbitError, text
 
 
 class Call(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
 
-import msgspec
 from aiohttp import web
 
 from qts.simulators.market.ticks import COIN
+from qts.simulators.reply import reply
 
 
 class UpbitError(Exception):
@@ -21,16 +21,6 @@ class UpbitError(Exception):
 
     def reply(self) -> web.Response:
         return reply({"error": {"name": self.name, "message": self.message}}, self.status)
-
-
-def reply(values: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(values),
-        status=status,
-        headers=headers,
-        content_type="application/json",
-        charset="utf-8",
-    )
 
 
 def text(amount: int) -> str:

@@ -14,12 +14,13 @@ from qts.simulators.clock import MarketClock
 from qts.simulators.config import UpbitSimulatorConfig
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import KST, moment_of, seconds_of
+from qts.simulators.reply import reply
 from qts.simulators.server import Simulator
 from qts.simulators.upbit.exchange import Call, Exchange
 from qts.simulators.upbit.gateway import Gateway, signed_query
 from qts.simulators.upbit.orders import Orders
 from qts.simulators.upbit.quotes import Quotes
-from qts.simulators.upbit.replies import UpbitError, reply
+from qts.simulators.upbit.replies import UpbitError
 from qts.simulators.upbit.stream import Stream
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]

@@ -10,10 +10,10 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 
-from qts.domain import Clock, Failed, OutcomeUnknown, Unreachable
+from qts.domain import Clock, Failed, Unreachable
 from qts.venues.budget import Budget
 from qts.venues.config import KisConfig
-from qts.venues.errors import NotOffered, Throttled
+from qts.venues.errors import NotOffered, Throttled, lost
 from qts.venues.kis.codes import TOKEN_ENDED, TOKEN_TOO_SOON, error_of
 from qts.venues.kis.token import TokenStore, token_file
 from qts.venues.limits import Priority
@@ -155,7 +155,7 @@ class KisClient:
                 ) as response:
                     data = await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise _lost(self.config.rest, error, service.changes) from None
+                raise lost(f"KIS at {self.config.rest}", error, service.changes) from None
         try:
             reply = msgspec.json.decode(data, type=Reply)
         except msgspec.DecodeError:
@@ -190,14 +190,7 @@ class KisClient:
             async with self._session.request(method, self.config.rest + path, **form) as response:
                 return response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise _lost(self.config.rest, error, False) from None
-
-
-def _lost(where: str, error: Exception, changes: bool) -> Unreachable:
-    reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-    left = changes and not isinstance(error, aiohttp.ClientConnectorError)
-    kind = OutcomeUnknown if left else Unreachable  # without a connection nothing was sent
-    return kind(f"KIS at {where} does not answer: {reason or type(error).__name__}")
+            raise lost(f"KIS at {self.config.rest}", error, False) from None
 
 
 def _decode(data: bytes, kind: Any) -> Any:

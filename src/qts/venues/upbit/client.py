@@ -17,9 +17,10 @@ import msgspec
 from qts.domain import Clock, OutcomeUnknown, QtsError, Refused, Unreachable
 from qts.venues.budget import Budget
 from qts.venues.config import UpbitConfig
-from qts.venues.errors import Rejected, Throttled
+from qts.venues.errors import Rejected, Throttled, lost
 from qts.venues.limits import LimitsConfig, Priority
 from qts.venues.quote import Quote
+from qts.venues.upbit import meter
 
 Group = Literal["quotes", "default", "order"]
 Values = Sequence[tuple[str, str]]
@@ -36,6 +37,7 @@ class UpbitClient:
 
     def __init__(self, config: UpbitConfig, clock: Clock, session: aiohttp.ClientSession) -> None:
         self.config = config
+        self._clock = clock
         self._session = session
         self.remaining: dict[str, int] = {}  # as Upbit counts, by its own groups
         rates = {
@@ -88,20 +90,23 @@ class UpbitClient:
                 {"json": dict(chosen)} if method == "POST" else {"params": chosen}
             )
             headers = {} if group == "quotes" else {"Authorization": self.authorization(chosen)}
+            sent, status = meter.Sent(method, path, self._clock), 0
             try:
                 async with self._session.request(
                     method, self.config.url + path, headers=headers, **form
                 ) as response:
                     data, status = await response.read(), response.status
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise _lost(error, changes) from None
+                raise sent.failed(lost("Upbit", error, changes)) from None
+            finally:
+                sent.ended(status)
         self._note_remaining(response.headers.get("Remaining-Req", ""), budget)
-        if status < 300:
-            return _decode(data, changes)
-        failure = _error_of(status, data, response.headers.get("Retry-After"), changes)
-        if isinstance(failure, Throttled):
-            budget.refused(failure.retry_after_s)
-        raise failure
+        found = _found_in(status, data, response.headers.get("Retry-After"), changes)
+        if not isinstance(found, QtsError):
+            return found
+        if isinstance(found, Throttled):
+            self._slow_down(budget, found)
+        raise sent.failed(found)
 
     def authorization(self, values: Values = ()) -> str:
         """A token for one request; the hash is over the values as sent, not URL-encoded."""
@@ -117,11 +122,18 @@ class UpbitClient:
         signature = hmac.new(secret, signed.encode(), hashlib.sha512).digest()
         return f"Bearer {signed}.{_base64(signature)}"
 
+    def _slow_down(self, budget: Budget, refusal: Throttled) -> None:
+        budget.refused(refusal.retry_after_s)
+        if refusal.blocked:  # whatever is asked meanwhile makes the block longer
+            for each in self.budgets.values():
+                each.hold(refusal.retry_after_s or _BLOCK_S)
+
     def _note_remaining(self, header: str, budget: Budget) -> None:
         """`group=order; min=1800; sec=0`: another program on this key may have used the second."""
         parts = dict(part.strip().split("=", 1) for part in header.split(";") if "=" in part)
         if "group" in parts and parts.get("sec", "").isdigit():
             left = self.remaining[parts["group"]] = int(parts["sec"])
+            meter.left(parts["group"], left)
             if left == 0 and budget.try_acquire(Priority.ORDER):
                 budget.release()
                 budget.hold(1.0)
@@ -142,6 +154,17 @@ def _limits(per_second: int) -> LimitsConfig:
         orders_per_second=0,
         accounts_per_second=0,
     )
+
+
+def _found_in(status: int, data: bytes, retry_after: str | None, changes: bool) -> Any:
+    """What a reply says: its JSON, or the error that it is."""
+    if status >= 300:
+        return _error_of(status, data, retry_after, changes)
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        kind = OutcomeUnknown if changes else Unreachable
+        return kind("Upbit answered something that is not JSON")
 
 
 def _error_of(status: int, data: bytes, retry_after: str | None, changes: bool) -> QtsError:
@@ -166,21 +189,6 @@ def _pause(status: int, text: str, retry_after: str | None) -> float | None:
     if found := _SECONDS.search(text):
         return float(found[1])
     return _BLOCK_S if status == 418 else None
-
-
-def _lost(error: Exception, changes: bool) -> Unreachable:
-    reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-    left = changes and not isinstance(error, aiohttp.ClientConnectorError)
-    kind = OutcomeUnknown if left else Unreachable  # without a connection nothing was sent
-    return kind(f"Upbit does not answer: {reason or type(error).__name__}")
-
-
-def _decode(data: bytes, changes: bool) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        kind = OutcomeUnknown if changes else Unreachable
-        raise kind("Upbit answered something that is not JSON") from None
 
 
 def _base64(value: object) -> str:

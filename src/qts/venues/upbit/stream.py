@@ -47,6 +47,10 @@ class UpbitStream:
         self.sessions = 0
         self.broken_frames = 0
 
+    @property
+    def live(self) -> bool:
+        return self._socket is not None
+
     async def watch(self, markets: Sequence[str]) -> None:
         """The markets to be quoted from now on, all of them."""
         self._markets = tuple(markets)
