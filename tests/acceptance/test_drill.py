@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.timeout(300)
 def test_drill_trades_and_tells_its_spans() -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("QTS_")}
     done = subprocess.run(
@@ -15,12 +18,14 @@ def test_drill_trades_and_tells_its_spans() -> None:
         env=clean,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr
     told = json.loads(done.stdout)
     assert told["verdict"] == ("PASS" if done.returncode == 0 else "FAIL")
-    assert told["entry_ms"]["count"] == told["exit_ms"]["count"] == told["lane_us"]["count"] > 0
+    assert told["entry_ms"]["count"] == told["exit_ms"]["count"] > 0
+    assert told["lane_us"]["count"] >= told["exit_ms"]["count"]  # a refused exit is asked for again
+    assert all(count > 0 for count in told["refused"].values())
     for spans in (told["entry_ms"], told["exit_ms"], told["lane_us"]):
         assert 0 < spans["p50"] <= spans["p99"] <= spans["max"]

@@ -24,7 +24,7 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.dashboard": """
         ACKNOWLEDGEMENT Dashboard DashboardConfig Live Role Sources Tokens USUAL_PORT address_of
-        listen read_live serve
+        keep_route kept_route listen read_live serve
     """,
     "qts.database": """
         Applied Connection Database DatabaseConfig Isolation Listener Listening Migration
@@ -57,7 +57,7 @@ PUBLIC: dict[str, str] = {
     "qts.notify": """
         Book Channel Declined Gone Later Message Notifications Notifier NotifyConfig PushConfig
         RULES Rule Severity SlackConfig TelegramConfig Waiting WebhookConfig grafana_dashboard
-        new_key prometheus_rules public_key read_key subscribe
+        hash_of new_key prometheus_rules public_key read_key subscribe unsubscribe
     """,
     "qts.orders": """
         Agreement AttemptChanged Book CancelOrder Change CreateOrderAttempt Desk Difference
@@ -65,7 +65,7 @@ PUBLIC: dict[str, str] = {
         MarketSuspended OnChange OrderAbsent OrderAccepted OrderChanged OrderClosed
         OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrdersConfig
         Pending PositionRow Reconcile Reconciler Report Resolved Safety Standing Submitted
-        Suspended Switchboard adopt books_agree external is_active list_orders positions
+        Suspended Switchboard adopt books_agree external freeze is_active list_orders positions
         resolve_by_hand resume_by_hand show_order signal_id standing suspended
     """,
     "qts.outbox": """
@@ -78,11 +78,11 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.pipeline": """
         BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
-        BacktestResult Chunk Cycle Decision Evaluation Execution JobRow Kind Leave NoParams
-        Outcomes Performance Pipeline PipelineConfig Point Position Runner Signal StepFailed
-        StepStrategy Strategy Suspension Tape Tick Trade Trader View World act backtest
+        BacktestResult Chunk Cycle Decision Evaluation Execution Header JobRow Journal Kind
+        Leave NoParams Outcomes Performance Pipeline PipelineConfig Point Position
+        RecordedWorld Retraced Runner Signal StepFailed StepStrategy Strategy Suspension Tape Tick Trade Trader View World act backtest
         decide evaluate exposure_of extract list_jobs load_strategy page_of performance
-        shipped show_job submit_job table tick_of to_json transform
+        retrace shipped show_job submit_job table tick_of to_json transform
     """,
     "qts.risk": """
         Approved CODES Code EMERGENCY_ORDER Effect EmergencyOrder Entry Exposure Facts
@@ -102,7 +102,7 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.telemetry": """
         CONTENT_TYPE Ids LatencyHistogram Span TelemetryConfig Throttle bind carry configure
-        context counter current_context every exposed gauge histogram latency lines_dropped
+        context context_of counter current_context every exposed gauge histogram latency lines_dropped
         logger new_trace_id redact_text render samples shutdown span watch_host
     """,
     "qts.terminal": "Seen ServerSource Source Top frame",

@@ -14,6 +14,7 @@ import typer
 
 from qts.cli.orders import orders, positions
 from qts.domain import Refused, Secret
+from qts.orders.blocked import shut_out
 from tests.orders.kit import PRICE, SYMBOL, Room
 from tests.orders.venue import lost_reply
 
@@ -100,7 +101,7 @@ async def test_an_unknown_attempt_is_resolved(floor: Room, line: Line) -> None:
 
 
 async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: Line) -> None:
-    await floor.executor._shut_out("418")
+    await shut_out(floor.floor, "418")
     await line(orders, "resume", "*", "--broker", "venue")
     assert await floor.suspended() == {}
     await line(positions, "adopt", SYMBOL, "3", "--price", "80", "--broker", "venue")
@@ -127,3 +128,12 @@ async def test_bad_words_are_refused(
 ) -> None:
     with pytest.raises(Refused, match=told):
         await line(app, *words)
+
+
+async def test_a_position_is_frozen_and_released(floor: Room, line: Line) -> None:
+    words = ("freeze", SYMBOL, "--broker", "venue", "--reason", "a fork")
+    assert await line(orders, *words) == f"{SYMBOL} is frozen at venue\n"
+    assert await line(orders, *words) == f"{SYMBOL} was frozen before\n"
+    assert await floor.suspended() == {SYMBOL: "FROZEN"}
+    await line(orders, "resume", SYMBOL, "--broker", "venue")
+    assert await floor.suspended() == {}

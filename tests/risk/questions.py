@@ -52,6 +52,7 @@ FACTS = Facts(
         account_enabled=True,
         strategy_enabled=True,
         market_active=True,
+        frozen=False,
         reconciled=True,
         session_open=True,
         safety="NORMAL",

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from qts.domain import IntentType, OrderType, Side, day_limits, is_on_tick, market_of
 from qts.risk import REASONS, Approved, Facts, Gate, LimitsConfig, Proposal, Refusal, Switches
@@ -61,6 +62,7 @@ WRONG: list[tuple[str, Proposal, Facts]] = [
     ("G_KILL_SWITCH", PROPOSAL, facts("switches", account_enabled=False)),
     ("G_STRATEGY_OFF", PROPOSAL, facts("switches", strategy_enabled=False)),
     ("G_MARKET_SUSPENDED", PROPOSAL, facts("switches", market_active=False)),
+    ("G_FROZEN", PROPOSAL, facts("switches", frozen=True)),
     ("G_UNKNOWN", PROPOSAL, facts("exposure", symbol_unknown=1)),
     ("G_NOT_RECONCILED", PROPOSAL, facts("switches", reconciled=False)),
     ("G_SESSION", PROPOSAL, facts("switches", session_open=False)),
@@ -120,6 +122,15 @@ def test_limits_on_new_exposure_never_hold_an_exit_back() -> None:
         intent_type=IntentType.EXIT_STOPLOSS,
     )
     assert codes(leave, LOSING_AND_FULL) == set()
+
+
+@pytest.mark.parametrize("why", IntentType)
+def test_what_is_frozen_is_left_by_stops_and_people_alone(why: IntentType) -> None:
+    held = facts("exposure", position=Decimal(10))
+    frozen = replace(held, switches=replace(held.switches, frozen=True))
+    leave = proposal(side=Side.SELL, quantity=Decimal(4), intent_type=why)
+    by_strategy = why in (IntentType.ENTRY, IntentType.EXIT_SIGNAL, IntentType.EXIT_TP)
+    assert codes(leave, frozen) == ({"G_FROZEN"} if by_strategy else set())
 
 
 @pytest.mark.parametrize(("under_way", "passes"), [(6, True), (7, False)])

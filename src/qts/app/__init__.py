@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from qts.app.dashboard import Handed, handed_of, login_link, serve_handed
     from qts.app.drill import DrillReport, run_drill
     from qts.app.summary import Service, Summary, Traded
+    from qts.app.view_drill import ViewReport, run_view_drill
 
 # Loaded when asked for: an errand to the database needs none of it.
 _WHOLE = {
     "App": "app",
     "DrillReport": "drill",
     "run_drill": "drill",
+    "run_view_drill": "view_drill",
+    "ViewReport": "view_drill",
     "Handed": "dashboard",
     "Ready": "app",
     "Service": "summary",
@@ -39,6 +42,7 @@ __all__ = [
     "Service",
     "Summary",
     "Traded",
+    "ViewReport",
     "Watcher",
     "build",
     "handed_of",
@@ -47,6 +51,7 @@ __all__ = [
     "open_store",
     "read_backup",
     "run_drill",
+    "run_view_drill",
     "serve_handed",
     "write_backup",
 ]

@@ -11,20 +11,22 @@ from typing import Any, Protocol
 
 import msgspec
 import uvloop
-from redis.asyncio import Redis
+from msgspec.structs import replace
 
 from qts import telemetry
 from qts.app.dashboard import DashboardProcess
 from qts.app.servers import cache_url, database_url, home_of, own_servers
-from qts.app.simulated import Simulated, is_wanted
+from qts.app.services import services_of
+from qts.app.simulated import Simulated, is_wanted, refuse_old_books
 from qts.app.summary import Service, Summary, Traded
 from qts.app.systemd import Supervised, feed_watchdog
 from qts.app.trading import Trading
-from qts.cache.redis import connect
+from qts.app.venue import check_venue
 from qts.config import Config
 from qts.database import Database, migrate, status
 from qts.domain import Clock, Refused, SystemClock
 from qts.embedded import Home, Servers
+from qts.pipeline import load_strategy
 
 WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
 
@@ -56,6 +58,18 @@ def build(config: Config, clock: Clock | None = None) -> App:
     return App(config, home_of(config), clock or SystemClock())
 
 
+def check(config: Config) -> None:
+    """Refuse at once what would be refused when the servers are up."""
+    check_venue(config)
+    if config.brokers.mode == "live" and is_wanted(config):
+        raise Refused(
+            f'brokers.mode is "live", and venues.{config.feed.venue} has no key; '
+            'set it, or brokers.mode = "paper" for the simulator'
+        )
+    for name in config.pipeline.strategies:
+        load_strategy(name)
+
+
 class App:
     """The whole system on one home."""
 
@@ -68,6 +82,8 @@ class App:
 
     def run(self, seconds: float | None, watcher: Watcher, *, trade: bool = True) -> Summary:
         """Serve until a signal comes or the time is up, then stop cleanly."""
+        if trade:
+            check(self.config)
         try:
             telemetry.configure(self.config.telemetry)
         except OSError as error:
@@ -92,10 +108,10 @@ class App:
             database = await stack.enter_async_context(
                 Database.open(database_url(self.config, self.home), self.config.database)
             )
-            cache = await connect(cache_url(self.config, self.home), self.config.cache)
-            stack.push_async_callback(cache.aclose)
+            services = await services_of(
+                servers, database, cache_url(self.config, self.home), self.config.cache
+            )
             applied = await migrate(database)
-            services = await self._services(servers, database, cache)
             schema = (await status(database)).current
             ready = Ready(
                 str(self.home.path), services, schema, len(applied), self._since(began_ns)
@@ -135,12 +151,12 @@ class App:
         seconds, watcher = how
         began_ns = self._clock.monotonic_ns()
         async with contextlib.AsyncExitStack() as stack:
-            config, keys = await self._with_market(stack)
+            config, keys = await self._with_market(stack, database)
             trading = Trading(config, database, self._clock)
             await stack.enter_async_context(trading.opened(cache_url(config, self.home), keys))
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
             watcher.ready(
-                msgspec.structs.replace(
+                replace(
                     ready,
                     seconds=round(ready.seconds + self._since(began_ns), 3),
                     trading=trading.sentence,
@@ -153,22 +169,21 @@ class App:
             await trading.stop()
             return await trading.summary()
 
-    async def _with_market(self, stack: contextlib.AsyncExitStack) -> tuple[Config, Path]:
+    async def _with_market(
+        self, stack: contextlib.AsyncExitStack, database: Database
+    ) -> tuple[Config, Path]:
         """The settings that lead to a market, and the folder of its key."""
         config = self.config
         if not is_wanted(config):
             return config, self.home.path
-        simulated = Simulated(self.home, config.demo)
+        if config.brokers.broker != "paper":
+            await refuse_old_books(database, config.brokers.broker)
+            # Its orders are dated by its market, and ours by the clock: both must go alike.
+            config = replace(config, demo=replace(config.demo, speed=1.0))
+        simulated = Simulated(self.home, config.demo, config.feed.venue)
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
-        venues = msgspec.structs.replace(config.venues, kis=simulated.kis(config.venues.kis))
-        feed = await asyncio.to_thread(simulated.feed, config.feed)
-        return (
-            msgspec.structs.replace(
-                config, venues=venues, feed=feed, pipeline=simulated.pipeline(config.pipeline)
-            ),
-            simulated.keys,
-        )
+        return await asyncio.to_thread(simulated.settings, config), simulated.keys
 
     async def _until_stopped(
         self,
@@ -190,22 +205,6 @@ class App:
             for name in await asyncio.to_thread(servers.restart_dead):
                 self._restarts.append(name)
                 log.error("a server died and was started again", server=name)
-
-    async def _services(self, servers: Servers, database: Database, cache: Redis) -> list[Service]:
-        pids = {server["name"]: server["pid"] for server in servers.describe()}
-        ping = await database.ping()
-        info = await cache.info("server")
-        kind = "valkey" if "valkey_version" in info else "redis"
-        return [
-            # Debian's server adds its package's version to its own.
-            Service(
-                "postgres",
-                ping.server_version.split()[0],
-                database.where,
-                _pid(pids.get("postgres")),
-            ),
-            Service(kind, str(info[f"{kind}_version"]), _place(cache), _pid(pids.get("valkey"))),
-        ]
 
     def _since(self, began_ns: int) -> float:
         return round((self._clock.monotonic_ns() - began_ns) / 1e9, 3)
@@ -236,12 +235,3 @@ def _signals_set(event: asyncio.Event) -> Iterator[None]:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
-
-
-def _place(cache: Redis) -> str:
-    where = cache.connection_pool.connection_kwargs
-    return str(where.get("path") or f"{where.get('host')}:{where.get('port')}")
-
-
-def _pid(value: object) -> int | None:
-    return value if isinstance(value, int) else None

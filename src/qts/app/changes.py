@@ -42,6 +42,7 @@ class Changes:
         self.changed: Callable[[], None] = lambda: None
         self.trip: Callable[[str, str], None] = lambda _code, _text: None
         self.fills = 0
+        self._closed = False
 
     def __call__(self, change: Change) -> None:
         self.changed()
@@ -63,11 +64,15 @@ class Changes:
 
     def emit(self, name: str, payload: Payload) -> None:
         """Into its lane without ever holding the loop up."""
+        if self._closed:
+            return
         event = self._engine.event(name, payload, "orders")
         if not self._engine.try_publish(event):
             self._later(self._engine.publish_async(event))
 
     async def close(self) -> None:
+        """No event from here on: what the last look at the books finds is for the books alone."""
+        self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
 

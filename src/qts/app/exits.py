@@ -8,6 +8,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from qts import telemetry
+from qts.app.freezes import Freezes
 from qts.domain import Clock, IntentType, OrderType, QtsError, Side
 from qts.events import Event
 from qts.events import payloads as p
@@ -24,9 +25,10 @@ AGAIN_S = 1.0
 class Exits:
     """A handler of the P0 lane; the order itself is made on the loop."""
 
-    def __init__(self, trader: Trader, micro: MicroRisk, clock: Clock) -> None:
+    def __init__(self, trader: Trader, micro: MicroRisk, freezes: Freezes, clock: Clock) -> None:
         self._trader = trader
         self._micro = micro
+        self._freezes = freezes
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -52,7 +54,10 @@ class Exits:
             why = "" if done.filled_qty else f"{done.outcome} {done.reason}"
         except QtsError as error:
             why = str(error)
-        if why:
+        if not why:
+            self._freezes.exit_done(proposal.symbol)
+        else:
+            self._freezes.exit_failed(proposal.symbol, why)
             log.error("an exit was not carried out", symbol=proposal.symbol, reason=why)
             await self._clock.sleep(AGAIN_S)
             self._micro.refused(proposal.symbol, why)

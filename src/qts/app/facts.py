@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import datetime
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from qts.cache import Cache
@@ -22,29 +23,25 @@ def day_start(now: datetime) -> datetime:
     return now.astimezone(SEOUL).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
+class Sources(NamedTuple):
+    """Where facts come from."""
+
+    database: Database
+    broker: str
+    cache: Cache
+    world: World
+    watch: Watch
+    freezing: Container[str]  # frozen, and not in the database yet
+    may_trade: Callable[[], bool]
+    is_open: Callable[[], bool]
+
+
 class FactsNow:
     """The price from the cache, everything that money hangs on from the database."""
 
-    def __init__(
-        self,
-        database: Database,
-        broker: str,
-        cache: Cache,
-        world: World,
-        watch: Watch,
-        clock: Clock,
-        *,
-        may_trade: Callable[[], bool],
-        is_open: Callable[[], bool],
-    ) -> None:
-        self._database = database
-        self._broker = broker
-        self._cache = cache
-        self._world = world
-        self._watch = watch
+    def __init__(self, sources: Sources, clock: Clock) -> None:
+        self._from = sources
         self._clock = clock
-        self._may_trade = may_trade
-        self._is_open = is_open
         self._known: Standing | None = None
         self._known_ns = self._changes = 0
 
@@ -57,7 +54,7 @@ class FactsNow:
         ours = await self._standing()
         return Facts(
             market=await self._market(proposal.symbol),
-            exposure=exposure_of(proposal.symbol, ours, self._world),
+            exposure=exposure_of(proposal.symbol, ours, self._from.world),
             switches=self._switches(proposal, ours),
             now=self._clock.now(),
         )
@@ -68,26 +65,27 @@ class FactsNow:
         if self._known is not None and now_ns - self._known_ns < KEPT_S * 1e9:
             return self._known
         now, changes = self._clock.now(), self._changes
-        found = await standing(self._database, self._broker, day_start(now), now)
+        found = await standing(self._from.database, self._from.broker, day_start(now), now)
         if changes == self._changes:
             self._known, self._known_ns = found, now_ns
         return found
 
     async def _market(self, symbol: str) -> Market | None:
         try:
-            price = await self._cache.prices.get(symbol)
+            price = await self._from.cache.prices.get(symbol)
         except Failed:
             return None
         age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
         return Market(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
 
     def _switches(self, proposal: Proposal, ours: Standing) -> Switches:
-        watch = self._watch
+        watch, here = self._from.watch, {proposal.symbol, "*"}
         return Switches(
             account_enabled=watch.enabled(),
             strategy_enabled=watch.enabled(proposal.strategy_key),
-            market_active=ours.suspended.isdisjoint({proposal.symbol, "*"}),
-            reconciled=self._may_trade(),
-            session_open=self._is_open(),
+            market_active=ours.suspended.isdisjoint(here),
+            frozen=proposal.symbol in self._from.freezing or not ours.frozen.isdisjoint(here),
+            reconciled=self._from.may_trade(),
+            session_open=self._from.is_open(),
             safety=watch.safety.state,
         )

@@ -49,9 +49,9 @@ class Parameters:
         runner = self._runners.get(key)
         if runner is None:
             return
-        before = msgspec.to_builtins(runner.strategy.params)
+        before = msgspec.to_builtins(runner.params)
         try:
-            runner.strategy.replace_params(runner.strategy.parse({**before, **params}))
+            runner.set_params(runner.strategy.parse({**before, **params}))
         except Refused as error:
             log.error("parameters were refused", strategy=key, error=str(error))
             return

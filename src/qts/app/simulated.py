@@ -1,4 +1,4 @@
-"""The market when there is no key: the KIS simulator in a process of its own."""
+"""The market when there is no key: a simulator of the venue in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
 from qts.config import Config
 from qts.config.demo import DemoConfig
-from qts.domain import Secret, ServerFailed
+from qts.database import Database
+from qts.domain import Refused, Secret, ServerFailed
 from qts.embedded import Home
 from qts.embedded.child import Launch, spawn, stop
 from qts.feed import FeedConfig
 from qts.pipeline import PipelineConfig
-from qts.simulators import KisKey
-from qts.venues import KisConfig, LimitsConfig
+from qts.simulators import KisKey, UpbitKey
+from qts.venues import KisConfig, LimitsConfig, UpbitConfig
 
 START_S = 30.0
+UPBIT_MARKETS = 200  # as many as one request can ask for
+UPBIT_SCAN_S = 1.0
 _PER_SECOND, _PER_MINUTE, _PER_DAY = 18, 1000, 1_000_000
 _PARAMS = (
     "surge_breakout.window=3",
@@ -37,20 +40,38 @@ _PARAMS = (
     "rsi_scalper.low=25",
     "rsi_scalper.high=75",
 )
+_HOLDS = "SELECT EXISTS (SELECT FROM position WHERE broker = $1 AND quantity <> 0)"
 _FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
 
 
 def is_wanted(config: Config) -> bool:
-    """No key and no host: nothing real can be meant."""
-    return config.venues.kis.app_key is None and config.venues.kis.url is None
+    """No key and no host: nothing real can be meant. Upbit's own quotes have to be asked for."""
+    kis, upbit = config.venues.kis, config.venues.upbit
+    if not config.demo.enabled:
+        return False
+    if config.feed.venue == "upbit":
+        return upbit.access_key is None and upbit.url == UpbitConfig().url
+    return kis.app_key is None and kis.url is None
+
+
+async def refuse_old_books(database: Database, broker: str) -> None:
+    """A simulated account is gone with its run: books that remember it could never agree again."""
+    if await database.fetchval(_HOLDS, broker):
+        raise Refused(
+            f"the books hold positions at {broker}, and its simulator begins anew in every run; "
+            'set brokers.broker = "paper", or another home'
+        )
 
 
 class Simulated:
-    """Use as a context; `kis` and `feed` are the settings that lead to it."""
+    """Use as a context; `settings` are those that lead to it."""
 
-    def __init__(self, home: Home, config: DemoConfig) -> None:
+    def __init__(
+        self, home: Home, config: DemoConfig, venue: Literal["kis", "upbit"] = "kis"
+    ) -> None:
         self._home = home
         self._config = config
+        self._venue = venue
         self._process: subprocess.Popen[bytes] | None = None
         self.url = self.stream_url = ""
 
@@ -63,16 +84,8 @@ class Simulated:
         log.write_bytes(b"")
         shutil.rmtree(self.keys, ignore_errors=True)
         self.keys.mkdir(mode=0o700)
-        config = self._config
-        options = {
-            "--port": config.port,
-            "--seed": config.seed,
-            "--symbols": config.symbols,
-            "--speed": config.speed,
-            "--limits": f"{_PER_SECOND}/{_PER_MINUTE}/{_PER_DAY}",
-        }
-        argv = [sys.executable, "-m", "qts", "simulate", "kis"]
-        argv += [word for name, value in options.items() for word in (name, str(value))]
+        argv = [sys.executable, "-m", "qts", "simulate", self._venue]
+        argv += [word for option in self._options().items() for word in map(str, option)]
         self._process = spawn(Launch(argv=argv, log=log, death_signal=signal.SIGKILL))
         try:
             self._wait(log)
@@ -85,6 +98,36 @@ class Simulated:
         if self._process is not None:
             stop(self._process, ((signal.SIGINT, 5.0),))
             self._process = None
+
+    def _options(self) -> dict[str, object]:
+        config = self._config
+        options = {"--port": config.port, "--seed": config.seed, "--speed": config.speed}
+        if self._venue == "upbit":
+            return {**options, "--symbols": min(config.symbols, UPBIT_MARKETS)}
+        limits = f"{_PER_SECOND}/{_PER_MINUTE}/{_PER_DAY}"
+        return {**options, "--symbols": config.symbols, "--limits": limits}
+
+    def settings(self, other: Config) -> Config:
+        """Those that lead to this market, the rest as it was."""
+        venues = other.venues
+        return msgspec.structs.replace(
+            other,
+            venues=msgspec.structs.replace(venues, upbit=self.upbit(venues.upbit))
+            if self._venue == "upbit"
+            else msgspec.structs.replace(venues, kis=self.kis(venues.kis)),
+            feed=self.feed(other.feed),
+            pipeline=self.pipeline(other.pipeline),
+        )
+
+    def upbit(self, other: UpbitConfig) -> UpbitConfig:
+        key = UpbitKey()
+        return msgspec.structs.replace(
+            other,
+            access_key=Secret(key.access_key),
+            secret_key=Secret(key.secret_key),
+            url=self.url,
+            stream_url=f"{self.stream_url}/websocket/v1",
+        )
 
     def kis(self, other: KisConfig) -> KisConfig:
         key = KisKey()
@@ -109,7 +152,7 @@ class Simulated:
             other,
             symbols=path,
             always_open=True,
-            interval_s=self._config.scan_s,
+            interval_s=UPBIT_SCAN_S if self._venue == "upbit" else self._config.scan_s,
             record_dir=other.record_dir or self._home.path / "record",
         )
 

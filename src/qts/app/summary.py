@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from qts.database import Database
+
+if TYPE_CHECKING:
+    from qts.app.trading import Trading
+    from qts.events import LaneStatus
 
 _COUNTS = {
     "signals": "SELECT count(*) FROM signal WHERE created_at >= $1",
@@ -24,6 +28,7 @@ _TICK_TO_ORDER = (
     " FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id"
     " JOIN signal s ON s.id = i.signal_id WHERE a.sent_at >= $1 AND a.attempt_no = 1"
 )
+_EARNED = "SELECT COALESCE(sum(realised_pnl - fee), 0) FROM fill WHERE received_at >= $1"
 _OUTBOX = (
     "SELECT stream, status, count(*) FROM outbox_event_all WHERE created_at >= $1"
     " GROUP BY stream, status"
@@ -113,3 +118,43 @@ async def counted(database: Database, since: datetime) -> dict[str, Any]:
         TickToOrder(sent[1], *(round(float(span), 3) for span in spans)) if sent and spans else None
     )
     return found
+
+
+async def traded(trading: Trading) -> Traded:
+    """What a run has done, once it is stopped; its broker is asked for its books."""
+    agree, differences = await trading.ordering.agreement(trading.began)
+    counts = await counted(trading.database, trading.began)
+    earned = await trading.database.fetchval(_EARNED, trading.began)
+    world = trading.world
+    return Traded(
+        mode=trading.config.brokers.mode,
+        broker=trading.broker.name,
+        ticks=trading.ticks.count,
+        lanes={name: _lane(lane) for name, lane in trading.engine.status().lanes.items()},
+        positions=len(world.positions),
+        pnl={
+            name: Decimal(value).quantize(Decimal("0.01"))
+            for name, value in (
+                ("realised", earned),
+                ("unrealised", world.unrealised),
+                ("equity", world.equity),
+            )
+        },
+        cache={name: kind.hit_rate for name, kind in trading.cache.status().kinds.items()},
+        refusals=dict(trading.trader.refusals),
+        safety=(await trading.fail_safe.now()).state,
+        books_agree=agree,
+        differences=differences,
+        **counts,
+    )
+
+
+def _lane(lane: LaneStatus) -> Lane:
+    return Lane(
+        lane.published,
+        lane.handled,
+        lane.dropped + lane.collapsed + lane.sampled,
+        round(lane.total.p50, 3),
+        round(lane.total.p99, 3),
+        round(lane.total.max, 3),
+    )

@@ -32,6 +32,7 @@ from qts.cli.bench import bench
 from qts.cli.dashboard import dashboard
 from qts.cli.doctor import doctor
 from qts.cli.observe import export, observe, replay
+from qts.cli.retrace import retrace
 from qts.cli.route import route
 from qts.cli.run import run
 from qts.cli.top import top
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(observe)
 app.command()(replay)
+app.command()(retrace)
 app.command()(export)
 app.command()(backtest)
 app.command()(route)

@@ -70,6 +70,10 @@ def observe(
     seconds = parse_duration(lasting) if lasting else None
     report = JsonFile(json_file)
     kis, feed, home = _settings(config, symbols)
+    if feed.venue != "kis":
+        raise Refused(
+            f'qts observe watches KIS, and feed.venue is "{feed.venue}"; qts run watches it'
+        )
     clock: Clock = _time_of(kis.url) if simulated_time else SystemClock()
     if show_plan:
         count = len(read_symbols(feed.symbols)) if feed.symbols else ASSUMED_SYMBOLS

@@ -11,7 +11,7 @@ import typer
 
 from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
-from qts.domain import AttemptState, Refused
+from qts.domain import AttemptState, Refused, SystemClock
 
 if TYPE_CHECKING:
     from qts.database import Database
@@ -130,12 +130,31 @@ def resolve(
 
 
 @orders.command()
+def freeze(
+    symbol: Annotated[str, typer.Argument(help="The symbol; * is the whole venue.")],
+    broker: Annotated[str, typer.Option(help="At this broker.")],
+    reason: Annotated[str, typer.Option(help="Why, for whoever releases it.")],
+    config: ConfigOption = None,
+) -> None:
+    """Let no strategy enter or leave a symbol; its stops stay in force, and so do you.
+
+    `qts orders resume` releases it.
+
+    Example: qts orders freeze KRW-BTC --broker upbit --reason "a fork is near"
+    """
+    frozen = with_database(
+        config, lambda database: _freeze(database, broker, symbol, reason), SCHEMA
+    )
+    typer.echo(f"{symbol} is frozen at {broker}" if frozen else f"{symbol} was frozen before")
+
+
+@orders.command()
 def resume(
     symbol: Annotated[str, typer.Argument(help="The market; * is the whole venue.")],
     broker: Annotated[str, typer.Option(help="At this broker.")],
     config: ConfigOption = None,
 ) -> None:
-    """Let orders of a suspended market out again.
+    """Let orders of a suspended or frozen market out again.
 
     Example: qts orders resume '*' --broker upbit
     """
@@ -198,6 +217,15 @@ async def _cancel(database: Database, intent_id: UUID) -> bool:
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
         safety = Switchboard(FailSafe(database), KillSwitch(database))
         return await Desk(database, bus, "", safety).cancel(intent_id)
+
+
+async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> bool:
+    from qts.orders import freeze as freeze_position
+    from qts.outbox import OutboxConfig, PostgresBus
+
+    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
+        now = SystemClock().now()
+        return await freeze_position(database, bus, broker, symbol, reason, now)
 
 
 async def _ask_to_reconcile(database: Database) -> None:

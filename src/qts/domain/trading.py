@@ -55,6 +55,11 @@ class IntentType(StrEnum):
     def is_exit(self) -> bool:
         return self is not IntentType.ENTRY
 
+    @property
+    def is_protective(self) -> bool:
+        """Asked for by a stop or a person, and not by a strategy."""
+        return self.is_exit and self not in (IntentType.EXIT_SIGNAL, IntentType.EXIT_TP)
+
 
 class AttemptState(StrEnum):
     PREPARED = "PREPARED"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,6 +11,10 @@ import msgspec
 class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is watched, how often, and where it is written."""
 
+    venue: Annotated[
+        Literal["kis", "upbit"],
+        msgspec.Meta(description="whose market a run watches; Upbit's never closes"),
+    ] = "kis"
     symbols: Annotated[
         Path | None,
         msgspec.Meta(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from qts.domain import Clock
+from qts.domain import Clock, Market, Refused, market_of
 from qts.feed.calendar import Calendar
 from qts.feed.config import FeedConfig
 from qts.feed.intake import Intake
@@ -19,15 +19,16 @@ from qts.feed.observer import Observer, Sink
 from qts.feed.planner import Demand, Plan, plan
 from qts.feed.poller import Poller, PollerState
 from qts.feed.recorder import Recorder
+from qts.feed.source import Client, Origin, UpbitTicks
 from qts.feed.symbols import read_symbols
 from qts.feed.trading_days import TradingDays
 from qts.venues import (
     Budget,
     BudgetState,
-    KisClient,
     KisConfig,
     KisQuotes,
     KisStream,
+    UpbitClient,
     open_kis,
     symbols_per_call,
 )
@@ -59,7 +60,7 @@ class Feed:
         self._clock = clock
         self._began_ns = clock.monotonic_ns()
         self._recorder: Recorder | None = None
-        self._stream: KisStream | None = None
+        self._stream: KisStream | UpbitTicks | None = None
         self._days: TradingDays | None = None
 
     @classmethod
@@ -82,27 +83,33 @@ class Feed:
     @contextmanager
     def on(
         cls,
-        client: KisClient,
+        client: Client,
         config: FeedConfig,
         home: Path,
         clock: Clock,
         sinks: Sequence[Sink] = (),
     ) -> Iterator[Feed]:
         """A feed beside others on one client; `home` keeps the records, unless set elsewhere."""
-        kis, symbols = client.config, read_symbols(config.symbols)
-        recorder = _recorder(kis, config, home, clock)
+        origin = Origin.of(client, multi=config.multi_quotes)
+        symbols = _symbols_of(origin.market, config)
+        if origin.always_open:
+            config = msgspec.structs.replace(config, always_open=True)
+        recorder = _recorder(origin, config, home, clock)
         observer = Observer([*([recorder.write] if recorder else []), *sinks])
-        mode = "PAPER" if kis.paper else "PROD" if kis.url is None else "SIMULATION"
-        intake = Intake(config, observer, uuid.uuid4().hex, mode=mode)
-        quotes = KisQuotes(client, multi=config.multi_quotes)
-        poller = Poller(quotes, client.budget, intake, clock, symbols, config)
-        feed = cls(poller, intake, client.budget, clock)
+        session = uuid.uuid4().hex
+        intake = Intake(config, observer, session, mode=origin.mode, market=origin.market)
+        poller = Poller(origin.source, origin.budget, intake, clock, symbols, config)
+        feed = cls(poller, intake, origin.budget, clock)
         feed._recorder = recorder
-        if not (kis.paper or config.always_open):
+        quotes = origin.source
+        if isinstance(quotes, KisQuotes) and not (origin.mode == "PAPER" or config.always_open):
             days = home / "trading-days.json"
             feed._days = TradingDays(days, poller.calendar, clock, quotes.trading_days)
         if config.stream and config.bursts:
-            feed._stream = KisStream(client, clock, poller.take)
+            if isinstance(client, UpbitClient):
+                feed._stream = UpbitTicks(client, clock, poller.take)
+            else:
+                feed._stream = KisStream(client, clock, poller.take)
             poller.use_stream(feed._stream)
         try:
             yield feed
@@ -113,7 +120,7 @@ class Feed:
     @property
     def stream(self) -> KisStream | None:
         """The one session KIS allows a key: whoever needs fill notices asks for them here."""
-        return self._stream
+        return self._stream if isinstance(self._stream, KisStream) else None
 
     @property
     def plan(self) -> Plan:
@@ -164,8 +171,19 @@ def offline_plan(kis: KisConfig, config: FeedConfig, symbols: int, now: datetime
     return plan(kis.key_limits, demand)
 
 
-def _recorder(kis: KisConfig, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
+def _symbols_of(market: Market, config: FeedConfig) -> list[str]:
+    symbols = read_symbols(config.symbols)
+    for symbol in symbols:
+        if market_of(symbol) is not market:
+            raise Refused(
+                f"feed.symbols, {config.symbols}: {symbol} is not of the {market} market; "
+                f'feed.venue is "{config.venue}"'
+            )
+    return symbols
+
+
+def _recorder(origin: Origin, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
     if not config.record:
         return None
-    secrets = [s for s in (kis.app_key, kis.app_secret, kis.account, kis.hts_id) if s]
-    return Recorder(config.record_dir or home / "record", clock, config.rotate_mb, secrets)
+    place = config.record_dir or home / "record"
+    return Recorder(place, clock, config.rotate_mb, list(origin.secrets))

@@ -1,13 +1,28 @@
-"""Where quotes come from: the port that the poller asks."""
+"""Where quotes come from: the port that the poller asks, and what the feed needs of each venue."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from qts.venues import Priority, Quote, UpbitClient
+import aiohttp
+import msgspec
+
+from qts.domain import Clock, Market, Secret
+from qts.venues import (
+    Budget,
+    KisClient,
+    KisQuotes,
+    Priority,
+    Quote,
+    UpbitClient,
+    UpbitStream,
+)
 
 Choose = Callable[[], Sequence[str]]
+Client = KisClient | UpbitClient
 
 
 class Source(Protocol):
@@ -42,3 +57,87 @@ class UpbitSource:
 
     async def quotes(self, choose: Choose, priority: Priority) -> list[Quote]:
         return await self._client.tickers(choose(), priority)
+
+
+class UpbitTicks:
+    """A Stream of Upbit: it takes the whole set of markets anew whenever one is added or left."""
+
+    room = 100
+
+    def __init__(self, client: UpbitClient, clock: Clock, take: Callable[[Quote], None]) -> None:
+        self._stream = UpbitStream(client, clock, take)
+        self._markets: set[str] = set()
+        self._changed = asyncio.Event()
+
+    @property
+    def live(self) -> bool:
+        return self._stream.live
+
+    @property
+    def free(self) -> int:
+        return self.room - len(self._markets)
+
+    def watch(self, symbol: str) -> None:
+        self._markets.add(symbol)
+        self._changed.set()
+
+    def unwatch(self, symbol: str) -> None:
+        self._markets.discard(symbol)
+        self._changed.set()
+
+    async def run(self) -> None:
+        following = asyncio.create_task(self._follow())
+        try:
+            await self._stream.run()
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            # A connection that is lost meanwhile asks for all of them when it is made again.
+            with suppress(aiohttp.ClientError, OSError):
+                await self._stream.watch(sorted(self._markets))
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """A venue as the feed has it."""
+
+    source: Source
+    budget: Budget
+    market: Market
+    mode: str
+    secrets: tuple[Secret, ...]
+    always_open: bool
+
+    @classmethod
+    def of(cls, client: Client, *, multi: bool) -> Origin:
+        if isinstance(client, UpbitClient):
+            return _upbit(client)
+        kis = client.config
+        return cls(
+            source=KisQuotes(client, multi=multi),
+            budget=client.budget,
+            market=Market.KRX,
+            mode="PAPER" if kis.paper else "PROD" if kis.url is None else "SIMULATION",
+            secrets=_set(kis.app_key, kis.app_secret, kis.account, kis.hts_id),
+            always_open=False,
+        )
+
+
+def _upbit(client: UpbitClient) -> Origin:
+    upbit = client.config
+    return Origin(
+        source=UpbitSource(client),
+        budget=client.budgets["quotes"],
+        market=Market.UPBIT,
+        mode="PROD" if upbit.url == type(upbit)().url else "SIMULATION",
+        secrets=_set(upbit.access_key, upbit.secret_key),
+        always_open=True,
+    )
+
+
+def _set(*secrets: Secret | None) -> tuple[Secret, ...]:
+    return tuple(secret for secret in secrets if secret)

@@ -13,6 +13,7 @@ from qts.orders.config import OrdersConfig
 from qts.orders.desk import Desk, Submitted, signal_id
 from qts.orders.executor import Executor
 from qts.orders.floor import Floor
+from qts.orders.freeze import freeze
 from qts.orders.ledger import Ledger
 from qts.orders.look import (
     Life,
@@ -90,6 +91,7 @@ __all__ = [
     "adopt",
     "books_agree",
     "external",
+    "freeze",
     "is_active",
     "list_orders",
     "positions",

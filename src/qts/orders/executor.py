@@ -28,6 +28,7 @@ from qts.domain import (
 )
 from qts.orders import markets
 from qts.orders.attempts import Attempt, Attempts, lock
+from qts.orders.blocked import shut_out
 from qts.orders.checkpoints import checkpoint
 from qts.orders.floor import Floor
 from qts.orders.messages import CancelOrder, CreateOrderAttempt, Reconcile
@@ -78,7 +79,7 @@ class Executor:
         except Rejected as error:
             log.info("nothing left to cancel", order=row["broker_order_id"], reason=str(error))
         except Blocked as error:
-            await self._shut_out(str(error))
+            await shut_out(self._floor, str(error))
             raise Retryable(str(error), code="BLOCKED") from None
         except (Throttled, Unreachable, TimeoutError) as error:
             # To ask for it twice does no harm.
@@ -104,7 +105,7 @@ class Executor:
                 await moves.suspended(one, "EXPIRED")
             elif code := (
                 await floor.safety.stops(tx, one.strategy_key, one.intent_type)
-                or await markets.stops(tx, one.broker, one.symbol, one.intent_type.is_exit)
+                or await markets.stops(tx, one.broker, one.symbol, one.intent_type)
             ):
                 await moves.suspended(one, code)
             elif not self._may_trade():
@@ -151,7 +152,7 @@ class Executor:
                 log.warning("an outcome cannot be written, trying again", error=str(error))
                 await self._floor.clock.sleep(SETTLE_PAUSE_S * 2**tried)
         if outcome.kind is Kind.BLOCKED:
-            await self._shut_out(outcome.text)
+            await shut_out(self._floor, outcome.text)
         elif outcome.kind is Kind.UNKNOWN:
             self._look("an attempt is unknown")
 
@@ -179,16 +180,6 @@ class Executor:
             text = f"order {outcome.order_id} was placed by attempt {attempt_id}, given up before"
             log.error(text)
             await floor.safety.fail("FS040", text)
-
-    async def _shut_out(self, text: str) -> None:
-        """The venue answers nothing any more: nothing leaves until a person resumes."""
-        floor = self._floor
-        async with floor.database.transaction() as tx:
-            moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
-            await moves.suspend(floor.broker.name, markets.ALL, markets.BLOCKED, text)
-        floor.ledger.tell(moves.changes)
-        await floor.safety.switch_off(text)
-        await floor.safety.fail("FS040", text)
 
 
 def placed(one: Attempt, order_id: str) -> BrokerOrder:

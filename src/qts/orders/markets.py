@@ -2,7 +2,12 @@
 
 ACTIVE ──an outcome is unknown──▶ SUSPENDED (UNKNOWN) ──resolved──▶ ACTIVE
    ├──the venue shut us out─────▶ SUSPENDED (BLOCKED), all markets ──┐
-   └──a person──────────────────▶ SUSPENDED (BY_HAND) ──a person─────┴▶ ACTIVE
+   ├──a person──────────────────▶ SUSPENDED (BY_HAND) ──a person─────┤
+   └──a person, or a stop that
+      cannot leave──────────────▶ SUSPENDED (FROZEN) ───a person─────┴▶ ACTIVE
+
+Exits pass a suspension of their own market. A frozen one lets out what stops or a person ask for,
+and nothing that a strategy wants.
 """
 
 from __future__ import annotations
@@ -12,13 +17,14 @@ from datetime import datetime
 import msgspec
 
 from qts.database import Connection, Database
-from qts.domain import Refused
+from qts.domain import IntentType, Refused
 from qts.orders.queries import SQL
 
 ALL = "*"
 UNKNOWN = "UNKNOWN"
 BLOCKED = "BLOCKED"
 BY_HAND = "BY_HAND"
+FROZEN = "FROZEN"
 
 
 class Suspended(msgspec.Struct, frozen=True):
@@ -28,12 +34,16 @@ class Suspended(msgspec.Struct, frozen=True):
     since: datetime
 
 
-async def stops(tx: Connection, broker: str, symbol: str, is_exit: bool) -> str | None:
+async def stops(tx: Connection, broker: str, symbol: str, intent_type: IntentType) -> str | None:
     """Why an order of this market must not leave; exits pass a suspension of their market alone."""
     row = await tx.fetchrow(SQL.suspended, broker, symbol)
-    if row is None or (is_exit and row["symbol"] != ALL):
+    if row is None:
         return None
-    return f"MARKET_{row['reason_code']}"
+    if row["reason_code"] == FROZEN:
+        passes = intent_type.is_protective
+    else:
+        passes = intent_type.is_exit and row["symbol"] != ALL
+    return None if passes else f"MARKET_{row['reason_code']}"
 
 
 async def suspend(tx: Connection, broker: str, symbol: str, why: Suspended) -> bool:

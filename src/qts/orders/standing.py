@@ -34,6 +34,7 @@ class Standing(msgspec.Struct, frozen=True):
     orders_last_minute: int
     earned_today: Decimal  # realised, after fees
     suspended: frozenset[str]  # * is the whole venue
+    frozen: frozenset[str] = frozenset()
 
 
 async def standing(database: Database, broker: str, day: datetime, now: datetime) -> Standing:
@@ -51,4 +52,5 @@ async def standing(database: Database, broker: str, day: datetime, now: datetime
         row["orders_last_minute"],
         row["earned"],
         frozenset(row["suspended"]),
+        frozenset(row["frozen"]),
     )

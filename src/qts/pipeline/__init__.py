@@ -4,6 +4,7 @@ from qts.pipeline.act import Outcomes, Trader, act
 from qts.pipeline.backtest import BacktestResult, backtest
 from qts.pipeline.backtest_config import BacktestConfig
 from qts.pipeline.compiled import StepStrategy
+from qts.pipeline.config import PipelineConfig
 from qts.pipeline.cycle import Cycle, Decision, Evaluation, Execution, StepFailed
 from qts.pipeline.decide import Leave, decide
 from qts.pipeline.evaluate import evaluate
@@ -19,12 +20,15 @@ from qts.pipeline.jobs import (
     show_job,
     submit_job,
 )
+from qts.pipeline.journal import Header, Journal
 from qts.pipeline.load import load_strategy, shipped
 from qts.pipeline.market import World, tick_of
 from qts.pipeline.performance import Performance, Point, performance
+from qts.pipeline.recorded import RecordedWorld
 from qts.pipeline.report import page_of, table, to_json
+from qts.pipeline.retrace import Retraced, retrace
 from qts.pipeline.runner import Runner
-from qts.pipeline.scheduler import Pipeline, PipelineConfig, Suspension
+from qts.pipeline.scheduler import Pipeline, Suspension
 from qts.pipeline.strategy import Kind, NoParams, Position, Signal, Strategy, Tick, View
 from qts.pipeline.tape import Chunk, Tape
 from qts.pipeline.trades import Trade
@@ -42,7 +46,9 @@ __all__ = [
     "Decision",
     "Evaluation",
     "Execution",
+    "Header",
     "JobRow",
+    "Journal",
     "Kind",
     "Leave",
     "NoParams",
@@ -52,6 +58,8 @@ __all__ = [
     "PipelineConfig",
     "Point",
     "Position",
+    "RecordedWorld",
+    "Retraced",
     "Runner",
     "Signal",
     "StepFailed",
@@ -74,6 +82,7 @@ __all__ = [
     "load_strategy",
     "page_of",
     "performance",
+    "retrace",
     "shipped",
     "show_job",
     "submit_job",

@@ -16,6 +16,7 @@ from qts import telemetry
 from qts.domain import AttemptState, OrderState
 from qts.orders import AttemptChanged, Change, FillApplied, OrderChanged, Submitted
 from qts.pipeline.cycle import Cycle, Execution
+from qts.pipeline.journal import Entry, Gated
 from qts.risk import Approved, Facts, Gate, Proposal, Refusal
 
 log = telemetry.logger("pipeline")
@@ -127,13 +128,16 @@ class Trader:
         self._sent = sent
         self._one_at_a_time = asyncio.Lock()
         self.refusals: Counter[str] = Counter()
+        self.note: Callable[[Entry], None] = lambda _entry: None
 
     async def trade(self, proposal: Proposal, wait_s: float = FILL_WAIT_S) -> Execution:
         # One at a time from the facts to the desk: of two that fit alone, both may be too much.
         async with self._one_at_a_time:
-            answer = self._gate.check(proposal, await self._facts(proposal))
+            facts = await self._facts(proposal)
+            answer = self._gate.check(proposal, facts)
             if isinstance(answer, Refusal):
-                return self._refused(proposal, answer)
+                return self._refused(proposal, facts, answer)
+            self.note(Gated(proposal, facts, ()))
             submitted = await self._desk.submit(answer)
             if not submitted.is_new:
                 return Execution(proposal, "REJECTED", reason="this signal was acted on before")
@@ -142,8 +146,9 @@ class Trader:
         seen = await self._outcomes.wait(submitted, proposal.quantity, wait_s)
         return _execution(proposal, seen)
 
-    def _refused(self, proposal: Proposal, answer: Refusal) -> Execution:
+    def _refused(self, proposal: Proposal, facts: Facts, answer: Refusal) -> Execution:
         codes = [reason.code for reason in answer.reasons]
+        self.note(Gated(proposal, facts, tuple(codes)))
         for code in codes:
             _REFUSED.labels(code).inc()
             self.refusals[code] += 1

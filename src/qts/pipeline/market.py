@@ -48,14 +48,25 @@ class World:
 
     def fill(self, change: FillApplied) -> None:
         fill = change.fill
-        self._cash -= fill.side.sign * fill.quantity * fill.price + fill.fee
-        if change.position:
-            self._positions[fill.symbol] = Position(
-                fill.symbol, change.position, change.average_price
-            )
+        cash = self._cash - (fill.side.sign * fill.quantity * fill.price + fill.fee)
+        self._hold(Position(fill.symbol, change.position, change.average_price), cash)
+
+    def _hold(self, position: Position, cash: Decimal) -> None:
+        self._cash = cash
+        if position.quantity:
+            self._positions[position.symbol] = position
         else:
-            self._positions.pop(fill.symbol, None)
-            self.owners.pop(fill.symbol, None)
+            self._positions.pop(position.symbol, None)
+            self.owners.pop(position.symbol, None)
+
+    def own(self, symbol: str, strategy_key: str) -> None:
+        """This strategy holds it, or is buying it."""
+        self.owners[symbol] = strategy_key
+
+    @property
+    def version(self) -> int:
+        """How many changes there were, where they are counted."""
+        return 0
 
     @property
     def cash(self) -> Decimal:

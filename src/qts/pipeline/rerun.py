@@ -235,6 +235,7 @@ class Rerun:
                 account_enabled=True,
                 strategy_enabled=True,
                 market_active=True,
+                frozen=False,
                 reconciled=True,
                 session_open=True,
                 safety=self._safety,

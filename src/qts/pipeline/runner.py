@@ -14,7 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from qts import telemetry
+from qts.pipeline.journal import Called, Entry, Parameters
 from qts.pipeline.strategy import Signal, Strategy, Tick, View
 
 log = telemetry.logger("pipeline")
@@ -47,6 +50,8 @@ class Runner:
         self._inbox: deque[Tick] = deque(maxlen=INBOX)
         self._asked: deque[asyncio.Future[list[Signal]]] = deque()
         self._latest: dict[str, float] = {}
+        self._params: deque[msgspec.Struct] = deque()
+        self.note: Callable[[Entry], None] | None = None
         self._in_a_row = 0
         self._hears_ticks = type(strategy).on_tick is not Strategy.on_tick
 
@@ -85,12 +90,24 @@ class Runner:
             self._give_up(f"it has not answered for {HANGS_AFTER_S:g} s")
             return []
 
+    @property
+    def params(self) -> msgspec.Struct:
+        """Those in force at its next turn."""
+        return self._params[-1] if self._params else self.strategy.params
+
+    def set_params(self, params: msgspec.Struct) -> None:
+        """Others from its next turn on: never while it computes."""
+        self._params.append(params)
+
     def work(self) -> None:
         """In the lane: all ticks that wait, then one evaluation if somebody asked."""
+        self._take_params()
         view = self._view()
+        ticks: list[Tick] = []
         found: list[Signal] = []
+        answers: list[tuple[Signal, ...]] = []
         while self._inbox and not self.stopped:
-            tick = self._inbox.popleft()
+            ticks.append(tick := self._inbox.popleft())
             found += self._call(self.strategy.on_tick, tick, view)
         if found:
             self.signals += len(found)
@@ -99,7 +116,18 @@ class Runner:
             asked = self._asked.popleft()
             wanted = self._call(self.strategy.evaluate, view)
             self.signals += len(wanted)
+            answers.append(tuple(wanted))
             self._loop.call_soon_threadsafe(_answer, asked, wanted)
+        if self.note is not None and (ticks or answers):
+            turn = (tuple(ticks), tuple(found), tuple(answers))
+            self.note(Called(self.key, view.version, view.now, *turn))
+
+    def _take_params(self) -> None:
+        while self._params:
+            self.strategy.replace_params(params := self._params[0])
+            self._params.popleft()
+            if self.note is not None:
+                self.note(Parameters(self.key, msgspec.to_builtins(params)))
 
     def _call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
         try:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.domain import Clock, QtsError, Refused
+from qts.domain import Clock, QtsError
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.act import Trader, act
+from qts.pipeline.config import PipelineConfig
 from qts.pipeline.cycle import Cycle, StepFailed
 from qts.pipeline.decide import Leave, decide
 from qts.pipeline.evaluate import evaluate
 from qts.pipeline.extract import extract
+from qts.pipeline.journal import Decided, Entry, Extracted
 from qts.pipeline.market import World
 from qts.pipeline.runner import Runner
 from qts.pipeline.strategy import Signal
@@ -38,42 +38,6 @@ _OVERRUNS = telemetry.counter(
 
 KEPT = 500  # cycles remembered here
 ANOMALY = 3  # times the interval
-
-
-class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cycle: how often, and how long it waits."""
-
-    interval_ms: Annotated[
-        int, Meta(ge=500, le=3000, description="between the starts of two cycles")
-    ] = 1000
-    fill_wait_s: Annotated[
-        float, Meta(gt=0, le=60, description="how long a cycle waits for its fills")
-    ] = 5.0
-    signal_life_s: Annotated[
-        float, Meta(gt=0, le=300, description="a signal older than this is not sent any more")
-    ] = 5.0
-    strategies: Annotated[
-        tuple[str, ...],
-        Meta(description="module:Class of each strategy, in the order of their right of way"),
-    ] = ()
-    params: Annotated[
-        tuple[str, ...],
-        Meta(description="parameters of strategies, each as rsi_scalper.length=20"),
-    ] = ()
-
-    def params_of(self, key: str) -> dict[str, str]:
-        """The parameters of one strategy, as they were written."""
-        found = {}
-        for line in self.params:
-            name, is_set, value = line.partition("=")
-            strategy, _, parameter = name.strip().partition(".")
-            if not (is_set and strategy and parameter):
-                raise Refused(
-                    f"pipeline.params: {line!r} is no parameter; write rsi_scalper.length=20"
-                )
-            if strategy == key:
-                found[parameter] = value.strip()
-        return found
 
 
 class Suspension(msgspec.Struct, frozen=True):
@@ -108,6 +72,7 @@ class Pipeline:
         self.emit: Callable[[str, Payload], object] = lambda _name, _payload: None
         self.trip: Callable[[str, str], Awaitable[object]] | None = None
         self.on_cycle: Callable[[Cycle], None] = lambda _cycle: None
+        self.note: Callable[[Entry], None] = lambda _entry: None
 
     # --- suspension -----------------------------------------------------------------------------
 
@@ -191,14 +156,7 @@ class Pipeline:
         number, began_ns = self._number, self._clock.monotonic_ns()
         cycle = Cycle(number=number, strategy_key=key, started_at=self._clock.now())
         try:
-            cycle = extract(cycle, self._world.view())
-            self.emit("EXTRACT_COMPLETE", p.StepComplete(cycle=number))
-            cycle = transform(cycle)
-            self.emit("TRANSFORM_COMPLETE", p.StepComplete(cycle=number))
-            cycle = evaluate(cycle, await wanted(), self._limits, self._world.owners)
-            self._tell_signals(cycle)
-            cycle = decide(cycle, self._leave())
-            self._tell_decisions(cycle)
+            cycle = await self._decided(cycle, wanted)
             cycle = await act(cycle, self._trader, self._config.fill_wait_s)
         except StepFailed as error:
             cycle = replace(cycle, code=error.code, error=str(error))
@@ -215,6 +173,36 @@ class Pipeline:
         _CYCLES.labels(key, cycle.code or "ok").inc()
         self.cycles.append(replace(cycle, raw=None))
         self.on_cycle(cycle)
+        return cycle
+
+    async def _decided(self, cycle: Cycle, wanted: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
+        """All steps but the last; what they were handed and made of it goes into the journal."""
+        number, key = cycle.number, cycle.strategy_key
+        signals: list[Signal] = []
+        leave, view = Leave(), self._world.view()
+        self.note(Extracted(number, key, cycle.started_at, view.version, view.now))
+
+        def decided(code: str = "") -> None:
+            version = self._world.version
+            self.note(Decided(number, version, tuple(signals), leave, cycle.decisions, code))
+
+        try:
+            cycle = extract(cycle, view)
+            self.emit("EXTRACT_COMPLETE", p.StepComplete(cycle=number))
+            cycle = transform(cycle)
+            self.emit("TRANSFORM_COMPLETE", p.StepComplete(cycle=number))
+            signals, leave = await wanted(), self._leave()
+            cycle = evaluate(cycle, signals, self._limits, self._world.owners)
+            self._tell_signals(cycle)
+            cycle = decide(cycle, leave)
+        except StepFailed as error:
+            decided(error.code)
+            raise
+        except Exception:
+            decided("FS030")
+            raise
+        decided()
+        self._tell_decisions(cycle)
         return cycle
 
     def _tell_signals(self, cycle: Cycle) -> None:

@@ -48,6 +48,7 @@ class View(msgspec.Struct, frozen=True):
     positions: Mapping[str, Position]
     account: Account
     equity: Decimal
+    version: int = 0  # changes that the world had seen, where they are counted
 
     def holds(self, symbol: str) -> Decimal:
         position = self.positions.get(symbol)

@@ -44,6 +44,7 @@ REASONS: dict[str, str] = {
     "G_KILL_SWITCH": "the kill switch is on for the account",
     "G_STRATEGY_OFF": "the strategy is switched off",
     "G_MARKET_SUSPENDED": "the market is suspended until an unknown outcome is resolved",
+    "G_FROZEN": "the position is frozen: only its stops and a person leave it",
     "G_UNKNOWN": "an attempt on this symbol has an unknown outcome",
     "G_NOT_RECONCILED": "the books have not been compared with the broker's since the start",
     "G_SESSION": "the market is closed",
@@ -110,6 +111,8 @@ def _switches(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_SAFETY", f"the state is {switches.safety}"
     if not switches.market_active and not ask.is_exit:
         yield "G_MARKET_SUSPENDED", f"{ask.proposal.symbol} is suspended"
+    if switches.frozen and not ask.proposal.intent_type.is_protective:
+        yield "G_FROZEN", f"{ask.proposal.symbol} waits for a person to release it"
     if ask.facts.exposure.symbol_unknown:
         yield "G_UNKNOWN", f"{ask.facts.exposure.symbol_unknown} with unknown outcome"
 

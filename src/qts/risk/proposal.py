@@ -65,6 +65,7 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     account_enabled: bool = False
     strategy_enabled: bool = False
     market_active: bool = False
+    frozen: bool = True
     reconciled: bool = False
     session_open: bool = False
     safety: str = "LOCKDOWN"

@@ -23,5 +23,4 @@ ON CONFLICT (broker, broker_order_id) DO UPDATE
            ELSE 'OPEN' END,
        placed_at = LEAST(o.placed_at, EXCLUDED.placed_at),
        updated_at = clock_timestamp()
-RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, state,
-          orders_in_time()
+RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, state

@@ -16,14 +16,17 @@ WITH held AS (
      WHERE i.broker = $1 AND i.status = 'CREATED' AND i.quantity > COALESCE(o.applied, 0)
         OR o.broker = $1 AND o.applied < o.filled
 ), suspended AS (
-    SELECT symbol FROM market_state WHERE broker = $1 AND trade_status = 'SUSPENDED'
+    SELECT symbol, reason_code = 'FROZEN' AS frozen
+      FROM market_state WHERE broker = $1 AND trade_status = 'SUSPENDED'
 )
 SELECT (SELECT COALESCE(json_agg(json_build_array(symbol, quantity::text, average_price::text)), '[]')
           FROM held) AS held,
        (SELECT COALESCE(json_agg(json_build_array(
                    symbol, side, remaining::text, price::text, unknown)), '[]')
           FROM pending) AS pending,
-       (SELECT COALESCE(json_agg(symbol), '[]') FROM suspended) AS suspended,
+       (SELECT COALESCE(json_agg(symbol) FILTER (WHERE NOT frozen), '[]') FROM suspended)
+           AS suspended,
+       (SELECT COALESCE(json_agg(symbol) FILTER (WHERE frozen), '[]') FROM suspended) AS frozen,
        (SELECT count(*) FROM order_attempt WHERE sent_at >= $2 AND broker = $1) AS orders_today,
        (SELECT count(*) FROM order_attempt
          WHERE sent_at >= $3::timestamptz - interval '1 minute' AND broker = $1)

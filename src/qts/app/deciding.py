@@ -1,0 +1,157 @@
+"""From a tick to an approved order: strategies, pipeline and gate, and the stops beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from qts.app.alarm import Alarm
+from qts.app.changes import Changes
+from qts.app.exits import Exits
+from qts.app.facts import FactsNow
+from qts.app.freezes import POSITION_FREEZE, Freezes
+from qts.app.holding import Holding
+from qts.app.venue import Ground
+from qts.events import Engine, Event
+from qts.events import payloads as p
+from qts.orders import Desk, Submitted
+from qts.pipeline import (
+    Journal,
+    Leave,
+    Outcomes,
+    Pipeline,
+    Runner,
+    Strategy,
+    Trader,
+    World,
+    load_strategy,
+    tick_of,
+)
+from qts.risk import FailSafe, Gate, MicroRisk, Proposal, Watch
+
+
+class Deciding:
+    """Made when orders can be taken; `register` joins it to the lanes."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        engine: Engine,
+        world: World,
+        facts: FactsNow,
+        alarm: Alarm,
+        watch: Watch,
+    ) -> None:
+        self._ground = ground
+        self._engine = engine
+        self._world = world
+        self._facts = facts
+        self._watch = watch
+        self._loop = asyncio.get_running_loop()
+        self._stop_micro = threading.Event()
+        self.runners: dict[str, Runner] = {}
+        self.micro = MicroRisk(ground.config.risk.stops, self._emit, alarm.trip, ground.clock)
+        self.holding = Holding(world, self.micro, self.runners)
+
+    trader: Trader
+    pipeline: Pipeline
+    exits: Exits
+
+    def join(
+        self,
+        desk: Desk,
+        outcomes: Outcomes,
+        changes: Changes,
+        freezes: Freezes,
+        fail_safe: FailSafe,
+    ) -> None:
+        """To the desk that takes orders, and to whoever tells what became of them."""
+        config, clock = self._ground.config, self._ground.clock
+        limits = config.risk.limits.exact
+        self.trader = Trader(Gate(limits), desk, self._facts, outcomes, self._submitted)
+        self.pipeline = Pipeline(
+            config.pipeline, self._world, self.trader, limits, self._leave, clock
+        )
+        self.pipeline.emit = changes.emit
+        self.pipeline.trip = fail_safe.trip
+        changes.changed = freezes.changed = self._facts.changed
+        changes.hold = self.holding.tell
+        self.exits = Exits(self.trader, self.micro, freezes, clock)
+        self._engine.on(POSITION_FREEZE.name, freezes)
+        for strategy in self._strategies():
+            self.runners[strategy.key] = Runner(
+                strategy, self._world.view, self._wake, self.pipeline.heard, self._loop
+            )
+        self._register()
+
+    def keep(self, journal: Journal) -> None:
+        """Everything that decisions hang on, from now on."""
+        self.trader.note = self.pipeline.note = journal.note
+        for runner in self.runners.values():
+            runner.note = journal.note
+
+    def start_stops(self) -> None:
+        """On a thread of their own: no strategy keeps them waiting."""
+        threading.Thread(
+            target=self.micro.run, args=(self._stop_micro,), name="qts-micro-risk", daemon=True
+        ).start()
+
+    async def close(self) -> None:
+        """Cycles first, then the exits that the stops still asked for."""
+        await self.pipeline.close()
+        await self.exits.close()
+        self._stop_micro.set()
+
+    def _strategies(self) -> Iterable[Strategy[Any]]:
+        pipeline = self._ground.config.pipeline
+        for name in pipeline.strategies:
+            kind = load_strategy(name)
+            yield kind.make(pipeline.params_of(kind.key))
+
+    def _register(self) -> None:
+        engine, runners = self._engine, self.runners
+
+        def on_tick(event: Event) -> None:
+            tick = tick_of(event)
+            for runner in runners.values():
+                runner.tick(tick)
+
+        def on_evaluate(event: Event) -> None:
+            runner = runners.get(event.payload.strategy_type)
+            if runner is not None:
+                runner.work()
+
+        def on_suspend(event: Event) -> None:
+            self._loop.call_soon_threadsafe(
+                self.pipeline.suspend, event.payload.reason, event.payload.code or "event"
+            )
+
+        engine.watch("PRICE_TICK", self.micro.stops, "price")
+        engine.on("PRICE_TICK", on_tick)
+        engine.on("STRATEGY_EVALUATE", on_evaluate)
+        engine.on("EMERGENCY_ORDER", self.exits)
+        engine.on("TRAILING_STOP_HIT", self.exits)
+        engine.on("ETEDA_SUSPEND", on_suspend)
+
+    # --- joints ---------------------------------------------------------------------------------
+
+    def _submitted(self, proposal: Proposal, _submitted: Submitted) -> None:
+        self._facts.changed()
+        if not proposal.intent_type.is_exit:
+            self._world.own(proposal.symbol, proposal.strategy_key)
+
+    def _emit(self, name: str, payload: Any) -> None:
+        self._engine.publish(self._engine.event(name, payload, "risk"))
+
+    def _wake(self, key: str) -> None:
+        self._engine.try_publish(
+            self._engine.event("STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=key), "app")
+        )
+
+    def _leave(self) -> Leave:
+        return Leave(
+            safety=self._watch.safety.state,
+            expires_after_s=self._ground.config.pipeline.signal_life_s,
+        )

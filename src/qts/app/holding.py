@@ -1,0 +1,65 @@
+"""What is held: taken from the books at the start, and from then on what the stops watch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qts.app.venue import Ground
+from qts.brokers import Broker
+from qts.domain import Market, market_of
+from qts.orders import positions
+from qts.pipeline import Kind, Position, Runner, World
+from qts.risk import MicroRisk, StopHolding
+
+LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # the least that can be sold
+_OWNERS = (
+    "SELECT DISTINCT ON (i.symbol) i.symbol, i.strategy_key FROM order_intent i"
+    " JOIN position p ON p.broker = i.broker AND p.symbol = i.symbol AND p.quantity <> 0"
+    " WHERE i.broker = $1 AND i.intent_type = 'ENTRY' ORDER BY i.symbol, i.created_at DESC"
+)
+
+
+class Holding:
+    """`load` once the books are known; `tell` whenever something was traded, and now and then."""
+
+    def __init__(self, world: World, micro: MicroRisk, runners: Mapping[str, Runner]) -> None:
+        self._world = world
+        self._micro = micro
+        self._runners = runners
+
+    async def load(self, ground: Ground, broker: Broker) -> None:
+        account = await broker.account()
+        held = await positions(ground.database)
+        self._world.begin(
+            account.cash,
+            [
+                Position(row.symbol, row.quantity, row.average_price)
+                for row in held
+                if row.broker == broker.name
+            ],
+        )
+        owners = await ground.database.fetch(_OWNERS, broker.name)
+        for symbol, key in owners:
+            self._world.own(symbol, key)
+        self.tell()
+
+    def tell(self) -> None:
+        """The stops, of what is held now."""
+        self._micro.hold(
+            [
+                StopHolding(
+                    symbol=each.symbol,
+                    quantity=float(each.quantity),
+                    average=float(each.average_price),
+                    lot=LOTS[market_of(each.symbol)],
+                    kind=self._kind_of(each.symbol),
+                )
+                for each in self._world.positions.values()
+            ],
+            float(self._world.equity),
+        )
+
+    def _kind_of(self, symbol: str) -> Kind:
+        """Of the strategy that holds it; what nobody here holds is the portfolio's."""
+        runner = self._runners.get(self._world.owners.get(symbol, ""))
+        return runner.strategy.kind if runner else "PORTFOLIO"

@@ -1,0 +1,100 @@
+"""From an approved order to the broker and back: desk, bus, executor, reconciler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import datetime, timedelta
+
+from qts import telemetry
+from qts.app.changes import Changes
+from qts.app.venue import Ground
+from qts.brokers import Broker
+from qts.domain import Failed
+from qts.notify import Notifications
+from qts.orders import (
+    Desk,
+    Executor,
+    Floor,
+    Ledger,
+    Reconciler,
+    Switchboard,
+    books_agree,
+)
+from qts.outbox import (
+    BACKTEST_COMMAND,
+    TRADE_COMMAND,
+    TRADE_EVENT,
+    Consumer,
+    Dispatcher,
+    EventBus,
+)
+
+log = telemetry.logger("app")
+
+SETTLE_S = 10.0
+FIRST_LOOK_S = 30.0
+_UNDER_WAY = (
+    "SELECT count(*) FROM order_attempt WHERE status IN ('PREPARED', 'SENT') AND created_at >= $1"
+)
+
+
+class Ordering:
+    """Made before anything decides; `consumers` are run by whoever runs the rest."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        bus: EventBus,
+        broker: Broker,
+        changes: Changes,
+        safety: Switchboard,
+        notifications: Notifications,
+    ) -> None:
+        config, database, clock = ground
+        self._ground = ground
+        self._bus = bus
+        self._safety = safety
+        short = config.orders.allow_short
+        ledger = Ledger(database, bus, broker.name, allow_short=short, on_change=changes)
+        self.floor = Floor(database, bus, broker, ledger, safety, config.orders, clock)
+        self.reconciler = Reconciler(self.floor)
+        self.desk = Desk(database, bus, broker.name, safety, changes, clock)
+        self._dispatcher = Dispatcher()
+        Executor(self.floor, self.reconciler.may_trade, self.reconciler.look).register(
+            self._dispatcher
+        )
+        notifications.register(self._dispatcher)
+
+    def consumers(self) -> list[Consumer]:
+        streams = (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
+        return [self._bus.consumer(stream, self._dispatcher) for stream in streams]
+
+    async def first_look(self) -> bool:
+        """Nothing trades before our books have been compared with the broker's."""
+        try:
+            async with asyncio.timeout(FIRST_LOOK_S):
+                report = await self.reconciler.once()
+        except (Failed, TimeoutError) as error:
+            log.error("the first comparison with the broker failed; only cancels", error=str(error))
+            return False
+        if report.differences:
+            await self._safety.fail("FS070", f"{len(report.differences)} positions differ")
+        return True
+
+    async def settled(self, since: datetime) -> None:
+        """Until no order is under way any more, or the patience ends."""
+        clock, database = self._ground.clock, self._ground.database
+        with contextlib.suppress(Failed, TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while await database.fetchval(_UNDER_WAY, since):
+                    await clock.sleep(0.05)
+
+    async def agreement(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
+        """Whether the broker's books say the same as ours, and where they do not."""
+        try:
+            await self.reconciler.once()
+            found = await books_agree(self.floor, since - timedelta(minutes=1))
+        except Failed as error:
+            return False, (f"the books could not be compared: {error}",)
+        return bool(found), found.differences

@@ -1,0 +1,113 @@
+"""A world whose changes are counted and kept in a journal, and the same one read from there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+
+from msgspec.structs import astuple, replace
+
+from qts.domain import Clock, Refused
+from qts.orders import FillApplied
+from qts.pipeline.journal import Began, Change, Filled, Journal, Owned, Ticked
+from qts.pipeline.market import World
+from qts.pipeline.strategy import Position, Tick, View
+
+
+class RecordedWorld(World):
+    """Changed by one thread. A view that a change came into is taken again."""
+
+    def __init__(self, clock: Clock, journal: Journal) -> None:
+        super().__init__(clock)
+        self._journal = journal
+        self._turns = 0  # odd while a change is being made
+
+    @property
+    def version(self) -> int:
+        return self._turns // 2
+
+    def tick(self, tick: Tick) -> None:
+        self._turns += 1
+        super().tick(tick)
+        self._done(Ticked(*tick))
+
+    def begin(self, cash: Decimal, positions: Iterable[Position]) -> None:
+        self._turns += 1
+        super().begin(cash, positions)
+        self._done(Began(self._cash, tuple(self._positions.values())))
+
+    def fill(self, change: FillApplied) -> None:
+        self._turns += 1
+        super().fill(change)
+        symbol = change.fill.symbol
+        self._done(Filled(symbol, change.position, change.average_price, self._cash))
+
+    def own(self, symbol: str, strategy_key: str) -> None:
+        self._turns += 1
+        super().own(symbol, strategy_key)
+        self._done(Owned(symbol, strategy_key))
+
+    def view(self) -> View:
+        while True:
+            before = self._turns
+            if before % 2 == 0:
+                seen = super().view()
+                if self._turns == before:
+                    return replace(seen, version=before // 2)
+            time.sleep(0)  # the other thread is in the middle of it
+
+    def _done(self, change: Change) -> None:
+        # Noted before it counts: whoever sees this version finds it in the journal before them.
+        self._journal.note(change)
+        self._turns += 1
+
+
+class _Then:
+    """A clock that shows the moment of the entry."""
+
+    moment: datetime
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def monotonic_ns(self) -> int:
+        raise AssertionError("only moments are recorded")
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nothing sleeps in the past, and not for {seconds} s")
+
+
+class PastChanges(World):
+    """The world after any change, as one onlooker saw it: only forward."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        self._then = _Then()
+        super().__init__(self._then)
+        self._changes = changes
+        self._version = 0
+
+    def at(self, version: int) -> None:
+        if version < self._version or version > len(self._changes):
+            raise Refused(f"the journal is damaged: change {version} is not there yet, or gone by")
+        for change in self._changes[self._version : version]:
+            match change:
+                case Ticked():
+                    self.tick(Tick(*astuple(change)))
+                case Filled():
+                    self._take(change)
+                case Began():
+                    self.begin(change.cash, change.positions)
+                case Owned():
+                    self.own(change.symbol, change.strategy_key)
+        self._version = version
+
+    def _take(self, fill: Filled) -> None:
+        held = Position(fill.symbol, fill.quantity, fill.average_price)
+        self._hold(held, fill.cash)
+
+    def seen(self, version: int, now: datetime) -> View:
+        self.at(version)
+        self._then.moment = now
+        return replace(self.view(), version=version)

@@ -1,0 +1,75 @@
+"""A run on Upbit: the paper venue or Upbit itself takes the orders, and both books agree."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qts.pipeline import retrace
+from qts.pipeline.journal import Gated, read_journal
+from tests.acceptance.runs import Run, books, running
+from tests.embedded.clients import until
+
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
+
+FILLS = "SELECT count(*) FROM fill"
+UPBIT = {
+    "QTS_FEED__VENUE": "upbit",
+    "QTS_PIPELINE__STRATEGIES": "tests.acceptance.turner:Turner",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path.resolve() / "home"
+
+
+def has_filled(run: Run, wanted: int) -> bool:
+    return int(run.ask(FILLS)[0][0]) >= wanted
+
+
+def simulator_says(home: Path) -> dict[str, Any]:
+    told = (home / "log" / "simulator.log").read_text()
+    (url,) = re.findall(r"upbit simulator +(http://127\.0\.0\.1:\d+)", told)
+    with urllib.request.urlopen(f"{url}/_control/stats", timeout=30) as reply:  # noqa: S310 - ours
+        stats: dict[str, Any] = json.load(reply)
+    return stats
+
+
+def test_a_run_on_upbit_trades_on_paper_and_its_books_are_the_venues(home: Path) -> None:
+    journals = home.parent / "journals"
+    with running(home, **UPBIT, QTS_PIPELINE__JOURNAL=str(journals)) as run:
+        run.until("Ready")
+        assert until(lambda: has_filled(run, 6), seconds=60)
+        venue, _ = books(run)
+        assert all(symbol.startswith("KRW-") for symbol in venue)
+        assert simulator_says(home)["orders"]["placed"] == 0  # on paper no order gets there
+        assert run.end(signal.SIGTERM) == 0
+        told = run.summary
+    assert (told["verdict"], told["mode"], told["broker"]) == ("OK", "paper", "paper")
+    assert told["books_agree"] is True
+    assert told["ticks"] > 100
+    assert told["fills"] >= 6
+    (journal,) = journals.iterdir()
+    assert retrace(journal).differences == []
+    answers = [entry.codes for entry in read_journal(journal) if isinstance(entry, Gated)]
+    assert answers.count(()) >= told["intents"] > 0
+
+
+def test_upbit_itself_takes_the_orders_where_it_is_the_broker(home: Path) -> None:
+    at_upbit = {**UPBIT, "QTS_BROKERS__BROKER": "upbit"}
+    with running(home, **at_upbit) as run:
+        run.until("Ready")
+        assert until(lambda: has_filled(run, 6), seconds=60)
+        assert simulator_says(home)["orders"]["placed"] > 0
+        assert run.end(signal.SIGTERM) == 0
+        told = run.summary
+    assert (told["verdict"], told["mode"], told["broker"]) == ("OK", "paper", "upbit")
+    assert told["books_agree"] is True
+    assert told["attempts"].get("UNKNOWN", 0) == 0

@@ -1,0 +1,22 @@
+"""The settings that are shipped as examples are settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qts.app.simulated import is_wanted
+from qts.app.venue import check_venue
+from qts.config import load
+
+VENUES = Path(__file__).parents[2] / "examples" / "venues"
+
+
+def test_the_upbit_example_is_on_paper_and_on_the_simulator() -> None:
+    config = load(VENUES / "upbit.toml", {})
+    check_venue(config)
+    assert (config.feed.venue, config.brokers.broker, config.brokers.mode) == (
+        "upbit",
+        "paper",
+        "paper",
+    )
+    assert is_wanted(config)
