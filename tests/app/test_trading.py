@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -27,14 +29,18 @@ PATIENCE_S = 60.0
 PREFIX = "joined:"
 
 
-@pytest.fixture
-async def trading(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Trading]:
-    home = Home.at(tmp_path / "home")
+@asynccontextmanager
+async def opened(
+    database: Database, valkey_url: Secret, folder: Path, broker: str, fault: str = ""
+) -> AsyncIterator[Trading]:
+    """A run on the Upbit simulator, with a fault of all its replies where one is named."""
+    home = Home.at(folder / "home")
     home.make_room()
     config = msgspec.convert(
         {
             "feed": {"venue": "upbit"},
-            "demo": {"symbols": 30, "speed": 60},
+            "brokers": {"broker": broker},
+            "demo": {"symbols": 30, "speed": 60 if broker == "paper" else 1},
             "cache": {"prefix": PREFIX, "socket_timeout_ms": 5000},
             "pipeline": {"strategies": ["tests.acceptance.turner:Turner"]},
         },
@@ -44,11 +50,27 @@ async def trading(database: Database, valkey_url: Secret, tmp_path: Path) -> Asy
     await asyncio.to_thread(simulated.__enter__)
     try:
         settings = await asyncio.to_thread(simulated.settings, config)
+        if fault:
+            await control(simulated.url, "POST", {"kind": fault})
         trading = Trading(settings, database, SystemClock())
         async with trading.opened(valkey_url, simulated.keys):
             yield trading
     finally:
         await asyncio.to_thread(simulated.__exit__)
+
+
+async def control(url: str, method: str, fault: dict[str, str] | None = None) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"{url}/_control/faults", json=fault) as reply,
+    ):
+        assert reply.status == 200, await reply.text()
+
+
+@pytest.fixture
+async def trading(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Trading]:
+    async with opened(database, valkey_url, tmp_path, "paper") as trading:
+        yield trading
 
 
 async def held(trading: Trading) -> str:
@@ -78,6 +100,23 @@ def proposal(trading: Trading, symbol: str, why: IntentType) -> Proposal:
 
 async def refusals(trading: Trading, symbol: str, why: IntentType) -> str:
     return (await trading.trader.trade(proposal(trading, symbol, why), 0.0)).reason
+
+
+async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
+    database: Database, valkey_url: Secret, tmp_path: Path
+) -> None:
+    async with opened(database, valkey_url, tmp_path, "upbit", fault="error") as trading:
+        assert not trading.reconciler.may_trade()
+        assert trading.world.equity == 0
+        await control(trading.config.venues.upbit.url, "DELETE")
+        symbol = await held(trading)
+        stops = trading.micro.stops
+
+        async def is_watched() -> bool:
+            return stops.held(symbol) is not None or symbol not in trading.world.positions
+
+        await until(is_watched, PATIENCE_S)
+        assert trading.world.equity > 0
 
 
 async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(trading: Trading) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from qts.app.venue import Ground
@@ -26,6 +27,7 @@ class Holding:
         self._world = world
         self._micro = micro
         self._runners = runners
+        self.known = asyncio.Event()
 
     async def load(self, ground: Ground, broker: Broker) -> None:
         account = await broker.account()
@@ -41,6 +43,7 @@ class Holding:
         owners = await ground.database.fetch(_OWNERS, broker.name)
         for symbol, key in owners:
             self._world.own(symbol, key)
+        self.known.set()
         self.tell()
 
     def tell(self) -> None:

@@ -20,14 +20,24 @@ async def keep_stops(trading: Trading) -> None:
     knew = True
     while True:
         await trading.clock.sleep(SYNC_S)
-        trading.deciding.holding.tell()
         knows = trading.reconciler.may_trade()
+        if knows:
+            await _know_positions(trading)
+        trading.deciding.holding.tell()
         if knew and not knows:
             lost = "news were lost, and its books are not compared yet"
             trading.changes.emit(
                 "BROKER_DISCONNECT", p.BrokerDisconnect(broker=trading.broker.name, reason=lost)
             )
         knew = knows
+
+
+async def _know_positions(trading: Trading) -> None:
+    """What was held before, where the broker did not answer at the start."""
+    holding = trading.deciding.holding
+    if not holding.known.is_set():
+        with contextlib.suppress(Failed):  # asked again at once
+            await holding.load(trading.ground, trading.broker)
 
 
 async def keep_calm(trading: Trading) -> None:

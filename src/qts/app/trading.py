@@ -53,8 +53,8 @@ class Trading:
         self.fail_safe = FailSafe(database)
         self.kill_switch = KillSwitch(database)
         self.notices = Notices()
-        self._ground = Ground(config, database, clock)
-        self.journal = journal_of(self._ground)
+        self.ground = Ground(config, database, clock)
+        self.journal = journal_of(self.ground)
         self.world = RecordedWorld(clock, self.journal) if self.journal else World(clock)
         self._alarm = Alarm(self.fail_safe, self.notices, clock)
         self._crew = Crew()
@@ -81,7 +81,7 @@ class Trading:
             if self.journal is not None:
                 stack.enter_context(self.journal)
             store = await self._open_stores(stack, cache_url)
-            venue = await stack.enter_async_context(open_venue(self._ground, home, self.ticks))
+            venue = await stack.enter_async_context(open_venue(self.ground, home, self.ticks))
             self.feed, self.broker = venue
             self.notifications = await stack.enter_async_context(
                 Notifications.open(self.database, self.config.notify, self.clock)
@@ -96,7 +96,7 @@ class Trading:
                 await self.stop()
 
     async def _open_stores(self, stack: contextlib.AsyncExitStack, cache_url: Secret) -> Store:
-        config, database, clock = self._ground
+        config, database, clock = self.ground
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)
         catalogue.register(POSITION_FREEZE)
@@ -117,9 +117,9 @@ class Trading:
         self.changes.trip = self._alarm.trip
         safety = Switchboard(self.fail_safe, self.kill_switch)
         self.ordering = Ordering(
-            self._ground, self.bus, self.broker, self.changes, safety, self.notifications
+            self.ground, self.bus, self.broker, self.changes, safety, self.notifications
         )
-        self._freezes = Freezes(self._ground, self.bus, self.broker.name, self.notices)
+        self._freezes = Freezes(self.ground, self.bus, self.broker.name, self.notices)
         sources = Sources(
             database=self.database,
             broker=self.broker.name,
@@ -132,7 +132,7 @@ class Trading:
         )
         facts = FactsNow(sources, self.clock)
         self.deciding = Deciding(
-            self._ground, self.engine, self.world, facts, self._alarm, self.watch
+            self.ground, self.engine, self.world, facts, self._alarm, self.watch
         )
         self.deciding.join(
             self.ordering.desk, outcomes, self.changes, self._freezes, self.fail_safe
@@ -197,7 +197,7 @@ class Trading:
             run("messages", self.notifications.run())
         run("notices", self.reconciler.follow())
         if await self.ordering.first_look():
-            await self.deciding.holding.load(self._ground, self.broker)
+            await self.deciding.holding.load(self.ground, self.broker)
         run("reconciler", self.reconciler.run())
         self._consumers = self.ordering.consumers()
         for consumer in self._consumers:
@@ -206,7 +206,7 @@ class Trading:
         run("stops", keep_stops(self))
         self.deciding.start_stops()
         for runner in self.runners.values():
-            run(f"cycles of {runner.key}", self.pipeline.run(runner))
+            run(f"cycles of {runner.key}", self._decide(runner))
         self._feeding = [run("feed", self.feed.run())]
 
     async def stop(self) -> None:
@@ -225,6 +225,11 @@ class Trading:
         await self._freezes.close()
         await asyncio.to_thread(self.engine.stop)
         await self._crew.end()
+
+    async def _decide(self, runner: Runner) -> None:
+        """Not before it is known what is held: money that is not known would be no money."""
+        await self.deciding.holding.known.wait()
+        await self.pipeline.run(runner)
 
     def _is_open(self) -> bool:
         return self.config.feed.always_open or self.feed.poller.state().open
