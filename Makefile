@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format sanitize bench lock clean check-python
+.PHONY: help run test check format sanitize bench docs lock clean check-python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ sanitize: $(INSTALLED) ## C++ tests under ThreadSanitizer and under AddressSanit
 
 bench: $(VENV)-bench/.installed ## Measure ROOM=router against its peers (in a venv of its own); ARGS="--json F"
 	@$(VENV)-bench/bin/qts bench $(ROOM) $(ARGS)
+
+docs: $(INSTALLED) ## Build the documents' site into build/site; a broken link fails
+	@$(BIN)/python scripts/docs.py
 
 lock: $(INSTALLED) ## Choose versions anew and write their hashes to requirements/
 	@scripts/lock.sh --upgrade

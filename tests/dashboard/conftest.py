@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import os
 import shutil
+import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,12 @@ class Site:
         self._telling: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def come(self, role: Role | None = Role.ADMIN) -> AsyncIterator[Visitor]:
+    async def come(
+        self, role: Role | None = Role.ADMIN, tls: ssl.SSLContext | None = None
+    ) -> AsyncIterator[Visitor]:
         jar = aiohttp.CookieJar(unsafe=True)
-        async with aiohttp.ClientSession(self.address, cookie_jar=jar) as client:
+        line = aiohttp.TCPConnector(ssl=tls or True)
+        async with aiohttp.ClientSession(self.address, cookie_jar=jar, connector=line) as client:
             visitor = Visitor(client, self.address)
             if role is not None:
                 await visitor.login(self.tokens.token(role).reveal())
@@ -122,20 +126,28 @@ class Visitor:
 
 @asynccontextmanager
 async def opened(
-    database: Database, valkey_url: Secret, home: Path, config: DashboardConfig, prefix: str
+    database: Database,
+    valkey_url: Secret,
+    home: Path,
+    config: DashboardConfig,
+    prefix: str,
+    push_key: str = "",
 ) -> AsyncIterator[Site]:
     cache = CacheConfig(prefix=prefix, socket_timeout_ms=2000)
     tokens = Tokens.of(home)
     (home / "record").mkdir(exist_ok=True)
-    listening = listen(config)
-    address = address_of(config, listening)
-    async with RedisStore.open(valkey_url, cache) as store:
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(closing(listen(config)))
+        address = address_of(config, listening)
+        store = await stack.enter_async_context(RedisStore.open(valkey_url, cache))
         sources = Sources(
             database=database,
             store=store,
             cache=cache,
+            home=home,
             record=home / "record",
             settings=[{"name": "home", "value": "x", "is_default": True, "description": "where"}],
+            push_key=push_key,
         )
         async with serve(config, sources, tokens, listening) as dashboard:
             site = Site(dashboard, address, tokens, home)

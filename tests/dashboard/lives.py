@@ -152,11 +152,11 @@ def live(**more: Any) -> Live:
     return Live(**told)
 
 
-async def tell(store: Store, prefix: str, **more: Any) -> Live:
+async def tell(store: Store, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> Live:
     """As a run does."""
     told = live(**more)
     ver = int(told.at * 1000)
     await store.write(
-        [Entry.of(prefix + KEY, ver, TTL_MS, {"ver": str(ver), "json": encode(told)})]
+        [Entry.of(prefix + KEY, ver, ttl_ms, {"ver": str(ver), "json": encode(told)})]
     )
     return told

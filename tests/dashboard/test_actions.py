@@ -182,7 +182,7 @@ async def test_a_dead_letter_is_asked_for_again(site: Site) -> None:
 async def running(site: Site) -> None:
     """Until the hub has heard of the run."""
     site.run()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await site.dashboard.hub.live() is None:
             await site.dashboard.hub.changed(site.dashboard.hub.version)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qts.cache import CacheConfig
@@ -156,13 +156,13 @@ def test_a_guesser_with_many_addresses_fills_no_memory() -> None:
 async def test_logging_out_ends_the_session_and_its_socket(site: Site) -> None:
     site.run()
     async with site.come() as owner, owner.socket() as socket:
-        await socket.receive_json(timeout=5)
+        await socket.receive_json(timeout=30)
         headers = {"Origin": site.address, "X-QTS-CSRF": owner.csrf}
         cookie = owner.cookie
         assert await owner.status("/logout", "POST", **headers) == 200
         async with owner.client.get("/api/me", cookies=cookie) as reply:
             assert reply.status == 401
-        while (message := await socket.receive(timeout=5)).type != aiohttp.WSMsgType.CLOSE:
+        while (message := await socket.receive(timeout=30)).type != aiohttp.WSMsgType.CLOSE:
             assert message.type == aiohttp.WSMsgType.TEXT
         assert message.data == 4401
 
@@ -187,6 +187,7 @@ async def test_a_session_outlives_the_server_and_not_its_tokens(
             assert reply.status == 401
 
 
+@settings(deadline=None)
 @given(change=st.integers(min_value=0), to=st.characters(min_codepoint=33, max_codepoint=126))
 def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
     sessions = Sessions(lambda: b"key", MovableClock(), 3600)
@@ -196,6 +197,7 @@ def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
     assert (sessions.find(forged) is not None) == (forged == cookie)
 
 
+@settings(deadline=None)
 @given(text=st.text())
 def test_no_text_is_a_session_or_an_error(text: str) -> None:
     assert Sessions(lambda: b"key", MovableClock(), 3600).find(text) is None

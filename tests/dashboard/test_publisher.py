@@ -6,22 +6,28 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from qts.app.line import CUT, OPEN
 from qts.app.simulated import Simulated
 from qts.app.trading import Trading
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.config.demo import DemoConfig
-from qts.dashboard import Live, read_live
+from qts.dashboard import DashboardConfig, Live, read_live
 from qts.database import Database
 from qts.domain import Secret, SystemClock
 from qts.embedded import Home
-from qts.events import DeadLetterDesk
+from qts.events import DeadLetterDesk, KeptLetter
 from qts.events import payloads as p
+from tests.dashboard.conftest import opened
+from tests.dashboard.pace import PATIENCE_S, soonest
+from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.wire import Wire
 
 PREFIX = f"qts-run-{os.getpid()}:"
 
@@ -29,11 +35,12 @@ PREFIX = f"qts-run-{os.getpid()}:"
 class Told:
     """What the run tells, as any other program reads it."""
 
-    def __init__(self, trading: Trading, store: RedisStore) -> None:
+    def __init__(self, trading: Trading, store: RedisStore, wire: Wire) -> None:
         self.trading = trading
         self.store = store
+        self.wire = wire  # to the venue's stream
 
-    async def until(self, so: Callable[[Live], object], seconds: float = 5.0) -> Live:
+    async def until(self, so: Callable[[Live], object], seconds: float = PATIENCE_S) -> Live:
         async with asyncio.timeout(seconds):
             while True:
                 live = await read_live(self.store, PREFIX)
@@ -50,17 +57,19 @@ async def told(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncI
     simulated = Simulated(home, DemoConfig(symbols=60, speed=60, scan_s=1))
     await asyncio.to_thread(simulated.__enter__)
     try:
-        config = msgspec.structs.replace(
-            config,
-            venues=msgspec.structs.replace(config.venues, kis=simulated.kis(config.venues.kis)),
-            feed=await asyncio.to_thread(simulated.feed, config.feed),
-            pipeline=simulated.pipeline(config.pipeline),
-        )
-        trading = Trading(config, database, SystemClock())
-        async with RedisStore.open(valkey_url, config.cache) as store:
-            async with trading.opened(valkey_url, simulated.keys):
-                yield Told(trading, store)
-            assert await read_live(store, PREFIX) is None  # gone with the run
+        async with Wire.to(simulated.stream_url) as wire:
+            simulated.stream_url = wire.url
+            config = msgspec.structs.replace(
+                config,
+                venues=msgspec.structs.replace(config.venues, kis=simulated.kis(config.venues.kis)),
+                feed=await asyncio.to_thread(simulated.feed, config.feed),
+                pipeline=simulated.pipeline(config.pipeline),
+            )
+            trading = Trading(config, database, SystemClock())
+            async with RedisStore.open(valkey_url, config.cache) as store:
+                async with trading.opened(valkey_url, simulated.keys):
+                    yield Told(trading, store, wire)
+                assert await read_live(store, PREFIX) is None  # gone with the run
     finally:
         await asyncio.to_thread(simulated.__exit__)
 
@@ -82,15 +91,53 @@ async def test_a_run_tells_what_is_so(told: Told) -> None:
 
 async def test_a_lost_broker_and_a_code_are_told_within_a_second(told: Told) -> None:
     await told.until(lambda live: live.ticks)
-    engine = told.trading.engine
-    engine.publish(
-        engine.event("BROKER_DISCONNECT", p.BrokerDisconnect(broker="kis", reason="cut"), "test")
-    )
-    live = await told.until(lambda live: live.notices, 1.0)
-    assert (live.notices[0].code, live.notices[0].text) == ("BROKER_DISCONNECT", "kis cut")
-    await told.trading.fail_safe.trip("FS070", "books differ")
-    live = await told.until(lambda live: live.safety.state == "FAIL", 1.0)
-    assert live.safety.code == "FS070"
+    trading, engine = told.trading, told.trading.engine
+    numbers = iter(range(100))
+
+    async def lost() -> None:
+        text = f"cut {next(numbers)}"
+        cut = p.BrokerDisconnect(broker="kis", reason=text)
+        engine.publish(engine.event("BROKER_DISCONNECT", cut, "test"))
+        live = await told.until(lambda live: any(text in each.text for each in live.notices))
+        assert (live.notices[0].code, live.notices[0].text) == ("BROKER_DISCONNECT", f"kis {text}")
+
+    async def tripped() -> None:
+        await trading.fail_safe.release("test", "looked")
+        await trading.fail_safe.trip("FS070", "books differ")
+        live = await told.until(lambda live: live.safety.state == "FAIL")
+        assert live.safety.code == "FS070"
+
+    assert await soonest(lost) < 1.0
+    assert await soonest(tripped) < 1.0
+
+
+async def test_a_cut_stream_is_seen_on_the_page_within_a_second(
+    told: Told, database: Database, valkey_url: Secret, browser: Any, tmp_path: Path
+) -> None:
+    config, cuts, before = DashboardConfig(port=0), 0, 0
+    streaming = lambda live: live.feed is not None and live.feed.streaming  # noqa: E731
+    shown = "(before) => document.querySelectorAll('.notices .critical').length > before"
+    async with (
+        opened(database, valkey_url, tmp_path, config, PREFIX) as site,
+        visit(browser, site.tokens.link(site.address)) as seen,
+    ):
+
+        async def open_again() -> None:
+            nonlocal before
+            await told.until(streaming)
+            before = await seen.page.locator(".notices .critical").count()
+
+        async def cut() -> None:
+            nonlocal cuts
+            cuts += told.wire.cut()
+            await seen.page.wait_for_function(shown, arg=before)
+
+        assert await soonest(cut, open_again) < 1.0
+        assert CUT in await seen.page.inner_text(".notices")
+        await seen.page.screenshot(path=shots(tmp_path) / "broker-disconnect.png")
+        await seen.sees(".notices", OPEN)
+        codes = [each.code for each in (await told.until(streaming)).notices]
+        assert codes.count("BROKER_DISCONNECT") == cuts > 0
 
 
 async def test_parameters_that_are_set_reach_the_strategy(told: Told, database: Database) -> None:
@@ -122,16 +169,17 @@ async def test_a_dead_letter_is_kept_and_replayed_when_asked_for(
     cut = engine.event("BROKER_DISCONNECT", p.BrokerDisconnect(broker="kis", reason="x"), "test")
     engine.dead_letters.add(cut, "handler", RuntimeError("no"))
 
-    async def state(wanted: str) -> None:
-        async with asyncio.timeout(10):
+    async def until(wanted: str) -> KeptLetter:
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await desk.find(10, None, True)
                 if [letter.state for letter in found] == [wanted]:
-                    return
+                    return found[0]
                 await asyncio.sleep(0.05)
 
-    await state("dead")
-    (letter,) = await desk.find(10, None, True)
+    letter = await until("dead")
+    assert (letter.event_type, letter.handler) == ("BROKER_DISCONNECT", "handler")
     await desk.ask(letter.number)
-    await state("replayed")
-    await told.until(lambda live: live.notices)  # its handlers have had it again
+    assert (await until("replayed")).number == letter.number
+    live = await told.until(lambda live: any(each.text == "kis x" for each in live.notices))
+    assert live.notices[0].severity == "critical"  # its handlers have had it again

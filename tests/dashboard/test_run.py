@@ -19,34 +19,34 @@ from typing import Any
 import pytest
 
 from qts.app import Handed
-from qts.app.dashboard import in_force
+from qts.app.dashboard import DashboardProcess, in_force
 from qts.config import Config
+from qts.dashboard import DashboardConfig
 from qts.database import DatabaseConfig
-from qts.domain import Secret
+from qts.domain import Secret, SystemClock
 from qts.embedded import Home
-from tests.acceptance.runs import Run
+from tests.acceptance.runs import Run, running
 from tests.dashboard.test_pages import shots, visit
 from tests.embedded.clients import until
 
 CANARY = "canary-4f1d2c-do-not-tell"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path.resolve() / "home"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run").resolve() / "home"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run(home: Path) -> Iterator[Run]:
-    found = Run(home, "--for", "100s", QTS_VENUES__UPBIT__ACCESS_KEY=CANARY)
-    yield found
-    if found.process.poll() is None:
-        found.process.kill()
-    found.process.communicate()
+    """One run for the tests of this file, which look at it in turn; the last of them ends it."""
+    with running(home, QTS_VENUES__UPBIT__ACCESS_KEY=CANARY) as found:
+        yield found
 
 
-def link_of(run: Run) -> str:
+@pytest.fixture(scope="module")
+def link(run: Run) -> str:
     run.until("log in")
     return run.output.rpartition("log in")[2].strip()
 
@@ -56,9 +56,8 @@ def first_fill(run: Run) -> None:
 
 
 async def test_the_owner_sees_and_steers_a_run(
-    run: Run, home: Path, browser: Any, tmp_path: Path
+    run: Run, link: str, browser: Any, tmp_path: Path
 ) -> None:
-    link = await asyncio.to_thread(link_of, run)
     await asyncio.to_thread(first_fill, run)
     async with visit(browser, link) as seen:
         await seen.sees("#top", "PAPER")
@@ -96,66 +95,76 @@ async def test_the_owner_sees_and_steers_a_run(
         await seen.page.fill("#reason", "enough")
         await seen.page.click("#yes")
         await seen.page.wait_for_selector("#allow")
-    await asyncio.to_thread(run.end, signal.SIGTERM)
-    told = "".join(path.read_text(errors="replace") for path in (home / "log").iterdir())
-    for text in (told, run.output, run.errors):
-        assert CANARY not in text
-        assert link.partition("#")[2] not in text.replace(link, "")
+    rows = await asyncio.to_thread(run.ask, "SELECT action, outcome FROM dashboard_action")
+    assert {("params", "DONE"), ("kill", "DONE")} <= {(row[0], row[1]) for row in rows}
 
 
-async def test_a_dashboard_that_dies_is_started_again_at_its_address(run: Run, home: Path) -> None:
-    address = (await asyncio.to_thread(link_of, run)).partition("/login")[0]
+async def test_the_link_is_shown_again_when_asked_for(link: str, home: Path) -> None:
+    admin, reader, nobody = await asyncio.gather(
+        *(
+            asyncio.to_thread(_qts, home, "dashboard", "--link", role)
+            for role in ("admin", "read", "root")
+        )
+    )
+    assert admin == (0, link)
+    assert reader[1].partition("#")[0] == link.partition("#")[0]
+    assert reader[1] != link
+    assert nobody[0] == 2
+    assert stat.S_IMODE((home / "dashboard.json").stat().st_mode) == 0o600
+
+
+async def test_a_dashboard_that_dies_is_started_again_at_its_address(run: Run, link: str) -> None:
+    address = link.partition("/login")[0]
     first = await asyncio.to_thread(_answer, address)
     assert "QTS" in first
     (pid,) = _children(run.process.pid, "--handed")
+    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, run.process.pid)
     os.kill(pid, signal.SIGKILL)
     begun = lambda: _children(run.process.pid, "--handed") not in ([], [pid])  # noqa: E731
     assert await asyncio.to_thread(until, begun, DEADLINE_S)
     assert await asyncio.to_thread(_answer, address) == first
     assert run.process.poll() is None
-    assert await asyncio.to_thread(run.end, signal.SIGTERM) == 0
-    with pytest.raises(OSError, match="refused"):
-        _answer(address)
-    assert not (home / "dashboard.address").exists()
 
 
-async def test_the_link_is_printed_once_and_shown_again_when_asked_for(
-    run: Run, home: Path
+def test_it_ends_with_its_run_and_the_next_start_prints_no_link(
+    run: Run, link: str, home: Path
 ) -> None:
-    link = await asyncio.to_thread(link_of, run)
-    told = await asyncio.to_thread(_qts, home, "dashboard", "--link", "admin")
-    assert told == (0, link)
-    reader = await asyncio.to_thread(_qts, home, "dashboard", "--link", "read")
-    assert reader[1].partition("#")[0] == link.partition("#")[0]
-    assert reader[1] != link
-    assert (await asyncio.to_thread(_qts, home, "dashboard", "--link", "root"))[0] == 2
-    assert stat.S_IMODE((home / "dashboard.json").stat().st_mode) == 0o600
-    await asyncio.to_thread(run.end, signal.SIGTERM)
-    second = Run(home, "--for", "1s")
-    second.end()
+    assert run.end(signal.SIGTERM) == 0
+    with pytest.raises(OSError, match="refused"):
+        _answer(link.partition("/login")[0])
+    assert not (home / "dashboard.address").exists()
+    told = "".join(path.read_text(errors="replace") for path in (home / "log").iterdir())
+    for text in (told, run.output, run.errors):
+        assert CANARY not in text
+        assert link.partition("#")[2] not in text.replace(link, "")
+    with running(home, "--for", "1s") as second:
+        assert second.end() == 0, second.errors
     assert "dashboard  http://127.0.0.1:" in second.output
     assert "log in" not in second.output
 
 
-def test_no_run_no_dashboard(home: Path) -> None:
-    code, told = _qts(home, "dashboard")
+def test_no_run_no_dashboard(tmp_path: Path) -> None:
+    code, told = _qts(tmp_path / "home", "dashboard")
     assert code == 2
     assert "no QTS runs on home" in told
 
 
-def test_a_run_without_a_dashboard_has_none(home: Path) -> None:
-    run = Run(home, "--for", "1s", QTS_DASHBOARD__ENABLED="false")
-    run.end()
-    assert "http://" not in run.output
-    assert not (home / "dashboard.json").exists()
+async def test_a_run_without_a_dashboard_has_none(tmp_path: Path) -> None:
+    place = Home.at(tmp_path / "home")
+    config = Config(dashboard=DashboardConfig(enabled=False))
+    async with DashboardProcess(config, place, SystemClock()) as view:
+        assert (view.address, view.link, view.pid) == ("", "", None)
+    assert not (place.path / "dashboard.json").exists()
 
 
-def test_a_taken_port_is_no_reason_not_to_trade(home: Path) -> None:
+async def test_a_taken_port_is_no_reason_not_to_trade(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        run = Run(home, "--for", "1s", QTS_DASHBOARD__PORT=str(taken.getsockname()[1]))
-        code = run.end()
-    assert code == 0, run.errors
-    assert "there is no dashboard" in run.errors
+        config = Config(dashboard=DashboardConfig(port=taken.getsockname()[1]))
+        async with DashboardProcess(config, Home.at(tmp_path / "home"), SystemClock()) as view:
+            assert (view.address, view.pid) == ("", None)
+    assert "there is no dashboard" in capfd.readouterr().err
 
 
 def test_settings_hide_secrets_and_the_pipe_carries_them(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
@@ -51,16 +52,18 @@ class Receiver:
         return web.Response(status=answer, headers=self.headers)
 
     @asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator[Receiver]:
+    async def serving(
+        self, port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> AsyncIterator[Receiver]:
         app = web.Application()
         app.router.add_post("/{path:.*}", self._take)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", port)
+            site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
             await site.start()
             address: Any = runner.addresses[0]
-            self.url = f"http://127.0.0.1:{address[1]}"
+            self.url = f"{'https' if tls else 'http'}://127.0.0.1:{address[1]}"
             yield self
         finally:
             await runner.cleanup()

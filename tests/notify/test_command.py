@@ -134,3 +134,15 @@ async def test_a_run_tells_that_it_may_trade(receiver: Receiver, tmp_path: Path)
     titles = {each["title"] for body in receiver.taken for each in body["messages"]}
     assert "the account may trade" in titles
     assert "worker starts" in log_of(tmp_path)
+
+
+async def test_a_check_of_the_settings_sees_half_a_channel(tmp_path: Path) -> None:
+    (tmp_path / "qts.toml").write_text('[notify.telegram]\nchat = "42"\n')
+    code, out, err = await qts(tmp_path, "config", "check", "qts.toml")
+    assert (code, out) == (2, "")
+    assert err == "qts: notify.telegram.token is not set; notify.telegram.chat needs it\n"
+    code, out, _ = await qts(
+        tmp_path, "config", "check", "qts.toml", QTS_NOTIFY__TELEGRAM__TOKEN=CANARY
+    )
+    assert code == 0
+    assert out.startswith("OK: ")

@@ -241,7 +241,7 @@ async def test_fail_safe_and_kill_switch_are_told(database: Database, receiver: 
         await KillSwitch(database).set(False, "kim", "lunch")
         await FailSafe(database).trip("FS070", "2 positions differ")
         wanted = {"the account is STOPPED", "Fail-safe NORMAL to FAIL: FS070"}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not wanted <= set(_titles(receiver)):
                 await receiver.until(len(receiver.taken) + 1)
     assert len(_titles(receiver)) == len(set(_titles(receiver)))

@@ -25,7 +25,7 @@ from tests.cli.test_run import Qts
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CANARY = "canary-8472"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 # What parts of a run tell only after a moment.
 TOLD_LATER = (
     "qts_cycles_total",
@@ -39,7 +39,7 @@ _LABEL = re.compile(r'(\w+)=~?"')
 
 
 def get(url: str) -> tuple[str, str]:
-    with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310 - our own server
+    with urllib.request.urlopen(url, timeout=60) as reply:  # noqa: S310 - our own server
         return reply.read().decode(), reply.headers["Content-Type"]
 
 

@@ -22,7 +22,7 @@ UNIT = Path(__file__).parents[2] / "deploy" / "qts.service"
 def systemd(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
-        listener.settimeout(30)
+        listener.settimeout(60)
         yield listener
 
 
@@ -102,7 +102,7 @@ def test_systemd_itself_understands_the_unit(tmp_path: Path) -> None:
             ["systemd-analyze", "verify", "--man=no", str(UNIT)],  # noqa: S607 - the machine's own
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
     except FileNotFoundError:

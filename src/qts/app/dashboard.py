@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -35,12 +36,14 @@ from qts.database import Database, DatabaseConfig
 from qts.domain import Clock, Failed, Refused, Secret
 from qts.embedded import Home
 from qts.embedded.child import Launch, spawn, stop
+from qts.notify import public_key, read_key
 
 log = telemetry.logger("app")
 
 ADDRESS = "dashboard.address"  # in the home, while a run has one
 WATCH_S = 1.0
 PATIENCE_MS = 2000  # nobody trades on the answer
+NICE = 10  # beside a run: what trades gets the processor first
 
 
 class Handed(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
     database: DatabaseConfig
     cache: CacheConfig
     settings: list[dict[str, Any]]
+    push_key: str = ""
     fd: int | None = None  # of the socket that listens
 
     @classmethod
@@ -71,6 +75,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
             ),
             cache=patient,
             settings=in_force(config),
+            push_key=_push_key(config),
             fd=fd,
         )
 
@@ -103,6 +108,8 @@ async def serve_handed(handed: Handed, ready: asyncio.Future[str] | None = None)
     """Until cancelled."""
     tokens = Tokens.of(handed.home)
     config = handed.dashboard
+    if handed.fd is not None:
+        os.nice(NICE)
     listening = socket.socket(fileno=handed.fd) if handed.fd is not None else listen(config)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listening.close)
@@ -116,8 +123,10 @@ async def serve_handed(handed: Handed, ready: asyncio.Future[str] | None = None)
             database=database,
             store=store,
             cache=handed.cache,
+            home=handed.home,
             record=handed.record,
             settings=handed.settings,
+            push_key=handed.push_key,
         )
         await stack.enter_async_context(serve(config, sources, tokens, listening))
         address = address_of(config, listening)
@@ -219,6 +228,12 @@ class DashboardProcess:
                 await asyncio.to_thread(self._start)
             except Failed as error:
                 log.error("the dashboard could not be started", error=str(error))
+
+
+def _push_key(config: Config) -> str:
+    """The public half, which browsers are given."""
+    key = config.notify.push.key
+    return public_key(read_key(key)) if key else ""
 
 
 def _open_text(value: Any) -> str:

@@ -32,7 +32,7 @@ class Line:
     def look(self) -> None:
         trading, venue = self._trading, self._trading.config.feed.venue
         is_up = trading.feed.state().streaming
-        if self._was_up and not is_up and not trading._stopping:  # a stop ends the feed first
+        if self._was_up and not is_up and not trading.stopping:  # a stop ends the feed first
             log.warning("the venue's stream is cut", venue=venue)
             cut = p.BrokerDisconnect(broker=venue, reason=CUT)
             trading.changes.emit("BROKER_DISCONNECT", cut)

@@ -16,6 +16,7 @@ import msgspec
 
 from qts import telemetry
 from qts.app.facts import day_start
+from qts.app.line import Line
 from qts.cache.store import Entry, Store
 from qts.dashboard.live import (
     EVERY_S,
@@ -110,14 +111,18 @@ class LivePublisher:
         self._notices.note(event.timestamp, "critical", f"{who} {text}".strip(), code)
 
     async def run(self) -> None:
-        slowly = asyncio.create_task(self._look_slowly())
+        beside = {
+            asyncio.create_task(self._look_slowly()),
+            asyncio.create_task(Line(self._trading).run()),
+        }
         try:
             while True:
                 await self._publish()
                 await self._clock.sleep(EVERY_S)
         finally:
-            slowly.cancel()
-            await asyncio.wait({slowly})
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
             with contextlib.suppress(Failed):
                 await self._store.delete([self._key])
 

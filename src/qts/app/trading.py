@@ -60,7 +60,7 @@ class Trading:
         self._crew = Crew()
         self._consumers: list[Consumer] = []
         self._feeding: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self.stopping = False
 
     # --- made in this order ---------------------------------------------------------------------
 
@@ -211,9 +211,9 @@ class Trading:
 
     async def stop(self) -> None:
         """Ticks first, then decisions, then orders, then the books. A second stop does nothing."""
-        if self._stopping:
+        if self.stopping:
             return
-        self._stopping = True
+        self.stopping = True
         await self._crew.end(self._feeding)
         self.pipeline.suspend("stopping", "app")
         await asyncio.to_thread(self.engine.drained, DRAIN_S, Priority.P1, Priority.P2)

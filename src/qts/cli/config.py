@@ -29,6 +29,7 @@ def check(
     from qts.config import resolve
 
     found = resolve(file, os.environ)
+    found.config.notify.check()
     overridden = sum(origin.kind == "environment" for origin in found.origins.values())
     name = found.file or "no settings file"
     typer.echo(f"OK: {name}, {found.written} settings, {overridden} overridden by the environment")

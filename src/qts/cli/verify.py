@@ -10,6 +10,7 @@ import typer
 
 from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
+from qts.cli.verify_dashboard import dashboard
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class P0(Enum):
 @app.callback()
 def _group() -> None:
     """A group, even with one command."""
+
+
+app.command()(dashboard)
 
 
 @app.command()
@@ -157,24 +161,34 @@ def trading(
     """
     import uvloop
 
+    from qts import telemetry
     from qts.app import run_drill
 
+    seconds = parse_duration(duration)
     output = JsonFile(json_file)
-    report = uvloop.run(
-        run_drill(
-            parse_duration(duration), burners, lambda text: typer.echo(text, err=output.prints)
+    # Every round has a stop that is hit: said once, by the report, and not by a warning each.
+    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
+    try:
+        report = uvloop.run(
+            run_drill(seconds, burners, lambda text: typer.echo(text, err=output.prints))
         )
-    )
+    finally:
+        telemetry.shutdown()
     if not output.prints:
         for name, spans, unit in (
             ("tick to order", report.entry_ms, "ms"),
             ("stop in lane P0", report.lane_us, "us"),
             ("stop to order", report.exit_ms, "ms"),
         ):
+            if not spans.count:
+                continue
             typer.echo(
                 f"{name:<17}p50 {spans.p50:9.2f}  p99 {spans.p99:9.2f}  max {spans.max:9.2f} {unit}"
                 f"  over {spans.count:,}"
             )
+        if report.refused:
+            codes = ", ".join(f"{code} {count:,}" for code, count in report.refused.items())
+            typer.echo(f"refused by the gate and given again: {codes}")
         for text in report.missed:
             typer.echo(f"not held: {text}")
         typer.echo(report.verdict)

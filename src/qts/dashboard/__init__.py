@@ -7,6 +7,7 @@ from qts.dashboard.config import ACKNOWLEDGEMENT, USUAL_PORT, DashboardConfig
 
 if TYPE_CHECKING:
     from qts.dashboard.live import Live, read_live
+    from qts.dashboard.routed import keep_route, kept_route
     from qts.dashboard.server import Dashboard, Sources, address_of, listen, serve
     from qts.dashboard.tokens import Role, Tokens
 
@@ -18,6 +19,8 @@ _PARTS = {
     "Sources": "server",
     "Tokens": "tokens",
     "address_of": "server",
+    "keep_route": "routed",
+    "kept_route": "routed",
     "listen": "server",
     "read_live": "live",
     "serve": "server",
@@ -33,6 +36,8 @@ __all__ = [
     "Sources",
     "Tokens",
     "address_of",
+    "keep_route",
+    "kept_route",
     "listen",
     "read_live",
     "serve",

@@ -5,7 +5,7 @@ Nothing here sends an order. What trades is told through the switches, the fail-
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from qts.dashboard.tokens import Role
 from qts.database import Database
 from qts.domain import Failed, Refused
 from qts.events import DeadLetterDesk
+from qts.notify import hash_of, subscribe, unsubscribe
 from qts.orders import Reconcile as ReconcileCommand
 from qts.outbox import TRADE_COMMAND, Desk, Event, OutboxConfig, PostgresBus
 from qts.risk import FailSafe, KillSwitch
@@ -46,6 +47,12 @@ class Action(
     @property
     def target(self) -> str:
         return ""
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """What the book says of it."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
 
 
 class Kill(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kill"):
@@ -103,7 +110,37 @@ class Params(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         return self.strategy
 
 
-_DECODER = msgspec.json.Decoder(Kill | Release | Reconcile | Requeue | Replay | Params)
+class Subscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="subscribe"):
+    """Web push to this browser; what its PushSubscription.toJSON() says."""
+
+    subscription: Annotated[dict[str, Any], Meta(max_length=10)]
+
+    @property
+    def target(self) -> str:
+        return hash_of(str(self.subscription.get("endpoint", "")))
+
+    @property
+    def written(self) -> dict[str, Any]:
+        return {"action": "subscribe"}  # the rest is as good as a password
+
+
+class Unsubscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unsubscribe"):
+    """No more web push to a browser."""
+
+    endpoint: Annotated[str, Meta(min_length=1, max_length=2000)]
+
+    @property
+    def target(self) -> str:
+        return hash_of(self.endpoint)
+
+    @property
+    def written(self) -> dict[str, Any]:
+        return {"action": "unsubscribe"}
+
+
+_DECODER = msgspec.json.Decoder(
+    Kill | Release | Reconcile | Requeue | Replay | Params | Subscribe | Unsubscribe
+)
 
 
 def decode(body: bytes) -> Action:
@@ -122,7 +159,7 @@ class Actions:
 
     async def do(self, action: Action, session: Session, address: str) -> str:
         """Answers what was done, in a sentence."""
-        fields: Mapping[str, Any] = msgspec.to_builtins(action)
+        fields = action.written
         name = fields["action"]
         number = await self._audit.begin(session, address, name, action.target, fields)
         try:
@@ -158,6 +195,12 @@ class Actions:
                 return f"dead letter {number} is {letter.state}"
             case Params():
                 return await self._set_params(action, actor)
+            case Subscribe(subscription=subscription):
+                name = await subscribe(database, msgspec.json.encode(subscription))
+                return f"browser {name} is told of orders and critical alerts"
+            case Unsubscribe(endpoint=endpoint):
+                known = await unsubscribe(database, endpoint)
+                return f"browser {action.target} is {'told no more' if known else 'not known'}"
         raise AssertionError(f"{action} has no deed")
 
     async def _reconcile(self) -> str:

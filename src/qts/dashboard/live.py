@@ -101,7 +101,6 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     safety: SafetyFigures
     refusals: dict[str, int]
     notices: list[Notice]  # the youngest first
-    router: dict[str, Any] | None = None
 
 
 def encode(live: Live) -> str:

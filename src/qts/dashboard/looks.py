@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,11 +13,13 @@ import msgspec
 from qts.cache import CacheConfig, Store, read_raw
 from qts.dashboard.audit import Audit
 from qts.dashboard.candles import Candles
+from qts.dashboard.routed import kept_route
 from qts.database import Database, Row
 from qts.domain import Clock, Failed, Refused
 from qts.events import DeadLetterDesk
 from qts.orders import list_orders, positions, show_order
 from qts.outbox import OutboxConfig, depths, paused
+from qts.pipeline import show_job
 from qts.risk import FailSafe
 
 _SIGNAL = (
@@ -49,8 +52,14 @@ _SUSPENDED = (
     " WHERE trade_status = 'SUSPENDED' ORDER BY symbol"
 )
 _RECONCILED = "SELECT reconciled_at FROM reconcile_mark ORDER BY reconciled_at DESC LIMIT 1"
-_HAS_BACKTESTS = "SELECT to_regclass('backtest_job') IS NOT NULL"
-_BACKTESTS = "SELECT to_jsonb(b) AS job FROM backtest_job b ORDER BY 1 DESC LIMIT 100"
+_BACKTESTS = (
+    "SELECT job_id, request -> 'arguments' AS arguments, status, error, created_at, finished_at,"
+    " result -> 'performance' AS performance FROM backtest_job ORDER BY created_at DESC LIMIT 100"
+)
+_BROWSERS = (
+    "SELECT endpoint_hash, created_at, disabled_at FROM push_subscription"
+    " ORDER BY created_at DESC LIMIT 50"
+)
 _BARS = (1, 5, 15, 60, 300, 900, 3600)
 
 
@@ -60,13 +69,15 @@ class Looks:
         database: Database,
         store: Store,
         cache: CacheConfig,
-        candles: Candles,
+        home: Path,
+        record: Path,
         clock: Clock,
     ) -> None:
         self._database = database
         self._store = store
         self._cache = cache
-        self._candles = candles
+        self._home = home
+        self._candles = Candles(record)
         self._clock = clock
         self._reading = asyncio.Lock()
 
@@ -139,9 +150,23 @@ class Looks:
         }
 
     async def backtests(self, _asked: Mapping[str, str]) -> Any:
-        if not await self._database.fetchval(_HAS_BACKTESTS):
-            return {"jobs": None}
-        return {"jobs": [row["job"] for row in await self._database.fetch(_BACKTESTS)]}
+        return {"jobs": _plain(await self._database.fetch(_BACKTESTS))}
+
+    async def backtest(self, asked: Mapping[str, str]) -> Any:
+        """One, with its equity and without its trades."""
+        job = await show_job(self._database, _uuid(asked.get("id", "")))
+        result = {**job.result} if job.result else None
+        for name in ("trades", "still_open"):
+            if result:
+                result.pop(name, None)
+        return {"job": {**msgspec.structs.asdict(job), "result": result}}
+
+    async def browsers(self, _asked: Mapping[str, str]) -> Any:
+        """Those that have web push; their addresses are not told."""
+        return {"browsers": _plain(await self._database.fetch(_BROWSERS))}
+
+    async def router(self, _asked: Mapping[str, str]) -> Any:
+        return {"route": await asyncio.to_thread(kept_route, self._home)}
 
     async def _known(self, kind: str, symbol: str) -> Any:
         try:

@@ -23,7 +23,6 @@ from qts.cache import CacheConfig, Store
 from qts.dashboard.actions import Actions, Forbidden, decode
 from qts.dashboard.answers import Answers
 from qts.dashboard.audit import Audit
-from qts.dashboard.candles import Candles
 from qts.dashboard.config import USUAL_PORT, DashboardConfig
 from qts.dashboard.guard import LARGEST_BODY, Guard, refused
 from qts.dashboard.hub import Hub
@@ -48,8 +47,10 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     store: Store
     cache: CacheConfig
+    home: Path
     record: Path
     settings: list[dict[str, Any]]  # name, value (secrets hidden), default, description
+    push_key: str = ""  # the public one, as browsers want it; empty: there is no web push
 
 
 class Dashboard:
@@ -69,7 +70,7 @@ class Dashboard:
         self.hub = Hub(sources.store, sources.cache.prefix, sources.database, clock)
         self._actions = Actions(sources.database, self.hub.live)
         self._looks = Looks(
-            sources.database, sources.store, sources.cache, Candles(sources.record), clock
+            sources.database, sources.store, sources.cache, sources.home, sources.record, clock
         )
         guard = Guard(config, port, self._sessions)
         self.app = web.Application(middlewares=[guard.check, _told], client_max_size=LARGEST_BODY)
@@ -78,6 +79,7 @@ class Dashboard:
     def _add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/", _file("index.html"))
         router.add_get("/login", _file("login.html"))
+        router.add_get("/worker.js", _file("worker.js"))  # up here it may serve every page
         router.add_post("/login", self._login)
         router.add_post("/logout", self._logout)
         for path in sorted(PAGE.iterdir()):
@@ -94,6 +96,9 @@ class Dashboard:
             looks.outbox,
             looks.market,
             looks.backtests,
+            looks.backtest,
+            looks.router,
+            looks.browsers,
         ):
             router.add_get(f"/api/{look.__name__}", self._shared(look))
         router.add_post("/api/action", self._act)
@@ -163,6 +168,7 @@ class Dashboard:
                 "actor": session.actor,
                 "csrf": session.csrf,
                 "sla": SLA,
+                "push_key": self._sources.push_key,
             }
         )
 

@@ -11,8 +11,8 @@ from qts.notify.config import (
 from qts.notify.grafana import grafana_dashboard
 from qts.notify.message import Message, Severity
 from qts.notify.notifications import Notifications
-from qts.notify.notifier import Declined, Gone, Later, Notifier
-from qts.notify.push import new_key, public_key, read_key, subscribe
+from qts.notify.notifier import Declined, Gone, Later, Notifier, hash_of
+from qts.notify.push import new_key, public_key, read_key, subscribe, unsubscribe
 from qts.notify.rules import RULES, Rule, prometheus_rules
 
 __all__ = [
@@ -34,9 +34,11 @@ __all__ = [
     "Waiting",
     "WebhookConfig",
     "grafana_dashboard",
+    "hash_of",
     "new_key",
     "prometheus_rules",
     "public_key",
     "read_key",
     "subscribe",
+    "unsubscribe",
 ]

@@ -130,6 +130,16 @@ async def subscribe(database: Database, text: bytes) -> str:
     return name
 
 
+async def unsubscribe(database: Database, endpoint: str) -> bool:
+    """Nothing more for this browser; False where it had no subscription."""
+    ended = await database.execute(
+        "UPDATE push_subscription SET disabled_at = clock_timestamp()"
+        " WHERE endpoint_hash = $1 AND disabled_at IS NULL",
+        hash_of(endpoint),
+    )
+    return ended == "UPDATE 1"
+
+
 def encrypt(
     body: bytes,
     to: Subscription,

@@ -2,6 +2,7 @@
 import { button, chip, clock, h, moment, number, patch, signed, tone } from "./dom.js";
 import { market, orders, overview, strategies } from "./pages_trade.js";
 import { backtests, cache, events, feed, outbox, router, settings } from "./pages_system.js";
+import * as push from "./push.js";
 import { choose, language, t } from "./words.js";
 
 const PAGES = { overview, events, feed, market, orders, strategies, outbox, cache, router, backtests, settings };
@@ -9,7 +10,7 @@ const KEYS = "1234567890-";
 const LOOK_MS = 1000;
 const POINTS = 600;
 
-const state = { live: null, safety: null, switches: null, troubles: {}, history: [], sla: {}, heard: 0, me: null };
+const state = { live: null, safety: null, switches: null, troubles: {}, history: [], sla: {}, heard: 0, me: null, pushed: null };
 let data = null;
 let asked = {};
 let looking = null;
@@ -84,7 +85,7 @@ async function look() {
   if (path && !document.hidden) {
     try {
       const found = await call(`/api/${path}`);
-      if (name === "settings") found.actions = (await call("/api/overview")).actions;
+      if (name === "settings") Object.assign(found, { actions: (await call("/api/overview")).actions }, await call("/api/browsers"));
       if (mine === looking) data = found;
     } catch (error) {
       if (mine === looking) say(error.message, "bad");
@@ -161,6 +162,19 @@ const DEEDS = {
       say(error.message, "bad");
     }
   },
+  async subscribe() {
+    try {
+      await act({ action: "subscribe", subscription: await push.subscribe(state.me.push_key) });
+    } catch (error) {
+      say(error.message, "bad");
+    }
+    state.pushed = await push.subscribed();
+  },
+  async unsubscribe() {
+    const endpoint = await push.unsubscribe();
+    if (endpoint) await act({ action: "unsubscribe", endpoint });
+    state.pushed = await push.subscribed();
+  },
   bar: ({ bar }) => { asked = { ...asked, bar }; look(); },
   "filter-open": () => { asked = { ...asked, open: !asked.open }; look(); },
   theme() {
@@ -231,6 +245,7 @@ document.documentElement.dataset.theme = localStorage.getItem("qts-theme") ?? (m
 choose(language());
 state.me = await call("/api/me");
 state.sla = state.me.sla;
+push.subscribed().then((made) => (state.pushed = made));
 hear();
 look();
 setInterval(draw, 1000);

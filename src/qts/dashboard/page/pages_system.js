@@ -1,6 +1,7 @@
 // Events, Feed, Outbox, Cache, Router, Backtests, Settings.
 import { lines } from "./charts.js";
-import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, table } from "./dom.js";
+import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, table, tone } from "./dom.js";
+import { possible } from "./push.js";
 import { t } from "./words.js";
 
 const LANES = ["P0", "P1", "P2", "P3"];
@@ -121,33 +122,84 @@ export const cache = {
 
 const flat = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "–"));
 
+const micros = (value) => number(value, value < 10 ? 2 : value < 100 ? 1 : 0);
+const PARTS = { p50: "p50", p90: "p90", p95: "p95", p99: "p99", p99_9: "p99.9", max: "max" };
+
 export const router = {
-  look: () => null,
-  draw({ live }) {
-    const seen = live?.router;
+  look: () => "router",
+  draw(_state, data) {
+    const seen = data?.route;
     if (!seen) return card(t("router"), h("p", { class: "dim" }, t("no_router")));
-    return card(t("router"), table(["", ""], Object.entries(seen).map(([name, value]) => row([name, flat(value)]))));
+    const { plan } = seen;
+    const lost = (count) => (count ? "bad" : "");
+    return h("div", { class: "grid" },
+      h("section", { class: "card wide", id: "route" }, h("h2", {}, `${t("last_route")} · ${seen.scenario}`),
+        h("p", {}, chip(seen.verdict, seen.verdict === "PASSED" ? "good" : "bad"), ` ${moment(seen.at)} · qts route ${seen.scenario}`),
+        h("div", { class: "figures" },
+          figure(t("messages_per_second"), number(seen.rate_per_s), "", `${number(seen.seconds, 2)} s`),
+          figure(t("offered"), number(seen.offered)), figure(t("produced"), number(seen.produced)), figure(t("delivered"), number(seen.delivered)),
+          figure(t("undelivered"), number(seen.undelivered), lost(seen.undelivered)), figure(t("violations"), number(seen.violations), lost(seen.violations)), figure(t("gaps"), number(seen.gaps), lost(seen.gaps))),
+        [...seen.failures.map((text) => h("p", { class: "bad" }, text)), ...seen.notes.map((text) => h("p", { class: "dim" }, text))]),
+      card(`${t("plan")} · ${plan.layout}`,
+        table([t("worker"), "CPU", t("waiting"), right(t("load")), t("components")],
+          plan.workers.map((each, at) => row([at, each.cpu ?? "–", each.wait, n(share(each.load), each.load > 1 ? "warn" : ""), each.components.join(", ")]))),
+        h("p", { class: "dim" }, `${plan.rings.length} ${t("rings")} × ${number(plan.ring_capacity)} · ${plan.direct} ${t("direct_calls")}`)),
+      card(t("stage_latency"),
+        table([t("stage"), ...Object.values(PARTS).map(right)],
+          Object.entries(seen.latency_us).map(([stage, spans]) => row([stage, ...Object.keys(PARTS).map((part) => n(micros(spans[part])))])))));
   },
 };
 
+const percent = (part) => `${number(part * 100, 2)} %`;
+const won = (value) => (value === null || value === undefined ? "–" : number(value));
+const result = (job) => {
+  const { performance: found, equity } = job.result;
+  return h("div", { class: "grid" },
+    h("section", { class: "card wide", id: "backtest" }, h("h2", {}, job.result.strategy),
+      h("p", {}, h("code", {}, `qts backtest ${job.arguments.join(" ")}`)),
+      h("div", { class: "figures" },
+        figure(t("gain"), percent(found.gain), tone(found.gain), `${won(found.start_equity)} → ${won(found.end_equity)}`),
+        figure(t("drawdown"), percent(found.max_drawdown)), figure(t("trades"), number(found.trades), "", `${t("win_rate")} ${share(found.win_rate)}`),
+        figure("Sharpe", found.sharpe === null ? "–" : number(found.sharpe, 2)), figure(t("costs"), won(found.costs)),
+        figure(t("best_worst"), won(found.best), "", won(found.worst)),
+        figure(t("events"), number(job.result.events), "", `${number(job.result.events_per_s)} /s, ${job.result.way}`))),
+    h("section", { class: "card wide" }, h("h2", {}, `${t("gain")}, %`),
+      lines(equity.map((point) => point[0]), [{ name: "", kind: "a", values: equity.map((point) => (point[1] / found.start_equity - 1) * 100) }], { digits: 2 })),
+    h("p", {}, h("a", { href: "#/backtests" }, "← " + t("backtests"))));
+};
+
 export const backtests = {
-  look: () => "backtests",
-  draw(_state, data) {
-    const jobs = data?.jobs ?? [];
-    const heads = Object.keys(jobs[0] ?? {}).filter((name) => jobs.some((job) => job[name] === null || typeof job[name] !== "object"));
-    return card(t("backtests"), table(heads, jobs.map((job) => row(heads.map((name) => flat(job[name]).slice(0, 60)))), t("no_backtests")));
+  look: (place) => (place ? `backtest?id=${encodeURIComponent(place)}` : "backtests"),
+  draw(_state, data, place) {
+    if (place && data?.job) return data.job.result ? result(data.job) : card(data.job.status, h("p", {}, data.job.error || "…"));
+    return card(t("backtests"),
+      table([t("at"), t("arguments"), t("status"), right(t("gain")), right(t("drawdown")), right(t("trades")), ""],
+        (data?.jobs ?? []).map(({ performance: found, ...job }) =>
+          row([h("a", { href: `#/backtests/${job.job_id}` }, moment(job.created_at)), h("code", {}, job.arguments.join(" ")), chip(job.status),
+            n(found ? percent(found.gain) : "–", tone(found?.gain)), n(found ? percent(found.max_drawdown) : "–"), n(found ? number(found.trades) : "–"), job.error])),
+        t("no_backtests")));
   },
+};
+
+const browsers = ({ me, pushed }, data) => {
+  const why = !me?.push_key ? t("push_no_key") : !possible() ? t("push_impossible") : null;
+  return card(t("push"),
+    why ? h("p", { class: "dim" }, why)
+      : h("div", { class: "buttons" }, pushed ? button(t("unsubscribe"), "unsubscribe", { id: "unsubscribe" }) : button(t("subscribe"), "subscribe", { id: "subscribe" })),
+    table([t("browser"), t("at"), t("status")], (data?.browsers ?? []).map((each) =>
+      row([h("code", {}, each.endpoint_hash), moment(each.created_at), each.disabled_at ? chip(t("ended")) : chip("OK")])), t("none")));
 };
 
 export const settings = {
   look: () => "settings",
-  draw(_state, data, _place, asked) {
+  draw(state, data, _place, asked) {
     const wanted = (asked.find ?? "").toLowerCase();
     const shown = (data?.settings ?? []).filter((each) => `${each.name} ${each.description}`.toLowerCase().includes(wanted));
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("settings")),
         h("div", { class: "buttons" }, h("input", { "data-filter": "find", placeholder: t("find"), "aria-label": t("find") })),
         table(["", "", ""], shown.map((each) => row([h("code", {}, each.name), h("td", { class: each.is_default ? "dim" : "" }, h("code", {}, flat(each.value)), each.is_default ? ` ${t("default")}` : ""), h("td", { class: "dim" }, each.description)])), "…")),
+      browsers(state, data),
       h("section", { class: "card wide" }, h("h2", {}, t("actions")),
         table([t("at"), t("actor"), t("action"), "", t("outcome"), ""],
           (data?.actions ?? []).map((each) => row([moment(each.at), each.actor, each.action, each.target, chip(each.outcome), each.message])), t("none"))));

@@ -80,7 +80,7 @@ class Stream:
     async def connect(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(autoping=True)
         await socket.prepare(request)
-        session = Session(socket, _transport(request), asyncio.Queue(_QUEUE))
+        session = Session(socket, request.transport, asyncio.Queue(_QUEUE))
         self._unnamed.add(session)
         writer = asyncio.create_task(_write(session))
         try:
@@ -269,8 +269,3 @@ async def _answer(session: Session, tr_id: str, tr_key: str, code: str) -> None:
 def _cut(session: Session) -> None:
     if session.transport is not None:
         session.transport.abort()
-
-
-def _transport(request: web.Request) -> asyncio.WriteTransport | None:
-    transport = request.transport
-    return transport if isinstance(transport, asyncio.WriteTransport) else None

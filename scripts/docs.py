@@ -1,0 +1,245 @@
+"""Builds the documents' site: every page of docs/ as HTML, checked on the way.
+
+A link to a page, heading or file that is not there ends the build with exit code 1 and one line for
+each; so does a document that the list in docs/README.md leaves out. The order of the navigation is
+that of the list. Nothing is asked of another host, then or later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from string import Template
+from urllib.parse import unquote, urlsplit
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+ROOT = Path(__file__).resolve().parents[1]
+INDEX = "README.md"
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
+_NAMED = re.compile(r"docs/([\w./-]+\.md)")  # in code, as the texts name each other
+_ROW = re.compile(r"^\| (?!if you want)([^|]+) \| (.+) \|$", re.MULTILINE)
+
+
+@dataclass
+class Page:
+    """One document: its tokens, headings (id to text) and what it links to."""
+
+    path: Path  # below docs
+    tokens: list[Token]
+    headings: dict[str, str] = field(default_factory=dict)
+    levels: dict[str, int] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+
+    @property
+    def out(self) -> Path:
+        name = "index.html" if self.path.name == INDEX else f"{self.path.stem}.html"
+        return self.path.with_name(name)
+
+    @property
+    def title(self) -> str:
+        return next(iter(self.headings.values()), self.path.stem)
+
+    @property
+    def words(self) -> str:
+        return " ".join(token.content for token in self.tokens if token.type == "inline")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build the documents' site.")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
+    options = parser.parse_args()
+    pages = read(options.docs)
+    problems = [*broken(options.docs, pages), *unlisted(options.docs, pages)]
+    for line in problems:
+        sys.stderr.write(f"{line}\n")
+    if problems:
+        return 1
+    write(options.docs, options.out, pages)
+    sys.stdout.write(f"{len(pages)} pages in {options.out}; open {options.out / 'index.html'}\n")
+    return 0
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read(docs: Path) -> dict[Path, Page]:
+    found = sorted(path for path in docs.rglob("*.md"))
+    return {path.relative_to(docs): _page(docs, path.relative_to(docs)) for path in found}
+
+
+def _page(docs: Path, path: Path) -> Page:
+    tokens = _markdown().parse((docs / path).read_text("utf-8"))
+    page = Page(path, tokens)
+    for token, inside in pairwise(tokens):
+        if token.type == "heading_open":
+            name = _free(_slug(inside.content), page.headings)
+            token.attrSet("id", name)
+            page.headings[name] = _plain(inside)
+            page.levels[name] = int(token.tag[1])
+    for child in _children(tokens):
+        if child.type == "link_open":
+            page.links.append(str(child.attrGet("href")))
+            child.attrSet("href", _to_html(str(child.attrGet("href"))))
+        elif child.type == "image":
+            page.links.append(str(child.attrGet("src")))
+        elif child.type == "code_inline" and (named := _NAMED.fullmatch(child.content)):
+            up = "../" * (len(path.parts) - 1)
+            page.links.append(up + named[1])
+            child.type = "html_inline"
+            child.content = f'<a href="{_to_html(up + named[1])}"><code>{child.content}</code></a>'
+    return page
+
+
+def _markdown() -> MarkdownIt:
+    made = MarkdownIt("commonmark", {"html": True, "highlight": _coloured})
+    return made.enable(["table", "strikethrough"])
+
+
+def _coloured(code: str, language: str, _more: str) -> str:
+    try:
+        return str(highlight(code, get_lexer_by_name(language), HtmlFormatter(nowrap=True)))
+    except ClassNotFound:
+        return html.escape(code)
+
+
+def _children(tokens: list[Token]) -> Iterator[Token]:
+    for token in tokens:
+        yield from token.children or ()
+
+
+def _plain(inside: Token) -> str:
+    return "".join(child.content for child in inside.children or ())
+
+
+def _slug(text: str) -> str:
+    """As GitHub names a heading, so that a link holds in both places."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+
+
+def _free(name: str, taken: dict[str, str]) -> str:
+    number, free = 1, name
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free
+
+
+def _to_html(link: str) -> str:
+    parts = urlsplit(link)
+    if parts.scheme or not parts.path:
+        return link
+    path = re.sub(r"(^|/)README\.md$", r"\1index.html", parts.path)
+    path = f"{path}index.html" if path.endswith("/") else re.sub(r"\.md$", ".html", path)
+    return parts._replace(path=path).geturl()
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+
+def broken(docs: Path, pages: dict[Path, Page]) -> Iterator[str]:
+    for page in pages.values():
+        for link in page.links:
+            if why := _wrong(docs, pages, page, link):
+                yield f"docs/{page.path}: {link}: {why}"
+
+
+def _wrong(docs: Path, pages: dict[Path, Page], page: Page, link: str) -> str | None:
+    parts = urlsplit(link)
+    if parts.scheme in ("https", "http", "mailto"):
+        return None
+    target = page.path
+    if parts.path:
+        place = (docs / page.path.parent / unquote(parts.path)).resolve()
+        if not place.is_relative_to(docs.resolve()):
+            return "leads out of docs/; name the file in the text instead"
+        target = place.relative_to(docs.resolve())
+        target = target / INDEX if place.is_dir() else target
+        if not (docs / target).is_file():
+            return "there is no such file"
+    if parts.fragment and target in pages and parts.fragment not in pages[target].headings:
+        return "there is no such heading"
+    return None
+
+
+def unlisted(docs: Path, pages: dict[Path, Page]) -> Iterator[str]:
+    listed = {Path(link) for _, links in _groups(docs) for _, link in links}
+    for path in pages:
+        if path.parent == Path() and path.name != INDEX and path not in listed:
+            yield f"docs/{path}: not in the list of docs/{INDEX}"
+
+
+def _groups(docs: Path) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The table of docs/README.md: what somebody wants, and the pages for it."""
+    text = (docs / INDEX).read_text("utf-8")
+    return [(wish, _LINK.findall(links)) for wish, links in _ROW.findall(text)]
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(docs: Path, out: Path, pages: dict[Path, Page]) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(docs, out, ignore=shutil.ignore_patterns("*.md", "site"))
+    form = Template((docs / "site" / "page.html").read_text("utf-8"))
+    for page in pages.values():
+        up = "../" * (len(page.path.parts) - 1)
+        text = form.substitute(
+            title=html.escape(page.title),
+            up=up,
+            nav=_nav(docs, page, up),
+            contents=_contents(page),
+            body=_markdown().renderer.render(page.tokens, _markdown().options, {}),
+        )
+        target = out / page.out
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+    for name in ("site.css", "site.js"):
+        shutil.copy(docs / "site" / name, out / name)
+    colours = HtmlFormatter(style="default").get_style_defs("pre code")
+    with (out / "site.css").open("a", encoding="utf-8") as file:
+        file.write(f"@media (prefers-color-scheme: light) {{\n{colours}\n}}\n")
+    entries = [
+        {"title": page.title, "at": page.out.as_posix(), "words": page.words.lower()}
+        for page in pages.values()
+    ]
+    (out / "words.js").write_text(f"const PAGES = {json.dumps(entries)};\n", "utf-8")
+
+
+def _nav(docs: Path, page: Page, up: str) -> str:
+    lines = []
+    for wish, links in _groups(docs):
+        lines.append(f"<h2>{html.escape(wish)}</h2><ul>")
+        for name, link in links:
+            target = _to_html(link)
+            here = ' aria-current="page"' if target == page.out.as_posix() else ""
+            lines.append(f'<li><a href="{up}{target}"{here}>{html.escape(name)}</a></li>')
+        lines.append("</ul>")
+    return "\n".join(lines)
+
+
+def _contents(page: Page) -> str:
+    second = [name for name, level in page.levels.items() if level == 2]
+    if len(second) < 2:
+        return ""
+    items = "".join(
+        f'<li><a href="#{name}">{html.escape(page.headings[name])}</a></li>' for name in second
+    )
+    return f"<ul>{items}</ul>"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

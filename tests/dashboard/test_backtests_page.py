@@ -1,0 +1,56 @@
+"""The Backtests page: jobs as `qts backtest --job` leaves them, and what came out of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from qts.database import Database
+from qts.outbox import BACKTEST_COMMAND, Dispatcher, OutboxConfig, PostgresBus
+from qts.outbox.testing import run_due
+from qts.pipeline import BacktestJobs, show_job, submit_job
+from tests.dashboard.conftest import Site
+from tests.dashboard.test_pages import shots, visit
+
+GOOD = ("moving_average_swing", "--simulated-day", "7", "--symbols", "20", "--seconds", "600")
+BAD = ("no_such_strategy", "--simulated-day", "7")
+
+
+async def jobs(database: Database) -> tuple[UUID, UUID]:
+    """One that ends well and one that does not, run as a worker runs them."""
+    streams = OutboxConfig().streams
+    async with PostgresBus.open(database, streams) as bus:
+        dispatcher = Dispatcher()
+        BacktestJobs(database, bus).register(dispatcher)
+        good = await submit_job(database, bus, GOOD)
+        bad = await submit_job(database, bus, BAD)
+        await run_due(database, BACKTEST_COMMAND, streams[BACKTEST_COMMAND], dispatcher)
+    return good, bad
+
+
+async def test_jobs_are_listed_and_a_result_is_shown_with_its_curve(
+    site: Site, browser: Any, tmp_path: Path
+) -> None:
+    good, _bad = await jobs(site.database)
+    job = await show_job(site.database, good)
+    assert job.result is not None
+    async with visit(browser, site.tokens.link(site.address)) as seen:
+        await seen.go("backtests")
+        rows = await seen.page.locator("main tbody tr").all_inner_texts()
+        assert ["DONE" in row for row in rows] == [False, True]  # the youngest first
+        assert "no_such_strategy" in rows[0]
+        assert "FAILED" in rows[0]
+        assert " ".join(GOOD) in rows[1]
+        await seen.page.click(f'a[href="#/backtests/{good}"]')
+        await seen.page.wait_for_selector("#backtest")
+        text = await seen.page.inner_text("main")
+        assert f"{job.result['events']:,}" in text
+        assert await seen.page.locator("main svg.chart path.stroke").count() == 1
+        await seen.page.screenshot(path=shots(tmp_path) / "backtest.png")
+    async with site.come() as owner:
+        told = (await owner.get(f"/api/backtest?id={good}"))["job"]["result"]
+        assert told["performance"] == job.result["performance"]
+        assert "trades" not in told  # of a year they are many, and no page shows them
+        for wrong in ("x", str(UUID(int=7))):
+            assert await owner.status(f"/api/backtest?id={wrong}") == 422

@@ -1,0 +1,208 @@
+"""Web push from the page to the notification; only the browser maker's push service is made up.
+
+page ─▶ subscription ─▶ table ─▶ Push ─▶ push service (ours) ─▶ worker ─▶ notification
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from qts.dashboard import DashboardConfig, Role
+from qts.database import Database
+from qts.domain import Secret, SystemClock
+from qts.notify import Message, hash_of, new_key, public_key, read_key
+from qts.notify.push import Push
+from tests.dashboard.certificates import make_pair
+from tests.dashboard.conftest import Site, opened
+from tests.dashboard.test_actions import book
+from tests.dashboard.test_pages import shots, visit
+from tests.notify.conftest import a_message
+from tests.notify.receiver import Receiver
+
+KEY = new_key()
+
+# A headless browser has no push service: its subscription is made here, the rest is its own.
+PUSH_MANAGER = """(given) => {
+  let made = null;
+  PushManager.prototype.getSubscription = async () => made;
+  PushManager.prototype.subscribe = async (options) => {
+    window.asked = [...options.applicationServerKey];
+    const unsubscribe = async () => { made = null; };
+    made = { endpoint: given.endpoint, toJSON: () => given, unsubscribe };
+    return made;
+  };
+}"""
+SHOWN = """async () => {
+  const found = await (await navigator.serviceWorker.ready).getNotifications();
+  return found.map(({ title, body, tag, data }) => ({ title, body, tag, data }));
+}"""
+
+
+class Browser:
+    """The keys of a browser's subscription: it alone can read what is sent."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._auth = os.urandom(16)
+        self._point = self._key.public_key().public_bytes(
+            serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+        )
+        self.subscription: dict[str, Any] = {
+            "endpoint": endpoint,
+            "expirationTime": None,
+            "keys": {"p256dh": text_of(self._point), "auth": text_of(self._auth)},
+        }
+
+    def read(self, sealed: bytes) -> bytes:
+        """RFC 8291, as the one who receives."""
+        salt, length = sealed[:16], sealed[20]
+        theirs, body = sealed[21 : 21 + length], sealed[21 + length :]
+        point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), theirs)
+        shared = self._key.exchange(ec.ECDH(), point)
+        secret = derive(shared, self._auth, b"WebPush: info\0" + self._point + theirs, 32)
+        key = derive(secret, salt, b"Content-Encoding: aes128gcm\0", 16)
+        nonce = derive(secret, salt, b"Content-Encoding: nonce\0", 12)
+        plain = AESGCM(key).decrypt(nonce, body, None)
+        assert plain[-1] == 2
+        return plain[:-1]
+
+
+def derive(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    return HKDF(algorithm=hashes.SHA256(), length=length, salt=salt, info=info).derive(secret)
+
+
+def text_of(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+@pytest.fixture
+async def pushing(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Site]:
+    """A dashboard whose settings have a key for web push."""
+    config, key = DashboardConfig(port=0), public_key(read_key(KEY))
+    async with opened(database, valkey_url, tmp_path, config, "qts-push:", key) as site:
+        yield site
+
+
+async def test_a_browser_subscribes_and_shows_what_is_pushed(
+    pushing: Site, browser: Any, tmp_path: Path
+) -> None:
+    pair, receiver = make_pair(tmp_path), Receiver()
+    trusting = aiohttp.TCPConnector(ssl=pair.trusted())
+    link = pushing.tokens.link(pushing.address)
+    async with (
+        receiver.serving(tls=pair.served()),
+        aiohttp.ClientSession(connector=trusting) as session,
+        visit(browser, link, permissions=["notifications"]) as seen,
+    ):
+        page, ours = seen.page, Browser(f"{receiver.url}/send/1")
+        await seen.go("settings")
+        await page.evaluate(PUSH_MANAGER, ours.subscription)
+        await page.click("#subscribe")
+        await seen.sees("#toast", "is told of orders")
+        asked = bytes(await page.evaluate("window.asked"))
+        assert text_of(asked) == public_key(read_key(KEY))
+        await seen.sees("main", hash_of(ours.subscription["endpoint"]))
+        await page.wait_for_selector("#unsubscribe")
+        await page.screenshot(path=shots(tmp_path) / "push.png")
+
+        message = a_message("Order UNKNOWN: BUY 1 005930", "critical", deep_link="/orders/7")
+        push = Push(session, pushing.database, KEY, "mailto:me@example.com", SystemClock())
+        await push.send([message])
+        ((path, headers, sealed),) = receiver.requests
+        assert path == "/send/1"
+        assert f"k={public_key(read_key(KEY))}" in headers["Authorization"]
+        plain = ours.read(sealed)
+        assert msgspec.json.decode(plain, type=Message) == message
+
+        await deliver(page, pushing.address, plain)
+        await deliver(page, pushing.address, plain)  # once more: still one
+        assert await page.evaluate(SHOWN) == [
+            {
+                "title": message.title,
+                "body": message.body,
+                "tag": str(message.event_id),
+                "data": {"link": "/orders/7"},
+            }
+        ]
+        await page.click("#unsubscribe")
+        await seen.sees("#toast", "told no more")
+        await push.send([message])
+        assert len(receiver.requests) == 1
+    done = await book(pushing.database)
+    assert [(row["action"], row["outcome"]) for row in done] == [
+        ("subscribe", "DONE"),
+        ("unsubscribe", "DONE"),
+    ]
+    assert "send/1" not in json.dumps(done)  # whoever has the address can send to it
+
+
+async def deliver(page: Any, address: str, plain: bytes) -> None:
+    """As the browser does when its push service brings something."""
+    session = await page.context.new_cdp_session(page)
+    known: list[str] = []
+    session.on(
+        "ServiceWorker.workerRegistrationUpdated",
+        lambda told: known.extend(each["registrationId"] for each in told["registrations"]),
+    )
+    await session.send("ServiceWorker.enable")
+    while not known:
+        await page.wait_for_timeout(20)
+    await session.send(
+        "ServiceWorker.deliverPushMessage",
+        {"origin": address, "registrationId": known[-1], "data": plain.decode()},
+    )
+    count = f"async () => (await ({SHOWN})()).length > 0"
+    await page.wait_for_function(count)
+    await session.detach()
+
+
+async def test_what_is_no_subscription_is_refused(pushing: Site) -> None:
+    good = Browser("https://push.example/1").subscription
+    async with pushing.come(Role.TRADE) as trader:
+        for bad in (
+            {},
+            {**good, "endpoint": "http://push.example/1"},
+            {**good, "keys": {}},
+            {**good, "keys": {"p256dh": "AAAA", "auth": "AAAA"}},
+        ):
+            status, said = await trader.act(action="subscribe", subscription=bad)
+            assert (status, "no push subscription" in said["error"]) == (422, True)
+    assert await pushing.database.fetchval("SELECT count(*) FROM push_subscription") == 0
+
+
+async def test_who_may_only_look_gets_no_messages(pushing: Site) -> None:
+    async with pushing.come(Role.READ) as reader:
+        status, _ = await reader.act(
+            action="subscribe", subscription=Browser("https://push.example/1").subscription
+        )
+        assert status == 403
+
+
+async def test_addresses_of_browsers_are_told_to_nobody(pushing: Site) -> None:
+    ours = Browser("https://push.example/secret-name").subscription
+    async with pushing.come(Role.TRADE) as trader:
+        status, _ = await trader.act(action="subscribe", subscription=ours)
+        assert status == 200
+        told = json.dumps([await trader.get(f"/api/{name}") for name in ("browsers", "overview")])
+    assert hash_of(ours["endpoint"]) in told
+    for secret in (ours["endpoint"], ours["keys"]["auth"]):
+        assert secret not in told
+
+
+async def test_without_a_key_the_page_says_how_to_make_one(site: Site, browser: Any) -> None:
+    async with visit(browser, site.tokens.link(site.address)) as seen:
+        assert "qts notify key" in await seen.go("settings")
+        assert await seen.page.locator("#subscribe").count() == 0

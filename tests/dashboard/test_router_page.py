@@ -1,0 +1,70 @@
+"""The Router page shows what the last `qts route` on this home did."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from qts.dashboard import keep_route, kept_route
+from tests.dashboard.conftest import Site
+from tests.dashboard.test_pages import shots, visit
+
+ROUTE = ("-m", "qts", "route", "baseline", "--duration", "200ms", "--oversubscribe")
+
+
+async def route(home: Path) -> tuple[int, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("QTS_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *ROUTE,
+        env={**clean, "QTS_HOME": str(home)},
+        cwd=home.parent,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode()
+
+
+async def test_a_run_of_the_router_is_shown_with_plan_rate_and_stages(
+    site: Site, browser: Any, tmp_path: Path
+) -> None:
+    async with visit(browser, site.tokens.link(site.address)) as seen:
+        assert "No run of the router" in await seen.go("router")
+        code, out = await route(site.home)
+        assert code == 0, out
+        await seen.sees("#route", "baseline")  # the open page takes it up by itself
+        kept = kept_route(site.home)
+        assert kept is not None
+        text = await seen.page.inner_text("main")
+        for words in ("PASSED", f"{kept['delivered']:,}", f"{kept['offered']:,}"):
+            assert words in text
+        assert "producer 0" in text
+        rows = await seen.page.locator("main table").last.locator("tbody tr").all_inner_texts()
+        assert [row.split()[0] for row in rows] == list(kept["latency_us"])
+        assert all(len(row.split()) == 7 for row in rows)
+        await seen.page.screenshot(path=shots(tmp_path) / "router.png")
+
+
+async def test_without_a_home_nothing_is_made(tmp_path: Path) -> None:
+    code, out = await route(tmp_path / "none")
+    assert code == 0, out
+    assert not (tmp_path / "none").exists()
+    assert kept_route(tmp_path / "none") is None
+
+
+def test_the_last_one_is_kept_whole(tmp_path: Path) -> None:
+    assert keep_route(tmp_path, {"scenario": "one"}, 1.0)
+    assert keep_route(tmp_path, {"scenario": "two"}, 2.0)
+    assert kept_route(tmp_path) == {"at": 2.0, "scenario": "two"}
+    assert [path.name for path in tmp_path.iterdir()] == ["router.json"]
+    assert stat.S_ISREG((tmp_path / "router.json").stat().st_mode)
+
+
+def test_a_damaged_one_is_none(tmp_path: Path) -> None:
+    (tmp_path / "router.json").write_text("{")
+    assert kept_route(tmp_path) is None

@@ -1,0 +1,129 @@
+"""The dashboard behind a certificate: served to who trusts it, and in no other way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from qts.dashboard import DashboardConfig, Role
+from qts.database import Database
+from qts.domain import Refused, Secret
+from tests.dashboard.certificates import Pair, make_pair
+from tests.dashboard.conftest import Site, opened
+from tests.dashboard.test_pages import visit
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path)
+
+
+@pytest.fixture
+async def sealed(
+    database: Database, valkey_url: Secret, tmp_path: Path, pair: Pair
+) -> AsyncIterator[Site]:
+    config = DashboardConfig(port=0, certificate=pair.certificate, key=pair.key)
+    async with opened(database, valkey_url, tmp_path, config, "qts-tls:") as site:
+        yield site
+
+
+async def test_pages_and_socket_are_served_to_who_trusts_the_certificate(
+    sealed: Site, pair: Pair
+) -> None:
+    assert sealed.address.startswith("https://127.0.0.1:")
+    sealed.run()
+    async with sealed.come(Role.ADMIN, pair.trusted()) as owner:
+        assert owner.csrf
+        async with owner.client.get("/api/me") as reply:
+            assert reply.headers["Strict-Transport-Security"] == "max-age=31536000"
+        async with owner.socket() as socket:
+            assert "history" in await socket.receive_json(timeout=30)
+        token = sealed.tokens.token(Role.READ).reveal()
+        headers = {"Origin": sealed.address}
+        async with owner.client.post("/login", json={"token": token}, headers=headers) as reply:
+            assert "Secure" in reply.headers["Set-Cookie"]
+
+
+async def test_the_same_place_without_tls_is_another_origin(sealed: Site, pair: Pair) -> None:
+    async with sealed.come(Role.ADMIN, pair.trusted()) as owner:
+        plain = sealed.address.replace("https", "http")
+        headers = {"X-QTS-CSRF": owner.csrf}
+        assert await owner.status("/api/action", "POST", Origin=plain, **headers) == 403
+        assert await owner.status("/api/action", "POST", Origin=sealed.address, **headers) == 422
+
+
+async def test_who_does_not_trust_it_does_not_come_in(sealed: Site, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = make_pair(tmp_path / "other").trusted()
+    for trust in (other, None):  # another certificate; those of the machine
+        async with sealed.come(None, trust) as nobody:
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await nobody.status("/login")
+
+
+async def test_no_word_is_spoken_without_tls(sealed: Site) -> None:
+    port = int(sealed.address.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    assert b"HTTP" not in answer
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
+async def test_old_tls_is_refused(sealed: Site, pair: Pair) -> None:
+    old = pair.trusted()
+    old.minimum_version = ssl.TLSVersion.TLSv1_1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    async with sealed.come(None, old) as nobody:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await nobody.status("/login")
+
+
+async def test_a_browser_is_served(sealed: Site, browser: Any) -> None:
+    sealed.run()
+    link = sealed.tokens.link(sealed.address)
+    async with visit(browser, link, ignore_https_errors=True) as seen:
+        await seen.sees("#top", "PAPER")  # over the WebSocket, wss
+        assert await seen.page.evaluate("isSecureContext")
+
+
+async def test_a_certificate_that_is_none_is_refused(
+    database: Database, valkey_url: Secret, tmp_path: Path, pair: Pair
+) -> None:
+    pair.certificate.write_text("no certificate")
+    config = DashboardConfig(port=0, certificate=pair.certificate, key=pair.key)
+    with pytest.raises(Refused, match=r"dashboard\.certificate, dashboard\.key: cannot be used"):
+        async with opened(database, valkey_url, tmp_path, config, "qts-tls:"):
+            pytest.fail("it was opened")
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({}, 2),
+        ({"QTS_DASHBOARD__CERTIFICATE": "c.pem", "QTS_DASHBOARD__KEY": "k.pem"}, 0),
+    ],
+)
+async def test_an_address_for_others_needs_tls_or_a_word_on_the_command_line_too(
+    tmp_path: Path, more: dict[str, str], code: int
+) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("QTS_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "qts", "config", "check",
+        env={**clean, "QTS_DASHBOARD__HOST": "0.0.0.0", **more},  # noqa: S104 - it is refused
+        cwd=tmp_path,
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == code, errors
+    assert (b"can be reached by others" in errors) == (code == 2)

@@ -1,0 +1,91 @@
+"""The documents' site: it is built whole, leads nowhere that is not there, and asks nobody."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_ADDRESS = re.compile(r'(?:href|src)="([^"]+)"')
+
+
+def build(docs: Path, out: Path) -> tuple[int, str]:
+    script = ROOT / "scripts" / "docs.py"
+    command = [sys.executable, str(script), "--docs", str(docs), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site") / "site"
+    code, said = build(DOCS, out)
+    assert code == 0, said
+    return out
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DOCS, tmp_path / "docs"))
+
+
+def test_every_document_is_a_page(site: Path) -> None:
+    wanted = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
+    renamed = {path.with_name(path.name.replace("README", "index")) for path in wanted}
+    assert renamed == {path.relative_to(site) for path in site.rglob("*.html")}
+
+
+def test_every_address_of_a_page_is_there_and_none_is_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        names = set(re.findall(r' id="([^"]+)"', text))
+        for address in _ADDRESS.findall(text):
+            path, _, fragment = address.partition("#")
+            target = page.parent / path if path else page
+            assert target.is_file(), f"{page.name}: {address}"
+            if fragment and not path:
+                assert fragment in names, f"{page.name}: {address}"
+    assert "http" not in (site / "site.css").read_text() + (site / "site.js").read_text()
+
+
+def test_texts_that_name_each_other_are_linked(site: Path) -> None:
+    text = (site / "operations.html").read_text("utf-8")
+    assert '<a href="brokers.html"><code>docs/brokers.md</code></a>' in text
+
+
+def test_code_has_colours_and_tables_are_tables(site: Path) -> None:
+    text = (site / "tutorial.html").read_text("utf-8")
+    assert '<span class="k">class</span>' in text
+    assert "<td>OrderUnknown</td>" in (site / "operations.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[gone](gone.md)", "gone.md: there is no such file"),
+        ("[gone](feed.md#nowhere)", "feed.md#nowhere: there is no such heading"),
+        ("![gone](images/gone.png)", "images/gone.png: there is no such file"),
+        ("[out](../README.md)", "leads out of docs/"),
+        ("see `docs/gone.md`", "gone.md: there is no such file"),
+    ],
+)
+def test_a_link_to_nothing_fails_the_build(draft: Path, line: str, why: str) -> None:
+    page = draft / "risk.md"
+    page.write_text(f"{page.read_text('utf-8')}\n{line}\n", "utf-8")
+    code, said = build(draft, draft.parent / "site")
+    assert code == 1
+    assert said.startswith("docs/risk.md: ")
+    assert why in said
+    assert not (draft.parent / "site").exists()
+
+
+def test_a_document_that_is_not_listed_fails_the_build(draft: Path) -> None:
+    (draft / "lost.md").write_text("# Lost\n")
+    code, said = build(draft, draft.parent / "site")
+    assert (code, said) == (1, "docs/lost.md: not in the list of docs/README.md\n")
