@@ -83,7 +83,8 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
     checks, ticks = _precheck_rows(found), _tick_rows(found)
     notes = [
         "ours returns checked, typed values; the peers' figures end with a dict of text",
-        "ours writes a tick only where no newer one is; no peer compares versions",
+        "ours writes a tick only where no newer one is: by script at first, then in transactions"
+        " that the server refuses once somebody else has written; no peer compares versions",
     ]
     if "cashews ticks" not in found:
         notes.append(

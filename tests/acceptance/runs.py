@@ -17,7 +17,8 @@ import asyncpg
 from qts.embedded import Home
 
 DEADLINE_S = 60.0
-MARKET = {
+SMALL = {
+    "QTS_DASHBOARD__ENABLED": "false",
     "QTS_DEMO__SYMBOLS": "300",
     "QTS_DEMO__SPEED": "60",
     "QTS_DEMO__SCAN_S": "1",
@@ -37,7 +38,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**clean, **MARKET, "QTS_HOME": str(home), **environ},
+            env={**clean, **SMALL, "QTS_HOME": str(home), **environ},
         )
         self.output = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,22 @@ def test_trading_is_on_paper_unless_said_otherwise() -> None:
     assert (BrokersConfig().broker, BrokersConfig().mode) == ("paper", "paper")
 
 
-def test_all_three_open_the_real_venue() -> None:
-    permit_kis(BrokersConfig(**SAID), KisConfig(**KEY))
-    upbit = BrokersConfig(**{**SAID, "broker": "upbit"})
-    permit_upbit(upbit, UpbitConfig(access_key=Secret("a"), secret_key=Secret("b")))
+def is_let(permit: Callable[[BrokersConfig, Any], None], said: BrokersConfig, venue: Any) -> bool:
+    """Whether orders may go to this venue with these settings."""
+    try:
+        permit(said, venue)
+    except Refused:
+        return False
+    return True
+
+
+def test_all_three_open_the_real_venue_and_no_other() -> None:
+    kis, upbit = BrokersConfig(**SAID), BrokersConfig(**{**SAID, "broker": "upbit"})
+    real = UpbitConfig(access_key=Secret("a"), secret_key=Secret("b"))
+    assert is_let(permit_kis, kis, KisConfig(**KEY))
+    assert is_let(permit_upbit, upbit, real)
+    assert not is_let(permit_kis, upbit, KisConfig(**KEY))
+    assert not is_let(permit_upbit, kis, real)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +71,23 @@ def test_upbit_without_a_key_is_refused() -> None:
         permit_upbit(BrokersConfig(**{**SAID, "broker": "upbit"}), UpbitConfig())
 
 
-def test_a_paper_key_at_its_own_host_needs_no_permission() -> None:
-    permit_kis(BrokersConfig(broker="kis"), KisConfig(paper=True, **KEY))
+def test_a_paper_key_at_its_own_host_needs_no_permission_and_a_real_one_does() -> None:
+    said = BrokersConfig(broker="kis")
+    assert is_let(permit_kis, said, KisConfig(paper=True, **KEY))
+    assert not is_let(permit_kis, said, KisConfig(paper=False, **KEY))
 
 
-def test_a_simulator_on_this_machine_needs_no_permission() -> None:
-    permit_kis(BrokersConfig(broker="kis"), KisConfig(url="http://127.0.0.1:9000", **KEY))
-    permit_upbit(BrokersConfig(broker="upbit"), UpbitConfig(url="http://localhost:9000"))
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_simulator_on_this_machine_needs_no_permission(host: str) -> None:
+    url = f"http://{host}:9000"
+    assert is_let(permit_kis, BrokersConfig(broker="kis"), KisConfig(url=url, **KEY))
+    assert is_let(permit_upbit, BrokersConfig(broker="upbit"), UpbitConfig(url=url))
+
+
+def test_a_simulator_on_another_machine_needs_it() -> None:
+    url = "http://192.0.2.7:9000"
+    assert not is_let(permit_kis, BrokersConfig(broker="kis"), KisConfig(url=url, **KEY))
+    assert not is_let(permit_upbit, BrokersConfig(broker="upbit"), UpbitConfig(url=url))
 
 
 @pytest.mark.parametrize(

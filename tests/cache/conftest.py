@@ -86,7 +86,7 @@ async def truth(database: Database) -> TableTruth:
     return truth
 
 
-async def until(condition: Callable[[], object], *, within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], *, within_s: float = 30.0) -> None:
     """Wait until it holds."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - a fact of another process has no event

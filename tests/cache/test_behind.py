@@ -121,7 +121,7 @@ async def test_thousands_of_ticks_reach_a_real_server(
     for last in (1000, 2000):
         for n in range(1500):
             cache.prices.push(samples.price(f"S{n}", last))
-    await until(lambda: cache.status().queue.depth == 0, within_s=20)
+    await until(lambda: cache.status().queue.depth == 0)
     other = await opened(shared, HeldTruth(), config)
     for n in (0, 700, 1499):
         assert (await other.prices.get(f"S{n}")).last == 2000

@@ -6,7 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import uvloop
 
 from qts.cache import CacheConfig
 from qts.cache.address import pack
+from qts.cache.looks import Looks
 from qts.cache.redis import RedisStore
 from qts.cache.store import Busy, Entry
 from qts.cache.wire import WAITING_MAX, Wire
@@ -131,33 +132,73 @@ async def test_no_reader_gets_the_value_of_another_key(valkey_url: Secret, spin_
 async def test_an_answer_is_found_on_the_spot(wire: Wire) -> None:
     """The loop has no turn between question and answer."""
     had_a_turn = asyncio.Event()
-    await wire.call([("PING",)])
+    assert await wire.say(((pack(("PING",)), 1),), spin_s=5.0) == ["PONG"]  # slept for, at first
     asyncio.get_running_loop().call_soon(had_a_turn.set)
-    assert await wire.call_packed((pack(("ECHO", "a")),), 1, spin_s=5.0) == ["a"]
+    assert await wire.say(((pack(("ECHO", "a")), 1),), spin_s=5.0) == ["a"]
     assert not had_a_turn.is_set()
-    assert await wire.call_packed((pack(("ECHO", "b")),), 1) == ["b"]
+    assert await wire.say(((pack(("ECHO", "b")), 1),)) == ["b"]
     assert had_a_turn.is_set()
 
 
 async def test_who_looks_on_the_spot_brings_the_answers_of_those_before(wire: Wire) -> None:
+    assert await wire.say(((pack(("PING",)), 1),), spin_s=5.0) == ["PONG"]  # slept for, at first
     waiting = [asyncio.create_task(wire.call([("ECHO", str(n))])) for n in range(20)]
     await asyncio.sleep(0)
-    assert await wire.call_packed((pack(("ECHO", "mine")),), 1, spin_s=5.0) == ["mine"]
+    assert await wire.say(((pack(("ECHO", "mine")), 1),), spin_s=5.0) == ["mine"]
     assert await asyncio.gather(*waiting) == [[str(n)] for n in range(20)]
 
 
+def test_the_way_that_was_faster_lately_is_taken_and_the_other_one_tried() -> None:
+    looks = Looks()
+    for looked_s, slept_s, wanted in ((50e-6, 90e-6, 31), (90e-6, 50e-6, 1), (50e-6, 90e-6, 31)):
+        for _ in range(3000):
+            looked = looks.choose()
+            looks.note(looked, looked_s if looked else slept_s)
+        assert sum(looks.choose() for _ in range(32)) == wanted
+
+
+def test_one_call_that_was_held_up_does_not_change_the_way_for_long() -> None:
+    looks = Looks()
+    for turn in range(1000):
+        looked = looks.choose()
+        looks.note(looked, 10.0 if turn == 500 else 50e-6 if looked else 90e-6)
+    assert sum(looks.choose() for _ in range(32)) == 31
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+async def test_what_the_socket_does_not_take_at_once_goes_out_in_order(
+    valkey_url: Secret, run: Callable[..., list[list[str]]]
+) -> None:
+    big = "x" * 20_000_000
+
+    async def talk() -> list[list[str]]:
+        wire = Wire(valkey_url, CacheConfig(socket_timeout_ms=60_000))
+        await wire.call([("PING",)])
+        try:
+            texts = ["a", big, *(str(n) for n in range(20)), big, "z"]
+            return [*await asyncio.gather(*(wire.call([("ECHO", text)]) for text in texts))]
+        finally:
+            await wire.close()
+
+    found = await asyncio.to_thread(lambda: run(talk()))
+    assert [text for (text,) in found] == ["a", big, *(str(n) for n in range(20)), big, "z"]
+
+
 async def test_pieces_that_cannot_be_made_leave_the_line_in_order(wire: Wire) -> None:
-    def broken(after: int) -> Iterator[tuple[str, str]]:
+    def echo(text: str) -> tuple[bytes, int]:
+        return pack(("ECHO", text)), 1
+
+    def broken(after: int) -> Iterator[tuple[bytes, int]]:
         for n in range(after):
-            yield "ECHO", f"lost {n}"
+            yield echo(f"lost {n}")
         raise ValueError("no more")
 
     await wire.call([("PING",)])
     for after in (0, 1, 3):
         with pytest.raises(ValueError, match="no more"):
-            await wire.call_each(broken(after))
-        assert await wire.call_each([("ECHO", "x"), ("ECHO", "y")]) == ["x", "y"]
-    assert await wire.call_each([]) == []
+            await wire.say(broken(after))
+        assert await wire.say([echo("x"), echo("y")]) == ["x", "y"]
+    assert await wire.say([]) == []
 
 
 async def test_a_silent_connection_is_cut_and_replaced(valkey_url: Secret) -> None:
@@ -216,8 +257,9 @@ async def main():
         n = 0
         while True:
             n += 1
-            keys = [f"{sys.argv[2]}{n}:{i}" for i in range(20)]
-            await store.write([Entry.of(key, n, 60000, {"ver": str(n)}) for key in keys])
+            keys = [f"{sys.argv[2]}{n % 20}:{i}" for i in range(20)]
+            fields = (("ver",), (str(n),), None, sys.argv[3])
+            await store.write([Entry(key, n, 60000, *fields) for key in keys])
 
 asyncio.run(main())
 """
@@ -228,9 +270,11 @@ async def test_a_value_without_a_ttl_is_never_seen(valkey_url: Secret) -> None:
     chance, prefix = random.Random(SEED), "qts-test-ttl:"  # noqa: S311
     wire = Wire(valkey_url, CacheConfig(socket_timeout_ms=5000))
 
-    async def write_and_die() -> None:
+    async def write_and_die(layout: str) -> None:
+        """Those of one layout take its claim from each other, the third is left alone."""
+        said = (WRITER, valkey_url.reveal(), f"{prefix}{layout}:", layout)
         writer = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", WRITER, valkey_url.reveal(), prefix, stdout=subprocess.PIPE
+            sys.executable, "-c", *said, stdout=subprocess.PIPE
         )
         assert writer.stdout is not None
         assert await writer.stdout.readline() == b"ready\n"
@@ -238,7 +282,7 @@ async def test_a_value_without_a_ttl_is_never_seen(valkey_url: Secret) -> None:
         writer.kill()
         await writer.communicate()
 
-    await asyncio.gather(*(write_and_die() for _ in range(4)))
+    await asyncio.gather(*(write_and_die(layout) for layout in ("ours", "ours", "mine")))
     (keys,) = await wire.call([("KEYS", f"{prefix}*")])
     assert len(keys) > 100
     lives = await wire.call([("PTTL", key) for key in keys])

@@ -29,7 +29,12 @@ class Qts:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**_clean_environ(), "QTS_HOME": str(home), **environ},
+            env={
+                **_clean_environ(),
+                "QTS_HOME": str(home),
+                "QTS_DASHBOARD__PORT": "0",  # others run beside this one
+                **environ,
+            },
             cwd=home.parent,
         )
 

@@ -125,7 +125,11 @@ async def test_a_finished_order_is_told(venue: Venue) -> None:
             )
 
         await venue.go()
-        await listener.until(is_told)
+        await listener.until(lambda: is_told() and listener.filled() >= venue.quantity)
+        record = (await venue.record())[order_id]
+    assert not record.is_open
+    assert record.filled == record.quantity
+    assert listener.filled() == record.filled
 
 
 async def test_every_stream_begins_by_saying_that_it_knows_nothing_yet(venue: Venue) -> None:

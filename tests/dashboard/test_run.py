@@ -41,7 +41,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(home: Path) -> Iterator[Run]:
     """One run for the tests of this file, which look at it in turn; the last of them ends it."""
-    with running(home, QTS_VENUES__UPBIT__ACCESS_KEY=CANARY) as found:
+    with running(
+        home,
+        QTS_DASHBOARD__ENABLED="true",
+        QTS_DASHBOARD__PORT="0",
+        QTS_VENUES__UPBIT__ACCESS_KEY=CANARY,
+    ) as found:
         yield found
 
 
@@ -137,7 +142,7 @@ def test_it_ends_with_its_run_and_the_next_start_prints_no_link(
     for text in (told, run.output, run.errors):
         assert CANARY not in text
         assert link.partition("#")[2] not in text.replace(link, "")
-    with running(home, "--for", "1s") as second:
+    with running(home, "--for", "1s", QTS_DASHBOARD__ENABLED="true") as second:
         assert second.end() == 0, second.errors
     assert "dashboard  http://127.0.0.1:" in second.output
     assert "log in" not in second.output

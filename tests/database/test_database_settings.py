@@ -29,6 +29,7 @@ def test_a_pool_has_its_minimum_below_its_maximum() -> None:
         {"pool_max": 0},
         {"connect_timeout_s": 0},
         {"statement_timeout_s": 0},
+        {"idle_transaction_timeout_s": 0},
         {"pool_size": 3},
     ],
 )

@@ -42,7 +42,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A home on which QTS traded, and a backup that was taken while it did."""
     home = tmp_path_factory.mktemp("lived").resolve() / "home"
     file = home.parent / "backup.tar"
-    run = Qts(home, "run", QTS_TELEMETRY__LOG_LEVEL="error", QTS_DASHBOARD__PORT="0")
+    run = Qts(home, "run", QTS_TELEMETRY__LOG_LEVEL="error")
     try:
         run.until("Ready")
         made = qts(home, "kill", "on", "--reason", "before the backup")
@@ -112,7 +112,7 @@ def test_a_restored_home_holds_the_same_rows_and_does_not_trade(
 def test_a_restored_home_runs(lived: tuple[Path, Path], tmp_path: Path) -> None:
     home = tmp_path.resolve() / "home"
     assert qts(home, "restore", str(lived[1])).returncode == 0
-    run = Qts(home, "run", "--for", "2s", QTS_DASHBOARD__PORT="0", QTS_TELEMETRY__LOG_LEVEL="error")
+    run = Qts(home, "run", "--for", "2s", QTS_TELEMETRY__LOG_LEVEL="error")
     try:
         run.until("OK after")
         assert run.end() == 0

@@ -13,6 +13,7 @@ from qts.database import Database, Row
 from qts.domain import Clock, IntentType, MovableClock, OrderType, Side
 from qts.orders import (
     Change,
+    CreateOrderAttempt,
     Desk,
     Executor,
     Floor,
@@ -22,7 +23,14 @@ from qts.orders import (
     Submitted,
     Switchboard,
 )
-from qts.outbox import TRADE_COMMAND, Dispatcher, OutboxConfig, PostgresBus
+from qts.outbox import (
+    TRADE_COMMAND,
+    Delivery,
+    Dispatcher,
+    OutboxConfig,
+    Permanent,
+    PostgresBus,
+)
 from qts.outbox.testing import Handled, make_due, run_due
 from qts.risk import Approved, FailSafe, KillSwitch, Proposal
 from qts.risk.proposal import approve
@@ -87,6 +95,16 @@ class Room:
     async def work(self) -> list[Handled]:
         """Carry out every command that is due."""
         return await run_due(self.database, TRADE_COMMAND, STREAMS[TRADE_COMMAND], self.dispatcher)
+
+    async def give_up(self) -> None:
+        """Make dead letters of the commands that are due."""
+
+        async def refuse(_command: CreateOrderAttempt, _delivery: Delivery) -> None:
+            raise Permanent("nobody can carry it out")
+
+        refusing = Dispatcher()
+        refusing.on(TRADE_COMMAND, CreateOrderAttempt)(refuse)
+        await run_due(self.database, TRADE_COMMAND, STREAMS[TRADE_COMMAND], refusing)
 
     async def work_later(self) -> list[Handled]:
         await make_due(self.database, TRADE_COMMAND)

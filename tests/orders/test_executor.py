@@ -24,6 +24,7 @@ from qts.domain import (
 )
 from qts.orders import AttemptChanged, CreateOrderAttempt, Desk
 from qts.outbox import TRADE_COMMAND, Event
+from qts.risk import SafetyState
 from qts.venues import Rejected, Throttled
 from tests.orders.kit import SYMBOL, Room, room
 from tests.orders.venue import lost_reply
@@ -242,6 +243,8 @@ async def test_a_block_stops_everything_until_a_person_resumes(floor: Room) -> N
     floor.venue.before = lambda _request: None
     assert await floor.suspended() == {"*": "BLOCKED"}
     assert not (await floor.kill.all())["account"].enabled
+    safety = await floor.fail_safe.now()
+    assert (safety.state, safety.code) == (SafetyState.LOCKDOWN, "FS110")
     await floor.kill.set(True, "tests")  # the switch alone is not enough
     await floor.fail_safe.release("tests", "looked")
     leaving = await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_MANUAL)
@@ -249,6 +252,37 @@ async def test_a_block_stops_everything_until_a_person_resumes(floor: Room) -> N
     await floor.reconciler.once()
     assert await floor.intent(leaving.intent_id) == ("CANCELED", "MARKET_BLOCKED")
     assert floor.venue.placed == []
+
+
+async def test_an_order_whose_command_was_given_up_ends_when_its_signal_does(floor: Room) -> None:
+    """Its worker was lost once too often: a dead letter must not leave it under way for ever."""
+    assert isinstance(floor.clock, MovableClock)
+    lost = await floor.submit()
+    await floor.give_up()
+    kept = await floor.submit(symbol="KRW-ETH")
+    await floor.reconciler.once()
+    assert await floor.attempts(lost.intent_id) == ["PREPARED"]
+    await floor.work()
+    await floor.clock.advance(61)
+    report = await floor.reconciler.once()
+    assert report.resolved.expired == 1
+    assert await floor.attempts(lost.intent_id) == ["SUSPENDED"]
+    assert await floor.intent(lost.intent_id) == ("CANCELED", "EXPIRED")
+    assert await floor.attempts(kept.intent_id) == ["ACKED"]
+    assert len(floor.venue.placed) == 1
+
+
+async def test_a_look_that_is_blocked_stops_everything_once(floor: Room) -> None:
+    """The venue shuts us out of its questions as of its orders: the first to hear of it stops."""
+    floor.venue.is_shut = True
+    for _ in range(2):
+        with pytest.raises(Blocked):
+            await floor.reconciler.once()
+    assert await floor.suspended() == {"*": "BLOCKED"}
+    assert not (await floor.kill.all())["account"].enabled
+    told = await floor.database.fetchval("SELECT count(*) FROM safety_log WHERE code = 'FS110'")
+    assert told == 1
+    assert (await floor.submit()).stopped == "KILL_SWITCH"
 
 
 async def test_nothing_is_sent_before_the_books_were_compared(

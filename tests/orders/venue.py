@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import msgspec
 
-from qts.brokers import Found, Notice
+from qts.brokers import Blocked, Found, Notice
 from qts.domain import (
     Account,
     BrokerOrder,
@@ -45,6 +45,7 @@ class Venue:
         self.meanwhile: Callable[[str], Awaitable[None]] | None = None  # before we have its name
         self.cancel_fails: Exception | None = None
         self.is_away = False
+        self.is_shut = False
         self.external: dict[str, Decimal] = {}
         self.lag_s = 0.0  # before an order shows
         self.stream: asyncio.Queue[Notice | None] = asyncio.Queue()
@@ -177,6 +178,8 @@ class Venue:
         return [order for order in self.book.values() if order.placed_at <= latest]
 
     def _reach(self) -> None:
+        if self.is_shut:
+            raise Blocked("418 for 10 seconds")
         if self.is_away:
             raise Unreachable("the venue does not answer")
 

@@ -187,7 +187,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 
 def keys_work_and_kill_stops_a_real_run(tmux: Tmux, tmp_path: Path) -> None:
     home = tmp_path.resolve() / "home"
-    run = Qts(home, "run", QTS_TELEMETRY__LOG_LEVEL="error", QTS_DASHBOARD__PORT="0")
+    run = Qts(home, "run", QTS_TELEMETRY__LOG_LEVEL="error")
     try:
         run.until("Ready")
         qts = f"QTS_HOME={shlex.quote(str(home))} {shlex.quote(sys.executable)} -m qts"

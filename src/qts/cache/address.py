@@ -45,3 +45,9 @@ class Address:
         if self._database:
             commands.append(("SELECT", self._database))
         return b"".join(map(pack, commands)), len(commands)
+
+
+def reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -65,7 +65,8 @@ class Alarm:
     def _ring(self) -> None:
         now = asyncio.get_running_loop().time() + _TICK_S
         self._timer, self._due_at = None, math.inf
-        for limit in [limit for limit in self._limits if limit.ends_at <= now]:
+        over = [limit for limit in self._limits if limit.ends_at <= now]
+        for limit in sorted(over, key=lambda limit: limit.ends_at):
             self._limits.discard(limit)
             limit.ring()
         if self._limits:

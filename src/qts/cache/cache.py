@@ -19,7 +19,7 @@ from qts.cache.figures import Figures
 from qts.cache.flights import Flights
 from qts.cache.guard import Guard
 from qts.cache.keeper import Keeper
-from qts.cache.kept import Levels, Truth, wall_ms
+from qts.cache.kept import Levels, Truth, monotonic_ns, wall_ms
 from qts.cache.near import Near, Slot
 from qts.cache.order import OrderStatus
 from qts.cache.position import Position
@@ -73,9 +73,10 @@ class Cache:
             near=Near(clock),
             behind=Behind(store, guard, config, clock),
             flights=Flights(),
-            figures=Figures(KINDS, clock),
+            figures=Figures(KINDS, clock, together=("price", "position", "risk", "order")),
             truth=truth,
             now_ms=wall_ms(clock),
+            now_ns=monotonic_ns(clock),
         )
         self._keeper = Keeper(self._levels)
         self.prices = Prices(Price, self._levels)
@@ -91,6 +92,7 @@ class Cache:
             self.risks,
             self.orders,
         )
+        self._served_here = self._levels.figures.served_here
         self._at = self._levels.near.at
         self._keys = functools.lru_cache(4096)(self._keys_of)
         self._changing: dict[str, Backed[Any]] = {
@@ -123,7 +125,7 @@ class Cache:
         self, symbol: str, account: str = "account", order_id: str | None = None
     ) -> PreCheck | None:
         """The answer if this process has all of it; microseconds, never waits."""
-        return self._from_here([self._at(key) for key in self._keys(symbol, account, order_id)])
+        return self._from_here(list(map(self._at, self._keys(symbol, account, order_id))))
 
     async def precheck(
         self, symbol: str, account: str = "account", order_id: str | None = None
@@ -133,15 +135,15 @@ class Cache:
         A price that is missing or old is an error; what else is missing the database tells.
         """
         levels = self._levels
-        began_ns = levels.clock.monotonic_ns()
+        began_ns = levels.now_ns()
         try:
             keys = self._keys(symbol, account, order_id)
-            found = [self._at(key) for key in keys]
+            found = list(map(self._at, keys))
             if (here := self._from_here(found)) is not None:
                 return here
             return await self._from_below((symbol, symbol, account, order_id or ""), keys, found)
         finally:
-            levels.figures.precheck.record(levels.clock.monotonic_ns() - began_ns)
+            levels.figures.precheck.record(levels.now_ns() - began_ns)
 
     def _keys_of(self, symbol: str, account: str, order_id: str | None) -> _Names:
         """Of the price, the position, the limits and, where one is named, the order."""
@@ -149,25 +151,33 @@ class Cache:
         return keys if order_id is None else (*keys, self.orders.key(order_id))
 
     def _from_here(self, found: list[Slot | None]) -> PreCheck | None:
-        """By one look at the clocks, which costs as much as the rest."""
-        levels = self._levels
-        now_ns, now_ms = levels.clock.monotonic_ns(), levels.now_ms()
+        """By one look at the clocks. Written out: most of its time is memory that is cold."""
+        now_ns, now_ms = self._levels.now_ns(), self._levels.now_ms()
         values: list[Any] = []
+        due = False
         for slot in found:
-            if slot is None or not slot.serves(now_ns, now_ms):
+            if slot is None or not slot.from_ms <= now_ms <= slot.until_ms:
                 return None
+            if slot.renew_ns <= now_ns:  # which is not after its end
+                if slot.ends_ns <= now_ns:
+                    return None
+                due = True
             values.append(slot.value)
         if values[2] is None:
             return None
+        if due:
+            self._renew(found, now_ns)
+        self._served_here(len(values))
+        return PreCheck(*values)
+
+    def _renew(self, found: list[Slot | None], now_ns: int) -> None:
         for kept, slot in zip(self._asked, found, strict=False):
-            kept.tally.near += 1
             if slot is not None and slot.renew_ns <= now_ns and slot.value is not None:
                 kept.renew(slot.value.name, slot)
-        return PreCheck(*values)
 
     async def _from_below(self, names: _Names, keys: _Names, found: list[Slot | None]) -> PreCheck:
         levels = self._levels
-        now_ns, now_ms = levels.clock.monotonic_ns(), levels.now_ms()
+        now_ns, now_ms = levels.now_ns(), levels.now_ms()
         values: list[Any] = [None] * len(keys)
         missed: list[int] = []
         for at, slot in enumerate(found):
@@ -204,7 +214,7 @@ class Cache:
     async def _ask_redis(self, keys: list[str]) -> list[Fields | None]:
         """What Redis holds under these keys; nothing, when it does not answer in time."""
         levels = self._levels
-        began_ns = levels.clock.monotonic_ns()
+        began_ns = levels.now_ns()
         try:
             read = functools.partial(levels.store.read, keys)
             return await levels.guard.once(read, levels.config.precheck_ms)
@@ -213,7 +223,7 @@ class Cache:
                 log.warning("a PreCheck went without Redis", error=str(error), **due)
             return [None] * len(keys)
         finally:
-            levels.figures.reads.record(levels.clock.monotonic_ns() - began_ns)
+            levels.figures.reads.record(levels.now_ns() - began_ns)
 
     async def changed(self, change: Change) -> None:
         """Forget the old value everywhere and load the new one."""

@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 
 from qts.cache.address import Address, Command
+from qts.cache.claim import ByScript, Writing
 from qts.cache.config import CacheConfig
 from qts.cache.store import Busy, Fields
 from qts.domain import Secret, Unreachable
@@ -57,6 +58,9 @@ class Cluster:
 
     async def send_each(self, asked: Iterable[Command]) -> list[Any]:
         return await self.send(list(asked), reads=False)
+
+    def writing(self, by_script: ByScript) -> Writing:
+        return by_script
 
     async def hashes(self, keys: Sequence[str]) -> list[Any]:
         return await self.send([("HGETALL", key) for key in keys], reads=True)

@@ -6,11 +6,12 @@ says NOSCRIPT; the same call is then made once more with the text itself.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from qts.cache.address import Command
+from qts.cache.address import Command, pack
 from qts.cache.store import Count, Entry, Fields
 from qts.cache.value import Sides
 from qts.domain import Failed, Unreachable
@@ -18,14 +19,22 @@ from qts.domain import Failed, Unreachable
 # The first thing each script writes is something a full server refuses: what follows a write
 # that was let through, such as DEL, it would let through as well.
 
-# KEYS: hashes with the same fields. ARGV: how many fields, 1 when fields of before may have to go,
-# which field is the version, the names of the fields; then for each key its TTL in ms and its
-# texts. The names are said once: half of what a batch costs is words.
+# KEYS: hashes with the same fields, and where the writer leaves its token if it has one. ARGV: how
+# many fields, 1 when fields of before may have to go, which field is the version, the token, the
+# names of the fields; then for each key its TTL in ms and its texts. The names are said once: half
+# of what a batch costs is words. A token that is there already is not touched: it may be watched.
 _WRITE = """
 local count, varies, version = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
-local say, told, at = {'HSET', ''}, {}, 3 + count
-for i = 1, count do say[2 * i + 1] = ARGV[3 + i] end
-for i, key in ipairs(KEYS) do
+local say, told, at, last = {'HSET', ''}, {}, 4 + count, #KEYS
+if ARGV[4] ~= '' then
+  if redis.call('GET', KEYS[last]) ~= ARGV[4] then
+    redis.call('SET', KEYS[last], ARGV[4], 'PX', 3600000)
+  end
+  last = last - 1
+end
+for i = 1, count do say[2 * i + 1] = ARGV[4 + i] end
+for i = 1, last do
+  local key = KEYS[i]
   local seen = redis.call('HGET', key, 'ver')
   if seen and tonumber(seen) > tonumber(ARGV[at + 1 + version]) then
     told[i] = 0
@@ -106,17 +115,59 @@ def layout(entry: Entry) -> str | tuple[str, ...]:
     return entry.layout or tuple(entry.names)
 
 
-def write(entries: Sequence[Entry]) -> Command:
-    """All of them by one script: they have one layout, and none is a book."""
+def write(entries: Sequence[Entry], writer: tuple[str, str] | None = None) -> Command:
+    """All of them by one script: they have one layout, and none is a book.
+
+    `writer`: the key where it leaves its token, and the token.
+    """
     names = entries[0].names
     varies = int(not entries[0].layout)
-    said: list[str | int] = ["EVALSHA", _WRITE_SHA, len(entries)]
+    key, token = writer or ("", "")
+    said: list[str | int] = ["EVALSHA", _WRITE_SHA, len(entries) + bool(token)]
     said += [entry.key for entry in entries]
-    said += (len(names), varies, names.index("ver") + 1, *names)
+    if token:
+        said.append(key)
+    said += (len(names), varies, names.index("ver") + 1, token, *names)
     for entry in entries:
         said.append(entry.ttl_ms)
         said += entry.texts
     return said
+
+
+def write_plain(entries: Sequence[Entry]) -> bytes:
+    """HSET and PEXPIRE of each as they go over the wire, in a third of the time packing takes."""
+    said: list[str] = []
+    for entry in entries:
+        texts, ttl = entry.texts, str(entry.ttl_ms)
+        end, form = 3 * len(texts), _form(entry.key, entry.names).copy()
+        try:
+            form[1:end:3] = [_LENGTHS[len(text)] for text in texts]
+        except IndexError:
+            form[1:end:3] = [f"${len(text)}\r\n" for text in texts]
+        form[2:end:3] = texts
+        form[end + 1 : end + 3] = _LENGTHS[len(ttl)], ttl
+        said += form
+    if (packed := "".join(said)).isascii():
+        return packed.encode()
+    return b"".join(map(_packed, entries))  # in bytes the lengths are others
+
+
+def _packed(entry: Entry) -> bytes:
+    parts = (part for pair in zip(entry.names, entry.texts, strict=True) for part in pair)
+    return pack(("HSET", entry.key, *parts)) + pack(("PEXPIRE", entry.key, entry.ttl_ms))
+
+
+_LENGTHS = [f"${length}\r\n" for length in range(128)]
+
+
+@functools.lru_cache(8192)
+def _form(key: str, names: tuple[str, ...]) -> list[str]:
+    """To be filled in: after what stands before it, the length of each text and the text."""
+    named = f"${len(key)}\r\n{key}"
+    words = [f"\r\n${len(name)}\r\n{name}\r\n" for name in names]
+    words[0] = f"*{2 + 2 * len(names)}\r\n$4\r\nHSET\r\n{named}{words[0]}"
+    words.append(f"\r\n*3\r\n$7\r\nPEXPIRE\r\n{named}\r\n")
+    return [part for each in words for part in (each, "", "")] + ["\r\n"]
 
 
 def write_book(entry: Entry, sides: Sides) -> Command:
@@ -163,7 +214,8 @@ def error(where: str, reply: Exception) -> Failed:
 def fields(reply: Any) -> Fields | None:
     """A hash; there is none where the server says it is empty."""
     if isinstance(reply, list):
-        reply = dict(zip(reply[::2], reply[1::2], strict=True))
+        parts = iter(reply)
+        reply = dict(zip(parts, parts, strict=False))  # the server tells pairs; strict takes longer
     return reply or None
 
 

@@ -74,7 +74,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         msgspec.Meta(
             ge=0, le=1000, description="time a read waits on the spot before others have a turn"
         ),
-    ] = 80
+    ] = 200
     read_ms: Annotated[
         int, msgspec.Meta(ge=1, le=10_000, description="time any other read gives Redis")
     ] = 50

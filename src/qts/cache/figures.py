@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Literal
 
 import msgspec
@@ -80,9 +80,13 @@ class Latencies:
 class Figures:
     """All tallies; `tick` once a second moves the window and tells Prometheus."""
 
-    def __init__(self, kinds: tuple[str, ...], clock: Clock) -> None:
+    def __init__(self, kinds: tuple[str, ...], clock: Clock, together: tuple[str, ...]) -> None:
         self._clock = clock
-        self.tallies = {kind: Tally() for kind in kinds}
+        self._tallies = {kind: Tally() for kind in kinds}
+        self._together = together
+        self._served: list[int] = []
+        self.served_here = self._served.append
+        """This process had the first so many of those asked for together; tallied later."""
         self.precheck = Latencies("qts_cache_precheck_seconds", "A PreCheck, all levels")
         self.reads = Latencies("qts_cache_read_seconds", "Reads that went to Redis")
         self._told = {kind: Tally() for kind in kinds}
@@ -91,6 +95,14 @@ class Figures:
         self._requests = telemetry.counter(
             "qts_cache_requests_total", "Questions to the cache", ("kind", "answer")
         )
+
+    @property
+    def tallies(self) -> dict[str, Tally]:
+        for size, times in Counter(self._served).items():
+            for kind in self._together[:size]:
+                self._tallies[kind].near += times
+        self._served.clear()
+        return self._tallies
 
     def lately(self, kind: str) -> Tally:
         return self.tallies[kind].minus(self._past[0][kind])

@@ -29,11 +29,11 @@ class Guard:
         self._clock = clock
         self._alarm = Alarm()
 
-    async def once(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T:
-        """One attempt."""
+    def once(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> Awaitable[T]:
+        """One attempt, to be awaited at once."""
         if not self.breaker.try_enter():
             raise CircuitOpen("the cache is left alone: it failed too often just now")
-        return await self._attempt(ask, _deadline(limit_ms))
+        return self._attempt(ask, _deadline(limit_ms))
 
     async def patiently(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T:
         """Repeated while Redis does not answer, within the limit."""

@@ -54,6 +54,7 @@ class Levels:
     figures: Figures
     truth: Truth
     now_ms: Callable[[], int]  # by the wall clock
+    now_ns: Callable[[], int]  # by the monotonic clock
 
     async def load_truth(self, kind: str, name: str) -> Value | None:
         try:
@@ -197,3 +198,8 @@ def wall_ms(clock: Clock) -> Callable[[], int]:
     if type(clock) is SystemClock:
         return lambda: time.time_ns() // 1_000_000
     return lambda: int(clock.now().timestamp() * 1000)
+
+
+def monotonic_ns(clock: Clock) -> Callable[[], int]:
+    """The same for the monotonic clock."""
+    return time.monotonic_ns if type(clock) is SystemClock else clock.monotonic_ns

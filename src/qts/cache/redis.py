@@ -1,9 +1,8 @@
-"""The store on a Redis-protocol server: through a wire of our own, or on a cluster."""
+"""The store on a Redis-protocol server: one of its own, or a cluster."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -11,11 +10,12 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from qts.cache import commands
-from qts.cache.address import Command, pack
+from qts.cache.address import Command
+from qts.cache.claim import ByScript, Writer, Writing
 from qts.cache.config import CacheConfig
+from qts.cache.direct import Direct
 from qts.cache.store import Count, Entry, Fields, Health
 from qts.cache.value import Sides
-from qts.cache.wire import WAITING_MAX, Wire
 from qts.domain import Secret, Unreachable
 
 
@@ -34,7 +34,11 @@ class Sender(Protocol):
         """The same for writes; a command may be on its way before the next one is made."""
         ...
 
-    async def hashes(self, keys: Sequence[str]) -> list[Any]:
+    def writing(self, by_script: ByScript) -> Writing:
+        """How values are written: by script, or better where there is a way."""
+        ...
+
+    def hashes(self, keys: Sequence[str]) -> Awaitable[list[Any]]:
         """The same for HGETALL of each key."""
         ...
 
@@ -53,6 +57,7 @@ class RedisStore:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self.where = sender.where
+        self._write = sender.writing(self._by_script)
 
     @classmethod
     @asynccontextmanager
@@ -80,11 +85,16 @@ class RedisStore:
         return commands.book(reply)
 
     async def write(self, entries: Iterable[Entry]) -> list[bool]:
+        return await self._write(entries)
+
+    async def _by_script(
+        self, entries: Iterable[Entry], writer: Writer | None = None
+    ) -> list[bool]:
         asked: list[Command] = []
         places: list[list[int]] = []
 
         def making() -> Iterator[Command]:
-            for at, command in _in_batches(entries, self._sender.batch):
+            for at, command in _in_batches(entries, self._sender.batch, writer):
                 places.append(at)
                 asked.append(command)
                 yield command
@@ -144,61 +154,16 @@ class RedisStore:
         return replies
 
 
-class Direct:
-    """One server, two wires: a batch of ticks on its way never stands before a read."""
-
-    batch = 25
-    """Few enough that a read never waits long for a script, and the server is not left waiting."""
-
-    def __init__(self, url: Secret, config: CacheConfig) -> None:
-        self._reads = Wire(url, config)
-        self._writes = Wire(url, config)
-        self._spin_s = config.spin_us / 1_000_000
-        self.where = self._reads.where
-
-    async def send(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
-        return await (self._reads if reads else self._writes).call(asked)
-
-    async def send_each(self, asked: Iterable[Command]) -> list[Any]:
-        return await self._writes.call_each(asked)
-
-    async def hashes(self, keys: Sequence[str]) -> list[Any]:
-        packed = b"".join(map(_pack_hgetall, keys))
-        return await self._reads.call_packed((packed,), len(keys), self._spin_s)
-
-    async def scan(self, pattern: str) -> list[str]:
-        cursor, found = "0", set[str]()
-        while True:
-            (reply,) = await self._reads.call([("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)])
-            if isinstance(reply, Exception):
-                raise commands.error(self.where, reply)
-            cursor, keys = reply
-            found.update(keys)
-            if cursor == "0":
-                return list(found)
-
-    async def info(self) -> list[Fields]:
-        (reply,) = await self._reads.call([("INFO",)])
-        if isinstance(reply, Exception):
-            raise commands.error(self.where, reply)
-        return [commands.info(reply)]
-
-    def pool_use(self) -> float:
-        return max(self._reads.waiting, self._writes.waiting) / WAITING_MAX
-
-    async def close(self) -> None:
-        await self._reads.close()
-        await self._writes.close()
-
-
-@functools.lru_cache(8192)
-def _pack_hgetall(key: str) -> bytes:
-    return pack(("HGETALL", key))
-
-
-def _in_batches(entries: Iterable[Entry], size: int) -> Iterator[tuple[list[int], Command]]:
+def _in_batches(
+    entries: Iterable[Entry], size: int, writer: Writer | None
+) -> Iterator[tuple[list[int], Command]]:
     """Each command with the places of its entries; those of one layout share one."""
     groups: dict[Any, tuple[list[int], list[Entry]]] = {}
+
+    def written(group: list[Entry]) -> Command:
+        named = group[0].layout
+        return commands.write(group, writer(named) if writer and named else None)
+
     for at, entry in enumerate(entries):
         if entry.sides is not None:
             yield [at], commands.write_book(entry, entry.sides)
@@ -208,9 +173,9 @@ def _in_batches(entries: Iterable[Entry], size: int) -> Iterator[tuple[list[int]
         group.append(entry)
         if len(group) == size:
             del groups[commands.layout(entry)]
-            yield places, commands.write(group)
+            yield places, written(group)
     for places, group in groups.values():
-        yield places, commands.write(group)
+        yield places, written(group)
 
 
 async def connect(url: Secret, config: CacheConfig) -> Redis:

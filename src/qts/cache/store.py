@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True):
     key: str
     ver: int
     ttl_ms: int
-    names: Sequence[str]
+    names: tuple[str, ...]
     texts: Sequence[str]
     sides: Sides | None = None
     layout: str = ""  # all entries of a layout, before and after, have the very same fields

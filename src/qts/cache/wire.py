@@ -8,20 +8,22 @@ everybody in the line is told; a new connection starts with a new line and an em
     closed ──call──▶ connecting ──▶ open ──cut, or silent for socket_timeout_ms──▶ closed
 
 It exists beside redis-py because a read of four keys takes half the time of its pipeline, and a
-batch of ticks a fourth or less (docs/benchmarks.md).
+batch of ticks a fifth (docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hiredis
 
-from qts.cache.address import Address, Command, pack
+from qts.cache.address import Address, Command, pack, reason
 from qts.cache.config import CacheConfig
-from qts.cache.line import Line, reason
+from qts.cache.line import Line, Piece
 from qts.cache.store import Busy
 from qts.domain import Secret, Unreachable
 
@@ -40,33 +42,38 @@ class Wire:
         self.where = self._address.where
 
     @property
+    def line(self) -> Line | None:
+        """The connection, while it is open."""
+        return None if self._line is None or self._line.closed else self._line
+
+    @property
     def waiting(self) -> int:
         return len(self._line.calls) if self._line else 0
 
     async def call(self, commands: Sequence[Command]) -> list[Any]:
         """One write for all commands, one reply for each."""
-        return await self.call_packed((b"".join(map(pack, commands)),), len(commands))
+        return await self.say(((b"".join(map(pack, commands)), len(commands)),))
 
-    async def call_each(self, commands: Iterable[Command]) -> list[Any]:
-        """A write for each: the server works on the first while the second is made."""
-        return await self.call_packed(map(pack, commands), 1)
+    async def say(self, pieces: Iterable[Piece], spin_s: float = 0.0) -> list[Any]:
+        """A write for each piece: the server works on the first while the second is made.
 
-    async def call_packed(
-        self, pieces: Iterable[bytes], replies_each: int, spin_s: float = 0.0
-    ) -> list[Any]:
-        """With `spin_s` the answer is looked for on the spot, so long, before others have a turn.
-
-        A server near by answers in less time than it takes to go to sleep and to be woken.
+        With `spin_s` the answer is looked for on the spot, so long at most, before others have a
+        turn, where that was faster lately.
         """
         line = self._line
         if line is None or line.closed:
             line = await self._connected()
         if len(line.calls) >= WAITING_MAX:
             raise Busy(f"{WAITING_MAX} calls to {self.where} are waiting already")
-        answer = line.send(pieces, replies_each)
-        if spin_s:
+        if not spin_s:
+            return await line.send(pieces)
+        looks, began_s = line.looks.choose(), time.perf_counter()
+        answer = line.send(pieces)
+        if looks:
             line.spin(answer, spin_s)
-        return await answer
+        replies = await answer
+        line.looks.note(looks, time.perf_counter() - began_s)
+        return replies
 
     async def close(self) -> None:
         if self._connecting is not None:
@@ -95,7 +102,7 @@ class Wire:
             async with asyncio.timeout(self._connect_s):
                 line = await self._open()
                 packed, count = self._address.greeting()
-                replies = await line.send((packed,), count)
+                replies = await line.send(((packed, count),))
         except BaseException as error:
             if line is not None:
                 line.cut("its greeting failed")
@@ -110,10 +117,7 @@ class Wire:
 
     async def _open(self) -> Line:
         loop, address = asyncio.get_running_loop(), self._address
-
-        def line() -> Line:
-            return Line(self.where, self._silence_s)
-
+        line = functools.partial(Line, self.where, self._silence_s)
         if address.path:
             return (await loop.create_unix_connection(line, address.path))[1]
         return (await loop.create_connection(line, address.host, address.port, ssl=address.tls))[1]

@@ -30,6 +30,15 @@ class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         float,
         msgspec.Meta(ge=0.001, le=3600.0, description="longest a statement may run on the server"),
     ] = 30.0
+    idle_transaction_timeout_s: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0.01,
+            le=3600.0,
+            description="a transaction that stands still so long is ended, and so long others "
+            "wait for its locks: a frozen process must not freeze the next",
+        ),
+    ] = 5.0
 
     def __post_init__(self) -> None:
         if self.pool_min > self.pool_max:

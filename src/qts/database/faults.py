@@ -19,6 +19,11 @@ DRIVER_ERRORS = (PostgresError, InterfaceError, InternalClientError, OSError, Ti
 _ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
 
 
+# 25006: read only, as a standby or a server that is being moved. Class 53: disk, memory,
+# connections or another of its limits is used up.
+_READ_ONLY, _USED_UP = "25006", "53"
+
+
 def is_gone(connection: Any) -> bool:
     """The connection is closed, or its pool took it back because it was."""
     try:
@@ -52,6 +57,23 @@ def cancelled(where: str, error: QueryCanceledError, limit_s: float) -> Failed:
     return Failed(
         f"PostgreSQL at {where} ended a statement: {reason(error)} "
         f"(database.statement_timeout_s is {limit_s:g})"
+    )
+
+
+def takes_nothing(error: BaseException) -> bool:
+    """The server is there and cannot write."""
+    state = (error.sqlstate or "") if isinstance(error, PostgresError) else ""
+    return state == _READ_ONLY or state.startswith(_USED_UP)
+
+
+def refused_to_write(where: str, error: BaseException) -> Failed:
+    return Failed(f"PostgreSQL at {where} takes no changes: {reason(error)}; nothing was changed")
+
+
+def held(where: str, limit_s: float) -> Failed:
+    return Failed(
+        f"PostgreSQL at {where}: others held what was asked for longer than {limit_s:g} s "
+        "(database.idle_transaction_timeout_s); nothing was changed"
     )
 
 

@@ -63,7 +63,7 @@ async def migrate(database: Database, folder: Path = FOLDER) -> list[Migration]:
     known = read_folder(folder)
     async with database.connection() as connection:
         # Session settings and session locks are cleared when the pool takes the connection back.
-        await connection.execute("SET statement_timeout = 0")
+        await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY, timeout=LONGEST_S)
         pending = _compare(known, await _applied(connection)).pending
         for migration in pending:

@@ -8,6 +8,8 @@ more on a fresh one. A connection lost after that is the caller's to know:
     lost in the block of transaction()   Unreachable: nothing was kept
     lost during COMMIT                   OutcomeUnknown: it may have been kept
     lost during a single statement       OutcomeUnknown
+    waited too long for a lock           Failed: nothing was kept; see frozen.py
+    read-only, or its disk is full       Failed: nothing was kept
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ from qts.database.connection import Connection, Isolation, Row, begin, commit, p
 from qts.database.faults import (
     DRIVER_ERRORS,
     cancelled,
+    held,
     is_gone,
     is_lost,
     outcome_unknown,
     reason,
+    refused_to_write,
+    takes_nothing,
     unreachable,
 )
+from qts.database.frozen import end_frozen
 from qts.database.listener import Listener
 from qts.database.server import address_of, connect_options
 from qts.domain import Clock, Secret, SystemClock, Unreachable
@@ -110,6 +116,7 @@ class Database:
                 yield connection
             except BaseException as error:
                 await rollback(connection)
+                await self._free(error, connection)
                 self._raise_ours(error, connection, unreachable)
                 raise
             try:
@@ -128,6 +135,7 @@ class Database:
         try:
             yield connection
         except DRIVER_ERRORS as error:
+            await self._free(error, connection)
             self._raise_ours(error, connection, outcome_unknown)
             raise
         finally:
@@ -201,8 +209,20 @@ class Database:
             # The block has ended and its outcome stands; asyncpg has dropped the connection.
             log.debug("a connection was lost on its way back", server=self.where, error=error)
 
+    async def _free(self, error: BaseException, connection: Any) -> None:
+        """Nobody may hold what others wait for so long: whoever does so has stopped."""
+        if isinstance(error, asyncpg.LockNotAvailableError):
+            try:
+                await end_frozen(connection, self._config.idle_transaction_timeout_s)
+            except DRIVER_ERRORS as trouble:
+                log.warning("frozen sessions could not be ended", error=reason(trouble))
+
     def _raise_ours(self, error: BaseException, connection: Any, lost: Any) -> None:
         if isinstance(error, asyncpg.QueryCanceledError):
             raise cancelled(self.where, error, self._config.statement_timeout_s) from error
+        if isinstance(error, asyncpg.LockNotAvailableError):
+            raise held(self.where, self._config.idle_transaction_timeout_s) from error
+        if takes_nothing(error):
+            raise refused_to_write(self.where, error) from error
         if is_lost(error, connection):
             raise lost(self.where, error) from error

@@ -37,6 +37,7 @@ def address_of(url: Secret) -> str:
 
 def connect_options(url: Secret, config: DatabaseConfig) -> dict[str, Any]:
     """What asyncpg needs for one connection; the server's time limits are set as it starts."""
+    still = _milliseconds(config.idle_transaction_timeout_s)
     return {
         "dsn": url.reveal(),
         "timeout": config.connect_timeout_s,
@@ -44,7 +45,14 @@ def connect_options(url: Secret, config: DatabaseConfig) -> dict[str, Any]:
         "command_timeout": config.statement_timeout_s + config.connect_timeout_s,
         "server_settings": {
             "application_name": "qts",
-            "statement_timeout": str(max(1, round(config.statement_timeout_s * 1000))),
+            "statement_timeout": _milliseconds(config.statement_timeout_s),
+            "idle_in_transaction_session_timeout": still,
+            "lock_timeout": still,
             "timezone": "UTC",
         },
     }
+
+
+def _milliseconds(seconds: float) -> str:
+    """A time limit in PostgreSQL's unit; never 0, which is none."""
+    return str(max(1, round(seconds * 1000)))

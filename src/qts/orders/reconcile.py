@@ -18,9 +18,10 @@ import asyncpg
 import msgspec
 
 from qts import telemetry
-from qts.brokers import Lost, Notice
+from qts.brokers import Blocked, Lost, Notice
 from qts.database import Row
 from qts.domain import Account, BrokerOrder, Failed, Fill
+from qts.orders.blocked import shut_out
 from qts.orders.floor import Floor
 from qts.orders.position import ZERO
 from qts.orders.queries import SQL
@@ -117,9 +118,11 @@ class Reconciler:
             was_lost, self._lost = self._lost, False
             try:
                 report = await self._compare()
-            except BaseException:
+            except BaseException as error:
                 self._failures += 1
                 self._lost = self._lost or was_lost
+                if isinstance(error, Blocked):
+                    await shut_out(self._floor, str(error))
                 raise
         self._failures = 0
         before, self.last = self.last, report

@@ -34,6 +34,7 @@ class Resolved(msgspec.Struct, frozen=True):
     absent: int = 0
     waiting: int = 0  # not seen at the venue, and too young to be called absent
     ambiguous: int = 0  # a person has to choose
+    expired: int = 0  # never left, and nobody is going to send them
 
     @property
     def is_open(self) -> bool:
@@ -51,7 +52,7 @@ async def resolve_all(floor: Floor) -> Resolved:
         if one is not None:
             counts[await _resolve(floor, one, row["broker_order_id"])] += 1
     await lift(floor.database, floor.ledger, floor.bus)
-    return Resolved(**counts)
+    return Resolved(**counts, expired=await _expire(floor))
 
 
 async def lift(database: Database, ledger: Ledger, bus: EventBus) -> None:
@@ -91,6 +92,18 @@ async def resolve_by_hand(
             await moves.accepted(one, order_id)
             await ledger.note_order(tx, placed(one, order_id), one.id)
     await lift(database, ledger, bus)
+
+
+async def _expire(floor: Floor) -> int:
+    """A command that became a dead letter must not leave its order under way for ever."""
+    expired = 0
+    for row in await floor.database.fetch(SQL.expired, floor.broker.name, floor.clock.now()):
+        async with floor.database.transaction() as tx:
+            one = await lock(tx, row["id"])
+            moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
+            expired += one is not None and await moves.suspended(one, "EXPIRED")
+        floor.ledger.tell(moves.changes)
+    return expired
 
 
 async def _give_up_sending(floor: Floor, attempt_id: UUID) -> Attempt | None:

@@ -33,6 +33,8 @@ class Orders(msgspec.Struct):
     secret_key: str
     config: OrdersConfig
     stream: StreamConfig
+    still_s: float  # longest a transaction of its may stand still
+    orders_per_second: int
 
 
 async def open_broker(stack: AsyncExitStack, asked: Orders) -> Broker:
@@ -43,18 +45,25 @@ async def open_broker(stack: AsyncExitStack, asked: Orders) -> Broker:
         url=asked.url,
         stream_url=f"{asked.ws_url}/websocket/v1",
         timeout_s=asked.config.place_timeout_s,
-        orders_per_second=100,
+        orders_per_second=asked.orders_per_second,
         requests_per_second=100,
     )
     client = await stack.enter_async_context(UpbitClient.open(config, clock))
-    return UpbitBroker(client, BrokersConfig(broker="upbit"), clock)
+    return UpbitBroker(
+        client, BrokersConfig(broker="upbit", patience_s=asked.config.place_timeout_s / 2), clock
+    )
 
 
 async def work(asked: Orders) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with AsyncExitStack() as stack:
-        pool = DatabaseConfig(pool_min=2, pool_max=12, connect_timeout_s=10)
+        pool = DatabaseConfig(
+            pool_min=2,
+            pool_max=12,
+            connect_timeout_s=10,
+            idle_transaction_timeout_s=asked.still_s,
+        )
         database = await stack.enter_async_context(Database.open(Secret(asked.database), pool))
         streams = {**OutboxConfig().streams, TRADE_COMMAND: asked.stream}
         bus = await stack.enter_async_context(PostgresBus.open(database, streams))

@@ -11,25 +11,11 @@ from pathlib import Path
 import pytest
 
 from qts.database import Database, DatabaseConfig, migrate
-from qts.domain import Failed, Secret
+from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, Home, Servers
-from qts.risk.proposal import approve
-from tests.faults.orders.rig import Rig, rig, worker
+from tests.faults.orders.rig import rig, submit_for_sure, worker
 from tests.faults.proxy import CommitProxy
 from tests.outbox.crowd import seed
-
-
-async def submit_for_sure(made: Rig, count: int) -> None:
-    """As a careful caller does: the same order again, until there is an answer."""
-    for number in range(count):
-        order = approve(made.proposal(made.symbols[number % 5]), made.now())
-        while True:
-            try:
-                made.submitted.append(await made.desk.submit(order))
-            except Failed:
-                await asyncio.sleep(0.02)
-            else:
-                break
 
 
 @pytest.mark.timeout(90)
@@ -50,7 +36,7 @@ async def test_a_server_that_crashes_loses_no_accepted_order(tmp_path: Path, log
                     while not await asyncio.to_thread(servers.restart_dead):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                 await submitting
-                await made.settle(30)
+                await made.settle()
                 found = await made.states()
                 intents = await database.fetchval("SELECT count(*) FROM order_intent")
     assert intents == 30
@@ -67,7 +53,7 @@ async def test_lost_answers_to_commits_double_no_order(
                 proxy.spoil(chance.choice(["before", "after"]))
                 await made.submit(1)
                 await asyncio.sleep(chance.uniform(0, 0.1))  # any COMMIT of the worker will do
-            await made.settle(30)
+            await made.settle()
         assert proxy.cut > 5
     found = await made.states()
     assert set(found) <= {"ACKED", "ABSENT", "SUSPENDED"}

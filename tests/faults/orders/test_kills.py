@@ -77,14 +77,18 @@ async def _kill_at_random(
             await submitting
             await trading.start()
             await trading.is_ready()
-        await made.settle(60)
+        await made.settle(120)  # what was given up ends with its signal
+        before = await made.states()
+        await made.submit(each)  # whatever happened, the last one trades
+        await made.settle(120)
     found = await made.states()
+    print(f"{kills} kills, {trading.lives} lives: {found}, {len(made.entries)} at the venue")
     assert set(found) <= {"ACKED", "ABSENT", "SUSPENDED"}
-    assert sum(found.values()) == kills * each
-    assert found["ACKED"] > kills * each / 2
+    assert sum(found.values()) == (kills + 1) * each
+    assert found["ACKED"] == before.get("ACKED", 0) + each
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 async def test_kills_at_random_moments_lose_nothing(
     made: Rig, database_url: Secret, log: Path
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 
-from qts.domain import Clock, OutcomeUnknown, QtsError, Refused, Unreachable
+from qts.domain import Clock, OutcomeUnknown, QtsError, Refused, SystemClock, Unreachable
 from qts.venues.budget import Budget
 from qts.venues.config import UpbitConfig
 from qts.venues.errors import Rejected, Throttled, lost
@@ -28,6 +28,7 @@ Values = Sequence[tuple[str, str]]
 _WRONG_KEY = frozenset(
     {"jwt_verification", "expired_access_key", "no_authorization_ip", "invalid_access_key"}
 )
+_BEGAN_NS = SystemClock().monotonic_ns()  # this process
 _BLOCK_S = 10.0  # when a block does not say how long it lasts
 _SECONDS = re.compile(r"(\d+)\s*(?:seconds?|초)")
 
@@ -50,6 +51,10 @@ class UpbitClient:
     @classmethod
     @asynccontextmanager
     async def open(cls, config: UpbitConfig, clock: Clock) -> AsyncIterator[Self]:
+        lived_s = (clock.monotonic_ns() - _BEGAN_NS) / 1e9
+        if config.access_key and 0 <= lived_s < 1:
+            # A life before this one may have used up the second in which it ended.
+            await clock.sleep(1 - lived_s)
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             session._retry_connection = False  # one grant, one request

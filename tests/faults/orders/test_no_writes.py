@@ -1,0 +1,187 @@
+"""PostgreSQL is there and takes nothing: locked, hanging, read-only, its disk full.
+
+Whoever wants to trade is told so and may ask again; what had left is found out, and nothing that
+waited is lost or sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from qts.database import Database, DatabaseConfig, migrate
+from qts.domain import Failed, Secret
+from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.risk import Approved
+from qts.risk.proposal import approve
+from tests.database.backends import name_of
+from tests.faults.orders.rig import Rig, is_told, rig, submit_for_sure, worker
+from tests.outbox.crowd import seed
+from tests.outbox.kit import until
+
+STILL_S = 1.0
+QUICK = DatabaseConfig(pool_min=1, pool_max=10, idle_transaction_timeout_s=STILL_S)
+FULL = """
+CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'could not extend file "base": No space left on device'
+        USING ERRCODE = 'disk_full';
+END $$;
+"""
+WRITTEN = ("order_intent", "order_attempt", "broker_order", "fill", "outbox_event")
+
+
+@pytest.fixture
+async def made(database_url: Secret) -> AsyncIterator[Rig]:
+    async with Database.open(database_url, QUICK) as database, rig(database) as made:
+        yield made
+
+
+@asynccontextmanager
+async def locked(_admin: Any, url: Secret) -> AsyncIterator[None]:
+    """Somebody's maintenance holds every order."""
+    holder = await asyncpg.connect(url.reveal())
+    try:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE order_attempt, order_intent IN ACCESS EXCLUSIVE MODE")
+            yield
+    finally:
+        await holder.close()
+
+
+@asynccontextmanager
+async def read_only(admin: Any, url: Secret) -> AsyncIterator[None]:
+    name = name_of(url)
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
+    await admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    await admin.execute(cut, name)
+    try:
+        yield
+    finally:
+        await admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        await admin.execute(cut, name)
+
+
+@asynccontextmanager
+async def full(_admin: Any, url: Secret) -> AsyncIterator[None]:
+    """The server answers every new row as it does when its disk is full."""
+    hand = await asyncpg.connect(url.reveal())
+    try:
+        await hand.execute(FULL)
+        for table in WRITTEN:
+            await hand.execute(
+                f"CREATE TRIGGER no_space BEFORE INSERT OR UPDATE ON {table} "
+                "FOR EACH ROW EXECUTE FUNCTION no_space()"
+            )
+        yield
+        await hand.execute("DROP FUNCTION no_space CASCADE")
+    finally:
+        await hand.close()
+
+
+FAULTS = {
+    "locked": (locked, "others held what was asked for"),
+    "read-only": (read_only, "read-only transaction"),
+    "full": (full, "No space left on device"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_what_cannot_be_written_is_refused_aloud_and_nothing_is_lost(
+    made: Rig, database_url: Secret, postgres_admin: Any, log: Path, fault: str
+) -> None:
+    strike, words = FAULTS[fault]
+    chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
+    async with worker(made, database_url, log, still_s=STILL_S):
+        await made.submit(3)
+        await made.settle()
+        early = asyncio.create_task(submit_for_sure(made, 8))
+        await asyncio.sleep(chance.uniform(0.0, 0.1))  # any moment of an order's life will do
+        async with strike(postgres_admin, database_url):
+            placed = len(made.entries)
+            wanted = approve(made.proposal(made.symbols[5]), made.now())
+            await until(lambda: _is_refused(made, wanted, words), 60)
+            await until(lambda: is_told(log, words), 60)
+            assert len(made.entries) <= placed + 8  # those that had left before
+        await early
+        made.submitted.append(await made.desk.submit(wanted))
+        await submit_for_sure(made, 2)
+        await made.settle()
+    intents = await made.database.fetchval("SELECT count(*) FROM order_intent")
+    assert intents == 14
+    found = await made.states()
+    assert set(found) <= {"ACKED", "ABSENT", "SUSPENDED"}
+    assert found["ACKED"] >= 6
+
+
+async def test_fills_while_nothing_can_be_written_are_all_counted_later(
+    made: Rig, database_url: Secret, postgres_admin: Any, log: Path
+) -> None:
+    """Orders that are under way at the venue go on there; the books follow when they can."""
+    made.fault("slow", count=4, seconds=0.3)  # answers arrive when the database takes no more
+    async with worker(made, database_url, log, still_s=STILL_S):
+        await made.submit(4)
+        await until(lambda: _has_left(made, 4), 60)
+        async with read_only(postgres_admin, database_url):
+            await until(lambda: is_told(log, "read-only transaction"), 60)
+            await asyncio.sleep(2.0)  # longer than it is tried to write an outcome down
+            assert any(entry.order.filled for entry in made.entries)
+        await made.settle()
+    assert await made.states() == {"ACKED": 4}
+    assert len(made.entries) == 4
+
+
+@pytest.mark.timeout(120)
+async def test_a_server_that_hangs_loses_no_accepted_order(tmp_path: Path, log: Path) -> None:
+    chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
+    with Servers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
+        assert servers.postgres is not None
+        assert servers.postgres.pid is not None
+        url, postmaster = servers.postgres.url, servers.postgres.pid
+        async with Database.open(url, DatabaseConfig(pool_min=1, pool_max=10)) as database:
+            await migrate(database)
+            async with rig(database) as made, worker(made, url, log):
+                submitting = asyncio.create_task(submit_for_sure(made, 20))
+                for _ in range(2):
+                    await asyncio.sleep(chance.uniform(0.05, 0.3))  # any moment will do
+                    rows = await database.fetch("SELECT pid FROM pg_stat_activity")
+                    stopped = [postmaster, *(row["pid"] for row in rows)]
+                    _tell(stopped, signal.SIGSTOP)
+                    await asyncio.sleep(1.5)  # longer than an order may take to leave
+                    _tell(stopped, signal.SIGCONT)
+                await submitting
+                await made.settle()
+                found = await made.states()
+                intents = await database.fetchval("SELECT count(*) FROM order_intent")
+    assert intents == 20
+    assert set(found) <= {"ACKED", "ABSENT", "SUSPENDED", "THROTTLED"}
+    assert found["ACKED"] > 0
+
+
+def _tell(processes: list[int], number: int) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):  # a session that has ended
+            os.kill(pid, number)
+
+
+async def _is_refused(made: Rig, wanted: Approved, words: str) -> bool:
+    """Aloud, and by its cause: a connection that is cut on the way there says only so."""
+    try:
+        await made.desk.submit(wanted)
+    except Failed as error:
+        return words in str(error)
+    return False
+
+
+async def _has_left(made: Rig, count: int) -> bool:
+    return len(made.entries) >= count

@@ -1,0 +1,148 @@
+"""A feed that freezes, or a clock that is set back: nothing is ordered on a price that is old."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from qts.app.facts import FactsNow, Sources
+from qts.cache import Cache, CacheConfig, Price, Value
+from qts.cache.memory import MemoryStore
+from qts.domain import Secret, SystemClock
+from qts.orders import Submitted
+from qts.pipeline import World
+from qts.risk import Approved, Gate, LimitsConfig, Watch
+from tests.faults.orders.rig import COIN, Rig, worker
+from tests.outbox.crowd import seed
+
+OLDEST_MS = 200.0
+SILENT_S = 1.0
+
+
+class SetClock(SystemClock):
+    """The machine's clock; somebody may set it."""
+
+    set_by = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.set_by
+
+
+class Nothing:
+    """A Truth that knows nothing: only the feed tells prices."""
+
+    async def load(self, _kind: str, _name: str) -> Value | None:
+        return None
+
+
+class Trader:
+    """Wants to buy all the time; the gate sees what the feed has told."""
+
+    def __init__(self, made: Rig, facts: FactsNow, cache: Cache, clock: SetClock) -> None:
+        self._made, self._facts, self._cache, self._clock = made, facts, cache, clock
+        self._gate = Gate(LimitsConfig(max_price_age_ms=OLDEST_MS).exact)
+        self.ticks: list[datetime] = []
+        self.refused: set[str] = set()
+        self.symbol = made.symbols[0]
+
+    def tick(self) -> None:
+        made, now = self._made, self._clock.now()
+        made.simulator.catch_up()
+        book = made.simulator.market.book(made.simulator.market.index[self.symbol])
+        bid, ask = book.bids[0].price / COIN, book.asks[0].price / COIN
+        price = Price(
+            symbol=self.symbol,
+            bid=bid,
+            ask=ask,
+            last=ask,
+            volume=COIN,
+            timestamp=int(now.timestamp() * 1000),
+        )
+        self._cache.prices.push(price)
+        self.ticks.append(now)
+
+    async def order(self) -> None:
+        """One order on a price of now; on a busy machine a price may be old before it is used."""
+        async with asyncio.timeout(60):
+            self.tick()
+            while await self.want() is None:
+                self.tick()
+
+    async def want(self) -> Submitted | None:
+        """One order, if the gate lets it."""
+        now = self._clock.now()
+        wanted = self._made.proposal(
+            self.symbol, decided_at=now, expires_at=now + timedelta(seconds=60)
+        )
+        found = self._gate.check(wanted, await self._facts(wanted))
+        if not isinstance(found, Approved):
+            self.refused |= {reason.code for reason in found.reasons}
+            return None
+        submitted = await self._made.desk.submit(found)
+        self._made.submitted.append(submitted)
+        return submitted
+
+
+@asynccontextmanager
+async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
+    watch, world = Watch(made.database, clock), World(clock)
+    world.begin(COIN, ())
+    config = CacheConfig()
+    async with Cache.open(MemoryStore(), Nothing(), config, clock=clock) as cache:
+        sources = Sources(
+            database=made.database,
+            broker="upbit",
+            cache=cache,
+            world=world,
+            watch=watch,
+            freezing=(),
+            may_trade=lambda: True,
+            is_open=lambda: True,
+        )
+        await watch.look()
+        yield Trader(made, FactsNow(sources, clock), cache, clock)
+
+
+@pytest.mark.parametrize("fault", ["frozen", "set back"])
+async def test_no_order_is_based_on_an_old_price(
+    made: Rig, database_url: Secret, log: Path, fault: str
+) -> None:
+    chance, clock = random.Random(seed()), SetClock()  # noqa: S311 - repeatable on purpose
+    async with worker(made, database_url, log), trader(made, clock) as trading:
+        for _ in range(3):
+            await trading.order()
+            await asyncio.sleep(chance.uniform(0.0, 0.05))
+        if fault == "set back":
+            clock.set_by = timedelta(seconds=-5)  # the last price is of the future now
+        else:
+            await asyncio.sleep(OLDEST_MS / 1000)
+        end = asyncio.get_running_loop().time() + SILENT_S
+        while asyncio.get_running_loop().time() < end:
+            assert await trading.want() is None
+            await asyncio.sleep(0.02)
+        clock.set_by = timedelta(0)
+        assert trading.refused
+        await trading.order()  # it was the price that was missing
+        await made.settle()
+        await _judge(made, trading)
+    assert trading.refused <= {"G_STALE_PRICE", "G_NO_PRICE"}
+    assert len(made.entries) == 4
+
+
+async def _judge(made: Rig, trading: Trader) -> None:
+    """Of every order that the simulator has, the price was fresh when it was approved."""
+    rows = await made.database.fetch(
+        "SELECT a.identifier, i.approved_at FROM order_attempt a "
+        "JOIN order_intent i ON i.id = a.order_intent_id"
+    )
+    approved_at = {row["identifier"]: row["approved_at"] for row in rows}
+    for entry in made.entries:
+        at = approved_at[entry.identifier]
+        age = min(at - tick for tick in trading.ticks if tick <= at)
+        assert age <= timedelta(milliseconds=OLDEST_MS), f"{entry.uuid} on a price {age} old"

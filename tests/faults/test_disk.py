@@ -1,0 +1,87 @@
+"""A disk that breaks under what is written down: nothing more is accepted, and it is said why.
+
+What a torn end, a flipped bit and a full disk do stands beside each file's own tests
+(tests/router/test_journal.py, tests/venues/test_budget.py, tests/feed/test_recorder.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUDGET = """
+import json, sys, time
+from pathlib import Path
+from qts.domain import Failed, SystemClock
+from qts.venues import Budget, Ledger, LimitsConfig, Priority
+from tests.faults.broken_disk import break_disk
+
+if sys.argv[2] == "before":
+    break_disk()
+granted, refused, clock = 0, "", SystemClock()
+try:
+    limits = LimitsConfig(per_second=20, per_minute=1000)
+    budget = Budget(limits, clock, Ledger(Path(sys.argv[1]), clock))
+    if sys.argv[2] == "after":  # while no thread runs yet: each keeps the filter it began with
+        break_disk()
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if budget.try_acquire(Priority.ORDER):
+            budget.release()
+            granted += 1
+        time.sleep(0.01)
+except Failed as error:
+    refused = str(error)
+print(json.dumps({"granted": granted, "refused": refused}))
+"""
+JOURNAL = """
+import sys
+from pathlib import Path
+import msgspec
+from qts.router import JournalConfig, Options, Router
+from tests.faults.broken_disk import break_disk
+from tests.router.rigs import laid_out, scenario
+
+break_disk()
+what = scenario(rate=1e5, seconds=30)
+journal = JournalConfig(Path(sys.argv[1]), fsync=sys.argv[2])
+report = Router(what, laid_out(what, "threads"), options=Options(journal=journal)).run()
+print(msgspec.json.encode(report.to_json()).decode())
+"""
+
+
+def run(program: str, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = msgspec.json.decode(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_requests_that_cannot_be_kept_on_disk_are_not_granted(tmp_path: Path, when: str) -> None:
+    told = run(BUDGET, str(tmp_path / "key.budget"), when)
+    assert told["refused"] == "the request budget cannot be written down: Input/output error"
+    assert told["granted"] == 0 if when == "before" else 0 < told["granted"] <= 200
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_a_router_whose_journal_cannot_be_kept_fails_by_name(tmp_path: Path, fsync: str) -> None:
+    path = tmp_path / "j"
+    told = run(JOURNAL, str(path), fsync)
+    assert told["verdict"] == "FAILED"
+    assert told["failures"] == [f"journal failed: {path}: Input/output error"]
+    assert told["produced"] == told["delivered"] + told["undelivered"]
+    assert told["produced"] < 30 * 100_000  # it does not go on to its end
