@@ -130,7 +130,7 @@ class Raw:
     async def publish(self, at_ns: int) -> None:
         made = event(next(self._numbers), at_ns)
         async with self._database.transaction() as tx:
-            await tx.execute(SQL.publish, *row_of(made)[:5], body_of(made), ATTEMPTS, 0.0)
+            await tx.execute(SQL.publish, *row_of(made)[:5], body_of(made), ATTEMPTS, 0.0, False)
 
     def batch(self, events: int) -> list[tuple[Any, ...]]:
         return [row_of(event(next(self._numbers))) for _ in range(events)]

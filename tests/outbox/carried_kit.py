@@ -49,7 +49,7 @@ class Process:
             env={**os.environ, "PYTHONPATH": path},
         )
         assert self._process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await self._process.stdout.readline() == b"ready\n"
 
     async def kill(self) -> None:
@@ -60,12 +60,12 @@ class Process:
     async def stop(self) -> int:
         assert self._process is not None
         self._process.terminate()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     async def ended(self) -> int:
         assert self._process is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
 

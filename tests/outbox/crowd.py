@@ -44,7 +44,7 @@ class Crowd:
             self.changed.set()
 
     async def has(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.pids) < count:
                 self.changed.clear()
                 await self.changed.wait()
@@ -60,7 +60,7 @@ class Crowd:
 
     async def stop(self) -> int:
         self._process.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
 

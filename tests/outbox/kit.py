@@ -60,11 +60,11 @@ async def running(*consumers: Consumer) -> AsyncIterator[None]:
     finally:
         for consumer in consumers:
             consumer.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(*tasks)
 
 
-async def until(fact: Callable[[], Awaitable[bool]], limit_s: float = 20) -> None:
+async def until(fact: Callable[[], Awaitable[bool]], limit_s: float = 60) -> None:
     """Wait for a fact that another process or connection makes true."""
     async with asyncio.timeout(limit_s):
         while not await fact():  # noqa: ASYNC110 - the server gives no event for it
@@ -76,7 +76,7 @@ async def statuses(database: Database) -> dict[str, int]:
     return {row["status"]: row["count"] for row in rows}
 
 
-async def until_statuses(database: Database, wanted: dict[str, int], limit_s: float = 20) -> None:
+async def until_statuses(database: Database, wanted: dict[str, int], limit_s: float = 60) -> None:
     async def are() -> bool:
         return await statuses(database) == wanted
 

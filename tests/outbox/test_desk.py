@@ -115,7 +115,7 @@ async def test_all_dead_letters_of_a_stream_come_back_in_their_order(
     assert await Desk(database, STREAMS).requeue_all(TRADE_COMMAND) == 5
     recorder = Recorder()
     async with running(bus.consumer(TRADE_COMMAND, recorder)):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(recorder.seen) < 5:  # noqa: ASYNC110 - the recorder gives no event
                 await asyncio.sleep(0.01)
     seen = [delivery.event_id for delivery in recorder.seen]
@@ -147,7 +147,7 @@ async def test_the_helpers_run_what_is_due_capture_and_fail_on_purpose(
 async def test_tail_shows_an_event_come_and_go(database: Database, bus: PostgresBus) -> None:
     since = await database.fetchval("SELECT clock_timestamp()")
     await publish(database, bus, event := accepted())
-    async with asyncio.timeout(5), aclosing(Desk(database).tail(since=since)) as tail:
+    async with asyncio.timeout(60), aclosing(Desk(database).tail(since=since)) as tail:
         assert (await anext(tail)).event_id == event.envelope.event_id
         await run_due(database, TRADE_EVENT, STREAMS[TRADE_EVENT], Recorder())
         assert (await anext(tail)).status == "DONE"

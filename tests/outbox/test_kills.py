@@ -46,7 +46,7 @@ async def _kill_and_judge(
         feeding = asyncio.create_task(feed())
         await kill_at_random(workers, kills, chance, gap_s)
         await feeding
-        await until_statuses(database, {"DONE": events}, 60)
+        await until_statuses(database, {"DONE": events}, 120)
         assert await workers.stop() == 0
     expected = {str(line): list(range(line, events, LINES)) for line in range(LINES)}
     assert await effects_by_line(database) == expected  # each once, in order, none missing

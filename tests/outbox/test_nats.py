@@ -293,7 +293,7 @@ async def test_a_cluster_that_loses_its_leader_loses_nothing(
 async def _once_formed(database: Database, config: NatsBusConfig) -> AsyncIterator[NatsBus]:
     """A cluster takes a moment to agree on a leader."""
     async with contextlib.AsyncExitStack() as stack:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     opening = NatsBus.open(database, STREAMS, config)

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts import telemetry
-from qts.database import Database, DatabaseConfig
+from qts.database import Connection, Database, DatabaseConfig, savepoint
 from qts.domain import Secret
 from qts.outbox import (
+    SYSTEM_EVENT,
     TRADE_EVENT,
     Desk,
     Envelope,
@@ -26,6 +27,7 @@ from qts.outbox import (
     uuid7,
 )
 from qts.outbox.check import body_of
+from qts.outbox.notifier import BETWEEN_WAKES_S
 from tests.outbox.kit import STREAMS, accepted, publish, statuses, until
 
 
@@ -242,18 +244,67 @@ def _unsayable(value: Any) -> bool:
     return isinstance(value, list) and any(map(_unsayable, value))
 
 
+async def _take_the_wake_up(tx: Connection, bus: PostgresBus) -> None:
+    """From now on, and until this transaction ends, the others do not wake by themselves."""
+    assert await bus.publish(tx, accepted(stream=SYSTEM_EVENT))
+    assert bus._notifier._telling is tx
+
+
+@pytest.mark.parametrize("by_itself", [True, False], ids=["by itself", "apart"])
 async def test_the_wake_up_comes_after_the_commit_and_only_then(
+    database: Database, bus: PostgresBus, by_itself: bool
+) -> None:
+    async with (
+        database.listen(f"outbox {TRADE_EVENT}") as listener,
+        database.transaction() as other,
+    ):
+        await anext(listener)
+        heard = asyncio.create_task(anext(listener))
+        if not by_itself:
+            await _take_the_wake_up(other, bus)
+        async with database.transaction() as tx:
+            await bus.publish(tx, accepted())
+            assert bool(bus._notifier._pending) is not by_itself
+            await asyncio.sleep(0.1)  # longer than the notifier's first looks
+            assert not heard.done()
+        async with asyncio.timeout(60):
+            await heard
+
+
+async def test_of_many_transactions_at_once_one_has_the_wake_up(
+    database: Database, bus: PostgresBus
+) -> None:
+    """Commits that have one wait for each other."""
+    async with database.transaction() as first:
+        await _take_the_wake_up(first, bus)
+        async with database.transaction() as second:
+            assert not bus._notifier.may_tell(second)
+            assert bus._notifier.may_tell(first)
+    clock_ns = bus._notifier._told_ns
+    async with database.transaction() as third:
+        await until(lambda: _says_yes(bus, third))
+        assert bus._notifier._told_ns - clock_ns >= BETWEEN_WAKES_S * 1e9
+
+
+async def _says_yes(bus: PostgresBus, tx: Connection) -> bool:
+    return bus._notifier.may_tell(tx)
+
+
+async def test_a_part_that_is_undone_takes_no_wake_up_along(
     database: Database, bus: PostgresBus
 ) -> None:
     async with database.listen(f"outbox {TRADE_EVENT}") as listener:
         await anext(listener)
-        heard = asyncio.create_task(anext(listener))
         async with database.transaction() as tx:
-            await bus.publish(tx, accepted())
-            await asyncio.sleep(0.1)  # longer than the notifier's first looks
-            assert not heard.done()
-        async with asyncio.timeout(5):
-            await heard
+            with pytest.raises(LookupError):
+                async with savepoint(tx):
+                    await bus.publish(tx, accepted("undone"))
+                    raise LookupError
+            await bus.publish(tx, accepted("kept"))
+            assert not bus._notifier._pending
+        async with asyncio.timeout(60):
+            await anext(listener)
+    assert await statuses(database) == {"PENDING": 1}
 
 
 async def test_the_commit_itself_is_heard(
@@ -264,24 +315,26 @@ async def test_the_commit_itself_is_heard(
         monkeypatch.setattr(f"qts.outbox.notifier.{name}", 60.0)
     async with database.listen(f"outbox {TRADE_EVENT}") as listener:
         await anext(listener)
-        async with database.transaction() as tx:
-            await bus.publish(tx, accepted())
-        async with asyncio.timeout(5):
-            await anext(listener)
+        async with database.transaction() as other:
+            await _take_the_wake_up(other, bus)
+            async with database.transaction() as tx:
+                await bus.publish(tx, accepted())
+            async with asyncio.timeout(30):
+                await anext(listener)
 
 
 async def test_a_rolled_back_publish_wakes_nobody(database: Database, bus: PostgresBus) -> None:
-    with pytest.raises(LookupError):
-        async with database.transaction() as tx:
-            await bus.publish(tx, accepted())
-            raise LookupError
-
     async def forgotten() -> bool:
         return not bus._notifier._pending
 
     async with database.listen(f"outbox {TRADE_EVENT}") as listener:
         await anext(listener)
         heard = asyncio.create_task(anext(listener))
+        for _ in range(2):  # one that would have woken by itself, and one that would not
+            with pytest.raises(LookupError):
+                async with database.transaction() as tx:
+                    await bus.publish(tx, accepted())
+                    raise LookupError
         await until(forgotten)
         assert not heard.done()
         heard.cancel()

@@ -67,7 +67,7 @@ async def _kill_and_judge(
             await relay.kill()
             await relay.start()
         await feeding
-        await until_statuses(database, {"DONE": EVENTS}, 60)
+        await until_statuses(database, {"DONE": EVENTS}, 120)
         assert await relay.stop() == 0
     return await record()
 

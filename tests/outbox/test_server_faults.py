@@ -105,7 +105,7 @@ async def test_a_server_that_crashes_under_load_loses_nothing(tmp_path: Path) ->
                         while not await asyncio.to_thread(servers.restart_dead):  # noqa: ASYNC110
                             await asyncio.sleep(0.01)
                     await feeding
-                    await until_statuses(database, {"DONE": events}, 40)
+                    await until_statuses(database, {"DONE": events}, 120)
             assert await effects_by_line(database) == {
                 str(line): list(range(line, events, 4)) for line in range(4)
             }

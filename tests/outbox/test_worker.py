@@ -148,6 +148,24 @@ async def test_a_handler_that_ignores_its_cancellation_loses_its_slot_only(
     assert letter.error_code == "TIMEOUT"
 
 
+async def test_a_handler_that_is_cancelled_from_within_keeps_its_slot(database: Database) -> None:
+    """Long before its time is over, as what it waited for was cancelled by others."""
+    config = StreamConfig(**{**QUICK, "handler_timeout_s": 3600}, max_attempts=1, concurrency=1)
+
+    async def wait_for_what_is_cancelled(delivery: Delivery) -> None:
+        if delivery.aggregate_id == "bad":
+            work = asyncio.ensure_future(asyncio.Event().wait())
+            work.cancel()
+            await work
+
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
+        async with running(bus.consumer(TRADE_EVENT, Recorder(wait_for_what_is_cancelled))):
+            await publish(database, bus, accepted("bad"), accepted("good"))
+            await until_statuses(database, {"DONE": 1, "DEAD": 1})
+        (letter,) = await bus.dead_letters(TRADE_EVENT)
+    assert letter.error_code == "CANCELLED"
+
+
 async def test_more_time_can_be_asked_for(database: Database) -> None:
     config = StreamConfig(**{**QUICK, "handler_timeout_s": 0.1}, max_attempts=1)
 

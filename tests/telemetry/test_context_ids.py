@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from qts.telemetry import bind, carry, context, current_context, new_trace_id
+from qts.telemetry import Ids, bind, carry, context, context_of, current_context, new_trace_id
 
 
 def test_context_adds_and_gives_back() -> None:
@@ -24,6 +24,35 @@ def test_context_is_given_back_after_an_error() -> None:
     with pytest.raises(ValueError, match="inside"), context(eventId="e1"):
         raise ValueError("inside")
     assert current_context() == {}
+
+
+def test_ids_are_asked_for_only_when_they_are_wanted() -> None:
+    asked = 0
+
+    def ids() -> Ids:
+        nonlocal asked
+        asked += 1
+        return {"eventId": "e1", "stream": "fills"}
+
+    with context(traceId="t1", stream="orders"), context_of(ids):
+        assert asked == 0
+        assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "fills"}
+        assert asked == 1
+        with context(stream="inner"):
+            assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "inner"}
+        with context_of(lambda: {"stream": "later"}):
+            assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "later"}
+    assert current_context() == {}
+
+
+async def test_a_task_keeps_ids_that_nobody_had_asked_for() -> None:
+    async def work() -> dict[str, str]:
+        await asyncio.sleep(0)
+        return current_context()
+
+    with context_of(lambda: {"eventId": "e1"}):
+        task = asyncio.create_task(work())
+    assert await task == {"eventId": "e1"}
 
 
 def test_what_is_read_is_a_copy() -> None:

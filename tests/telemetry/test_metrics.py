@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import prometheus_client
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from qts import telemetry
@@ -88,3 +90,29 @@ def test_process_platform_and_gc_are_rendered() -> None:
     read = samples()
     assert any(key.startswith("python_info") for key in read)
     assert any(key.startswith("python_gc_collections_total") for key in read)
+
+
+@given(st.lists(st.floats(-1, 100) | st.sampled_from([0.1, 1.0, 10.0]), max_size=50))
+def test_a_histogram_shows_what_the_clients_own_would(amounts: list[float]) -> None:
+    name, buckets, kind = "qts_test_as_the_client", (0.1, 1.0, 10.0), str(next(_numbers))
+    ours = telemetry.histogram(name, "Amounts.", ["kind"], buckets)
+    registry = prometheus_client.CollectorRegistry()
+    theirs = prometheus_client.Histogram(
+        name, "Amounts.", ["kind"], registry=registry, buckets=buckets
+    )
+    for histogram in (ours, theirs):
+        child = histogram.labels(kind)
+        for amount in amounts:
+            child.observe(amount)
+    for suffix, bounds in (
+        ("_bucket", ("0.1", "1.0", "10.0", "+Inf")),
+        ("_count", ()),
+        ("_sum", ()),
+    ):
+        shown = [
+            (labels, value)
+            for labels, value in telemetry.samples()[name + suffix]
+            if labels["kind"] == kind
+        ]
+        wanted = [{"kind": kind, "le": le} for le in bounds] or [{"kind": kind}]
+        assert shown == [(each, registry.get_sample_value(name + suffix, each)) for each in wanted]

@@ -45,16 +45,8 @@ def timed_out(delivery: Delivery) -> Outcome:
 
 async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
     """Run the handler and say how it ended; only a cancellation is raised on."""
-    envelope = delivery.envelope
     began_ns = time.perf_counter_ns()
-    with telemetry.context(
-        traceId=envelope.trace_id,
-        eventId=str(envelope.event_id),
-        stream=delivery.stream,
-        eventType=envelope.type,
-        aggregateType=delivery.aggregate_type,
-        aggregateId=delivery.aggregate_id,
-    ):
+    with telemetry.context_of(delivery.ids):
         try:
             with telemetry.span("outbox.handle", attempt=delivery.attempt):
                 await dispatcher.dispatch(delivery)
@@ -62,7 +54,8 @@ async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
         except Exception as error:  # noqa: BLE001 - a handler's any error is an outcome here
             outcome = outcome_of(error)
             tell(delivery, outcome)
-    _timer(delivery.stream, envelope.type).observe((time.perf_counter_ns() - began_ns) / 1e9)
+    timer = _timer(delivery.stream, delivery.envelope.type)
+    timer.observe((time.perf_counter_ns() - began_ns) / 1e9)
     return outcome
 
 

@@ -16,9 +16,10 @@ import msgspec
 
 from qts.database import Connection
 from qts.outbox.envelope import Envelope, Event
+from qts.telemetry import Ids
 
 
-class Delivery(msgspec.Struct):
+class Delivery(msgspec.Struct, gc=False):
     """One attempt at one event, as a handler sees it."""
 
     stream: str
@@ -33,6 +34,17 @@ class Delivery(msgspec.Struct):
     @property
     def event_id(self) -> UUID:
         return self.envelope.event_id
+
+    def ids(self) -> Ids:
+        """What a log line of its handler tells of it."""
+        return {
+            "traceId": self.envelope.trace_id,
+            "eventId": str(self.envelope.event_id),
+            "stream": self.stream,
+            "eventType": self.envelope.type,
+            "aggregateType": self.aggregate_type,
+            "aggregateId": self.aggregate_id,
+        }
 
     def extend(self, seconds: float) -> None:
         """Ask for more time than the stream allows; the lock is kept as long."""

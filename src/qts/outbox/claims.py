@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from uuid import UUID
 
 import msgspec
@@ -27,15 +27,16 @@ from qts.outbox.horizon import BEGINNING
 from qts.outbox.queries import SQL
 
 
-class _Received(Envelope, frozen=True, kw_only=True, rename="camel"):
+class _Received(Envelope, frozen=True, kw_only=True, rename="camel", gc=False):
     payload: msgspec.Raw
 
 
+_place = itemgetter(1, 0)  # of a row: when it is due, then its id
 _decoder = msgspec.json.Decoder(_Received)
 
 
-class Claimed(msgspec.Struct, eq=False):
-    """An event in hand."""
+class Claimed(msgspec.Struct, eq=False, gc=False):
+    """An event in hand; part of no cycle, as the collector would walk over all of them anew."""
 
     id: int
     token: str
@@ -138,9 +139,8 @@ class Claims:
 
     def _claimed(self, rows: list[Row], token: str, now_ns: int) -> list[Claimed]:
         held_until_ns = now_ns + round(self.config.lock_ttl_s * 1e9)
-        claimed = [self._one(row, token, held_until_ns) for row in rows]
-        claimed.sort(key=_place)
-        return claimed
+        rows.sort(key=_place)
+        return [self._one(row, token, held_until_ns) for row in rows]
 
     def _one(self, row: Row, token: str, held_until_ns: int) -> Claimed:
         number, due_at, attempt, max_attempts, kind, key, body = row
@@ -152,10 +152,6 @@ class Claims:
             envelope = Envelope(type="?", trace_id="?", payload=None)
         delivery = Delivery(self.stream, kind, key, envelope, attempt, max_attempts, 0, number)
         return Claimed(number, token, due_at, delivery, held_until_ns, broken)
-
-
-def _place(claimed: Claimed) -> tuple[datetime, int]:
-    return claimed.due_at, claimed.id
 
 
 def _ids_and_tokens(claimed: Iterable[Claimed]) -> tuple[list[int], list[str]]:

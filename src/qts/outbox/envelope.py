@@ -28,7 +28,7 @@ def uuid7() -> UUID:
     )
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """The common form of all messages; stored whole."""
 
     schema_version: int = SCHEMA_VERSION

@@ -7,6 +7,7 @@ replaced, and whatever it says later is no longer heard.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from qts import telemetry
@@ -18,7 +19,7 @@ from qts.outbox.settler import Settler
 
 TICK_S = 0.1
 GRACE_S = 1.0  # from the cancellation of a handler until it is given up
-BREATHE = 200  # events after which a slot lets others run, when no handler waits for anything
+BREATHE = 50  # events after which a slot lets others run, when no handler waits for anything
 
 Line = list[Claimed]
 log = telemetry.logger("outbox")
@@ -50,8 +51,10 @@ class Hands:
         self._clock = clock
         self._timeout_ns = round(claims.config.handler_timeout_s * 1e9)
         self._held: dict[int, Claimed] = {}
-        self._lines: asyncio.Queue[Line] = asyncio.Queue()
+        self._lines: deque[Line | Claimed] = deque()  # one event is its own line
+        self._resting: list[asyncio.Future[None]] = []  # of slots without a line
         self._waiting = 0
+        self._room_from = 0
         self._closing = False
         self._slots: list[_Slot] = []
         self.room = asyncio.Event()
@@ -70,26 +73,30 @@ class Hands:
         held = {each.id: each for each in claimed}
         self._held |= held
         self._waiting += len(held)
-        lines: Iterable[Line] = [[each] for each in held.values()]
+        lines: Iterable[Line | Claimed] = held.values()
         if self._config.ordered:
             by_aggregate: dict[tuple[str, str], Line] = {}
             for each in held.values():
                 key = (each.delivery.aggregate_type, each.delivery.aggregate_id)
                 by_aggregate.setdefault(key, []).append(each)
             lines = by_aggregate.values()
-        for line in lines:
-            self._lines.put_nowait(line)
+        self._lines.extend(lines)
+        if self._closing:
+            self.give_back()
+        for _ in range(min(len(self._lines), len(self._resting))):
+            self._resting.pop().set_result(None)
 
     def give_back(self) -> None:
         """Return what waits, untried; from now on lines end after the event that runs."""
         self._closing = True
-        while not self._lines.empty():
-            line = self._lines.get_nowait()
+        while self._lines:
+            line = _as_line(self._lines.popleft())
             self._waiting -= len(line)
             self._settler.give_back(line)
 
     def has_room(self, want: int) -> bool:
         """One batch may wait while the next one is claimed: else handlers idle meanwhile."""
+        self._room_from = want
         return self._waiting <= want and self._settler.backlog <= 4 * self._config.batch
 
     def held(self) -> list[Claimed]:
@@ -100,9 +107,10 @@ class Hands:
         return self._held.get(claimed.id) is claimed
 
     def settled(self, claimed: Sequence[Claimed]) -> None:
+        held = self._held
         for each in claimed:
-            if self.holds(each):
-                del self._held[each.id]
+            if held.get(each.id) is each:
+                del held[each.id]
         self.room.set()
 
     def extended(self, asked: Sequence[Claimed], kept: set[int], until_ns: int) -> None:
@@ -166,17 +174,25 @@ class Hands:
     async def _serve(self, slot: _Slot) -> None:
         since_rest = 0
         while not slot.given_up:
-            # The queue is asked without waiting first: that takes half the time.
-            slot.line = await self._lines.get() if self._lines.empty() else self._lines.get_nowait()
+            slot.line = _as_line(self._lines.popleft() if self._lines else await self._next_line())
             slot.place = 0
             self._waiting -= len(slot.line)
-            self.room.set()
+            if self._waiting <= self._room_from:
+                self.room.set()
             since_rest += len(slot.line)
             while slot.place < len(slot.line) and not slot.given_up:
                 await self._run(slot, slot.line[slot.place])
             if since_rest >= BREATHE:
                 since_rest = 0
                 await asyncio.sleep(0)
+
+    async def _next_line(self) -> Line | Claimed:
+        while not self._lines:
+            self._settler.flush()
+            rest = asyncio.get_running_loop().create_future()
+            self._resting.append(rest)
+            await rest
+        return self._lines.popleft()
 
     async def _run(self, slot: _Slot, claimed: Claimed) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -185,26 +201,25 @@ class Hands:
             self.settled(slot.line[slot.place :])
             slot.place = len(slot.line)
             return
-        outcome = claimed.broken or await self._attempt(slot, claimed, now_ns)
-        if not slot.given_up:
-            self._end(slot, claimed, outcome)
-
-    async def _attempt(self, slot: _Slot, claimed: Claimed, now_ns: int) -> Outcome:
         claimed.delivery.deadline_ns = now_ns + self._timeout_ns
         slot.running, slot.cancelled_ns = claimed, 0
         try:
-            return await attempt(self._dispatcher, claimed.delivery)
+            outcome = claimed.broken or await attempt(self._dispatcher, claimed.delivery)
         except asyncio.CancelledError:
-            if not slot.cancelled_ns:
-                raise
-            outcome = timed_out(claimed.delivery)
+            outcome = self._cut_short(slot, claimed)
             tell(claimed.delivery, outcome)
-            return outcome
-        finally:
-            if slot.cancelled_ns and slot.task is not None:
-                slot.task.uncancel()
-            if not slot.given_up:
-                slot.running = None
+        if slot.cancelled_ns and slot.task is not None:
+            slot.task.uncancel()
+        if not slot.given_up:
+            slot.running = None
+            self._end(slot, claimed, outcome)
+
+    def _cut_short(self, slot: _Slot, claimed: Claimed) -> Outcome:
+        if slot.cancelled_ns:
+            return timed_out(claimed.delivery)
+        if slot.task is None or slot.task.cancelling():
+            raise asyncio.CancelledError
+        return Outcome("retry", "CANCELLED", "its handler was cancelled from within")
 
     def _end(self, slot: _Slot, claimed: Claimed, outcome: Outcome) -> None:
         """Pass the outcome on; after a failure, those behind it wait for its next attempt."""
@@ -214,3 +229,7 @@ class Hands:
         if ends and slot.place < len(slot.line):
             self._settler.give_back(slot.line[slot.place :])
             slot.place = len(slot.line)
+
+
+def _as_line(line: Line | Claimed) -> Line:
+    return line if isinstance(line, list) else [line]

@@ -1,8 +1,9 @@
-"""Wake-ups for consumers, after the publisher's transaction and apart from it.
+"""Wake-ups for consumers: with the publisher's transaction while few publish, else apart from it.
 
-A NOTIFY inside every transaction makes concurrent commits wait for each other. Here a
-connection of our own asks whether the publishers' transactions are through, and wakes the
-streams of those that are: once for all that gathered in the meantime.
+A NOTIFY inside a transaction comes soonest, but commits that have one wait for each other. So one
+transaction at a time has one, of all that publish here. For the others a connection of our own
+asks whether they are through, and wakes the streams of those that are: once for all that gathered
+in the meantime.
 
     published ─▶ pending ─▶ committed: wake · rolled back: forget · open: look again
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+
+import asyncpg
 
 from qts import telemetry
 from qts.database import Connection, Database
@@ -36,9 +39,21 @@ class Notifier:
         self._database = database
         self._clock = clock
         self._pending: set[tuple[int, str]] = set()
+        self._telling: Any = None  # the connection whose transaction has a NOTIFY
+        self._told_ns = 0
         self._look_s = FIRST_LOOK_S
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def may_tell(self, tx: Any) -> bool:
+        """Whether this transaction should wake the consumers itself."""
+        now_ns = self._clock.monotonic_ns()
+        if _is_open(self._telling):
+            return tx is self._telling
+        if now_ns - self._told_ns < BETWEEN_WAKES_S * 1e9:
+            return False
+        self._telling, self._told_ns = tx, now_ns
+        return True
 
     def published(self, xid: int, stream: str, tx: Any) -> None:
         self._pending.add((xid, stream))
@@ -93,3 +108,10 @@ class Notifier:
         except TimeoutError:
             return False
         return True
+
+
+def _is_open(connection: Any) -> bool:
+    try:
+        return connection is not None and bool(connection.is_in_transaction())
+    except asyncpg.InterfaceError:  # it was given back to the pool
+        return False

@@ -61,6 +61,7 @@ class PostgresBus:
 
     async def publish(self, tx: Connection, event: Event) -> bool:
         body = body_of(event, self._streams)
+        tells = self._notifier.may_tell(tx)
         xid = await tx.fetchval(
             SQL.publish,
             event.envelope.event_id,
@@ -71,8 +72,9 @@ class PostgresBus:
             body.decode(),
             self._streams[event.stream].max_attempts,
             float(event.delay_s),
+            tells,
         )
-        if xid is not None:
+        if xid is not None and not tells:
             self._notifier.published(xid, event.stream, tx)
         return xid is not None
 

@@ -14,11 +14,13 @@ from qts.domain import Clock, QtsError
 from qts.outbox import attempt
 from qts.outbox.attempt import Outcome
 from qts.outbox.claims import Claimed, Claims
+from qts.outbox.horizon import Horizon
 from qts.outbox.retry import pause_s
 
 # What a database can raise that another try may mend.
 TROUBLE = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 AT_ONCE = 1000
+GATHER_S = 0.002  # so long outcomes wait for others, while more events wait for their handlers
 RETRY_S = (0.05, 2.0)
 
 log = telemetry.logger("outbox")
@@ -31,17 +33,22 @@ class Settler:
         self,
         database: Database,
         claims: Claims,
+        horizon: Horizon,
         clock: Clock,
         settled: Callable[[Sequence[Claimed]], None],
     ) -> None:
         self._database = database
         self._claims = claims
+        self._horizon = horizon
         self._clock = clock
         self._settled = settled
         self._chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._done: list[Claimed] = []
         self._failed: list[tuple[Claimed, Outcome, float]] = []
         self._unused: list[Claimed] = []
+        self._gathering: asyncio.TimerHandle | None = None
+        self._gathered = 0
+        self._enough = claims.config.batch
         self._more = asyncio.Event()
         self._nothing = asyncio.Event()
         self._nothing.set()
@@ -56,7 +63,19 @@ class Settler:
         else:
             pause = pause_s(self._claims.config, claimed.delivery.attempt, self._chance)
             self._failed.append((claimed, outcome, pause))
-        self._more.set()
+        self._gathered += 1
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
+        elif self._gathered >= self._enough:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what there is: nothing more is about to end."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+            self._gathered = 0
+            self._more.set()
 
     def give_back(self, unused: Sequence[Claimed]) -> None:
         """Return events that were not tried."""
@@ -85,7 +104,10 @@ class Settler:
                     while self.backlog:
                         self._more.clear()
                         await self._write(connection)
+                        await self._horizon.move(connection, self._clock.monotonic_ns())
                         delay_s = RETRY_S[0]
+                        if self.backlog and self._gathering is not None:
+                            await self._more.wait()
                     self._nothing.set()
             except TROUBLE as error:
                 log.warning("cannot write outcomes, trying again", error=str(error))

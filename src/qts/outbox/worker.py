@@ -32,6 +32,7 @@ from qts.outbox.settler import TROUBLE, Settler
 
 FULL_EVERY_NS = 1_000_000_000  # how often everything is looked over, not only what is new
 FULL_SHARE = 50  # of our time at most a fiftieth, when there is much to look over
+GROW = 4  # by how much more is taken at once while handlers keep up
 LINGER_S = 0.5  # a connection is kept so long for what comes next
 FIRST_POLL_S = 0.05  # while nobody listens yet
 RETRY_S = (0.05, 5.0)
@@ -56,16 +57,18 @@ class OutboxWorker:
         self._config = config
         self._clock = clock or SystemClock()
         self._claims = Claims(stream, config)
-        self._settler = Settler(database, self._claims, self._clock, self._on_settled)
+        self._horizon = Horizon(stream, config.ordered)
+        self._settler = Settler(
+            database, self._claims, self._horizon, self._clock, self._on_settled
+        )
         self._hands = Hands(self._claims, dispatcher, self._settler, self._clock)
         self._stopping = False
         self._wake = asyncio.Event()
         self._poll_s = min(FIRST_POLL_S, config.poll_max_s)
         self._want = min(config.concurrency, config.batch)
-        self._horizon = Horizon(stream, config.ordered)
-        self._full_at_ns = 0
-        self._full_soonest_ns = 0
-        self._suspects = True  # there may be events of lost workers
+        self._full_at_ns = self._full_soonest_ns = self._clock.monotonic_ns() + FULL_EVERY_NS
+        self._new = True  # everything is still to be looked over
+        self._suspects = False  # there may be events of lost workers
         self._suspect: Claimed | None = None
 
     @property
@@ -74,6 +77,7 @@ class OutboxWorker:
 
     def stop(self) -> None:
         self._stopping = True
+        self._hands.give_back()
         self._wake.set()
         self._hands.room.set()
 
@@ -89,7 +93,6 @@ class OutboxWorker:
                 ]
                 self._hands.open()
                 await self._claim_until_stopped()
-                self._hands.give_back()
                 await self._hands.idle()
                 await self._settler.empty()
                 for helper in helpers:
@@ -131,10 +134,15 @@ class OutboxWorker:
             await self._bury(connection)
             self._full_next(began_ns, at_once=bool(claimed) and self._is_behind(claimed))
         recovered = await self._recover(connection)
-        await self._horizon.move(connection, self._clock.monotonic_ns())
         more = recovered or len(claimed) >= self._want or self._wake.is_set()
         self._adapt(len(claimed), waited_s)
-        return 0.0 if more else await self._idle_s(connection, full)
+        if more:
+            return 0.0
+        if self._new:  # the first time that there is time for it
+            self._new = False
+            self._full_at_ns = began_ns
+        await asyncio.sleep(0)  # handlers go first
+        return await self._idle_s(connection, full)
 
     async def _take(self, connection: Connection, now_ns: int, full: bool) -> list[Claimed]:
         since, first_id = self._horizon.due_from, self._horizon.first_id
@@ -215,7 +223,7 @@ class OutboxWorker:
         if waited_s > SLOW_S:
             self._want = max(self._want // 2, min(self._config.concurrency, self._config.batch))
         elif got >= self._want and waited_s < QUICK_S:
-            self._want = min(self._want * 2, self._config.batch)
+            self._want = min(self._want * GROW, self._config.batch)
 
     async def _until_room(self) -> float:
         began_ns = self._clock.monotonic_ns()

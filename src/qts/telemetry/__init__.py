@@ -6,7 +6,15 @@ from typing import TextIO
 
 from qts.telemetry import logs, traces
 from qts.telemetry.config import TelemetryConfig
-from qts.telemetry.context import Ids, bind, carry, context, current_context, new_trace_id
+from qts.telemetry.context import (
+    Ids,
+    bind,
+    carry,
+    context,
+    context_of,
+    current_context,
+    new_trace_id,
+)
 from qts.telemetry.exposition import exposed
 from qts.telemetry.host import watch_host
 from qts.telemetry.latency import LatencyHistogram, latency
@@ -45,6 +53,7 @@ __all__ = [
     "carry",
     "configure",
     "context",
+    "context_of",
     "counter",
     "current_context",
     "every",

@@ -1,7 +1,8 @@
 """Ids that travel with the work: through calls, tasks and, carried, through threads.
 
 One context variable holds them all: entering a context is paid on every event, so it has
-to stay near a microsecond.
+to stay near a microsecond. `context_of` is for where even that is much: it asks for the ids only
+when a log line or a span wants them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,35 @@ Ids = TypedDict(  # noqa: UP013 - the class form would need mixed-case attribute
     total=False,
 )
 
-_ids: ContextVar[Mapping[str, str]] = ContextVar("qts_ids", default=MappingProxyType({}))
+
+class context_of:  # noqa: N801 - reads as a function: with context_of(delivery.ids):
+    """As `context`, with the ids that `read` answers, the same ones whenever it is asked."""
+
+    __slots__ = ("_before", "_read", "_token")
+
+    _before: _Known
+    _token: Token[_Known]
+
+    def __init__(self, read: Callable[[], Ids]) -> None:
+        self._read = read
+
+    def __enter__(self) -> None:
+        self._before = _ids.get()
+        self._token = _ids.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _ids.reset(self._token)
+
+    def ids(self) -> Mapping[str, str]:
+        return {**_now(self._before), **self._read()}  # type: ignore[dict-item]
+
+
+_Known = Mapping[str, str] | context_of
+_ids: ContextVar[_Known] = ContextVar("qts_ids", default=MappingProxyType({}))
+
+
+def _now(known: _Known) -> Mapping[str, str]:
+    return known.ids() if isinstance(known, context_of) else known
 
 
 class context:  # noqa: N801 - reads as a function: with context(traceId=...):
@@ -37,13 +66,13 @@ class context:  # noqa: N801 - reads as a function: with context(traceId=...):
 
     __slots__ = ("_added", "_token")
 
-    _token: Token[Mapping[str, str]]
+    _token: Token[_Known]
 
     def __init__(self, **ids: Unpack[Ids]) -> None:
         self._added = ids
 
     def __enter__(self) -> None:
-        self._token = _ids.set({**_ids.get(), **self._added})  # type: ignore[dict-item]
+        self._token = _ids.set({**_now(_ids.get()), **self._added})  # type: ignore[dict-item]
 
     def __exit__(self, *_: object) -> None:
         _ids.reset(self._token)
@@ -51,12 +80,12 @@ class context:  # noqa: N801 - reads as a function: with context(traceId=...):
 
 def bind(**ids: Unpack[Ids]) -> None:
     """Add ids for the rest of this task or thread."""
-    _ids.set({**_ids.get(), **ids})  # type: ignore[dict-item]
+    _ids.set({**_now(_ids.get()), **ids})  # type: ignore[dict-item]
 
 
 def current_context() -> dict[str, str]:
     """The ids in force here; a copy."""
-    return dict(_ids.get())
+    return dict(_now(_ids.get()))
 
 
 def new_trace_id() -> str:
@@ -81,6 +110,6 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
 
 def add_ids(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
     """Log processor: the ids in force, unless the line names its own."""
-    for name, value in _ids.get().items():
+    for name, value in _now(_ids.get()).items():
         event.setdefault(name, value)
     return event
