@@ -23,11 +23,12 @@ class Effort(NamedTuple):
     slow_events: int  # of a trial of the slow ones
     loads: int  # rounds under load
     p0: int  # P0 events of ours in each
-    peer_p0: int  # and of a peer, which takes longer
+    peer_p0: int  # and of a peer, which takes longer, at most
+    peer_s: float  # time a peer has for them
 
 
-FULL = Effort(rounds=15, events=100_000, slow_events=10_000, loads=10, p0=200, peer_p0=50)
-QUICK = Effort(rounds=2, events=5_000, slow_events=1_000, loads=1, p0=20, peer_p0=10)
+FULL = Effort(15, events=100_000, slow_events=10_000, loads=10, p0=200, peer_p0=50, peer_s=1.5)
+QUICK = Effort(2, events=5_000, slow_events=1_000, loads=1, p0=20, peer_p0=10, peer_s=1.0)
 
 
 def run(quick: bool, say: Callable[[str], None]) -> Result:
@@ -36,10 +37,10 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
     effort = QUICK if quick else FULL
     notes: list[str] = []
     say("events through the lanes and through each peer, in turn")
-    found = measure(effort.rounds, effort.events, effort.slow_events, notes)
+    found = measure(effort.rounds, effort.events, effort.slow_events, notes, say)
     flow, costs = _flow_rows(found), _cost_rows(found)
     say("P0 while four tasks burn CPU: ours and each peer that has priorities, in turn")
-    spans = _under_load(effort)
+    spans = _under_load(effort, say)
     latency = _latency_rows(spans)
     if described["noisy"]:
         notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
@@ -59,7 +60,7 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
 # ---- P0 under load ----
 
 
-def _under_load(effort: Effort) -> dict[str, npt.NDArray[np.float64]]:
+def _under_load(effort: Effort, say: Callable[[str], None]) -> dict[str, npt.NDArray[np.float64]]:
     """Milliseconds from when the sender of an event was to wake until it was handled."""
     cases = {
         "qts": load.ours,
@@ -67,10 +68,11 @@ def _under_load(effort: Effort) -> dict[str, npt.NDArray[np.float64]]:
         "asyncio.PriorityQueue": load.one_loop,
     }
     spans: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(effort.loads):
-        for name, case in cases.items():
-            events = effort.p0 if case is load.ours else effort.peer_p0
-            spans[name] += load.latencies(case, events)
+    for number in range(1, effort.loads + 1):
+        say(f"  round {number} of {effort.loads}")
+        spans["qts"] += load.latencies(cases["qts"], effort.p0)
+        for name in list(cases)[1:]:
+            spans[name] += load.latencies(cases[name], effort.peer_p0, effort.peer_s)
     return {name: np.array(each) * 1000 for name, each in spans.items()}
 
 

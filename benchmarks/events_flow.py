@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,9 @@ PEERS: dict[str, Callable[[Sequence[Any]], None]] = {
 }
 
 
-def measure(rounds: int, events: int, slow_events: int, notes: list[str]) -> dict[str, Series]:
+def measure(
+    rounds: int, events: int, slow_events: int, notes: list[str], say: Callable[[str], None]
+) -> dict[str, Series]:
     """Every case in turn; `slow_events` are the events of a trial of a slow peer."""
     ticks = _ticks(_engine(events))
     many = (ticks * (events // len(ticks) + 1))[:events]
@@ -51,13 +54,26 @@ def measure(rounds: int, events: int, slow_events: int, notes: list[str]) -> dic
     gc.collect()
     gc.disable()
     try:
-        found, placement = interleave(cases, rounds)
+        found, placement = interleave(_told(cases, rounds, say), rounds)
     finally:
         gc.enable()
     notes.append(
         f"P1 as it is, with room for a whole trial, so that nothing is dropped; {placement}"
     )
     return found
+
+
+def _told(cases: Mapping[str, Case], rounds: int, say: Callable[[str], None]) -> dict[str, Case]:
+    """The same cases; the first of them says which round it is."""
+    (first, case), *others = cases.items()
+    numbers = itertools.count(1)
+
+    def told() -> Sample:
+        if (number := next(numbers)) % 5 == 1:
+            say(f"  round {number} of {rounds}")
+        return case()
+
+    return {first: told, **dict(others)}
 
 
 def _peers(notes: list[str]) -> Mapping[str, Callable[[Sequence[Any]], None]]:

@@ -93,6 +93,7 @@ class PyLanes {
     const Policy policy = core->lanes[row.lane].queue.policy();
     row.may_drop = policy == Policy::drop_oldest || policy == Policy::sample;
     row.by_key = policy == Policy::collapse || policy == Policy::drop_oldest || row.batched || row.compiled;
+    row.hashed = row.by_key && (policy != Policy::drop_oldest || row.batched || row.compiled || core->lanes.audit().on());
   }
 
   // [(kind, callable or address, state address, essential)]; only while no thread runs.

@@ -50,7 +50,6 @@ double number(PyObject* value) {
 }
 
 unsigned kind_of(PyObject* value) {
-  if (PyFloat_CheckExact(value)) return kFloat;
   if (PyUnicode_Check(value)) return kStr;
   if (PyFloat_Check(value)) return kFloat;
   if (PyBool_Check(value)) return kBool;
@@ -111,6 +110,10 @@ const Row& Contract::row_of(PyObject* event) { return *rows[index_of(type_.of(ev
 inline void Contract::check_fields(PyObject* event, PyObject* payload, const Row& row, EventRecord* record) const {
   for (const Field& field : row.fields) {
     PyObject* const value = field.member.of(payload);
+    if (record == nullptr && PyFloat_CheckExact(value) && (field.allowed & kFloat) != 0) [[likely]] {
+      if (!std::isfinite(float_value(value))) refused(event, "field");
+      continue;
+    }
     const unsigned found = kind_of(value);
     const bool wide = found == kInt && (field.allowed & kFloat) != 0;
     if ((field.allowed & (found | kAny)) == 0 && !wide) refused(event, "field");
@@ -138,7 +141,7 @@ inline void Contract::describe(PyObject* event, PyObject* payload, const Row& ro
     }
     entry.key_owner = Py_NewRef(key);
   }
-  entry.hash = key_hash(entry.type, entry.key);
+  if (row.hashed) entry.hash = key_hash(entry.type, entry.key);
 }
 
 const Row& Contract::check(PyObject* event, Entry& entry, bool open) {
@@ -170,10 +173,9 @@ const Row& Contract::check(PyObject* event, Entry& entry, bool open) {
   return row;
 }
 
-void Contract::tell(const Row& row, PyObject* event) const {
+void Contract::tell(const Row& row, PyObject* event, std::uint64_t began) const {
   PyObject* const payload = payload_.of(event);
-  row.watch->on_tick(text_of(row.key.of(payload)), number(row.price.of(payload)),
-                     static_cast<std::int64_t>(to_ns(ticks())));
+  row.watch->on_published(text_of(row.key.of(payload)), number(row.price.of(payload)), began);
 }
 
 void Contract::clear() {

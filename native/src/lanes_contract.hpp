@@ -76,6 +76,7 @@ struct Row {
   bool has_key = false;
   bool may_drop = false;   // the lane's policy asks whether the event may go
   bool by_key = false;     // the lane's policy, or a batch, asks for the key
+  bool hashed = false;     // and not only the policy of a full lane, which finds out by itself
   bool batched = false;
   bool compiled = false;      // some handler is
   bool needs_python = false;  // some handler is not
@@ -93,8 +94,8 @@ class Contract {
   const Row& check(PyObject* event, Entry& entry, bool open);
   [[noreturn]] void refused(PyObject* event, const char* why) const;
   const Row& row_of(PyObject* event);
-  // Tells whoever watches the type of the event that it is being published.
-  void tell(const Row& row, PyObject* event) const;
+  // Tells whoever watches the type of the event that it is being published, since `began`.
+  void tell(const Row& row, PyObject* event, std::uint64_t began) const;
 
   template <class Visit>
   int each_reference(Visit&& visit) {

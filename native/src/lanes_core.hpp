@@ -67,7 +67,7 @@ class Core : public std::enable_shared_from_this<Core> {
   bool try_publish(PyObject* event);
   std::size_t publish_many(PyObject* events, std::optional<double> timeout);
   // As a handler publishes: past the bound rather than wait. False: that is full as well.
-  bool publish_over(PyObject* event) { return put(event, true); }
+  bool publish_over(PyObject* event) { return put(event, true, Told::now); }
   // Whether this thread is in a handler.
   static bool inside();
 
@@ -125,12 +125,16 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   // --- publishing ---
-  bool put(PyObject* event, bool over);
+  // Whether those who watch have seen the event before: it waited for room.
+  enum class Told : std::uint8_t { now, before };
+  bool put(PyObject* event, bool over, Told told);
   void wait_for_room(PyObject* event, std::optional<double> timeout);
-  const Row& accept(PyObject* event, Entry& entry);
+  const Row& accept(PyObject* event, Entry& entry, Told told);
   void put_part(std::vector<Entry>& part, std::optional<double> timeout);
   std::size_t put_run(Entry* first, std::size_t count);
   std::uint64_t give_way();
+  bool is_far_ahead(const Lane& lane) const;
+  bool let_catch_up(const Lane& lane);
   void let_go(const Displaced& displaced);
   void note_drop(const Entry& entry);
 

@@ -1,7 +1,8 @@
 // An event's way in.
 //
 // A list goes in parts, each put under one lock. Between two parts the GIL is given away when P0 has
-// work or this thread has had it for long.
+// work, when this thread has had it for long, or when the handlers have fallen far behind and catch up:
+// what waits is then still in the processor's cache.
 #include "lanes_core.hpp"
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMostDropKeys = 10'000;
 constexpr std::size_t kPart = 128;
+constexpr std::size_t kFarAhead = 16384;  // events, some 1.5 MB of slots
 
 // What PySequence_Fast has made: a list, or a tuple.
 Py_ssize_t length(PyObject* items) {
@@ -33,12 +35,13 @@ PyObject* item(PyObject* items, Py_ssize_t i) {
 
 }  // namespace
 
-inline const Row& Core::accept(PyObject* event, Entry& entry) {
+
+inline const Row& Core::accept(PyObject* event, Entry& entry, Told told) {
   entry.event = Py_NewRef(event);  // the check may call Python, which may forget it
   try {
     const Row& row = contract.check(event, entry, open.load(std::memory_order_relaxed));
-    if (row.watch != nullptr) [[unlikely]]
-      contract.tell(row, event);
+    if (row.watch != nullptr && told == Told::now) [[unlikely]]
+      contract.tell(row, event, entry.published);
     return row;
   } catch (...) {
     release(entry);
@@ -47,13 +50,15 @@ inline const Row& Core::accept(PyObject* event, Entry& entry) {
 }
 
 // False: full.
-bool Core::put(PyObject* event, bool over) {
+bool Core::put(PyObject* event, bool over, Told told) {
   Entry entry;
-  const Row& row = accept(event, entry);
-  Lane& lane = lanes[row.lane];
   entry.published = ticks();
+  const Row& row = accept(event, entry, told);
+  Lane& lane = lanes[row.lane];
   Displaced displaced;
   const Put result = lane.queue.put(entry, displaced, over);
+  if (row.lane == 0) [[unlikely]]
+    p0_entered = ticks();
   if (result == Put::entered) [[likely]]
     lanes.bell(row.lane).ring();
   else
@@ -63,10 +68,10 @@ bool Core::put(PyObject* event, bool over) {
   return result != Put::full;
 }
 
-bool Core::try_publish(PyObject* event) { return put(event, inside()); }
+bool Core::try_publish(PyObject* event) { return put(event, inside(), Told::now); }
 
 void Core::publish(PyObject* event, std::optional<double> timeout) {
-  if (!put(event, inside())) wait_for_room(event, timeout);
+  if (!put(event, inside(), Told::now)) wait_for_room(event, timeout);
 }
 
 void Core::wait_for_room(PyObject* event, std::optional<double> timeout) {
@@ -81,7 +86,7 @@ void Core::wait_for_room(PyObject* event, std::optional<double> timeout) {
       late = timeout && std::chrono::steady_clock::now() >= end;
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (put(event, false)) return;
+    if (put(event, false, Told::before)) return;
     if (late) contract.refused(event, "full");
   }
 }
@@ -93,16 +98,22 @@ std::size_t Core::publish_many(PyObject* events, std::optional<double> timeout) 
   part.reserve(std::min(kPart, static_cast<std::size_t>(length(items.ptr()))));
   Py_ssize_t i = 0;
   std::uint64_t now = ticks(), since = now;  // the moment of publishing is one for all of a part
+  bool they_keep_up = true;
   try {
     // A list can change while the GIL is away: its length is read each time.
     for (; i < length(items.ptr()); ++i) {
       Entry& entry = part.emplace_back();
       entry.published = now;
-      accept(item(items.ptr(), i), entry);
+      const Lane& lane = lanes[accept(item(items.ptr(), i), entry, Told::now).lane];
       if (part.size() < kPart) continue;
       put_part(part, timeout);
       now = ticks();
-      if (lanes.p0_wants() || now - since > hold_) since = now = give_way();
+      if (lanes.p0_wants() || now - since > hold_) {
+        since = now = give_way();
+      } else if (they_keep_up && is_far_ahead(lane)) {
+        they_keep_up = let_catch_up(lane);
+        since = now = ticks();
+      }
     }
   } catch (...) {  // what came before the refused one is published
     if (!part.empty()) part.pop_back();
@@ -160,6 +171,23 @@ std::uint64_t Core::give_way() {
   }
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
   return ticks();
+}
+
+bool Core::is_far_ahead(const Lane& lane) const {
+  return lane.queue.size() > kFarAhead && !inside() && alive_.load(std::memory_order_relaxed) != 0;
+}
+
+// Without the GIL until the handlers have come close, for a while at most. False: they do not.
+bool Core::let_catch_up(const Lane& lane) {
+  const std::size_t before = lane.queue.size();
+  {
+    const nb::gil_scoped_release released;
+    const std::uint64_t end = ticks() + hold_;
+    while (lane.queue.size() > kFarAhead / 2 && ticks() < end)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  return lane.queue.size() + kPart < before;
 }
 
 void Core::let_go(const Displaced& displaced) {

@@ -172,10 +172,15 @@ void Core::drain_p0(Worker& worker, Lane& lane) {
 
 void Core::take_gil_for_p0(Worker& worker) {
   const std::uint64_t asked = ticks();
-  const Worker* holder = at_work();
-  const std::uint32_t type = holder != nullptr ? holder->type.load(std::memory_order_relaxed) : UINT32_MAX;
-  const std::uint32_t handler = holder != nullptr ? holder->handler.load(std::memory_order_relaxed) : 0;
+  std::uint32_t type = UINT32_MAX, handler = 0;
+  const auto name = [&](const Worker* holder) {
+    if (holder == nullptr) return;
+    type = holder->type.load(std::memory_order_relaxed);
+    handler = holder->handler.load(std::memory_order_relaxed);
+  };
+  name(at_work());
   PyEval_RestoreThread(worker.thread_state);
+  if (type == UINT32_MAX) name(at_work());  // it was about to begin, and came first
   const std::uint64_t waited = scale_.span_ns(ticks() - asked);
   gil_wait.record(waited);
   if (waited > options_.gil_wait_ns) report("held", type, handler, ticks() - asked);

@@ -1,9 +1,18 @@
 // The stops seen from Python: a table of what is held, asked on every tick inside publish.
+//
+// Attached to an engine, what a tick decides is made into its P0 event and put into its lane right
+// here: no line of Python runs in between, so no thread that wants the GIL can come in between.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include <array>
+#include <memory>
+#include <utility>
+
 #include "bindings.hpp"
 #include "qts/clock.hpp"
+#include "qts/histogram.hpp"
 #include "qts/stops.hpp"
 #include "tick_watch.hpp"
 
@@ -17,30 +26,133 @@ nb::tuple told(const qts::StopHit& hit) {
                         hit.quantity, hit.price, hit.stop, hit.is_short);
 }
 
+nb::object called(const nb::object& callable, PyObject* const* arguments, std::size_t count, PyObject* names = nullptr) {
+  PyObject* result = PyObject_Vectorcall(callable.ptr(), arguments, count, names);
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
+}
+
+// Makes the event of an exit, and publishes it.
+class Exits {
+ public:
+  using Kind = std::pair<nb::object, nb::object>;  // a type's name, and the class of its payload
+
+  // `reasons`: what a payload says for each of kReasons; `sides`: how a long is left, and a short.
+  Exits(Kind order, Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides)
+      : order_(std::move(order)), trail_(std::move(trail)), sides_(std::move(sides)), source_(nb::str("risk")),
+        order_fields_(nb::make_tuple("symbol", "side", "qty", "reason", "price", "stop_price")),
+        trail_fields_(nb::make_tuple("symbol", "stop_price", "price", "qty")) {
+    for (const auto& [name, reason] : reasons)
+      for (std::size_t i = 1; i < reasons_.size(); ++i)
+        if (nb::cast<std::string>(name) == kReasons[i]) reasons_[i] = nb::borrow(reason);
+  }
+
+  void attach(nb::object make, nb::object publish) {
+    make_ = std::move(make);
+    publish_ = std::move(publish);
+  }
+  bool attached() const { return publish_.is_valid(); }
+
+  void publish(const qts::StopHit& hit) const {
+    const bool trails = hit.reason == qts::StopReason::kTrailing;
+    const Kind& kind = trails ? trail_ : order_;
+    const nb::object payload = trails ? trail(hit) : order(hit);
+    PyObject* const parts[] = {kind.first.ptr(), payload.ptr(), source_.ptr()};
+    const nb::object event = called(make_, parts, 3);
+    PyObject* const published[] = {event.ptr()};
+    called(publish_, published, 1);
+  }
+
+  template <class Visit>
+  int each_reference(Visit&& visit) {
+    for (nb::object* object : references())
+      if (object->is_valid())
+        if (const int result = visit(object->ptr()); result != 0) return result;
+    return 0;
+  }
+  void clear() {
+    make_.reset();
+    publish_.reset();
+  }
+
+ private:
+  nb::object order(const qts::StopHit& hit) const {
+    const nb::object symbol = nb::str(hit.symbol.data(), hit.symbol.size()), quantity = nb::float_(hit.quantity),
+                     price = nb::float_(hit.price), stop = nb::float_(hit.stop);
+    const nb::object& side = hit.is_short ? sides_.second : sides_.first;
+    const nb::object& reason = reasons_[static_cast<std::size_t>(hit.reason)];
+    if (!reason.is_valid()) throw nb::value_error("an exit without its reason");
+    PyObject* const values[] = {symbol.ptr(), side.ptr(), quantity.ptr(), reason.ptr(), price.ptr(), stop.ptr()};
+    return called(order_.second, values, 0, order_fields_.ptr());
+  }
+  nb::object trail(const qts::StopHit& hit) const {
+    const nb::object symbol = nb::str(hit.symbol.data(), hit.symbol.size()), quantity = nb::float_(hit.quantity),
+                     price = nb::float_(hit.price), stop = nb::float_(hit.stop);
+    PyObject* const values[] = {symbol.ptr(), stop.ptr(), price.ptr(), quantity.ptr()};
+    return called(trail_.second, values, 0, trail_fields_.ptr());
+  }
+  std::array<nb::object*, 8> references() {
+    return {&order_.first, &order_.second, &trail_.first, &trail_.second, &sides_.first, &sides_.second, &make_, &publish_};
+  }
+
+  Kind order_, trail_;
+  std::pair<nb::object, nb::object> sides_;
+  nb::object source_, order_fields_, trail_fields_, make_, publish_;
+  std::array<nb::object, 6> reasons_;
+};
+
 class PyStops final : public TickWatch {
  public:
   PyStops(const qts::StopRules& rules, nb::object fire) : stops(rules), fire_(std::move(fire)) {}
 
-  // Called by publish, with the GIL: what a tick decides is in its lane before publish returns.
-  void on_tick(std::string_view symbol, double price, std::int64_t now_ns) override {
+  void on_published(std::string_view symbol, double price, std::uint64_t began) override {
+    if (stops.size() == 0) return;
     qts::StopHit hit;
-    if (!stops.on_tick(symbol, price, now_ns, hit)) return;
-    if (hit.verdict == qts::Verdict::kAdjusted)
-      ++adjusted;
-    else
-      fire_(told(hit));
+    if (!stops.on_tick(symbol, price, static_cast<std::int64_t>(qts::to_ns(began)), hit)) return;
+    if (exits && exits->attached() && hit.verdict != qts::Verdict::kAdjusted) leave(hit, began);
+    else fire(hit);
+  }
+  void attach(nb::object make, nb::object publish) override {
+    if (exits) exits->attach(std::move(make), std::move(publish));
+  }
+
+  void on_tick(std::string_view symbol, double price, std::int64_t now_ns) {
+    qts::StopHit hit;
+    if (stops.on_tick(symbol, price, now_ns, hit)) fire(hit);
   }
 
   int traverse(visitproc visit, void* arg) {
     Py_VISIT(fire_.ptr());
-    return 0;
+    return exits ? exits->each_reference([&](PyObject* object) { return visit(object, arg); }) : 0;
   }
-  void clear() { fire_.reset(); }
+  void clear() {
+    fire_.reset();
+    if (exits) exits->clear();
+  }
 
   qts::Stops stops;
   std::uint64_t adjusted = 0;
+  std::unique_ptr<Exits> exits;
+  std::unique_ptr<qts::Histogram> spans = std::make_unique<qts::Histogram>();  // ns, from the tick's publish to its exit in the lane
+  std::vector<qts::StopHit> published;    // hits whose exits are in their lane, not yet told
 
  private:
+  void fire(const qts::StopHit& hit) {
+    if (hit.verdict == qts::Verdict::kAdjusted) ++adjusted;
+    else fire_(told(hit));
+  }
+  void leave(qts::StopHit& hit, std::uint64_t began) {
+    try {
+      exits->publish(hit);
+    } catch (...) {
+      stops.rearm(hit.symbol);  // it did not get into its lane: the next tick asks again
+      throw;
+    }
+    // Not until publish has returned: whom it wakes may run at once, on this very CPU.
+    spans->record_alone(qts::tick_scale().span_ns(p0_entered - began));
+    published.push_back(std::move(hit));
+  }
+
   nb::object fire_;
 };
 
@@ -49,6 +161,17 @@ nb::list told_all(const std::vector<qts::StopHit>& hits) {
   for (const qts::StopHit& hit : hits)
     if (hit.verdict != qts::Verdict::kAdjusted) all.append(told(hit));
   return all;
+}
+
+nb::list take_published(PyStops& self) { return told_all(std::exchange(self.published, {})); }
+
+nb::dict take_spans(PyStops& self) {
+  const auto spans = std::exchange(self.spans, std::make_unique<qts::Histogram>());
+  nb::dict row;
+  row["count"] = spans->count();
+  for (const auto& [name, percent] : {std::pair{"p50", 50.0}, {"p99", 99.0}}) row[name] = spans->percentile(percent);
+  row["max"] = spans->max();
+  return row;
 }
 
 nb::object held(const PyStops& self, std::string_view symbol) {
@@ -86,7 +209,9 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
 }  // namespace
 
 void bind_stops(nb::module_& m) {
-  nb::class_<TickWatch>(m, "TickWatch", "Something that looks at every tick while it is published.");
+  nb::class_<TickWatch>(m, "TickWatch", "Something that looks at every tick while it is published.")
+      .def("attach", &TickWatch::attach, "make"_a, "publish"_a,
+           "How it makes events, from (type, payload, source), and publishes them.");
   nb::class_<PyStops, TickWatch>(m, "Stops", nb::type_slots(kSlots), "What is held, and when it has to leave; for whoever holds the GIL.")
       .def(
           "__init__",
@@ -98,6 +223,15 @@ void bind_stops(nb::module_& m) {
           },
           "fire"_a, nb::kw_only(), "trail_arm"_a, "trail"_a, "trail_least"_a, "excursion_half"_a, "excursion_all"_a,
           "earning_extra_s"_a, "jump"_a, "confirm_s"_a)
+      .def(
+          "set_exits",
+          [](PyStops& self, Exits::Kind order, Exits::Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides) {
+            self.exits = std::make_unique<Exits>(std::move(order), std::move(trail), std::move(reasons), std::move(sides));
+          },
+          "order"_a, "trail"_a, "reasons"_a, "sides"_a,
+          "(type, payload's class) of an exit and of a trailing stop: once attached, ticks publish them and fire is not called.")
+      .def("take_published", &take_published, "Hits whose exits were published since the last call.")
+      .def("take_spans", &take_spans, "Percentiles in ns from a tick's publish to its exit in the lane, since the last call.")
       .def(
           "hold",
           [](PyStops& self, std::string_view symbol, double quantity, double average, double lot, double stop,

@@ -1,8 +1,11 @@
 #include "qts/lanes.hpp"
 
+#include <algorithm>
 #include <map>
+#include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "harness.hpp"
 
@@ -98,6 +101,89 @@ TEST(drop_oldest_keeps_the_newest_of_every_key_while_there_is_another_way) {
   CHECK_EQ(order[1], 4u);
   CHECK_EQ(order[2], 6u);
   CHECK(balanced(lane));
+}
+
+namespace {
+
+// A full lane that drops the oldest, told in the plainest way.
+struct PlainLane {
+  struct Item {
+    std::uint64_t sequence;
+    char key;
+  };
+  std::size_t capacity;
+  std::uint64_t published = 0, collapsed = 0, dropped = 0;
+  std::vector<Item> items{};
+  std::vector<std::uint64_t> superseded{};  // in the order in which newer ones came
+
+  void put(char key) {
+    ++published;
+    if (items.size() == capacity) {
+      if (const std::uint64_t same = newest(key); same != 0) {
+        for (Item& each : items)
+          if (each.sequence == same) each.sequence = published;
+        ++collapsed;
+        return;
+      }
+      ++(superseded.empty() ? dropped : collapsed);
+      remove(superseded.empty() ? items.front().sequence : superseded.front());
+    }
+    if (const std::uint64_t older = newest(key); older != 0) superseded.push_back(older);
+    items.push_back({published, key});
+  }
+  std::uint64_t take() {
+    const std::uint64_t sequence = items.front().sequence;
+    remove(sequence);
+    return sequence;
+  }
+
+ private:
+  std::uint64_t newest(char key) const {
+    std::uint64_t found = 0;
+    for (const Item& each : items)
+      if (each.key == key) found = std::max(found, each.sequence);
+    return found;
+  }
+  void remove(std::uint64_t sequence) {
+    std::erase_if(items, [&](const Item& each) { return each.sequence == sequence; });
+    std::erase(superseded, sequence);
+  }
+};
+
+}  // namespace
+
+TEST(drop_oldest_does_what_the_plainest_lane_does_however_full_it_gets) {
+  std::mt19937 random(7);
+  for (const std::size_t capacity : {1u, 2u, 5u, 16u, 64u}) {
+    LaneQueue lane(1, capacity, Policy::drop_oldest, 1, nullptr);
+    PlainLane plain{capacity};
+    for (int i = 0; i < 20'000; ++i) {
+      // Long floods and long droughts, so that it is full, half full and empty many times.
+      const bool flood = (i / 300) % 2 == 0;
+      if (random() % 4 != (flood ? 0u : 1u) && (flood || random() % 3 == 0)) {
+        static constexpr std::string_view kKeys = "abcdefghijklmnopqrstuvwxyz";
+        const std::size_t key = random() % (capacity < 26 ? capacity + 1 : 26);
+        CHECK(put(lane, tick(1, kKeys.substr(key, 1))) == Put::entered);
+        plain.put(kKeys[key]);
+      } else if (!plain.items.empty()) {
+        Entry entry;
+        CHECK_EQ(lane.take(&entry, 1), 1u);
+        CHECK_EQ(entry.sequence, plain.take());
+        lane.settle(entry, false);
+      }
+    }
+    CHECK_EQ(lane.counts().collapsed, plain.collapsed);
+    CHECK_EQ(lane.counts().dropped, plain.dropped);
+    CHECK(plain.collapsed != 0);
+    std::vector<Entry> rest(capacity);
+    CHECK_EQ(lane.take(rest.data(), capacity), plain.items.size());
+    for (const Entry& entry : rest)
+      if (entry.sequence != 0) {
+        CHECK_EQ(entry.sequence, plain.take());
+        lane.settle(entry, false);
+      }
+    CHECK(balanced(lane));
+  }
 }
 
 TEST(what_must_not_be_dropped_is_waited_for) {

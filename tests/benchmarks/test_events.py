@@ -77,6 +77,10 @@ def test_every_p0_event_is_handled_once_under_load(engine: Callable[[load.Seen],
     assert min(spans) > 0
 
 
+def test_an_engine_that_is_slow_sends_fewer_and_all_of_them_count() -> None:
+    assert 1 <= len(load.latencies(load.threads, 100_000, most_s=0.05)) < 100_000
+
+
 def test_an_event_that_is_lost_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = events_flow._ticks(Engine())
     with pytest.raises(Failed, match=r"^of 500 events 499 were handled$"):

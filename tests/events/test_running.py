@@ -33,7 +33,7 @@ from tests.events.made import PATIENCE_S, evaluate, fill, log_line, order_ids, s
 def test_the_switch_interval_is_short_while_running_and_restored(engine: Engine) -> None:
     before = sys.getswitchinterval()
     with engine:
-        assert sys.getswitchinterval() == pytest.approx(0.0005)
+        assert sys.getswitchinterval() == pytest.approx(engine.config.switch_interval_ms / 1000)
     assert sys.getswitchinterval() == before
 
 

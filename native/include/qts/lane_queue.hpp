@@ -14,6 +14,9 @@
 //   sample        to the end         1 of N comes in and the oldest goes; the others stay out
 //
 // An event that must not be dropped is never the one that goes; where all are such, wait.
+//
+// Which event of a key is the newest, drop_oldest asks only of a full lane: it keeps that index from
+// when the lane is half full, a few events at each put, until the lane is empty again.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +41,7 @@ struct Entry {
   void* key_owner = nullptr;  // keeps `key` alive
   void* record = nullptr;     // what a compiled handler reads; may be null
   std::string_view key;
-  std::uint64_t hash = 0;  // of type and key; 0: no key
+  std::uint64_t hash = 0;  // of type and key; 0: nobody has asked for it yet
   std::uint64_t sequence = 0;
   std::uint64_t published = 0;  // ticks
   std::uint32_t type = 0;
@@ -93,8 +96,10 @@ class LaneQueue {
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
   LaneQueue(std::uint8_t lane, std::size_t capacity, Policy policy, std::uint32_t keep_one_of, Audit* audit)
-      : lane_(lane), capacity_(capacity), policy_(policy), keep_one_of_(std::max(keep_one_of, 1u)), audit_(audit) {
+      : lane_(lane), capacity_(capacity), policy_(policy), keep_one_of_(std::max(keep_one_of, 1u)), audit_(audit),
+        indexing_(policy == Policy::collapse) {
     index_.resize(16);
+    slots_.reserve(std::min(capacity, kReserved));  // address space: memory comes with the first use
   }
 
   // `over`: past the bound when there is no other way (a handler must not wait for its own lane).
@@ -128,11 +133,7 @@ class LaneQueue {
     std::size_t taken = 0;
     {
       const std::lock_guard hold(lock_);
-      for (; taken < most && head_ != kNone; ++taken) {
-        out[taken] = slots_[head_].entry;
-        note(Deed::taken, out[taken], 0);
-        remove(head_);
-      }
+      taken = take_first(out, most);
       taken_ += taken;
       show_size();
     }
@@ -211,10 +212,11 @@ class LaneQueue {
     std::uint32_t before = kNone, after = kNone;
     std::uint32_t older = kNone, younger = kNone;  // neighbours among the superseded
     bool superseded = false;                       // a newer event of its key waits
+    bool in_index = false;                         // was put there, and may stand for its key
   };
 
   Put enter_lane(Entry& entry, Displaced& displaced, bool over) {
-    if (indexed(entry) && policy_ == Policy::collapse)
+    if (policy_ == Policy::collapse && indexed(entry))
       if (const std::uint32_t same = find(entry); same != kNone) return replace(same, entry, displaced);
     if (size_ >= capacity_) {
       const Room room = make_room(entry, displaced, over);
@@ -228,7 +230,12 @@ class LaneQueue {
   // To those that look without the lock; sequentially consistent, see Bell.
   void show_size() { seen_.store(size_, std::memory_order_seq_cst); }
 
-  bool indexed(const Entry& entry) const { return entry.hash != 0 && entry.can_collapse; }
+  // Whether it stands for its key; its hash is known then.
+  bool indexed(Entry& entry) const {
+    if (!entry.can_collapse) return false;
+    if (entry.hash == 0) entry.hash = key_hash(entry.type, entry.key);
+    return true;
+  }
 
   Put replace(std::uint32_t at, Entry& entry, Displaced& displaced) {
     Slot& slot = slots_[at];
@@ -246,6 +253,8 @@ class LaneQueue {
 
   Room make_room(Entry& entry, Displaced& displaced, bool over) {
     if (policy_ == Policy::drop_oldest) {
+      if (!indexing_) begin_index();
+      catch_up(size_);
       if (indexed(entry))
         if (const std::uint32_t same = find(entry); same != kNone) {
           replace(same, entry, displaced);
@@ -306,24 +315,60 @@ class LaneQueue {
     entry.sequence = slot.entry.sequence;
     slot.before = tail_;
     slot.after = slot.older = slot.younger = kNone;
-    slot.superseded = false;
+    slot.superseded = slot.in_index = false;
     (tail_ == kNone ? head_ : slots_[tail_].after) = at;
     tail_ = at;
     alone_ += !entry.batched;
     ++size_;
-    if (indexed(entry) && (policy_ == Policy::collapse || policy_ == Policy::drop_oldest)) enter(at);
+    if (indexing_) {
+      if (behind_ == kNone) behind_ = at;
+      catch_up(kCatchUp);
+    } else if (policy_ == Policy::drop_oldest && 2 * size_ > capacity_) {
+      begin_index();
+    }
+  }
+
+  // The slots of those that are taken become free as the chain they are.
+  std::size_t take_first(Entry* out, std::size_t most) {
+    std::size_t taken = 0;
+    std::uint32_t at = head_, last = kNone;
+    for (; taken < most && at != kNone; ++taken) {
+      const Slot& slot = slots_[at];
+      out[taken] = slot.entry;
+      note(Deed::taken, out[taken], 0);
+      leave_index(at);
+      last = at;
+      at = slot.after;
+    }
+    if (taken == 0) return 0;
+    slots_[last].after = free_;
+    free_ = head_;
+    head_ = at;
+    (at == kNone ? tail_ : slots_[at].before) = kNone;
+    shrink(taken);
+    return taken;
   }
 
   void remove(std::uint32_t at) {
+    leave_index(at);
     Slot& slot = slots_[at];
-    if (slot.superseded) leave_superseded(at);
-    else if (indexed(slot.entry) && (policy_ == Policy::collapse || policy_ == Policy::drop_oldest)) forget(at);
     (slot.before == kNone ? head_ : slots_[slot.before].after) = slot.after;
     (slot.after == kNone ? tail_ : slots_[slot.after].before) = slot.before;
-    alone_ -= !slot.entry.batched;
     slot.after = free_;
     free_ = at;
-    --size_;
+    shrink(1);
+  }
+
+  void leave_index(std::uint32_t at) {
+    const Slot& slot = slots_[at];
+    if (slot.superseded) leave_superseded(at);
+    else if (slot.in_index) forget(at);
+    if (at == behind_) behind_ = slot.after;
+    alone_ -= !slot.entry.batched;
+  }
+  void shrink(std::size_t by) {
+    size_ -= by;
+    if (size_ == 0) indexing_ = policy_ == Policy::collapse;
   }
 
   void join_superseded(std::uint32_t at) {
@@ -358,6 +403,19 @@ class LaneQueue {
            ((there.key.data() == entry.key.data() && there.key.size() == entry.key.size()) || there.key == entry.key);
   }
 
+  void begin_index() {
+    indexing_ = true;
+    behind_ = head_;
+  }
+  // Puts at most so many that are not yet there into the index, the oldest first.
+  void catch_up(std::size_t most) {
+    for (; behind_ != kNone && most != 0; --most) {
+      const std::uint32_t at = behind_;
+      behind_ = slots_[at].after;
+      if (indexed(slots_[at].entry)) enter(at);
+    }
+  }
+
   std::uint32_t find(const Entry& entry) const {
     for (std::size_t i = home(short_hash(entry));; i = next(i))
       if (index_[i].at == kNone || same(index_[i], entry)) return index_[i].at;
@@ -365,6 +423,7 @@ class LaneQueue {
   void enter(std::uint32_t at) {
     if (2 * (keys_ + 1) > index_.size()) grow();
     const Entry& entry = slots_[at].entry;
+    slots_[at].in_index = true;
     for (std::size_t i = home(short_hash(entry));; i = next(i)) {
       if (index_[i].at == kNone) {
         index_[i] = {at, short_hash(entry)};
@@ -413,6 +472,8 @@ class LaneQueue {
   }
 
   static constexpr std::size_t kReserve = 1000;
+  static constexpr std::size_t kReserved = 1 << 16;
+  static constexpr std::size_t kCatchUp = 4;  // half a lane of puts catches up with the whole
 
   mutable std::mutex lock_;
   std::condition_variable room_;
@@ -426,6 +487,8 @@ class LaneQueue {
   std::size_t keys_ = 0, size_ = 0, alone_ = 0;
   std::uint32_t head_ = kNone, tail_ = kNone, free_ = kNone;
   std::uint32_t superseded_head_ = kNone, superseded_tail_ = kNone;
+  bool indexing_;
+  std::uint32_t behind_ = kNone;  // the oldest that is not in the index yet, while there is one
   std::uint64_t turn_ = 0;
   bool closed_ = false;
   LaneCounts counts_;  // but for those below

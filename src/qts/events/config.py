@@ -93,7 +93,7 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         msgspec.Meta(
             gt=0, le=100, description="how soon a thread gives up the interpreter while lanes run"
         ),
-    ] = 0.5
+    ] = 0.2
     hold_ms: Annotated[
         float,
         msgspec.Meta(

@@ -89,11 +89,13 @@ class Engine:
         """Show every event of a type to a native watcher while it is being published.
 
         It sees the key and one number of the payload, before any handler and on the publisher's
-        own thread: nobody who holds the interpreter can delay what it decides.
+        own thread, and what it publishes is in its lane before publish returns: nobody who holds
+        the interpreter can delay what it decides.
         """
         if self.state != "made":
             raise EventRefused(f"a watcher is set before the start; it is {self.state}")
         number = list(self.catalogue).index(self.catalogue[name])
+        watcher.attach(self._make, self._lanes.publish)
         self._lanes.watch(number, watcher, field)
 
     # --- publishing -----------------------------------------------------------------------------

@@ -191,7 +191,12 @@ class Hands:
             self._settler.flush()
             rest = asyncio.get_running_loop().create_future()
             self._resting.append(rest)
-            await rest
+            try:
+                await rest
+            except asyncio.CancelledError:
+                if rest in self._resting:
+                    self._resting.remove(rest)
+                raise
         return self._lines.popleft()
 
     async def _run(self, slot: _Slot, claimed: Claimed) -> None:

@@ -1,6 +1,7 @@
 """The micro risk loop: stops beside the strategies, which cannot hold it up.
 
-    tick published ─▶ Stops (C++, inside publish) ─▶ P0 exit in its lane before publish returns
+    tick published ─▶ Stops (C++, inside publish) ─▶ P0 exit in its lane before publish returns,
+                      and no line of Python in between once an engine watches with them
     every 100 ms   ─▶ what no tick tells: held too long, silent prices, old positions, the account
 
 What is held comes from the database's positions (`hold`); what has been seen since entry is ours.
@@ -103,6 +104,12 @@ class MicroRisk:
             jump=config.jump,
             confirm_s=config.confirm_s,
         )
+        self.stops.set_exits(
+            (EMERGENCY_ORDER.name, EmergencyOrder),
+            ("TRAILING_STOP_HIT", p.TrailingStopHit),
+            dict(REASONS),
+            (Side.SELL, Side.BUY),
+        )
 
     def hold(self, holdings: Iterable[Holding], equity: float) -> None:
         """All that is held now; what is not among it is held no more."""
@@ -159,6 +166,8 @@ class MicroRisk:
     def check(self) -> None:
         """What no tick tells; every 100 ms, or when a test says so."""
         now_ns = self._clock.monotonic_ns()
+        for hit in self.stops.take_published():
+            self._tell(hit)
         self._fire_all(self.stops.on_time(now_ns))
         self._check_account()
         if not self._late and now_ns - self._synced_ns > self._config.sync_late_s * 1e9:
@@ -213,7 +222,7 @@ class MicroRisk:
             self._fire(hit)
 
     def _fire(self, hit: StopHit) -> None:
-        symbol, verdict, reason, quantity, price, stop, is_short = hit
+        symbol, _, reason, quantity, price, stop, is_short = hit
         if reason == "TRAIL":
             self._publish(
                 "TRAILING_STOP_HIT",
@@ -231,6 +240,11 @@ class MicroRisk:
                     stop_price=stop,
                 ),
             )
+        self._tell(hit)
+
+    def _tell(self, hit: StopHit) -> None:
+        """For people: it may wait until the exit is in its lane."""
+        symbol, verdict, reason, _, price, _, _ = hit
         if self._is_past:
             return
         _EXITS.labels(reason).inc()
