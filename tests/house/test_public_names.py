@@ -80,7 +80,8 @@ PUBLIC: dict[str, str] = {
         BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
         BacktestResult Chunk Cycle Decision Evaluation Execution Header JobRow Journal Kind
         Leave NoParams Outcomes Performance Pipeline PipelineConfig Point Position
-        RecordedWorld Retraced Runner Signal StepFailed StepStrategy Strategy Suspension Tape Tick Trade Trader View World act backtest
+        RecordedWorld Retraced Runner Signal StepFailed StepStrategy Strategy Suspension Tape Tick
+        Trade Trader View World act backtest
         decide evaluate exposure_of extract list_jobs load_strategy page_of performance
         retrace shipped show_job submit_job table tick_of to_json transform
     """,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from datetime import datetime
+from decimal import Decimal
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -37,7 +38,7 @@ class Sources(NamedTuple):
 
 
 class FactsNow:
-    """The price from the cache, everything that money hangs on from the database."""
+    """Prices from the cache or the last tick, what money hangs on from the database."""
 
     def __init__(self, sources: Sources, clock: Clock) -> None:
         self._from = sources
@@ -74,9 +75,17 @@ class FactsNow:
         try:
             price = await self._from.cache.prices.get(symbol)
         except Failed:
-            return None
+            return self._last_heard(symbol)
         age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
         return Market(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
+
+    def _last_heard(self, symbol: str) -> Market | None:
+        """A tick that the cache calls old, or lost: the gate has a limit of its own for its age."""
+        tick = self._from.world.latest(symbol)
+        if tick is None:
+            return None
+        last, bid, ask = (Decimal(str(each)) for each in (tick.price, tick.bid, tick.ask))
+        return Market(last=last, bid=bid, ask=ask, age_ms=self._from.world.age_ms(tick))
 
     def _switches(self, proposal: Proposal, ours: Standing) -> Switches:
         watch, here = self._from.watch, {proposal.symbol, "*"}

@@ -5,6 +5,7 @@ Ticks come on lane threads, positions on the loop; a view is a copy of both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from decimal import Decimal
 
@@ -31,15 +32,25 @@ class World:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ticks: dict[str, Tick] = {}
+        self._heard_ns: dict[str, int] = {}
         self._positions: dict[str, Position] = {}
         self._cash = Decimal(0)
         self.owners: dict[str, str] = {}  # symbol to the strategy that holds it or is buying it
 
     def tick(self, tick: Tick) -> None:
         self._ticks[tick.symbol] = tick
+        self._heard_ns[tick.symbol] = self._clock.monotonic_ns()
 
     def latest(self, symbol: str) -> Tick | None:
         return self._ticks.get(symbol)
+
+    def age_ms(self, tick: Tick) -> float:
+        """Since the latest tick of its symbol; a clock that is set back makes it old, not young."""
+        heard_ns = self._heard_ns.get(tick.symbol)
+        wall_ms = (self._clock.now().timestamp() - tick.at) * 1000
+        if heard_ns is None or wall_ms < 0:
+            return math.inf
+        return max(wall_ms, (self._clock.monotonic_ns() - heard_ns) / 1e6)
 
     def begin(self, cash: Decimal, positions: Iterable[Position]) -> None:
         """What the books say, at the start and after each comparison with the broker."""

@@ -16,13 +16,14 @@ from qts.cache import Cache, CacheConfig, Price, Value
 from qts.cache.memory import MemoryStore
 from qts.domain import Secret, SystemClock
 from qts.orders import Submitted
-from qts.pipeline import World
+from qts.pipeline import Tick, World
 from qts.risk import Approved, Gate, LimitsConfig, Watch
 from tests.faults.orders.rig import COIN, Rig, worker
 from tests.outbox.crowd import seed
 
 OLDEST_MS = 200.0
 SILENT_S = 1.0
+SET_BACK = timedelta(seconds=0.5)
 
 
 class SetClock(SystemClock):
@@ -44,8 +45,9 @@ class Nothing:
 class Trader:
     """Wants to buy all the time; the gate sees what the feed has told."""
 
-    def __init__(self, made: Rig, facts: FactsNow, cache: Cache, clock: SetClock) -> None:
-        self._made, self._facts, self._cache, self._clock = made, facts, cache, clock
+    def __init__(self, made: Rig, facts: FactsNow, sources: Sources, clock: SetClock) -> None:
+        self._made, self._facts, self._clock = made, facts, clock
+        self._cache, self._world = sources.cache, sources.world
         self._gate = Gate(LimitsConfig(max_price_age_ms=OLDEST_MS).exact)
         self.ticks: list[datetime] = []
         self.refused: set[str] = set()
@@ -65,6 +67,8 @@ class Trader:
             timestamp=int(now.timestamp() * 1000),
         )
         self._cache.prices.push(price)
+        quotes = float(ask), 0.0, float(bid), float(ask)
+        self._world.tick(Tick(self.symbol, *quotes, now.timestamp()))
         self.ticks.append(now)
 
     async def order(self) -> None:
@@ -106,7 +110,7 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
             is_open=lambda: True,
         )
         await watch.look()
-        yield Trader(made, FactsNow(sources, clock), cache, clock)
+        yield Trader(made, FactsNow(sources, clock), sources, clock)
 
 
 @pytest.mark.parametrize("fault", ["frozen", "set back"])
@@ -119,7 +123,7 @@ async def test_no_order_is_based_on_an_old_price(
             await trading.order()
             await asyncio.sleep(chance.uniform(0.0, 0.05))
         if fault == "set back":
-            clock.set_by = timedelta(seconds=-5)  # the last price is of the future now
+            clock.set_by = -SET_BACK  # the last price is of the future, and then seems to be of now
         else:
             await asyncio.sleep(OLDEST_MS / 1000)
         end = asyncio.get_running_loop().time() + SILENT_S
