@@ -13,9 +13,12 @@ from tests.telemetry.log_lines import Lines
 
 @pytest.fixture(autouse=True)
 def telemetry_restored() -> Iterator[None]:
+    telemetry.logger("tests")  # as any import of a room has it: lines go to standard error
+    before = structlog.get_config()
+    structlog.reset_defaults()
     yield
     telemetry.shutdown()
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 @pytest.fixture

@@ -138,8 +138,8 @@ def lines_dropped() -> int:
 def restore() -> None:
     """Take our handler and hooks out again; loggers go on writing, to standard error."""
     global _file, _handler, _hooks, _lines
+    _lines = _Lines(None)
     if _file is not None:
-        _lines = _Lines(None)
         _file.close()
         _file = None
     if _handler is not None:
