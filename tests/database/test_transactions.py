@@ -91,7 +91,7 @@ async def test_a_cancelled_block_is_rolled_back(database: Database) -> None:
 
 
 async def test_a_read_only_block_cannot_write(database: Database) -> None:
-    with pytest.raises(Failed, match="takes no changes: .*read-only transaction"):
+    with pytest.raises(Failed, match=r"takes no changes: .*read-only transaction"):
         async with database.transaction(read_only=True) as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
     assert await database.fetchval("SELECT count(*) FROM note") == 0
