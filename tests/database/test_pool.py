@@ -52,6 +52,20 @@ async def test_the_time_limit_comes_back_after_a_session_changed_it(database_url
         assert await database.fetchval("SELECT current_setting('statement_timeout')") == "7s"
 
 
+async def test_what_a_block_sets_and_locks_ends_with_it(database_url: Secret) -> None:
+    config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=7)
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    async with Database.open(database_url, config) as database:
+        async with database.connection() as connection:
+            await connection.execute("SET statement_timeout = 0; SELECT pg_advisory_lock(1)")
+            assert await connection.fetchval(locks) == 1
+        assert await database.fetchval(locks) == 0
+        async with database.transaction(durable=True) as tx:
+            await tx.execute("SET LOCAL statement_timeout = 0")
+            assert await tx.fetchval("SELECT current_setting('synchronous_commit')") == "on"
+        assert await database.fetchval("SELECT current_setting('statement_timeout')") == "7s"
+
+
 async def test_sessions_carry_our_name_and_speak_utc(database: Database) -> None:
     row = await database.fetchrow(
         "SELECT current_setting('application_name') AS name, current_setting('timezone') AS zone"

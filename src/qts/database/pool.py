@@ -26,7 +26,16 @@ import msgspec
 
 from qts import telemetry
 from qts.database.config import DatabaseConfig
-from qts.database.connection import Connection, Isolation, Row, begin, commit, prepare, rollback
+from qts.database.connection import (
+    Connection,
+    Isolation,
+    Row,
+    Session,
+    begin,
+    commit,
+    prepare,
+    rollback,
+)
 from qts.database.faults import (
     DRIVER_ERRORS,
     cancelled,
@@ -88,6 +97,7 @@ class Database:
                 min_size=config.pool_min,
                 max_size=config.pool_max,
                 init=functools.partial(prepare, where=where),
+                connection_class=Session,
             )
         except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
             raise unreachable(where, error) from error
@@ -107,10 +117,18 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, *, isolation: Isolation = "read committed", read_only: bool = False
+        self,
+        *,
+        isolation: Isolation = "read committed",
+        read_only: bool = False,
+        durable: bool = False,
     ) -> AsyncIterator[Connection]:
-        """Commit at the end of the block, or roll back and raise the block's error on."""
-        connection = await self._take(begin(isolation, read_only))
+        """Commit at the end of the block, or roll back and raise the block's error on.
+
+        `durable`: on disk once it is committed, whatever the server's settings say. What is set in it
+        is set by SET LOCAL.
+        """
+        connection = await self._take(begin(isolation, read_only, durable))
         try:
             try:
                 yield connection
@@ -130,7 +148,16 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection outside a transaction: every statement commits by itself."""
+        """A connection outside a transaction: every statement commits by itself.
+
+        What is set on it, locked or listened to ends with the block.
+        """
+        async with self._session() as connection:
+            connection._con.lent = True
+            yield connection
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Any]:
         connection = await self._take("SELECT 1")
         try:
             yield connection
@@ -146,15 +173,15 @@ class Database:
             return await connection.execute(query, *args)
 
     async def fetch(self, query: str, *args: Any) -> list[Row]:
-        async with self.connection() as connection:
-            return await connection.fetch(query, *args)
+        async with self._session() as connection:
+            return await connection.fetch(query, *args)  # type: ignore[no-any-return]
 
     async def fetchrow(self, query: str, *args: Any) -> Row | None:
-        async with self.connection() as connection:
-            return await connection.fetchrow(query, *args)
+        async with self._session() as connection:
+            return await connection.fetchrow(query, *args)  # type: ignore[no-any-return]
 
     async def fetchval(self, query: str, *args: Any) -> Any:
-        async with self.connection() as connection:
+        async with self._session() as connection:
             return await connection.fetchval(query, *args)
 
     async def ping(self) -> Ping:

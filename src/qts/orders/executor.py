@@ -93,7 +93,7 @@ class Executor:
     async def _begin(self, attempt_id: UUID, delivery: Delivery) -> Attempt | None:
         """Move it to SENT, for good, or say why not; None when there is nothing to send."""
         floor, begun = self._floor, None
-        async with floor.database.transaction() as tx:
+        async with floor.database.transaction(durable=True) as tx:
             one = await lock(tx, attempt_id)
             if one is None or one.state not in (AttemptState.PREPARED, AttemptState.SENT):
                 return None
@@ -111,7 +111,6 @@ class Executor:
             elif not self._may_trade():
                 await self._wait_for_books(moves, one, delivery)
             else:
-                await tx.execute("SET LOCAL synchronous_commit = on")
                 begun = one if await moves.sent(one) else None
         floor.ledger.tell(moves.changes)
         if one.state is AttemptState.SENT:

@@ -5,16 +5,20 @@ WITH held AS (
 ), pending AS (
     -- Under way and not in a position yet: an unknown outcome counts in full, and an order that the
     -- venue calls filled counts until its last fill has arrived.
-    SELECT i.symbol, i.side,
-           CASE i.status WHEN 'CREATED' THEN i.quantity ELSE o.filled END
-               - COALESCE(o.applied, 0) AS remaining,
-           i.price, a.status = 'UNKNOWN' AS unknown
+    SELECT i.symbol, i.side, i.quantity - COALESCE(o.applied, 0) AS remaining, i.price,
+           a.status = 'UNKNOWN' AS unknown
       FROM order_intent i
       JOIN order_attempt a ON a.order_intent_id = i.id
                           AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
       LEFT JOIN broker_order o ON o.broker = a.broker AND o.broker_order_id = a.broker_order_id
      WHERE i.broker = $1 AND i.status = 'CREATED' AND i.quantity > COALESCE(o.applied, 0)
-        OR o.broker = $1 AND o.applied < o.filled
+    UNION ALL  -- not OR: each half has an index that does not grow with the orders of the past
+    SELECT i.symbol, i.side, o.filled - o.applied, i.price, a.status = 'UNKNOWN'
+      FROM broker_order o
+      JOIN order_attempt a ON a.broker = o.broker AND a.broker_order_id = o.broker_order_id
+                          AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+      JOIN order_intent i ON i.id = a.order_intent_id AND i.status <> 'CREATED'
+     WHERE o.broker = $1 AND o.applied < o.filled
 ), suspended AS (
     SELECT symbol, reason_code = 'FROZEN' AS frozen
       FROM market_state WHERE broker = $1 AND trade_status = 'SUSPENDED'
