@@ -125,8 +125,8 @@ class Database:
     ) -> AsyncIterator[Connection]:
         """Commit at the end of the block, or roll back and raise the block's error on.
 
-        `durable`: on disk once it is committed, whatever the server's settings say. What is set in it
-        is set by SET LOCAL.
+        `durable`: on disk once it is committed, whatever the server's settings say. What is set in
+        it is set by SET LOCAL.
         """
         connection = await self._take(begin(isolation, read_only, durable))
         try:
