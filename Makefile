@@ -27,9 +27,7 @@ test: $(INSTALLED) ## Install, then run every test, C++ and Python; ARGS="-k out
 check: $(INSTALLED) ## Format, lint, types, import ladder, tests, sanitizers: all that CI asks for
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	@scripts/native-tests.sh plain thread address
-	@scripts/tests.sh
+	@scripts/check-all.sh
 
 format: $(INSTALLED) ## Format and fix what a tool can fix
 	$(BIN)/ruff format .
