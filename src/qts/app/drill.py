@@ -26,11 +26,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from qts.app.servers import cache_url, database_url, own_servers
-from qts.app.simulated import Simulated
+from qts.app.rehearsal import rehearsal
 from qts.app.trading import Trading
 from qts.config import Config
-from qts.database import Database, migrate
 from qts.domain import Failed, OrderRequest, OrderType, Side, SystemClock
 from qts.embedded import Home
 from qts.pipeline import Signal, Strategy, Tick, View
@@ -130,23 +128,7 @@ async def _trading(home: Home, burners: int) -> AsyncIterator[Trading]:
         },
         Config,
     )
-    clock = SystemClock()
-    async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(own_servers(home, config))
-        database = await stack.enter_async_context(
-            Database.open(database_url(config, home), config.database)
-        )
-        await migrate(database)
-        simulated = Simulated(home, config.demo)
-        await asyncio.to_thread(simulated.__enter__)
-        stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
-        config = replace(
-            config,
-            venues=replace(config.venues, kis=simulated.kis(config.venues.kis)),
-            feed=await asyncio.to_thread(simulated.feed, config.feed),
-        )
-        trading = Trading(config, database, clock)
-        await stack.enter_async_context(trading.opened(cache_url(config, home), simulated.keys))
+    async with rehearsal(home, config, SystemClock()) as trading:
         yield trading
 
 

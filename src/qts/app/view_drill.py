@@ -27,13 +27,11 @@ import msgspec
 import numpy as np
 
 from qts.app.dashboard import DashboardProcess
-from qts.app.servers import cache_url, database_url, own_servers
-from qts.app.simulated import Simulated
+from qts.app.rehearsal import rehearsal
 from qts.app.trading import Trading
 from qts.config import Config
 from qts.dashboard import Role, Tokens
 from qts.dashboard.visitors import Said, Visit
-from qts.database import Database, migrate
 from qts.domain import Failed, SystemClock
 from qts.embedded import Home
 from qts.events import Engine
@@ -88,19 +86,10 @@ async def _run(home: Home) -> AsyncIterator[tuple[Trading, DashboardProcess]]:
     settings = {"demo": {"symbols": 300, "scan_s": 2.0}, "dashboard": {"port": 0}}
     config = msgspec.convert(settings, Config)
     clock = SystemClock()
-    async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(own_servers(home, config))
-        database = await stack.enter_async_context(
-            Database.open(database_url(config, home), config.database)
-        )
-        await migrate(database)
-        simulated = Simulated(home, config.demo)
-        await asyncio.to_thread(simulated.__enter__)
-        stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
-        config = await asyncio.to_thread(simulated.settings, config)
-        trading = Trading(config, database, clock)
-        await stack.enter_async_context(trading.opened(cache_url(config, home), simulated.keys))
-        view = await stack.enter_async_context(DashboardProcess(config, home, clock))
+    async with (
+        rehearsal(home, config, clock) as trading,
+        DashboardProcess(trading.config, home, clock) as view,
+    ):
         if view.pid is None:
             raise Failed("the dashboard did not start")
         yield trading, view

@@ -1,12 +1,12 @@
-"""One short errand to the database of the settings, for verbs that look and act."""
+"""What verbs share: one errand to the database of the settings, one measurement, one answer."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import typer
@@ -38,6 +38,19 @@ def with_database(
             return await ask(database)
 
     return asyncio.run(answer())
+
+
+def measured(work: Coroutine[Any, Any, T]) -> T:
+    """Its report tells what happened; the log only what went wrong."""
+    import uvloop
+
+    from qts import telemetry
+
+    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
+    try:
+        return uvloop.run(work)
+    finally:
+        telemetry.shutdown()
 
 
 def print_json(value: object) -> None:

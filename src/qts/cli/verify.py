@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from qts.cli.errand import measured
 from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
 from qts.cli.verify_dashboard import dashboard
@@ -159,21 +160,11 @@ def trading(
 
     Example: qts verify trading --for 30s --burners 4
     """
-    import uvloop
-
-    from qts import telemetry
     from qts.app import run_drill
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
-    # Every round has a stop that is hit: said once, by the report, and not by a warning each.
-    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
-    try:
-        report = uvloop.run(
-            run_drill(seconds, burners, lambda text: typer.echo(text, err=output.prints))
-        )
-    finally:
-        telemetry.shutdown()
+    report = measured(run_drill(seconds, burners, lambda text: typer.echo(text, err=output.prints)))
     if not output.prints:
         for name, spans, unit in (
             ("tick to order", report.entry_ms, "ms"),

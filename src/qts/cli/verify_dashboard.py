@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qts.cli.errand import measured
 from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
@@ -26,21 +27,13 @@ def dashboard(
 
     Example: qts verify dashboard --for 80s --pages 10
     """
-    import uvloop
-
-    from qts import telemetry
     from qts.app import run_view_drill
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
-    # Hundreds of drilled disconnects a second are no news.
-    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
-    try:
-        report = uvloop.run(
-            run_view_drill(seconds, pages, lambda text: typer.echo(text, err=output.prints))
-        )
-    finally:
-        telemetry.shutdown()
+    report = measured(
+        run_view_drill(seconds, pages, lambda text: typer.echo(text, err=output.prints))
+    )
     output.write(report)
     if not output.prints:
         _print(report)
