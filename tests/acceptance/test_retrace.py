@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
 from qts.pipeline import retrace
+from qts.pipeline.journal import Anew, read_journal
 from tests.acceptance.runs import Run, running
-from tests.embedded.clients import until
+from tests.embedded.clients import alive, until
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
 
@@ -28,16 +30,37 @@ def has_ordered(run: Run, wanted: int) -> bool:
     return int(run.ask(INTENTS)[0][0]) >= wanted
 
 
+def processes_of(run: Run) -> list[int]:
+    """Those of its strategies."""
+    place = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
+    found = [int(pid) for pid in place.read_text().split()]
+    return [p for p in found if b"strategy_process" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+
 def test_a_killed_run_is_retraced_to_its_last_entry(tmp_path: Path) -> None:
+    """Two strategies in their lane, two apart; the process of one is killed on the way."""
     home, journals = tmp_path.resolve() / "home", tmp_path / "journals"
-    settings = {"QTS_PIPELINE__STRATEGIES": STRATEGIES, "QTS_PIPELINE__JOURNAL": str(journals)}
+    settings = {
+        "QTS_PIPELINE__STRATEGIES": STRATEGIES,
+        "QTS_PIPELINE__PROCESSES": "turner,rsi_scalper",
+        "QTS_PIPELINE__JOURNAL": str(journals),
+    }
     with running(home, **settings) as run:
         run.until("Ready")
-        assert until(lambda: has_ordered(run, 12), seconds=60)
+        assert until(lambda: has_ordered(run, 6), seconds=60)
+        before = processes_of(run)
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        assert until(lambda: has_ordered(run, 18), seconds=60)
+        after = processes_of(run)
         run.end(signal.SIGKILL)
+    assert until(lambda: not any(map(alive, after)))
+    assert len(after) == 2
+    assert after != before
     (journal,) = journals.iterdir()
     found = retrace(journal)
     assert found.differences == []
+    assert Anew("turner") in read_journal(journal)
     assert found.calls > 500
     assert found.signals >= 12
     assert found.decisions >= 12

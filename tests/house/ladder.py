@@ -32,6 +32,7 @@ NATIVE_USERS = {
     "cli/doctor.py",
     "events/lanes.py",
     "events/wire.py",
+    "pipeline/strategy_process.py",
     "risk/loop.py",
     "router/account.py",
     "router/assemble.py",

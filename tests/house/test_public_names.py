@@ -77,7 +77,7 @@ PUBLIC: dict[str, str] = {
         uuid7
     """,
     "qts.pipeline": """
-        BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
+        Apart BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
         BacktestResult Chunk Cycle Decision Evaluation Execution Header JobRow Journal Kind
         Leave NoParams Outcomes Performance Pipeline PipelineConfig Point Position
         RecordedWorld Retraced Runner Signal StepFailed StepStrategy Strategy Suspension Tape Tick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from qts.app.alarm import Alarm
@@ -14,16 +14,17 @@ from qts.app.facts import FactsNow
 from qts.app.freezes import POSITION_FREEZE, Freezes
 from qts.app.holding import Holding
 from qts.app.venue import Ground
+from qts.domain import Refused
 from qts.events import Engine, Event
 from qts.events import payloads as p
 from qts.orders import Desk, Submitted
 from qts.pipeline import (
+    Apart,
     Journal,
     Leave,
     Outcomes,
     Pipeline,
     Runner,
-    Strategy,
     Trader,
     World,
     load_strategy,
@@ -80,10 +81,8 @@ class Deciding:
         changes.hold = self.holding.tell
         self.exits = Exits(self.trader, self.micro, freezes, clock)
         self._engine.on(POSITION_FREEZE.name, freezes)
-        for strategy in self._strategies():
-            self.runners[strategy.key] = Runner(
-                strategy, self._world.view, self._wake, self.pipeline.heard, self._loop
-            )
+        for runner in self._runners():
+            self.runners[runner.key] = runner
         self._register()
 
     def keep(self, journal: Journal) -> None:
@@ -104,14 +103,31 @@ class Deciding:
         await self.exits.close()
         self._stop_micro.set()
 
-    def _strategies(self) -> Iterable[Strategy[Any]]:
-        pipeline = self._ground.config.pipeline
-        for name in pipeline.strategies:
+    def _runners(self) -> Iterator[Runner]:
+        """Each strategy in its lane, or in a process of its own where the settings say so."""
+        config = self._ground.config.pipeline
+        joints = self._world.view, self._wake, self.pipeline.heard, self._loop
+        apart = set(config.processes)
+        for name in config.strategies:
             kind = load_strategy(name)
-            yield kind.make(pipeline.params_of(kind.key))
+            strategy = kind.make(config.params_of(kind.key))
+            if apart & {kind.key, "*"}:
+                yield Apart(name, strategy, *joints)
+            else:
+                yield Runner(strategy, *joints)
+            apart.discard(kind.key)
+        if unknown := apart - {"*"}:
+            raise Refused(
+                f"pipeline.processes: {min(unknown)!r} is the key of none of pipeline.strategies"
+            )
 
     def _register(self) -> None:
-        engine, runners = self._engine, self.runners
+        engine, runners, lanes = self._engine, self.runners, self._ground.config.events
+        if "process" in (lanes.p1.isolation, lanes.p2.isolation):
+            raise Refused(
+                'events.p1.isolation and events.p2.isolation must be "thread" where QTS trades;'
+                " pipeline.processes gives strategies processes of their own"
+            )
 
         def on_tick(event: Event) -> None:
             tick = tick_of(event)

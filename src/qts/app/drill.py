@@ -101,22 +101,25 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     missed: list[str] = []  # goals that were not held
 
 
-async def run_drill(seconds: float, burners: int, say: Callable[[str], None]) -> DrillReport:
+async def run_drill(
+    seconds: float, burners: int, say: Callable[[str], None], *, apart: bool = False
+) -> DrillReport:
+    """`apart`: strategies burn in processes of their own."""
     with tempfile.TemporaryDirectory(prefix="qts-drill-") as place:
         home = Home.at(Path(place) / "home")
-        async with _trading(home, burners) as trading:
+        async with _trading(home, burners, apart) as trading:
             say(f"{burners} strategies burn, {RATE} other ticks a second, for {seconds:g} s")
             return await _Drill(trading).run(seconds, burners)
 
 
 @contextlib.asynccontextmanager
-async def _trading(home: Home, burners: int) -> AsyncIterator[Trading]:
+async def _trading(home: Home, burners: int, apart: bool) -> AsyncIterator[Trading]:
     here = "qts.app.drill"
     names = [f"{here}:Burner{n}" for n in range(1, burners + 1)] or [f"{here}:Cue"]
     config = msgspec.convert(
         {
             "demo": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
-            "pipeline": {"strategies": names},
+            "pipeline": {"strategies": names, "processes": ["*"] if apart else []},
             "risk": {
                 "limits": {
                     "orders_per_day": 1_000_000,

@@ -35,7 +35,7 @@ from qts.feed import Feed
 from qts.notify import Notifications
 from qts.orders import Reconciler, Switchboard
 from qts.outbox import Consumer, EventBus, Upkeep, open_bus
-from qts.pipeline import Outcomes, Pipeline, RecordedWorld, Runner, Trader, World
+from qts.pipeline import Apart, Outcomes, Pipeline, RecordedWorld, Runner, Trader, World
 from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRisk, Watch
 
 DRAIN_S = 5.0
@@ -206,6 +206,8 @@ class Trading:
         run("stops", keep_stops(self))
         self.deciding.start_stops()
         for runner in self.runners.values():
+            if isinstance(runner, Apart):
+                run(f"process of {runner.key}", runner.run())
             run(f"cycles of {runner.key}", self._decide(runner))
         self._feeding = [run("feed", self.feed.run())]
 

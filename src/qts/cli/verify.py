@@ -149,6 +149,10 @@ def trading(
     burners: Annotated[
         int, typer.Option("--burners", min=0, max=4, help="Strategies that burn CPU meanwhile.")
     ] = 0,
+    isolation: Annotated[
+        Isolation,
+        typer.Option("--isolation", help="Strategies in their lane, or each in its own process."),
+    ] = Isolation.thread,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the figures here; - prints.")
     ] = None,
@@ -158,13 +162,16 @@ def trading(
     Goals: tick to order p50 10 ms, p99 50 ms; a stop is in lane P0 within 50 us of its tick, and
     its order leaves within 20 ms, p99.
 
-    Example: qts verify trading --for 30s --burners 4
+    Example: qts verify trading --for 30s --burners 4 --isolation process
     """
     from qts.app import run_drill
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
-    report = measured(run_drill(seconds, burners, lambda text: typer.echo(text, err=output.prints)))
+    apart = isolation is Isolation.process
+    report = measured(
+        run_drill(seconds, burners, lambda text: typer.echo(text, err=output.prints), apart=apart)
+    )
     if not output.prints:
         for name, spans, unit in (
             ("tick to order", report.entry_ms, "ms"),

@@ -1,6 +1,7 @@
 """Strategies and the five steps around them: extract, transform, evaluate, decide, act."""
 
 from qts.pipeline.act import Outcomes, Trader, act
+from qts.pipeline.apart import Apart
 from qts.pipeline.backtest import BacktestResult, backtest
 from qts.pipeline.backtest_config import BacktestConfig
 from qts.pipeline.compiled import StepStrategy
@@ -35,6 +36,7 @@ from qts.pipeline.trades import Trade
 from qts.pipeline.transform import transform
 
 __all__ = [
+    "Apart",
     "BacktestCompleted",
     "BacktestConfig",
     "BacktestFailed",

@@ -27,6 +27,10 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         tuple[str, ...],
         Meta(description="module:Class of each strategy, in the order of their right of way"),
     ] = ()
+    processes: Annotated[
+        tuple[str, ...],
+        Meta(description='keys of strategies that run in a process of their own; "*": all'),
+    ] = ()
     journal: Annotated[
         Path | None,
         Meta(description="folder for what decisions hung on, see qts retrace; unset: none is kept"),

@@ -27,7 +27,8 @@ from qts import telemetry
 from qts.domain import Refused
 from qts.pipeline.cycle import Decision
 from qts.pipeline.decide import Leave
-from qts.pipeline.strategy import Position, Signal, Tick
+from qts.pipeline.strategy import Position, Tick
+from qts.pipeline.turn import Signals
 from qts.risk import Facts, Limits, Proposal
 
 log = telemetry.logger("pipeline")
@@ -35,8 +36,6 @@ log = telemetry.logger("pipeline")
 MAGIC = b"qts journal 1\n"
 _LENGTH = struct.Struct("<I")
 _LONGEST = 64 * 2**20
-
-Signals = tuple[Signal | str, ...]  # what is no signal is kept as it looks
 
 
 class Header(msgspec.Struct, frozen=True, tag="h", array_like=True):
@@ -80,6 +79,12 @@ class Parameters(msgspec.Struct, frozen=True, tag="p", array_like=True):
     params: dict[str, Any]
 
 
+class Anew(msgspec.Struct, frozen=True, tag="n", array_like=True):
+    """The strategy's process ended; what it had learnt is gone."""
+
+    strategy_key: str
+
+
 class Called(msgspec.Struct, frozen=True, tag="c", array_like=True):
     """A strategy's turn: the ticks it heard, then so many evaluations, all with one view."""
 
@@ -115,7 +120,7 @@ class Gated(msgspec.Struct, frozen=True, tag="g", array_like=True):
 
 
 Change = Ticked | Filled | Began | Owned
-Entry = Header | Ticked | Filled | Began | Owned | Parameters | Called | Extracted | Decided | Gated
+Entry = Header | Change | Parameters | Anew | Called | Extracted | Decided | Gated
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)
 _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 encode = _encoder.encode

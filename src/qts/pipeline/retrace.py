@@ -18,6 +18,7 @@ from qts.pipeline.decide import decide
 from qts.pipeline.evaluate import evaluate
 from qts.pipeline.extract import extract
 from qts.pipeline.journal import (
+    Anew,
     Began,
     Called,
     Change,
@@ -37,6 +38,7 @@ from qts.pipeline.load import load_strategy
 from qts.pipeline.recorded import PastChanges
 from qts.pipeline.strategy import Signal, Strategy
 from qts.pipeline.transform import transform
+from qts.pipeline.turn import call
 from qts.risk import Gate, Refusal
 
 SHOWN = 20
@@ -82,6 +84,9 @@ class _Run:
             case Parameters():
                 strategy = self._strategies[entry.strategy_key]
                 strategy.replace_params(strategy.parse(entry.params))
+            case Anew():
+                strategy = self._strategies[entry.strategy_key]
+                self._strategies[entry.strategy_key] = type(strategy)(strategy.params)
             case Called():
                 self._called(entry)
             case Extracted():
@@ -144,10 +149,8 @@ class _Run:
 
 def _call(method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
     """As in its lane: a strategy that raises wants nothing."""
-    try:
-        return list(method(*arguments) or ())
-    except Exception:  # noqa: BLE001 - a strategy may raise anything
-        return []
+    found = call(method, *arguments)
+    return [] if isinstance(found, Exception) else found
 
 
 def retrace(path: Path) -> Retraced:

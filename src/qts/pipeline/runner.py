@@ -19,6 +19,7 @@ import msgspec
 from qts import telemetry
 from qts.pipeline.journal import Called, Entry, Parameters
 from qts.pipeline.strategy import Signal, Strategy, Tick, View
+from qts.pipeline.turn import call
 
 log = telemetry.logger("pipeline")
 _ERRORS = telemetry.counter("qts_strategy_errors_total", "errors a strategy raised", ("strategy",))
@@ -122,29 +123,32 @@ class Runner:
             turn = (tuple(ticks), tuple(found), tuple(answers))
             self.note(Called(self.key, view.version, view.now, *turn))
 
-    def _take_params(self) -> None:
+    def _take_params(self) -> tuple[dict[str, Any], ...]:
+        """Those that were set meanwhile, in force from now on."""
+        taken = []
         while self._params:
             self.strategy.replace_params(params := self._params[0])
             self._params.popleft()
+            taken.append(plain := msgspec.to_builtins(params))
             if self.note is not None:
-                self.note(Parameters(self.key, msgspec.to_builtins(params)))
+                self.note(Parameters(self.key, plain))
+        return tuple(taken)
 
     def _call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
-        try:
-            found = list(method(*arguments) or ())
-        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
-            self._failed(error)
+        found = call(method, *arguments)
+        if isinstance(found, Exception):
+            self._failed(repr(found))
             return []
         self._in_a_row = 0
         return found
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: str) -> None:
         self.errors += 1
         self._in_a_row += 1
         _ERRORS.labels(self.key).inc()
-        log.error("a strategy failed", strategy=self.key, error=repr(error))
+        log.error("a strategy failed", strategy=self.key, error=error)
         if self._in_a_row >= GIVE_UP_AFTER:
-            self._give_up(f"it failed {self._in_a_row} times in a row: {error!r}")
+            self._give_up(f"it failed {self._in_a_row} times in a row: {error}")
 
     def _give_up(self, why: str) -> None:
         self.stopped = why

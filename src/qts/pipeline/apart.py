@@ -1,0 +1,218 @@
+"""A strategy in a process of its own: what it computes holds up nobody but itself.
+
+    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2) ─▶ turn ══ socket ══▶ process ══▶ answers ─▶ signals
+
+One turn is out at a time; whatever comes meanwhile waits for the next. A process that ends is
+started again, without what the strategy had learnt. One that ends time after time is given up, and
+so is one that does not answer: it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from qts import telemetry
+from qts.pipeline.journal import Anew, Called
+from qts.pipeline.runner import Runner
+from qts.pipeline.strategy import Signal, Strategy, Tick, View
+from qts.pipeline.turn import LENGTH, Answers, Broken, Hello, Ready, Signals, Turn, frame, read_say
+
+log = telemetry.logger("pipeline")
+_ENDED = telemetry.counter(
+    "qts_strategy_processes_ended_total", "processes of a strategy that ended", ("strategy",)
+)
+
+ENDS_IN_A_ROW = 5
+CALM_S = 60.0  # a process that lived so long did not end of what ended the one before
+PAUSE_S = 0.2
+
+Asked = asyncio.Future[list[Signal]]
+
+
+class Apart(Runner):
+    """`run` keeps its process, until cancelled."""
+
+    def __init__(
+        self,
+        name: str,
+        strategy: Strategy[Any],
+        view: Callable[[], View],
+        wake: Callable[[str], object],
+        deliver: Callable[[Runner, list[Signal]], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(strategy, view, wake, deliver, loop)
+        self._name = name
+        self._taking = threading.Lock()
+        self._line: asyncio.StreamWriter | None = None
+        self._out: tuple[Turn, Asked | None] | None = None
+        self._seen: dict[str, Tick] = {}  # what the process knows of the market
+        self._heard = False  # ticks, at its last turn
+        self._is_up = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def evaluate(self) -> list[Signal]:
+        await self._is_up.wait()
+        return await super().evaluate()
+
+    def work(self) -> None:
+        """In the lane: hand the next turn over. While one is out, its answer wakes again."""
+        with self._taking:
+            if self._line is None or self._out is not None or self.stopped:
+                return
+            self._out = self._next_turn()
+            if self._out is not None:  # with the lock: never to the process after this one
+                self._loop.call_soon_threadsafe(self._send, frame(self._out[0]))
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def _next_turn(self) -> tuple[Turn, Asked | None] | None:
+        """Ticks and evaluations in turn: neither keeps the other waiting for long."""
+        if not self._inbox and not self._asked:
+            return None
+        self._heard = bool(self._inbox) and not (self._heard and self._asked)
+        ticks = tuple(self._inbox.popleft() for _ in range(len(self._inbox) * self._heard))
+        asked = None if self._heard else self._asked.popleft()
+        params = self._take_params()
+        view = self._view()
+        changed = tuple(
+            tick for symbol, tick in view.ticks.items() if self._seen.get(symbol) is not tick
+        )
+        self._seen = dict(view.ticks)
+        turn = Turn(
+            params,
+            ticks,
+            asked is not None,
+            changed,
+            view.now,
+            tuple(view.positions.values()),
+            view.account,
+            view.equity,
+            view.version,
+        )
+        return turn, asked
+
+    def _send(self, data: bytes) -> None:
+        if self._line is not None:
+            self._line.write(data)
+
+    def _answered(self, answers: Answers) -> None:
+        if self._out is None:
+            return
+        turn, asked = self._out
+        found: list[Any] = []
+        for number, signals in enumerate(answers.signals):
+            if number in answers.errors:
+                self._failed(answers.errors[number])
+            else:
+                self._in_a_row = 0
+                found += signals
+        self.signals += len(found)
+        if asked is None and found:
+            self._deliver(self, found)
+        elif asked is not None and not asked.done():
+            asked.set_result(found)
+        self._note(turn, tuple(found), asked is not None)
+        self._out = None
+        if self._inbox or self._asked:
+            self._wake(self.key)
+
+    def _note(self, turn: Turn, found: Signals, evaluated: bool) -> None:
+        if self.note is not None:
+            heard, wanted = ((), (found,)) if evaluated else (found, ())
+            self.note(Called(self.key, turn.version, turn.now, turn.ticks, heard, wanted))
+
+    # --- the process ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        ends = 0
+        while True:
+            began = self._loop.time()
+            how = await self._one_life()
+            if self.stopped:
+                return
+            ends = 1 if self._loop.time() - began > CALM_S else ends + 1
+            _ENDED.labels(self.key).inc()
+            if ends > ENDS_IN_A_ROW:
+                self._give_up(f"its process ended {ends} times in a row: it {how}")
+                return
+            log.error("the process of a strategy ended; it begins anew", strategy=self.key, how=how)
+            await asyncio.sleep(PAUSE_S * ends)
+
+    async def _one_life(self) -> str:
+        """How it ended."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                self._process = process = _start(theirs.fileno())
+            try:
+                await self._talk(*await asyncio.open_unix_connection(sock=ours.dup()))
+            except (asyncio.IncompleteReadError, OSError):
+                pass  # it ended
+            finally:
+                self._lost()
+                self._process = None
+                process.kill()
+                status = await asyncio.shield(asyncio.to_thread(process.wait))
+        return f"was ended by signal {-status}" if status < 0 else f"ended with {status}"
+
+    async def _talk(self, reader: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
+        with contextlib.closing(line):
+            line.write(frame(Hello(self._name, msgspec.to_builtins(self.strategy.params))))
+            while True:
+                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                match read_say(await reader.readexactly(length)):
+                    case Ready():
+                        self._line = line
+                        self._is_up.set()
+                        self._wake(self.key)
+                    case Broken(why):
+                        self._give_up(why)
+                        return
+                    case Answers() as answers:
+                        self._answered(answers)
+
+    def _lost(self) -> None:
+        """A turn that was out is answered with nothing; the next process knows nothing."""
+        with self._taking:
+            self._line = None
+            out, self._out = self._out, None
+            self._seen = {}
+        self._is_up.clear()
+        if out is not None and out[1] is not None and not out[1].done():
+            out[1].set_result([])
+        if self.note is not None:
+            self.note(Anew(self.key))
+        if self.stopped:
+            self._is_up.set()
+
+    def _give_up(self, why: str) -> None:
+        super()._give_up(why)
+        self._is_up.set()
+        if self._process is not None:
+            self._process.kill()
+
+
+def _start(fd: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "qts.pipeline.strategy_process", str(fd)],
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # a strategy that prints does not spoil what the run prints
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,  # Ctrl-C goes to the run, which ends it in its turn
+    )
