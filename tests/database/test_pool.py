@@ -13,6 +13,8 @@ from qts.domain import Failed, OutcomeUnknown, Secret, Unreachable
 from tests.database.backends import backends, end_backends, end_backends_unseen, until
 from tests.database.relay import Relay
 
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = $1"
+
 
 async def test_a_pool_never_opens_more_than_its_bound(
     database_url: Secret, postgres_admin: Any
@@ -80,7 +82,7 @@ async def test_ping_answers_latency_and_version(database: Database) -> None:
     assert int(ping.server_version.split(".")[0]) >= 15
 
 
-@pytest.mark.parametrize("how", ["single", "transaction"])
+@pytest.mark.parametrize("how", ["single", "asked", "transaction"])
 async def test_connections_that_died_in_the_pool_are_not_seen(
     database: Database, database_url: Secret, postgres_url: Secret, how: str
 ) -> None:
@@ -90,17 +92,22 @@ async def test_connections_that_died_in_the_pool_are_not_seen(
     async def call() -> Any:
         if how == "single":
             return await database.fetchval("SELECT 1")
+        if how == "asked":
+            return (await database.ask("SELECT 1"))[0][0]
         async with database.transaction() as connection:
             return await connection.fetchval("SELECT 1")
 
     assert await asyncio.gather(*(call() for _ in range(10))) == [1] * 10
 
 
-async def test_connections_that_fell_silent_in_the_pool_are_replaced(database_url: Secret) -> None:
+@pytest.mark.parametrize("how", ["fetch", "ask"])
+async def test_connections_that_fell_silent_in_the_pool_are_replaced(
+    database_url: Secret, how: str
+) -> None:
     config = DatabaseConfig(pool_min=3, pool_max=3, connect_timeout_s=0.5)
     async with Relay.to(database_url) as relay, Database.open(relay.url, config) as database:
         assert relay.fall_silent() == 3
-        assert await database.fetchval("SELECT 1") == 1
+        assert len(await getattr(database, how)("SELECT 1")) == 1
         assert await asyncio.gather(*(database.fetchval("SELECT 1") for _ in range(3))) == [1] * 3
 
 
@@ -118,6 +125,28 @@ async def test_a_statement_cut_short_says_that_its_outcome_is_unknown(
     await end_backends(postgres_admin, database_url)
     with pytest.raises(OutcomeUnknown):
         await waiting
+
+
+async def test_what_may_be_said_twice_is_said_again_when_it_is_cut_short(
+    database: Database, database_url: Secret, postgres_admin: Any
+) -> None:
+    """The first time it waits for a lock, and is ended; the second time there is none."""
+    async with database.transaction() as tx:
+        await tx.execute("SELECT pg_advisory_xact_lock(7)")
+        asked = asyncio.create_task(database.ask("SELECT pg_advisory_xact_lock(7), 7 AS answer"))
+
+        async def waits() -> bool:
+            name = database.where.rpartition("/")[2]
+            return bool(await postgres_admin.fetchval(_WAITING, name) == 1)
+
+        await until(waits)
+        await postgres_admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE wait_event = 'advisory' AND datname = $1",
+            database.where.rpartition("/")[2],
+        )
+        await until(waits)
+    assert [row["answer"] for row in await asked] == [7]
 
 
 async def test_a_connection_lost_on_its_way_back_is_not_an_error(

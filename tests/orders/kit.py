@@ -80,7 +80,7 @@ class Room:
         )
         self.floor = Floor(database, bus, venue, ledger, safety, settings, clock)
         self.reconciler = Reconciler(self.floor)
-        self.desk = Desk(database, bus, venue.name, safety, self.changes.append, clock)
+        self.desk = Desk(database, bus, venue.name, self.changes.append, clock)
         self.executor = Executor(self.floor, self.reconciler.may_trade, self.reconciler.look)
         self.dispatcher = Dispatcher()
         self.executor.register(self.dispatcher)

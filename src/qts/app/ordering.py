@@ -59,7 +59,7 @@ class Ordering:
         ledger = Ledger(database, bus, broker.name, allow_short=short, on_change=changes)
         self.floor = Floor(database, bus, broker, ledger, safety, config.orders, clock)
         self.reconciler = Reconciler(self.floor)
-        self.desk = Desk(database, bus, broker.name, safety, changes, clock)
+        self.desk = Desk(database, bus, broker.name, changes, clock)
         self._dispatcher = Dispatcher()
         Executor(self.floor, self.reconciler.may_trade, self.reconciler.look).register(
             self._dispatcher

@@ -210,13 +210,11 @@ _HEAD = f"{'broker':<8}{'symbol':<12}{'quantity':>18}{'average':>18}{'realised':
 
 
 async def _cancel(database: Database, intent_id: UUID) -> bool:
-    from qts.orders import Desk, Switchboard
+    from qts.orders import Desk
     from qts.outbox import OutboxConfig, PostgresBus
-    from qts.risk import FailSafe, KillSwitch
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        safety = Switchboard(FailSafe(database), KillSwitch(database))
-        return await Desk(database, bus, "", safety).cancel(intent_id)
+        return await Desk(database, bus, "").cancel(intent_id)
 
 
 async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> bool:

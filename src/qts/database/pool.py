@@ -184,6 +184,32 @@ class Database:
         async with self._session() as connection:
             return await connection.fetchval(query, *args)
 
+    async def ask(self, query: str, *args: Any) -> list[Row]:
+        """Like fetch, for a statement that may be said twice: one answer to wait for, not two.
+
+        It is itself the first word on its connection, and said again when that one had died.
+        """
+        for is_last in (False, True):
+            connection = await self._acquire()
+            try:
+                return await connection.fetch(  # type: ignore[no-any-return]
+                    query, *args, timeout=self._config.connect_timeout_s
+                )
+            except DRIVER_ERRORS as error:
+                silent = isinstance(error, TimeoutError)
+                if silent and not is_gone(connection):
+                    connection.terminate()
+                if is_last and silent:
+                    raise outcome_unknown(self.where, error) from error
+                if is_last or not (silent or is_lost(error, connection)):
+                    await self._free(error, connection)
+                    self._raise_ours(error, connection, outcome_unknown)
+                    raise
+                await self._pool.expire_connections()
+            finally:
+                await self._give_back(connection)
+        raise AssertionError("the second round returns or raises")
+
     async def ping(self) -> Ping:
         async with self.connection() as connection:
             before_ns = self._clock.monotonic_ns()

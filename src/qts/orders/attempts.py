@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from qts import telemetry
-from qts.database import Connection, Row
+from qts.database import Connection, Database, Row
 from qts.domain import AttemptState, IntentType, OrderRequest, Side
 from qts.orders import markets
 from qts.orders.changes import AttemptChanged, Change, MarketChanged
@@ -67,6 +67,20 @@ class Attempt(msgspec.Struct, frozen=True):
 async def lock(tx: Connection, attempt_id: UUID) -> Attempt | None:
     row = await tx.fetchrow(SQL.attempt, attempt_id)
     return None if row is None else _attempt(row)
+
+
+async def send(database: Database, attempt_id: UUID, now: datetime) -> Attempt | None:
+    """Move it to SENT, for good, unless anything stops it. Said twice it is moved once."""
+    rows = await database.ask(SQL.send, attempt_id, now)
+    return _attempt(rows[0]) if rows else None
+
+
+async def why_stopped(tx: Connection, one: Attempt) -> str | None:
+    """A switch, the fail-safe or its market, as a code; None when it may leave."""
+    code: str | None = await tx.fetchval(
+        SQL.stops, one.strategy_key, one.intent_type, one.broker, one.symbol
+    )
+    return code
 
 
 def _attempt(row: Row) -> Attempt:
@@ -217,18 +231,7 @@ class Attempts:
         )
         if told == "UPDATE 0":
             return False
-        _ended.labels(to).inc()
-        self.changes.append(
-            AttemptChanged(
-                intent_id=one.intent_id,
-                attempt_id=one.id,
-                symbol=one.symbol,
-                state=to,
-                order_id=order_id,
-                code=code,
-                reason=text,
-            )
-        )
+        self.changes.append(moved(one, to, order_id, code, text))
         return True
 
     async def _end_intent(self, one: Attempt, code: str) -> None:
@@ -255,6 +258,25 @@ class Attempts:
             strategy_key=one.strategy_key,
         )
         await self._bus.publish(self._tx, event)
+
+
+def moved(
+    one: Attempt,
+    to: AttemptState,
+    order_id: str | None = None,
+    code: str = "",
+    text: str = "",
+) -> AttemptChanged:
+    _ended.labels(to).inc()
+    return AttemptChanged(
+        intent_id=one.intent_id,
+        attempt_id=one.id,
+        symbol=one.symbol,
+        state=to,
+        order_id=order_id,
+        code=code,
+        reason=text,
+    )
 
 
 def new_identifier() -> str:

@@ -18,7 +18,6 @@ from qts.orders.changes import Change, OnChange, nobody
 from qts.orders.config import OrdersConfig
 from qts.orders.messages import CreateOrderAttempt
 from qts.orders.queries import SQL
-from qts.orders.safety import Safety
 from qts.outbox import TRADE_COMMAND, Event, EventBus, uuid7
 from qts.risk import Approved, Proposal
 
@@ -54,14 +53,12 @@ class Desk:
         database: Database,
         bus: EventBus,
         broker: str,
-        safety: Safety,
         on_change: OnChange = nobody,
         clock: Clock | None = None,
     ) -> None:
         self._database = database
         self._bus = bus
         self._broker = broker
-        self._safety = safety
         self._on_change = on_change
         self._clock = clock or SystemClock()
 
@@ -105,14 +102,12 @@ class Desk:
 
     async def _submit(self, approved: Approved) -> Submitted:
         proposal = approved.proposal
+        intent_id, attempt_id = uuid7(), uuid7()
         async with self._database.transaction() as tx:
-            stopped = await self._safety.stops(tx, proposal.strategy_key, proposal.intent_type)
-            intent_id = uuid7()
-            attempt_id = None if stopped else uuid7()
-            new = await self._write(tx, approved, intent_id, attempt_id, stopped or "")
-            if not new:
+            stopped = await self._write(tx, approved, intent_id, attempt_id)
+            if stopped is None:
                 return await self._heard_before(tx, proposal)
-            if attempt_id is not None:
+            if not stopped:
                 event = Event.of(
                     TRADE_COMMAND,
                     CreateOrderAttempt(attempt_id),
@@ -121,16 +116,14 @@ class Desk:
                     strategy_key=proposal.strategy_key,
                 )
                 await self._bus.publish(tx, event)
-        return Submitted(intent_id=intent_id, attempt_id=attempt_id, stopped=stopped or "")
+        return Submitted(
+            intent_id=intent_id, attempt_id=None if stopped else attempt_id, stopped=stopped
+        )
 
     async def _write(
-        self,
-        tx: Connection,
-        approved: Approved,
-        intent_id: UUID,
-        attempt_id: UUID | None,
-        stopped: str,
-    ) -> bool:
+        self, tx: Connection, approved: Approved, intent_id: UUID, attempt_id: UUID
+    ) -> str | None:
+        """Why it has no attempt, or nothing; None when its signal had been heard before."""
         proposal = approved.proposal
         request = OrderRequest(
             identifier=new_identifier(),
@@ -140,7 +133,7 @@ class Desk:
             quantity=proposal.quantity,
             price=proposal.price,
         )
-        written = await tx.fetchval(
+        stopped: str | None = await tx.fetchval(
             SQL.submit,
             proposal.signal_id,
             proposal.strategy_key,
@@ -156,13 +149,11 @@ class Desk:
             proposal.price,
             approved.at,
             proposal.expires_at,
-            "CANCELED" if stopped else "CREATED",
-            stopped,
             attempt_id,
             request.identifier,
             request,
         )
-        return written is not None
+        return stopped
 
     async def _heard_before(self, tx: Connection, proposal: Proposal) -> Submitted:
         row = await tx.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)

@@ -26,8 +26,7 @@ from qts.domain import (
     OrderState,
     Unreachable,
 )
-from qts.orders import markets
-from qts.orders.attempts import Attempt, Attempts, lock
+from qts.orders.attempts import Attempt, Attempts, lock, moved, send, why_stopped
 from qts.orders.blocked import shut_out
 from qts.orders.checkpoints import checkpoint
 from qts.orders.floor import Floor
@@ -92,6 +91,15 @@ class Executor:
 
     async def _begin(self, attempt_id: UUID, delivery: Delivery) -> Attempt | None:
         """Move it to SENT, for good, or say why not; None when there is nothing to send."""
+        floor = self._floor
+        if self._may_trade():
+            one = await send(floor.database, attempt_id, floor.clock.now())
+            if one is not None:
+                floor.ledger.tell([moved(one, AttemptState.SENT)])
+                return one
+        return await self._begin_in_steps(attempt_id, delivery)
+
+    async def _begin_in_steps(self, attempt_id: UUID, delivery: Delivery) -> Attempt | None:
         floor, begun = self._floor, None
         async with floor.database.transaction(durable=True) as tx:
             one = await lock(tx, attempt_id)
@@ -103,10 +111,7 @@ class Executor:
                 await moves.unknown(one, "whoever sent it did not tell how it ended")
             elif now >= one.expires_at:
                 await moves.suspended(one, "EXPIRED")
-            elif code := (
-                await floor.safety.stops(tx, one.strategy_key, one.intent_type)
-                or await markets.stops(tx, one.broker, one.symbol, one.intent_type)
-            ):
+            elif code := await why_stopped(tx, one):
                 await moves.suspended(one, code)
             elif not self._may_trade():
                 await self._wait_for_books(moves, one, delivery)

@@ -6,8 +6,7 @@ ACTIVE ──an outcome is unknown──▶ SUSPENDED (UNKNOWN) ──resolved�
    └──a person, or a stop that
       cannot leave──────────────▶ SUSPENDED (FROZEN) ───a person─────┴▶ ACTIVE
 
-Exits pass a suspension of their own market. A frozen one lets out what stops or a person ask for,
-and nothing that a strategy wants.
+What passes a suspension all the same is said by market_stop, in the database.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from datetime import datetime
 import msgspec
 
 from qts.database import Connection, Database
-from qts.domain import IntentType, Refused
+from qts.domain import Refused
 from qts.orders.queries import SQL
 
 ALL = "*"
@@ -32,18 +31,6 @@ class Suspended(msgspec.Struct, frozen=True):
     code: str
     detail: str
     since: datetime
-
-
-async def stops(tx: Connection, broker: str, symbol: str, intent_type: IntentType) -> str | None:
-    """Why an order of this market must not leave; exits pass a suspension of their market alone."""
-    row = await tx.fetchrow(SQL.suspended, broker, symbol)
-    if row is None:
-        return None
-    if row["reason_code"] == FROZEN:
-        passes = intent_type.is_protective
-    else:
-        passes = intent_type.is_exit and row["symbol"] != ALL
-    return None if passes else f"MARKET_{row['reason_code']}"
 
 
 async def suspend(tx: Connection, broker: str, symbol: str, why: Suspended) -> bool:

@@ -21,9 +21,9 @@ import msgspec
 
 from qts.database import Database
 from qts.domain import Failed, IntentType, Market, OrderType, Secret, Side, SystemClock, tick_size
-from qts.orders import Desk, OrdersConfig, Submitted, Switchboard
+from qts.orders import Desk, OrdersConfig, Submitted
 from qts.outbox import TRADE_COMMAND, OutboxConfig, PostgresBus, StreamConfig
-from qts.risk import FailSafe, KillSwitch, Proposal
+from qts.risk import KillSwitch, Proposal
 from qts.risk.proposal import approve
 from qts.simulators import Fault, MarketConfig, UpbitSimulator, UpbitSimulatorConfig
 from tests.faults.orders.program import Orders
@@ -115,8 +115,7 @@ class Rig:
         self.simulator, self.database, self.bus = simulator, database, bus
         self.kill_switch = KillSwitch(database)
         self.clock = SystemClock()
-        safety = Switchboard(FailSafe(database), self.kill_switch)
-        self.desk = Desk(database, bus, "upbit", safety)
+        self.desk = Desk(database, bus, "upbit")
         self.submitted: list[Submitted] = []
         self.symbols = simulator.symbols()
 
