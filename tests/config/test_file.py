@@ -185,7 +185,7 @@ def test_missing_directory_pipe_loop_and_unreadable_files_are_refused(
     (tmp_path / "below").chmod(0o700)
 
 
-@settings(deadline=None, max_examples=40)  # two hundred settings each
+@settings(max_examples=20)  # two hundred settings each
 @given(table=st.sampled_from([(), *schema_of(Config).tables]), key=TEXT, value=CONFIGS)
 def test_any_unknown_key_at_any_level_is_refused_and_named(
     table: tuple[str, ...], key: str, value: Config, tmp_path_factory: pytest.TempPathFactory
@@ -210,7 +210,7 @@ def test_any_unknown_key_at_any_level_is_refused_and_named(
     assert len(str(refusal.value).splitlines()) == 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=20)
 @given(config=CONFIGS)
 def test_what_show_renders_loads_back_equal(
     config: Config, tmp_path_factory: pytest.TempPathFactory
@@ -221,7 +221,7 @@ def test_what_show_renders_loads_back_equal(
     assert load(path, {}) == config
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=20)
 @given(config=CONFIGS)
 def test_every_key_is_found_on_its_own_line(
     config: Config, tmp_path_factory: pytest.TempPathFactory

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.app.line import CUT, OPEN
+from qts.app.tending import CUT, OPEN
 from qts.app.simulated import Simulated
 from qts.app.trading import Trading
 from qts.cache import CacheConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -206,6 +207,19 @@ def test_a_full_disk_loses_records_loudly_and_tears_no_line_in_the_middle(tmp_pa
     assert recorder.written == len(numbers)
     assert numbers[-1] == 99
     assert numbers == sorted(numbers)
+
+
+def test_a_disk_that_does_not_take_what_was_written_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    recorder = _recorder(tmp_path)
+    monkeypatch.setattr(os, "fdatasync", broken)
+    recorder.write(record(1))
+    recorder.close()
+    assert "the disk did not take them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.soak)])

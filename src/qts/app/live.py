@@ -16,7 +16,6 @@ import msgspec
 
 from qts import telemetry
 from qts.app.facts import day_start
-from qts.app.line import Line
 from qts.cache.store import Entry, Store
 from qts.dashboard.live import (
     EVERY_S,
@@ -111,18 +110,14 @@ class LivePublisher:
         self._notices.note(event.timestamp, "critical", f"{who} {text}".strip(), code)
 
     async def run(self) -> None:
-        beside = {
-            asyncio.create_task(self._look_slowly()),
-            asyncio.create_task(Line(self._trading).run()),
-        }
+        beside = asyncio.create_task(self._look_slowly())
         try:
             while True:
                 await self._publish()
                 await self._clock.sleep(EVERY_S)
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.wait(beside)
+            beside.cancel()
+            await asyncio.wait({beside})
             with contextlib.suppress(Failed):
                 await self._store.delete([self._key])
 

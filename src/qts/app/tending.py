@@ -1,18 +1,24 @@
-"""What is looked after between ticks: the stops' holdings, the broker's reach, the fail-safe."""
+"""What is looked after between ticks: the stops' holdings, the line to the venue, the fail-safe."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
+from qts import telemetry
 from qts.domain import Failed
 from qts.events import payloads as p
 
 if TYPE_CHECKING:
     from qts.app.trading import Trading
 
+log = telemetry.logger("app")
+
 CALM_EVERY_S = 5.0
 SYNC_S = 0.1
+LINE_S = 0.1  # a stream that was cut stays away for half a second at least
+CUT = "stream is cut; prices are polled until it is back"
+OPEN = "stream is open"
 
 
 async def keep_stops(trading: Trading) -> None:
@@ -48,3 +54,18 @@ async def keep_calm(trading: Trading) -> None:
             await trading.fail_safe.calm()
             if trading.reconciler.may_trade():
                 await trading.fail_safe.recheck("the books agree and the broker answers")
+
+
+async def keep_line(trading: Trading) -> None:
+    """An event of lane P0 when the venue's stream is cut, and a word for the owner at each end."""
+    venue, was_up = trading.config.feed.venue, False
+    while True:
+        is_up = trading.feed.state().streaming
+        if was_up and not is_up and not trading.stopping:  # a stop ends the feed first
+            log.warning("the venue's stream is cut", venue=venue)
+            trading.changes.emit("BROKER_DISCONNECT", p.BrokerDisconnect(broker=venue, reason=CUT))
+        elif is_up and not was_up:
+            now = trading.clock.now().timestamp()
+            trading.notices.note(now, "info", f"{venue} {OPEN}", "BROKER_CONNECT")
+        was_up = is_up
+        await trading.clock.sleep(LINE_S)

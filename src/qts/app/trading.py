@@ -19,7 +19,7 @@ from qts.app.live import LivePublisher, Notices
 from qts.app.ordering import Ordering
 from qts.app.params import Parameters
 from qts.app.summary import Traded, traded
-from qts.app.tending import keep_calm, keep_stops
+from qts.app.tending import keep_calm, keep_line, keep_stops
 from qts.app.ticks import Ticks
 from qts.app.truth import DatabaseTruth
 from qts.app.venue import Ground, open_venue
@@ -204,6 +204,7 @@ class Trading:
             run("consumer", consumer.run())
         run("calm", keep_calm(self))
         run("stops", keep_stops(self))
+        run("line", keep_line(self))
         self.deciding.start_stops()
         for runner in self.runners.values():
             if isinstance(runner, Apart):

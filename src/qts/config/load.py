@@ -155,4 +155,5 @@ def _broken_rule(prefix: _Path, message: str, here: Mapping[_Path, Origin]) -> s
     where = ", ".join(named or [origin.where for origin in here.values()])
     first = message.partition(" ")[0]
     begins_with_key = (*prefix, *first.split(".")) in schema_of(Config).settings
-    return f"{where}: {'.'.join(prefix)}{'.' if begins_with_key else ': '}{message}"
+    room = ".".join(prefix) + ("." if begins_with_key else ": ") if prefix else ""
+    return f"{where}: {room}{message}"

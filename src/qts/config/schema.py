@@ -77,6 +77,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         TelemetryConfig()
     )
 
+    def __post_init__(self) -> None:
+        patience, limit = self.brokers.patience_s, self.orders.place_timeout_s
+        if patience >= limit:
+            raise ValueError(
+                f"brokers.patience_s ({patience:g}) must be below orders.place_timeout_s"
+                f" ({limit:g}): an order that never left would count as unknown"
+            )
+
 
 class Setting(msgspec.Struct, frozen=True):
     """One key: where it stands, its type as the room declares it, and its default."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from pathlib import Path
@@ -76,7 +76,8 @@ class Recorder:
         now = self._clock.monotonic_ns()
         if now - self._synced_ns >= _SYNC_NS:
             self._synced_ns = now
-            self._disk.submit(os.fdatasync, file)  # before its closing: one thread
+            synced = self._disk.submit(os.fdatasync, file)  # before its closing: one thread
+            synced.add_done_callback(self._on_disk)
 
     def close(self) -> None:
         """End the file, compress it, and wait for the disk."""
@@ -98,7 +99,12 @@ class Recorder:
     def _close(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
-            self._disk.submit(_finish, file, self._path)
+            self._disk.submit(_finish, file, self._path).add_done_callback(self._on_disk)
+
+    def _on_disk(self, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None and (due := telemetry.every(10.0, "recorder's disk")):
+            log.error("records may be lost: the disk did not take them", reason=str(error), **due)
 
     def _next_path(self, day: date) -> Path:
         taken = [int(path.name.split(".")[1]) for path in self._folder.glob(f"{day}.*.jsonl*")]
