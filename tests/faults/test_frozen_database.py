@@ -1,0 +1,84 @@
+"""A database that hangs holds up orders, and neither prices nor stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from qts.app.drill import CUE, FLOOR
+from qts.app.rehearsal import rehearsal
+from qts.app.trading import Trading
+from qts.config import Config
+from qts.domain import SystemClock
+from qts.embedded import Home
+from tests.embedded.clients import at_work_in
+from tests.outbox.kit import until
+
+pytestmark = pytest.mark.timeout(300)
+
+PATIENCE_S = 60.0
+SYMBOL, OTHER = "900001", "800001"
+TICKS = 2_000
+SOLD = "SELECT count(*) FROM paper_order WHERE symbol = $1 AND side = 'SELL'"
+
+
+@contextmanager
+def frozen(home: Home) -> Iterator[None]:
+    """Every process of PostgreSQL stands still, as under a debugger or on a dead disk."""
+    pids = at_work_in(home.data)
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def fact(look: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def told() -> bool:
+        return look()
+
+    return told
+
+
+async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: Path) -> None:
+    config = msgspec.convert(
+        {
+            "demo": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
+            "pipeline": {"strategies": ["qts.app.drill:Cue"]},
+        },
+        Config,
+    )
+    home = Home.at(tmp_path / "home")
+    async with rehearsal(home, config, SystemClock()) as trading:
+        await until(fact(trading.reconciler.may_trade), PATIENCE_S)
+        await until(fact(lambda: bought(trading)), PATIENCE_S)
+        exits, lanes = trading.deciding.exits, trading.engine.status
+        handled = lanes().lanes["P1"].handled
+        with frozen(home):
+            trading.ticks.tick(SYMBOL, FLOOR, 1000.0, FLOOR - 10, FLOOR)
+            await until(fact(lambda: exits.count == 1), PATIENCE_S)
+            for number in range(TICKS):
+                trading.ticks.tick(OTHER, 5_000.0 + number % 3, number, 4_995, 5_000)
+            settled = fact(lambda: lanes().lanes["P1"].waiting == 0)
+            await until(settled, PATIENCE_S)
+            assert trading.world.latest(OTHER)
+            now = lanes().lanes["P1"]
+            assert now.handled + now.dropped + now.collapsed >= handled + TICKS
+            assert lanes().lanes["P0"].waiting == 0
+            assert SYMBOL in trading.world.positions  # its order waits for the database
+        await until(fact(lambda: SYMBOL not in trading.world.positions), PATIENCE_S)
+        assert await trading.database.fetchval(SOLD, SYMBOL) == 1
+
+
+def bought(trading: Trading) -> bool:
+    trading.ticks.tick(SYMBOL, CUE, 1000.0, CUE - 10, CUE)
+    return SYMBOL in trading.world.positions
