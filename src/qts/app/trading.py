@@ -145,7 +145,7 @@ class Trading:
     @property
     def sentence(self) -> str:
         """What is traded, for the owner."""
-        names = ", ".join(self.runners) or "no strategy"
+        names = ", ".join(map(str, self.runners.values())) or "no strategy"
         return f"{names} on {self.broker.name}; {self.feed.plan.sentence}"
 
     @property

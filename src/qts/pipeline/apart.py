@@ -61,6 +61,9 @@ class Apart(Runner):
         self._is_up = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __str__(self) -> str:
+        return f"{self.key} (a process)"
+
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None

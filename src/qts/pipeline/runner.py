@@ -56,6 +56,9 @@ class Runner:
         self._in_a_row = 0
         self._hears_ticks = type(strategy).on_tick is not Strategy.on_tick
 
+    def __str__(self) -> str:
+        return self.key
+
     @property
     def key(self) -> str:
         return self.strategy.key
