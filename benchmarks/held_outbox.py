@@ -33,15 +33,16 @@ class Claimer(NamedTuple):
 
     async def handle(self, connection: Connection) -> float:
         """Claim and complete; answers the milliseconds of the claim."""
-        since, first_id = BEGINNING, 0
+        since, first_id, closed_to = BEGINNING, 0, BEGINNING
         if self.horizon:
             since, first_id = self.horizon.due_from, self.horizon.first_id
+            closed_to = self.horizon.closed_to
         began = time.perf_counter()
         claimed = await self.claims.take(connection, TAKE, 0, since, first_id)
         took_ms = (time.perf_counter() - began) * 1e3
         await self.claims.complete(connection, claimed)
         if self.horizon:
-            self.horizon.claimed(claimed[-1].due_at)
+            self.horizon.claimed(claimed[-1].due_at, closed_to)
             await self.horizon.move(connection, time.monotonic_ns())
         return took_ms
 

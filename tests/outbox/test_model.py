@@ -163,6 +163,7 @@ class Life(RuleBasedStateMachine):
         free = {i for i, one in self.events.items() if self.free(one, expired=how == "recover")}
         in_hand = {i for i, one in self.events.items() if one.in_hand}
         since: Any = (horizon.due_from, horizon.first_id) if how == "take" else ()
+        closed_to = horizon.closed_to
         ask = claims.recover if how == "recover" else claims.take
         claimed = self.on_connection(lambda c: ask(c, at_most, 0, *since))
         got = [each.delivery.event_id for each in claimed]
@@ -173,6 +174,8 @@ class Life(RuleBasedStateMachine):
             assert len(got) == min(at_most, len(free))
         if self.ordered:
             self.judge_lines(got)
+        if claimed and how != "recover":
+            horizon.claimed(claimed[-1].due_at, closed_to)
         self.note(claimed)
 
     def judge_lines(self, got: list[UUID]) -> None:

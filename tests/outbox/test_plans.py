@@ -13,6 +13,7 @@ import pytest
 from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, PostgresBus, StreamConfig
+from qts.outbox import horizon as horizon_of_a_worker
 from qts.outbox.claims import Claims
 from qts.outbox.horizon import BEGINNING, Horizon
 from qts.outbox.queries import SQL
@@ -213,7 +214,21 @@ async def _move(connection: Connection, horizon: Horizon, turn: int) -> None:
 
 
 async def _pages(connection: Connection, config: StreamConfig, since: Any, first_id: int) -> int:
-    """What a claim reads, undone again."""
+    """What a claim reads."""
+    plan = await _explain(connection, config, since, first_id)
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _passed_over(plan: dict[str, Any]) -> int:
+    """How many rows were looked at and left."""
+    inner = sum(_passed_over(each) for each in plan.get("Plans", ()))
+    return inner + int(plan.get("Rows Removed by Filter", 0))
+
+
+async def _explain(
+    connection: Connection, config: StreamConfig, since: Any, first_id: int
+) -> dict[str, Any]:
+    """A claim, undone again."""
     await connection.execute("BEGIN")
     arguments: tuple[Any, ...] = (TRADE_EVENT, 100, "w", TTL)
     query = SQL.claim_ordered if config.ordered else SQL.claim
@@ -221,8 +236,8 @@ async def _pages(connection: Connection, config: StreamConfig, since: Any, first
     question = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query
     (row,) = await connection.fetch(question, *arguments)
     await connection.execute("ROLLBACK")
-    top = row[0][0]["Plan"]
-    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+    top: dict[str, Any] = row[0][0]["Plan"]
+    return top
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -248,6 +263,46 @@ async def test_the_horizon_waits_for_a_publisher_that_has_not_committed(
             await _move(connection, horizon, turn)
         assert horizon.due_from > claimed[-1].due_at
         assert not ordered or horizon.first_id == claimed[-1].id + 1
+
+
+async def test_a_claim_does_not_walk_over_what_workers_hold(database: Database) -> None:
+    config = StreamConfig()
+    claims, horizon = Claims(TRADE_EVENT, config, "w"), Horizon(TRADE_EVENT, ordered=False)
+    await database.execute(FILL_HOT, TRADE_EVENT, 2000)
+    async with database.connection() as connection:
+        await claims.prepare(connection)
+        await _move(connection, horizon, 0)
+        for _ in range(10):
+            claimed = await claims.take(connection, 100, 0, horizon.due_from)
+            assert len(claimed) == 100
+            horizon.claimed(claimed[-1].due_at, horizon.closed_to)
+        passed_over = [
+            _passed_over(await _explain(connection, config, since, 0))
+            for since in (horizon.due_from, BEGINNING)
+        ]
+    assert passed_over == [1, 1000]  # the last one taken, and all of them
+
+
+async def test_a_claim_does_not_move_the_horizon_past_a_publisher_that_has_not_committed(
+    database: Database, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(horizon_of_a_worker, "LATE_COMMIT", timedelta(hours=1))
+    claims = Claims(TRADE_EVENT, StreamConfig(), "w")
+    horizon = Horizon(TRADE_EVENT, ordered=False)
+    late, early = accepted("late"), accepted("early")
+    async with database.connection() as connection:
+        async with database.transaction() as tx:
+            await bus.publish(tx, late)
+            await publish(database, bus, early)
+            await _move(connection, horizon, 0)
+            (claimed,) = await claims.take(connection, 10, 0, horizon.due_from)
+            horizon.claimed(claimed.due_at, horizon.closed_to)
+        (found,) = await claims.take(connection, 10, 0, horizon.due_from)
+        assert found.delivery.event_id == late.envelope.event_id
+        for turn in range(1, 3):
+            await _move(connection, horizon, turn)
+        horizon.claimed(claimed.due_at, horizon.closed_to)
+        assert horizon.due_from >= claimed.due_at
 
 
 async def test_what_the_look_left_out_holds_up_those_behind_it(

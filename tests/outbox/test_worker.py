@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts import telemetry
-from qts.database import Database
+from qts.database import Database, DatabaseConfig
+from qts.domain import Secret
 from qts.outbox import (
     SYSTEM_EVENT,
     TRADE_COMMAND,
@@ -42,6 +43,7 @@ from tests.outbox.kit import (
     accepted,
     publish,
     running,
+    until,
     until_statuses,
 )
 
@@ -310,6 +312,46 @@ async def test_a_worker_lives_through_the_end_of_its_backends(
             assert await end_backends(postgres_admin, database_url) > 0
         await publish(database, bus, accepted("last"))
         await until_statuses(database, {"DONE": 61})
+
+
+async def test_handlers_get_connections_though_the_worker_keeps_its_own(
+    database_url: Secret,
+) -> None:
+    """A pool of two, one for the claims: outcomes and handlers take the other in turns."""
+
+    async def use(_delivery: Delivery) -> None:
+        await database.fetchval("SELECT 1")
+
+    recorder = Recorder(use)
+    small = DatabaseConfig(pool_min=1, pool_max=2, connect_timeout_s=60)
+    async with (
+        Database.open(database_url, small) as database,
+        PostgresBus.open(database, STREAMS) as bus,
+    ):
+        await publish(database, bus, *(accepted(str(n)) for n in range(30)))
+        async with running(bus.consumer(TRADE_EVENT, recorder)):
+            await until_statuses(database, {"DONE": 30})
+    assert len(recorder.seen) == 30
+
+
+async def test_a_worker_that_was_behind_hears_of_what_comes_later(database: Database) -> None:
+    config = StreamConfig(**{**QUICK, "poll_max_s": 30.0, "batch": 10})
+    recorder = Recorder()
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
+        await publish(database, bus, *(accepted(str(n)) for n in range(100)))
+        async with running(bus.consumer(TRADE_EVENT, recorder)):
+            await until_statuses(database, {"DONE": 100})
+            await until(lambda: _is_listened_to(database))
+            await publish(database, bus, accepted("later"))
+            await until_statuses(database, {"DONE": 101}, 20)
+
+
+async def _is_listened_to(database: Database) -> bool:
+    question = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND query LIKE 'LISTEN%outbox%'"
+    )
+    return bool(await database.fetchval(question))
 
 
 async def test_an_effect_happens_once_though_its_event_comes_twice(

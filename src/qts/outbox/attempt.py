@@ -45,7 +45,7 @@ def timed_out(delivery: Delivery) -> Outcome:
 
 async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
     """Run the handler and say how it ended; only a cancellation is raised on."""
-    began_ns = time.perf_counter_ns()
+    began_s = time.perf_counter()
     with telemetry.context_of(delivery.ids):
         try:
             with telemetry.span("outbox.handle", attempt=delivery.attempt):
@@ -54,8 +54,9 @@ async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
         except Exception as error:  # noqa: BLE001 - a handler's any error is an outcome here
             outcome = outcome_of(error)
             tell(delivery, outcome)
-    timer = _timer(delivery.stream, delivery.envelope.type)
-    timer.observe((time.perf_counter_ns() - began_ns) / 1e9)
+    took_s = time.perf_counter() - began_s
+    key = (delivery.stream, delivery.envelope.type)
+    (_timers.get(key) or _timer(key)).observe(took_s)
     return outcome
 
 
@@ -87,12 +88,9 @@ def count(stream: str, result: str, events: int = 1) -> None:
         _processed.labels(stream, result).inc(events)
 
 
-def _timer(stream: str, event_type: str) -> Any:
-    """The histogram with these labels, kept: finding it takes a lock each time."""
-    timer = _timers.get((stream, event_type))
-    if timer is None:
-        timer = _timers[stream, event_type] = _duration.labels(stream, event_type)
-    return timer
+def _timer(key: tuple[str, str]) -> Any:
+    """The histogram of a stream and type, to be kept: finding it takes a lock each time."""
+    return _timers.setdefault(key, _duration.labels(*key))
 
 
 def _text(error: Exception) -> str:

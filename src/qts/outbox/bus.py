@@ -70,8 +70,11 @@ Handler = Callable[[Any, Delivery], Awaitable[None]]
 class EventDispatcher(Protocol):
     """Finds the handler of an event and runs it; the same one under every bus."""
 
-    async def dispatch(self, delivery: Delivery) -> None:
-        """Handle one event; an error says how it failed (see errors.py)."""
+    def dispatch(self, delivery: Delivery) -> Awaitable[None]:
+        """Handle one event; an error says how it failed (see errors.py).
+
+        Raised at once or when awaited: an `async def` will do.
+        """
         ...
 
 

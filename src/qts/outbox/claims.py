@@ -31,7 +31,7 @@ class _Received(Envelope, frozen=True, kw_only=True, rename="camel", gc=False):
     payload: msgspec.Raw
 
 
-_place = itemgetter(1, 0)  # of a row: when it is due, then its id
+_number, _due_at = itemgetter(0), itemgetter(1)  # of a row
 _decoder = msgspec.json.Decoder(_Received)
 
 
@@ -139,19 +139,19 @@ class Claims:
 
     def _claimed(self, rows: list[Row], token: str, now_ns: int) -> list[Claimed]:
         held_until_ns = now_ns + round(self.config.lock_ttl_s * 1e9)
-        rows.sort(key=_place)
-        return [self._one(row, token, held_until_ns) for row in rows]
-
-    def _one(self, row: Row, token: str, held_until_ns: int) -> Claimed:
-        number, due_at, attempt, max_attempts, kind, key, body = row
-        broken = None
-        try:
-            envelope: Envelope = _decoder.decode(body)
-        except msgspec.MsgspecError as error:
-            broken = Outcome("dead", "ENVELOPE_INVALID", str(error))
-            envelope = Envelope(type="?", trace_id="?", payload=None)
-        delivery = Delivery(self.stream, kind, key, envelope, attempt, max_attempts, 0, number)
-        return Claimed(number, token, due_at, delivery, held_until_ns, broken)
+        rows.sort(key=_number)
+        rows.sort(key=_due_at)  # leaves those due at the same moment in the order of their ids
+        claimed = []
+        for number, due_at, attempt, max_attempts, kind, key, body in rows:
+            broken = None
+            try:
+                envelope: Envelope = _decoder.decode(body)
+            except msgspec.MsgspecError as error:
+                broken = Outcome("dead", "ENVELOPE_INVALID", str(error))
+                envelope = Envelope(type="?", trace_id="?", payload=None)
+            delivery = Delivery(self.stream, kind, key, envelope, attempt, max_attempts, 0, number)
+            claimed.append(Claimed(number, token, due_at, delivery, held_until_ns, broken))
+        return claimed
 
 
 def _ids_and_tokens(claimed: Iterable[Claimed]) -> tuple[list[int], list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,19 +52,23 @@ class Dispatcher:
         """Let these types pass unhandled; without names, all that have no handler."""
         self._ignored.update((stream, name) for name in types or (None,))
 
-    async def dispatch(self, delivery: Delivery) -> None:
+    def dispatch(self, delivery: Delivery) -> Awaitable[None]:
         stream, name = delivery.stream, delivery.envelope.type
         found = self._handlers.get((stream, name))
         if found is None:
             if self._ignored.isdisjoint(((stream, name), (stream, None))):
                 raise Permanent(f"no handler for {name} on {stream}", code="NO_HANDLER")
-            return
+            return _pass()
         handler, decoder = found
         try:
             payload = decoder.decode(delivery.envelope.payload)
         except msgspec.MsgspecError as error:
             raise Permanent(f"payload of {name}: {error}", code="PAYLOAD_INVALID") from None
-        await handler(payload, delivery)
+        return handler(payload, delivery)
+
+
+async def _pass() -> None:
+    """What was ignored is done."""
 
 
 def _is_async(handler: object) -> bool:

@@ -21,7 +21,7 @@ TICK_S = 0.1
 GRACE_S = 1.0  # from the cancellation of a handler until it is given up
 BREATHE = 50  # events after which a slot lets others run, when no handler waits for anything
 
-Line = list[Claimed]
+Line = Sequence[Claimed]
 log = telemetry.logger("outbox")
 
 
@@ -32,7 +32,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
-        self.line: Line = []
+        self.line: Line = ()
         self.place = 0
         self.running: Claimed | None = None
         self.cancelled_ns = 0
@@ -51,7 +51,7 @@ class Hands:
         self._clock = clock
         self._timeout_ns = round(claims.config.handler_timeout_s * 1e9)
         self._held: dict[int, Claimed] = {}
-        self._lines: deque[Line | Claimed] = deque()  # one event is its own line
+        self._lines: deque[Line] = deque()
         self._resting: list[asyncio.Future[None]] = []  # of slots without a line
         self._waiting = 0
         self._room_from = 0
@@ -73,24 +73,26 @@ class Hands:
         held = {each.id: each for each in claimed}
         self._held |= held
         self._waiting += len(held)
-        lines: Iterable[Line | Claimed] = held.values()
-        if self._config.ordered:
-            by_aggregate: dict[tuple[str, str], Line] = {}
-            for each in held.values():
-                key = (each.delivery.aggregate_type, each.delivery.aggregate_id)
-                by_aggregate.setdefault(key, []).append(each)
-            lines = by_aggregate.values()
-        self._lines.extend(lines)
+        self._lines.extend(self._in_lines(held.values()))
         if self._closing:
             self.give_back()
         for _ in range(min(len(self._lines), len(self._resting))):
             self._resting.pop().set_result(None)
 
+    def _in_lines(self, claimed: Iterable[Claimed]) -> Iterable[Line]:
+        if not self._config.ordered:
+            return [(each,) for each in claimed]
+        by_aggregate: dict[tuple[str, str], list[Claimed]] = {}
+        for each in claimed:
+            key = (each.delivery.aggregate_type, each.delivery.aggregate_id)
+            by_aggregate.setdefault(key, []).append(each)
+        return by_aggregate.values()
+
     def give_back(self) -> None:
         """Return what waits, untried; from now on lines end after the event that runs."""
         self._closing = True
         while self._lines:
-            line = _as_line(self._lines.popleft())
+            line = self._lines.popleft()
             self._waiting -= len(line)
             self._settler.give_back(line)
 
@@ -172,21 +174,14 @@ class Hands:
         return slot
 
     async def _serve(self, slot: _Slot) -> None:
-        since_rest = 0
         while not slot.given_up:
-            slot.line = _as_line(self._lines.popleft() if self._lines else await self._next_line())
-            slot.place = 0
-            self._waiting -= len(slot.line)
-            if self._waiting <= self._room_from:
-                self.room.set()
-            since_rest += len(slot.line)
-            while slot.place < len(slot.line) and not slot.given_up:
-                await self._run(slot, slot.line[slot.place])
-            if since_rest >= BREATHE:
-                since_rest = 0
+            if self._lines:
                 await asyncio.sleep(0)
+            else:
+                await self._until_lines()
+            await self._work(slot)
 
-    async def _next_line(self) -> Line | Claimed:
+    async def _until_lines(self) -> None:
         while not self._lines:
             self._settler.flush()
             rest = asyncio.get_running_loop().create_future()
@@ -197,34 +192,50 @@ class Hands:
                 if rest in self._resting:
                     self._resting.remove(rest)
                 raise
-        return self._lines.popleft()
 
-    async def _run(self, slot: _Slot, claimed: Claimed) -> None:
+    async def _work(self, slot: _Slot) -> None:
+        """Handle what waits: many events in one call, as a call for each costs as much as one."""
+        before_rest = BREATHE
+        while self._lines and before_rest > 0:
+            slot.line, slot.place = self._lines.popleft(), 0
+            self._waiting -= len(slot.line)
+            before_rest -= len(slot.line)
+            if self._waiting <= self._room_from:
+                self.room.set()
+            while slot.place < len(slot.line) and self._begin(slot):
+                claimed = slot.line[slot.place]
+                try:
+                    outcome = claimed.broken or await attempt(self._dispatcher, claimed.delivery)
+                except asyncio.CancelledError:
+                    outcome = self._cut_short(slot, claimed)
+                if slot.cancelled_ns and slot.task is not None:
+                    slot.task.uncancel()
+                if slot.given_up:
+                    return
+                slot.running = None
+                self._end(slot, claimed, outcome)
+
+    def _begin(self, slot: _Slot) -> bool:
+        """Whether the next event of the line may be tried; not when our lock on it has ended."""
+        claimed = slot.line[slot.place]
         now_ns = self._clock.monotonic_ns()
         if now_ns >= claimed.held_until_ns:
-            # Our lock has ended: somebody else may be at it already, and at those behind it.
+            # Somebody else may be at it already, and at those behind it.
             self.settled(slot.line[slot.place :])
-            slot.place = len(slot.line)
-            return
+            return False
         claimed.delivery.deadline_ns = now_ns + self._timeout_ns
         slot.running, slot.cancelled_ns = claimed, 0
-        try:
-            outcome = claimed.broken or await attempt(self._dispatcher, claimed.delivery)
-        except asyncio.CancelledError:
-            outcome = self._cut_short(slot, claimed)
-            tell(claimed.delivery, outcome)
-        if slot.cancelled_ns and slot.task is not None:
-            slot.task.uncancel()
-        if not slot.given_up:
-            slot.running = None
-            self._end(slot, claimed, outcome)
+        return True
 
     def _cut_short(self, slot: _Slot, claimed: Claimed) -> Outcome:
         if slot.cancelled_ns:
-            return timed_out(claimed.delivery)
-        if slot.task is None or slot.task.cancelling():
+            outcome = timed_out(claimed.delivery)
+        elif slot.task is None or slot.task.cancelling():
             raise asyncio.CancelledError
-        return Outcome("retry", "CANCELLED", "its handler was cancelled from within")
+        else:
+            outcome = Outcome("retry", "CANCELLED", "its handler was cancelled from within")
+        tell(claimed.delivery, outcome)
+        return outcome
 
     def _end(self, slot: _Slot, claimed: Claimed, outcome: Outcome) -> None:
         """Pass the outcome on; after a failure, those behind it wait for its next attempt."""
@@ -234,7 +245,3 @@ class Hands:
         if ends and slot.place < len(slot.line):
             self._settler.give_back(slot.line[slot.place :])
             slot.place = len(slot.line)
-
-
-def _as_line(line: Line | Claimed) -> Line:
-    return line if isinstance(line, list) else [line]

@@ -29,11 +29,15 @@ class Horizon:
         self._move_at_ns = 0
         self.due_from = BEGINNING
         self.first_id = 0  # of the unfinished ones; known where the stream is ordered
+        self.closed_to = BEGINNING  # no open transaction can still add something due before this
 
-    def claimed(self, newest: datetime) -> None:
-        """Events up to this moment are in hand."""
+    def claimed(self, newest: datetime, closed_to: datetime) -> None:
+        """A claim took all that was free up to `newest`; the next one need not walk over it again.
+
+        `closed_to` as it was when the claim began: it saw whatever is due before that.
+        """
         if not self._ordered:
-            self.due_from = max(self.due_from, newest - LATE_COMMIT)
+            self.due_from = max(self.due_from, min(newest, closed_to), newest - LATE_COMMIT)
 
     async def move(self, connection: Connection, now_ns: int) -> None:
         """Ask how far it is by now; seldom enough to cost nothing."""
@@ -43,6 +47,10 @@ class Horizon:
         row = await connection.fetchrow(
             SQL.horizon, self._stream, self._ordered, self.due_from, self.first_id, *self._mark
         )
-        if row is not None:
-            self.due_from, self.first_id, *mark = row
-            self._mark = (mark[0], mark[1], mark[2])
+        if row is None:
+            return
+        due_from, self.first_id, mark_at, mark_id, mark_xid = row
+        self.due_from = max(self.due_from, due_from)  # a claim may have moved it meanwhile
+        if mark_xid != self._mark[2]:
+            self.closed_to = self._mark[0]
+            self._mark = (mark_at, mark_id, mark_xid)

@@ -21,6 +21,7 @@ from qts.outbox.retry import pause_s
 TROUBLE = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 AT_ONCE = 1000
 GATHER_S = 0.002  # so long outcomes wait for others, while more events wait for their handlers
+LINGER_S = 0.01  # a connection is kept so long for what ends next
 RETRY_S = (0.05, 2.0)
 
 log = telemetry.logger("outbox")
@@ -101,19 +102,29 @@ class Settler:
             try:
                 async with self._database.connection() as connection:
                     await self._claims.prepare(connection)
-                    while self.backlog:
+                    while await self._has_more():
                         self._more.clear()
                         await self._write(connection)
                         await self._horizon.move(connection, self._clock.monotonic_ns())
                         delay_s = RETRY_S[0]
-                        if self.backlog and self._gathering is not None:
-                            await self._more.wait()
-                    self._nothing.set()
             except TROUBLE as error:
                 log.warning("cannot write outcomes, trying again", error=str(error))
                 await self._clock.sleep(delay_s)
                 delay_s = min(delay_s * 2, RETRY_S[1])
                 self._more.set()
+
+    async def _has_more(self) -> bool:
+        """Whether there is something to write; for a moment it is waited for."""
+        if self.backlog and self._gathering is None:
+            return True
+        if not self.backlog:
+            self._nothing.set()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._more.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _write(self, connection: Connection) -> None:
         stream = self._claims.stream

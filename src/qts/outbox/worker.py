@@ -64,6 +64,7 @@ class OutboxWorker:
         self._hands = Hands(self._claims, dispatcher, self._settler, self._clock)
         self._stopping = False
         self._wake = asyncio.Event()
+        self._caught_up = asyncio.Event()
         self._poll_s = min(FIRST_POLL_S, config.poll_max_s)
         self._want = min(config.concurrency, config.batch)
         self._full_at_ns = self._full_soonest_ns = self._clock.monotonic_ns() + FULL_EVERY_NS
@@ -138,6 +139,7 @@ class OutboxWorker:
         self._adapt(len(claimed), waited_s)
         if more:
             return 0.0
+        self._caught_up.set()
         if self._new:  # the first time that there is time for it
             self._new = False
             self._full_at_ns = began_ns
@@ -146,12 +148,13 @@ class OutboxWorker:
 
     async def _take(self, connection: Connection, now_ns: int, full: bool) -> list[Claimed]:
         since, first_id = self._horizon.due_from, self._horizon.first_id
+        closed_to = self._horizon.closed_to
         if full:
             since, first_id = BEGINNING, 0
         claimed = await self._claims.take(connection, self._want, now_ns, since, first_id)
         self._hands.accept(claimed)
         if claimed:
-            self._horizon.claimed(claimed[-1].due_at)
+            self._horizon.claimed(claimed[-1].due_at, closed_to)
         return claimed
 
     def _is_behind(self, claimed: list[Claimed]) -> bool:
@@ -203,6 +206,10 @@ class OutboxWorker:
         self._hands.extended(held, kept, began_ns + round(self._config.lock_ttl_s * 1e9))
 
     async def _listen(self) -> None:
+        """Be woken. While we are behind from the start on there is no need, and another connection
+        would only hold us up.
+        """
+        await self._caught_up.wait()
         async with self._database.listen(f"outbox {self._claims.stream}") as listener:
             async for told in listener:
                 self._poll_s = self._config.poll_max_s
@@ -213,7 +220,7 @@ class OutboxWorker:
     def _on_settled(self, settled: Sequence[Claimed]) -> None:
         self._hands.settled(settled)
         # Others of the same line may be free now.
-        if self._config.ordered or self._suspect in settled:
+        if self._config.ordered or (self._suspect is not None and self._suspect in settled):
             self._wake.set()
 
     def _adapt(self, got: int, waited_s: float) -> None:
