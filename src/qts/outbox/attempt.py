@@ -48,7 +48,9 @@ async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
     began_s = time.perf_counter()
     with telemetry.context_of(delivery.ids):
         try:
-            with telemetry.span("outbox.handle", attempt=delivery.attempt):
+            if telemetry.tracing():
+                await _traced(dispatcher, delivery)
+            else:
                 await dispatcher.dispatch(delivery)
             outcome = DONE
         except Exception as error:  # noqa: BLE001 - a handler's any error is an outcome here
@@ -58,6 +60,11 @@ async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
     key = (delivery.stream, delivery.envelope.type)
     (_timers.get(key) or _timer(key)).observe(took_s)
     return outcome
+
+
+async def _traced(dispatcher: EventDispatcher, delivery: Delivery) -> None:
+    with telemetry.span("outbox.handle", attempt=delivery.attempt):
+        await dispatcher.dispatch(delivery)
 
 
 def outcome_of(error: Exception) -> Outcome:

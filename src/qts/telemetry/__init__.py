@@ -22,7 +22,7 @@ from qts.telemetry.logs import lines_dropped, logger
 from qts.telemetry.metrics import CONTENT_TYPE, counter, gauge, histogram, render, samples
 from qts.telemetry.redact import redact_text
 from qts.telemetry.throttle import Throttle
-from qts.telemetry.traces import Span, span
+from qts.telemetry.traces import Span, span, tracing
 
 _hot = Throttle()
 every = _hot.every
@@ -69,5 +69,6 @@ __all__ = [
     "samples",
     "shutdown",
     "span",
+    "tracing",
     "watch_host",
 ]

@@ -34,23 +34,23 @@ Ids = TypedDict(  # noqa: UP013 - the class form would need mixed-case attribute
 class context_of:  # noqa: N801 - reads as a function: with context_of(delivery.ids):
     """As `context`, with the ids that `read` answers, the same ones whenever it is asked."""
 
-    __slots__ = ("_before", "_read", "_token")
+    __slots__ = ("_read", "_token")
 
-    _before: _Known
     _token: Token[_Known]
 
     def __init__(self, read: Callable[[], Ids]) -> None:
         self._read = read
 
     def __enter__(self) -> None:
-        self._before = _ids.get()
         self._token = _ids.set(self)
 
     def __exit__(self, *_: object) -> None:
         _ids.reset(self._token)
 
     def ids(self) -> Mapping[str, str]:
-        return {**_now(self._before), **self._read()}  # type: ignore[dict-item]
+        before = self._token.old_value
+        known = {} if before is Token.MISSING else _now(before)
+        return {**known, **self._read()}  # type: ignore[dict-item]
 
 
 _Known = Mapping[str, str] | context_of

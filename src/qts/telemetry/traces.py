@@ -62,6 +62,11 @@ _tracer: Tracer | None = None
 _provider: TracerProvider | None = None
 
 
+def tracing() -> bool:
+    """Whether spans are made; for where even one that does nothing is much."""
+    return _tracer is not None
+
+
 def span(name: str, **attributes: object) -> Span:
     """Time a `with` block as one span of the current trace; free when traces are off."""
     if _tracer is None:
