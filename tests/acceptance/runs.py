@@ -17,7 +17,12 @@ import asyncpg
 from qts.embedded import Home
 
 DEADLINE_S = 60.0
+# numba compiles for a second at each start; the strategies decide the same without it
+# (tests/pipeline/test_backtest_ways.py).
+INTERPRETED = {"NUMBA_DISABLE_JIT": "1"}
+COMPILED = {"NUMBA_DISABLE_JIT": "0"}
 SMALL = {
+    **INTERPRETED,
     "QTS_DASHBOARD__ENABLED": "false",
     "QTS_DEMO__SYMBOLS": "300",
     "QTS_DEMO__SPEED": "60",

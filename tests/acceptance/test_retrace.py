@@ -10,7 +10,7 @@ import pytest
 
 from qts.pipeline import retrace
 from qts.pipeline.journal import Anew, read_journal
-from tests.acceptance.runs import Run, running
+from tests.acceptance.runs import COMPILED, Run, running
 from tests.embedded.clients import alive, until
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
@@ -45,7 +45,7 @@ def test_a_killed_run_is_retraced_to_its_last_entry(tmp_path: Path) -> None:
         "QTS_PIPELINE__PROCESSES": "turner,rsi_scalper",
         "QTS_PIPELINE__JOURNAL": str(journals),
     }
-    with running(home, **settings) as run:
+    with running(home, **COMPILED, **settings) as run:
         run.until("Ready")
         assert until(lambda: has_ordered(run, 6), seconds=60)
         before = processes_of(run)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.runs import Run, books, running
+from tests.acceptance.runs import COMPILED, Run, books, running
 from tests.embedded.clients import until
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
@@ -50,7 +50,7 @@ def has_filled(run: Run, wanted: int) -> bool:
 
 
 def test_run_trades_and_its_books_are_the_venues(home: Path) -> None:
-    with running(home, "--for", "12s") as run:
+    with running(home, "--for", "12s", **COMPILED) as run:
         run.until("Ready")
         assert run.end() == 0
         told = run.summary

@@ -119,4 +119,4 @@ class BreakerLaws(RuleBasedStateMachine):
 
 
 TestBreakerLaws = BreakerLaws.TestCase
-TestBreakerLaws.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBreakerLaws.settings = settings(max_examples=60, stateful_step_count=25)

@@ -15,9 +15,11 @@ import pytest
 
 from qts.domain import Secret
 from qts.embedded import Home
+from tests.acceptance.runs import COMPILED, INTERPRETED
 from tests.embedded.clients import alive, ask, at_work_in, until
 
 DEADLINE_S = 30.0
+UNSEEN = {"QTS_DASHBOARD__ENABLED": "false"}
 
 
 class Qts:
@@ -31,6 +33,7 @@ class Qts:
             text=True,
             env={
                 **_clean_environ(),
+                **INTERPRETED,
                 "QTS_HOME": str(home),
                 "QTS_DASHBOARD__PORT": "0",  # others run beside this one
                 **environ,
@@ -98,9 +101,15 @@ def test_a_timed_run_tells_what_it_started_and_leaves_nothing_behind(
     assert _servers_of(home) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly(qts: Callable[..., Qts], home: Path, number: int) -> None:
-    run = qts("run")
+@pytest.mark.parametrize(
+    ("number", "settings"),
+    [(signal.SIGINT, COMPILED), (signal.SIGTERM, UNSEEN)],
+    ids=["SIGINT with all its parts", "SIGTERM"],
+)
+def test_a_signal_stops_it_cleanly(
+    qts: Callable[..., Qts], home: Path, number: int, settings: dict[str, str]
+) -> None:
+    run = qts("run", **settings)
     run.until("Ready")
     assert run.end(number) == 0
     assert _servers_of(home) == []
@@ -109,12 +118,12 @@ def test_a_signal_stops_it_cleanly(qts: Callable[..., Qts], home: Path, number: 
 async def test_a_killed_run_takes_its_servers_along_and_the_next_finds_the_data(
     qts: Callable[..., Qts], home: Path
 ) -> None:
-    run = qts("run")
+    run = qts("run", **UNSEEN)
     run.until("Ready")
     await _execute(home, "CREATE TABLE kept AS SELECT 42 AS answer")
     assert len(_servers_of(home)) >= 2
     run.end(signal.SIGKILL)
-    assert until(lambda: not _servers_of(home), seconds=2.0)
+    assert until(lambda: not _servers_of(home), DEADLINE_S)
     again = qts("run", "--servers-only")
     again.until("Ready")
     assert await _execute(home, "SELECT answer FROM kept") == 42

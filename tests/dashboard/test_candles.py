@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.dashboard.candles import Candles, bars
@@ -81,7 +81,6 @@ def test_what_is_no_symbol_is_refused(tmp_path: Path, symbol: str) -> None:
         Candles(tmp_path).of(symbol, 60)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(1, 1e6)), max_size=100).map(sorted),
     st.sampled_from([1, 5, 60, 300]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.cache import CacheConfig
@@ -187,7 +187,6 @@ async def test_a_session_outlives_the_server_and_not_its_tokens(
             assert reply.status == 401
 
 
-@settings(deadline=None)
 @given(change=st.integers(min_value=0), to=st.characters(min_codepoint=33, max_codepoint=126))
 def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
     sessions = Sessions(lambda: b"key", MovableClock(), 3600)
@@ -197,7 +196,6 @@ def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
     assert (sessions.find(forged) is not None) == (forged == cookie)
 
 
-@settings(deadline=None)
 @given(text=st.text())
 def test_no_text_is_a_session_or_an_error(text: str) -> None:
     assert Sessions(lambda: b"key", MovableClock(), 3600).find(text) is None

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.app.live import Notices, Rates
@@ -41,7 +41,6 @@ async def test_what_is_told_does_not_last(site: Site, valkey_url: Any) -> None:
     assert 0 < left_ms <= 5000
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 10**6)), min_size=2, max_size=30))
 def test_a_rate_is_never_negative_and_of_the_last_seconds(steps: list[tuple[int, int]]) -> None:
     rates, now, count, past = Rates(2.0), 0, 0, []
@@ -59,7 +58,6 @@ def test_a_rate_is_never_negative_and_of_the_last_seconds(steps: list[tuple[int,
         )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(), st.integers(1, 99))))
 def test_the_most_drops_are_told(drops: dict[str, dict[str, int]]) -> None:
     told = most(drops, 5)

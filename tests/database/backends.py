@@ -52,6 +52,6 @@ async def backends(admin: Any, url: Secret) -> int:
 
 async def until(fact: Callable[[], Awaitable[bool]]) -> None:
     """Wait for a fact that another process makes true."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await fact():  # noqa: ASYNC110 - the server gives no event for it
             await asyncio.sleep(0.01)

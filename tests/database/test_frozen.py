@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -24,40 +24,33 @@ async def next_one(database_url: Secret) -> AsyncIterator[Database]:
         yield database
 
 
+@pytest.fixture
+async def frozen(database_url: Secret) -> AsyncIterator[Database]:
+    async with Database.open(database_url, STILL) as database:
+        yield database
+
+
 async def test_a_transaction_that_stands_still_between_statements_is_ended(
-    next_one: Database, database_url: Secret
+    next_one: Database, frozen: Database
 ) -> None:
-    async with Database.open(database_url, STILL) as frozen:
-
-        async def stand_still() -> None:
-            async with frozen.transaction() as tx:
-                await tx.execute(ADD)
-                await _until_it_may_add(next_one)
-                await tx.execute(ADD)
-
-        with pytest.raises(Unreachable):
-            await stand_still()
-        assert await next_one.fetchval("SELECT n FROM counted") == 1
-        await frozen.execute(ADD)  # awake again, on a connection of its own
+    with pytest.raises(Unreachable):
+        await _stand_still(frozen, lambda _: _until_it_may_add(next_one))
+    assert await next_one.fetchval("SELECT n FROM counted") == 1
+    await frozen.execute(ADD)  # awake again, on a connection of its own
     assert await next_one.fetchval("SELECT n FROM counted") == 2
 
 
 async def test_a_transaction_that_stands_still_inside_a_statement_is_ended_by_who_waits(
-    next_one: Database, database_url: Secret
+    next_one: Database, frozen: Database
 ) -> None:
-    async with Database.open(database_url, STILL) as frozen:
+    async def meanwhile(tx: Connection) -> None:
+        await _begin_a_statement(tx)
+        with pytest.raises(Failed, match="idle_transaction_timeout_s"):
+            await next_one.execute(ADD)
+        await _until_it_may_add(next_one)
 
-        async def stand_still() -> None:
-            async with frozen.transaction() as tx:
-                await tx.execute(ADD)
-                await _begin_a_statement(tx)
-                with pytest.raises(Failed, match="idle_transaction_timeout_s"):
-                    await next_one.execute(ADD)
-                await _until_it_may_add(next_one)
-                await tx.execute(ADD)
-
-        with pytest.raises(Unreachable):
-            await stand_still()
+    with pytest.raises(Unreachable):
+        await _stand_still(frozen, meanwhile)
     assert await next_one.fetchval("SELECT n FROM counted") == 1
 
 
@@ -91,6 +84,16 @@ async def test_a_wait_for_a_lock_that_ends_fails_the_whole_transaction(
         with pytest.raises(Failed, match="nothing was changed"):
             await change_both()
     assert await next_one.fetchval("SELECT n FROM other") == 0
+
+
+async def _stand_still(
+    frozen: Database, meanwhile: Callable[[Connection], Awaitable[None]]
+) -> None:
+    """Between its two statements the transaction does nothing; others do."""
+    async with frozen.transaction() as tx:
+        await tx.execute(ADD)
+        await meanwhile(tx)
+        await tx.execute(ADD)
 
 
 async def _begin_a_statement(tx: Connection) -> None:

@@ -24,9 +24,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=VALUES)
 @pytest.mark.parametrize("kind", ["jsonb", "json"])
 async def test_a_value_comes_back_as_it_was(database: Database, kind: str, value: Any) -> None:

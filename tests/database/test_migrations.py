@@ -105,8 +105,8 @@ async def test_two_processes_at_once_apply_each_file_once(
 async def test_a_slow_migration_outlasts_the_statement_time_limit(
     empty_database_url: Secret, folder: Path
 ) -> None:
-    (folder / "0002_note.sql").write_text("CREATE TABLE note (id int); SELECT pg_sleep(0.3);")
-    config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.1, connect_timeout_s=0.1)
+    (folder / "0002_note.sql").write_text("CREATE TABLE note (id int); SELECT pg_sleep(1.6);")
+    config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.5, connect_timeout_s=1.0)
     async with Database.open(empty_database_url, config) as database:
         assert len(await migrate(database, folder)) == 3
         with pytest.raises(Failed):
@@ -154,7 +154,7 @@ async def test_the_lock_is_free_after_a_failure(
     with pytest.raises(Failed, match="syntax error"):
         await migrate(empty, folder)
     (folder / "0003_first_note.sql").write_text("INSERT INTO note VALUES (1);")
-    async with asyncio.timeout(5), Database.open(empty_database_url, DatabaseConfig()) as other:
+    async with asyncio.timeout(60), Database.open(empty_database_url, DatabaseConfig()) as other:
         assert [m.version for m in await migrate(other, folder)] == [3]
 
 

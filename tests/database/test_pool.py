@@ -27,7 +27,7 @@ async def test_a_pool_never_opens_more_than_its_bound(
 
 
 async def test_a_caller_beyond_the_bound_is_told_after_the_time_limit(database_url: Secret) -> None:
-    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=0.2)
+    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=1.0)
     async with Database.open(database_url, config) as database:
         async with database.transaction():
             with pytest.raises(Unreachable, match=r"all 1 connections .* database\.pool_max"):
@@ -36,10 +36,10 @@ async def test_a_caller_beyond_the_bound_is_told_after_the_time_limit(database_u
 
 
 async def test_a_long_statement_is_ended_and_the_connection_lives_on(database_url: Secret) -> None:
-    config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.05)
+    config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.5)
     async with Database.open(database_url, config) as database:
         backend = await database.fetchval("SELECT pg_backend_pid()")
-        with pytest.raises(Failed, match=r"statement_timeout_s is 0\.05"):
+        with pytest.raises(Failed, match=r"statement_timeout_s is 0\.5"):
             await database.execute("SELECT pg_sleep(10)")
         with pytest.raises(Failed, match="statement timeout"):
             async with database.transaction() as connection:
@@ -104,7 +104,7 @@ async def test_connections_that_died_in_the_pool_are_not_seen(
 async def test_connections_that_fell_silent_in_the_pool_are_replaced(
     database_url: Secret, how: str
 ) -> None:
-    config = DatabaseConfig(pool_min=3, pool_max=3, connect_timeout_s=0.5)
+    config = DatabaseConfig(pool_min=3, pool_max=3, connect_timeout_s=1.0)
     async with Relay.to(database_url) as relay, Database.open(relay.url, config) as database:
         assert relay.fall_silent() == 3
         assert len(await getattr(database, how)("SELECT 1")) == 1
@@ -159,7 +159,7 @@ async def test_a_connection_lost_on_its_way_back_is_not_an_error(
 
 
 async def test_closing_cuts_a_connection_that_is_still_used(database_url: Secret) -> None:
-    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=0.2)
+    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=1.0)
     async with Database.open(database_url, config) as database:
         inside, leave = asyncio.Event(), asyncio.Event()
 
@@ -170,7 +170,7 @@ async def test_closing_cuts_a_connection_that_is_still_used(database_url: Secret
 
         holder = asyncio.create_task(hold())
         await inside.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await database.close()
         leave.set()
         with pytest.raises(OutcomeUnknown):

@@ -63,13 +63,14 @@ def at_work_in(directory: Path) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether it came true in time."""
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether it came true in time; asked less often the longer it takes, as asking costs."""
+    begun = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begun
+        if waited > seconds:
             return False
-        time.sleep(0.005)
+        time.sleep(min(0.005 + waited / 10, 0.1))
     return True
 
 

@@ -62,7 +62,7 @@ async def test_backends_that_outlive_postgres_are_waited_for(home: Home) -> None
         tried = threading.Event()
 
         def wake_when_it_was_in_the_way() -> None:
-            if until(lambda: "shared memory block" in log.read_text()):
+            if until(lambda: "shared memory block" in log.read_text(), 10.0):
                 tried.set()
             os.kill(backend, signal.SIGCONT)
 
@@ -111,7 +111,7 @@ async def test_killed_program_takes_its_servers_along(
     told = running.told()
     await ask(home.postgres_url(), *WRITE)
     running.kill()
-    assert until(lambda: not alive(told["postgres"]) and not alive(told["valkey"]), 2.0)
+    assert until(lambda: not alive(told["postgres"]) and not alive(told["valkey"]))
     with Servers(home, EmbeddedConfig()):
         assert await ask(home.postgres_url(), COUNT) == 10000
 

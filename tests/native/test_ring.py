@@ -92,7 +92,7 @@ class RingWalk(RuleBasedStateMachine):
             assert len(self.ring) == len(self.model)
 
 
-RingWalk.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+RingWalk.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestRingWalk = RingWalk.TestCase
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qts import telemetry
@@ -72,7 +72,6 @@ def test_what_is_not_measured_says_nothing() -> None:
     assert Held(low).look({"free": [({}, 0.05), ({}, 0.9)]}, at(0)) == 0.05
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(0, 3)), max_size=60))
 def test_growth_is_the_difference_over_the_window(steps: list[tuple[float, int]]) -> None:
     rule = Rule(

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from qts.domain import Secret
-from tests.cli.test_run import _clean_environ
+from tests.acceptance.runs import INTERPRETED
+from tests.cli.test_run import UNSEEN, _clean_environ
 from tests.notify.receiver import Receiver
 
 CANARY = "canary-1138"
@@ -112,11 +113,12 @@ async def test_a_run_tells_that_it_may_trade(receiver: Receiver, tmp_path: Path)
         "run",
         env={
             **_clean_environ(),
+            **INTERPRETED,
+            **UNSEEN,
             "QTS_HOME": str(tmp_path / "home"),
             "QTS_NOTIFY__WEBHOOK__URL": receiver.url,
             "QTS_NOTIFY__WEBHOOK__KEY": "key",
             "QTS_NOTIFY__GROUP_S": "0",
-            "QTS_DASHBOARD__PORT": "0",
             "QTS_TELEMETRY__LOG_FILE": str(tmp_path / "qts.log"),
         },
         stdout=asyncio.subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.notify import Message
@@ -84,7 +84,6 @@ def test_a_link_that_leads_away_is_refused(link: str) -> None:
         a_message(deep_link=link)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_an_intent_of_any_shape_gives_a_link_that_stays_here(intent: str) -> None:
     told = message_of(ACCEPTED | {"orderIntentId": intent}, delivery("OrderAccepted"))
@@ -92,7 +91,6 @@ def test_an_intent_of_any_shape_gives_a_link_that_stays_here(intent: str) -> Non
     assert "//" not in told.deep_link
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=60), st.integers(100, 4000))
 def test_a_text_fits_however_many_there_are(titles: list[str], longest: int) -> None:
     messages = [a_message(short(title)) for title in titles]
@@ -116,7 +114,6 @@ def test_kept_and_read_back_it_is_the_same() -> None:
     assert msgspec.json.decode(msgspec.json.encode(one), type=Message) == one
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*ACCEPTED, "code", "reason"]), st.none() | st.text()))
 def test_no_payload_stops_a_message(payload: dict[str, Any]) -> None:
     told = message_of(payload, delivery("OrderRejected"))

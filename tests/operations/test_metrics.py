@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from qts import telemetry
 from qts.cli.main import app
 from qts.notify import RULES, grafana_dashboard, prometheus_rules
 from tests.cli.test_run import Qts
+from tests.embedded.clients import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CANARY = "canary-8472"
@@ -63,12 +63,9 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     try:
         qts.until("Ready")
-        deadline = time.monotonic() + PATIENCE_S
-        text = ""
-        while not all(f"{name}{{" in text for name in TOLD_LATER):
-            assert time.monotonic() < deadline, text
-            text = get(f"http://127.0.0.1:{port}/metrics")[0]
-        yield text
+        metrics = f"http://127.0.0.1:{port}/metrics"
+        assert until(lambda: all(f"{name}{{" in get(metrics)[0] for name in TOLD_LATER), PATIENCE_S)
+        yield get(metrics)[0]
         assert qts.end(signal.SIGINT) == 0
     finally:
         qts.close()

@@ -243,7 +243,6 @@ def url(database_url: Secret) -> Iterator[None]:
 STEPS = settings(
     max_examples=10,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
 )

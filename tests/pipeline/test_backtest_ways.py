@@ -47,7 +47,7 @@ CONFIGS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(list(QUICK)), config=CONFIGS)
 def test_compiled_and_generic_decide_the_same(
     seed: int, kind: type[StepStrategy[Any]], config: BacktestConfig
@@ -103,7 +103,7 @@ def test_a_symbol_that_comes_later_is_traded_like_the_others() -> None:
     assert one.digest == two.digest
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), config=CONFIGS)
 def test_what_is_not_asked_would_have_been_refused(seed: int, config: BacktestConfig) -> None:
     """The gate is spared questions, never overruled."""

@@ -75,7 +75,7 @@ def ticks(count: int, *, types: int = 3, symbols: int = 8) -> Messages:
     return array
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -190,9 +190,7 @@ def test_a_torn_journal_is_replayed_as_far_as_it_goes_and_says_so(
     assert any(torn in note for note in report.notes)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_flipped_bit_is_never_taken_for_a_message(
     journal: tuple[bytes, Streams], tmp_path: Path, data: st.DataObject

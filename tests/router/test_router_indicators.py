@@ -68,9 +68,7 @@ def by_symbol(rows: list[Tick]) -> list[list[Tick]]:
     return [[row for row in rows if row[0] == symbol] for symbol in range(4)]
 
 
-SLOW = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SLOW = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @SLOW

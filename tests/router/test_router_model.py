@@ -85,9 +85,7 @@ def recorder(into: list[Messages]) -> Callable[[Messages], None]:
 LAYOUTS = st.sampled_from(["one worker", "two workers", "threads"])
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(scenarios(), LAYOUTS)
 def test_every_message_arrives_once_where_it_belongs_and_in_order(
     what: Scenario, layout: LayoutName

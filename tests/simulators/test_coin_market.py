@@ -21,7 +21,7 @@ def run(made: CoinMarket, until: int) -> CoinMarket:
     return made
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 2**32),
     surges=st.lists(st.tuples(st.integers(0, 19), st.floats(-80, 300)), max_size=5),
@@ -44,7 +44,7 @@ def test_prices_and_books_are_on_ticks(seed: int, surges: list[tuple[int, float]
         assert all(level.quantity > 0 for level in book.asks + book.bids)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), strides=st.lists(st.integers(1, 60), min_size=1, max_size=6))
 def test_the_market_does_not_depend_on_how_it_is_asked(seed: int, strides: list[int]) -> None:
     one, other = CoinMarket(NOON, seed, 20, 120), CoinMarket(NOON, seed, 20, 120)

@@ -135,7 +135,7 @@ class Trading(RuleBasedStateMachine):
 
 
 TestTrading = Trading.TestCase
-TestTrading.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestTrading.settings = settings(max_examples=25, stateful_step_count=25)
 
 
 def place(engine: MatchingEngine, side: Side, quantity: int, limit: int | None) -> Order:

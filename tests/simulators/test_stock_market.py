@@ -51,7 +51,7 @@ def assert_laws(made: StockMarket) -> None:
             assert price in (asks[:1] + bids[:1])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 2**32),
     surges=st.lists(
@@ -70,7 +70,7 @@ def test_prices_stay_on_ticks_and_inside_limits(
         assert_laws(made)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), strides=st.lists(st.integers(1, 200), min_size=1, max_size=6))
 def test_the_market_does_not_depend_on_how_it_is_asked(seed: int, strides: list[int]) -> None:
     one, other = market(seed, surges=120), market(seed, surges=120)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.dashboard.live import Notice, SafetyFigures
@@ -91,7 +91,6 @@ def test_a_frame_holds_all_tables() -> None:
     assert frame(Seen(trouble="nothing runs")) == "QTS  nothing runs"
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300), st.text(max_size=50))
 def test_lines_of_the_banner_fit_eighty_columns(message: str, code: str) -> None:
     safety = SafetyFigures(

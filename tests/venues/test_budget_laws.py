@@ -53,7 +53,7 @@ JUMP = st.tuples(st.just("jump"), st.just(None), st.floats(-1e5, 1e5))
 CRASH = st.tuples(st.just("crash"), st.just(None), st.just(0.0))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.one_of(ASK, ASK, ASK, REPLY, REPLY, WAIT, REFUSE, JUMP), max_size=150))
 def test_no_window_at_the_venue_is_ever_above_its_limit(
     steps: list[tuple[str, Priority | None, float]],
@@ -64,7 +64,7 @@ def test_no_window_at_the_venue_is_ever_above_its_limit(
     venue.judge()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(ASK, ASK, ASK, REPLY, REPLY, WAIT, JUMP, CRASH), max_size=150))
 def test_all_lives_together_stay_within_every_window(
     steps: list[tuple[str, Priority | None, float]],
@@ -104,7 +104,7 @@ def _walk(steps: list[tuple[str, Priority | None, float]], budget: Budget, venue
             venue.clock.wall += timedelta(seconds=amount)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from([0, 0, 0, 1, 200, 999, 1000, 1001, 59_000, 60_000]), max_size=200))
 def test_instant_replies_are_granted_exactly_when_the_oracle_grants_them(
     gaps_ms: list[int],
@@ -120,7 +120,7 @@ def test_instant_replies_are_granted_exactly_when_the_oracle_grants_them(
             budget.release()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(GAPS, st.sampled_from(Priority)), max_size=120))
 def test_a_calendar_day_never_holds_more_than_its_limit(
     asks: list[tuple[float, Priority]],

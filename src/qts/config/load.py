@@ -131,12 +131,12 @@ def _assemble(
 ) -> _Table:
     """The table with the values laid over it; the rooms check their own cross-field rules here."""
     fields: dict[str, Any] = {}
-    for field in msgspec.structs.fields(table):
-        path, current = (*prefix, field.name), getattr(table, field.name)
+    for name in table.__struct_fields__:
+        path, current = (*prefix, name), getattr(table, name)
         if isinstance(current, msgspec.Struct):
-            fields[field.name] = _assemble(current, path, values, origins, problems)
+            fields[name] = _assemble(current, path, values, origins, problems)
         else:
-            fields[field.name] = values.get(path, current)
+            fields[name] = values.get(path, current)
     try:
         return type(table)(**fields)
     except ValueError as error:
