@@ -163,15 +163,18 @@ class PyLanes {
 
   bool drained(const std::vector<std::size_t>& lanes, double seconds) {
     const nb::gil_scoped_release released;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    using namespace std::chrono;
+    const auto began = steady_clock::now(), end = began + duration_cast<steady_clock::duration>(duration<double>(seconds));
     while (true) {
       bool empty = true;
       for (const std::size_t lane : lanes) {
         const qts::LaneCounts now = core->lanes[lane].queue.counts();
         empty = empty && now.waiting + now.in_hand == 0;
       }
-      if (empty || std::chrono::steady_clock::now() >= end) return empty;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const auto now = steady_clock::now();
+      if (empty || now >= end) return empty;
+      // So it is noticed late by a small part of what the wait took.
+      std::this_thread::sleep_for(std::clamp<nanoseconds>((now - began) / 8, microseconds(5), milliseconds(1)));
     }
   }
 

@@ -49,6 +49,12 @@ double number(PyObject* value) {
   return NAN;
 }
 
+// Most values: a finite float, or a text that is not too long.
+bool is_plain(PyObject* value, unsigned allowed) {
+  if (PyFloat_CheckExact(value)) return (allowed & kFloat) != 0 && std::isfinite(float_value(value));
+  return PyUnicode_CheckExact(value) && (allowed & kStr) != 0 && text_length(value) <= kLongestText;
+}
+
 unsigned kind_of(PyObject* value) {
   if (PyUnicode_Check(value)) return kStr;
   if (PyFloat_Check(value)) return kFloat;
@@ -107,23 +113,24 @@ inline std::uint32_t Contract::index_of(PyObject* name) {
 
 const Row& Contract::row_of(PyObject* event) { return *rows[index_of(type_.of(event))]; }
 
+void Contract::check_field(PyObject* event, PyObject* value, unsigned allowed, EventRecord* record) const {
+  const unsigned found = kind_of(value);
+  const bool wide = found == kInt && (allowed & kFloat) != 0;
+  if ((allowed & (found | kAny)) == 0 && !wide) refused(event, "field");
+  if (found == kFloat || found == kInt) {
+    const double real = number(value);
+    if (!std::isfinite(real)) refused(event, "field");
+    if (record != nullptr && record->count < EventRecord::kValues) record->values[record->count++] = real;
+  } else if (found == kStr && text_length(value) > kLongestText) {
+    refused(event, "size");
+  }
+}
+
 inline void Contract::check_fields(PyObject* event, PyObject* payload, const Row& row, EventRecord* record) const {
   for (const Field& field : row.fields) {
     PyObject* const value = field.member.of(payload);
-    if (record == nullptr && PyFloat_CheckExact(value) && (field.allowed & kFloat) != 0) [[likely]] {
-      if (!std::isfinite(float_value(value))) refused(event, "field");
-      continue;
-    }
-    const unsigned found = kind_of(value);
-    const bool wide = found == kInt && (field.allowed & kFloat) != 0;
-    if ((field.allowed & (found | kAny)) == 0 && !wide) refused(event, "field");
-    if (found == kFloat || found == kInt) {
-      const double real = number(value);
-      if (!std::isfinite(real)) refused(event, "field");
-      if (record != nullptr && record->count < EventRecord::kValues) record->values[record->count++] = real;
-    } else if (found == kStr && text_length(value) > kLongestText) {
-      refused(event, "size");
-    }
+    if (record != nullptr || !is_plain(value, field.allowed)) [[unlikely]]
+      check_field(event, value, field.allowed, record);
   }
 }
 

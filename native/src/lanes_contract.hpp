@@ -125,6 +125,7 @@ class Contract {
     for (Member* member : {&type_, &priority_, &timestamp_, &payload_, &can_collapse_, &can_drop_}) visit(member->name());
   }
   std::uint32_t index_of(PyObject* name);
+  void check_field(PyObject* event, PyObject* value, unsigned allowed, EventRecord* record) const;
   void check_fields(PyObject* event, PyObject* payload, const Row& row, EventRecord* record) const;
   void describe(PyObject* event, PyObject* payload, const Row& row, Entry& entry) const;
 

@@ -139,9 +139,12 @@ class Core : public std::enable_shared_from_this<Core> {
   void note_drop(const Entry& entry);
 
   // --- handling ---
-  std::size_t handle(Worker& worker, std::size_t lane_number, std::uint64_t began);
+  // What every event passes is one piece of code in `hold`; what few need stands apart from it.
+  void hold(Worker& worker, std::uint8_t lane);
+  std::size_t handle(Worker& worker, std::size_t lane, std::uint64_t began);
+  [[gnu::always_inline]] std::size_t handle_next(Worker& worker, Lane& lane, Cursor& cursor, std::uint64_t began);
   std::size_t handle_one(Worker& worker, Lane& lane, Entry& entry, const Row& row, std::uint64_t began);
-  std::size_t handle_batch(Worker& worker, Lane& lane, Cursor& cursor, const Row& row, std::uint64_t began);
+  [[gnu::noinline]] std::size_t handle_batch(Worker& worker, Lane& lane, Cursor& cursor, const Row& row, std::uint64_t began);
   bool skipped(const Row& row, const Handler& handler) const;
   enum class Verdict : std::uint8_t { handled, dead, later };
   Verdict call_managed(const Handler& handler, const Row& row, Entry& entry, std::size_t i, std::uint64_t began);
@@ -149,7 +152,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void call_batch(const Row& row, std::size_t i, Entry* first, std::vector<bool>& dead);
   bool ask(const Entry& entry, std::size_t handler);
   std::uint64_t span_ns(std::uint64_t span) const;
-  void finish(Lane& lane, Entry& entry, std::uint64_t began, std::uint64_t end, bool dead);
+  [[gnu::always_inline]] void finish(Lane& lane, Entry& entry, std::uint64_t began, std::uint64_t end, bool dead);
   void handle_without_gil(Worker& worker, Lane& lane, Cursor& cursor);
 
   // --- threads ---
@@ -163,8 +166,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void rest(Worker& worker);
   bool higher_waits(std::uint8_t lane) const;
   void run(Worker& worker, std::uint8_t lane);
-  void hold(Worker& worker, std::uint8_t lane);
   void report(const char* what, std::uint32_t type, std::uint32_t handler, std::uint64_t spent);
+  void begin_thread_state(Worker& worker);
   void claim_cpu(std::optional<int> cpu, bool realtime);
   void discard();
 
@@ -175,6 +178,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Worker by_hand_;
   std::vector<std::thread> threads_;
   std::atomic<int> alive_{0};
+  std::atomic<std::size_t> begun_{0};  // threads that Python knows
   std::atomic<std::size_t> background_{0};
   std::atomic<std::size_t> p1_busy_{0};
   std::size_t p1_workers_ = 0;

@@ -20,11 +20,14 @@ void run_compiled(const Handler& handler, const Entry& entry) {
   handler.function(record, handler.state);
 }
 
-PyObject* call(const Handler& handler, PyObject* first, PyObject* second = nullptr) {
-  // The place before the arguments is the callee's: a method puts its object there.
+// The place before the arguments is the callee's: a method puts its object there.
+PyObject* call(const Handler& handler, PyObject* argument) {
+  PyObject* arguments[] = {nullptr, argument};
+  return handler.call(handler.callable.ptr(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+}
+PyObject* call(const Handler& handler, PyObject* first, PyObject* second) {
   PyObject* arguments[] = {nullptr, first, second};
-  const std::size_t count = second == nullptr ? 1 : 2;
-  return handler.call(handler.callable.ptr(), arguments + 1, count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  return handler.call(handler.callable.ptr(), arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
 // A batch as a list of events.
@@ -138,9 +141,7 @@ Core::Verdict Core::call_managed(const Handler& handler, const Row& row, Entry& 
 }
 
 // The event at the cursor's place, or the batch that begins there.
-std::size_t Core::handle(Worker& worker, std::size_t lane_number, std::uint64_t began) {
-  Lane& lane = lanes[lane_number];
-  Cursor& cursor = worker.cursors[lane_number];
+inline std::size_t Core::handle_next(Worker& worker, Lane& lane, Cursor& cursor, std::uint64_t began) {
   const std::uint32_t type = cursor.rest()->type;
   if (cursor.left() > 1) __builtin_prefetch(cursor.rest()[1].event, 1);
   const Row& row = *contract.rows[type];
@@ -155,6 +156,27 @@ std::size_t Core::handle(Worker& worker, std::size_t lane_number, std::uint64_t 
     report("overran", type, worker.handler.load(std::memory_order_relaxed), worker.ended - began);
   }
   return count;
+}
+
+std::size_t Core::handle(Worker& worker, std::size_t lane, std::uint64_t began) {
+  return handle_next(worker, lanes[lane], worker.cursors[lane], began);
+}
+
+// Handles events until somebody else should have the GIL or the turn. An event begins when the one
+// before it has ended: the few nanoseconds between them are counted as its own.
+void Core::hold(Worker& worker, std::uint8_t lane) {
+  Cursor& cursor = worker.cursors[lane];
+  const std::uint64_t since = ticks();
+  std::uint64_t now = since;
+  worker.seat.event_began.store(now, std::memory_order_relaxed);
+  for (std::uint64_t events = 0; events < options_.hold_events;) {
+    if (halt.load(std::memory_order_relaxed) || lanes[lane].paused.load(std::memory_order_relaxed)) return;
+    if (cursor.empty() && (!lanes[lane].ready(now) || cursor.fill(lanes[lane]) == 0)) return;
+    events += handle_next(worker, lanes[lane], cursor, now);
+    now = worker.ended;
+    if (!lanes.turn.keep(worker.seat, now) || lanes.p0_wants() || lanes.turn.wanted_above(lane)) return;
+    if ((lane > 1 && higher_waits(lane)) || now - since > hold_) return;
+  }
 }
 
 int Core::step(std::size_t lane) {

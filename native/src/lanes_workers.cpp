@@ -13,11 +13,6 @@ namespace qts::events {
 
 namespace {
 
-PyThreadState* new_thread_state() {
-  PyGILState_Ensure();  // once for the thread's life: one per event would cost some 7 us
-  return PyEval_SaveThread();
-}
-
 void end_thread_state(Worker& worker) {
   if (!nb::is_alive()) return;
   PyEval_RestoreThread(worker.thread_state);
@@ -47,8 +42,10 @@ std::size_t Core::add_worker(std::vector<std::uint8_t> served) {
   return workers.size() - 1;
 }
 
+// Returns when every thread is known to Python: memory that ends later must not end one of them.
 void Core::start(std::optional<int> p0_cpu, bool realtime) {
   halt.store(false);
+  begun_.store(0);
   const auto self = shared_from_this();
   for (auto& worker : workers) {
     Worker* mine = worker.get();
@@ -59,6 +56,15 @@ void Core::start(std::optional<int> p0_cpu, bool realtime) {
       self->alive_.fetch_sub(1);
     });
   }
+  const nb::gil_scoped_release released;
+  for (std::size_t now = begun_.load(); now < workers.size(); now = begun_.load()) begun_.wait(now);
+}
+
+void Core::begin_thread_state(Worker& worker) {
+  PyGILState_Ensure();  // once for the thread's life: one per event would cost some 7 us
+  worker.thread_state = PyEval_SaveThread();
+  begun_.fetch_add(1);
+  begun_.notify_all();
 }
 
 // What a handler raises is its own affair; an error of the lane itself ends the thread, and is there
@@ -134,7 +140,7 @@ void Core::claim_cpu(std::optional<int> cpu, bool realtime) {
 
 void Core::p0_loop() {
   Worker& worker = *workers[0];
-  worker.thread_state = new_thread_state();
+  begin_thread_state(worker);
   const InsideHandler inside;
   Lane& lane = lanes[0];
   while (!halt.load(std::memory_order_relaxed)) {
@@ -197,7 +203,7 @@ const Worker* Core::at_work() const {
 // --- P1 to P3 -------------------------------------------------------------------------------------
 
 void Core::worker_loop(Worker& worker) {
-  worker.thread_state = new_thread_state();
+  begin_thread_state(worker);
   const InsideHandler inside;
   worker.seat.sit();
   while (!halt.load(std::memory_order_relaxed)) {
@@ -258,23 +264,6 @@ void Core::run(Worker& worker, std::uint8_t lane) {
   lanes.turn.leave(worker.seat);
   if (lane == 1) p1_busy_.fetch_sub(1);
   if (lane == 3) background_.fetch_sub(1);
-}
-
-// Handles events until somebody else should have the GIL or the turn. An event begins when the one
-// before it has ended: the few nanoseconds between them are counted as its own.
-void Core::hold(Worker& worker, std::uint8_t lane) {
-  Cursor& cursor = worker.cursors[lane];
-  const std::uint64_t since = ticks();
-  std::uint64_t now = since;
-  worker.seat.event_began.store(now, std::memory_order_relaxed);
-  for (std::uint64_t events = 0; events < options_.hold_events;) {
-    if (halt.load(std::memory_order_relaxed) || lanes[lane].paused.load(std::memory_order_relaxed)) return;
-    if (cursor.empty() && (!lanes[lane].ready(now) || cursor.fill(lanes[lane]) == 0)) return;
-    events += handle(worker, lane, now);
-    now = worker.ended;
-    if (!lanes.turn.keep(worker.seat, now) || lanes.p0_wants() || lanes.turn.wanted_above(lane)) return;
-    if (higher_waits(lane) || now - since > hold_) return;
-  }
 }
 
 // --- what there is to tell ------------------------------------------------------------------------

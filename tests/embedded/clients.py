@@ -40,13 +40,17 @@ def pids(servers: Servers) -> list[int]:
     return [pid for pid in found if pid is not None]
 
 
+def state_of(pid: int) -> str:
+    """As the kernel has it: R at work, S asleep, T stopped, Z a zombie; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def alive(pid: int) -> bool:
     """A zombie is not alive."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    return state_of(pid) not in ("", "Z")
 
 
 def at_work_in(directory: Path) -> list[int]:

@@ -100,8 +100,9 @@ def test_long_c_calls_in_threads_fail_the_verdict_and_are_named(
     words = ["--for", "3s", "--isolation", "thread", "--c-call-ms", "100", "--naive"]
     assert run(verify.app, "isolation", *words) == 1
     shown = capsys.readouterr().out
-    assert "held by qts.events.hogs.sort_" in shown
-    assert "broken: P0 p99" in shown
+    # P0 waits in its lane, or whoever publishes it is kept out of the interpreter.
+    assert "broken: P0" in shown
+    assert "ms for the interpreter" in shown
     assert "P0 on one queue.PriorityQueue" in shown
 
 

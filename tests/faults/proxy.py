@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that cuts a connection at its COMMIT, before or after it is kept."""
+"""A proxy before PostgreSQL that cuts a connection at a commit, before or after it is kept."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qts.domain import Secret
 
 When = Literal["before", "after"]
 
-_COMMIT = b"COMMIT\x00"
+COMMIT = b"COMMIT\x00"
 
 
 class CommitProxy:
-    """Passes everything on, both ways, until `spoil` is asked for: then the next COMMIT is lost.
+    """Passes everything on, both ways, until `spoil` is asked for: then the next commit is lost.
 
     before   the server never hears of it
     after    the server keeps it, and its answer does not arrive
@@ -25,6 +25,7 @@ class CommitProxy:
     def __init__(self, target: Secret) -> None:
         self._target = urlsplit(target.reveal())
         self._spoil: When | None = None
+        self._words = COMMIT
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.url = target
@@ -45,9 +46,9 @@ class CommitProxy:
                     writer.transport.abort()
                 await asyncio.gather(*proxy._tasks, return_exceptions=True)
 
-    def spoil(self, when: When) -> None:
-        """Cut the connection of the next COMMIT."""
-        self._spoil = when
+    def spoil(self, when: When, words: bytes = COMMIT) -> None:
+        """Cut the connection of the next COMMIT, or of what says these words next; b"": of any."""
+        self._spoil, self._words = when, words
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         server, requests = await self._connect()
@@ -77,7 +78,7 @@ class CommitProxy:
     ) -> None:
         with suppress(OSError):
             while data := await client.read(65536):
-                if self._spoil and _COMMIT in data:
+                if self._spoil and self._words in data:
                     when, self._spoil = self._spoil, None
                     self.cut += 1
                     if when == "before":

@@ -123,7 +123,7 @@ async def test_a_commit_in_doubt_is_looked_up_and_not_doubled(
         room(through, clock) as made,
     ):
         order = approved(clock)
-        proxy.spoil("before" if when == "before" else "after")
+        proxy.spoil("before" if when == "before" else "after", b"CreateOrderAttempt")
         submitting = asyncio.create_task(made.desk.submit(order))
         while not submitting.done():
             await clock.advance(1)

@@ -20,7 +20,7 @@ from qts.pipeline import Apart, Runner, Signal, Strategy, Tick, View
 from qts.pipeline import apart as room
 from qts.pipeline import runner as lane
 from qts.pipeline.journal import Anew, Called, Entry, Parameters
-from tests.embedded.clients import alive, until
+from tests.embedded.clients import alive, state_of, until
 from tests.pipeline.worlds import signal, tick, view
 
 DEADLINE_S = 60.0
@@ -192,6 +192,21 @@ async def test_one_that_never_returns_is_killed(monkeypatch: pytest.MonkeyPatch)
         assert "has not answered" in bench.runner.stopped
         assert await asyncio.to_thread(until, lambda: not alive(process), DEADLINE_S)
         assert await bench.runner.evaluate() == []
+
+
+async def test_it_holds_still_and_goes_on() -> None:
+    async with running(Hanging) as bench:
+        asked = asyncio.create_task(bench.runner.evaluate())
+        await bench.until(lambda: bench.runner._out is not None)
+        process = bench.runner.pid
+        assert process
+        bench.runner.hold_still()
+        await bench.until(lambda: state_of(process) == "T")
+        bench.runner.go_on()
+        await bench.until(lambda: state_of(process) == "R")
+        bench.runner.hold_still()
+    assert not alive(process)  # also when it ends while it is held
+    asked.cancel()
 
 
 async def test_one_that_cannot_be_made_is_given_up_with_its_reason() -> None:

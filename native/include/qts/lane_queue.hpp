@@ -99,7 +99,9 @@ class LaneQueue {
       : lane_(lane), capacity_(capacity), policy_(policy), keep_one_of_(std::max(keep_one_of, 1u)), audit_(audit),
         indexing_(policy == Policy::collapse) {
     index_.resize(16);
-    slots_.reserve(std::min(capacity, kReserved));  // address space: memory comes with the first use
+    slots_.reserve(std::min(capacity, kReserved));  // address space: memory comes with the first use,
+    slots_.resize(std::min(capacity, kTouched));    // but a usual burst finds it there
+    slots_.clear();
   }
 
   // `over`: past the bound when there is no other way (a handler must not wait for its own lane).
@@ -215,6 +217,7 @@ class LaneQueue {
     bool in_index = false;                         // was put there, and may stand for its key
   };
 
+  // What is rare stands apart (noinline): the usual way through put and take stays short.
   Put enter_lane(Entry& entry, Displaced& displaced, bool over) {
     if (policy_ == Policy::collapse && indexed(entry))
       if (const std::uint32_t same = find(entry); same != kNone) return replace(same, entry, displaced);
@@ -237,7 +240,7 @@ class LaneQueue {
     return true;
   }
 
-  Put replace(std::uint32_t at, Entry& entry, Displaced& displaced) {
+  [[gnu::noinline]] Put replace(std::uint32_t at, Entry& entry, Displaced& displaced) {
     Slot& slot = slots_[at];
     displaced = {slot.entry, Leaving::collapsed};
     number(entry);
@@ -251,7 +254,7 @@ class LaneQueue {
 
   enum class Room : std::uint8_t { made, replaced, left_out, none };
 
-  Room make_room(Entry& entry, Displaced& displaced, bool over) {
+  [[gnu::noinline]] Room make_room(Entry& entry, Displaced& displaced, bool over) {
     if (policy_ == Policy::drop_oldest) {
       if (!indexing_) begin_index();
       catch_up(size_);
@@ -341,12 +344,20 @@ class LaneQueue {
       at = slot.after;
     }
     if (taken == 0) return 0;
-    slots_[last].after = free_;
-    free_ = head_;
+    give_back(head_, last);
     head_ = at;
     (at == kNone ? tail_ : slots_[at].before) = kNone;
     shrink(taken);
     return taken;
+  }
+
+  // First free, first used again: slots follow each other in memory as their events do in the lane,
+  // and the processor reads ahead. Publisher and taker mostly run on two of them, and whoever comes
+  // second would wait for each slot otherwise.
+  void give_back(std::uint32_t first, std::uint32_t last) {
+    slots_[last].after = kNone;
+    (free_ == kNone ? free_ : slots_[free_tail_].after) = first;
+    free_tail_ = last;
   }
 
   void remove(std::uint32_t at) {
@@ -354,8 +365,7 @@ class LaneQueue {
     Slot& slot = slots_[at];
     (slot.before == kNone ? head_ : slots_[slot.before].after) = slot.after;
     (slot.after == kNone ? tail_ : slots_[slot.after].before) = slot.before;
-    slot.after = free_;
-    free_ = at;
+    give_back(at, at);
     shrink(1);
   }
 
@@ -379,7 +389,7 @@ class LaneQueue {
     (superseded_tail_ == kNone ? superseded_head_ : slots_[superseded_tail_].younger) = at;
     superseded_tail_ = at;
   }
-  void leave_superseded(std::uint32_t at) {
+  [[gnu::noinline]] void leave_superseded(std::uint32_t at) {
     Slot& slot = slots_[at];
     (slot.older == kNone ? superseded_head_ : slots_[slot.older].younger) = slot.younger;
     (slot.younger == kNone ? superseded_tail_ : slots_[slot.younger].older) = slot.older;
@@ -408,7 +418,7 @@ class LaneQueue {
     behind_ = head_;
   }
   // Puts at most so many that are not yet there into the index, the oldest first.
-  void catch_up(std::size_t most) {
+  [[gnu::noinline]] void catch_up(std::size_t most) {
     for (; behind_ != kNone && most != 0; --most) {
       const std::uint32_t at = behind_;
       behind_ = slots_[at].after;
@@ -437,7 +447,7 @@ class LaneQueue {
       }
     }
   }
-  void forget(std::uint32_t at) {
+  [[gnu::noinline]] void forget(std::uint32_t at) {
     std::size_t hole = home(short_hash(slots_[at].entry));
     for (; index_[hole].at != at; hole = next(hole))
       if (index_[hole].at == kNone) return;  // an older one that must not be dropped: another stands for its key
@@ -466,13 +476,18 @@ class LaneQueue {
     note(dead ? Deed::dead : Deed::handled, entry, 0);
   }
   void note(Deed deed, const Entry& entry, std::uint64_t other) {
-    if (audit_ != nullptr && audit_->on())
+    if (audit_ != nullptr) [[unlikely]]
+      write_down(deed, entry, other);
+  }
+  [[gnu::noinline]] void write_down(Deed deed, const Entry& entry, std::uint64_t other) {
+    if (audit_->on())
       audit_->add({entry.sequence, other, entry.hash, ticks(), entry.type, lane_, deed,
                    static_cast<std::uint8_t>((entry.can_collapse ? 1 : 0) | (entry.can_drop ? 2 : 0)), 0});
   }
 
   static constexpr std::size_t kReserve = 1000;
   static constexpr std::size_t kReserved = 1 << 16;
+  static constexpr std::size_t kTouched = 1 << 14;
   static constexpr std::size_t kCatchUp = 4;  // half a lane of puts catches up with the whole
 
   mutable std::mutex lock_;
@@ -485,7 +500,7 @@ class LaneQueue {
   std::vector<Slot> slots_;
   std::vector<Place> index_;
   std::size_t keys_ = 0, size_ = 0, alone_ = 0;
-  std::uint32_t head_ = kNone, tail_ = kNone, free_ = kNone;
+  std::uint32_t head_ = kNone, tail_ = kNone, free_ = kNone, free_tail_ = kNone;
   std::uint32_t superseded_head_ = kNone, superseded_tail_ = kNone;
   bool indexing_;
   std::uint32_t behind_ = kNone;  // the oldest that is not in the index yet, while there is one

@@ -13,6 +13,7 @@ from qts.app.exits import Exits
 from qts.app.facts import FactsNow
 from qts.app.freezes import POSITION_FREEZE, Freezes
 from qts.app.holding import Holding
+from qts.app.stillness import Stillness
 from qts.app.venue import Ground
 from qts.domain import Refused
 from qts.events import Engine, Event
@@ -79,7 +80,8 @@ class Deciding:
         self.pipeline.trip = fail_safe.trip
         changes.changed = freezes.changed = self._facts.changed
         changes.hold = self.holding.tell
-        self.exits = Exits(self.trader, self.micro, freezes, clock)
+        stillness = Stillness(self.runners)
+        self.exits = Exits(self.trader, self.micro, freezes, stillness, clock)
         self._engine.on(POSITION_FREEZE.name, freezes)
         for runner in self._runners():
             self.runners[runner.key] = runner

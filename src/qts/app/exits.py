@@ -9,6 +9,7 @@ from uuid import UUID
 
 from qts import telemetry
 from qts.app.freezes import Freezes
+from qts.app.stillness import Stillness
 from qts.domain import Clock, IntentType, OrderType, QtsError, Side
 from qts.events import Event
 from qts.events import payloads as p
@@ -25,8 +26,16 @@ AGAIN_S = 1.0
 class Exits:
     """A handler of the P0 lane; the order itself is made on the loop."""
 
-    def __init__(self, trader: Trader, micro: MicroRisk, freezes: Freezes, clock: Clock) -> None:
+    def __init__(
+        self,
+        trader: Trader,
+        micro: MicroRisk,
+        freezes: Freezes,
+        stillness: Stillness,
+        clock: Clock,
+    ) -> None:
         self._trader = trader
+        self._hold_still = stillness
         self._micro = micro
         self._freezes = freezes
         self._clock = clock
@@ -35,6 +44,7 @@ class Exits:
         self.count = 0
 
     def __call__(self, event: Event) -> None:
+        self._hold_still()
         self._loop.call_soon_threadsafe(self._start, event)
 
     async def close(self) -> None:

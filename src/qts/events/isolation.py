@@ -30,6 +30,10 @@ from qts.events.wire import COUNT_IN_ORDER
 
 _LOOK_S = 0.2
 _ENOUGH = 2000  # P0 events below which a p99 says little
+# Later than this beside the machine's own stalls: somebody kept the interpreter, and whoever would
+# have published meanwhile could not.
+_PUBLISHER_MS = 25.0
+
 # Beyond the SLA: P0 in ms by how it is isolated.
 _GOALS: dict[str, dict[str, float]] = {
     "thread": {"p50": 2, "p99": 5, "max": 15},
@@ -184,6 +188,9 @@ class _Run:
             broken.append(f"P0: {sent} sent, {seen} seen, or out of order")
         if lanes["P0"].dropped:
             broken.append(f"P0 lost {lanes['P0'].dropped} events")
+        late = _quantiles(self.pressers.late_ms)
+        if late["p99"] - stalls.get("p99", 0.0) > _PUBLISHER_MS:
+            broken.append(f"P0's publisher waited p99 {late['p99']:.0f} ms for the interpreter")
         warnings = [each for name in ("P1", "P2") for each in _breaches(name, rows[name])]
         warnings += sorted({alert.text for alert in self._alerts if alert.kind == "slow"})[:20]
         if sent < _ENOUGH:
@@ -199,7 +206,7 @@ class _Run:
             p0_sent=sent,
             p0_seen=seen,
             p0_in_order=in_order,
-            publisher_late_ms=_quantiles(self.pressers.late_ms),
+            publisher_late_ms=late,
             broken=broken,
             machine_stall_ms=stalls,
             warnings=warnings,

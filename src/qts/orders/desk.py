@@ -1,6 +1,6 @@
 """Where an approved order becomes a durable fact, before anything leaves.
 
-submit ── one transaction ──▶ signal, intent, attempt (PREPARED), command on the bus
+submit ── one statement ──▶ signal, intent, attempt (PREPARED), command on the bus
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 
 from qts import telemetry
-from qts.database import Connection, Database
+from qts.database import Database
 from qts.domain import Clock, OrderRequest, OutcomeUnknown, Refused, Side, SystemClock
 from qts.orders.attempts import Attempts, cancel_event, lock, new_identifier
 from qts.orders.changes import Change, OnChange, nobody
@@ -103,25 +103,22 @@ class Desk:
     async def _submit(self, approved: Approved) -> Submitted:
         proposal = approved.proposal
         intent_id, attempt_id = uuid7(), uuid7()
-        async with self._database.transaction() as tx:
-            stopped = await self._write(tx, approved, intent_id, attempt_id)
-            if stopped is None:
-                return await self._heard_before(tx, proposal)
-            if not stopped:
-                event = Event.of(
-                    TRADE_COMMAND,
-                    CreateOrderAttempt(attempt_id),
-                    ("Market", proposal.symbol),
-                    market=proposal.symbol,
-                    strategy_key=proposal.strategy_key,
-                )
-                await self._bus.publish(tx, event)
+        command = Event.of(
+            TRADE_COMMAND,
+            CreateOrderAttempt(attempt_id),
+            ("Market", proposal.symbol),
+            market=proposal.symbol,
+            strategy_key=proposal.strategy_key,
+        )
+        stopped = await self._write(approved, intent_id, attempt_id, command)
+        if stopped is None:
+            return await self._heard_before(proposal)
         return Submitted(
             intent_id=intent_id, attempt_id=None if stopped else attempt_id, stopped=stopped
         )
 
     async def _write(
-        self, tx: Connection, approved: Approved, intent_id: UUID, attempt_id: UUID
+        self, approved: Approved, intent_id: UUID, attempt_id: UUID, command: Event
     ) -> str | None:
         """Why it has no attempt, or nothing; None when its signal had been heard before."""
         proposal = approved.proposal
@@ -133,7 +130,7 @@ class Desk:
             quantity=proposal.quantity,
             price=proposal.price,
         )
-        stopped: str | None = await tx.fetchval(
+        rows = await self._database.ask(
             SQL.submit,
             proposal.signal_id,
             proposal.strategy_key,
@@ -152,11 +149,12 @@ class Desk:
             attempt_id,
             request.identifier,
             request,
+            *self._bus.row_of(command),
         )
-        return stopped
+        return rows[0]["reason_code"] if rows else None
 
-    async def _heard_before(self, tx: Connection, proposal: Proposal) -> Submitted:
-        row = await tx.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
+    async def _heard_before(self, proposal: Proposal) -> Submitted:
+        row = await self._database.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
         if row is None:
             raise AssertionError("an intent that hindered ours is not there")
         # The quantity may differ: whoever decides again has other figures, and orders nothing more.

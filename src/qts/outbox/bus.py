@@ -67,6 +67,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
 Handler = Callable[[Any, Delivery], Awaitable[None]]
 
 
+Outgoing = tuple[UUID, str, str, str, str, str, int, float]
+
+
 class EventDispatcher(Protocol):
     """Finds the handler of an event and runs it; the same one under every bus."""
 
@@ -97,6 +100,10 @@ class EventBus(Protocol):
 
     async def publish_many(self, tx: Connection, events: Sequence[Event]) -> set[UUID]:
         """Publish in this order; answers the ids that were new."""
+        ...
+
+    def row_of(self, event: Event) -> Outgoing:
+        """What outbox_publish takes, for whoever publishes by a statement that does more."""
         ...
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer: ...

@@ -19,7 +19,7 @@ from uuid import UUID
 from qts import telemetry
 from qts.database import Connection, Database
 from qts.domain import Clock, Refused, SystemClock
-from qts.outbox.bus import Consumer, DeadLetter, Delivery, EventDispatcher
+from qts.outbox.bus import Consumer, DeadLetter, Delivery, EventDispatcher, Outgoing
 from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Event
 from qts.outbox.postgres import PostgresBus
@@ -56,6 +56,9 @@ class CarriedBus(ABC):
 
     async def publish_many(self, tx: Connection, events: Sequence[Event]) -> set[UUID]:
         return await self._outbox.publish_many(tx, events)
+
+    def row_of(self, event: Event) -> Outgoing:
+        return self._outbox.row_of(event)
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
         if stream not in self.streams:

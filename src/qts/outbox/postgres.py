@@ -13,7 +13,7 @@ import msgspec
 
 from qts.database import Connection, Database, savepoint
 from qts.domain import Clock, Refused, SystemClock
-from qts.outbox.bus import DeadLetter, EventDispatcher
+from qts.outbox.bus import DeadLetter, EventDispatcher, Outgoing
 from qts.outbox.check import body_of
 from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Event
@@ -60,20 +60,9 @@ class PostgresBus:
         await self._notifier.close()
 
     async def publish(self, tx: Connection, event: Event) -> bool:
-        body = body_of(event, self._streams)
+        row = self.row_of(event)
         tells = self._notifier.may_tell(tx)
-        xid = await tx.fetchval(
-            SQL.publish,
-            event.envelope.event_id,
-            event.stream,
-            event.envelope.type,
-            event.aggregate_type,
-            event.aggregate_id,
-            body.decode(),
-            self._streams[event.stream].max_attempts,
-            float(event.delay_s),
-            tells,
-        )
+        xid = await tx.fetchval(SQL.publish, *row, tells)
         if xid is not None and not tells:
             self._notifier.published(xid, event.stream, tx)
         return xid is not None
@@ -94,6 +83,19 @@ class PostgresBus:
                     self._notifier.published(xid, stream, tx)
                 return set(by_id)
         return await self._insert(tx, in_order)
+
+    def row_of(self, event: Event) -> Outgoing:
+        body = body_of(event, self._streams)
+        return (
+            event.envelope.event_id,
+            event.stream,
+            event.envelope.type,
+            event.aggregate_type,
+            event.aggregate_id,
+            body.decode(),
+            self._streams[event.stream].max_attempts,
+            float(event.delay_s),
+        )
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> OutboxWorker:
         return OutboxWorker(self._database, stream, self._config(stream), dispatcher)

@@ -17,7 +17,14 @@ import msgspec
 
 from qts.database import Connection, Database
 from qts.outbox.attempt import attempt
-from qts.outbox.bus import Consumer, DeadLetter, Delivery, EventBus, EventDispatcher
+from qts.outbox.bus import (
+    Consumer,
+    DeadLetter,
+    Delivery,
+    EventBus,
+    EventDispatcher,
+    Outgoing,
+)
 from qts.outbox.claims import Claimed, Claims
 from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Event
@@ -79,6 +86,11 @@ class CapturingBus:
         new = await self._bus.publish_many(tx, events)
         self.published += [event for event in events if event.envelope.event_id in new]
         return new
+
+    def row_of(self, event: Event) -> Outgoing:
+        row = self._bus.row_of(event)
+        self.published.append(event)
+        return row
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
         return self._bus.consumer(stream, dispatcher)

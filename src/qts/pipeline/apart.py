@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -80,6 +81,13 @@ class Apart(Runner):
             self._out = self._next_turn()
             if self._out is not None:  # with the lock: never to the process after this one
                 self._loop.call_soon_threadsafe(self._send, frame(self._out[0]))
+
+    def hold_still(self) -> None:
+        """From any thread; its process computes no further until `go_on`."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -206,8 +214,11 @@ class Apart(Runner):
     def _give_up(self, why: str) -> None:
         super()._give_up(why)
         self._is_up.set()
-        if self._process is not None:
-            self._process.kill()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if (process := self._process) is not None:
+            process.send_signal(number)
 
 
 def _start(fd: int) -> subprocess.Popen[bytes]:
