@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from qts.app import stillness as room
 from qts.app.stillness import Stillness
 from qts.pipeline import Apart, Runner
@@ -24,24 +26,43 @@ async def test_they_go_on_when_the_time_is_over() -> None:
     asked.cancel()
 
 
+class Told(Apart):
+    """Only what it is told; no process."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.goes_on = asyncio.Event()
+
+    def hold_still(self) -> None:
+        self.told.append("still")
+
+    def go_on(self) -> None:
+        self.told.append("on")
+        self.goes_on.set()
+
+
 async def test_each_exit_gives_the_time_anew() -> None:
-    class Told(Apart):
-        def __init__(self) -> None:
-            self.told: list[str] = []
-
-        def hold_still(self) -> None:
-            self.told.append("still")
-
-        def go_on(self) -> None:
-            self.told.append("on")
-            over.set()
-
-    over, one = asyncio.Event(), Told()
-    in_lane = object.__new__(Runner)
+    one, in_lane = Told(), object.__new__(Runner)
     still = Stillness({"one": one, "other": in_lane})
     for _ in range(3):
         still()
     async with asyncio.timeout(60):
-        await over.wait()
+        await one.goes_on.wait()
     await asyncio.sleep(2 * room.HOLD_S)
     assert one.told == ["still", "still", "still", "on"]
+
+
+async def test_exits_that_do_not_end_leave_strategies_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "LONGEST_S", 0.1)
+    monkeypatch.setattr(room, "REST_S", 3600.0)
+    one = Told()
+    still = Stillness({"one": one})
+    async with asyncio.timeout(60):
+        while not still._rests_until:
+            still()
+            await asyncio.sleep(0.001)
+    for _ in range(100):
+        still()
+    assert one.told[-1] == "on"
