@@ -13,16 +13,18 @@ from tests.embedded.clients import state_of
 from tests.pipeline.test_apart import Hanging, running
 
 
-async def test_they_go_on_when_the_time_is_over() -> None:
+async def test_they_go_on_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "LONGEST_S", 3600.0)
     async with running(Hanging) as bench:
         asked = asyncio.create_task(bench.runner.evaluate())
         await bench.until(lambda: bench.runner._out is not None)
         process = bench.runner.pid
         assert process
         still = Stillness({"hanging": bench.runner})
-        await asyncio.to_thread(still)  # as from the lane of the exits
-        assert state_of(process) == "T"
-        await bench.until(lambda: state_of(process) == "R")
+        for hold_s, state in ((3600.0, "T"), (0.0, "R")):
+            monkeypatch.setattr(room, "HOLD_S", hold_s)
+            await asyncio.to_thread(still)  # as from the lane of the exits
+            await bench.until(lambda: state_of(process) == state)  # noqa: B023 - waited for here
     asked.cancel()
 
 
