@@ -151,8 +151,8 @@ TEST(every_message_is_delivered_in_order_in_every_layout) {
 }
 
 TEST(the_same_seed_gives_the_same_messages_whatever_the_layout_and_the_back_pressure) {
-  Rig first({.layout = Layout::one_worker, .messages = 2'000});
-  Rig second({.layout = Layout::threads, .messages = 2'000, .ring = 2});
+  Rig first({.layout = Layout::one_worker, .messages = 500});
+  Rig second({.layout = Layout::threads, .messages = 500, .ring = 2});
   CHECK(first.run());
   first.end();
   CHECK(second.run());
@@ -163,7 +163,7 @@ TEST(the_same_seed_gives_the_same_messages_whatever_the_layout_and_the_back_pres
 TEST(every_wait_strategy_and_stamp_policy_delivers) {
   for (const Wait wait : {Wait::spin, Wait::yield, Wait::park})
     for (const Stamps stamps : {Stamps::all, Stamps::hop_batch, Stamps::edges, Stamps::off}) {
-      Rig rig({.messages = 2'000, .wait = wait, .options = {.stamps = stamps, .sample = 1}});
+      Rig rig({.messages = 500, .wait = wait, .options = {.stamps = stamps, .sample = 1}});
       CHECK(rig.run());
       rig.end();
       check_all_delivered(rig);
