@@ -37,7 +37,7 @@ def test_a_p2_batch_interrupted_by_p0_resumes_at_its_place(engine: Engine) -> No
     assert seen == ["a", "ORD1", "b", "c", "d"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.one_of(

@@ -163,7 +163,7 @@ def test_a_handler_may_publish_into_its_own_full_lane(make_engine: MakeEngine) -
     assert engine.status().lanes["P0"].over == 8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.sampled_from("PTELX"), st.sampled_from("abcdefgh")), min_size=1, max_size=150

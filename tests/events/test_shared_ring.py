@@ -63,7 +63,7 @@ class AgainstAList(RuleBasedStateMachine):
 
 
 TestAgainstAList = AgainstAList.TestCase
-TestAgainstAList.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestAgainstAList.settings = settings(max_examples=50, stateful_step_count=40)
 
 
 @given(st.integers(0, 15), st.integers(1, 2**64 - 1))

@@ -79,7 +79,7 @@ class Owners(RuleBasedStateMachine):
 
 
 TestOwners = Owners.TestCase
-TestOwners.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestOwners.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 @given(st.integers(0, 2**62), st.data())

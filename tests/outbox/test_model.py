@@ -377,7 +377,6 @@ def test_rows_live_as_the_model_says(machine: type[Life]) -> None:
         settings=settings(
             max_examples=15,
             stateful_step_count=50,
-            deadline=None,
             phases=(Phase.reuse, Phase.generate),  # shrinking on a server takes minutes
             suppress_health_check=list(HealthCheck),
         ),
