@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.app.tending import CUT, OPEN
 from qts.app.simulated import Simulated
+from qts.app.tending import CUT, OPEN
 from qts.app.trading import Trading
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
