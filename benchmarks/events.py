@@ -27,7 +27,8 @@ class Effort(NamedTuple):
     peer_s: float  # time a peer has for them
 
 
-FULL = Effort(15, events=100_000, slow_events=10_000, loads=10, p0=200, peer_p0=50, peer_s=1.5)
+# A trial of ours lasts some 30 ms: long beside its start and its end.
+FULL = Effort(15, events=300_000, slow_events=10_000, loads=10, p0=200, peer_p0=50, peer_s=1.5)
 QUICK = Effort(2, events=5_000, slow_events=1_000, loads=1, p0=20, peer_p0=10, peer_s=1.0)
 
 

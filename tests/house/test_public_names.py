@@ -104,7 +104,8 @@ PUBLIC: dict[str, str] = {
     "qts.telemetry": """
         CONTENT_TYPE Ids LatencyHistogram Span TelemetryConfig Throttle bind carry configure
         context context_of counter current_context every exposed gauge histogram latency
-        lines_dropped logger new_trace_id redact_text render samples shutdown span tracing watch_host
+        lines_dropped logger new_trace_id redact_text render samples shutdown span tracing
+        watch_host
     """,
     "qts.terminal": "Seen ServerSource Source Top frame",
     "qts.venues": """
