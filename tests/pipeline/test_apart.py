@@ -20,6 +20,7 @@ from qts.pipeline import Apart, Runner, Signal, Strategy, Tick, View
 from qts.pipeline import apart as room
 from qts.pipeline import runner as lane
 from qts.pipeline.journal import Anew, Called, Entry, Parameters
+from qts.pipeline.turn import LENGTH
 from tests.embedded.clients import alive, state_of, until
 from tests.pipeline.worlds import signal, tick, view
 
@@ -67,6 +68,12 @@ class Odd(Watcher, key="odd"):
         wrong: Any = signal(quantity="many")
         nonsense: Any = 7
         return [nonsense, wrong, signal(quantity=Decimal("NaN")), signal()]
+
+
+class Babbling(Watcher, key="babbling"):
+    def evaluate(self, view: View) -> Iterable[Signal]:  # noqa: ARG002
+        os.write(int(sys.argv[1]), LENGTH.pack(3) + b"abc")  # over the line that is not its own
+        return ()
 
 
 class Unmade(Watcher, key="unmade"):
@@ -172,13 +179,26 @@ async def test_it_begins_anew_after_a_kill() -> None:
     assert not bench.runner.stopped
 
 
-async def test_one_that_ends_time_after_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "how"), [(Dying, "it ended with 3"), (Babbling, "it was ended by signal 9")]
+)
+async def test_one_that_ends_time_after_time_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Watcher], how: str
+) -> None:
     monkeypatch.setattr(room, "ENDS_IN_A_ROW", 2)
     monkeypatch.setattr(room, "PAUSE_S", 0.0)
-    async with running(Dying) as bench:
+    async with running(kind) as bench:
         for _ in range(4):
             assert await bench.runner.evaluate() == []
-    assert bench.runner.stopped == "its process ended 3 times in a row: it ended with 3"
+    assert bench.runner.stopped == f"its process ended 3 times in a row: {how}"
+
+
+async def test_one_that_cannot_be_started_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "PAUSE_S", 0.0)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    async with running(Watcher) as bench:
+        assert await bench.runner.evaluate() == []
+    assert "No such file" in bench.runner.stopped
 
 
 async def test_one_that_never_returns_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

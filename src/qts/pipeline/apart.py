@@ -153,7 +153,10 @@ class Apart(Runner):
         ends = 0
         while True:
             began = self._loop.time()
-            how = await self._one_life()
+            try:
+                how = await self._one_life()
+            except OSError as error:
+                how = f"could not be started: {error.strerror}"
             if self.stopped:
                 return
             ends = 1 if self._loop.time() - began > CALM_S else ends + 1
@@ -172,8 +175,8 @@ class Apart(Runner):
                 self._process = process = _start(theirs.fileno())
             try:
                 await self._talk(*await asyncio.open_unix_connection(sock=ours.dup()))
-            except (asyncio.IncompleteReadError, OSError):
-                pass  # it ended
+            except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
+                pass  # it ended, or what it says makes no sense
             finally:
                 self._lost()
                 self._process = None
