@@ -176,6 +176,7 @@ async def test_it_begins_anew_after_a_kill() -> None:
         await bench.heard(1)
     assert bench.got[-1].reason == "1 0 10003.0"  # what it had counted is gone
     assert Anew("watcher") in bench.notes
+    assert bench.runner.errors == 1
     assert not bench.runner.stopped
 
 

@@ -28,7 +28,6 @@ from qts.pipeline.runner import Runner
 from qts.pipeline.strategy import Signal, Strategy, Tick, View
 from qts.pipeline.turn import LENGTH, Answers, Broken, Hello, Ready, Signals, Turn, frame, read_say
 
-log = telemetry.logger("pipeline")
 _ENDED = telemetry.counter(
     "qts_strategy_processes_ended_total", "processes of a strategy that ended", ("strategy",)
 )
@@ -164,7 +163,7 @@ class Apart(Runner):
             if ends > ENDS_IN_A_ROW:
                 self._give_up(f"its process ended {ends} times in a row: it {how}")
                 return
-            log.error("the process of a strategy ended; it begins anew", strategy=self.key, how=how)
+            self._failed(f"its process {how}; it begins anew")
             await asyncio.sleep(PAUSE_S * ends)
 
     async def _one_life(self) -> str:
