@@ -25,7 +25,7 @@ from qts.outbox import (
 
 ORDERED, LOOSE = TRADE_COMMAND, TRADE_EVENT
 PATIENCE: dict[str, Any] = {
-    "lock_ttl_s": 1.0,
+    "lock_ttl_s": 3.0,  # a busy machine stands still for a second now and then
     "handler_timeout_s": 0.8,
     "backoff_base_s": 0.02,
     "backoff_max_s": 0.05,
