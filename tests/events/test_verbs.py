@@ -109,7 +109,7 @@ def test_long_c_calls_in_threads_fail_the_verdict_and_are_named(
 def test_long_c_calls_in_processes_leave_p0_alone(tmp_path: Path) -> None:
     """A hundredth of P0 waiting as long as a call would be the interpreter's doing."""
     out = tmp_path / "isolation.json"
-    words = ["--for", "2s", "--isolation", "process", "--c-call-ms", "100", "--json", str(out)]
+    words = ["--for", "4s", "--isolation", "process", "--c-call-ms", "100", "--json", str(out)]
     code = run(verify.app, "isolation", *words)
     report = read(out)
     assert code == (0 if report["verdict"] == "PASS" else 1)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static, TabbedContent, TabPane
 
@@ -86,7 +87,10 @@ class Top(App[None]):
     async def _follow(self) -> None:
         while True:
             self.seen = await self._source.look()
-            self._show()
+            try:
+                self._show()
+            except NoMatches:  # the screen closes, and we with it
+                return
             await asyncio.sleep(EVERY_S)
 
     def _show(self) -> None:
