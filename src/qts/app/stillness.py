@@ -37,6 +37,8 @@ class Stillness:
         now = self._loop.time()
         if self._end is None:
             self._since = now
+        elif now >= self._since + LONGEST_S:
+            return  # its end is due
         else:
             self._end.cancel()
         ends = min(now + HOLD_S, self._since + LONGEST_S)

@@ -67,7 +67,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 Handler = Callable[[Any, Delivery], Awaitable[None]]
 
 
-Outgoing = tuple[UUID, str, str, str, str, str, int, float]
+Outgoing = tuple[Any, ...]
 
 
 class EventDispatcher(Protocol):
@@ -103,7 +103,7 @@ class EventBus(Protocol):
         ...
 
     def row_of(self, event: Event) -> Outgoing:
-        """What outbox_publish takes, for whoever publishes by a statement that does more."""
+        """All but the last of what outbox_publish takes, for a statement that does more."""
         ...
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer: ...

@@ -85,17 +85,8 @@ class PostgresBus:
         return await self._insert(tx, in_order)
 
     def row_of(self, event: Event) -> Outgoing:
-        body = body_of(event, self._streams)
-        return (
-            event.envelope.event_id,
-            event.stream,
-            event.envelope.type,
-            event.aggregate_type,
-            event.aggregate_id,
-            body.decode(),
-            self._streams[event.stream].max_attempts,
-            float(event.delay_s),
-        )
+        *names, body, attempts = self._row(event)
+        return *names, bytes(body).decode(), attempts, float(event.delay_s)
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> OutboxWorker:
         return OutboxWorker(self._database, stream, self._config(stream), dispatcher)

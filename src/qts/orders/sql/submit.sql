@@ -25,5 +25,5 @@ tried AS (
     SELECT $15, id, 1, $9, $3, $16, $17 FROM wanted WHERE reason_code = ''
     RETURNING id)
 SELECT reason_code,
-       (SELECT outbox_publish($18, $19, $20, $21, $22, $23, $24, $25) FROM tried) AS published
+       (SELECT outbox_publish($18, $19, $20, $21, $22, $23, $24, $25, true) FROM tried) AS published
   FROM wanted
