@@ -78,7 +78,7 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.pipeline": """
         Apart BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
-        BacktestResult Chunk Cycle Decision Evaluation Execution Header JobRow Journal Kind
+        BacktestResult Chunk Cycle Decision Evaluation Execution Header JobRow Joints Journal Kind
         Leave NoParams Outcomes Performance Pipeline PipelineConfig Point Position
         RecordedWorld Retraced Runner Signal StepFailed StepStrategy Strategy Suspension Tape Tick
         Trade Trader View World act backtest

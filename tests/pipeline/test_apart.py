@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.pipeline import Apart, Runner, Signal, Strategy, Tick, View
+from qts.pipeline import Apart, Joints, Runner, Signal, Strategy, Tick, View
 from qts.pipeline import apart as room
 from qts.pipeline import runner as lane
 from qts.pipeline.journal import Anew, Called, Entry, Parameters
@@ -91,7 +91,8 @@ class Bench:
         self.notes: list[Entry] = []
         self._sent = 0
         name, self._loop = f"{HERE}:{kind.__name__}", asyncio.get_running_loop()
-        self.runner = Apart(name, kind(Params()), look, self._wake, self._heard, self._loop)
+        joints = Joints(look, self._wake, self._heard, self._loop)
+        self.runner = Apart(name, kind(Params()), joints)
         self.runner.note = self.notes.append
 
     def _wake(self, _key: str) -> None:
@@ -127,9 +128,8 @@ async def running(kind: type[Watcher], look: Callable[[], View] = view) -> Async
 
 async def test_it_decides_as_in_its_lane() -> None:
     chance = random.Random(20261115)  # noqa: S311 - a seed, no secret
-    here = Runner(
-        Watcher(Params()), view, lambda _: None, lambda *_: None, asyncio.get_running_loop()
-    )
+    loop = asyncio.get_running_loop()
+    here = Runner(Watcher(Params()), Joints(view, lambda _: None, lambda *_: None, loop))
     world: dict[str, Tick] = {}
 
     def look() -> View:

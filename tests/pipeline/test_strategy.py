@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from qts.domain import Refused
-from qts.pipeline import Runner, Signal, Strategy, Tick, View
+from qts.pipeline import Joints, Runner, Signal, Strategy, Tick, View
 from qts.pipeline import runner as room
 from tests.pipeline.worlds import signal, tick, view
 
@@ -57,12 +57,9 @@ class Bench:
     def __init__(self, strategy: Strategy[Any]) -> None:
         self.woken = 0
         self.got: list[Signal] = []
+        loop = asyncio.get_running_loop()
         self.runner = Runner(
-            strategy,
-            view,
-            self._wake,
-            lambda _, found: self.got.extend(found),
-            asyncio.get_running_loop(),
+            strategy, Joints(view, self._wake, lambda _, found: self.got.extend(found), loop)
         )
 
     def _wake(self, key: str) -> None:

@@ -21,6 +21,7 @@ from qts.events import payloads as p
 from qts.orders import Desk, Submitted
 from qts.pipeline import (
     Apart,
+    Joints,
     Journal,
     Leave,
     Outcomes,
@@ -108,15 +109,15 @@ class Deciding:
     def _runners(self) -> Iterator[Runner]:
         """Each strategy in its lane, or in a process of its own where the settings say so."""
         config = self._ground.config.pipeline
-        joints = self._world.view, self._wake, self.pipeline.heard, self._loop
+        joints = Joints(self._world.view, self._wake, self.pipeline.heard, self._loop)
         apart = set(config.processes)
         for name in config.strategies:
             kind = load_strategy(name)
             strategy = kind.make(config.params_of(kind.key))
             if apart & {kind.key, "*"}:
-                yield Apart(name, strategy, *joints)
+                yield Apart(name, strategy, joints)
             else:
-                yield Runner(strategy, *joints)
+                yield Runner(strategy, joints)
             apart.discard(kind.key)
         if unknown := apart - {"*"}:
             raise Refused(

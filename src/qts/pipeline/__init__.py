@@ -28,7 +28,7 @@ from qts.pipeline.performance import Performance, Point, performance
 from qts.pipeline.recorded import RecordedWorld
 from qts.pipeline.report import page_of, table, to_json
 from qts.pipeline.retrace import Retraced, retrace
-from qts.pipeline.runner import Runner
+from qts.pipeline.runner import Joints, Runner
 from qts.pipeline.scheduler import Pipeline, Suspension
 from qts.pipeline.strategy import Kind, NoParams, Position, Signal, Strategy, Tick, View
 from qts.pipeline.tape import Chunk, Tape
@@ -50,6 +50,7 @@ __all__ = [
     "Execution",
     "Header",
     "JobRow",
+    "Joints",
     "Journal",
     "Kind",
     "Leave",

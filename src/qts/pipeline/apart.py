@@ -17,15 +17,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from qts import telemetry
 from qts.pipeline.journal import Anew, Called
-from qts.pipeline.runner import Runner
-from qts.pipeline.strategy import Signal, Strategy, Tick, View
+from qts.pipeline.runner import Joints, Runner
+from qts.pipeline.strategy import Signal, Strategy, Tick
 from qts.pipeline.turn import LENGTH, Answers, Broken, Hello, Ready, Signals, Turn, frame, read_say
 
 _ENDED = telemetry.counter(
@@ -42,16 +41,8 @@ Asked = asyncio.Future[list[Signal]]
 class Apart(Runner):
     """`run` keeps its process, until cancelled."""
 
-    def __init__(
-        self,
-        name: str,
-        strategy: Strategy[Any],
-        view: Callable[[], View],
-        wake: Callable[[str], object],
-        deliver: Callable[[Runner, list[Signal]], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(strategy, view, wake, deliver, loop)
+    def __init__(self, name: str, strategy: Strategy[Any], joints: Joints) -> None:
+        super().__init__(strategy, joints)
         self._name = name
         self._taking = threading.Lock()
         self._line: asyncio.StreamWriter | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,22 +32,21 @@ GIVE_UP_AFTER = 20  # errors in a row
 HANGS_AFTER_S = 10.0
 
 
+class Joints(NamedTuple):
+    """What a strategy at work is joined to."""
+
+    view: Callable[[], View]
+    wake: Callable[[str], object]
+    deliver: Callable[[Runner, list[Signal]], None]
+    loop: asyncio.AbstractEventLoop
+
+
 class Runner:
-    def __init__(
-        self,
-        strategy: Strategy[Any],
-        view: Callable[[], View],
-        wake: Callable[[str], object],
-        deliver: Callable[[Runner, list[Signal]], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, strategy: Strategy[Any], joints: Joints) -> None:
         self.strategy = strategy
         self.errors = self.dropped = self.signals = 0
         self.stopped = ""  # why it is not called any more
-        self._view = view
-        self._wake = wake
-        self._deliver = deliver
-        self._loop = loop
+        self._view, self._wake, self._deliver, self._loop = joints
         self._inbox: deque[Tick] = deque(maxlen=INBOX)
         self._asked: deque[asyncio.Future[list[Signal]]] = deque()
         self._latest: dict[str, float] = {}
