@@ -131,6 +131,7 @@ async def test_a_commit_in_doubt_is_looked_up_and_not_doubled(
         submitted: Submitted = submitting.result()
         assert proxy.cut == 1
         assert submitted.attempt_id is not None
+        assert submitted.is_new  # nobody else has heard the signal
         await made.work()
         assert len(made.venue.placed) == 1
     assert await database.fetchval("SELECT count(*) FROM order_intent") == 1

@@ -66,9 +66,10 @@ class Desk:
         """May be called again with the same order: it is there once."""
         if type(approved) is not Approved:
             raise Refused(f"the desk takes what the gate approved, not {type(approved).__name__}")
+        ids = uuid7(), uuid7()
         for left in reversed(range(IN_DOUBT)):
             try:
-                return await self._submit(approved)
+                return await self._submit(approved, *ids)
             except OutcomeUnknown as error:
                 # Whether it is there is seen by asking again: its signal can be heard only once.
                 if not left:
@@ -100,9 +101,8 @@ class Desk:
             self._on_change(change)
         return True
 
-    async def _submit(self, approved: Approved) -> Submitted:
+    async def _submit(self, approved: Approved, intent_id: UUID, attempt_id: UUID) -> Submitted:
         proposal = approved.proposal
-        intent_id, attempt_id = uuid7(), uuid7()
         command = Event.of(
             TRADE_COMMAND,
             CreateOrderAttempt(attempt_id),
@@ -112,7 +112,7 @@ class Desk:
         )
         stopped = await self._write(approved, intent_id, attempt_id, command)
         if stopped is None:
-            return await self._heard_before(proposal)
+            return await self._heard_before(proposal, intent_id)
         return Submitted(
             intent_id=intent_id, attempt_id=None if stopped else attempt_id, stopped=stopped
         )
@@ -153,7 +153,8 @@ class Desk:
         )
         return rows[0]["reason_code"] if rows else None
 
-    async def _heard_before(self, proposal: Proposal) -> Submitted:
+    async def _heard_before(self, proposal: Proposal, intent_id: UUID) -> Submitted:
+        """Perhaps by our own words, whose answer was lost: then it is new all the same."""
         row = await self._database.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
         if row is None:
             raise AssertionError("an intent that hindered ours is not there")
@@ -167,6 +168,6 @@ class Desk:
         return Submitted(
             intent_id=row["id"],
             attempt_id=row["attempt_id"],
-            is_new=False,
+            is_new=row["id"] == intent_id,
             stopped=row["reason_code"] if row["attempt_id"] is None else "",
         )
