@@ -109,7 +109,7 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.terminal": "Seen ServerSource Source Top frame",
     "qts.venues": """
-        Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Ledger Level
+        Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Leaving Ledger Level
         LimitsConfig NotOffered Priority Quote Rejected Room Service Throttled UpbitClient
         UpbitConfig UpbitStream VenuesConfig open_kis room symbols_per_call
     """,

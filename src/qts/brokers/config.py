@@ -89,7 +89,7 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     patience_s: Annotated[
         float,
         msgspec.Meta(
-            gt=0, le=60, description="longest wait of an order for the request budget; then unsent"
+            gt=0, le=60, description="how long an order may be on its way out; then it is unsent"
         ),
     ] = 3.0
     costs: Annotated[CostsConfig, msgspec.Meta(description="Fees and taxes")] = CostsConfig()

@@ -93,9 +93,11 @@ class KisBroker:
         body = place_body(self._account, request)
         with changing():
             reply = await send_in_time(
-                body,
+                self._clock,
                 self._config.patience_s,
-                lambda values: self._client.call(PLACE[request.side], values, Priority.ORDER),
+                lambda leaving: self._client.call(
+                    PLACE[request.side], body, Priority.ORDER, leaving=leaving
+                ),
             )
         try:
             placed = msgspec.json.decode(reply.output, type=_Placed)

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from qts.brokers.broker import Blocked
-from qts.domain import Failed, OutcomeUnknown, Refused, Unreachable
+from qts.domain import Clock, Failed, OutcomeUnknown, Refused, Unreachable
 from qts.venues import Rejected, Throttled
 
-V = TypeVar("V")
 R = TypeVar("R")
 
 # What reading a message of another form can raise.
@@ -45,22 +44,27 @@ def reading(venue: str) -> Iterator[None]:
 
 
 async def send_in_time(
-    values: V, patience_s: float, send: Callable[[Callable[[], V]], Awaitable[R]]
+    clock: Clock, patience_s: float, send: Callable[[Callable[[], None]], Awaitable[R]]
 ) -> R:
-    """Send, unless the request budget grants it too late: an order that got old must not go.
+    """Send, unless it is held up for too long on its way out: an order that got old must not go.
 
-    The client asks for the values when it has the grant; until then the wait can be given up.
+    The client calls what it is given as the body goes into the connection. Until then the order
+    can be given up and nothing has left; from then on its outcome counts. A process that was
+    stopped meanwhile is late by the clock, though nobody has interrupted it.
     """
+    latest_ns = clock.monotonic_ns() + int(patience_s * 1e9)
     waiting = asyncio.timeout(patience_s)
 
-    def granted() -> V:
+    def leaving() -> None:
+        if waiting.expired() or clock.monotonic_ns() > latest_ns:
+            raise held_up
         waiting.reschedule(None)
-        return values
 
+    held_up = Throttled(
+        f"an order was held up for {patience_s:g} s (brokers.patience_s); nothing was sent"
+    )
     try:
         async with waiting:
-            return await send(granted)
+            return await send(leaving)
     except TimeoutError:
-        raise Throttled(
-            f"an order waited {patience_s:g} s for its turn (brokers.patience_s); nothing was sent"
-        ) from None
+        raise held_up from None

@@ -33,7 +33,7 @@ from qts.domain import (
     Side,
     to_tick,
 )
-from qts.venues import Priority, Rejected, Throttled, UpbitClient, UpbitStream
+from qts.venues import Leaving, Priority, Rejected, Throttled, UpbitClient, UpbitStream
 
 _WEEK = timedelta(days=7)  # the longest span of closed orders that Upbit shows at once
 _OPEN_PAGE = 100
@@ -55,12 +55,12 @@ class UpbitBroker:
         self._closed: dict[str, list[Fill]] = {}  # orders that are done: their fills are final
 
     async def place(self, request: OrderRequest) -> str:
+        async def send(leaving: Leaving) -> Any:
+            values = place_values(request, await self._worst(request))
+            return await self._call("POST", "/v1/orders", values, "order", Priority.ORDER, leaving)
+
         with changing():
-            reply = await send_in_time(
-                place_values(request, await self._worst(request)),
-                self._config.patience_s,
-                lambda values: self._call("POST", "/v1/orders", values, "order", Priority.ORDER),
-            )
+            reply = await send_in_time(self._clock, self._config.patience_s, send)
         name = reply.get("uuid") if isinstance(reply, dict) else None
         if not isinstance(name, str) or not name:
             raise OutcomeUnknown("Upbit took an order and did not name it")
@@ -210,13 +210,21 @@ class UpbitBroker:
     async def _get(self, path: str, *values: tuple[str, str]) -> Any:
         return await self._call("GET", path, values, "default", Priority.ACCOUNT)
 
-    async def _call(self, method: Any, path: str, values: Any, group: Any, priority: Any) -> Any:
+    async def _call(
+        self,
+        method: Any,
+        path: str,
+        values: Any,
+        group: Any,
+        priority: Any,
+        leaving: Leaving | None = None,
+    ) -> Any:
         """One request; none at all while we are shut out, since asking makes it longer."""
         now, blocked = self._clock.now(), self._blocked
         if blocked is not None and (blocked.until is None or now < blocked.until):
             raise Blocked(str(blocked), blocked.until)
         try:
-            return await self._client.call(method, path, values, group, priority)
+            return await self._client.call(method, path, values, group, priority, leaving)
         except Throttled as error:
             if not error.blocked:
                 raise

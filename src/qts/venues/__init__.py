@@ -1,5 +1,6 @@
 """KIS and Upbit as they are: keys, wire formats, streams, and one request budget per key."""
 
+from qts.venues.body import Leaving
 from qts.venues.budget import Budget, BudgetState
 from qts.venues.config import KisConfig, UpbitConfig, VenuesConfig
 from qts.venues.errors import NotOffered, Rejected, Throttled
@@ -26,6 +27,7 @@ __all__ = [
     "KisConfig",
     "KisQuotes",
     "KisStream",
+    "Leaving",
     "Ledger",
     "Level",
     "LimitsConfig",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import aiohttp
 
-from qts.domain import Failed, OutcomeUnknown, Unreachable
+from qts.domain import Failed, OutcomeUnknown, QtsError, Unreachable
 
 
 class Throttled(Failed):
@@ -42,8 +42,10 @@ class NotOffered(Rejected):
     pass
 
 
-def lost(venue: str, error: Exception, changes: bool) -> Unreachable:
+def lost(venue: str, error: Exception, changes: bool) -> QtsError:
     """What it means that a request, one that changes something or not, got no reply."""
+    if isinstance(error.__cause__, QtsError):  # held back as it was leaving
+        return error.__cause__
     reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
     left = changes and not isinstance(error, aiohttp.ClientConnectorError)
     kind = OutcomeUnknown if left else Unreachable  # without a connection nothing was sent

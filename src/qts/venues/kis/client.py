@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from qts.domain import Clock, Failed, Unreachable
+from qts.venues.body import Body, Leaving
 from qts.venues.budget import Budget
 from qts.venues.config import KisConfig
 from qts.venues.errors import NotOffered, Throttled, lost
@@ -94,19 +95,21 @@ class KisClient:
         priority: Priority,
         *,
         next_page: bool = False,
+        leaving: Leaving | None = None,
     ) -> Reply:
         """One request; a token that has ended is replaced, and the request made once more.
 
         Values given as a function are asked for when the budget has granted the request, so
-        that what is most urgent then can be chosen.
+        that what is most urgent then can be chosen. `leaving` is called as a body leaves.
         """
         tr_id = self._tr_id(service)
         assert self._tokens is not None, "a client is made by open()"  # noqa: S101
         token = await self._tokens.get()
-        reply, status = await self._send(service, tr_id, values, priority, token, next_page)
+        asked = (service, tr_id, values, priority, next_page, leaving)
+        reply, status = await self._send(token, *asked)
         if reply.msg_cd in TOKEN_ENDED or reply.error_code in TOKEN_ENDED:
             token = await self._tokens.replace(token)
-            reply, status = await self._send(service, tr_id, values, priority, token, next_page)
+            reply, status = await self._send(token, *asked)
         if reply.rt_cd == "0":
             return reply
         code, text = reply.msg_cd or reply.error_code, reply.msg1 or reply.error_description
@@ -132,12 +135,13 @@ class KisClient:
 
     async def _send(
         self,
+        token: str,
         service: Service,
         tr_id: str,
         values: Values,
         priority: Priority,
-        token: str,
         next_page: bool,
+        leaving: Leaving | None,
     ) -> tuple[Reply, int]:
         headers = _HEADERS | {
             "authorization": f"Bearer {token}",
@@ -148,7 +152,9 @@ class KisClient:
         }
         async with self.budget.request(priority):
             chosen = dict(values() if callable(values) else values)
-            form: dict[str, Any] = {"json" if service.changes else "params": chosen}
+            form: dict[str, Any] = (
+                {"data": Body(chosen, leaving)} if service.changes else {"params": chosen}
+            )
             try:
                 async with self._session.request(
                     service.method, self.config.rest + service.path, headers=headers, **form

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Self
 
@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from qts.domain import Clock, OutcomeUnknown, QtsError, Refused, SystemClock, Unreachable
+from qts.venues.body import Body, Leaving
 from qts.venues.budget import Budget
 from qts.venues.config import UpbitConfig
 from qts.venues.errors import Rejected, Throttled, lost
@@ -80,21 +81,21 @@ class UpbitClient:
         self,
         method: Literal["GET", "POST", "DELETE"],
         path: str,
-        values: Values | Callable[[], Values],
+        values: Values,
         group: Group,
         priority: Priority,
+        leaving: Leaving | None = None,
     ) -> Any:
         """One request; those outside of the quotes are signed.
 
-        Values given as a function are asked for when the budget has granted the request.
+        `leaving` is called as a body leaves.
         """
         budget, changes = self.budgets[group], method != "GET"
         async with budget.request(priority):
-            chosen = values() if callable(values) else values
             form: dict[str, Any] = (
-                {"json": dict(chosen)} if method == "POST" else {"params": chosen}
+                {"data": Body(dict(values), leaving)} if method == "POST" else {"params": values}
             )
-            headers = {} if group == "quotes" else {"Authorization": self.authorization(chosen)}
+            headers = {} if group == "quotes" else {"Authorization": self.authorization(values)}
             sent, status = meter.Sent(method, path, self._clock), 0
             try:
                 async with self._session.request(

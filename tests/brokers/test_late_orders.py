@@ -1,0 +1,76 @@
+"""An order whose process was stopped on its way out must not go: it may be given up by then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from qts.brokers import BrokersConfig
+from qts.brokers.seam import send_in_time
+from qts.database import Database
+from qts.domain import MovableClock
+from qts.venues import Leaving, Throttled
+from tests.conformance.venues import KisVenue, UpbitVenue, kis, upbit
+
+PATIENCE_S = BrokersConfig().patience_s
+
+
+@pytest.fixture(params=["kis", "upbit"])
+async def venue(
+    request: Any, database: Database, tmp_path: Path
+) -> AsyncIterator[KisVenue | UpbitVenue]:
+    open_venue = kis if request.param == "kis" else upbit
+    async with open_venue(database, tmp_path) as venue:
+        yield venue
+
+
+@pytest.mark.parametrize(("stopped_s", "leaves"), [(PATIENCE_S - 1, True), (PATIENCE_S + 1, False)])
+async def test_a_stop_while_the_connection_is_made(
+    venue: KisVenue | UpbitVenue, monkeypatch: pytest.MonkeyPatch, stopped_s: float, leaves: bool
+) -> None:
+    connect, request = aiohttp.TCPConnector.connect, venue.resting()
+    await venue.broker.account()  # has its token
+
+    async def stopped(connector: aiohttp.TCPConnector, *what: Any, **how: Any) -> Any:
+        connection = await connect(connector, *what, **how)
+        await venue.clock.advance(stopped_s)
+        return connection
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", stopped)
+    if leaves:
+        await venue.broker.place(request)
+    else:
+        with pytest.raises(Throttled, match="nothing was sent"):
+            await venue.broker.place(request)
+    assert len(await venue.record()) == leaves
+    monkeypatch.undo()
+    await venue.broker.place(venue.resting())
+    assert len(await venue.record()) == leaves + 1
+
+
+@pytest.mark.parametrize("writes_after_s", [0.01, 0.03])
+async def test_given_up_and_leaving_in_one_turn_of_the_loop(writes_after_s: float) -> None:
+    """What is said to be unsent has not left and will not."""
+    loop, left = asyncio.get_running_loop(), []
+    writing: asyncio.Future[asyncio.Task[None]] = loop.create_future()
+
+    async def send(leaving: Leaving) -> None:
+        async def write() -> None:  # aiohttp writes in a task of its own
+            leaving()
+            left.append("an order")
+
+        loop.call_later(writes_after_s, lambda: writing.set_result(asyncio.create_task(write())))
+        time.sleep(0.05)  # noqa: ASYNC251 - both are due when the loop goes on
+        await asyncio.sleep(60)
+
+    with pytest.raises(Throttled, match="nothing was sent"):
+        await send_in_time(MovableClock(), 0.02, send)
+    with pytest.raises(Throttled, match="nothing was sent"):
+        await (await writing)
+    assert left == []
