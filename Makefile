@@ -51,7 +51,8 @@ clean: ## Remove what the targets above made here; QTS_HOME is left alone
 %/.packages: | check-python
 	@$(PYTHON) -m venv $*
 	@echo "Installing packages (hashes checked) ..."
-	@$*/bin/pip install --quiet --require-hashes --requirement $(filter requirements/%,$^)
+	@$*/bin/pip install --quiet --no-compile --require-hashes --requirement $(filter requirements/%,$^)
+	@$*/bin/python -m compileall -qq -j 0 $*/lib
 	@touch $@
 
 %/.installed: %/.packages pyproject.toml $(NATIVE)

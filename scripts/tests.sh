@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every Python test, three at once: most of them wait for servers more than they compute.
-# Each of the three has servers and homes of its own, in memory where there is room: tests kill
+# Every Python test, four at once: most of them wait for servers more than they compute.
+# Each of the four has servers and homes of its own, in memory where there is room: tests kill
 # processes, never the machine, so a disk would only make them wait.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,5 +13,5 @@ if [ "${room:-0}" -gt 4000000 ] && ! grep -q " $memory .*noexec" /proc/mounts; t
   export PYTEST_DEBUG_TEMPROOT
   trap 'rm -rf "$PYTEST_DEBUG_TEMPROOT"' EXIT
 fi
-.venv/bin/pytest --no-skips --numprocesses 3 --dist loadfile \
+.venv/bin/pytest --no-skips --numprocesses 4 --dist loadfile \
   --override-ini tmp_path_retention_policy=failed "$@"

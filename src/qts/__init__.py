@@ -15,7 +15,15 @@ The house, top to bottom; a room imports only what stands below it:
 docs/architecture.md says what belongs where.
 """
 
-from importlib.metadata import version as _version
+from typing import Any
 
-__version__ = _version("qts")
 __all__ = ["__version__"]
+__version__: str
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # read when asked for: to look it up takes longer than all the rest
+        from importlib.metadata import version
+
+        return version("qts")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

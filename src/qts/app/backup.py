@@ -19,12 +19,12 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote
 
 import msgspec
 
+import qts
 from qts import telemetry
 from qts.app.servers import database_url, home_of, open_database
 from qts.config import Effective, render
@@ -63,7 +63,7 @@ async def write_backup(found: Effective, file: Path) -> Manifest:
             dump = Path(folder, DUMP)
             await _run("pg_dump", database_url(config, home), "-Fc", "-f", str(dump))
             manifest = Manifest(
-                qts=version("qts"),
+                qts=qts.__version__,
                 schema=schema,
                 created_at=datetime.now(UTC),
                 dump_sha256=await asyncio.to_thread(_sum, dump),

@@ -9,11 +9,11 @@ from collections import deque
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import qts
 from qts import telemetry
 from qts.app.facts import day_start
 from qts.cache.store import Entry, Store
@@ -95,7 +95,7 @@ class LivePublisher:
         self._notices = notices
         self._key = trading.config.cache.prefix + KEY
         self._clock = trading.clock
-        self._version = version("qts")
+        self._version = qts.__version__
         self._handled, self._done = Rates(2.0), Rates(10.0)
         self._outbox = OutboxFigures(depths=[], per_second={}, paused=[])
         self._today = (Decimal(0), 0)

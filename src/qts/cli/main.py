@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 
 import typer
 from typer.exceptions import TyperException
 
+import qts
 from qts.cli import (
     backtests,
     cache,
@@ -82,7 +82,7 @@ app.add_typer(safety.failsafe, name="failsafe")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"qts {version('qts')}")
+        typer.echo(f"qts {qts.__version__}")
         raise typer.Exit
 
 

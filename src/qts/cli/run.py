@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+import qts
 from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
 from qts.domain import parse_duration
@@ -68,7 +68,7 @@ class _Show:
         self._until = f"for {seconds:g} s" if seconds else "until Ctrl-C"
 
     def starting(self) -> None:
-        self._console.print(f"[bold]QTS {version('qts')}[/bold] starting ...")
+        self._console.print(f"[bold]QTS {qts.__version__}[/bold] starting ...")
 
     def ready(self, ready: Ready) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
