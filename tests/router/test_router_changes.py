@@ -120,14 +120,17 @@ def test_a_worker_that_is_not_there_is_refused() -> None:
 
 
 def test_a_change_that_a_stuck_worker_prevents_fails_and_holds_nothing_back() -> None:
-    gate = threading.Event()
+    stuck, gate = threading.Event(), threading.Event()
+
+    def wait(_message: object) -> None:
+        stuck.set()
+        gate.wait()
+
     small = scenario(types=2, strategies=2)
-    router = Router(
-        small, laid_out(small, "threads"), strategies={1: lambda _: gate.wait()}, live=True
-    )
+    router = Router(small, laid_out(small, "threads"), strategies={1: wait}, live=True)
     with router:
         assert router.push_many(ticks(2, types=2)) == 2
-        until(lambda: router.delivered == 1)
+        until(lambda: stuck.is_set() and router.delivered == 1)
         with pytest.raises(Failed, match="a worker is busy and did not rest"):
             router.route(0, strategy=1)
         assert router.push_many([{"msg_type": 0}] * 10) == 10

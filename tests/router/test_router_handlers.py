@@ -209,11 +209,16 @@ def test_processors_that_all_fail_leave_nobody_hanging(layout: str) -> None:
 
 
 def test_a_handler_that_never_returns_is_named_and_not_waited_for() -> None:
-    gate = threading.Event()
+    stuck, gate = threading.Event(), threading.Event()
+
+    def wait(_message: object) -> None:
+        stuck.set()
+        gate.wait()
+
     small = scenario(types=2, strategies=2)
-    router = Router(small, laid_out(small, "one worker"), strategies={1: lambda _: gate.wait()})
+    router = Router(small, laid_out(small, "one worker"), strategies={1: wait})
     router.start()
-    until(lambda: router.snapshot()["produced"] > 0)
+    until(stuck.is_set)
     began = time.monotonic()
     router.abort()
     assert time.monotonic() - began < 5
