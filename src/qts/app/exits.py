@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from decimal import Decimal
 from uuid import UUID
 
 from qts import telemetry
-from qts.app.freezes import Freezes
+from qts.app.freezes import EXITS, Freezes
 from qts.app.stillness import Stillness
 from qts.domain import Clock, IntentType, OrderType, QtsError, Side
 from qts.events import Event
@@ -21,6 +22,7 @@ log = telemetry.logger("app")
 KEY = "risk"
 LIFE_S = 10.0
 AGAIN_S = 1.0
+LONGEST_S = 15.0  # between two tries of what is declined again and again
 
 
 class Exits:
@@ -41,6 +43,7 @@ class Exits:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._declined: Counter[str] = Counter()
         self.count = 0
 
     def __call__(self, event: Event) -> None:
@@ -59,18 +62,27 @@ class Exits:
 
     async def _leave(self, event: Event) -> None:
         proposal = self._proposal(event)
+        symbol, declined = proposal.symbol, False
         try:
             done = await self._trader.trade(proposal)
             why = "" if done.filled_qty else f"{done.outcome} {done.reason}"
+            declined = done.outcome == "REJECTED"
         except QtsError as error:
             why = str(error)
         if not why:
-            self._freezes.exit_done(proposal.symbol)
+            self._declined.pop(symbol, None)
+            self._freezes.exit_done(symbol)
         else:
-            self._freezes.exit_failed(proposal.symbol, why)
-            log.error("an exit was not carried out", symbol=proposal.symbol, reason=why)
-            await self._clock.sleep(AGAIN_S)
-            self._micro.refused(proposal.symbol, why)
+            self._freezes.exit_failed(symbol, why)
+            log.error("an exit was not carried out", symbol=symbol, reason=why)
+            await self._clock.sleep(self._pause_s(symbol, declined))
+            self._micro.refused(symbol, why)
+
+    def _pause_s(self, symbol: str, declined: bool) -> float:
+        """What no venue takes (too little to be sold, say) is not asked for every second."""
+        self._declined[symbol] = self._declined[symbol] + 1 if declined else 0
+        beyond = max(self._declined[symbol] - EXITS, 0)
+        return min(AGAIN_S * 2.0**beyond, LONGEST_S)
 
     def _proposal(self, event: Event) -> Proposal:
         payload = event.payload
