@@ -13,40 +13,46 @@ Side = list[tuple[int, str]]
 
 
 class MemoryStore:
-    """A Store; see there. Nothing in it ever waits, so everything in it is atomic."""
+    """A Store; see there. Nothing in it ever waits, and each call happens at one moment of the
+    clock, so everything in it is atomic: what is kept together goes together."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._kept: dict[str, tuple[int, Fields | Side | set[str]]] = {}  # until (monotonic ns)
 
     async def read(self, keys: Sequence[str]) -> list[Fields | None]:
-        return [self._hash(key) for key in keys]
+        now = self._clock.monotonic_ns()
+        return [self._hash(key, now) for key in keys]
 
     async def read_book(self, key: str, depth: int) -> tuple[Fields, Sides] | None:
-        found = self._hash(key)
+        now = self._clock.monotonic_ns()
+        found = self._hash(key, now)
         if found is None:
             return None
-        _, bids, asks = (self._get(each) for each in book_keys(key))
+        _, bids, asks = (self._get(each, now) for each in book_keys(key))
         bids, asks = (side if isinstance(side, list) else [] for side in (bids, asks))
         return found, Sides(bids[:depth], asks[:depth])
 
     async def write(self, entries: Iterable[Entry]) -> list[bool]:
-        return [self._write(entry) for entry in entries]
+        now = self._clock.monotonic_ns()
+        return [self._write(entry, now) for entry in entries]
 
     async def delete(self, keys: Sequence[str]) -> int:
-        there = sum(self._get(key) is not None for key in keys)
+        now = self._clock.monotonic_ns()
+        there = sum(self._get(key, now) is not None for key in keys)
         for key in keys:
             self._kept.pop(key, None)
         return there
 
     async def count(self, count: Count, known: Collection[str] | None = None) -> int:
-        members = self._get(count.key)
+        now = self._clock.monotonic_ns()
+        members = self._get(count.key, now)
         if not isinstance(members, set):
             if known is None:
                 return UNKNOWN_COUNT
             members = set()
             wall_ms = int(self._clock.now().timestamp() * 1000)
-            self._keep(count.key, count.until_ms - wall_ms, members)
+            self._keep(count.key, now, count.until_ms - wall_ms, members)
         members.update(known or ())
         if count.member not in members and len(members) >= count.limit:
             return LIMIT_REACHED
@@ -54,36 +60,37 @@ class MemoryStore:
         return len(members)
 
     async def keys(self, prefix: str) -> list[str]:
+        now = self._clock.monotonic_ns()
         here = [key for key in self._kept if key.startswith(prefix)]
-        return sorted(key for key in here if self._get(key) is not None)
+        return sorted(key for key in here if self._get(key, now) is not None)
 
     async def health(self) -> Health:
         return Health("memory", 0, 0, 0, 1, 0.0)
 
-    def _write(self, entry: Entry) -> bool:
-        seen = self._hash(entry.key)
+    def _write(self, entry: Entry, now: int) -> bool:
+        seen = self._hash(entry.key, now)
         if seen is not None and int(seen["ver"]) > entry.ver:
             return False
-        self._keep(entry.key, entry.ttl_ms, entry.fields)
+        self._keep(entry.key, now, entry.ttl_ms, entry.fields)
         if entry.sides is not None:
             _, bid, ask = book_keys(entry.key)
-            self._keep(bid, entry.ttl_ms, sorted(entry.sides.bids, reverse=True))
-            self._keep(ask, entry.ttl_ms, sorted(entry.sides.asks))
+            self._keep(bid, now, entry.ttl_ms, sorted(entry.sides.bids, reverse=True))
+            self._keep(ask, now, entry.ttl_ms, sorted(entry.sides.asks))
         return True
 
-    def _keep(self, key: str, ttl_ms: int, value: Fields | Side | set[str]) -> None:
+    def _keep(self, key: str, now: int, ttl_ms: int, value: Fields | Side | set[str]) -> None:
         if value or isinstance(value, set):  # an empty side is no key, as in Redis
-            self._kept[key] = (self._clock.monotonic_ns() + ttl_ms * 1_000_000, value)
+            self._kept[key] = (now + ttl_ms * 1_000_000, value)
         else:
             self._kept.pop(key, None)
 
-    def _get(self, key: str) -> Fields | Side | set[str] | None:
+    def _get(self, key: str, now: int) -> Fields | Side | set[str] | None:
         until_ns, value = self._kept.get(key, (0, None))
-        if value is not None and until_ns <= self._clock.monotonic_ns():
+        if value is not None and until_ns <= now:
             del self._kept[key]
             return None
         return value
 
-    def _hash(self, key: str) -> Fields | None:
-        found = self._get(key)
+    def _hash(self, key: str, now: int) -> Fields | None:
+        found = self._get(key, now)
         return dict(found) if isinstance(found, dict) else None
