@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
-from qts.domain import Refused
+from qts.domain import Refused, SystemClock
+from qts.events import Catalogue, Engine, EventsConfig
+from qts.events import payloads as p
 from qts.pipeline import Joints, Runner, Signal, Strategy, Tick, View
 from qts.pipeline import runner as room
 from tests.pipeline.worlds import signal, tick, view
@@ -117,6 +120,65 @@ async def test_strategy_that_never_returns_is_given_up(monkeypatch: pytest.Monke
     bench = Bench(Counting(Params()))
     assert await bench.runner.evaluate() == []  # nobody works in its lane
     assert "has not answered" in bench.runner.stopped
+
+
+class Slow(Strategy[Params], key="slow"):
+    """Waits in every call until it may go on, and counts who is in it."""
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self.inside, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.heard: list[float] = []
+
+    def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:  # noqa: ARG002
+        self.inside.release()
+        self.go_on.acquire()
+        self.heard.append(tick.price)
+        return ()
+
+
+async def test_strategy_is_never_in_two_workers_at_once_and_nothing_is_missed() -> None:
+    strategy = Slow(Params())
+    bench = Bench(strategy)
+    bench.runner.tick(tick(price=1))
+    first = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+    await asyncio.to_thread(strategy.inside.acquire)
+    asked = asyncio.create_task(bench.runner.evaluate())
+    await asyncio.sleep(0)
+    woken = bench.woken
+    for _ in range(5):
+        await asyncio.to_thread(bench.runner.work)  # another worker: it has nothing to do here
+    assert not strategy.inside.acquire(blocking=False)
+    strategy.go_on.release()
+    await first
+    assert (strategy.heard, await asked) == ([1], [])
+    assert bench.woken == woken + 1
+
+
+async def test_strategy_that_never_returns_holds_one_worker_of_its_lane() -> None:
+    engine = Engine(EventsConfig(pool_workers=2), Catalogue(), SystemClock())
+    heard = asyncio.Event()
+
+    def wake(key: str) -> None:
+        payload = p.StrategyEvaluate(strategy_type=key)
+        engine.try_publish(engine.event("STRATEGY_EVALUATE", payload, "test"))
+
+    joints = Joints(view, wake, lambda _, _found: heard.set(), asyncio.get_running_loop())
+    slow, other = Slow(Params()), Runner(Counting(Params()), joints)
+    runners = {"slow": Runner(slow, joints), "counting": other}
+    engine.on("STRATEGY_EVALUATE", lambda event: runners[event.payload.strategy_type].work())
+    engine.start()
+    try:
+        runners["slow"].tick(tick(price=1))
+        await asyncio.to_thread(slow.inside.acquire)
+        runners["slow"].tick(tick(price=2))
+        other.tick(tick(price=10_001))
+        async with asyncio.timeout(10):
+            await heard.wait()
+    finally:
+        slow.go_on.release(2)
+        await asyncio.to_thread(engine.stop)
+    assert slow.heard == [1, 2]
 
 
 async def test_strategy_that_lags_behind_loses_its_oldest_ticks(

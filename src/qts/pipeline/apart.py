@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -86,7 +87,8 @@ class Apart(Runner):
         if not self._inbox and not self._asked:
             return None
         self._heard = bool(self._inbox) and not (self._heard and self._asked)
-        ticks = tuple(self._inbox.popleft() for _ in range(len(self._inbox) * self._heard))
+        waiting = len(self._inbox) * self._heard
+        ticks = tuple(itertools.islice(iter(self._next_tick, None), waiting))
         asked = None if self._heard else self._asked.popleft()
         params = self._take_params()
         view = self._view()

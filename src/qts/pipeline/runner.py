@@ -2,14 +2,16 @@
 
     tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2, one waits at most) ─▶ on_tick … evaluate ─▶ signals
 
-The worker of the lane calls `work`. A strategy that raises is told of and goes on with the next
-tick. One that raises time after time is given up; one that never returns holds only itself, and is
-given up too.
+A worker of the lane calls `work`, and never two at once: one that comes while another is at it
+leaves, and the other wakes again. A strategy that raises is told of and goes on with the next tick.
+One that raises time after time is given up; one that never returns holds only itself and its one
+worker, and is given up too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -49,7 +51,9 @@ class Runner:
         self._view, self._wake, self._deliver, self._loop = joints
         self._inbox: deque[Tick] = deque(maxlen=INBOX)
         self._asked: deque[asyncio.Future[list[Signal]]] = deque()
-        self._latest: dict[str, float] = {}
+        self._latest: dict[str, float] = {}  # by symbol, of what the strategy was handed
+        self._at_work = threading.Lock()
+        self._missed = False  # somebody came while another was at work
         self._params: deque[msgspec.Struct] = deque()
         self.note: Callable[[Entry], None] | None = None
         self._in_a_row = 0
@@ -63,16 +67,9 @@ class Runner:
         return self.strategy.key
 
     def tick(self, tick: Tick) -> None:
-        """From any thread; when the strategy lags behind, its oldest ticks go.
-
-        Two workers of a lane may hand two ticks of a symbol over in the wrong order: the older one
-        has been overtaken, and is left out.
-        """
+        """From any thread; when the strategy lags behind, its oldest ticks go."""
         if not self._hears_ticks or self.stopped or not self.strategy.wants(tick.symbol):
             return
-        if tick.at < self._latest.get(tick.symbol, 0.0):
-            return
-        self._latest[tick.symbol] = tick.at
         if len(self._inbox) == INBOX:
             self.dropped += 1
             _DROPPED.labels(self.key).inc()
@@ -103,14 +100,27 @@ class Runner:
         self._params.append(params)
 
     def work(self) -> None:
-        """In the lane: all ticks that wait, then one evaluation if somebody asked."""
+        """In the lane. What comes up meanwhile is not lost: it wakes once more."""
+        self._missed = True
+        if not self._at_work.acquire(blocking=False):
+            return
+        try:
+            self._missed = False
+            self._work()
+        finally:
+            self._at_work.release()
+        if self._missed:
+            self._wake(self.key)
+
+    def _work(self) -> None:
+        """All ticks that wait, then every evaluation that somebody asked for."""
         self._take_params()
         view = self._view()
         ticks: list[Tick] = []
         found: list[Signal] = []
         answers: list[tuple[Signal, ...]] = []
-        while self._inbox and not self.stopped:
-            ticks.append(tick := self._inbox.popleft())
+        while not self.stopped and (tick := self._next_tick()):
+            ticks.append(tick)
             found += self._call(self.strategy.on_tick, tick, view)
         if found:
             self.signals += len(found)
@@ -124,6 +134,16 @@ class Runner:
         if self.note is not None and (ticks or answers):
             turn = (tuple(ticks), tuple(found), tuple(answers))
             self.note(Called(self.key, view.version, view.now, *turn))
+
+    def _next_tick(self) -> Tick | None:
+        """At work. Two workers of a lane may hand two ticks of a symbol over in the wrong order:
+        the older one has been overtaken, and is left out."""
+        while self._inbox:
+            tick = self._inbox.popleft()
+            if tick.at >= self._latest.get(tick.symbol, 0.0):
+                self._latest[tick.symbol] = tick.at
+                return tick
+        return None
 
     def _take_params(self) -> tuple[dict[str, Any], ...]:
         """Those that were set meanwhile, in force from now on."""
