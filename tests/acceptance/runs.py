@@ -67,6 +67,10 @@ class Run:
         self._errors.close()
         return self.process.returncode
 
+    def ends_well(self, number: int | None = None) -> None:
+        code = self.end(number)
+        assert code == 0, f"ended with {code}: {self.output}\n{self.errors[-5000:]}"
+
     @property
     def summary(self) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(self.report.read_text())

@@ -52,7 +52,7 @@ def has_filled(run: Run, wanted: int) -> bool:
 def test_run_trades_and_its_books_are_the_venues(home: Path) -> None:
     with running(home, "--for", "12s", **COMPILED) as run:
         run.until("Ready")
-        assert run.end() == 0
+        run.ends_well()
         told = run.summary
     assert told["verdict"] == "OK"
     assert told["mode"] == "paper"
@@ -89,7 +89,7 @@ def test_kill_switch_stops_orders_within_a_second_and_outlives_a_restart(home: P
         assert run.end(signal.SIGTERM) == 0
     with running(home, "--for", "4s") as again:
         again.until("Ready")
-        assert again.end() == 0
+        again.ends_well()
         assert again.summary["attempts"] == {}
         assert again.summary["refusals"].get("G_KILL_SWITCH", 0) > 0
 
@@ -113,7 +113,7 @@ def test_killed_at_random_it_comes_back_with_the_venues_books(home: Path) -> Non
         assert last.ask(UNKNOWN_TO_US) == []
         venue, ours = books(last)
         assert venue
-        assert last.end() == 0
+        last.ends_well()
         assert last.summary["books_agree"] is True
         assert last.summary["positions"] > 0
         assert ours
