@@ -30,6 +30,9 @@ SELECT p.order_id FROM paper_order p JOIN order_attempt a ON a.identifier = p.id
     ON f.order_id = p.order_id
  WHERE f.filled > i.quantity
 """
+UNRESOLVED = """
+SELECT id FROM order_attempt WHERE status IN ('SENT', 'UNKNOWN') AND created_at < $1
+"""
 UNKNOWN_TO_US = """
 SELECT p.order_id FROM paper_order p
  WHERE NOT EXISTS (SELECT FROM order_attempt a WHERE a.identifier = p.identifier)
@@ -106,14 +109,17 @@ def test_killed_at_random_it_comes_back_with_the_venues_books(home: Path) -> Non
             wanted = fills(run) + chance.randint(1, 6)
             assert until(functools.partial(has_filled, run, wanted), seconds=60)
             run.end(signal.SIGKILL)
-    with running(home, "--for", "3s", **wide) as last:
+    with running(home, **wide) as last:
         last.until("Ready")
+        (ready,) = last.ask("SELECT now()")
+        # What a life that ended was sending is known after orders.absent_after_s.
+        assert until(lambda: last.ask(UNRESOLVED, ready[0]) == [], seconds=60)
         assert last.ask(DOUBLED) == []
         assert last.ask(OVERFILLED) == []
         assert last.ask(UNKNOWN_TO_US) == []
         venue, ours = books(last)
         assert venue
-        last.ends_well()
+        last.ends_well(signal.SIGTERM)
         assert last.summary["books_agree"] is True
         assert last.summary["positions"] > 0
         assert ours
