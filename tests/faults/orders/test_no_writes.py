@@ -105,8 +105,10 @@ async def test_what_cannot_be_written_is_refused_aloud_and_nothing_is_lost(
     async with worker(made, database_url, log, still_s=STILL_S):
         await made.submit(3)
         await made.settle()
+        made.fault("slow", count=8, seconds=0.5)  # so that there is an outcome to be written
         early = asyncio.create_task(submit_for_sure(made, 8))
-        await asyncio.sleep(chance.uniform(0.0, 0.1))  # any moment of an order's life will do
+        await until(lambda: _has_left(made, 4), 60)
+        await asyncio.sleep(chance.uniform(0.0, 0.1))  # any moment of the others' life will do
         async with strike(postgres_admin, database_url):
             placed = len(made.entries)
             wanted = approve(made.proposal(made.symbols[5]), made.now())
