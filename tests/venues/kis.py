@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -55,6 +56,10 @@ class Scripted:
 
     def __init__(self, answer: Callable[[web.Request], web.Response]) -> None:
         self.tokens = 0
+        self.issuing = asyncio.Event()  # a token was asked for
+        self.may_issue = asyncio.Event()
+        self.may_issue.set()
+        self.token_status = 200
         self.requests = 0
         self._answer = answer
         self.url = ""
@@ -74,7 +79,10 @@ class Scripted:
     async def _take(self, request: web.Request) -> web.Response:
         if request.path == "/oauth2/tokenP":
             self.tokens += 1
-            return told({"access_token": f"token-{self.tokens}", "expires_in": 86400})
+            self.issuing.set()
+            await self.may_issue.wait()
+            token = {"access_token": f"token-{self.tokens}", "expires_in": 86400}
+            return told(token if self.token_status == 200 else {}, self.token_status)
         self.requests += 1
         return self._answer(request)
 

@@ -147,6 +147,55 @@ async def test_a_second_token_within_a_minute_is_not_even_asked_for(tmp_path: Pa
         assert kis.tokens == 1
 
 
+async def test_a_token_that_nobody_waits_for_any_more_is_kept(tmp_path: Path) -> None:
+    """An order has its patience; the next one would have to wait a minute for another token."""
+    async with Scripted(lambda _: told({"rt_cd": "0"})) as kis:
+        kis.may_issue.clear()
+        async with open_client(config_for(kis.url), tmp_path) as client:
+            asking = asyncio.create_task(client.call(READ, {}, Priority.ORDER))
+            await kis.issuing.wait()
+            asking.cancel()
+            await asyncio.wait({asking})
+            kis.may_issue.set()
+            assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+        assert kis.tokens == 1
+
+
+async def test_a_client_that_ends_keeps_the_token_it_has_asked_for(tmp_path: Path) -> None:
+    async with Scripted(lambda _: told({"rt_cd": "0"})) as kis:
+        kis.may_issue.clear()
+        async with open_client(config_for(kis.url), tmp_path) as client:
+            asking = asyncio.create_task(client.call(READ, {}, Priority.ORDER))
+            await kis.issuing.wait()
+            asking.cancel()
+            asyncio.get_running_loop().call_later(0.05, kis.may_issue.set)
+        async with open_client(config_for(kis.url), tmp_path) as client:
+            await client.call(READ, {}, Priority.ORDER)
+        assert kis.tokens == 1
+
+
+async def test_a_token_that_cannot_be_renewed_serves_to_its_end(tmp_path: Path) -> None:
+    clock = MovableClock()
+    async with (
+        Scripted(lambda _: told({"rt_cd": "0"})) as kis,
+        open_client(config_for(kis.url), tmp_path, clock) as client,
+    ):
+        await client.call(READ, {}, Priority.ORDER)
+        kis.token_status = 503
+        clock.set_wall(clock.now() + timedelta(seconds=86_400 - 500))
+        for _ in range(3):
+            assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+        assert kis.tokens == 2  # tried once a minute
+        await clock.advance(61)
+        await client.call(READ, {}, Priority.ORDER)
+        assert kis.tokens == 3
+        await clock.advance(500)
+        with pytest.raises(Unreachable):
+            await client.call(READ, {}, Priority.ORDER)
+        kis.token_status = 200
+        assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+
+
 # -- refusals
 
 

@@ -86,7 +86,10 @@ class KisClient:
             session._retry_connection = False
             client = cls(config, budget, session)
             client._tokens = TokenStore(token_file(folder, key), clock, client._issue_token)
-            yield client
+            try:
+                yield client
+            finally:
+                await client._tokens.close()
 
     async def call(
         self,

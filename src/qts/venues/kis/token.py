@@ -2,9 +2,10 @@
 
     memory ── ended? ──▶ disk ── ended? ──▶ issue, under the file's lock ──▶ disk, memory
 
-KIS sends its customer a message for every issue and refuses a second one within a minute, so a
-token is kept to its end and renewed ahead of it. The file is ours alone (0600); its name is a
-digest of the key.
+KIS sends its customer a message for every issue and refuses a second one within a minute. So a
+token is kept to its end and renewed ahead of it; a renewal that has begun is finished, whoever
+gives up waiting for it; and where none is to be had, the old token serves to its end. The file is
+ours alone (0600); its name is a digest of the key.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from qts import telemetry
 from qts.domain import Clock, Failed, Secret
+
+log = telemetry.logger("venues")
 
 RENEW_AHEAD_S = 600.0
 ISSUE_EVERY_S = 60.0
@@ -49,10 +53,17 @@ class TokenStore:
         self._clock = clock
         self._issue = issue
         self._token: Token | None = None
+        self._in_vain_ns: int | None = None  # when it could not be renewed ahead of its end
         self._one_at_a_time = asyncio.Lock()
+        self._renewals: set[asyncio.Task[str]] = set()
+
+    async def close(self) -> None:
+        """Wait for the renewal that is under way: its token would be lost."""
+        if self._renewals:
+            await asyncio.wait(self._renewals)
 
     async def get(self) -> str:
-        if self._token is not None and self._good(self._token):
+        if self._token is not None and self._serves(self._token):
             return self._token.access_token
         return await self._renew(None)
 
@@ -61,18 +72,41 @@ class TokenStore:
         return await self._renew(bad)
 
     async def _renew(self, bad: str | None) -> str:
+        renewal = asyncio.create_task(self._renewed(bad))
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._ended)
+        return await asyncio.shield(renewal)
+
+    def _ended(self, renewal: asyncio.Task[str]) -> None:
+        self._renewals.discard(renewal)
+        if not renewal.cancelled():
+            renewal.exception()  # seen, even where nobody waits any more
+
+    async def _renewed(self, bad: str | None) -> str:
         async with self._one_at_a_time:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
                 known = self._read()
-                if known is None or known.access_token == bad or not self._good(known):
+                if known is None or known.access_token == bad:
                     known = await self._issued(known)
+                elif not self._good(known):
+                    known = await self._issued_ahead(known)
                 self._token = known
                 return known.access_token
             finally:
                 os.close(lock)
+
+    async def _issued_ahead(self, last: Token) -> Token:
+        try:
+            return await self._issued(last)
+        except Failed as error:
+            if self._left_s(last) <= 0:
+                raise
+            log.warning("the token is not renewed yet; the old one serves on", reason=str(error))
+            self._in_vain_ns = self._clock.monotonic_ns()
+            return last
 
     async def _issued(self, last: Token | None) -> Token:
         now = self._clock.now()
@@ -86,10 +120,21 @@ class TokenStore:
         ends_at = datetime.fromtimestamp(now.timestamp() + lives_s, now.tzinfo)
         token = Token(text, now, ends_at)
         self._write(token)
+        self._in_vain_ns = None
         return token
 
+    def _serves(self, token: Token) -> bool:
+        """Good, or the best to be had: renewing is tried once a minute."""
+        if self._in_vain_ns is None:
+            return self._good(token)
+        rest_s = ISSUE_EVERY_S - (self._clock.monotonic_ns() - self._in_vain_ns) / 1e9
+        return rest_s > 0 and self._left_s(token) > 0
+
     def _good(self, token: Token) -> bool:
-        return (token.ends_at - self._clock.now()).total_seconds() > RENEW_AHEAD_S
+        return self._left_s(token) > RENEW_AHEAD_S
+
+    def _left_s(self, token: Token) -> float:
+        return (token.ends_at - self._clock.now()).total_seconds()
 
     def _read(self) -> Token | None:
         try:
