@@ -92,6 +92,15 @@ async def test_tick_that_was_overtaken_is_left_out() -> None:
     assert [each.at for each in strategy.heard] == [1, 3, 4]
 
 
+async def test_clock_that_is_set_back_does_not_silence_the_market() -> None:
+    strategy = Counting(Params())
+    bench = Bench(strategy)
+    for at in (7200.0, 3600.0, 3601.0):
+        bench.runner.tick(tick(price=at, at=at))
+    bench.runner.work()
+    assert [each.at for each in strategy.heard] == [7200, 3600, 3601]
+
+
 async def test_evaluation_is_answered_by_the_lane() -> None:
     bench = Bench(Counting(Params()))
     asked = asyncio.create_task(bench.runner.evaluate())

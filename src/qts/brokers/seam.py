@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from qts.brokers.broker import Blocked
 from qts.domain import Clock, Failed, OutcomeUnknown, Refused, Unreachable
-from qts.venues import Rejected, Throttled
+from qts.venues import Leaving, Rejected, Throttled
 
 R = TypeVar("R")
 
@@ -44,7 +44,7 @@ def reading(venue: str) -> Iterator[None]:
 
 
 async def send_in_time(
-    clock: Clock, patience_s: float, send: Callable[[Callable[[], None]], Awaitable[R]]
+    clock: Clock, patience_s: float, send: Callable[[Leaving], Awaitable[R]]
 ) -> R:
     """Send, unless it is held up for too long on its way out: an order that got old must not go.
 

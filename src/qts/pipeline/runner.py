@@ -32,6 +32,7 @@ _DROPPED = telemetry.counter(
 INBOX = 10_000
 GIVE_UP_AFTER = 20  # errors in a row
 HANGS_AFTER_S = 10.0
+OVERTAKEN_S = 5.0  # older than that is no tick that was overtaken: the clock was set back
 
 
 class Joints(NamedTuple):
@@ -140,7 +141,8 @@ class Runner:
         the older one has been overtaken, and is left out."""
         while self._inbox:
             tick = self._inbox.popleft()
-            if tick.at >= self._latest.get(tick.symbol, 0.0):
+            behind_s = self._latest.get(tick.symbol, 0.0) - tick.at
+            if not 0 < behind_s < OVERTAKEN_S:
                 self._latest[tick.symbol] = tick.at
                 return tick
         return None
