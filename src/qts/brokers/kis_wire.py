@@ -114,9 +114,9 @@ def seen(row: Row, today: date) -> Seen | None:
     quantity, filled = number_of(row["ord_qty"]), number_of(row["tot_ccld_qty"])
     left, price = number_of(row["rmn_qty"]), number_of(row["ord_unpr"])
     at = datetime.strptime(row["ord_dt"] + row["ord_tmd"], "%Y%m%d%H%M%S").replace(tzinfo=SEOUL)
-    if str(row.get("orgn_odno") or "").strip("0 ") and not filled and not left:
+    if not filled and "취소" in str(row.get("sll_buy_dvsn_cd_name") or ""):
         return None
-    is_market = row["ord_dvsn_cd"] == "01"
+    is_market = row["ord_dvsn_cd"] == "01" or not price  # those by hand have many kinds
     order = BrokerOrder(
         order_id=order_id_of(at.date(), row["odno"]),
         symbol=row["pdno"],

@@ -29,11 +29,11 @@ from qts.domain import (
     Account,
     BrokerOrder,
     Clock,
+    Failed,
     Fill,
     OrderRequest,
     OrderState,
     OutcomeUnknown,
-    Unreachable,
 )
 from qts.venues import Rejected
 
@@ -177,7 +177,7 @@ class PaperBroker:
                 except TakenOver as error:
                     self._taken_over = error
                     break
-                except Unreachable as error:  # kept or not: written again, each counts once
+                except Failed as error:  # kept or not: written again, each counts once
                     log.warning("paper fills wait for the database", reason=str(error))
                     await self._clock.sleep(_AGAIN_S)
                     continue

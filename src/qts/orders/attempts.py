@@ -66,7 +66,12 @@ class Attempt(msgspec.Struct, frozen=True):
 
 async def lock(tx: Connection, attempt_id: UUID) -> Attempt | None:
     row = await tx.fetchrow(SQL.attempt, attempt_id)
-    return None if row is None else _attempt(row)
+    if row is None:
+        return None
+    one = _attempt(row)
+    # Asked once more: whoever held it may have been the one who asks for its cancel.
+    is_cancelled: bool = await tx.fetchval(SQL.is_cancelled, one.intent_id)
+    return msgspec.structs.replace(one, is_cancelled=is_cancelled)
 
 
 async def send(database: Database, attempt_id: UUID, now: datetime) -> Attempt | None:

@@ -76,6 +76,8 @@ class Executor:
             async with asyncio.timeout(self._floor.config.place_timeout_s):
                 await self._floor.broker.cancel(row["broker_order_id"])
         except Rejected as error:
+            if error.code == "settings":  # not the venue's word: a wrong key, another address
+                raise Retryable(str(error), code="CANCEL") from None
             log.info("nothing left to cancel", order=row["broker_order_id"], reason=str(error))
         except Blocked as error:
             await shut_out(self._floor, str(error))
@@ -109,6 +111,8 @@ class Executor:
             moves = Attempts(tx, floor.bus, floor.config, now)
             if one.state is AttemptState.SENT:
                 await moves.unknown(one, "whoever sent it did not tell how it ended")
+            elif one.is_cancelled:
+                await moves.suspended(one, "CANCELLED")
             elif now >= one.expires_at:
                 await moves.suspended(one, "EXPIRED")
             elif code := await why_stopped(tx, one):
@@ -171,7 +175,11 @@ class Executor:
                 given_up = not await moves.accepted(one, outcome.order_id)
                 given_up &= one.order_id != outcome.order_id
                 order = placed(one, outcome.order_id)
-                moves.changes += await floor.ledger.note_order(tx, order, one.id)
+                # Known as another order meanwhile: this one is nobody's, and told below.
+                is_its = one.order_id in (None, outcome.order_id)
+                moves.changes += await floor.ledger.note_order(
+                    tx, order, one.id if is_its else None
+                )
             elif outcome.kind in (Kind.REJECTED, Kind.BLOCKED):
                 await moves.rejected(one, outcome.code, outcome.text)
             elif outcome.kind is Kind.NOT_PLACED:

@@ -44,6 +44,14 @@ async def resume(tx: Connection, broker: str, symbol: str, only: str | None = No
     return await tx.execute(SQL.resume_market, broker, symbol, only) != "UPDATE 0"
 
 
+async def resume_resolved(tx: Connection, broker: str, symbol: str) -> bool:
+    """Unless an outcome is unknown again: asked with the market locked, as `suspend` locks it."""
+    await tx.execute(SQL.lock_market, broker, symbol)
+    if await tx.fetchval(SQL.count_unknown, broker, symbol):
+        return False
+    return await resume(tx, broker, symbol, only=UNKNOWN)
+
+
 async def suspended(database: Database, broker: str) -> list[Suspended]:
     rows = await database.fetch(
         "SELECT symbol, reason_code, detail, suspended_at FROM market_state "
@@ -61,12 +69,8 @@ async def is_active(database: Database, broker: str, symbol: str) -> bool:
 async def resume_by_hand(database: Database, broker: str, symbol: str) -> None:
     """A person has looked; an attempt that is still unknown keeps its market shut."""
     async with database.transaction() as tx:
-        unknown = await tx.fetchval(
-            "SELECT count(*) FROM order_attempt "
-            "WHERE broker = $1 AND symbol = $2 AND status = 'UNKNOWN'",
-            broker,
-            symbol,
-        )
+        await tx.execute(SQL.lock_market, broker, symbol)
+        unknown = await tx.fetchval(SQL.count_unknown, broker, symbol)
         if unknown:
             raise Refused(
                 f"{symbol} has {unknown} attempts whose outcome is unknown; "

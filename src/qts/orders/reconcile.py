@@ -206,23 +206,28 @@ class Reconciler:
         return since if row["has_mark"] else min(since, first)
 
     async def _take_orders(self, orders: Sequence[BrokerOrder]) -> tuple[int, int]:
-        """Those that are not as we have them; an order of an attempt given up is an alarm."""
+        """Those that are not as we have them; news of an attempt given up are an alarm."""
         ids = [order.order_id for order in orders]
         rows = await self._floor.database.fetch(SQL.orders_here, self._broker, ids)
         here = {row["broker_order_id"]: row for row in rows}
-        changed = foreign = 0
+        changed, foreign = list[str](), 0
         for order in orders:
             row = here.get(order.order_id)
             if row is not None and _is_as_told(row, order):
                 continue
-            taken = await self._floor.ledger.order(order)
-            changed += 1
+            try:
+                taken = await self._floor.ledger.order(order)
+            except asyncpg.IntegrityConstraintViolationError as error:
+                # One that a person placed in a way we do not know must not keep us from the rest.
+                log.error("an order cannot be kept", order=order.order_id, error=str(error))
+                continue
+            changed.append(order.order_id)
             foreign += row is None and taken.attempt_id is None
-        for row in await self._floor.database.fetch(SQL.ghosts, self._broker, ids):
+        for row in await self._floor.database.fetch(SQL.ghosts, self._broker, changed):
             text = f"order {row['broker_order_id']} belongs to an attempt that is {row['status']}"
             log.error(text)
             await self._floor.safety.fail("FS040", text)
-        return changed, foreign
+        return len(changed), foreign
 
     async def _take_fills(self, fills: Sequence[Fill]) -> int:
         ids = [fill.trade_id for fill in fills]
@@ -257,7 +262,7 @@ def differ(account: Account, positions: Sequence[Row]) -> tuple[Difference, ...]
 
 def _is_as_told(row: Row, order: BrokerOrder) -> bool:
     is_linked = row["origin"] == "OURS" or order.identifier is None or row["identifier"] is not None
-    return is_linked and (row["state"], row["filled"], row["quantity"]) == (
+    return is_linked and (row["state"], row["filled"], row["quantity"] or ZERO) == (
         order.state,
         order.filled,
         order.quantity,

@@ -60,7 +60,7 @@ async def lift(database: Database, ledger: Ledger, bus: EventBus) -> None:
     for row in await database.fetch(SQL.resolved_markets, ledger.broker):
         symbol = row["symbol"]
         async with database.transaction() as tx:
-            lifted = await markets.resume(tx, ledger.broker, symbol, only=markets.UNKNOWN)
+            lifted = await markets.resume_resolved(tx, ledger.broker, symbol)
             if lifted:
                 told = Event.of(TRADE_EVENT, MarketResumed(symbol=symbol), ("Market", symbol))
                 await bus.publish(tx, told)

@@ -6,6 +6,7 @@ WITH one AS MATERIALIZED (
            i.cancel_requested_at
       FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
      WHERE a.id = $1 AND a.status = 'PREPARED' AND i.expires_at > $2
+       AND i.cancel_requested_at IS NULL
        FOR NO KEY UPDATE OF a)
 UPDATE order_attempt a
    SET status = 'SENT', sent_at = $2, needs_person = false, updated_at = clock_timestamp()
