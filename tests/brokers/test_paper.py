@@ -280,3 +280,27 @@ async def killed_life(url: Secret, seed: int, after: int) -> set[str]:
         await process.stdout.read()
         await process.wait()
     return promised
+
+
+async def test_fills_that_the_database_declined_are_written_when_it_takes_them(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk was full for a moment, or it was read-only."""
+    async with opened(database) as broker:
+        tick(broker, 70_000)
+        await broker.place(order("a", price=69_000))
+        write, declined = broker._store.write, asyncio.Event()
+
+        async def once(batch: Any) -> Any:
+            if not declined.is_set():
+                declined.set()
+                async with database.transaction() as tx:
+                    await tx.execute("SET TRANSACTION READ ONLY")
+                    await tx.execute("DELETE FROM paper_fill")
+            return await write(batch)
+
+        monkeypatch.setattr(broker._store, "write", once)
+        tick(broker, 68_000)
+        await declined.wait()
+        await broker.settled()
+        assert len(await broker.fills(LONG_AGO)) == 1

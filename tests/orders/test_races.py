@@ -1,0 +1,180 @@
+"""Two at one order: a cancel beside its outcome, a market opened beside an unknown one."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from qts.brokers.seam import changing
+from qts.database import Database
+from qts.domain import IntentType, MovableClock, OrderRequest, OrderState, Refused, Side
+from qts.orders import Submitted, markets
+from qts.orders.resolve import resolve_all
+from qts.outbox import Event
+from qts.venues import Throttled
+from tests.orders.kit import PRICE, SYMBOL, Room, room
+from tests.orders.venue import lost_reply
+from tests.outbox.kit import until
+
+
+class Cancelling:
+    """A cancel that is stopped just before its commit."""
+
+    def __init__(self, floor: Room, submitted: Submitted, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._floor, self._intent = floor, submitted.intent_id
+        self._written, self._go_on = asyncio.Event(), asyncio.Event()
+        publish = floor.bus.publish
+
+        async def held(tx: Any, event: Event) -> Any:
+            told = await publish(tx, event)
+            if "Cancel" in repr(event):
+                self._written.set()
+                await self._go_on.wait()
+            return told
+
+        monkeypatch.setattr(floor.bus, "publish", held)
+
+    async def begin(self) -> None:
+        self._asked = asyncio.create_task(self._floor.desk.cancel(self._intent))
+        await self._written.wait()
+
+    async def end(self) -> None:
+        """Once somebody waits for what it holds."""
+        await until(lambda: somebody_waits(self._floor.database))
+        self._go_on.set()
+        assert await self._asked is True
+
+
+async def somebody_waits(database: Database) -> bool:
+    return bool(await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+
+async def test_a_throttled_order_that_is_being_cancelled_is_not_tried_again(
+    floor: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: OrderRequest) -> str:
+        sent.set()
+        await answer.wait()
+        raise Throttled("429")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(floor.venue, "place", slow)
+        submitted = await floor.submit()
+        cancelling = Cancelling(floor, submitted, patch)
+        working = asyncio.create_task(floor.work())
+        await sent.wait()
+        await cancelling.begin()
+        answer.set()
+        await cancelling.end()
+        await working
+    await floor.work()
+    await floor.work_later()
+    assert floor.venue.placed == []
+    assert (await floor.intent(submitted.intent_id))[0] == "CANCELED"
+
+
+async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
+    floor: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor.venue.after = lost_reply
+    submitted = await floor.submit()
+    await floor.work()
+    cancelling = Cancelling(floor, submitted, monkeypatch)
+    asked, answer = asyncio.Event(), asyncio.Event()
+    noted, commit = asyncio.Event(), asyncio.Event()
+    find, note = floor.venue.find, floor.floor.ledger.note_order
+
+    async def finding(*words: Any) -> Any:
+        found = await find(*words)
+        asked.set()
+        await answer.wait()
+        return found
+
+    async def noting(*words: Any) -> Any:
+        changes = await note(*words)
+        noted.set()
+        await commit.wait()
+        return changes
+
+    monkeypatch.setattr(floor.venue, "find", finding)
+    monkeypatch.setattr(floor.floor.ledger, "note_order", noting)
+    looking = asyncio.create_task(resolve_all(floor.floor))
+    await asked.wait()
+    await cancelling.begin()
+    answer.set()
+    await cancelling.end()
+    await noted.wait()
+    await floor.work()  # the cancel finds no order yet: it is left to whoever acknowledges it
+    commit.set()
+    await looking
+    await floor.work_later()
+    assert await floor.attempts(submitted.intent_id) == ["ACKED"]
+    assert floor.venue.cancels == ["V1"]
+
+
+async def test_a_market_is_not_opened_beside_an_outcome_that_gets_unknown(floor: Room) -> None:
+    name = await floor.order()
+    await floor.floor.ledger.fill(floor.venue.trade(name, Decimal(2), PRICE))
+    floor.venue.after = lost_reply
+    await floor.submit()
+    await floor.work()
+    await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
+    async with floor.database.transaction() as tx:
+        await tx.execute("UPDATE order_attempt SET status = 'REJECTED' WHERE status = 'UNKNOWN'")
+        assert await markets.resume_resolved(tx, floor.venue.name, SYMBOL)
+        leaving = asyncio.create_task(floor.work())  # its answer is lost, too
+        await until(lambda: somebody_waits(floor.database))
+    await leaving
+    assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
+    async with floor.database.transaction() as tx:
+        assert not await markets.resume_resolved(tx, floor.venue.name, SYMBOL)
+
+
+async def test_a_late_answer_that_names_another_order_is_told(
+    database: Database, clock: MovableClock
+) -> None:
+    """Without names of ours an order placed by hand was taken for it meanwhile."""
+    async with room(database, clock, named=False) as floor:
+        sent, answer = asyncio.Event(), asyncio.Event()
+
+        async def meanwhile(_order_id: str) -> None:
+            sent.set()
+            await answer.wait()
+
+        floor.venue.meanwhile = meanwhile
+        submitted = await floor.submit()
+        working = asyncio.create_task(floor.work())
+        await sent.wait()
+        its = floor.venue.book.pop("V1")  # the venue lists it late
+        twin = floor.venue.by_hand(SYMBOL, Side.BUY, Decimal(2))
+        await clock.advance(7)  # the sender's time is over
+        await floor.reconciler.once()
+        row = await floor.attempt(submitted.attempt_id)
+        assert (row["status"], row["broker_order_id"]) == ("ACKED", twin)
+        floor.venue.book["V1"] = its
+        answer.set()
+        await working
+        assert (await floor.fail_safe.now()).state == "FAIL"
+
+
+async def test_a_cancel_that_a_wrong_key_stopped_is_not_done(
+    floor: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = await floor.submit()
+    await floor.work()
+
+    async def cancel(_order_id: str) -> None:
+        with changing():
+            raise Refused("venues.upbit.access_key or secret_key is wrong (HTTP 401)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(floor.venue, "cancel", cancel)
+        assert await floor.desk.cancel(submitted.intent_id)
+        await floor.work()
+    await floor.work_later()  # the key is right again
+    assert floor.venue.book["V1"].state is OrderState.CANCELLED
