@@ -111,6 +111,33 @@ async def test_connections_that_fell_silent_in_the_pool_are_replaced(
         assert await asyncio.gather(*(database.fetchval("SELECT 1") for _ in range(3))) == [1] * 3
 
 
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [("statement", OutcomeUnknown), ("block", Unreachable), ("commit", OutcomeUnknown)],
+)
+async def test_a_server_that_falls_silent_is_as_good_as_lost(
+    database_url: Secret, when: str, said: type[Exception]
+) -> None:
+    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=0.5, statement_timeout_s=2.0)
+    async with Relay.to(database_url) as relay, Database.open(relay.url, config) as database:
+
+        async def ask() -> None:
+            if when == "statement":
+                asyncio.get_running_loop().call_later(0.05, relay.fall_silent)
+                await database.fetchval("SELECT pg_sleep(1.8)")
+                return
+            async with database.transaction() as connection:
+                await connection.fetchval("SELECT 1")
+                relay.fall_silent()
+                if when == "block":
+                    await connection.fetchval("SELECT 2")
+
+        with pytest.raises(said, match="no answer in time") as raised:
+            await ask()
+        assert type(raised.value) is said
+        assert await database.fetchval("SELECT 3") == 3
+
+
 async def test_a_statement_cut_short_says_that_its_outcome_is_unknown(
     database: Database, database_url: Secret, postgres_admin: Any
 ) -> None:

@@ -8,6 +8,7 @@ more on a fresh one. A connection lost after that is the caller's to know:
     lost in the block of transaction()   Unreachable: nothing was kept
     lost during COMMIT                   OutcomeUnknown: it may have been kept
     lost during a single statement       OutcomeUnknown
+    silent for longer than a statement   as lost
     waited too long for a lock           Failed: nothing was kept; see frozen.py
     read-only, or its disk is full       Failed: nothing was kept
 """
@@ -136,12 +137,16 @@ class Database:
                 await rollback(connection)
                 await self._free(error, connection)
                 self._raise_ours(error, connection, unreachable)
+                if isinstance(error, TimeoutError) and is_gone(connection):
+                    raise unreachable(self.where, error) from error  # no answer to ROLLBACK, too
                 raise
             try:
                 await commit(connection)
             except DRIVER_ERRORS as error:
                 await rollback(connection)
                 self._raise_ours(error, connection, outcome_unknown)
+                if isinstance(error, TimeoutError):
+                    raise outcome_unknown(self.where, error) from error
                 raise
         finally:
             await self._give_back(connection)
@@ -168,20 +173,32 @@ class Database:
         finally:
             await self._give_back(connection)
 
+    @asynccontextmanager
+    async def _statement(self) -> AsyncIterator[Any]:
+        """For one statement: a TimeoutError in it is the server's silence and nobody else's."""
+        async with self._session() as connection:
+            try:
+                yield connection
+            except TimeoutError as error:
+                if not is_gone(connection):
+                    connection.terminate()
+                raise outcome_unknown(self.where, error) from error
+
     async def execute(self, query: str, *args: Any) -> str:
-        async with self.connection() as connection:
-            return await connection.execute(query, *args)
+        async with self._statement() as connection:
+            connection._con.lent = True
+            return await connection.execute(query, *args)  # type: ignore[no-any-return]
 
     async def fetch(self, query: str, *args: Any) -> list[Row]:
-        async with self._session() as connection:
+        async with self._statement() as connection:
             return await connection.fetch(query, *args)  # type: ignore[no-any-return]
 
     async def fetchrow(self, query: str, *args: Any) -> Row | None:
-        async with self._session() as connection:
+        async with self._statement() as connection:
             return await connection.fetchrow(query, *args)  # type: ignore[no-any-return]
 
     async def fetchval(self, query: str, *args: Any) -> Any:
-        async with self._session() as connection:
+        async with self._statement() as connection:
             return await connection.fetchval(query, *args)
 
     async def ask(self, query: str, *args: Any) -> list[Row]:
