@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import MovableClock
+from qts.domain import MovableClock, Unreachable
 from qts.notify import RULES, Notifications, NotifyConfig, Rule
-from qts.notify.alarms import AGAIN_S, Held, Samples
+from qts.notify.alarms import AGAIN_S, Alarms, Held, Samples
+from qts.notify.book import Book
 from tests.notify.receiver import until
 
 GROWTH = Rule(
@@ -135,3 +138,28 @@ async def test_an_error_of_ours_does_not_end_the_run(database: Database) -> None
         assert not task.done()
         task.cancel()
         await asyncio.wait({task})
+
+
+async def test_what_could_not_be_written_down_is_told_at_the_next_look(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figure is high while the database is away, and fine again soon after."""
+    monkeypatch.setattr(telemetry, "samples", lambda: {"b": [({}, 61.0)]})
+    clock, book = MovableClock(), Book(database)
+    await book.open("log", "log")
+    alarms = Alarms(database, book, ("log",), clock, lambda: None)
+    alarms._rules = [Held(LEVEL)]
+    await alarms.look()
+    await clock.advance(LEVEL.for_s)
+
+    async def away(*_words: Any) -> bool:
+        raise Unreachable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(book, "note", away)
+        with pytest.raises(Unreachable):
+            await alarms.look()
+    for _ in range(3):
+        await clock.advance(1)
+        await alarms.look()
+    assert (await book.waiting("log")).count == 1

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import UTC, datetime
 
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from qts.database import Database
-from qts.domain import MovableClock, Refused, Secret
-from qts.notify import new_key, public_key, read_key, subscribe
+from qts.domain import MovableClock, Refused, Secret, SystemClock
+from qts.notify import NotifyConfig, new_key, public_key, read_key, subscribe
+from qts.notify.book import Book
 from qts.notify.push import Push, Subscription, encrypt
+from qts.notify.sender import Sender
 from tests.notify.conftest import a_message
 from tests.notify.receiver import Receiver
 
@@ -118,3 +122,42 @@ def check_signature(key: Secret, token: str, audience: str) -> None:
     assert claims["aud"] == audience
     assert claims["sub"] == "mailto:me@example.com"
     assert claims["exp"] == int(datetime(2026, 1, 5, 12, tzinfo=UTC).timestamp())
+
+
+async def test_a_service_that_hangs_holds_up_no_other_browser_and_repeats_nothing(
+    database: Database,
+) -> None:
+    got: list[str] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append(request.path)
+        if request.path == "/hangs":
+            await asyncio.sleep(60)
+        return web.Response(status=201)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", take)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    for name in ("first", "hangs", "last"):
+        await database.execute(
+            "INSERT INTO push_subscription (endpoint_hash, endpoint, p256dh, auth)"
+            " VALUES ($1, $2, $3, $4)",
+            name,
+            f"http://127.0.0.1:{runner.addresses[0][1]}/{name}",
+            P256DH,
+            AUTH,
+        )
+    config = NotifyConfig(timeout_s=1.0, group_s=0)
+    timeout = aiohttp.ClientTimeout(total=config.timeout_s)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        push = Push(session, database, new_key(), "mailto:me@example.com", SystemClock())
+        book = Book(database)
+        await book.open("push", "push")
+        await book.note(a_message(), ["push"])
+        sender = Sender(push, book, config, SystemClock())
+        assert await sender.once() == 1
+        assert await sender.once() == 0
+    await runner.cleanup()
+    assert sorted(got) == ["/first", "/hangs", "/last"]

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from qts import telemetry
@@ -64,6 +65,10 @@ class Held:
         self._told_ns = now_ns
         return figure
 
+    def not_told(self) -> None:
+        """It could not be written down: at the next look, then."""
+        self._told_ns = None
+
     def _figure(self, samples: Samples, now_ns: int) -> float | None:
         wanted = self.rule.labels.items()
         found = [
@@ -110,18 +115,11 @@ class Alarms:
         for held in self._rules:
             figure = held.look(samples, now_ns)
             if figure is not None:
-                rule = held.rule
-                await self._tell(
-                    Message(
-                        event_id=uuid5(NAMESPACE_OID, f"qts rule {rule.name} {now.isoformat()}"),
-                        type="ALERT",
-                        occurred_at=now,
-                        severity=rule.severity,
-                        title=f"{rule.name}: {rule.text}",
-                        body=f"it is {figure:g}; {rule.action}",
-                        data={"rule": rule.name, "figure": figure},
-                    )
-                )
+                try:
+                    await self._tell(_of_rule(held.rule, figure, now))
+                except BaseException:
+                    held.not_told()
+                    raise
         done = [_of_safety(row) for row in await self._database.fetch(_SAFETY)]
         done += [_of_switch(row) for row in await self._database.fetch(_SWITCHES)]
         for message in done:
@@ -148,6 +146,18 @@ class Alarms:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._changed.wait()
+
+
+def _of_rule(rule: Rule, figure: float, now: datetime) -> Message:
+    return Message(
+        event_id=uuid5(NAMESPACE_OID, f"qts rule {rule.name} {now.isoformat()}"),
+        type="ALERT",
+        occurred_at=now,
+        severity=rule.severity,
+        title=f"{rule.name}: {rule.text}",
+        body=f"it is {figure:g}; {rule.action}",
+        data={"rule": rule.name, "figure": figure},
+    )
 
 
 def _of_safety(row: Row) -> Message:

@@ -23,6 +23,7 @@ log = telemetry.logger("notify")
 
 MOST = 50  # messages in one request
 LOOK_EVERY_S = 1.0
+ROUND = 1.5  # of the time one request may take: a request that hangs ends before its round
 PAUSES_S = (2.0, 300.0)  # after the first failure; at most
 DECLINED_TRIES = 5
 TIDY_EVERY_S = 600.0
@@ -82,7 +83,7 @@ class Sender:
         self._turns.append(self._clock.monotonic_ns())
         name = self._notifier.name
         try:
-            async with asyncio.timeout(self._config.timeout_s):
+            async with asyncio.timeout(self._config.timeout_s * ROUND):
                 await self._notifier.send([each.message for each in taken])
         except Gone as error:
             log.error("a channel is no more and was switched off", channel=name, error=str(error))
@@ -96,7 +97,7 @@ class Sender:
         except Later as error:
             await self._failed(taken, error, error.after_s)
         except TimeoutError:
-            late = Later(f"{name} took longer than {self._config.timeout_s:g} s")
+            late = Later(f"{name} took longer than {self._config.timeout_s * ROUND:g} s")
             await self._failed(taken, late, 0.0)
         else:
             self._pause_s = 0.0

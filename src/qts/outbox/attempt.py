@@ -70,9 +70,9 @@ async def _traced(dispatcher: EventDispatcher, delivery: Delivery) -> None:
 def outcome_of(error: Exception) -> Outcome:
     """What an error of a handler means for its event."""
     if isinstance(error, Permanent | Unknown):
-        return Outcome("dead", error.code, _text(error))
+        return Outcome("dead", _clean(error.code), _text(error))
     if isinstance(error, Retryable):
-        return Outcome("retry", error.code, _text(error))
+        return Outcome("retry", _clean(error.code), _text(error))
     code = type(error).__name__
     return Outcome("retry", code, _text(error))
 
@@ -103,5 +103,9 @@ def _timer(key: tuple[str, str]) -> Any:
 def _text(error: Exception) -> str:
     # A NUL cannot be stored, and an error text may hold secrets of a URL or a header.
     kind = "" if isinstance(error, QtsError) else f"{type(error).__name__}: "
-    text = telemetry.redact_text(kind + str(error)).replace("\0", "\\0")
+    return _clean(telemetry.redact_text(kind + str(error)))
+
+
+def _clean(text: str) -> str:
+    text = text.replace("\0", "\\0")
     return text.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -54,14 +55,21 @@ class Upkeep:
         """Until it is cancelled."""
         next_days_ns = self._clock.monotonic_ns()
         while True:
-            try:
-                if self._clock.monotonic_ns() >= next_days_ns:
+            with _trouble_told():
+                await measure(self._database, self._config.streams)
+            if self._clock.monotonic_ns() >= next_days_ns:
+                with _trouble_told():  # a backup that is being made may hold it up
                     await turn_days(self._database, self._config.keep_days)
                     next_days_ns = self._clock.monotonic_ns() + round(DAYS_EVERY_S * 1e9)
-                await measure(self._database, self._config.streams)
-            except TROUBLE as error:
-                log.warning("upkeep failed, trying again", error=str(error))
             await self._clock.sleep(GAUGES_EVERY_S)
+
+
+@contextmanager
+def _trouble_told() -> Iterator[None]:
+    try:
+        yield
+    except TROUBLE as error:
+        log.warning("upkeep failed, trying again", error=str(error))
 
 
 async def turn_days(database: Database, keep_days: int) -> list[str]:
