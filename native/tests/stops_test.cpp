@@ -150,6 +150,20 @@ TEST(refused_exit_is_asked_for_again_after_rearm) {
   CHECK(desk.tick(9'790).verdict == Verdict::kAll);
 }
 
+TEST(refused_half_is_asked_for_again_and_a_sold_one_is_not) {
+  Desk desk;
+  CHECK(desk.tick(9'850).verdict == Verdict::kHalf);
+  CHECK(desk.tick(9'850).verdict == Verdict::kNone);
+  desk.stops.rearm("A");
+  CHECK(desk.tick(9'850).verdict == Verdict::kHalf);
+  desk.stops.hold("A", 5, 10'000, 1, 0, 0, desk.now);
+  std::vector<StopHit> hits;
+  desk.stops.leave(1, hits);
+  CHECK_EQ(hits.size(), 1u);
+  desk.stops.rearm("A");  // of all that is left: the half stays sold
+  CHECK(desk.tick(9'850).verdict == Verdict::kNone);
+}
+
 TEST(grown_position_is_watched_anew_and_a_closed_one_is_gone) {
   Desk desk;
   CHECK(desk.tick(9'800).verdict == Verdict::kAll);

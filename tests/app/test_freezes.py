@@ -16,7 +16,7 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import SystemClock
 from qts.events import Catalogue, Engine, EventsConfig
-from qts.orders import standing
+from qts.orders import resume_by_hand, standing
 from qts.outbox import OutboxConfig, PostgresBus
 
 SYMBOL = "KRW-BTC"
@@ -81,6 +81,23 @@ async def test_exits_that_fail_in_a_row_freeze_what_cannot_be_left(frozen: Froze
     frozen.freezes.exit_failed(SYMBOL, "no buyer")
     assert frozen.freezes.pending == {SYMBOL}  # at once: the books follow
     await frozen.until_written()
+
+
+async def test_what_a_person_released_is_frozen_again_and_told_each_time(frozen: Frozen) -> None:
+    async def fail() -> None:
+        frozen.written.clear()
+        for _ in range(EXITS):
+            frozen.freezes.exit_failed(SYMBOL, f"no buyer {len(told)}")
+        await frozen.until_written()
+        told.append(len(frozen.notices.all()))
+
+    told: list[int] = []
+    await fail()
+    await fail()  # frozen all the while: nothing new
+    await resume_by_hand(frozen.database, frozen.broker, SYMBOL)
+    assert await frozen.in_the_books() == set()
+    await fail()
+    assert told == [1, 1, 2]
 
 
 async def test_a_database_that_does_not_answer_keeps_no_freeze_waiting(frozen: Frozen) -> None:

@@ -119,7 +119,10 @@ def test_hits_are_told_to_people_at_the_next_look() -> None:
     assert told == ["A"]
 
 
-def test_exit_that_does_not_get_into_its_lane_is_asked_for_by_the_next_tick() -> None:
+@pytest.mark.parametrize(("price", "quantity"), [(9_800, 10), (9_850, 5)])
+def test_exit_that_does_not_get_into_its_lane_is_asked_for_by_the_next_tick(
+    price: float, quantity: float
+) -> None:
     desk = Desk()
     desk.hold()
 
@@ -128,12 +131,12 @@ def test_exit_that_does_not_get_into_its_lane_is_asked_for_by_the_next_tick() ->
 
     desk.loop.stops.attach(broken, desk.engine.publish)
     with pytest.raises(MemoryError):
-        desk.engine.publish(desk.tick(9_800))
+        desk.engine.publish(desk.tick(price))
     desk.loop.stops.attach(desk.engine.event, desk.engine.publish)
-    desk.engine.publish(desk.tick(9_800))
+    desk.engine.publish(desk.tick(price))
     (left,) = desk.exits
     assert isinstance(left.payload, EmergencyOrder)
-    assert left.payload.qty == 10
+    assert left.payload.qty == quantity
 
 
 def test_tick_that_waits_for_room_does_not_confirm_its_own_jump() -> None:

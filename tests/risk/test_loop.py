@@ -78,6 +78,16 @@ def test_refused_exit_is_asked_for_again() -> None:
     assert desk.codes == ["GR074"]
 
 
+def test_refused_half_is_asked_for_again() -> None:
+    desk = Desk()
+    desk.hold(("A", 10, 10_000))
+    desk.tick("A", 9_850)
+    desk.tick("A", 9_850)
+    desk.loop.refused("A", "no connection")
+    desk.tick("A", 9_850)
+    assert [order.qty for order in desk.exits] == [5, 5]
+
+
 async def test_scalp_leaves_after_its_hour_and_a_holding_stays() -> None:
     desk = Desk()
     desk.loop.hold(
@@ -108,6 +118,19 @@ async def test_old_positions_and_silent_prices_are_warned_of_once() -> None:
     for _ in range(2):
         desk.loop.check()
     assert desk.codes == ["FS101", "FS105"]
+
+
+async def test_symbol_that_never_had_a_price_is_silent_since_it_is_held() -> None:
+    desk = Desk(stale_after_s=5)
+    for _ in range(6):
+        desk.hold(("A", 10, 10_000))
+        desk.loop.check()
+        assert not desk.codes
+        await desk.clock.advance(1)
+    desk.hold(("A", 10, 10_000))
+    for _ in range(2):
+        desk.loop.check()
+    assert desk.codes == ["FS105"]
 
 
 def test_rising_volatility_warns_then_halves_then_ends_everything() -> None:

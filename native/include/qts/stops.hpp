@@ -95,9 +95,13 @@ class Stops {
     if (const auto found = held_.find(symbol); found != held_.end()) held_.erase(found);
   }
 
-  // The exit did not happen (refused, expired): the stops speak again.
+  // The exit did not happen (refused, expired): the stops speak again. What is leaving was asked
+  // for after any half, so only without it the half is what did not happen.
   void rearm(std::string_view symbol) {
-    if (const auto found = held_.find(symbol); found != held_.end()) found->second.leaving = false;
+    const auto found = held_.find(symbol);
+    if (found == held_.end()) return;
+    Held& held = found->second;
+    (held.leaving ? held.leaving : held.half_sold) = false;
   }
 
   // Most symbols are not held: the miss is what has to be quick.

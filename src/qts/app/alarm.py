@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 from qts import telemetry
 from qts.app.live import Notices
 from qts.domain import Clock, Failed
 from qts.events import Hooks
-from qts.risk import FailSafe
+from qts.risk import CODES, Effect, FailSafe
 
 log = telemetry.logger("app")
+
+AGAIN_S = 1.0
 
 
 class Alarm:
@@ -22,9 +25,13 @@ class Alarm:
         self._notices = notices
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._writer: asyncio.Task[None] | None = None
 
     def trip(self, code: str, text: str) -> None:
+        if code in CODES and CODES[code].effect in (Effect.FAIL, Effect.LOCKDOWN):
+            said = text or CODES[code].text  # known to the owner before it is to the database
+            self._notices.note(self._clock.now().timestamp(), "critical", said, code)
         self._loop.call_soon_threadsafe(self._soon, code, text)
 
     def hooks(self) -> Hooks:
@@ -40,12 +47,23 @@ class Alarm:
         return Hooks(alert=noted, fail_safe=told, guardrail=told)
 
     def _soon(self, code: str, text: str) -> None:
-        task = asyncio.create_task(self._write(code, text))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._waiting.append((code, text))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
 
-    async def _write(self, code: str, text: str) -> None:
+    async def _write(self) -> None:
+        """One after another: where a code leads depends on those before it."""
+        while self._waiting:
+            code, text = self._waiting.popleft()
+            while not await self._is_written(code, text):
+                await self._clock.sleep(AGAIN_S)
+
+    async def _is_written(self, code: str, text: str) -> bool:
         try:
             await self._fail_safe.trip(code, text)
         except Failed as error:
-            log.error("a code could not be written down", code=code, error=str(error))
+            log.warning("a code waits for the database", code=code, error=str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - those behind it have to be written all the same
+            log.error("a code could not be written down", code=code, error=repr(error))
+        return True

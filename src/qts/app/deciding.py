@@ -82,7 +82,7 @@ class Deciding:
         changes.changed = freezes.changed = self._facts.changed
         changes.hold = self.holding.tell
         stillness = Stillness(self.runners)
-        self.exits = Exits(self.trader, self.micro, freezes, stillness, clock)
+        self.exits = Exits(self.trader, self.micro, self._world, freezes, stillness, clock)
         self._engine.on(POSITION_FREEZE.name, freezes)
         for runner in self._runners():
             self.runners[runner.key] = runner

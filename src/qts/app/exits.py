@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import timedelta
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 from uuid import UUID
 
 from qts import telemetry
@@ -14,7 +14,7 @@ from qts.app.stillness import Stillness
 from qts.domain import Clock, IntentType, OrderType, QtsError, Side
 from qts.events import Event
 from qts.events import payloads as p
-from qts.pipeline import Trader
+from qts.pipeline import Trader, World
 from qts.risk import EmergencyOrder, MicroRisk, Proposal
 
 log = telemetry.logger("app")
@@ -23,6 +23,7 @@ KEY = "risk"
 LIFE_S = 10.0
 AGAIN_S = 1.0
 LONGEST_S = 15.0  # between two tries of what is declined again and again
+_LEAST = Decimal("0.00000001")  # of anything that is traded
 
 
 class Exits:
@@ -32,6 +33,7 @@ class Exits:
         self,
         trader: Trader,
         micro: MicroRisk,
+        world: World,
         freezes: Freezes,
         stillness: Stillness,
         clock: Clock,
@@ -39,6 +41,7 @@ class Exits:
         self._trader = trader
         self._hold_still = stillness
         self._micro = micro
+        self._world = world
         self._freezes = freezes
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -62,20 +65,28 @@ class Exits:
 
     async def _leave(self, event: Event) -> None:
         proposal = self._proposal(event)
-        symbol, declined = proposal.symbol, False
+        symbol = proposal.symbol
+        is_part = proposal.quantity < self._held(symbol)
+        declined = sold = lasts = False
         try:
             done = await self._trader.trade(proposal)
-            why = "" if done.filled_qty else f"{done.outcome} {done.reason}"
-            declined = done.outcome == "REJECTED"
+            why = "" if done.outcome == "FILLED" else f"{done.outcome} {done.reason}".strip()
+            declined, sold = done.outcome == "REJECTED", bool(done.filled_qty)
+            lasts = not declined
         except QtsError as error:
             why = str(error)
-        if not why:
-            self._declined.pop(symbol, None)
+        if sold:
             self._freezes.exit_done(symbol)
         else:
             self._freezes.exit_failed(symbol, why)
-            log.error("an exit was not carried out", symbol=symbol, reason=why)
-            await self._clock.sleep(self._pause_s(symbol, declined))
+        if not why:
+            self._declined.pop(symbol, None)
+            return
+        log.error("an exit was not carried out", symbol=symbol, reason=why)
+        await self._clock.sleep(self._pause_s(symbol, declined))
+        # Of all that is held the gate lets no second exit pass while one lasts; a second half it
+        # would let pass.
+        if not (is_part and lasts):
             self._micro.refused(symbol, why)
 
     def _pause_s(self, symbol: str, declined: bool) -> float:
@@ -100,10 +111,22 @@ class Exits:
             symbol=payload.symbol,
             side=side,
             type=OrderType.MARKET,
-            quantity=Decimal(str(payload.qty)).normalize() + 0,
+            quantity=self._quantity(payload.symbol, payload.qty),
             intent_type=reason,
             signal_id=UUID(event.event_id),
             decided_at=now,
             expires_at=now + timedelta(seconds=LIFE_S),
             reason=f"{reason} at {payload.price:g}",
         )
+
+    def _held(self, symbol: str) -> Decimal:
+        held = self._world.positions.get(symbol)
+        return abs(held.quantity) if held else Decimal(0)
+
+    def _quantity(self, symbol: str, asked: float) -> Decimal:
+        """The stops count in doubles; what is sold is exact, and never more than is held."""
+        held = self._held(symbol)
+        if float(held) == asked:
+            return held
+        quantity = Decimal(str(asked)).quantize(_LEAST, ROUND_DOWN).normalize() + 0
+        return min(quantity, held) if held else quantity

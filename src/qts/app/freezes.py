@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 
 from qts import telemetry
 from qts.app.live import Notices
@@ -47,6 +48,7 @@ class Freezes:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed_exits: Counter[str] = Counter()
+        self._written: set[str] = set()
         self.pending: set[str] = set()
         self.changed: Callable[[], None] = lambda: None
 
@@ -75,16 +77,24 @@ class Freezes:
 
     async def _write(self, symbol: str, why: str) -> None:
         _, database, clock = self._ground
-        log.error("a position is frozen", symbol=symbol, reason=why)
-        at = clock.now()
-        self._notices.note(at.timestamp(), "critical", f"{symbol}: {why}", POSITION_FREEZE.name)
+        at, was_written = clock.now(), symbol in self._written
+        if not was_written:
+            self._tell(symbol, why, at)
         while True:
             try:
-                await freeze(database, self._bus, self._broker, symbol, why, at)
+                is_new = await freeze(database, self._bus, self._broker, symbol, why, at)
             except Failed as error:  # refused here all the while
                 log.warning("a freeze waits for the database", symbol=symbol, error=str(error))
                 await clock.sleep(AGAIN_S)
             else:
+                if is_new and was_written:  # a person had released it
+                    self._tell(symbol, why, at)
+                self._written.add(symbol)
+                self._failed_exits.pop(symbol, None)
                 self.changed()
                 self.pending.discard(symbol)
                 return
+
+    def _tell(self, symbol: str, why: str, at: datetime) -> None:
+        log.error("a position is frozen", symbol=symbol, reason=why)
+        self._notices.note(at.timestamp(), "critical", f"{symbol}: {why}", POSITION_FREEZE.name)

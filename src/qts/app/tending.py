@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qts import telemetry
 from qts.domain import Failed
 from qts.events import payloads as p
+from qts.risk import SafetyState
 
 if TYPE_CHECKING:
     from qts.app.trading import Trading
@@ -23,9 +24,10 @@ OPEN = "stream is open"
 
 async def keep_stops(trading: Trading) -> None:
     """What is held, for the stops; and a word when the broker is not to be reached."""
-    knew = True
+    knew, was_locked = True, False
     while True:
         await trading.clock.sleep(SYNC_S)
+        was_locked = go_on_when_released(trading, was_locked)
         knows = trading.reconciler.may_trade()
         if knows:
             await _know_positions(trading)
@@ -36,6 +38,18 @@ async def keep_stops(trading: Trading) -> None:
                 "BROKER_DISCONNECT", p.BrokerDisconnect(broker=trading.broker.name, reason=lost)
             )
         knew = knows
+
+
+def go_on_when_released(trading: Trading, was_locked: bool) -> bool:
+    """Whether it is locked. A person who ends a lockdown ends what it had stopped, too."""
+    watch = trading.watch
+    if not watch.is_current:  # a database that is away looks like a lockdown, and ends like none
+        return was_locked
+    is_locked = watch.safety.state is SafetyState.LOCKDOWN
+    if was_locked and not is_locked and not trading.stopping:
+        trading.micro.released()
+        trading.pipeline.resume("the release of the lockdown")
+    return is_locked
 
 
 async def _know_positions(trading: Trading) -> None:

@@ -187,9 +187,10 @@ class MicroRisk:
     def _check_silence(self, now_ns: int) -> None:
         for symbol in self._symbols:
             held = self.stops.held(symbol)
-            if held is None or not held["last_ns"]:
+            if held is None:
                 continue
-            if now_ns - held["last_ns"] <= self._config.stale_after_s * 1e9:
+            heard_ns = held["last_ns"] or held["entered_ns"]
+            if now_ns - heard_ns <= self._config.stale_after_s * 1e9:
                 self._silent.discard(symbol)
             elif symbol not in self._silent:
                 self._silent.add(symbol)
