@@ -10,10 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import CapturingLogger
 
 from qts.database import Database
 from qts.domain import EventRefused, Secret
-from qts.events import DeadLetterDesk, Engine, Event
+from qts.events import Catalogue, DeadLetterDesk, Engine, Event
+from qts.events import dead_letters as room
+from qts.events.dead_letters import DeadLetter
 from qts.events.postgres import PostgresDeadLetters
 from tests.events.made import PATIENCE_S, fill, order_ids, run_by_hand
 
@@ -79,6 +82,55 @@ async def test_what_is_dead_while_keeping_is_flushed_at_the_end(
     with pytest.raises(asyncio.CancelledError):
         await keeping
     assert len(await store.list(10)) == 1
+
+
+class Tried(PostgresDeadLetters):
+    """Tells when somebody has looked for letters that are asked for."""
+
+    def __init__(self, database: Database, catalogue: Catalogue) -> None:
+        super().__init__(database, catalogue)
+        self._looked = asyncio.Event()
+
+    async def claim(self) -> DeadLetter | None:
+        try:
+            return await super().claim()
+        finally:
+            self._looked.set()
+
+    async def looked(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._looked.clear()
+            await self._looked.wait()
+
+
+READ_ONLY = """
+    CREATE FUNCTION take_nothing() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE 'cannot execute it in a read-only transaction' USING ERRCODE = '25006'; END $$;
+    CREATE TRIGGER read_only BEFORE INSERT OR UPDATE ON event_dead_letter
+    EXECUTE FUNCTION take_nothing()
+"""
+
+
+async def test_database_that_takes_no_changes_for_a_while_ends_nothing(
+    engine: Engine, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "log", log := CapturingLogger())
+    engine.on("FILL_CONFIRMED", fail)
+    store = Tried(database, engine.catalogue)
+    await database.execute(READ_ONLY)
+    async with asyncio.timeout(PATIENCE_S):
+        keeping = asyncio.create_task(engine.keep_dead_letters(store, 0.001))
+        await store.looked(5)
+        die(engine, 1)
+        await database.execute("DROP TRIGGER read_only ON event_dead_letter")
+        while not await store.list(10):
+            await store.looked()
+        await store.looked()
+        keeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await keeping
+    told = [call.args[0] for call in log.calls]
+    assert told == ["dead letters wait for the database", "dead letters are kept again"]
 
 
 async def test_a_number_nobody_has_is_refused(engine: Engine, database: Database) -> None:

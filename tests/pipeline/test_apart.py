@@ -63,6 +63,12 @@ class Dying(Watcher, key="dying"):
         os._exit(3)
 
 
+class Stuck(Watcher, key="stuck"):
+    def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:  # noqa: ARG002
+        while True:
+            pass
+
+
 class Odd(Watcher, key="odd"):
     def evaluate(self, view: View) -> Iterable[Signal]:  # noqa: ARG002
         wrong: Any = signal(quantity="many")
@@ -213,6 +219,36 @@ async def test_one_that_never_returns_is_killed(monkeypatch: pytest.MonkeyPatch)
         assert "has not answered" in bench.runner.stopped
         assert await asyncio.to_thread(until, lambda: not alive(process), DEADLINE_S)
         assert await bench.runner.evaluate() == []
+
+
+async def test_question_behind_a_turn_that_is_lost_is_answered_with_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "PAUSE_S", 3600.0)  # no other process comes up meanwhile
+    monkeypatch.setattr(lane, "HANGS_AFTER_S", 3600.0)
+    async with running(Stuck) as bench:
+        bench.runner.tick(tick())
+        await bench.until(lambda: bench.runner._out is not None)
+        asked = asyncio.create_task(bench.runner.evaluate())
+        await bench.until(lambda: len(bench.runner._asked) == 1)
+        process = bench.runner.pid
+        assert process
+        os.kill(process, signals.SIGKILL)
+        async with asyncio.timeout(DEADLINE_S):
+            assert await asked == []
+        assert not bench.runner.stopped
+
+
+async def test_paused_lane_is_no_process_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(Watcher) as bench:
+        assert len(await bench.runner.evaluate()) == 1
+        with monkeypatch.context() as paused:
+            paused.setattr(lane, "HANGS_AFTER_S", 0.05)
+            paused.setattr(bench.runner, "_wake", lambda _key: None)
+            assert await bench.runner.evaluate() == []
+        assert not bench.runner.stopped
+        assert len(await bench.runner.evaluate()) == 1
+    assert bench.runner.signals == 2
 
 
 async def test_it_holds_still_and_goes_on() -> None:

@@ -124,15 +124,22 @@ async def test_strategy_that_raises_goes_on_and_is_given_up_in_the_end() -> None
     assert await bench.runner.evaluate() == []
 
 
-async def test_strategy_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paused_lane_is_no_strategy_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "HANGS_AFTER_S", 0.05)
     bench = Bench(Counting(Params()))
     assert await bench.runner.evaluate() == []  # nobody works in its lane
-    assert "has not answered" in bench.runner.stopped
+    assert not bench.runner.stopped
+    asked = asyncio.create_task(bench.runner.evaluate())
+    await asyncio.sleep(0)
+    bench.runner.work()
+    assert len(await asked) == 1
+    assert bench.runner.signals == 1  # nobody waits for what was asked before
 
 
 class Slow(Strategy[Params], key="slow"):
-    """Waits in every call until it may go on, and counts who is in it."""
+    """Waits in every tick until it may go on, and counts who is in it."""
+
+    waits_in_evaluate = False
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
@@ -144,6 +151,60 @@ class Slow(Strategy[Params], key="slow"):
         self.go_on.acquire()
         self.heard.append(tick.price)
         return ()
+
+    def evaluate(self, view: View) -> Iterable[Signal]:  # noqa: ARG002
+        if self.waits_in_evaluate:
+            self.inside.release()
+            self.go_on.acquire()
+        return ()
+
+
+@pytest.mark.parametrize("waits_in_evaluate", [True, False])
+async def test_strategy_that_never_returns_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, waits_in_evaluate: bool
+) -> None:
+    monkeypatch.setattr(room, "HANGS_AFTER_S", 0.2)
+    strategy = Slow(Params())
+    strategy.waits_in_evaluate = waits_in_evaluate
+    bench = Bench(strategy)
+    if not waits_in_evaluate:
+        bench.runner.tick(tick())
+        at_work = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+        await asyncio.to_thread(strategy.inside.acquire)
+    asked = asyncio.create_task(bench.runner.evaluate())
+    await asyncio.sleep(0)
+    if waits_in_evaluate:
+        at_work = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+    try:
+        assert await asked == []
+        assert "has not answered" in bench.runner.stopped
+    finally:
+        strategy.go_on.release()
+        await at_work
+
+
+async def test_time_to_answer_begins_when_the_lane_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(room, "HANGS_AFTER_S", 0.05)
+    monkeypatch.setattr(room, "monotonic", lambda: now_s)
+    strategy = Slow(Params())
+    strategy.waits_in_evaluate = True
+    bench = Bench(strategy)
+    asked = asyncio.create_task(bench.runner.evaluate())
+    await asyncio.sleep(0)
+    now_s = 0.04  # the lane was paused
+    at_work = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+    await asyncio.to_thread(strategy.inside.acquire)
+    now_s = 0.08
+    await asyncio.wait({asked}, timeout=0.1)
+    assert not asked.done()
+    now_s = 0.1
+    try:
+        assert await asked == []
+        assert "has not answered" in bench.runner.stopped
+    finally:
+        strategy.go_on.release()
+        await at_work
 
 
 async def test_strategy_is_never_in_two_workers_at_once_and_nothing_is_missed() -> None:

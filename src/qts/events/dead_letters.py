@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from qts import telemetry
-from qts.domain import Clock, EventRefused, Failed, LaneFull, Unreachable
+from qts.domain import Clock, EventRefused, Failed, LaneFull
 from qts.events.catalogue import Catalogue
 from qts.events.event import Event
 
@@ -108,15 +108,20 @@ class DeadLetters:
 
     async def keep(self, store: Store, every_s: float, publish: Publish | None = None) -> None:
         """Flush until cancelled, and once more then; publish what people have asked for."""
+        waiting = False
         try:
             while True:
                 try:
                     await self.flush(store)
                     if publish is not None:
                         await replay_asked(store, publish)
-                except Unreachable as error:
-                    if due := telemetry.every(10, "dead letters"):
-                        log.warning("dead letters wait for the database", error=str(error), **due)
+                    if waiting:
+                        log.info("dead letters are kept again")
+                    waiting = False
+                except Failed as error:  # also read-only, or its disk is full: it passes
+                    if not waiting:
+                        log.warning("dead letters wait for the database", error=str(error))
+                    waiting = True
                 await self._clock.sleep(every_s)
         finally:
             await self.flush(store)

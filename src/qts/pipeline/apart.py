@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -71,6 +72,7 @@ class Apart(Runner):
                 return
             self._out = self._next_turn()
             if self._out is not None:  # with the lock: never to the process after this one
+                self._turn_since_s = monotonic()
                 self._loop.call_soon_threadsafe(self._send, frame(self._out[0]))
 
     def hold_still(self) -> None:
@@ -84,6 +86,8 @@ class Apart(Runner):
 
     def _next_turn(self) -> tuple[Turn, Asked | None] | None:
         """Ticks and evaluations in turn: neither keeps the other waiting for long."""
+        while self._asked and self._asked[0].done():
+            self._asked.popleft()
         if not self._inbox and not self._asked:
             return None
         self._heard = bool(self._inbox) and not (self._heard and self._asked)
@@ -130,6 +134,7 @@ class Apart(Runner):
         elif asked is not None and not asked.done():
             asked.set_result(found)
         self._note(turn, tuple(found), asked is not None)
+        self._turn_since_s = None
         self._out = None
         if self._inbox or self._asked:
             self._wake(self.key)
@@ -193,14 +198,18 @@ class Apart(Runner):
                         self._answered(answers)
 
     def _lost(self) -> None:
-        """A turn that was out is answered with nothing; the next process knows nothing."""
+        """Who asked is answered with nothing; the next process knows nothing."""
         with self._taking:
             self._line = None
             out, self._out = self._out, None
+            waiting = [out[1] if out is not None else None, *self._asked]
+            self._asked.clear()
+            self._turn_since_s = None
             self._seen = {}
         self._is_up.clear()
-        if out is not None and out[1] is not None and not out[1].done():
-            out[1].set_result([])
+        for asked in waiting:
+            if asked is not None and not asked.done():
+                asked.set_result([])
         if self.note is not None:
             self.note(Anew(self.key))
         if self.stopped:

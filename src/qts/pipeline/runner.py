@@ -5,7 +5,7 @@
 A worker of the lane calls `work`, and never two at once: one that comes while another is at it
 leaves, and the other wakes again. A strategy that raises is told of and goes on with the next tick.
 One that raises time after time is given up; one that never returns holds only itself and its one
-worker, and is given up too.
+worker, and is given up too. A lane that is paused is no such strategy: nobody is in it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,6 +56,7 @@ class Runner:
         self._latest: dict[str, float] = {}  # by symbol, of what the strategy was handed
         self._at_work = threading.Lock()
         self._missed = False  # somebody came while another was at work
+        self._turn_since_s: float | None = None  # when the one at work came
         self._params: deque[msgspec.Struct] = deque()
         self.note: Callable[[Entry], None] | None = None
         self._in_a_row = 0
@@ -85,11 +87,25 @@ class Runner:
         self._asked.append(asked)
         self._wake(self.key)
         try:
-            async with asyncio.timeout(HANGS_AFTER_S):
-                return await asked
-        except TimeoutError:
-            self._give_up(f"it has not answered for {HANGS_AFTER_S:g} s")
-            return []
+            return await self._answer_to(asked)
+        finally:
+            asked.cancel()  # nobody waits for it any more
+
+    async def _answer_to(self, asked: asyncio.Future[list[Signal]]) -> list[Signal]:
+        """Nothing, if nobody came to ask the strategy; one that was asked must answer in time."""
+        since_s = monotonic()
+        while True:
+            while (left_s := since_s + HANGS_AFTER_S - monotonic()) > 0:
+                await asyncio.wait({asked}, timeout=left_s)
+                if asked.done():
+                    return asked.result()
+            turn_since_s = self._turn_since_s
+            if turn_since_s is None:
+                return []
+            if turn_since_s <= since_s:
+                self._give_up(f"it has not answered for {HANGS_AFTER_S:g} s")
+                return []
+            since_s = turn_since_s  # the lane was paused, and has gone on since
 
     @property
     def params(self) -> msgspec.Struct:
@@ -107,8 +123,10 @@ class Runner:
             return
         try:
             self._missed = False
+            self._turn_since_s = monotonic()
             self._work()
         finally:
+            self._turn_since_s = None
             self._at_work.release()
         if self._missed:
             self._wake(self.key)
@@ -128,6 +146,8 @@ class Runner:
             self._loop.call_soon_threadsafe(self._deliver, self, found)
         while self._asked:
             asked = self._asked.popleft()
+            if asked.done():
+                continue
             wanted = self._call(self.strategy.evaluate, view)
             self.signals += len(wanted)
             answers.append(tuple(wanted))

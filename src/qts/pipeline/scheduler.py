@@ -67,7 +67,7 @@ class Pipeline:
         self._number = 0
         self._suspension: Suspension | None = None
         self._busy: set[tuple[str, str]] = set()  # (strategy, symbol) whose order is under way
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Cycle]] = set()
         self.cycles: deque[Cycle] = deque(maxlen=KEPT)
         self.emit: Callable[[str, Payload], object] = lambda _name, _payload: None
         self.trip: Callable[[str, str], Awaitable[object]] | None = None
@@ -125,31 +125,27 @@ class Pipeline:
 
     def heard(self, runner: Runner, signals: list[Signal]) -> None:
         """Signals of a tick: the same steps, at once, without waiting for the next cycle."""
-        fresh = [s for s in signals if (runner.key, getattr(s, "symbol", "")) not in self._busy]
+        fresh = _one_each([s for s in signals if (runner.key, _symbol(s)) not in self._busy])
         if not fresh or self.suspension is not None:
             return
+        names = {(runner.key, _symbol(signal)) for signal in fresh}
 
         async def wanted() -> list[Signal]:
             return fresh
 
-        task = asyncio.create_task(self._act_on(runner.key, wanted, fresh))
+        def over(task: asyncio.Task[Cycle]) -> None:
+            self._tasks.discard(task)
+            self._busy -= names
+
+        task = asyncio.create_task(self._steps(runner.key, wanted))
+        task.add_done_callback(over)  # also of one that is cancelled before it begins
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._busy |= names
 
     async def close(self) -> None:
         """Wait for what is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._config.fill_wait_s)
-
-    async def _act_on(
-        self, key: str, wanted: Callable[[], Awaitable[list[Signal]]], signals: list[Signal]
-    ) -> None:
-        names = {(key, getattr(signal, "symbol", "")) for signal in signals}
-        self._busy |= names
-        try:
-            await self._steps(key, wanted)
-        finally:
-            self._busy -= names
 
     async def _steps(self, key: str, wanted: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
         self._number += 1
@@ -242,3 +238,22 @@ class Pipeline:
     async def _raise(self, code: str, text: str) -> None:
         if self.trip is not None:
             await self.trip(code, text)
+
+
+def _one_each(signals: list[Signal]) -> list[Signal]:
+    """Of what was heard together the latest of a symbol and side; beside an exit, no entry.
+
+    Two entries of opposite sides stay: they are refused together (GR030).
+    """
+    leaving = {_symbol(each) for each in signals if _is_exit(each)}
+    kept = [each for each in signals if _is_exit(each) or _symbol(each) not in leaving]
+    return list({(_symbol(each), getattr(each, "side", None)): each for each in kept}.values())
+
+
+def _symbol(signal: Signal) -> str:
+    """A strategy may have given something else: a later step tells."""
+    return getattr(signal, "symbol", "")
+
+
+def _is_exit(signal: Signal) -> bool:
+    return getattr(getattr(signal, "intent_type", None), "is_exit", False)
