@@ -17,6 +17,7 @@ import zstandard
 from qts.domain import Failed, Refused, Secret, SystemClock
 from qts.feed import Recorder, read
 from qts.feed.reader import recorded_files
+from qts.feed.recorder import _finish
 from tests.feed.market import MONDAY_OPEN
 from tests.feed.records import record
 
@@ -107,6 +108,18 @@ def test_a_file_beside_its_compressed_twin_is_read_once(tmp_path: Path) -> None:
     recorder.close()
     plain.write_bytes(data)
     assert len(list(read(tmp_path))) == 1
+
+
+def test_a_file_that_is_compressed_while_the_folder_is_read_is_read(tmp_path: Path) -> None:
+    first = _recorder(tmp_path)
+    first.write(record(1))
+    first.close()
+    second = _recorder(tmp_path)
+    second.write(record(2))
+    records = read(tmp_path)
+    assert next(records).number == 1
+    second.close()
+    assert [each.number for each in records] == [2]
 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
@@ -207,6 +220,62 @@ def test_a_full_disk_loses_records_loudly_and_tears_no_line_in_the_middle(tmp_pa
     assert recorder.written == len(numbers)
     assert numbers[-1] == 99
     assert numbers == sorted(numbers)
+
+
+def test_a_full_disk_does_not_fill_the_folder_with_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    recorder = _recorder(tmp_path)
+    recorder.write(record(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for n in range(2, 100):
+            recorder.write(record(n))
+    recorder.write(record(100))
+    assert len(recorded_files(tmp_path)) == 1
+    recorder.close()
+    assert recorder.lost == 98
+    assert [each.number for each in read(tmp_path)] == [1, 100]
+
+
+def test_a_file_that_the_disk_does_not_take_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "2026-11-16.0001.jsonl"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        _finish(file, path)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
+
+
+def test_a_line_that_cannot_be_taken_off_stays_the_end_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def half(file: int, data: bytes) -> int:
+        return write(file, data[:50])
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    recorder = _recorder(tmp_path)
+    recorder.write(record(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        patch.setattr(os, "ftruncate", broken)
+        recorder.write(record(2))
+    recorder.write(record(3))
+    recorder.close()
+    assert [each.number for each in read(tmp_path)] == [1, 3]
 
 
 def test_a_disk_that_does_not_take_what_was_written_is_told_of(

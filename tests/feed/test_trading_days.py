@@ -6,6 +6,8 @@ import asyncio
 from datetime import date, timedelta
 from pathlib import Path
 
+import pytest
+
 from qts.domain import MovableClock, Unreachable
 from qts.feed import Calendar
 from qts.feed.trading_days import TradingDays
@@ -48,3 +50,27 @@ async def test_without_an_answer_the_table_stands_and_kis_is_asked_again(tmp_pat
     await asyncio.wait({task})
     assert asked == 3
     assert calendar.trades_on(MONDAY)
+
+
+async def test_on_a_full_disk_the_answer_is_learned_and_kis_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[date] = []
+
+    async def ask(since: date) -> dict[date, bool]:
+        asked.append(since)
+        return {MONDAY: False}
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    clock, calendar = MovableClock(MONDAY_OPEN), Calendar()
+    task = asyncio.create_task(TradingDays(tmp_path / "d.json", calendar, clock, ask).run())
+    await clock.advance(1500.0)
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait({task})
+    assert not calendar.trades_on(MONDAY)
+    assert asked == [MONDAY]
+    assert "could not be kept" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -160,6 +161,27 @@ def test_refusals_at_the_lowest_rate_pause_longer_each_time() -> None:
         budget.release()
 
 
+def test_after_a_clean_while_the_pauses_begin_anew() -> None:
+    clock = HandClock()
+    budget = Budget(LimitsConfig(per_second=1, per_minute=60), clock)
+    for _ in range(8):
+        budget.refused()
+        clock.move(1.01)
+        assert budget.try_acquire(Priority.ORDER)
+        budget.release()
+        clock.move(3600.0)
+
+
+def test_a_pause_itself_is_no_clean_while() -> None:
+    clock = HandClock()
+    budget = Budget(LimitsConfig(per_second=1, per_minute=60), clock)
+    for expected in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
+        budget.refused()
+        clock.move(expected - 0.01)
+        assert not budget.try_acquire(Priority.ORDER)
+        clock.move(1.02)
+
+
 def test_a_venue_that_names_a_pause_gets_it() -> None:
     clock = HandClock()
     budget = Budget(REAL, clock)
@@ -186,6 +208,20 @@ def test_a_paced_scan_is_even_and_catches_up_a_second_at_most() -> None:
     assert gaps == {500_000_000}
     clock.move(3600)
     assert _take_all(budget, Priority.NORMAL) <= 3
+
+
+def test_a_faster_pace_does_not_wait_for_what_a_slower_one_put_off() -> None:
+    clock = HandClock()
+    budget = Budget(REAL, clock)
+    budget.pace(1 / 3600)
+    assert _take_all(budget, Priority.NORMAL) >= 1
+    clock.move(60.0)
+    budget.pace(1 / 3600)
+    clock.move(60.0)
+    assert not budget.try_acquire(Priority.NORMAL)
+    budget.pace(2.0)
+    clock.move(0.501)
+    assert budget.try_acquire(Priority.NORMAL)
 
 
 def test_a_repeated_request_does_not_wait_for_its_pace_but_for_its_windows() -> None:
@@ -314,6 +350,80 @@ async def test_what_cannot_be_written_down_is_not_granted(tmp_path: Path) -> Non
     again = Budget(LimitsConfig(per_second=1), clock, Ledger(path, clock, boot="one"))
     assert again.state().used_day == 2
     again.close()
+
+
+async def test_who_waits_on_a_disk_that_has_become_read_only_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object) -> int:
+        raise OSError(30, "Read-only file system")
+
+    clock = MovableClock()
+    ledger = Ledger(tmp_path / "key.budget", clock, boot="one")
+    budget = Budget(LimitsConfig(per_second=1), clock, ledger)
+    async with budget.request(Priority.ORDER):
+        pass
+    waiting = asyncio.create_task(budget.acquire(Priority.ORDER))
+    await clock.advance(0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", read_only)
+        patch.setattr(os, "ftruncate", read_only)
+        await clock.advance(2.0)
+        assert waiting.done()
+        with pytest.raises(Failed, match="Read-only file system"):
+            waiting.result()
+    budget.close()
+
+
+def test_half_a_record_that_could_not_be_taken_off_hides_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def half(file: int, data: bytes) -> int:
+        return write(file, data[:20])
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    clock, path = HandClock(), tmp_path / "key.budget"
+    ledger = Ledger(path, clock, boot="one")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        patch.setattr(os, "ftruncate", broken)
+        with pytest.raises(Failed, match="cannot be written down"):
+            ledger.lease(0, 8)
+    ledger.lease(3, 3)
+    ledger.close()
+    again = Ledger(path, clock, boot="one")
+    assert [requests for _, requests in again.past] == [3]
+    again.close()
+
+
+def test_a_sync_that_fails_late_stops_the_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    ended = threading.Event()
+
+    def slow_and_broken(_file: int) -> None:
+        may_end.wait(60)
+        ended.set()
+        raise OSError(5, "Input/output error")
+
+    clock = HandClock()
+    ledger = Ledger(tmp_path / "key.budget", clock, boot="one")
+    monkeypatch.setattr(os, "fdatasync", slow_and_broken)
+    ledger.lease(0, 1)
+    monkeypatch.setattr(os, "fdatasync", lambda _file: None)
+    clock.move(2.0)
+    ledger.lease(1, 2)  # the first sync is still under way
+    may_end.set()
+    assert ended.wait(60)
+    ledger._disk.submit(int).result(60)  # one thread: what came before it has ended
+    with pytest.raises(Failed, match="Input/output error"):
+        ledger.lease(2, 3)
+    ledger.close()
 
 
 LIFE = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.venues.kis import KEY, Scripted, client_of, config_for, open_client, 
 SMALL = KisSimulatorConfig(market=MarketConfig(symbols=60))
 ORDER = Service("/uapi/order", "TTTC0012U", "VTTC0012U", method="POST")
 READ = Service("/uapi/read", "FHKST01010100")
+EUC_KR = '{"rt_cd":"0","msg1":"시스템 점검","output":{"x":"점검"}}'.encode("cp949")
 
 
 async def test_thirty_symbols_come_in_one_request(tmp_path: Path) -> None:
@@ -88,8 +90,9 @@ async def test_processes_share_one_token_on_disk(tmp_path: Path) -> None:
     _check_token_file(tmp_path)
 
 
-def _check_token_file(folder: Path) -> None:
+def _check_token_file(folder: Path, token: str = "") -> None:
     (file,) = folder.glob("*.token")
+    assert token in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     assert KEY.app_key not in file.name
     assert KEY.app_secret not in file.read_text()
@@ -196,6 +199,41 @@ async def test_a_token_that_cannot_be_renewed_serves_to_its_end(tmp_path: Path) 
         assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
 
 
+async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    clock = MovableClock()
+    good = "token-1"
+
+    def answer(request: web.Request) -> web.Response:
+        if request.headers["authorization"] == f"Bearer {good}":
+            return told({"rt_cd": "0"})
+        return told({"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}, 500)
+
+    async with (
+        Scripted(answer) as kis,
+        open_client(config_for(kis.url), tmp_path, clock) as client,
+    ):
+        await client.call(READ, {}, Priority.ORDER)
+        good = "token-2"
+        clock.set_wall(clock.now() + timedelta(minutes=2))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            for _ in range(2):
+                assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+        assert kis.tokens == 2
+        good = "token-3"  # the one in memory is the last one, not the one on disk
+        with pytest.raises(Failed, match="once a minute"):
+            await client.call(READ, {}, Priority.ORDER)
+        clock.set_wall(clock.now() + timedelta(minutes=2))
+        assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+    assert "could not be kept on disk" in capsys.readouterr().err
+    _check_token_file(tmp_path, "token-3")
+
+
 # -- refusals
 
 
@@ -267,6 +305,32 @@ async def test_an_answer_that_is_not_json_leaves_an_order_unknown(tmp_path: Path
             await client.call(ORDER, {}, Priority.ORDER)
         with pytest.raises(Unreachable):
             await client.call(READ, {}, Priority.ORDER)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(
+    tmp_path: Path, status: int
+) -> None:
+    async with (
+        Scripted(lambda _: web.Response(body=EUC_KR, status=status)) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        with pytest.raises(OutcomeUnknown):
+            await client.call(ORDER, {}, Priority.ORDER)
+        with pytest.raises(Unreachable):
+            await client.call(READ, {}, Priority.ORDER)
+        with pytest.raises(Unreachable):
+            await client.approval_key()
+
+
+async def test_rows_that_are_not_utf_8_are_rows_that_cannot_be_read(tmp_path: Path) -> None:
+    body = '{"rt_cd":"0","output":{"hts_kor_isnm":"삼성전자"}}'.encode("cp949")
+    async with (
+        Scripted(lambda _: web.Response(body=body)) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        with pytest.raises(Unreachable):
+            await KisQuotes(client).quote("005930", Priority.BURST)
 
 
 async def test_fields_kis_adds_later_are_ignored(tmp_path: Path) -> None:

@@ -223,6 +223,19 @@ async def test_an_encrypted_fill_notice_is_read(tmp_path: Path) -> None:
         assert heard.fills[0].order_no in bytes(reply.output).decode()
 
 
+async def test_a_fill_notice_that_cannot_be_read_is_told_as_missed(tmp_path: Path) -> None:
+    config = KisSimulatorConfig(market=MarketConfig(symbols=60))
+    async with floor(tmp_path, config) as (simulator, _, stream, heard):
+        missed: list[int] = []
+        stream.watch_fills(heard.fill, lambda: missed.append(1))
+        await heard.until(lambda: len(missed) == 1)
+        (session,) = simulator.stream.sessions.values()
+        await session.socket.send_str("1|H0STCNI0|001|bm90IGVuY3J5cHRlZA==")
+        await heard.until(lambda: stream.broken_frames == 1)
+        assert len(missed) == 2
+        assert not heard.fills
+
+
 # -- frames
 
 

@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
 
-from qts.domain import Refused, Secret, SystemClock, Unreachable
+from qts.domain import OutcomeUnknown, Refused, Secret, SystemClock, Unreachable
 from qts.simulators import MarketConfig, UpbitKey, UpbitSimulator, UpbitSimulatorConfig
 from qts.simulators.faults import Fault
 from qts.venues import Priority, Quote, Rejected, Throttled, UpbitClient, UpbitConfig, UpbitStream
+from tests.venues.kis import Scripted
 
 KEY = UpbitKey()
 SMALL = UpbitSimulatorConfig(market=MarketConfig(symbols=20, suspended=0, speed=10))
@@ -109,6 +112,19 @@ async def test_a_lost_reply_leaves_an_order_unknown() -> None:
         with pytest.raises(Unreachable):
             await client.tickers()
         assert await client.tickers()
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(status: int) -> None:
+    body = '{"error":{"name":"x","message":"점검"}}'.encode("cp949")
+    config = UpbitConfig(access_key=Secret(KEY.access_key), secret_key=Secret(KEY.secret_key))
+    async with Scripted(lambda _: web.Response(body=body, status=status)) as upbit:
+        at = msgspec.structs.replace(config, url=upbit.url)
+        async with UpbitClient.open(at, SystemClock()) as client:
+            with pytest.raises(Unreachable):
+                await client.tickers()
+            with pytest.raises(OutcomeUnknown):
+                await client.call("POST", "/v1/orders", [], "order", Priority.ORDER)
 
 
 async def test_quotes_stream_and_come_back_after_a_drop() -> None:

@@ -58,7 +58,14 @@ def recorded_files(folder: Path) -> list[Path]:
 
 
 def _lines(path: Path) -> Iterator[PatternRecord]:
-    with path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except FileNotFoundError:
+        if path.suffix == ".zst":
+            raise
+        yield from _lines(path.with_name(path.name + ".zst"))  # compressed since it was listed
+        return
+    with opened as file:
         stream: Any = file
         if path.suffix == ".zst":
             stream = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file))
@@ -67,7 +74,7 @@ def _lines(path: Path) -> Iterator[PatternRecord]:
                 return  # the writer was killed in the middle of it
             try:
                 yield DECODER.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Failed(f"{path}, line {number}: not a record: {error}") from None
 
 

@@ -67,7 +67,7 @@ class Recorder:
                 raise OSError(28, "No space left on device")
         except OSError as error:
             self.lost += 1
-            self._close()  # what may be torn stays the end of its file
+            self._take_back()
             if due := telemetry.every(10.0, "recorder"):
                 log.error("a record could not be written", reason=error.strerror, **due)
             return
@@ -95,6 +95,15 @@ class Recorder:
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._day, self._bytes = (midnight, midnight + timedelta(days=1)), 0
         return self._file
+
+    def _take_back(self) -> None:
+        """Take off what may be torn; where that fails, it stays the end of its file."""
+        if self._file is None:
+            return
+        try:
+            os.ftruncate(self._file, self._bytes)
+        except OSError:
+            self._close()
 
     def _close(self) -> None:
         if self._file is not None:
@@ -152,8 +161,10 @@ def compress(path: Path) -> None:
 
 
 def _finish(file: int, path: Path) -> None:
-    os.fdatasync(file)
-    os.close(file)
+    try:
+        os.fdatasync(file)
+    finally:
+        os.close(file)
     compress(path)
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import aiohttp
 import msgspec
 
+from qts import telemetry
 from qts.domain import Clock, Market, Secret
 from qts.venues import (
     Budget,
@@ -17,9 +18,15 @@ from qts.venues import (
     KisQuotes,
     Priority,
     Quote,
+    Rejected,
     UpbitClient,
     UpbitStream,
 )
+
+_NO_SUCH_MARKET = "404"  # Upbit's own name for the error
+_PARTS = 32  # requests of one search for an unknown market; the next round goes on with it
+
+log = telemetry.logger("feed")
 
 Choose = Callable[[], Sequence[str]]
 Client = KisClient | UpbitClient
@@ -48,15 +55,45 @@ class Stream(Protocol):
 
 
 class UpbitSource:
-    """Upbit gives any number of markets in one request; an address has room for some hundred."""
+    """Upbit gives any number of markets in one request; an address has room for some hundred.
+
+    For one market that it does not know it answers none of them: it is found by halves, and left
+    out from then on.
+    """
 
     per_call = 200
 
     def __init__(self, client: UpbitClient) -> None:
         self._client = client
+        self._unknown: set[str] = set()
 
     async def quotes(self, choose: Choose, priority: Priority) -> list[Quote]:
-        return await self._client.tickers(choose(), priority)
+        markets = [market for market in choose() if market not in self._unknown]
+        if not markets:  # to name none is to ask for all
+            async with self._client.budgets["quotes"].request(priority):  # a lane keeps its pace
+                return []
+        found: list[Quote] = []
+        parts = [markets]
+        for _ in range(_PARTS):
+            part = parts.pop()
+            try:
+                found += await self._client.tickers(part, priority)
+            except Rejected as error:
+                if error.code != _NO_SUCH_MARKET:
+                    raise
+                parts += self._halves(part)
+                priority = min(priority, Priority.BURST)  # no pace: the others wait for it
+            if not parts:
+                break
+        return found
+
+    def _halves(self, markets: list[str]) -> list[list[str]]:
+        middle = len(markets) // 2
+        if middle:
+            return [markets[:middle], markets[middle:]]
+        self._unknown.update(markets)
+        log.error("Upbit does not know this market; left out until the restart", symbol=markets[0])
+        return []
 
 
 class UpbitTicks:

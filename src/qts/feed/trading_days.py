@@ -32,6 +32,7 @@ class TradingDays:
         self._calendar = calendar
         self._clock = clock
         self._ask = ask
+        self._known: Known | None = None
 
     async def run(self) -> None:
         """Until cancelled: look whether today was asked already, and ask if not."""
@@ -44,18 +45,27 @@ class TradingDays:
 
     async def learn(self) -> None:
         today = self._clock.now().astimezone(SEOUL).date()
-        known = self._read()
-        if known is None or known.asked_on != today:
+        known = self._known or self._read()
+        asked = known is None or known.asked_on != today
+        if known is None or asked:
             known = Known(today, await self._ask(today))
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft = self._path.with_suffix(".draft")
-            draft.write_bytes(msgspec.json.encode(known))
-            draft.rename(self._path)
+        self._known = known
         for day, trades in known.days.items():
             self._calendar.learn(day, trades)
+        if asked:
+            self._keep(known)
 
     def _read(self) -> Known | None:
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Known)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
+
+    def _keep(self, known: Known) -> None:
+        draft = self._path.with_suffix(".draft")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.write_bytes(msgspec.json.encode(known))
+            draft.rename(self._path)
+        except OSError as error:
+            log.error("the trading days could not be kept", reason=error.strerror)

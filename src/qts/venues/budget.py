@@ -140,7 +140,9 @@ class Budget:
     def pace(self, per_second: float | None) -> None:
         """Spread NORMAL requests evenly at this rate; None: as fast as the windows allow."""
         self._pace_ns = round(SECOND_NS / per_second) if per_second else 0
-        self._paced_at_ns = max(self._paced_at_ns, self._clock.monotonic_ns() - SECOND_NS)
+        now = self._clock.monotonic_ns()
+        # What an earlier, slower pace put off is not waited for.
+        self._paced_at_ns = max(min(self._paced_at_ns, now + self._pace_ns), now - SECOND_NS)
         if self._waiting:
             self._pump()
 

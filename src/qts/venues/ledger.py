@@ -21,6 +21,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +53,7 @@ class Ledger:
         self._boot = _digest(known)
         self._synced_ns = 0
         self._syncing: Future[None] | None = None
+        self._torn = False  # half a record may stand at the end
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(path.with_name(path.name + ".lock"))
         try:
@@ -76,22 +78,22 @@ class Ledger:
         A disk that failed once to take what was written may say yes the next time and have lost
         it all the same: nothing more is granted.
         """
-        if self._syncing is not None and self._syncing.done():
-            lost = self._syncing.exception()
-            if isinstance(lost, OSError):
-                raise _unwritten(lost)
+        synced = self._synced()
         monotonic = self._clock.monotonic_ns()
         record = _record(
             self._wall_ns(), monotonic, self._boot, self._before + completed, self._before + leased
         )
         try:
+            if self._torn:
+                self._mend()
             if os.write(self._file, record) != _SIZE:
                 raise OSError(28, "No space left on device")
         except OSError as error:
-            size = os.fstat(self._file).st_size
-            os.ftruncate(self._file, size - size % _SIZE)  # half a record would hide the next ones
+            self._torn = True
+            with suppress(OSError):  # tried again before the next record
+                self._mend()
             raise _unwritten(error) from None
-        if monotonic - self._synced_ns >= _SYNC_NS:
+        if synced and monotonic - self._synced_ns >= _SYNC_NS:
             self._synced_ns = monotonic
             self._syncing = self._disk.submit(os.fdatasync, self._file)
 
@@ -99,6 +101,23 @@ class Ledger:
         self._disk.shutdown()
         os.close(self._file)
         os.close(self._lock)
+
+    def _synced(self) -> bool:
+        """Whether the last sync has ended; raises when it failed."""
+        if self._syncing is None:
+            return True
+        if not self._syncing.done():
+            return False
+        lost = self._syncing.exception()
+        if isinstance(lost, OSError):
+            raise _unwritten(lost)
+        return True
+
+    def _mend(self) -> None:
+        """Half a record would hide the next ones."""
+        size = os.fstat(self._file).st_size
+        os.ftruncate(self._file, size - size % _SIZE)
+        self._torn = False
 
     def _uses(self, records: list[tuple[int, ...]]) -> list[Use]:
         """What completed by when; whatever is unexplained completed only now."""

@@ -1,6 +1,7 @@
 """How fast the venue lets us be: half the rate at a refusal, one more for ten clean seconds.
 
-At one request a second there is nothing left to halve: pauses that double take its place.
+At one request a second there is nothing left to halve: pauses that double take its place, and
+ten clean seconds after one begin them anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Throttle:
         self.refusals += 1
         fresh = self.refusals == 1 or now - self._cut_ns >= SECOND_NS
         if fresh and self.rate == 1:
+            if now - max(self._cut_ns, self.paused_until_ns) >= GROW_NS:
+                self._pauses = 0
             self._pauses += 1
             retry_after_s = max(retry_after_s or 0.0, min(2.0 ** (self._pauses - 1), PAUSE_MAX_S))
         if fresh:

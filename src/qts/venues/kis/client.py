@@ -167,7 +167,7 @@ class KisClient:
                 raise lost(f"KIS at {self.config.rest}", error, service.changes) from None
         try:
             reply = msgspec.json.decode(data, type=Reply)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return Reply(msg1="a reply that is not KIS's JSON"), max(response.status, 500)
         reply.more = response.headers.get("tr_cont", "") in _MORE
         return reply, response.status
@@ -205,5 +205,5 @@ class KisClient:
 def _decode(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise Unreachable("KIS answered something that is not its JSON") from None

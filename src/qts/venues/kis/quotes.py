@@ -152,7 +152,7 @@ def _levels(row: Row, side: str) -> list[Level]:
 def _rows(output: msgspec.Raw) -> list[Row]:
     try:
         found = msgspec.json.decode(output, type=list[Row] | Row | None)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unreachable(f"KIS answered rows of an unknown form: {error}") from None
     if found is None:
         return []

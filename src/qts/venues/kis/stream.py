@@ -100,7 +100,8 @@ class KisStream:
     ) -> None:
         """Notices of our own orders; `on_live` is called whenever some may have been missed.
 
-        That is when KIS has acknowledged the registration: from then on they come.
+        That is when KIS has acknowledged the registration, from when on they come, and when
+        one of them could not be read.
         """
         self._on_fill, self._on_fills_live = on_fill, on_live
         config = self._client.config
@@ -174,6 +175,8 @@ class KisStream:
                 self.broken_frames += 1
                 if due := telemetry.every(60.0, "kis-frame"):
                     log.error("a frame of KIS could not be read", reason=str(error), **due)
+                if _names_fills(message.data):
+                    self._fills_missed()
 
     async def _take(self, socket: aiohttp.ClientWebSocketResponse, text: str) -> None:
         found = parse(text, self._secrets)
@@ -192,12 +195,16 @@ class KisStream:
             for record in frame.records:
                 self._on_fill(fill_of(record))
 
+    def _fills_missed(self) -> None:
+        if self._on_fills_live is not None:
+            self._on_fills_live()
+
     def _acknowledged(self, control: Control) -> None:
         if (secret := control.cryptography) is not None:
             self._secrets[control.header.tr_id] = secret
         if control.code in _FINE:
-            if control.header.tr_id in (FILLS, PAPER_FILLS) and self._on_fills_live is not None:
-                self._on_fills_live()
+            if control.header.tr_id in (FILLS, PAPER_FILLS):
+                self._fills_missed()
             return
         self.refusals[control.code] = self.refusals.get(control.code, 0) + 1
         text = control.body.msg1.strip() if control.body else ""
@@ -207,6 +214,10 @@ class KisStream:
         if control.code not in _NEVER:
             raise ConnectionError(f"{control.code} {text}")
         self._wanted.pop(Registration(control.header.tr_id, control.header.tr_key), None)
+
+
+def _names_fills(text: str) -> bool:
+    return text.split("|", 2)[1:2] in ([FILLS], [PAPER_FILLS])
 
 
 class KeyInUse(Exception):  # noqa: N818 - never leaves this file

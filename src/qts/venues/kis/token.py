@@ -53,6 +53,7 @@ class TokenStore:
         self._clock = clock
         self._issue = issue
         self._token: Token | None = None
+        self._unwritten: Token | None = None  # the disk did not take it
         self._in_vain_ns: int | None = None  # when it could not be renewed ahead of its end
         self._one_at_a_time = asyncio.Lock()
         self._renewals: set[asyncio.Task[str]] = set()
@@ -88,7 +89,7 @@ class TokenStore:
             lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
-                known = self._read()
+                known = self._last()
                 if known is None or known.access_token == bad:
                     known = await self._issued(known)
                 elif not self._good(known):
@@ -119,7 +120,7 @@ class TokenStore:
         text, lives_s = await self._issue()
         ends_at = datetime.fromtimestamp(now.timestamp() + lives_s, now.tzinfo)
         token = Token(text, now, ends_at)
-        self._write(token)
+        self._keep(token)
         self._in_vain_ns = None
         return token
 
@@ -136,11 +137,26 @@ class TokenStore:
     def _left_s(self, token: Token) -> float:
         return (token.ends_at - self._clock.now()).total_seconds()
 
+    def _last(self) -> Token | None:
+        read, unwritten = self._read(), self._unwritten
+        if unwritten is None or (read is not None and read.issued_at > unwritten.issued_at):
+            return read
+        return unwritten
+
     def _read(self) -> Token | None:
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Token)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             return None
+
+    def _keep(self, token: Token) -> None:
+        try:
+            self._write(token)
+        except OSError as error:
+            log.error("the token could not be kept on disk", reason=error.strerror)
+            self._unwritten = token
+        else:
+            self._unwritten = None
 
     def _write(self, token: Token) -> None:
         draft = self._path.with_suffix(".draft")

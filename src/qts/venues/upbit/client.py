@@ -168,7 +168,7 @@ def _found_in(status: int, data: bytes, retry_after: str | None, changes: bool) 
         return _error_of(status, data, retry_after, changes)
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         kind = OutcomeUnknown if changes else Unreachable
         return kind("Upbit answered something that is not JSON")
 
@@ -177,7 +177,7 @@ def _error_of(status: int, data: bytes, retry_after: str | None, changes: bool) 
     try:
         found = msgspec.json.decode(data)["error"]
         name, text = str(found.get("name", "")), str(found.get("message", ""))
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         name, text = "", ""
     told = f"Upbit HTTP {status} {name}: {text.strip() or 'no explanation'}"
     if status in (429, 418):

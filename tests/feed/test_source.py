@@ -1,0 +1,70 @@
+"""Upbit as a source: a market that it does not know blinds no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from qts.domain import SystemClock
+from qts.feed.source import UpbitSource
+from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
+from qts.venues import Priority, UpbitClient, UpbitConfig
+from tests.venues.kis import Scripted, told
+
+SMALL = UpbitSimulatorConfig(market=MarketConfig(symbols=20, suspended=0))
+
+
+@asynccontextmanager
+async def client_of_upbit() -> AsyncIterator[UpbitClient]:
+    async with (
+        UpbitSimulator(SMALL) as simulator,
+        UpbitClient.open(UpbitConfig(url=simulator.url), SystemClock()) as client,
+    ):
+        yield client
+
+
+async def test_a_market_that_upbit_does_not_know_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with client_of_upbit() as client:
+        source, budget = UpbitSource(client), client.budgets["quotes"]
+        known = [quote.symbol for quote in await client.tickers()][:3]
+        asked = [known[0], "KRW-GONE", *known[1:]]
+        found = await source.quotes(lambda: asked, Priority.NORMAL)
+        assert {quote.symbol for quote in found} == set(known)
+        granted = budget.state().granted
+        for _ in range(2):
+            found = await source.quotes(lambda: asked, Priority.NORMAL)
+            assert [quote.symbol for quote in found] == known
+        assert budget.state().granted == granted + 2
+    assert capsys.readouterr().err.count("KRW-GONE") == 1
+
+
+async def test_where_no_market_is_known_a_poll_brings_nothing_and_keeps_its_pace() -> None:
+    async with client_of_upbit() as client:
+        source, budget = UpbitSource(client), client.budgets["quotes"]
+        for granted in (1, 2):
+            assert await source.quotes(lambda: ["KRW-GONE"], Priority.NORMAL) == []
+            assert budget.state().granted == granted
+
+
+async def test_a_search_among_many_unknown_markets_is_bounded_and_goes_on() -> None:
+    asked = ["KRW-BTC", *(f"KRW-GONE{n}" for n in range(20))]
+    async with Scripted(_knows_bitcoin_only) as upbit:
+        config = UpbitConfig(url=upbit.url, quotes_per_second=100)
+        async with UpbitClient.open(config, SystemClock()) as client:
+            source = UpbitSource(client)
+            assert await source.quotes(lambda: asked, Priority.NORMAL) == []
+            assert upbit.requests == 32
+            (found,) = await source.quotes(lambda: asked, Priority.NORMAL)
+            assert found.symbol == "KRW-BTC"
+            assert upbit.requests < 64
+
+
+def _knows_bitcoin_only(request: web.Request) -> web.Response:
+    if request.query["markets"] == "KRW-BTC":
+        return told([{"market": "KRW-BTC", "trade_price": 1.0}])
+    return told({"error": {"name": 404, "message": "Code not found"}}, 404)
