@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from qts import telemetry
 from qts.database import Database, DatabaseConfig
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret
 from qts.outbox import (
     SYSTEM_EVENT,
     TRADE_COMMAND,
@@ -457,39 +457,3 @@ def test_a_code_that_cannot_be_stored_is_made_so_that_it_can() -> None:
     """It would be tried for ever, and hold up every outcome after it."""
     outcome = outcome_of(Retryable("no", code="a\0b\ud800"))
     assert outcome.code == "a\\0b\\ud800"
-
-
-async def test_in_an_ordered_stream_a_handler_ends_with_its_lock(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that cannot renew its lock stops before another begins its event."""
-    at_it: set[int] = set()
-    begun, taken_over = asyncio.Event(), asyncio.Event()
-
-    class CutOff:
-        async def dispatch(self, delivery: Delivery) -> None:
-            at_it.add(delivery.attempt)
-            begun.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                at_it.discard(delivery.attempt)
-
-    class Other:
-        async def dispatch(self, _delivery: Delivery) -> None:
-            assert at_it == set()
-            taken_over.set()
-
-    async def away(*_words: Any) -> set[int]:
-        raise Unreachable("the database is away")
-
-    config = StreamConfig(ordered=True, **{**QUICK, "handler_timeout_s": 30.0})
-    async with PostgresBus.open(database, {TRADE_COMMAND: config}) as bus:
-        await publish(database, bus, accepted("one", 1, stream=TRADE_COMMAND))
-        first = OutboxWorker(database, TRADE_COMMAND, config, CutOff())
-        monkeypatch.setattr(first._claims, "extend", away)
-        async with running(first):
-            await begun.wait()
-            async with running(OutboxWorker(database, TRADE_COMMAND, config, Other())):
-                async with asyncio.timeout(30):
-                    await taken_over.wait()

@@ -145,9 +145,7 @@ class Hands:
         if running is None or slot.task is None:
             return
         if not slot.cancelled_ns:
-            # In an ordered stream whoever has the event next must be the only one at it.
-            lost = self._config.ordered and now_ns >= running.held_until_ns
-            if lost or now_ns > running.delivery.deadline_ns:
+            if now_ns > running.delivery.deadline_ns:
                 slot.cancelled_ns = now_ns
                 slot.task.cancel()
         elif now_ns - slot.cancelled_ns > GRACE_S * 1e9:
