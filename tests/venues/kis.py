@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from aiohttp import web
@@ -64,7 +64,7 @@ class Scripted:
         self._answer = answer
         self.url = ""
 
-    async def __aenter__(self) -> Scripted:
+    async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._take)
         self._runner = web.AppRunner(app, access_log=None)

@@ -105,21 +105,27 @@ async def test_many_first_requests_issue_one_token(tmp_path: Path) -> None:
         assert simulator.stats()["keys"][KEY.app_key]["token_issues"] == 1
 
 
-async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_path: Path) -> None:
-    clock = MovableClock()
-    good = "token-1"
+class Choosy(Scripted):
+    """Takes one token and calls every other one ended."""
 
-    def answer(request: web.Request) -> web.Response:
-        if request.headers["authorization"] == f"Bearer {good}":
+    def __init__(self) -> None:
+        super().__init__(self._judge)
+        self.good = "token-1"
+
+    def _judge(self, request: web.Request) -> web.Response:
+        if request.headers["authorization"] == f"Bearer {self.good}":
             return told({"rt_cd": "0"})
         return told({"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}, 500)
 
+
+async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_path: Path) -> None:
+    clock = MovableClock()
     async with (
-        Scripted(answer) as kis,
+        Choosy() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
         await client.call(READ, {}, Priority.ORDER)
-        good = "token-2"
+        kis.good = "token-2"
         clock.set_wall(clock.now() + timedelta(minutes=2))
         replies = await asyncio.gather(*(client.call(READ, {}, Priority.ORDER) for _ in range(5)))
         assert [reply.rt_cd for reply in replies] == ["0"] * 5
@@ -206,26 +212,19 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
         raise OSError(28, "No space left on device")
 
     clock = MovableClock()
-    good = "token-1"
-
-    def answer(request: web.Request) -> web.Response:
-        if request.headers["authorization"] == f"Bearer {good}":
-            return told({"rt_cd": "0"})
-        return told({"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}, 500)
-
     async with (
-        Scripted(answer) as kis,
+        Choosy() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
         await client.call(READ, {}, Priority.ORDER)
-        good = "token-2"
+        kis.good = "token-2"
         clock.set_wall(clock.now() + timedelta(minutes=2))
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             for _ in range(2):
                 assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
         assert kis.tokens == 2
-        good = "token-3"  # the one in memory is the last one, not the one on disk
+        kis.good = "token-3"  # the one in memory is the last one, not the one on disk
         with pytest.raises(Failed, match="once a minute"):
             await client.call(READ, {}, Priority.ORDER)
         clock.set_wall(clock.now() + timedelta(minutes=2))

@@ -67,12 +67,12 @@ class Exits:
         proposal = self._proposal(event)
         symbol = proposal.symbol
         is_part = proposal.quantity < self._held(symbol)
-        declined = sold = lasts = False
+        declined = sold = may_last = False
         try:
             done = await self._trader.trade(proposal)
             why = "" if done.outcome == "FILLED" else f"{done.outcome} {done.reason}".strip()
             declined, sold = done.outcome == "REJECTED", bool(done.filled_qty)
-            lasts = not declined
+            may_last = not declined
         except QtsError as error:
             why = str(error)
         if sold:
@@ -86,7 +86,7 @@ class Exits:
         await self._clock.sleep(self._pause_s(symbol, declined))
         # Of all that is held the gate lets no second exit pass while one lasts; a second half it
         # would let pass.
-        if not (is_part and lasts):
+        if not (is_part and may_last):
             self._micro.refused(symbol, why)
 
     def _pause_s(self, symbol: str, declined: bool) -> float:
