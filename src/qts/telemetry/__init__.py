@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TextIO
-
-from qts.telemetry import logs, traces
 from qts.telemetry.config import TelemetryConfig
 from qts.telemetry.context import (
     Ids,
@@ -21,26 +18,9 @@ from qts.telemetry.latency import LatencyHistogram, latency
 from qts.telemetry.logs import lines_dropped, logger
 from qts.telemetry.metrics import CONTENT_TYPE, counter, gauge, histogram, render, samples
 from qts.telemetry.redact import redact_text
-from qts.telemetry.throttle import Throttle
+from qts.telemetry.setup import configure, shutdown
+from qts.telemetry.throttle import Throttle, every
 from qts.telemetry.traces import Span, span, tracing
-
-_hot = Throttle()
-every = _hot.every
-
-
-def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
-    """Set up logs (to `stream`, else standard error) and traces; may be called again."""
-    logs.configure(config, stream)
-    traces.configure(config)
-
-
-def shutdown() -> None:
-    """Tell what was suppressed, send the spans that wait, and give the hooks back."""
-    for key, suppressed in _hot.take_suppressed().items():
-        logger("telemetry").warning("warnings were suppressed", key=key, suppressed=suppressed)
-    traces.shutdown()
-    logs.restore()
-
 
 __all__ = [
     "CONTENT_TYPE",

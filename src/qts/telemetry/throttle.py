@@ -40,3 +40,8 @@ class Throttle:
         with self._lock:
             told, self._keys = self._keys, {}
         return {key: suppressed for key, (_, suppressed) in told.items() if suppressed}
+
+
+_shared = Throttle()
+every = _shared.every
+take_suppressed = _shared.take_suppressed
