@@ -16,7 +16,7 @@ import uvloop
 
 from benchmarks.peers_outbox import KINDS
 from qts import telemetry
-from qts.domain import Failed, Secret
+from qts.domain import OperationError, Secret
 from qts.telemetry import TelemetryConfig
 
 _LOOK_S = 0.001
@@ -85,13 +85,15 @@ class Crew:
         while sum(self._counts) < events:
             time.sleep(_LOOK_S)
             if time.perf_counter() - began > _LONGEST_S:
-                raise Failed(f"{sum(self._counts)} of {events} events after {_LONGEST_S:g} s")
+                raise OperationError(
+                    f"{sum(self._counts)} of {events} events after {_LONGEST_S:g} s"
+                )
 
     def _answer(self, pipes: list[Pipe]) -> list[Any]:
         answers = []
         for pipe in pipes:
             if not pipe.poll(_LONGEST_S):
-                raise Failed(f"a worker process gave no answer in {_LONGEST_S:g} s")
+                raise OperationError(f"a worker process gave no answer in {_LONGEST_S:g} s")
             answers.append(pipe.recv())
         return answers
 

@@ -15,7 +15,7 @@ from benchmarks import peers_events
 from benchmarks.machine import Others
 from benchmarks.measure import Case, Sample, Series, interleave
 from benchmarks.peers_events import nothing
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events import Engine, Event, EventsConfig, LaneConfig, batch, compiled
 from qts.events import payloads as p
 
@@ -116,7 +116,7 @@ def _trial(events: Sequence[Event], publish: Callable[..., None], handler: Any) 
         took, disturbed = time.perf_counter() - began, others.disturb()
         lane = engine.status().lanes["P1"]
     if not drained or lane.handled != len(events):
-        raise Failed(f"of {len(events):,} events {lane.handled:,} were handled")
+        raise OperationError(f"of {len(events):,} events {lane.handled:,} were handled")
     return Sample(len(events) / took / 1e6, disturbed)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events import Engine, Event, Level
 from qts.events import payloads as p
 
@@ -64,7 +64,7 @@ def latencies(run: Callable[[Seen], Any], events: int, most_s: float = float("in
         finally:
             seen.stop.set()
     if len(seen.spans) != sent:
-        raise Failed(f"of {sent} P0 events {len(seen.spans)} were handled")
+        raise OperationError(f"of {sent} P0 events {len(seen.spans)} were handled")
     return seen.spans
 
 
@@ -157,5 +157,5 @@ def _wait(done: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + _WAIT_S
     while not done():
         if time.monotonic() > end:
-            raise Failed(f"{what} were not handled within {_WAIT_S:g} s")
+            raise OperationError(f"{what} were not handled within {_WAIT_S:g} s")
         time.sleep(0.001)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from benchmarks.machine import Others
 from benchmarks.measure import Sample, Series, interleave
 from benchmarks.report import Goal, Picture, Row
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.machine import inspect
 from qts.router import Options, Plan, Report, Router, Scenario, plan
 from qts.router.plot import draw
@@ -123,10 +123,12 @@ def _full_speed(busy: Scenario, placed: Plan, stamps: Stamps, seconds: float) ->
     router.stop()
     if not router.wait(_DRAIN_SECONDS):
         router.abort()
-        raise Failed(f"the router did not deliver what it had within {_DRAIN_SECONDS:g} s")
+        raise OperationError(f"the router did not deliver what it had within {_DRAIN_SECONDS:g} s")
     ended = router.snapshot()
     if ended["produced"] != ended["delivered"]:
-        raise Failed(f"of {ended['produced']:,} messages {ended['delivered']:,} were delivered")
+        raise OperationError(
+            f"of {ended['produced']:,} messages {ended['delivered']:,} were delivered"
+        )
     return Sample(delivered / took / 1e6, disturbed)
 
 
@@ -168,7 +170,7 @@ def _paced(calm: Scenario, placed: Plan) -> Paced:
     disturbed = others.disturb()
     report = router.report
     if report.verdict != "PASSED":
-        raise Failed(f"the run at a fixed rate failed: {report.render().splitlines()[-1]}")
+        raise OperationError(f"the run at a fixed rate failed: {report.render().splitlines()[-1]}")
     return Paced(report, disturbed)
 
 

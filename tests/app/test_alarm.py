@@ -11,7 +11,7 @@ import pytest
 from qts.app.alarm import Alarm
 from qts.app.live import Notices
 from qts.app.tending import go_on_when_released
-from qts.domain import Failed, MovableClock, Refused, Unreachable
+from qts.domain import ManualClock, OperationError, RefusedError, UnreachableError
 from qts.risk import SafetyState
 
 
@@ -19,7 +19,7 @@ class Books:
     """A fail-safe whose database answers with the next of `errors`, and then takes everything."""
 
     def __init__(self, *errors: Exception) -> None:
-        self.clock = MovableClock()
+        self.clock = ManualClock()
         self.notices = Notices()
         self.written: list[str] = []
         self._errors = list(errors)
@@ -32,7 +32,7 @@ class Books:
 
 
 async def test_codes_wait_for_the_database_in_their_order() -> None:
-    books = Books(Unreachable("no database"), Failed("it begins"))
+    books = Books(UnreachableError("no database"), OperationError("it begins"))
     books.alarm.trip("FS104", "open losses")
     books.alarm.trip("GR074", "no buyer")
     await books.clock.advance(1.5)
@@ -45,14 +45,14 @@ async def test_codes_wait_for_the_database_in_their_order() -> None:
 
 
 async def test_an_owner_hears_of_a_lockdown_before_the_database_does() -> None:
-    books = Books(Unreachable("no database"))
+    books = Books(UnreachableError("no database"))
     books.alarm.trip("FS104", "open losses")
     books.alarm.trip("GR074", "no buyer")
     (notice,) = books.notices.all()
     assert (notice.severity, notice.text, notice.code) == ("critical", "open losses", "FS104")
 
 
-@pytest.mark.parametrize("error", [Refused("no such code"), ValueError("broken")])
+@pytest.mark.parametrize("error", [RefusedError("no such code"), ValueError("broken")])
 async def test_a_code_that_cannot_be_written_holds_no_other_up(error: Exception) -> None:
     books = Books(error)
     books.alarm.trip("XX000", "?")

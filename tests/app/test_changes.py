@@ -30,7 +30,7 @@ def bought() -> FillApplied:
     return FillApplied(
         fill=Fill(
             trade_id="t",
-            order_id="o",
+            broker_order_id="o",
             symbol="KRW-BTC",
             side=Side.BUY,
             quantity=Decimal(2),

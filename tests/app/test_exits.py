@@ -12,7 +12,7 @@ import pytest
 
 from qts.app.exits import Exits
 from qts.app.holding import Holding
-from qts.domain import IntentType, MovableClock
+from qts.domain import IntentType, ManualClock
 from qts.outbox import uuid7
 from qts.pipeline import Execution, Position, World
 from qts.risk import EmergencyOrder, MicroRisk, Proposal, StopsConfig
@@ -27,7 +27,7 @@ class Stop:
     """Hit again as soon as its exit was not carried out; `outcome` is what comes of each."""
 
     def __init__(self) -> None:
-        self.clock = MovableClock()
+        self.clock = ManualClock()
         self.outcome = "REJECTED"
         self.asked_s: list[float] = []
         world = World(self.clock)
@@ -82,7 +82,7 @@ class Position100:
     """Bought at 100 won, and watched by the real stops; `outcomes` are what comes of its exits."""
 
     def __init__(self, quantity: str, *outcomes: tuple[str, int]) -> None:
-        self.clock = MovableClock()
+        self.clock = ManualClock()
         self.asked: list[Decimal] = []
         self.freezes = Mock()
         self._outcomes = list(outcomes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from qts.domain import Refused, SystemClock
+from qts.domain import RefusedError, SystemClock
 from qts.feed import Feed, FeedConfig, PatternRecord
 from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
 from qts.venues import UpbitClient, UpbitConfig
@@ -93,7 +93,7 @@ async def test_a_stock_in_the_list_is_refused(tmp_path: Path) -> None:
     async with aiohttp.ClientSession() as session:
         client = UpbitClient(UpbitConfig(), SystemClock(), session)
         with (
-            pytest.raises(Refused, match=r"005930 is not of the UPBIT market"),
+            pytest.raises(RefusedError, match=r"005930 is not of the UPBIT market"),
             Feed.on(client, config, tmp_path, SystemClock()),
         ):
             pass

@@ -19,7 +19,7 @@ from qts.brokers.config import is_loopback
 from qts.cli.main import run_command
 from qts.config import Config
 from qts.database import Database
-from qts.domain import Refused, SystemClock
+from qts.domain import RefusedError, SystemClock
 from qts.venues import UpbitClient, UpbitConfig
 from tests.orders.kit import PRICE, room
 
@@ -51,23 +51,23 @@ async def test_on_paper_no_setting_leads_to_a_real_order(
     )
     try:
         check_venue(config)
-    except Refused:
+    except RefusedError:
         return
     async with aiohttp.ClientSession() as session:
         client = UpbitClient(upbit_key(config), SystemClock(), session)
         if broker == "paper":
-            with pytest.raises(Refused, match="not set"):
+            with pytest.raises(RefusedError, match="not set"):
                 client.authorization()  # no order, no cancel: nothing here can be signed
         elif is_loopback(url):
             UpbitBroker(client, config.brokers, SystemClock())
         else:
-            with pytest.raises(Refused, match="real money"):
+            with pytest.raises(RefusedError, match="real money"):
                 UpbitBroker(client, config.brokers, SystemClock())
 
 
 def test_a_broker_of_another_venue_is_refused_in_one_line() -> None:
     for venue, broker in (("kis", "upbit"), ("upbit", "kis")):
-        with pytest.raises(Refused, match=f'expected "paper" or "{venue}"') as refused:
+        with pytest.raises(RefusedError, match=f'expected "paper" or "{venue}"') as refused:
             check_venue(config_of(feed={"venue": venue}, brokers={"broker": broker}))
         assert "\n" not in str(refused.value)
 
@@ -75,13 +75,13 @@ def test_a_broker_of_another_venue_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize("venue", ["kis", "upbit"])
 def test_live_without_a_key_is_not_the_simulator(venue: str) -> None:
     brokers = {"broker": venue, "mode": "live", "live_acknowledgement": ACKNOWLEDGEMENT}
-    with pytest.raises(Refused, match=f"venues.{venue} has no key"):
+    with pytest.raises(RefusedError, match=f"venues.{venue} has no key"):
         check(config_of(feed={"venue": venue}, brokers=brokers))
 
 
 def test_quotes_of_a_simulator_are_not_mixed_with_real_ticks() -> None:
     upbit = {"url": "http://127.0.0.1:9"}
-    with pytest.raises(Refused, match="stream_url"):
+    with pytest.raises(RefusedError, match="stream_url"):
         check_venue(config_of(feed={"venue": "upbit"}, venues={"upbit": upbit}))
 
 
@@ -110,7 +110,7 @@ async def test_books_that_remember_a_simulated_account_are_refused(database: Dat
         name = await floor.order()
         await floor.floor.ledger.fill(floor.venue.trade(name, Decimal(2), PRICE))
     await refuse_old_books(database, "upbit")
-    with pytest.raises(Refused, match="begins anew"):
+    with pytest.raises(RefusedError, match="begins anew"):
         await refuse_old_books(database, "venue")
 
 

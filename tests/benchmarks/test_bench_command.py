@@ -14,7 +14,7 @@ import typer
 import benchmarks.router
 from benchmarks.report import Goal, Picture, Result, Row
 from qts.cli import bench as subject
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 FIELDS = {"name", "metric", "unit", "better", "ours", "peer", "peer_name", "ratio", "goal", "holds"}
 
@@ -104,24 +104,26 @@ def test_json_on_standard_output_is_all_there_is_on_it(
 
 
 def test_unknown_room_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(Refused, match=r"^no benchmark of kitchen; expected one of router, cache\b"):
+    with pytest.raises(
+        RefusedError, match=r"^no benchmark of kitchen; expected one of router, cache\b"
+    ):
         run("kitchen")
 
 
 def test_plot_that_is_a_file_is_refused_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(Refused, match="cannot be made a directory"):
+    with pytest.raises(RefusedError, match="cannot be made a directory"):
         run("router", "--plot", str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_json_into_a_missing_directory_is_refused_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="cannot be written"):
+    with pytest.raises(RefusedError, match="cannot be written"):
         run("router", "--json", str(tmp_path / "none" / "rows.json"))
 
 
 def test_outside_of_a_checkout_it_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="run this command in a checkout") as refused:
+    with pytest.raises(RefusedError, match="run this command in a checkout") as refused:
         subject._checkout([tmp_path])
     assert len(str(refused.value).splitlines()) == 1
 

@@ -14,7 +14,7 @@ from benchmarks import events, events_flow, peers_events
 from benchmarks import events_under_load as load
 from benchmarks.curves import percentiles
 from benchmarks.measure import Sample, Series
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events import Engine
 from tests.benchmarks.test_bench_command import FIELDS, run
 
@@ -83,7 +83,7 @@ def test_an_engine_that_is_slow_sends_fewer_and_all_of_them_count() -> None:
 
 def test_an_event_that_is_lost_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = events_flow._ticks(Engine())
-    with pytest.raises(Failed, match=r"^of 500 events 499 were handled$"):
+    with pytest.raises(OperationError, match=r"^of 500 events 499 were handled$"):
         events_flow._trial(
             ticks, lambda engine, given: engine.publish_many(given[1:]), peers_events.nothing
         )

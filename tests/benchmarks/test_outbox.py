@@ -13,7 +13,7 @@ from benchmarks import outbox, peers_outbox
 from benchmarks.crew_outbox import Crew
 from benchmarks.measure import Sample, Series
 from benchmarks.peers_outbox import KINDS, Ours, Raw
-from qts.domain import Failed, Secret
+from qts.domain import OperationError, Secret
 from tests.benchmarks.test_bench_command import FIELDS, run
 
 
@@ -92,7 +92,7 @@ async def test_every_event_has_its_latency(crew: Crew, database_url: Secret) -> 
 
 def test_a_drain_that_does_not_end_is_said_so(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.crew_outbox._LONGEST_S", 5.0)
-    with pytest.raises(Failed, match="0 of 1 events after 5 s"):
+    with pytest.raises(OperationError, match="0 of 1 events after 5 s"):
         crew.drain(1, 1)
 
 

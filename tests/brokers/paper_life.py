@@ -30,7 +30,7 @@ async def live(url: str, seed: int) -> None:
             price = 70_000 + 100 * chance.randrange(-5, 6)
             broker.on_tick(SYMBOL, price, price, price + 100, 20)
             request = OrderRequest(
-                identifier=f"{seed}-{number}",
+                client_order_id=f"{seed}-{number}",
                 symbol=SYMBOL,
                 side=chance.choice(list(Side)),
                 type=OrderType.LIMIT,
@@ -40,7 +40,7 @@ async def live(url: str, seed: int) -> None:
             try:
                 print("placed", await broker.place(request), flush=True)
             except Rejected:
-                print("rejected", request.identifier, flush=True)
+                print("rejected", request.client_order_id, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,15 @@ from qts.brokers.kis_wire import Seen
 from qts.database import Database
 from qts.domain import (
     BrokerOrder,
-    Costs,
+    FeeSchedule,
     OrderRequest,
     OrderState,
     OrderType,
-    OutcomeUnknown,
-    Refused,
+    OutcomeUnknownError,
+    RefusedError,
     Side,
     SystemClock,
-    Unreachable,
+    UnreachableError,
 )
 from qts.venues import LimitsConfig, Priority, Rejected, Throttled
 from tests.conformance.venues import (
@@ -61,7 +61,7 @@ async def another_broker(
 
 
 def names(found: Found) -> list[str]:
-    return [order.order_id for order in found.candidates]
+    return [order.broker_order_id for order in found.candidates]
 
 
 # -- fills
@@ -100,7 +100,7 @@ async def test_a_notice_that_overtakes_the_list_is_asked_again(
             if listener.fills:
                 break
         await listener.until(lambda: listener.filled() == venue.quantity)
-        assert {fill.order_id for fill in listener.fills} == {order_id}
+        assert {fill.broker_order_id for fill in listener.fills} == {order_id}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -109,7 +109,7 @@ async def test_whatever_is_seen_in_whatever_order_the_steps_add_up(
 ) -> None:
     """Two processes, each forgetting all now and then, see an order's list as old as it may be."""
     chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
-    costs = Costs(Decimal(0), Decimal(0))
+    costs = FeeSchedule(Decimal(0), Decimal(0))
     parts = [(chance.randrange(1, 50), 100 * chance.randrange(690, 710)) for _ in range(20)]
     filled = [sum(q for q, _ in parts[: n + 1]) for n in range(20)]
     amounts = [sum(q * p for q, p in parts[: n + 1]) for n in range(20)]
@@ -134,7 +134,7 @@ async def test_whatever_is_seen_in_whatever_order_the_steps_add_up(
 
 def an_order(filled: int, quantity: int) -> BrokerOrder:
     return BrokerOrder(
-        order_id="20261116-1",
+        broker_order_id="20261116-1",
         symbol="005930",
         side=Side.BUY,
         type=OrderType.MARKET,
@@ -158,7 +158,7 @@ async def test_orders_that_could_each_be_it_are_all_told(venue: KisVenue) -> Non
     request, sent_at = venue.resting(), venue.clock.now()
     first = await venue.broker.place(request)
     plant(venue, "drop_reply")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
     assert len(found.candidates) == 2
@@ -192,7 +192,7 @@ async def test_an_order_of_another_time_is_no_candidate(venue: KisVenue) -> None
 async def test_a_lost_market_order_is_found_after_it_was_filled(venue: KisVenue) -> None:
     request, sent_at = venue.request(), venue.clock.now()
     plant(venue, "drop_reply")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     (order,) = (await venue.broker.find(request, sent_at, NOTHING_KNOWN)).candidates
     assert (order.type, order.state) == (OrderType.MARKET, OrderState.FILLED)
@@ -220,7 +220,7 @@ async def test_all_pages_are_read(
         for _ in range(count):
             venue.simulator.orders.place(customer, body, "buy")
         listed = await venue.broker.orders(MORNING)
-        assert [order.order_id for order in listed] == list(await venue.record())
+        assert [order.broker_order_id for order in listed] == list(await venue.record())
         assert len(listed) == count
 
 
@@ -247,7 +247,7 @@ async def test_yesterdays_rest_is_not_open_today(venue: KisVenue) -> None:
     order_id = await venue.broker.place(venue.resting())
     venue.clock.set_wall(MORNING + timedelta(days=1))
     (order,) = await venue.broker.orders(MORNING)
-    assert (order.order_id, order.state) == (order_id, OrderState.CANCELLED)
+    assert (order.broker_order_id, order.state) == (order_id, OrderState.CANCELLED)
 
 
 async def test_parts_of_a_share_are_rejected_before_anything_is_sent(venue: KisVenue) -> None:
@@ -276,7 +276,7 @@ async def test_parts_of_a_share_are_rejected_before_anything_is_sent(venue: KisV
 async def test_a_reply_that_does_not_say_leaves_the_outcome_open(
     reply: web.Response, database: Database, tmp_path: Path
 ) -> None:
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await placed_at_a_venue_that_says(reply, database, tmp_path)
 
 
@@ -294,7 +294,7 @@ async def test_a_reply_that_says_no_means_that_nothing_was_placed(
 ) -> None:
     with pytest.raises(error) as raised:
         await placed_at_a_venue_that_says(reply, database, tmp_path)
-    assert not isinstance(raised.value, OutcomeUnknown)
+    assert not isinstance(raised.value, OutcomeUnknownError)
 
 
 async def placed_at_a_venue_that_says(
@@ -313,7 +313,7 @@ async def placed_at_a_venue_that_says(
 
 def a_request() -> OrderRequest:
     return OrderRequest(
-        identifier="x",
+        client_order_id="x",
         symbol="005930",
         side=Side.BUY,
         type=OrderType.MARKET,
@@ -332,9 +332,9 @@ async def test_without_a_connection_nothing_was_placed(
             closed.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
             client = await stack.enter_async_context(kis_client(kis_config(url), tmp_path))
-            with pytest.raises(Unreachable) as raised:
+            with pytest.raises(UnreachableError) as raised:
                 await KisBroker(client, database, CONFIG, venue.clock).place(venue.request())
-    assert not isinstance(raised.value, OutcomeUnknown)
+    assert not isinstance(raised.value, OutcomeUnknownError)
     assert await venue.record() == {}
 
 
@@ -356,7 +356,7 @@ async def test_an_order_that_waits_too_long_for_its_turn_is_not_sent(
 async def test_a_broker_without_an_account_is_refused(database: Database, tmp_path: Path) -> None:
     config = kis_config("http://127.0.0.1:1", account=None)
     async with kis_client(config, tmp_path) as client:
-        with pytest.raises(Refused, match=r"venues\.kis\.account"):
+        with pytest.raises(RefusedError, match=r"venues\.kis\.account"):
             KisBroker(client, database, CONFIG, SystemClock())
 
 
@@ -376,5 +376,5 @@ async def test_rows_of_another_form_are_no_answer(
             broker.account(),
             broker.find(a_request(), MORNING, NOTHING_KNOWN),
         ):
-            with pytest.raises(Unreachable):
+            with pytest.raises(UnreachableError):
                 await asking

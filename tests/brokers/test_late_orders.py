@@ -14,7 +14,7 @@ import pytest
 from qts.brokers import BrokersConfig
 from qts.brokers.seam import send_in_time
 from qts.database import Database
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.venues import Leaving, Throttled
 from tests.conformance.venues import KisVenue, UpbitVenue, kis, upbit
 
@@ -70,7 +70,7 @@ async def test_given_up_and_leaving_in_one_turn_of_the_loop(writes_after_s: floa
         await asyncio.sleep(60)
 
     with pytest.raises(Throttled, match="nothing was sent"):
-        await send_in_time(MovableClock(), 0.02, send)
+        await send_in_time(ManualClock(), 0.02, send)
     with pytest.raises(Throttled, match="nothing was sent"):
         await (await writing)
     assert left == []

@@ -26,7 +26,7 @@ def engine(costs: CostsConfig = FREE, **settings: Any) -> Matching:
 
 def order(side: Side, quantity: Any, price: Any = None, symbol: str = STOCK) -> OrderRequest:
     return OrderRequest(
-        identifier="x",
+        client_order_id="x",
         symbol=symbol,
         side=side,
         type=OrderType.MARKET if price is None else OrderType.LIMIT,
@@ -142,7 +142,7 @@ def test_only_a_share_of_a_tick_can_be_taken() -> None:
     assert first.quantity == 2  # a quarter of ten is two and a half, and there are no halves
     assert not venue.submit("b", order(Side.BUY, 5), 0)  # the tick is used up
     fills = venue.on_tick(STOCK, 70_000, 70_000, 70_100, 20, 1)
-    assert [(fill.order_id, int(fill.quantity)) for fill in fills] == [("a", 3), ("b", 2)]
+    assert [(fill.broker_order_id, int(fill.quantity)) for fill in fills] == [("a", 3), ("b", 2)]
     assert [fill.trade_id for fill in (first, fills[0])] == ["a.1", "a.2"]
 
 
@@ -249,7 +249,7 @@ def test_money_and_holdings_are_the_sum_of_the_fills(
     assert all(h.quantity > 0 for h in account.holdings)
     assert len({fill.trade_id for fill in fills}) == len(fills)
     for name, request in taken.items():
-        own = [fill for fill in fills if fill.order_id == name]
+        own = [fill for fill in fills if fill.broker_order_id == name]
         filled = sum((fill.quantity for fill in own), Decimal(0))
         assert filled <= request.quantity
         if filled == request.quantity:

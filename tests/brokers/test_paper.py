@@ -17,14 +17,14 @@ import pytest
 from qts.brokers import CostsConfig, PaperBroker, PaperConfig
 from qts.database import Database
 from qts.domain import (
-    MovableClock,
+    ManualClock,
     OrderRequest,
     OrderState,
     OrderType,
     Secret,
     Side,
     SystemClock,
-    Unreachable,
+    UnreachableError,
 )
 from qts.venues import Rejected
 from tests.brokers.paper_life import CONFIG, SYMBOL
@@ -35,7 +35,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 def order(identifier: str, side: Side = Side.BUY, price: int | None = None) -> OrderRequest:
     return OrderRequest(
-        identifier=identifier,
+        client_order_id=identifier,
         symbol=SYMBOL,
         side=side,
         type=OrderType.MARKET if price is None else OrderType.LIMIT,
@@ -108,7 +108,7 @@ async def test_the_next_life_goes_on_where_the_last_one_ended(database: Database
         order_id = await first.place(order("a", price=70_100))
     async with opened(database, volume_share=0.5) as second:
         (before,) = await second.orders(LONG_AGO)
-        assert (before.order_id, int(before.filled)) == (order_id, 4)
+        assert (before.broker_order_id, int(before.filled)) == (order_id, 4)
         tick(second, 70_000, volume=100)
         await second.settled()
         (after,) = await second.orders(LONG_AGO)
@@ -143,15 +143,15 @@ async def test_who_opens_a_book_shuts_out_whoever_had_it(database: Database) -> 
         order_id = await stale.place(order("a", price=69_000))
         async with opened(database) as fresh:
             tick(stale, 60_000)  # the stale one thinks that its order traded
-            with pytest.raises(Unreachable, match="another process"):
+            with pytest.raises(UnreachableError, match="another process"):
                 await stale.settled()
-            with pytest.raises(Unreachable, match="another process"):
+            with pytest.raises(UnreachableError, match="another process"):
                 await stale.place(order("b"))
             assert await fresh.fills(LONG_AGO) == []
             tick(fresh, 68_000)
             await fresh.settled()
             (filled,) = await fresh.fills(LONG_AGO)
-    assert filled.order_id == order_id
+    assert filled.broker_order_id == order_id
     await books_balance(database)
 
 
@@ -171,7 +171,9 @@ async def test_an_order_whose_caller_gave_up_is_found_and_trades(
     (found,) = (await broker.find(request, LONG_AGO, frozenset())).candidates
     tick(broker, 68_000)
     await broker.settled()
-    assert [fill.order_id for fill in await broker.fills(LONG_AGO)] == [found.order_id]
+    assert [fill.broker_order_id for fill in await broker.fills(LONG_AGO)] == [
+        found.broker_order_id
+    ]
     await books_balance(database)
 
 
@@ -187,7 +189,7 @@ async def insert_as_if_kept(database: Database, request: OrderRequest) -> None:
         """INSERT INTO paper_order
             (order_id, book, identifier, symbol, side, type, quantity, price, placed_at)
         VALUES ('P-kept', 'paper', $1, $2, $3, $4, $5, $6, now())""",
-        request.identifier, request.symbol, request.side, request.type, request.quantity,
+        request.client_order_id, request.symbol, request.side, request.type, request.quantity,
         request.price,
     )  # fmt: skip
 
@@ -227,7 +229,7 @@ async def test_a_closed_order_can_never_be_filled(broker: PaperBroker, database:
 
 
 async def test_two_books_know_nothing_of_each_other(database: Database) -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     costs = CostsConfig()
     async with (
         PaperBroker.open(database, PaperConfig(book="one", cash=5), costs, clock) as one,
@@ -258,8 +260,8 @@ async def test_a_killed_broker_loses_nothing_it_promised(
             tick(broker, 60_000, volume=10_000)
             tick(broker, 80_000, volume=10_000)
         await broker.settled()
-        closed = {o.order_id: o.state for o in await broker.orders(LONG_AGO)}
-        assert all(closed[o.order_id] is OrderState.FILLED for o in still_open)
+        closed = {o.broker_order_id: o.state for o in await broker.orders(LONG_AGO)}
+        assert all(closed[o.broker_order_id] is OrderState.FILLED for o in still_open)
     await books_balance(database)
 
 

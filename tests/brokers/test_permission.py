@@ -12,7 +12,7 @@ import pytest
 import qts.brokers.paper
 from qts.brokers import ACKNOWLEDGEMENT, BrokersConfig
 from qts.brokers.config import is_loopback, permit_kis, permit_upbit
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 from qts.venues import KisConfig, UpbitConfig
 
 SAID: dict[str, Any] = {
@@ -35,7 +35,7 @@ def is_let(permit: Callable[[BrokersConfig, Any], None], said: BrokersConfig, ve
     """Whether orders may go to this venue with these settings."""
     try:
         permit(said, venue)
-    except Refused:
+    except RefusedError:
         return False
     return True
 
@@ -62,12 +62,12 @@ def test_all_three_open_the_real_venue_and_no_other() -> None:
     ],
 )
 def test_each_missing_word_is_named(said: dict[str, Any], key: dict[str, Any], named: str) -> None:
-    with pytest.raises(Refused, match=named):
+    with pytest.raises(RefusedError, match=named):
         permit_kis(BrokersConfig(**{**SAID, **said}), KisConfig(**{**KEY, **key}))
 
 
 def test_upbit_without_a_key_is_refused() -> None:
-    with pytest.raises(Refused, match="access_key"):
+    with pytest.raises(RefusedError, match="access_key"):
         permit_upbit(BrokersConfig(**{**SAID, "broker": "upbit"}), UpbitConfig())
 
 

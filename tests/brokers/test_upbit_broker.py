@@ -25,11 +25,11 @@ from qts.domain import (
     OrderRequest,
     OrderState,
     OrderType,
-    OutcomeUnknown,
+    OutcomeUnknownError,
     Side,
     SystemClock,
-    Unreachable,
-    to_tick,
+    UnreachableError,
+    round_to_tick,
 )
 from qts.simulators import UpbitSimulator
 from qts.venues import Rejected, Throttled, UpbitClient
@@ -156,7 +156,7 @@ async def the_only_order(venue: UpbitVenue) -> Any:
     ],
 )
 async def test_a_reply_that_does_not_say_leaves_the_outcome_open(reply: web.Response) -> None:
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await placed_at_a_venue_that_says(reply)
 
 
@@ -207,16 +207,16 @@ async def test_without_a_connection_nothing_was_placed() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         config = upbit_config(UpbitSimulator(), url=url)
         async with UpbitClient.open(config, SystemClock()) as client:
-            with pytest.raises(Unreachable) as raised:
+            with pytest.raises(UnreachableError) as raised:
                 await UpbitBroker(client, CONFIG, SystemClock()).place(a_request())
-    assert not isinstance(raised.value, OutcomeUnknown)
+    assert not isinstance(raised.value, OutcomeUnknownError)
 
 
 async def test_a_market_buy_whose_book_is_not_to_be_had_was_not_placed(venue: UpbitVenue) -> None:
     plant(venue, "error", path="/v1/orderbook", method="GET")
-    with pytest.raises(Unreachable) as raised:
+    with pytest.raises(UnreachableError) as raised:
         await venue.broker.place(venue.request())
-    assert not isinstance(raised.value, OutcomeUnknown)
+    assert not isinstance(raised.value, OutcomeUnknownError)
     assert await venue.record() == {}
 
 
@@ -240,7 +240,7 @@ async def test_all_pages_are_read(venue: UpbitVenue, monkeypatch: pytest.MonkeyP
             await venue.broker.cancel(order_id)
         await venue.go()
     listed = await venue.broker.orders(MORNING)
-    assert {order.order_id for order in listed} == set(await venue.record())
+    assert {order.broker_order_id for order in listed} == set(await venue.record())
     late = await venue.broker.orders(MORNING + timedelta(seconds=12))
     assert sum(order.state is OrderState.CANCELLED for order in late) == 2
     assert sum(order.state is OrderState.OPEN for order in late) == 8
@@ -249,7 +249,7 @@ async def test_all_pages_are_read(venue: UpbitVenue, monkeypatch: pytest.MonkeyP
 def far_below(venue: UpbitVenue) -> OrderRequest:
     """Nothing reaches it by chance."""
     bid, _ = venue.quote()
-    return venue.request(price=to_tick(Market.UPBIT, bid * Decimal("0.95")))
+    return venue.request(price=round_to_tick(Market.UPBIT, bid * Decimal("0.95")))
 
 
 async def test_a_fill_of_an_older_order_is_not_missed(venue: UpbitVenue) -> None:
@@ -318,7 +318,7 @@ async def test_an_order_that_closes_while_it_is_listed_is_not_missed(
 
     monkeypatch.setattr(UpbitClient, "call", then_cancelled)
     (order,) = await venue.broker.orders(MORNING)
-    assert (order.order_id, order.state) == (order_id, OrderState.CANCELLED)
+    assert (order.broker_order_id, order.state) == (order_id, OrderState.CANCELLED)
 
 
 @pytest.mark.parametrize("rows", [[{"uuid": "x"}], [7], {"uuid": "x"}, "rows"])
@@ -333,5 +333,5 @@ async def test_rows_of_another_form_are_no_answer(rows: Any) -> None:
                 broker.account(),
                 broker.find(a_request(), MORNING, frozenset()),
             ):
-                with pytest.raises(Unreachable, match="cannot be read"):
+                with pytest.raises(UnreachableError, match="cannot be read"):
                     await asking

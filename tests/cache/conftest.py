@@ -16,7 +16,7 @@ from qts.cache import Cache, CacheConfig, Store, Truth
 from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
 from qts.database import Database
-from qts.domain import Clock, MovableClock, Secret
+from qts.domain import Clock, ManualClock, Secret
 from qts.embedded import EmbeddedConfig, Home, Servers, Valkey
 from tests.cache.truth import TableTruth
 
@@ -24,12 +24,12 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def clock() -> MovableClock:
-    return MovableClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def memory(clock: MovableClock) -> MemoryStore:
+def memory(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock)
 
 

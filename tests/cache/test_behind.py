@@ -15,7 +15,7 @@ from qts.cache.guard import Guard
 from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
 from qts.cache.store import Entry
-from qts.domain import MovableClock, Secret, Unreachable
+from qts.domain import ManualClock, Secret, UnreachableError
 from tests.cache import samples
 from tests.cache.conftest import until
 from tests.cache.proxy import Proxy
@@ -29,11 +29,11 @@ class Away(MemoryStore):
 
     async def write(self, entries: list[Entry]) -> list[bool]:  # type: ignore[override]
         if self.is_away:
-            raise Unreachable("unplugged")
+            raise UnreachableError("unplugged")
         return await super().write(entries)
 
 
-def behind(store: MemoryStore, clock: MovableClock, **settings: int) -> Behind:
+def behind(store: MemoryStore, clock: ManualClock, **settings: int) -> Behind:
     config = msgspec.structs.replace(
         CacheConfig(breaker=BreakerConfig(failures=1000)),
         **settings,
@@ -42,12 +42,12 @@ def behind(store: MemoryStore, clock: MovableClock, **settings: int) -> Behind:
 
 
 @pytest.fixture
-def store(clock: MovableClock) -> Away:
+def store(clock: ManualClock) -> Away:
     return Away(clock)
 
 
 async def test_what_redis_did_not_take_is_written_when_it_is_back(
-    store: Away, clock: MovableClock
+    store: Away, clock: ManualClock
 ) -> None:
     writer = behind(store, clock)
     store.is_away = True
@@ -64,7 +64,7 @@ async def test_what_redis_did_not_take_is_written_when_it_is_back(
 
 
 async def test_a_late_batch_does_not_bring_back_what_has_expired(
-    store: Away, clock: MovableClock
+    store: Away, clock: ManualClock
 ) -> None:
     writer = behind(store, clock)
     writer.put("price", samples.price(ver=1), 100)
@@ -79,7 +79,7 @@ async def test_a_late_batch_does_not_bring_back_what_has_expired(
 
 
 async def test_the_queue_is_bounded_and_the_oldest_makes_room(
-    store: Away, clock: MovableClock
+    store: Away, clock: ManualClock
 ) -> None:
     writer = behind(store, clock, queue_max=100)
     store.is_away = True
@@ -97,7 +97,7 @@ async def test_the_queue_is_bounded_and_the_oldest_makes_room(
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=30))
 async def test_the_last_value_put_is_the_one_kept(steps: list[tuple[str, bool]]) -> None:
     """Whatever is flushed when, and whether or not a flush succeeds."""
-    clock = MovableClock()
+    clock = ManualClock()
     store = Away(clock)
     writer = behind(store, clock)
     newest: dict[str, str] = {}

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from qts.cache import BreakerConfig
 from qts.cache.breaker import Breaker, State
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 
 CONFIG = BreakerConfig(failures=5, open_s=60)
 
@@ -17,7 +17,7 @@ def is_in(breaker: Breaker, state: State) -> bool:
     return breaker.state == state
 
 
-def opened(clock: MovableClock) -> Breaker:
+def opened(clock: ManualClock) -> Breaker:
     breaker = Breaker(CONFIG, clock)
     for _ in range(5):
         assert breaker.try_enter()
@@ -25,7 +25,7 @@ def opened(clock: MovableClock) -> Breaker:
     return breaker
 
 
-async def test_five_failures_in_a_row_open_it(clock: MovableClock) -> None:
+async def test_five_failures_in_a_row_open_it(clock: ManualClock) -> None:
     breaker = Breaker(CONFIG, clock)
     for _ in range(4):
         breaker.failed()
@@ -39,7 +39,7 @@ async def test_five_failures_in_a_row_open_it(clock: MovableClock) -> None:
     assert not breaker.try_enter()
 
 
-async def test_after_its_time_one_call_at_a_time_is_let_through(clock: MovableClock) -> None:
+async def test_after_its_time_one_call_at_a_time_is_let_through(clock: ManualClock) -> None:
     breaker = opened(clock)
     await clock.advance(59.9)
     assert not breaker.try_enter()
@@ -50,7 +50,7 @@ async def test_after_its_time_one_call_at_a_time_is_let_through(clock: MovableCl
     assert is_in(breaker, "closed")
 
 
-async def test_a_failed_probe_opens_it_for_the_whole_time_again(clock: MovableClock) -> None:
+async def test_a_failed_probe_opens_it_for_the_whole_time_again(clock: ManualClock) -> None:
     breaker = opened(clock)
     await clock.advance(60)
     assert breaker.try_enter()
@@ -60,7 +60,7 @@ async def test_a_failed_probe_opens_it_for_the_whole_time_again(clock: MovableCl
     assert not breaker.try_enter()
 
 
-async def test_a_background_probe_may_come_early(clock: MovableClock) -> None:
+async def test_a_background_probe_may_come_early(clock: ManualClock) -> None:
     breaker = opened(clock)
     await clock.advance(1)
     assert breaker.try_enter(early=True)
@@ -70,14 +70,14 @@ async def test_a_background_probe_may_come_early(clock: MovableClock) -> None:
     assert is_in(breaker, "closed")
 
 
-async def test_a_probe_that_learnt_nothing_gives_its_place_back(clock: MovableClock) -> None:
+async def test_a_probe_that_learnt_nothing_gives_its_place_back(clock: ManualClock) -> None:
     breaker = opened(clock)
     assert breaker.try_enter(early=True)
     breaker.left()
     assert breaker.try_enter(early=True)
 
 
-async def test_a_success_from_before_does_not_close_an_open_circuit(clock: MovableClock) -> None:
+async def test_a_success_from_before_does_not_close_an_open_circuit(clock: ManualClock) -> None:
     breaker = opened(clock)
     breaker.succeeded()
     assert is_in(breaker, "open")
@@ -88,7 +88,7 @@ class BreakerLaws(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = MovableClock()
+        self.clock = ManualClock()
         self.breaker = Breaker(CONFIG, self.clock)
         self.probes = 0
 

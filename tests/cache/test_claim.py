@@ -19,7 +19,7 @@ from qts.cache.claim import Claim
 from qts.cache.redis import RedisStore
 from qts.cache.store import Entry
 from qts.cache.wire import Wire
-from qts.domain import Failed, Secret, Unreachable
+from qts.domain import OperationError, Secret, UnreachableError
 from qts.embedded import Valkey
 from tests.cache.proxy import Proxy
 
@@ -277,7 +277,7 @@ async def test_a_full_server_refuses_a_transaction_as_a_whole(
         claim = await claimed(store, batch(config, 1))
         admin = claim._wire
         await admin.call([("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1")])
-        with pytest.raises(Failed, match="OOM"):
+        with pytest.raises(OperationError, match="OOM"):
             await store.write(batch(config, 2))
         assert await vers(store, batch(config, 0)) == [1] * SIZE
         await admin.call([("CONFIG", "SET", "maxmemory", "0")])
@@ -303,7 +303,7 @@ async def test_two_writers_under_cuts_and_cancellations_never_turn_a_version_bac
 
     async def write(store: RedisStore) -> None:
         entries = [each for each in some() if each.ver >= 0]
-        with suppress(Unreachable):
+        with suppress(UnreachableError):
             async with asyncio.timeout(30):
                 for each, done in zip(entries, await store.write(entries), strict=True):
                     if done:

@@ -10,7 +10,7 @@ import pytest
 from qts.cache import CacheConfig
 from qts.cache.guard import CircuitOpen, Guard
 from qts.cache.store import Busy
-from qts.domain import Failed, SystemClock, Unreachable
+from qts.domain import OperationError, SystemClock, UnreachableError
 from tests.cache.conftest import until
 
 
@@ -36,22 +36,22 @@ def guard() -> Guard:
 
 
 async def test_a_call_is_repeated_three_times_ten_milliseconds_apart() -> None:
-    server, began = Server(*[Unreachable("x")] * 3), time.monotonic()
+    server, began = Server(*[UnreachableError("x")] * 3), time.monotonic()
     assert await guard().patiently(server.ask, 5000) == "answer"
     assert server.calls == 4
     assert time.monotonic() - began >= 0.03
 
 
 async def test_a_fourth_repeat_is_not_made() -> None:
-    server = Server(*[Unreachable("x")] * 9)
-    with pytest.raises(Unreachable):
+    server = Server(*[UnreachableError("x")] * 9)
+    with pytest.raises(UnreachableError):
         await guard().patiently(server.ask, 5000)
     assert server.calls == 4
 
 
 async def test_once_is_once() -> None:
-    server = Server(Unreachable("x"))
-    with pytest.raises(Unreachable):
+    server = Server(UnreachableError("x"))
+    with pytest.raises(UnreachableError):
         await guard().once(server.ask, 5000)
     assert server.calls == 1
 
@@ -59,15 +59,15 @@ async def test_once_is_once() -> None:
 @pytest.mark.parametrize("way", ["once", "patiently"])
 async def test_no_call_outlasts_its_limit(way: str) -> None:
     server, began = Server(hangs=True), time.monotonic()
-    with pytest.raises(Unreachable, match="in time"):
+    with pytest.raises(UnreachableError, match="in time"):
         await getattr(guard(), way)(server.ask, 30)
     assert time.monotonic() - began < 30
 
 
 async def test_an_open_circuit_answers_without_asking() -> None:
-    it, server = guard(), Server(*[Unreachable("x")] * 9)
+    it, server = guard(), Server(*[UnreachableError("x")] * 9)
     for _ in range(2):
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await it.patiently(server.ask, 5000)
     assert server.calls == 5
     with pytest.raises(CircuitOpen):
@@ -75,11 +75,11 @@ async def test_an_open_circuit_answers_without_asking() -> None:
     assert server.calls == 5
 
 
-@pytest.mark.parametrize("error", [Busy("full"), Failed("OOM command not allowed")])
-async def test_a_full_line_or_a_plain_no_is_not_a_failure_of_redis(error: Failed) -> None:
+@pytest.mark.parametrize("error", [Busy("full"), OperationError("OOM command not allowed")])
+async def test_a_full_line_or_a_plain_no_is_not_a_failure_of_redis(error: OperationError) -> None:
     it, server = guard(), Server(*[error] * 20)
     for _ in range(20):
-        with pytest.raises(Failed):
+        with pytest.raises(OperationError):
             await it.patiently(server.ask, 5000)
     assert server.calls == 20  # nor is it repeated
     assert it.breaker.state == "closed"

@@ -14,10 +14,10 @@ from qts.cache import Cache, CacheConfig, Change, Price
 from qts.cache.memory import MemoryStore
 from qts.domain import (
     CacheStaleDataError,
-    Failed,
-    MovableClock,
+    ManualClock,
+    OperationError,
     PriceDataUnavailableError,
-    Unreachable,
+    UnreachableError,
 )
 from tests.cache import samples
 from tests.cache.truth import HeldTruth
@@ -32,29 +32,29 @@ def truth() -> HeldTruth:
 
 @pytest.fixture
 async def cache(
-    opened: Opened, memory: MemoryStore, truth: HeldTruth, config: CacheConfig, clock: MovableClock
+    opened: Opened, memory: MemoryStore, truth: HeldTruth, config: CacheConfig, clock: ManualClock
 ) -> Cache:
     return await opened(memory, truth, config, clock)
 
 
 @pytest.fixture
 async def other(
-    opened: Opened, memory: MemoryStore, config: CacheConfig, clock: MovableClock
+    opened: Opened, memory: MemoryStore, config: CacheConfig, clock: ManualClock
 ) -> Cache:
     """Another process: the same Redis, a database that knows nothing."""
     return await opened(memory, HeldTruth(), config, clock)
 
 
-def at(clock: MovableClock) -> int:
+def at(clock: ManualClock) -> int:
     return int(clock.now().timestamp() * 1000)
 
 
-def tick(clock: MovableClock, last: int = 75050, ver: int = 0) -> Price:
+def tick(clock: ManualClock, last: int = 75050, ver: int = 0) -> Price:
     return samples.price(last=last, at=at(clock), ver=ver)
 
 
 async def test_a_pushed_price_is_here_at_once_and_in_redis_soon(
-    cache: Cache, other: Cache, clock: MovableClock
+    cache: Cache, other: Cache, clock: ManualClock
 ) -> None:
     assert cache.prices.push(tick(clock))
     found = await cache.prices.get("005930")
@@ -67,7 +67,7 @@ async def test_a_pushed_price_is_here_at_once_and_in_redis_soon(
 
 
 async def test_only_the_newest_of_many_ticks_is_written(
-    cache: Cache, other: Cache, clock: MovableClock
+    cache: Cache, other: Cache, clock: ManualClock
 ) -> None:
     for last in range(75000, 75100):
         cache.prices.push(tick(clock, last))
@@ -76,7 +76,7 @@ async def test_only_the_newest_of_many_ticks_is_written(
     assert cache.status().queue.written == 1
 
 
-async def test_a_price_older_than_its_ttl_is_refused(cache: Cache, clock: MovableClock) -> None:
+async def test_a_price_older_than_its_ttl_is_refused(cache: Cache, clock: ManualClock) -> None:
     cache.prices.push(tick(clock))
     await clock.advance(0.1)
     with pytest.raises(CacheStaleDataError, match="the price of 005930 is 100 ms old"):
@@ -87,7 +87,7 @@ async def test_a_price_older_than_its_ttl_is_refused(cache: Cache, clock: Movabl
 
 
 async def test_a_frozen_feed_that_repeats_itself_is_refused(
-    cache: Cache, clock: MovableClock
+    cache: Cache, clock: ManualClock
 ) -> None:
     """It is received just now, and the venue said it five seconds ago."""
     old = tick(clock)
@@ -99,7 +99,7 @@ async def test_a_frozen_feed_that_repeats_itself_is_refused(
 
 @pytest.mark.parametrize("jump_s", [-3600, -5, -0.2, 0.2, 5, 3600])
 async def test_a_clock_that_jumps_makes_data_old_and_never_new(
-    cache: Cache, other: Cache, clock: MovableClock, jump_s: float
+    cache: Cache, other: Cache, clock: ManualClock, jump_s: float
 ) -> None:
     cache.prices.push(tick(clock))
     cache.books.push(samples.book(at=at(clock)))
@@ -116,7 +116,7 @@ async def test_a_clock_that_jumps_makes_data_old_and_never_new(
 
 
 async def test_a_jump_of_the_clock_reloads_what_the_database_knows(
-    cache: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     await cache.positions.get("005930")
     clock.set_wall(clock.now() - timedelta(hours=1))
@@ -125,7 +125,7 @@ async def test_a_jump_of_the_clock_reloads_what_the_database_knows(
 
 
 async def test_a_book_is_whole_and_best_first(
-    cache: Cache, other: Cache, clock: MovableClock
+    cache: Cache, other: Cache, clock: ManualClock
 ) -> None:
     cache.books.push(samples.book(at=at(clock)))
     await clock.advance(0.006)
@@ -140,7 +140,7 @@ async def test_a_book_is_whole_and_best_first(
 
 
 async def test_a_miss_is_loaded_once_and_shared(
-    cache: Cache, other: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, other: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     truth.open.clear()
     asking = [asyncio.create_task(cache.positions.get("005930")) for _ in range(100)]
@@ -154,7 +154,7 @@ async def test_a_miss_is_loaded_once_and_shared(
 
 
 async def test_a_caller_that_gives_up_does_not_end_the_load_for_the_others(
-    cache: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     truth.open.clear()
     first, second = (asyncio.create_task(cache.positions.get("005930")) for _ in range(2))
@@ -167,7 +167,7 @@ async def test_a_caller_that_gives_up_does_not_end_the_load_for_the_others(
 
 
 async def test_nothing_in_the_database_is_an_answer_for_a_second(
-    cache: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     assert await cache.positions.get("000660") is None
     assert await cache.positions.get("000660") is None
@@ -183,7 +183,7 @@ async def test_nothing_in_the_database_is_an_answer_for_a_second(
     ("kind", "name", "ttl_s"), [("risk", "account", 5), ("order", "ORD123456", 60)]
 )
 async def test_long_lived_values_are_renewed_before_they_end(
-    cache: Cache, truth: HeldTruth, clock: MovableClock, kind: str, name: str, ttl_s: int
+    cache: Cache, truth: HeldTruth, clock: ManualClock, kind: str, name: str, ttl_s: int
 ) -> None:
     kept = cache.risks if kind == "risk" else cache.orders
     assert await kept.get(name)
@@ -200,7 +200,7 @@ async def test_long_lived_values_are_renewed_before_they_end(
 
 
 async def test_a_position_is_not_renewed_ahead(
-    cache: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     assert await cache.positions.get("005930")
     await clock.advance(0.95)
@@ -210,7 +210,7 @@ async def test_a_position_is_not_renewed_ahead(
 
 
 async def test_a_change_is_seen_by_the_next_reader(
-    cache: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     assert await cache.positions.get("005930")
     truth.keep(samples.position(qty=150, ver=2))
@@ -221,7 +221,7 @@ async def test_a_change_is_seen_by_the_next_reader(
 
 
 async def test_a_load_from_before_a_change_is_not_kept_after_it(
-    cache: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     truth.open.clear()
     early = asyncio.create_task(cache.positions.get("005930"))
@@ -237,7 +237,7 @@ async def test_a_load_from_before_a_change_is_not_kept_after_it(
 
 
 async def test_what_was_loaded_before_a_change_is_kept_on_no_level(
-    cache: Cache, memory: MemoryStore, truth: HeldTruth, clock: MovableClock
+    cache: Cache, memory: MemoryStore, truth: HeldTruth, clock: ManualClock
 ) -> None:
     """The news are here, the new value is not: the old one must not fill the gap."""
     truth.open.clear()
@@ -252,7 +252,7 @@ async def test_what_was_loaded_before_a_change_is_kept_on_no_level(
 
 
 async def test_a_change_of_every_kind_is_followed(
-    cache: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     await cache.positions.get("005930")
     await cache.risks.get("account")
@@ -276,7 +276,7 @@ async def test_a_change_of_every_kind_is_followed(
 
 
 async def test_an_older_version_never_replaces_a_newer_one(
-    cache: Cache, other: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, other: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     assert await cache.positions.put(samples.position(qty=150, ver=5))
     assert not await cache.positions.put(samples.position(qty=100, ver=4))
@@ -286,7 +286,7 @@ async def test_an_older_version_never_replaces_a_newer_one(
 
 
 async def test_an_old_value_in_redis_does_not_come_back_here(
-    cache: Cache, other: Cache, truth: HeldTruth, clock: MovableClock
+    cache: Cache, other: Cache, truth: HeldTruth, clock: ManualClock
 ) -> None:
     """Redis holds what this process knows to be outdated."""
     await other.positions.put(samples.position(qty=100, ver=1))
@@ -302,7 +302,7 @@ async def test_an_old_value_in_redis_does_not_come_back_here(
 
 
 async def test_write_through_is_in_redis_when_it_returns(
-    cache: Cache, other: Cache, clock: MovableClock
+    cache: Cache, other: Cache, clock: ManualClock
 ) -> None:
     await cache.orders.put(samples.order(filled=80, ver=9))
     found = await other.orders.get("ORD123456")
@@ -311,7 +311,7 @@ async def test_write_through_is_in_redis_when_it_returns(
 
 
 async def test_precheck_answers_from_here_and_from_below_alike(
-    cache: Cache, clock: MovableClock
+    cache: Cache, clock: ManualClock
 ) -> None:
     cache.prices.push(tick(clock))
     assert cache.try_precheck("005930", order_id="ORD123456") is None
@@ -326,7 +326,7 @@ async def test_precheck_answers_from_here_and_from_below_alike(
     assert here.order.status == "PARTIALLY_FILLED"
 
 
-async def test_precheck_without_a_fresh_price_is_refused(cache: Cache, clock: MovableClock) -> None:
+async def test_precheck_without_a_fresh_price_is_refused(cache: Cache, clock: ManualClock) -> None:
     with pytest.raises(PriceDataUnavailableError):
         await cache.precheck("005930")
     cache.prices.push(tick(clock))
@@ -336,13 +336,13 @@ async def test_precheck_without_a_fresh_price_is_refused(cache: Cache, clock: Mo
         await cache.precheck("005930")
 
 
-async def test_precheck_without_limits_is_refused(cache: Cache, clock: MovableClock) -> None:
+async def test_precheck_without_limits_is_refused(cache: Cache, clock: ManualClock) -> None:
     cache.prices.push(tick(clock))
-    with pytest.raises(Failed, match="no limits of account nobody are known"):
+    with pytest.raises(OperationError, match="no limits of account nobody are known"):
         await cache.precheck("005930", "nobody")
 
 
-async def test_no_position_and_no_order_are_answers(cache: Cache, clock: MovableClock) -> None:
+async def test_no_position_and_no_order_are_answers(cache: Cache, clock: ManualClock) -> None:
     cache.prices.push(samples.price("000660", at=at(clock)))
     found = await cache.precheck("000660", order_id="NEW")
     assert (found.position, found.order) == (None, None)
@@ -354,14 +354,14 @@ async def test_a_database_that_hangs_is_given_up_in_time(
 ) -> None:
     cache = await opened(memory, truth, config)
     truth.open.clear()
-    with pytest.raises(Unreachable, match="did not tell the position of 005930 within 250 ms"):
+    with pytest.raises(UnreachableError, match="did not tell the position of 005930 within 250 ms"):
         await cache.positions.get("005930")
     truth.open.set()
     assert await cache.positions.get("005930")
 
 
 async def test_a_value_that_cannot_be_read_is_loaded_from_the_database(
-    cache: Cache, memory: MemoryStore, truth: HeldTruth, clock: MovableClock
+    cache: Cache, memory: MemoryStore, truth: HeldTruth, clock: ManualClock
 ) -> None:
     await cache.positions.put(samples.position(qty=1, ver=1))
     key = cache.positions.key("005930")
@@ -376,7 +376,7 @@ async def test_a_value_that_cannot_be_read_is_loaded_from_the_database(
         await clock.advance(0.006)
 
 
-async def test_what_is_over_is_swept(cache: Cache, clock: MovableClock) -> None:
+async def test_what_is_over_is_swept(cache: Cache, clock: ManualClock) -> None:
     for n in range(1000):
         cache.prices.push(samples.price(f"S{n}", at=at(clock)))
     await clock.advance(0.5)
@@ -385,7 +385,7 @@ async def test_what_is_over_is_swept(cache: Cache, clock: MovableClock) -> None:
 
 
 async def test_news_between_an_answer_and_its_keeping_counts(
-    cache: Cache, other: Cache, clock: MovableClock
+    cache: Cache, other: Cache, clock: ManualClock
 ) -> None:
     """A PreCheck gives its answer first and keeps what Redis told a turn of the loop later."""
     cache.prices.push(tick(clock))
@@ -403,12 +403,12 @@ class Deaf(MemoryStore):
     """Does not take a delete."""
 
     async def delete(self, keys: Sequence[str]) -> int:
-        raise Unreachable(f"{keys} are not deleted")
+        raise UnreachableError(f"{keys} are not deleted")
 
 
 @pytest.mark.parametrize("seen_before", [True, False])
 async def test_what_redis_could_not_be_told_to_forget_is_not_believed(
-    opened: Opened, config: CacheConfig, clock: MovableClock, seen_before: bool
+    opened: Opened, config: CacheConfig, clock: ManualClock, seen_before: bool
 ) -> None:
     """Asked while the new value is on its way from the database."""
     store, truth = Deaf(clock), HeldTruth(samples.position(qty=1, ver=1), samples.risk())
@@ -438,7 +438,7 @@ async def test_what_redis_could_not_be_told_to_forget_is_not_believed(
 
 
 async def test_a_change_the_database_cannot_tell_is_refused_not_guessed(
-    opened: Opened, config: CacheConfig, clock: MovableClock
+    opened: Opened, config: CacheConfig, clock: ManualClock
 ) -> None:
     store, truth = Deaf(clock), HeldTruth(samples.position())
     cache = await opened(store, truth, config, clock)
@@ -448,7 +448,7 @@ async def test_a_change_the_database_cannot_tell_is_refused_not_guessed(
     changing = asyncio.create_task(cache.changed(Change("position", "005930")))
     while not changing.done():
         await clock.advance(0.01)
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         await cache.positions.get("005930")
 
 
@@ -460,7 +460,7 @@ async def test_nothing_is_served_beyond_its_ttl_by_either_clock(
     steps: list[tuple[int, int]],
 ) -> None:
     """Whatever the two clocks do: time passes, and the wall clock jumps, there and back again."""
-    clock = MovableClock()
+    clock = ManualClock()
     cache = Cache(MemoryStore(clock), HeldTruth(), CacheConfig(), clock)
     pushed = tick(clock)
     born_ns, born_ms = clock.monotonic_ns(), at(clock)

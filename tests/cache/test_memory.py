@@ -5,10 +5,10 @@ from __future__ import annotations
 from qts.cache.memory import MemoryStore
 from qts.cache.store import Entry
 from qts.cache.value import Sides
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 
 
-class Hurrying(MovableClock):
+class Hurrying(ManualClock):
     """A millisecond later at every look."""
 
     def monotonic_ns(self) -> int:

@@ -13,7 +13,7 @@ from qts.cache import Cache, CacheConfig, CacheStatus
 from qts.cache.memory import MemoryStore
 from qts.cache.status import KindStatus, QueueStatus
 from qts.cache.store import Health
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from tests.cache import samples
 from tests.cache.truth import HeldTruth
 
@@ -82,15 +82,13 @@ async def cache(
     opened: Callable[..., Awaitable[Cache]],
     memory: MemoryStore,
     config: CacheConfig,
-    clock: MovableClock,
+    clock: ManualClock,
 ) -> Cache:
     truth = HeldTruth(samples.position(), samples.risk())
     return await opened(memory, truth, config, clock)
 
 
-async def test_every_answer_is_counted_where_it_came_from(
-    cache: Cache, clock: MovableClock
-) -> None:
+async def test_every_answer_is_counted_where_it_came_from(cache: Cache, clock: ManualClock) -> None:
     for _ in range(4):
         await cache.positions.get("005930")
     await clock.advance(0.006)
@@ -102,7 +100,7 @@ async def test_every_answer_is_counted_where_it_came_from(
     assert seen.goal == 0.95
 
 
-async def test_a_precheck_counts_each_of_its_four(cache: Cache, clock: MovableClock) -> None:
+async def test_a_precheck_counts_each_of_its_four(cache: Cache, clock: ManualClock) -> None:
     at = int(clock.now().timestamp() * 1000)
     cache.prices.push(samples.price(at=at))
     await cache.precheck("005930", order_id="X")
@@ -114,7 +112,7 @@ async def test_a_precheck_counts_each_of_its_four(cache: Cache, clock: MovableCl
     assert status.prechecks == 2
 
 
-async def test_the_rate_is_of_lately(cache: Cache, clock: MovableClock) -> None:
+async def test_the_rate_is_of_lately(cache: Cache, clock: ManualClock) -> None:
     for _ in range(10):
         await cache.risks.get("nobody")
         await clock.advance(1)
@@ -128,7 +126,7 @@ async def test_the_rate_is_of_lately(cache: Cache, clock: MovableClock) -> None:
     assert late.recent == 50
 
 
-async def test_prometheus_is_told(cache: Cache, clock: MovableClock) -> None:
+async def test_prometheus_is_told(cache: Cache, clock: ManualClock) -> None:
     await cache.positions.get("005930")
     await cache._keeper.look()
     text = telemetry.render().decode()

@@ -14,7 +14,7 @@ from qts.cache import Cache, CacheConfig, TradeIds
 from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
 from qts.cache.store import Count
-from qts.domain import MovableClock, Refused, TradeLimitExceededError
+from qts.domain import ManualClock, RefusedError, TradeLimitExceededError
 from qts.embedded import Valkey
 from tests.cache.conftest import until
 from tests.cache.truth import HeldTruth
@@ -131,22 +131,22 @@ async def test_trades_counted_without_redis_are_told_to_it_later(
 
 
 async def test_the_count_ends_with_the_trading_day(
-    opened: Opened, memory: MemoryStore, config: CacheConfig, clock: MovableClock
+    opened: Opened, memory: MemoryStore, config: CacheConfig, clock: ManualClock
 ) -> None:
     cache = await opened(memory, HeldTruth(), config, clock)
     ends_at = clock.now() + timedelta(minutes=1)
     assert await cache.trades.count("account", "t1", 1, ends_at) == 1
     await clock.advance(60)
-    with pytest.raises(Refused, match="ended at"):
+    with pytest.raises(RefusedError, match="ended at"):
         await cache.trades.count("account", "t2", 1, ends_at)
     assert await cache.trades.count("account", "t2", 1, ends_at + timedelta(days=1)) == 1
 
 
 @pytest.mark.parametrize("trade_id", ["", "a b", "{x}", "x" * 1_000_000])
 async def test_a_bad_trade_id_is_refused(
-    opened: Opened, memory: MemoryStore, config: CacheConfig, clock: MovableClock, trade_id: str
+    opened: Opened, memory: MemoryStore, config: CacheConfig, clock: ManualClock, trade_id: str
 ) -> None:
     cache = await opened(memory, HeldTruth(), config, clock)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         await cache.trades.count("account", trade_id, 1, clock.now() + timedelta(hours=1))
     assert await memory.keys(config.prefix + "daily") == []

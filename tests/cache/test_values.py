@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qts.cache import Book, Level, OrderStatus, Position, Price, Risk, StrategyParams, Value
 from qts.cache.value import are_plain, is_plain
-from qts.domain import Refused
+from qts.domain import RefusedError
 from tests.cache import samples
 
 symbols = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,15}", fullmatch=True)
@@ -169,7 +169,7 @@ def spoilt(value: Value, **fields: Any) -> Value:
 def test_bad_input_is_refused_with_its_reason(
     value: Value, fields: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         spoilt(value, **fields)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)

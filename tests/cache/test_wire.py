@@ -18,7 +18,7 @@ from qts.cache.looks import Looks
 from qts.cache.redis import RedisStore
 from qts.cache.store import Busy, Entry
 from qts.cache.wire import WAITING_MAX, Wire
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 from qts.embedded import Valkey
 from tests.cache.proxy import Proxy
 
@@ -106,7 +106,7 @@ async def test_no_reader_gets_the_value_of_another_key(valkey_url: Secret, spin_
             asked = chance.sample(keys, 4)
             try:
                 found = await store.read(asked)
-            except Unreachable:
+            except UnreachableError:
                 return
             assert [each and each["key"] for each in found] == asked
             right += 1
@@ -207,7 +207,7 @@ async def test_a_silent_connection_is_cut_and_replaced(valkey_url: Secret) -> No
         wire = Wire(proxy.url_of(valkey_url), config)
         assert await wire.call([("PING",)]) == ["PONG"]
         proxy.silent = True
-        with pytest.raises(Unreachable, match="no answer for 100 ms"):
+        with pytest.raises(UnreachableError, match="no answer for 100 ms"):
             await wire.call([("PING",)])
         proxy.silent = False
         assert await wire.call([("PING",)]) == ["PONG"]
@@ -223,14 +223,14 @@ async def test_another_protocol_is_not_taken_for_an_answer() -> None:
     async with await asyncio.start_server(web, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         wire = Wire(Secret(f"redis://127.0.0.1:{port}"), CacheConfig())
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await wire.call([("PING",)])
         await wire.close()
 
 
 async def test_a_wrong_password_is_told_without_it(valkey: Valkey) -> None:
     wire = Wire(Secret(f"redis://:canary@127.0.0.1:{valkey.port}"), CacheConfig())
-    with pytest.raises(Unreachable, match="refuses us") as refused:
+    with pytest.raises(UnreachableError, match="refuses us") as refused:
         await wire.call([("PING",)])
     assert "canary" not in str(refused.value)
     await wire.close()
@@ -238,7 +238,7 @@ async def test_a_wrong_password_is_told_without_it(valkey: Valkey) -> None:
 
 async def test_a_closed_port_is_unreachable_at_once() -> None:
     wire = Wire(Secret("redis://127.0.0.1:1"), CacheConfig())
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 does not answer"):
         await wire.call([("PING",)])
     await wire.close()
 

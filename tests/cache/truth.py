@@ -9,7 +9,7 @@ import msgspec
 
 from qts.cache import OrderStatus, Position, Risk, StrategyParams, TradeIds, Value
 from qts.database import Database
-from qts.domain import Unreachable
+from qts.domain import UnreachableError
 
 _TYPES: dict[str, type[Value]] = {
     each.kind: each for each in (Position, Risk, OrderStatus, StrategyParams, TradeIds)
@@ -63,5 +63,5 @@ class HeldTruth:
         found = self.rows.get((kind, name))  # read before the wait, as a slow reply would be
         await self.open.wait()
         if self.is_away:
-            raise Unreachable("the database is away")
+            raise UnreachableError("the database is away")
         return found

@@ -11,7 +11,7 @@ import pytest
 
 from qts.brokers import Lost
 from qts.database import Database
-from qts.domain import BrokerOrder, OrderState, OutcomeUnknown, Side
+from qts.domain import BrokerOrder, OrderState, OutcomeUnknownError, Side
 from qts.venues import Rejected, Throttled
 from tests.conformance.venues import MORNING, NETWORKED, VENUES, Listener, Venue, plant
 
@@ -30,7 +30,7 @@ networked = pytest.mark.parametrize("venue", NETWORKED, indirect=True)
 
 
 async def the_order(venue: Venue, order_id: str) -> BrokerOrder:
-    (found,) = [o for o in await venue.broker.orders(MORNING) if o.order_id == order_id]
+    (found,) = [o for o in await venue.broker.orders(MORNING) if o.broker_order_id == order_id]
     return found
 
 
@@ -103,11 +103,11 @@ async def test_fills_and_notices_agree_by_trade_id(venue: Venue) -> None:
             await venue.go()
         await listener.until(lambda: listener.filled() == 3 * venue.quantity)
         told = {
-            fill.trade_id: (fill.order_id, fill.quantity, fill.price, fill.fee)
+            fill.trade_id: (fill.broker_order_id, fill.quantity, fill.price, fill.fee)
             for fill in listener.fills
         }
         asked = {
-            fill.trade_id: (fill.order_id, fill.quantity, fill.price, fill.fee)
+            fill.trade_id: (fill.broker_order_id, fill.quantity, fill.price, fill.fee)
             for fill in await venue.broker.fills(MORNING)
         }
     assert told == asked
@@ -120,7 +120,7 @@ async def test_a_finished_order_is_told(venue: Venue) -> None:
         def is_told() -> bool:
             return any(
                 isinstance(n, BrokerOrder)
-                and (n.order_id, n.state) == (order_id, OrderState.FILLED)
+                and (n.broker_order_id, n.state) == (order_id, OrderState.FILLED)
                 for n in listener.notices
             )
 
@@ -147,7 +147,7 @@ async def test_a_cancelled_order_is_cancelled_and_told(venue: Venue) -> None:
         await listener.until(
             lambda: any(
                 isinstance(n, BrokerOrder)
-                and (n.order_id, n.state) == (order_id, OrderState.CANCELLED)
+                and (n.broker_order_id, n.state) == (order_id, OrderState.CANCELLED)
                 for n in listener.notices
             )
         )
@@ -214,7 +214,7 @@ async def test_an_order_is_found_after_it_was_placed(venue: Venue) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
     order_id = await venue.broker.place(request)
     found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
-    assert [order.order_id for order in found.candidates] == [order_id]
+    assert [order.broker_order_id for order in found.candidates] == [order_id]
 
 
 @networked
@@ -222,22 +222,22 @@ async def test_an_order_is_found_after_it_was_placed(venue: Venue) -> None:
 async def test_an_order_whose_reply_was_lost_is_found(venue: Venue, fault: str) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
     plant(venue, fault)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     (order_id,) = await venue.record()  # it was accepted, once
     await venue.go()
     found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
-    assert [order.order_id for order in found.candidates] == [order_id]
+    assert [order.broker_order_id for order in found.candidates] == [order_id]
 
 
 @networked
 async def test_a_reply_that_comes_too_late_leaves_the_outcome_open(venue: Venue) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
     plant(venue, "slow", seconds=3600)  # on a clock that stands still
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
-    assert {order.order_id for order in found.candidates} == set(await venue.record())
+    assert {order.broker_order_id for order in found.candidates} == set(await venue.record())
 
 
 @networked
@@ -245,7 +245,7 @@ async def test_a_reply_that_comes_too_late_leaves_the_outcome_open(venue: Venue)
 async def test_an_order_that_was_never_accepted_is_not_found(venue: Venue, fault: str) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
     plant(venue, fault)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     assert await venue.record() == {}
     found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
@@ -267,7 +267,7 @@ async def test_an_order_is_sent_once_whatever_happens(venue: Venue) -> None:
     """Three lost replies in a row: three orders at the venue, one for each call, never more."""
     plant(venue, "drop_reply", count=3)
     for calls in (1, 2, 3):
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknownError):
             await venue.broker.place(venue.resting())
         assert len(await venue.record()) == calls
 
@@ -306,7 +306,7 @@ async def test_fills_that_were_never_told_are_asked_for(venue: Venue) -> None:
         order_id = await venue.broker.place(venue.request())
         await venue.go()
         fills = await venue.broker.fills(MORNING)
-        assert {fill.order_id for fill in fills} == {order_id}
+        assert {fill.broker_order_id for fill in fills} == {order_id}
         assert sum(fill.quantity for fill in fills) == venue.quantity
         assert not any(fill.trade_id not in {f.trade_id for f in fills} for fill in listener.fills)
 
@@ -329,4 +329,6 @@ async def test_an_interrupted_stream_says_so_and_goes_on(venue: Venue) -> None:
         assert sum(fill.quantity for fill in missed) == venue.quantity
         order_id = await venue.broker.place(venue.request())
         await venue.go()
-        await listener.until(lambda: any(fill.order_id == order_id for fill in listener.fills))
+        await listener.until(
+            lambda: any(fill.broker_order_id == order_id for fill in listener.fills)
+        )

@@ -23,7 +23,7 @@ from qts.brokers import (
 )
 from qts.brokers.kis_wire import SEOUL
 from qts.database import Database
-from qts.domain import Fill, MovableClock, OrderRequest, OrderType, Secret, Side, SystemClock
+from qts.domain import Fill, ManualClock, OrderRequest, OrderType, Secret, Side, SystemClock
 from qts.simulators import (
     Fault,
     KisKey,
@@ -65,7 +65,7 @@ class Venue(ABC):
     order_path = ""
     simulator: Any = None
 
-    def __init__(self, broker: Broker, clock: MovableClock) -> None:
+    def __init__(self, broker: Broker, clock: ManualClock) -> None:
         self.broker = broker
         self.clock = clock
         self._numbers = iter(range(1, 10_000))
@@ -172,7 +172,7 @@ class Listener:
 class PaperVenue(Venue):
     symbol, quantity, tolerance = "005930", Decimal(10), Decimal(0)
 
-    def __init__(self, broker: PaperBroker, clock: MovableClock, database: Database) -> None:
+    def __init__(self, broker: PaperBroker, clock: ManualClock, database: Database) -> None:
         super().__init__(broker, clock)
         self._paper, self._database, self._last = broker, database, Decimal(70_000)
         self._tell()
@@ -223,7 +223,7 @@ class PaperVenue(Venue):
 
 @asynccontextmanager
 async def paper(database: Database, _folder: Path) -> AsyncIterator[Venue]:
-    clock = MovableClock(MORNING)
+    clock = ManualClock(MORNING)
     config = PaperConfig(volume_share=0.5, cash=CASH)
     async with PaperBroker.open(database, config, COSTS, clock) as broker:
         yield PaperVenue(broker, clock, database)
@@ -237,7 +237,7 @@ class KisVenue(Venue):
     tolerance = Decimal(20)  # won: each of the venue's fills has its fee cut to a whole one
     order_path = "/uapi/domestic-stock/v1/trading/order-cash"
 
-    def __init__(self, broker: Broker, clock: MovableClock, simulator: KisSimulator) -> None:
+    def __init__(self, broker: Broker, clock: ManualClock, simulator: KisSimulator) -> None:
         super().__init__(broker, clock)
         self.simulator = simulator
         self._index = simulator.market.index[self.symbol]
@@ -298,7 +298,7 @@ async def kis_client(config: KisConfig, folder: Path) -> AsyncIterator[KisClient
 
 @asynccontextmanager
 async def kis(database: Database, folder: Path, **settings: Any) -> AsyncIterator[KisVenue]:
-    clock = MovableClock(MORNING)
+    clock = ManualClock(MORNING)
     config = KisSimulatorConfig(
         **{
             "market": CALM,
@@ -322,7 +322,7 @@ class UpbitVenue(Venue):
     symbol, quantity = "KRW-BTC", Decimal("0.015")
     order_path = "/v1/orders"
 
-    def __init__(self, broker: Broker, clock: MovableClock, simulator: UpbitSimulator) -> None:
+    def __init__(self, broker: Broker, clock: ManualClock, simulator: UpbitSimulator) -> None:
         super().__init__(broker, clock)
         self.simulator = simulator
         self._index = simulator.market.index[self.symbol]
@@ -373,7 +373,7 @@ def upbit_config(simulator: UpbitSimulator, **changes: Any) -> UpbitConfig:
 
 @asynccontextmanager
 async def upbit(_database: Database, _folder: Path, **settings: Any) -> AsyncIterator[UpbitVenue]:
-    clock = MovableClock(MORNING)
+    clock = ManualClock(MORNING)
     rates = dict.fromkeys(("order_second", "default_second", "quotation_second"), 100_000)
     config = UpbitSimulatorConfig(
         **{"market": CALM, "keys": (UpbitKey(krw=CASH),), **rates, **settings}

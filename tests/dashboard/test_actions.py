@@ -12,7 +12,7 @@ import pytest
 from qts.dashboard import Role
 from qts.dashboard.params import checked
 from qts.database import Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.events import DeadLetterDesk
 from qts.orders import Reconcile
 from qts.outbox import (
@@ -216,7 +216,7 @@ async def test_parameters_of_a_running_strategy_are_set(site: Site) -> None:
     ],
 )
 async def test_a_parameter_out_of_bounds_is_refused(params: dict[str, Any], why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RefusedError, match=why):
         checked(params, lives.strategy().fields)
 
 

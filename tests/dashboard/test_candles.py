@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.dashboard.candles import Candles, bars
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.feed import PatternRecord
 from qts.feed.recorder import compress
 from qts.feed.snapshot import (
@@ -77,7 +77,7 @@ def test_a_file_that_was_compressed_is_not_counted_twice(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("symbol", ["", "../x", 'a"b', "x" * 41])
 def test_what_is_no_symbol_is_refused(tmp_path: Path, symbol: str) -> None:
-    with pytest.raises(Refused, match="is no symbol"):
+    with pytest.raises(RefusedError, match="is no symbol"):
         Candles(tmp_path).of(symbol, 60)
 
 

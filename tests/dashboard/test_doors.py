@@ -16,7 +16,7 @@ from qts.dashboard import ACKNOWLEDGEMENT, DashboardConfig, Role, Tokens
 from qts.dashboard.guard import OPEN
 from qts.dashboard.session import FAILURES, Attempts, Sessions
 from qts.database import Database
-from qts.domain import MovableClock, Refused, Secret
+from qts.domain import ManualClock, RefusedError, Secret
 from tests.dashboard.conftest import Site, opened
 
 
@@ -136,7 +136,7 @@ async def test_logins_are_limited(site: Site) -> None:
 
 
 async def test_who_waits_a_minute_may_try_again() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     attempts = Attempts(clock)
     for _ in range(FAILURES):
         attempts.failed("1.2.3.4")
@@ -147,7 +147,7 @@ async def test_who_waits_a_minute_may_try_again() -> None:
 
 
 def test_a_guesser_with_many_addresses_fills_no_memory() -> None:
-    attempts = Attempts(MovableClock())
+    attempts = Attempts(ManualClock())
     for number in range(5000):
         attempts.failed(f"10.0.{number // 250}.{number % 250}")
     assert len(attempts._failed) <= 1000
@@ -189,7 +189,7 @@ async def test_a_session_outlives_the_server_and_not_its_tokens(
 
 @given(change=st.integers(min_value=0), to=st.characters(min_codepoint=33, max_codepoint=126))
 def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
-    sessions = Sessions(lambda: b"key", MovableClock(), 3600)
+    sessions = Sessions(lambda: b"key", ManualClock(), 3600)
     _, cookie = sessions.begin(Role.READ)
     at = change % len(cookie)
     forged = cookie[:at] + to + cookie[at + 1 :]
@@ -198,11 +198,11 @@ def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
 
 @given(text=st.text())
 def test_no_text_is_a_session_or_an_error(text: str) -> None:
-    assert Sessions(lambda: b"key", MovableClock(), 3600).find(text) is None
+    assert Sessions(lambda: b"key", ManualClock(), 3600).find(text) is None
 
 
 async def test_a_session_ends_with_its_time() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     sessions = Sessions(lambda: b"key", clock, 3600)
     _, cookie = sessions.begin(Role.ADMIN)
     await clock.advance(3599)
@@ -230,14 +230,14 @@ def test_tokens_are_made_once_for_us_alone(tmp_path: Path) -> None:
 def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     Tokens.of(tmp_path)
     (tmp_path / "dashboard.json").chmod(0o644)
-    with pytest.raises(Refused, match="can be read by others"):
+    with pytest.raises(RefusedError, match="can be read by others"):
         Tokens.of(tmp_path)
 
 
 def test_a_damaged_token_file_is_refused(tmp_path: Path) -> None:
     Tokens.of(tmp_path)
     (tmp_path / "dashboard.json").write_text("{}")
-    with pytest.raises(Refused, match="damaged"):
+    with pytest.raises(RefusedError, match="damaged"):
         Tokens.of(tmp_path)
 
 

@@ -19,7 +19,7 @@ from qts.dashboard import read_live
 from qts.dashboard.answers import KEPT, Answers
 from qts.dashboard.hub import Hub
 from qts.dashboard.live import most
-from qts.domain import MovableClock, SystemClock
+from qts.domain import ManualClock, SystemClock
 from qts.risk import FailSafe
 from tests.dashboard import lives
 from tests.dashboard.conftest import Site, Visitor
@@ -77,7 +77,7 @@ def test_a_notice_told_twice_at_once_is_kept_once() -> None:
 
 
 async def test_pages_that_ask_the_same_share_an_answer() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     answers, made = Answers(clock), []
 
     async def make() -> bytes:
@@ -96,7 +96,7 @@ async def test_pages_that_ask_the_same_share_an_answer() -> None:
 
 
 async def test_an_answer_that_failed_is_not_kept() -> None:
-    answers = Answers(MovableClock())
+    answers = Answers(ManualClock())
     tried = []
 
     async def make() -> bytes:

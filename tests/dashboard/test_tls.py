@@ -15,7 +15,7 @@ import pytest
 
 from qts.dashboard import DashboardConfig, Role
 from qts.database import Database
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 from tests.dashboard.certificates import Pair, make_pair
 from tests.dashboard.conftest import Site, opened
 from tests.dashboard.test_pages import visit
@@ -101,7 +101,9 @@ async def test_a_certificate_that_is_none_is_refused(
 ) -> None:
     pair.certificate.write_text("no certificate")
     config = DashboardConfig(port=0, certificate=pair.certificate, key=pair.key)
-    with pytest.raises(Refused, match=r"dashboard\.certificate, dashboard\.key: cannot be used"):
+    with pytest.raises(
+        RefusedError, match=r"dashboard\.certificate, dashboard\.key: cannot be used"
+    ):
         async with opened(database, valkey_url, tmp_path, config, "qts-tls:"):
             pytest.fail("it was opened")
 

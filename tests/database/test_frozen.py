@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qts.database import Connection, Database, DatabaseConfig
-from qts.domain import Failed, Secret, Unreachable
+from qts.domain import OperationError, Secret, UnreachableError
 
 STILL = DatabaseConfig(pool_min=1, pool_max=2, idle_transaction_timeout_s=1.5)
 PATIENT = DatabaseConfig(pool_min=1, pool_max=2, idle_transaction_timeout_s=30.0)
@@ -33,7 +33,7 @@ async def frozen(database_url: Secret) -> AsyncIterator[Database]:
 async def test_a_transaction_that_stands_still_between_statements_is_ended(
     next_one: Database, frozen: Database
 ) -> None:
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         await _stand_still(frozen, lambda _: _until_it_may_add(next_one))
     assert await next_one.fetchval("SELECT n FROM counted") == 1
     await frozen.execute(ADD)  # awake again, on a connection of its own
@@ -45,11 +45,11 @@ async def test_a_transaction_that_stands_still_inside_a_statement_is_ended_by_wh
 ) -> None:
     async def meanwhile(tx: Connection) -> None:
         await _begin_a_statement(tx)
-        with pytest.raises(Failed, match="idle_transaction_timeout_s"):
+        with pytest.raises(OperationError, match="idle_transaction_timeout_s"):
             await next_one.execute(ADD)
         await _until_it_may_add(next_one)
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         await _stand_still(frozen, meanwhile)
     assert await next_one.fetchval("SELECT n FROM counted") == 1
 
@@ -62,7 +62,7 @@ async def test_a_transaction_that_works_is_not_ended_by_who_waits(
         async with busy.transaction() as tx:
             await tx.execute(ADD)
             working = asyncio.create_task(tx.execute("SELECT pg_advisory_lock(1)"))
-            with pytest.raises(Failed, match="nothing was changed"):
+            with pytest.raises(OperationError, match="nothing was changed"):
                 await next_one.execute(ADD)
             await gate.execute("SELECT pg_advisory_unlock(1)")
             await working
@@ -81,7 +81,7 @@ async def test_a_wait_for_a_lock_that_ends_fails_the_whole_transaction(
 
     async with Database.open(database_url, PATIENT) as holder, holder.transaction() as tx:
         await tx.execute(ADD)
-        with pytest.raises(Failed, match="nothing was changed"):
+        with pytest.raises(OperationError, match="nothing was changed"):
             await change_both()
     assert await next_one.fetchval("SELECT n FROM other") == 0
 
@@ -107,6 +107,6 @@ async def _until_it_may_add(database: Database) -> None:
         while True:
             try:
                 await database.execute(ADD)
-            except Failed:
+            except OperationError:
                 continue
             return

@@ -12,7 +12,7 @@ import pytest
 
 from qts.database import Database, DatabaseConfig, migrate, status
 from qts.database.migrations import FOLDER, read_folder
-from qts.domain import Failed, Refused, SchemaTooNew, Secret
+from qts.domain import OperationError, RefusedError, SchemaTooNewError, Secret
 
 FIRST = (FOLDER / "0001_schema_migration.sql").read_text()
 
@@ -109,7 +109,7 @@ async def test_a_slow_migration_outlasts_the_statement_time_limit(
     config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.5, connect_timeout_s=1.0)
     async with Database.open(empty_database_url, config) as database:
         assert len(await migrate(database, folder)) == 3
-        with pytest.raises(Failed):
+        with pytest.raises(OperationError):
             await database.execute("SELECT pg_sleep(5)")
 
 
@@ -119,7 +119,7 @@ async def test_a_failed_migration_is_undone_and_the_earlier_ones_stay(
     broken = "CREATE TABLE half (id int);\n\nINSERT INTO nowhere VALUES (1);\n"
     (folder / "0003_first_note.sql").write_text(broken)
     (folder / "0004_more.sql").write_text("INSERT INTO note VALUES (2);")
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(OperationError) as caught:
         await migrate(empty, folder)
     assert str(caught.value) == (
         'migration 0003_first_note.sql failed at line 3: relation "nowhere" does not exist'
@@ -134,7 +134,7 @@ async def test_a_migration_that_cannot_be_recorded_is_undone(empty: Database, fo
     (folder / "0003_first_note.sql").write_text(
         "CREATE TABLE half (id int); ALTER TABLE schema_migration ADD CHECK (version < 3);"
     )
-    with pytest.raises(Failed, match="violates check constraint"):
+    with pytest.raises(OperationError, match="violates check constraint"):
         await migrate(empty, folder)
     assert await empty.fetchval("SELECT to_regclass('half')") is None
 
@@ -143,7 +143,7 @@ async def test_a_failure_without_a_place_still_names_file_and_cause(
     empty: Database, folder: Path
 ) -> None:
     (folder / "0003_first_note.sql").write_text("INSERT INTO note VALUES (1), (1);")
-    with pytest.raises(Failed, match=r"0003_first_note\.sql failed: duplicate key value"):
+    with pytest.raises(OperationError, match=r"0003_first_note\.sql failed: duplicate key value"):
         await migrate(empty, folder)
 
 
@@ -151,7 +151,7 @@ async def test_the_lock_is_free_after_a_failure(
     empty: Database, empty_database_url: Secret, folder: Path
 ) -> None:
     (folder / "0003_first_note.sql").write_text("nonsense")
-    with pytest.raises(Failed, match="syntax error"):
+    with pytest.raises(OperationError, match="syntax error"):
         await migrate(empty, folder)
     (folder / "0003_first_note.sql").write_text("INSERT INTO note VALUES (1);")
     async with asyncio.timeout(60), Database.open(empty_database_url, DatabaseConfig()) as other:
@@ -162,7 +162,7 @@ async def test_a_newer_schema_is_refused(empty: Database, folder: Path) -> None:
     await migrate(empty, folder)
     (folder / "0003_first_note.sql").unlink()
     for ask in (migrate, status):
-        with pytest.raises(SchemaTooNew, match="has schema 3, this QTS knows schemas up to 2"):
+        with pytest.raises(SchemaTooNewError, match="has schema 3, this QTS knows schemas up to 2"):
             await ask(empty, folder)
 
 
@@ -172,7 +172,7 @@ async def test_a_file_changed_after_it_was_applied_is_refused(
     await migrate(empty, folder)
     (folder / "0002_note.sql").write_text("CREATE TABLE note (id bigint PRIMARY KEY);\n")
     (folder / "0004_more.sql").write_text("INSERT INTO note VALUES (2);")
-    with pytest.raises(Refused, match=r"0002_note\.sql was changed after it was applied"):
+    with pytest.raises(RefusedError, match=r"0002_note\.sql was changed after it was applied"):
         await migrate(empty, folder)
     assert await empty.fetchval("SELECT max(version) FROM schema_migration") == 3
 
@@ -186,7 +186,7 @@ async def test_line_ends_of_another_system_are_no_change(empty: Database, folder
 async def test_a_missing_row_is_refused(empty: Database, folder: Path) -> None:
     await migrate(empty, folder)
     await empty.execute("DELETE FROM schema_migration WHERE version = 2")
-    with pytest.raises(Refused, match="schema 3, but 2 rows"):
+    with pytest.raises(RefusedError, match="schema 3, but 2 rows"):
         await migrate(empty, folder)
 
 
@@ -203,7 +203,7 @@ async def test_a_missing_row_is_refused(empty: Database, folder: Path) -> None:
 )
 def test_a_folder_out_of_order_is_refused(folder: Path, extra: str, complaint: str) -> None:
     (folder / extra).write_text("SELECT 1;")
-    with pytest.raises(Refused, match=complaint):
+    with pytest.raises(RefusedError, match=complaint):
         read_folder(folder)
 
 

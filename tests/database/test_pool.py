@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from qts.database import Database, DatabaseConfig
-from qts.domain import Failed, OutcomeUnknown, Secret, Unreachable
+from qts.domain import OperationError, OutcomeUnknownError, Secret, UnreachableError
 from tests.database.backends import backends, end_backends, end_backends_unseen, until
 from tests.database.relay import Relay
 
@@ -30,7 +30,7 @@ async def test_a_caller_beyond_the_bound_is_told_after_the_time_limit(database_u
     config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=1.0)
     async with Database.open(database_url, config) as database:
         async with database.transaction():
-            with pytest.raises(Unreachable, match=r"all 1 connections .* database\.pool_max"):
+            with pytest.raises(UnreachableError, match=r"all 1 connections .* database\.pool_max"):
                 await database.fetchval("SELECT 1")
         assert await database.fetchval("SELECT 1") == 1
 
@@ -39,9 +39,9 @@ async def test_a_long_statement_is_ended_and_the_connection_lives_on(database_ur
     config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.5)
     async with Database.open(database_url, config) as database:
         backend = await database.fetchval("SELECT pg_backend_pid()")
-        with pytest.raises(Failed, match=r"statement_timeout_s is 0\.5"):
+        with pytest.raises(OperationError, match=r"statement_timeout_s is 0\.5"):
             await database.execute("SELECT pg_sleep(10)")
-        with pytest.raises(Failed, match="statement timeout"):
+        with pytest.raises(OperationError, match="statement timeout"):
             async with database.transaction() as connection:
                 await connection.execute("SELECT pg_sleep(10)")
         assert await database.fetchval("SELECT pg_backend_pid()") == backend
@@ -113,7 +113,11 @@ async def test_connections_that_fell_silent_in_the_pool_are_replaced(
 
 @pytest.mark.parametrize(
     ("when", "said"),
-    [("statement", OutcomeUnknown), ("block", Unreachable), ("commit", OutcomeUnknown)],
+    [
+        ("statement", OutcomeUnknownError),
+        ("block", UnreachableError),
+        ("commit", OutcomeUnknownError),
+    ],
 )
 async def test_a_server_that_falls_silent_is_as_good_as_lost(
     database_url: Secret, when: str, said: type[Exception]
@@ -150,7 +154,7 @@ async def test_a_statement_cut_short_says_that_its_outcome_is_unknown(
 
     await until(sleeps)
     await end_backends(postgres_admin, database_url)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         await waiting
 
 
@@ -200,9 +204,9 @@ async def test_closing_cuts_a_connection_that_is_still_used(database_url: Secret
         async with asyncio.timeout(60):
             await database.close()
         leave.set()
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknownError):
             await holder
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         await database.fetchval("SELECT 1")
 
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from qts.database import Database, savepoint
-from qts.domain import Failed, OutcomeUnknown, Secret, Unreachable
+from qts.domain import OperationError, OutcomeUnknownError, Secret, UnreachableError
 from tests.database.backends import end_backends, end_backends_unseen
 
 
@@ -51,7 +51,7 @@ async def test_a_broken_constraint_passes_unchanged(database: Database) -> None:
 
 
 async def test_a_swallowed_sql_error_does_not_look_like_a_commit(database: Database) -> None:
-    with pytest.raises(Failed, match="was rolled back"):
+    with pytest.raises(OperationError, match="was rolled back"):
         async with database.transaction() as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
             with pytest.raises(asyncpg.UniqueViolationError):
@@ -91,7 +91,7 @@ async def test_a_cancelled_block_is_rolled_back(database: Database) -> None:
 
 
 async def test_a_read_only_block_cannot_write(database: Database) -> None:
-    with pytest.raises(Failed, match=r"takes no changes: .*read-only transaction"):
+    with pytest.raises(OperationError, match=r"takes no changes: .*read-only transaction"):
         async with database.transaction(read_only=True) as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
     assert await database.fetchval("SELECT count(*) FROM note") == 0
@@ -121,7 +121,7 @@ async def test_write_skew_is_refused_when_serializable(database: Database) -> No
 async def test_a_killed_connection_leaves_nothing_half_written(
     database: Database, database_url: Secret, postgres_url: Secret, later_statements: int
 ) -> None:
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(UnreachableError) as caught:
         async with database.transaction() as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
             end_backends_unseen(postgres_url, database_url)
@@ -129,7 +129,7 @@ async def test_a_killed_connection_leaves_nothing_half_written(
                 with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
                     await connection.execute("INSERT INTO note VALUES (2)")
             await connection.execute("INSERT INTO note VALUES (3)")
-    assert not isinstance(caught.value, OutcomeUnknown)
+    assert not isinstance(caught.value, OutcomeUnknownError)
     assert len(str(caught.value).splitlines()) == 1
     assert await notes(database) == []
 
@@ -137,7 +137,7 @@ async def test_a_killed_connection_leaves_nothing_half_written(
 async def test_a_connection_lost_at_commit_says_that_the_outcome_is_unknown(
     database: Database, database_url: Secret, postgres_admin: Any
 ) -> None:
-    with pytest.raises(OutcomeUnknown, match="not known"):
+    with pytest.raises(OutcomeUnknownError, match="not known"):
         async with database.transaction() as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
             await end_backends(postgres_admin, database_url)
@@ -148,7 +148,7 @@ async def test_last_words_of_a_server_that_arrive_before_its_end_mean_that_it_is
     database: Database,
 ) -> None:
     words = b"SFATAL\0C57P01\0Mterminating connection\0\0"
-    with pytest.raises(OutcomeUnknown, match="not known"):
+    with pytest.raises(OutcomeUnknownError, match="not known"):
         async with database.transaction() as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
             protocol = connection._con._protocol  # type: ignore[attr-defined]

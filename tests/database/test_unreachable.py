@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from qts.database import Database, DatabaseConfig
-from qts.domain import ConfigError, QtsError, Refused, Secret, Unreachable
+from qts.domain import ConfigError, QtsError, RefusedError, Secret, UnreachableError
 from tests.database.relay import Relay
 from tests.services import name_database
 
@@ -37,20 +37,20 @@ async def test_a_closed_port_is_unreachable() -> None:
     with socket.socket() as held:  # bound and not listening: nobody else can open it meanwhile
         held.bind(("127.0.0.1", 0))
         error = await refusal(at(f"127.0.0.1:{held.getsockname()[1]}"))
-    assert isinstance(error, Unreachable)
+    assert isinstance(error, UnreachableError)
     assert "connection refused" in str(error)
     assert "/trades" in str(error)
 
 
 async def test_an_unknown_host_is_unreachable() -> None:
     error = await refusal(at("no-such-host.invalid:5432"))
-    assert isinstance(error, Unreachable)
+    assert isinstance(error, UnreachableError)
     assert "no-such-host.invalid:5432/trades" in str(error)
 
 
 async def test_a_missing_socket_file_is_unreachable(tmp_path: Path) -> None:
     url = f"postgresql://someone:{CANARY}@/trades?host={tmp_path}"
-    assert isinstance(await refusal(Secret(url)), Unreachable)
+    assert isinstance(await refusal(Secret(url)), UnreachableError)
 
 
 async def test_a_server_that_never_answers_is_unreachable() -> None:
@@ -68,12 +68,12 @@ async def test_a_wrong_password_is_unreachable(postgres_url: Secret) -> None:
         )
     else:
         parts = parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", f":{CANARY}@"))
-    assert isinstance(await refusal(Secret(parts.geturl())), Unreachable)
+    assert isinstance(await refusal(Secret(parts.geturl())), UnreachableError)
 
 
 async def test_a_missing_database_is_unreachable(postgres_url: Secret) -> None:
     error = await refusal(name_database(postgres_url, "no_such_database"))
-    assert isinstance(error, Unreachable)
+    assert isinstance(error, UnreachableError)
     assert '"no_such_database" does not exist' in str(error)
 
 
@@ -104,6 +104,6 @@ async def test_a_server_older_than_15_is_refused(postgres_url: Secret) -> None:
         return said + word + (b"14" + rest[2:] if word else rest)
 
     async with Relay.to(postgres_url, older) as relay:
-        with pytest.raises(Refused, match=r"is version 14\.\d+; QTS needs 15 or newer"):
+        with pytest.raises(RefusedError, match=r"is version 14\.\d+; QTS needs 15 or newer"):
             async with Database.open(relay.url, QUICK):
                 pass

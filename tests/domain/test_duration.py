@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Refused, parse_duration
+from qts.domain import RefusedError, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         parse_duration(text)
     assert repr(text) in str(refusal.value)
     assert "ms, s, m, h or d" in str(refusal.value)
@@ -69,6 +69,6 @@ def test_milliseconds_are_exact(number: int) -> None:
 def test_any_text_is_a_positive_span_or_refused(text: str) -> None:
     try:
         seconds = parse_duration(text)
-    except Refused:
+    except RefusedError:
         return
     assert 0 < seconds < math.inf

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Clock, MovableClock, SystemClock
+from qts.domain import Clock, ManualClock, SystemClock
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ async def test_system_clock_sleeps_as_long_as_asked() -> None:
 
 
 async def test_time_stands_still_until_moved() -> None:
-    clock = MovableClock(START)
+    clock = ManualClock(START)
     await asyncio.sleep(0)
     assert (clock.now(), clock.monotonic_ns()) == (START, 0)
     await clock.advance(1.5)
@@ -38,7 +38,7 @@ async def test_time_stands_still_until_moved() -> None:
 
 
 async def test_sleepers_wake_in_the_order_of_their_times() -> None:
-    clock = MovableClock(START)
+    clock = ManualClock(START)
     woken: list[tuple[str, datetime]] = []
 
     async def sleeper(name: str, seconds: float) -> None:
@@ -55,7 +55,7 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
 
 
 async def test_a_loop_that_sleeps_runs_once_per_turn_in_one_advance() -> None:
-    clock = MovableClock(START)
+    clock = ManualClock(START)
     ticks: list[int] = []
 
     async def poll() -> None:
@@ -70,7 +70,7 @@ async def test_a_loop_that_sleeps_runs_once_per_turn_in_one_advance() -> None:
 
 
 async def test_cancelled_sleeper_does_not_stop_the_clock() -> None:
-    clock = MovableClock(START)
+    clock = ManualClock(START)
     task = asyncio.create_task(clock.sleep(1))
     await asyncio.sleep(0)
     task.cancel()
@@ -81,18 +81,18 @@ async def test_cancelled_sleeper_does_not_stop_the_clock() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1])
 async def test_sleeping_no_time_returns_at_once(seconds: float) -> None:
-    clock = MovableClock(START)
+    clock = ManualClock(START)
     await asyncio.wait_for(clock.sleep(seconds), 60)
     assert clock.now() == START
 
 
 async def test_clock_does_not_move_back() -> None:
     with pytest.raises(ValueError, match="forward only"):
-        await MovableClock(START).advance(-1)
+        await ManualClock(START).advance(-1)
 
 
 async def test_two_advances_at_once_never_turn_the_clock_back() -> None:
-    clock = MovableClock(START)
+    clock = ManualClock(START)
     seen: list[int] = []
 
     async def sleeper(seconds: int) -> None:
@@ -108,7 +108,7 @@ async def test_two_advances_at_once_never_turn_the_clock_back() -> None:
 
 
 async def test_wall_may_jump_alone() -> None:
-    clock = MovableClock(START)
+    clock = ManualClock(START)
     await clock.advance(1)
     clock.set_wall(START - timedelta(days=1))
     assert (clock.now(), clock.monotonic_ns()) == (START - timedelta(days=1), 1_000_000_000)
@@ -118,16 +118,16 @@ async def test_wall_may_jump_alone() -> None:
 
 def test_moments_are_kept_in_utc_and_need_a_timezone() -> None:
     seoul = datetime(2026, 1, 2, 9, tzinfo=timezone(timedelta(hours=9)))
-    assert MovableClock(seoul).now() == START
-    assert MovableClock(seoul).now().tzinfo is UTC
+    assert ManualClock(seoul).now() == START
+    assert ManualClock(seoul).now().tzinfo is UTC
     with pytest.raises(ValueError, match="timezone"):
-        MovableClock(datetime(2026, 1, 2))  # noqa: DTZ001 - what is refused
+        ManualClock(datetime(2026, 1, 2))  # noqa: DTZ001 - what is refused
 
 
 @given(steps_ns=st.lists(st.integers(0, 10_000), max_size=30))
 def test_wall_and_monotonic_never_drift_apart(steps_ns: list[int]) -> None:
     async def walk() -> None:
-        clock = MovableClock(START)
+        clock = ManualClock(START)
         for step in steps_ns:
             await clock.advance(step / 1e9)
         assert clock.monotonic_ns() == sum(steps_ns)

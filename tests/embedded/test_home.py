@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import HomeInUse, Refused
+from qts.domain import HomeInUseError, RefusedError
 from qts.embedded import EmbeddedConfig, Home, Servers, default_home
 from tests.embedded.clients import ask, mode, ping
 
@@ -57,7 +57,7 @@ def test_open_directory_with_other_files_is_refused_and_untouched(tmp_path: Path
     """A home of / or /srv by mistake must not close the machine."""
     (tmp_path / "someones-file").touch()
     tmp_path.chmod(0o755)
-    with pytest.raises(Refused, match="holds other files; choose an empty directory"):
+    with pytest.raises(RefusedError, match="holds other files; choose an empty directory"):
         Home.at(tmp_path)
     assert mode(tmp_path) == 0o755
 
@@ -66,12 +66,12 @@ def test_open_directory_with_other_files_is_refused_and_untouched(tmp_path: Path
 def test_file_is_refused_as_home(tmp_path: Path, inside: str) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(Refused, match=r"is not a directory; choose another with QTS_HOME$"):
+    with pytest.raises(RefusedError, match=r"is not a directory; choose another with QTS_HOME$"):
         Home.at(file / inside)
 
 
 def test_home_on_a_file_system_that_takes_no_files_is_refused() -> None:
-    with pytest.raises(Refused, match="home /proc/qts cannot be made: "):
+    with pytest.raises(RefusedError, match="home /proc/qts cannot be made: "):
         Home.at(Path("/proc/qts"))
 
 
@@ -85,7 +85,7 @@ def test_home_of_another_user_is_refused(tmp_path: Path) -> None:
     foreign = tmp_path if OWN_UID == 0 else Path("/usr")
     if OWN_UID == 0:
         os.chown(foreign, SOME_OTHER_UID, SOME_OTHER_UID)
-    with pytest.raises(Refused, match="belongs to another user"):
+    with pytest.raises(RefusedError, match="belongs to another user"):
         Home.at(foreign)
 
 
@@ -94,7 +94,9 @@ def test_lock_names_its_holder_until_released(tmp_path: Path) -> None:
     assert home.holder() is None
     lock = home.lock()
     assert home.holder() == os.getpid()
-    with pytest.raises(HomeInUse, match=rf"^home {home.path} is in use by process {os.getpid()}; "):
+    with pytest.raises(
+        HomeInUseError, match=rf"^home {home.path} is in use by process {os.getpid()}; "
+    ):
         home.lock()
     assert home.holder() == os.getpid()
     lock.release()
@@ -167,9 +169,9 @@ def test_squatted_socket_directory_is_refused(long_home: Home, tmp_path: Path) -
     parent.mkdir()
     parent.chmod(0o777)
     for use in (lambda: long_home.run, long_home.make_room, long_home.postgres_url):
-        with pytest.raises(Refused, match=f"^{parent} is not a directory of this user"):
+        with pytest.raises(RefusedError, match=f"^{parent} is not a directory of this user"):
             use()
     parent.rmdir()
     parent.symlink_to(tmp_path)
-    with pytest.raises(Refused, match=f"^{parent} is not a directory of this user"):
+    with pytest.raises(RefusedError, match=f"^{parent} is not a directory of this user"):
         Home(long_home.path).valkey_url()

@@ -15,7 +15,7 @@ import pytest
 from nats.aio.client import Client
 from nats.errors import Error
 
-from qts.domain import HomeInUse, Refused, Secret, ServerFailed
+from qts.domain import HomeInUseError, RefusedError, Secret, ServerFailedError
 from qts.embedded import EmbeddedConfig, Home, Nats, NatsConfig, Servers, find_binaries, server
 from qts.embedded.binaries import find_binary
 from tests.embedded.clients import alive, at_work_in, listens_on, mode, owner, status_of, until
@@ -147,7 +147,7 @@ def test_server_dies_with_a_killed_parent(home: Home) -> None:
 
 
 def test_second_start_on_a_home_is_refused(nats: Nats) -> None:
-    with pytest.raises(HomeInUse), Nats(nats.home):
+    with pytest.raises(HomeInUseError), Nats(nats.home):
         pass
     assert nats.running
 
@@ -155,7 +155,7 @@ def test_second_start_on_a_home_is_refused(nats: Nats) -> None:
 def test_given_port_that_is_taken_is_refused(nats: Nats, tmp_path: Path) -> None:
     other = Home.at(tmp_path / "other")
     with (
-        pytest.raises(ServerFailed, match="address already in use") as failure,
+        pytest.raises(ServerFailedError, match="address already in use") as failure,
         Nats(other, NatsConfig(port=nats.port)),
     ):
         pass
@@ -187,7 +187,7 @@ def test_sync_interval_is_the_servers_own(home: Home, interval: str) -> None:
 
 @pytest.mark.parametrize("interval", ["2", "2 m", "never", '1s", "x": "'])
 def test_odd_sync_interval_is_refused(home: Home, interval: str) -> None:
-    with pytest.raises(Refused, match="sync_interval"):
+    with pytest.raises(RefusedError, match="sync_interval"):
         Nats(home, NatsConfig(sync_interval=interval))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import HomeInUse
+from qts.domain import HomeInUseError
 from qts.embedded import EmbeddedConfig, Home, Servers
 from tests.embedded.clients import (
     alive,
@@ -115,7 +115,7 @@ async def test_second_start_is_refused_and_the_first_is_unharmed(servers: Server
     assert servers.postgres
     assert servers.valkey
     before = pids(servers)
-    with pytest.raises(HomeInUse) as refusal:
+    with pytest.raises(HomeInUseError) as refusal:
         Servers(servers.home, EmbeddedConfig()).start()
     text = str(refusal.value)
     assert str(servers.home.path) in text

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 import redis
 
-from qts.domain import Secret, ServerFailed
+from qts.domain import Secret, ServerFailedError
 from qts.embedded import EmbeddedConfig, Home, Servers
 from qts.embedded.child import Reach
 from tests.embedded.clients import ask, cache, listens_on, mode, ping
@@ -132,7 +132,7 @@ async def test_port_stays_the_same_after_a_crash(home: Home) -> None:
 async def test_given_port_is_used_and_a_taken_one_is_refused(home: Home, by_tcp: Servers) -> None:
     taken = by_tcp.postgres.port if by_tcp.postgres else 0
     config = EmbeddedConfig(tcp=True, postgres_port=taken)
-    with pytest.raises(ServerFailed, match="Address already in use") as failure:
+    with pytest.raises(ServerFailedError, match="Address already in use") as failure:
         Servers(home, config, valkey=False).start()
     assert "\n" not in str(failure.value)
     assert home.holder() is None

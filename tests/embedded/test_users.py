@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import Secret, ServerFailed
+from qts.domain import Secret, ServerFailedError
 from qts.embedded import Binary, EmbeddedConfig, Home, Servers, binaries, find_binaries
 from tests.embedded.clients import alive, ask, mode, owner, pids, ping, program_of, status_of
 from tests.embedded.conftest import Program
@@ -119,5 +119,5 @@ if AS_ROOT:
     ) -> None:
         monkeypatch.setattr(binaries, "COPIES", public_place)
         public_place.chmod(0o777)
-        with pytest.raises(ServerFailed, match="that directory is not root's alone"):
+        with pytest.raises(ServerFailedError, match="that directory is not root's alone"):
             binaries.reachable_by_others(closed_binary)

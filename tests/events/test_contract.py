@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import EventRefused, LaneFull
+from qts.domain import EventRefusedError, LaneFullError
 from qts.events import Catalogue, Engine, Event, EventType, Payload, Priority, batch
 from qts.events import payloads as p
 from tests.events.conftest import MakeEngine
@@ -82,33 +82,33 @@ def test_event_ids_are_uuids_and_differ(engine: Engine) -> None:
 def test_an_event_that_breaks_the_contract_is_refused(
     engine: Engine, fields: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(EventRefused, match=words.replace("(", r"\(")):
+    with pytest.raises(EventRefusedError, match=words.replace("(", r"\(")):
         engine.publish(changed(tick(engine), **fields))
     assert engine.status().lanes["P1"].published == 0
 
 
 def test_only_events_are_published(engine: Engine) -> None:
-    with pytest.raises(EventRefused, match="only an Event can be published, not str"):
+    with pytest.raises(EventRefusedError, match="only an Event can be published, not str"):
         engine.publish("PRICE_TICK")
 
 
 def test_a_payload_of_ten_megabytes_is_refused(engine: Engine) -> None:
     large = p.DashboardUpdate(dashboard_id="R", data={"x": "y" * 10_000_000})
-    with pytest.raises(EventRefused, match="at most 1,048,576 are allowed"):
+    with pytest.raises(EventRefusedError, match="at most 1,048,576 are allowed"):
         engine.publish(engine.event("DASHBOARD_UPDATE", large))
 
 
 def test_a_nested_payload_is_looked_into(engine: Engine) -> None:
     wrong: Any = (("a", "b"),)
     book = p.OrderbookUpdate(symbol="x", bids=wrong)
-    with pytest.raises(EventRefused, match="the payload does not fit"):
+    with pytest.raises(EventRefusedError, match="the payload does not fit"):
         engine.publish(engine.event("ORDERBOOK_UPDATE", book))
 
 
 @given(st.one_of(st.none(), st.integers(), st.text(), st.binary(), st.lists(st.integers())))
 def test_nothing_but_an_event_gets_in(thing: object) -> None:
     engine = Engine()
-    with pytest.raises(EventRefused):
+    with pytest.raises(EventRefusedError):
         engine.publish(thing)
 
 
@@ -120,26 +120,26 @@ def test_a_price_is_a_finite_number_or_refused(price: Any) -> None:
     if fits and math.isfinite(price):
         engine.publish(event)
     else:
-        with pytest.raises(EventRefused):
+        with pytest.raises(EventRefusedError):
             engine.publish(event)
 
 
 def test_publishing_after_a_stop_is_refused(engine: Engine) -> None:
     engine.start()
     engine.stop()
-    with pytest.raises(EventRefused, match="after the engine was stopped"):
+    with pytest.raises(EventRefusedError, match="after the engine was stopped"):
         engine.publish(tick(engine))
 
 
 def test_a_second_start_is_refused(engine: Engine) -> None:
     engine.start()
-    with pytest.raises(EventRefused, match="started once"):
+    with pytest.raises(EventRefusedError, match="started once"):
         engine.start()
 
 
 def test_a_handler_registered_twice_is_refused(engine: Engine) -> None:
     engine.on("FILL_*", print)
-    with pytest.raises(EventRefused, match=r"print is registered for FILL_CONFIRMED already"):
+    with pytest.raises(EventRefusedError, match=r"print is registered for FILL_CONFIRMED already"):
         engine.on("FILL_CONFIRMED", print)
 
 
@@ -147,18 +147,18 @@ def test_a_handler_registered_twice_is_refused(engine: Engine) -> None:
     ("what", "words"), [("NOPE", "no event type"), ("NOPE_*", "matches no event type")]
 )
 def test_a_handler_for_nothing_is_refused(engine: Engine, what: str, words: str) -> None:
-    with pytest.raises(EventRefused, match=words):
+    with pytest.raises(EventRefusedError, match=words):
         engine.on(what, print)
 
 
 def test_a_handler_after_the_start_is_refused(engine: Engine) -> None:
     engine.start()
-    with pytest.raises(EventRefused, match="before the start"):
+    with pytest.raises(EventRefusedError, match="before the start"):
         engine.on("PRICE_TICK", print)
 
 
 def test_p0_is_not_batched(engine: Engine) -> None:
-    with pytest.raises(EventRefused, match="cannot be batched"):
+    with pytest.raises(EventRefusedError, match="cannot be batched"):
         engine.on("FILL_CONFIRMED", batch(print))
 
 
@@ -188,7 +188,7 @@ def test_a_type_of_ones_own_joins_the_catalogue(make_engine: MakeEngine) -> None
     ],
 )
 def test_a_type_that_contradicts_itself_is_refused(new: EventType, words: str) -> None:
-    with pytest.raises(EventRefused, match=words):
+    with pytest.raises(EventRefusedError, match=words):
         Catalogue().register(new)
 
 
@@ -196,7 +196,7 @@ def test_a_time_limit_on_a_full_lane_raises(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for number in range(100):
         engine.publish(fill(engine, number))
-    with pytest.raises(LaneFull, match="FILL_CONFIRMED found no room in lane P0"):
+    with pytest.raises(LaneFullError, match="FILL_CONFIRMED found no room in lane P0"):
         engine.publish(fill(engine), 0.01)
     assert not engine.try_publish(fill(engine))
     assert engine.status().lanes["P0"].published == 100

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from qts.database import Database
-from qts.domain import EventRefused, Secret
+from qts.domain import EventRefusedError, Secret
 from qts.events import Catalogue, DeadLetterDesk, Engine, Event
 from qts.events import dead_letters as room
 from qts.events.dead_letters import DeadLetter
@@ -135,7 +135,7 @@ async def test_database_that_takes_no_changes_for_a_while_ends_nothing(
 
 async def test_a_number_nobody_has_is_refused(engine: Engine, database: Database) -> None:
     store = PostgresDeadLetters(database, engine.catalogue)
-    with pytest.raises(EventRefused, match="no dead letter has number 99"):
+    with pytest.raises(EventRefusedError, match="no dead letter has number 99"):
         await store.show(99)
 
 
@@ -159,7 +159,7 @@ async def test_a_letter_asked_for_is_published_by_the_next_engine_that_looks(
             await keeping
     assert engine.status().lanes["P0"].published == 3
     assert [each.number for each in await desk.find(10, None, False)] == [newest.number]
-    with pytest.raises(EventRefused, match="was published again already"):
+    with pytest.raises(EventRefusedError, match="was published again already"):
         await desk.ask(oldest.number)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.domain import EventRefused, Failed
+from qts.domain import EventRefusedError, OperationError
 from qts.events import (
     DEEDS,
     Alert,
@@ -143,7 +143,7 @@ def test_a_factory_in_a_thread_lane_gets_the_engine(make_engine: MakeEngine, tra
     signals: list[str] = []
     engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
     engine.on("STRATEGY_SIGNAL", lambda event: signals.append(event.payload.symbol))
-    with pytest.raises(EventRefused, match="registered for STRATEGY_EVALUATE already"):
+    with pytest.raises(EventRefusedError, match="registered for STRATEGY_EVALUATE already"):
         engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
     with engine:
         engine.publish(evaluate(engine, "SWING"))
@@ -185,7 +185,7 @@ def test_a_handler_that_cannot_go_there_is_refused_by_name(
     make_engine: MakeEngine, handler: Any, words: str
 ) -> None:
     engine = make_engine(apart_lanes("p2"))
-    with pytest.raises(EventRefused, match=words) as refused:
+    with pytest.raises(EventRefusedError, match=words) as refused:
         engine.on("SIGNAL_GENERATED", handler)
     assert "SIGNAL_GENERATED" in str(refused.value)
     engine.on("PRICE_TICK", lambda _: None)  # P1 is here
@@ -194,7 +194,9 @@ def test_a_handler_that_cannot_go_there_is_refused_by_name(
 def test_a_factory_that_fails_fails_the_start(make_engine: MakeEngine) -> None:
     engine = make_engine(apart_lanes("p2", "p3"))
     engine.on("SIGNAL_GENERATED", factory(apart.refuse_to_be_made))
-    with pytest.raises(Failed, match=r"P2's process could not make its handlers.*no model file"):
+    with pytest.raises(
+        OperationError, match=r"P2's process could not make its handlers.*no model file"
+    ):
         engine.start()
     assert engine.pids() == {}
 
@@ -284,7 +286,7 @@ def test_an_acknowledgement_comes_back_from_there(make_engine: MakeEngine, trace
         done = engine.publish_for_ack(engine.event("ASKED_CALL", payload))
         lost = engine.publish_for_ack(engine.event("LOST_CALL", payload))
         assert done.result(PATIENCE_S) is None
-        with pytest.raises(Failed, match="was given up"):
+        with pytest.raises(OperationError, match="was given up"):
             lost.result(PATIENCE_S)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qts.domain import EventRefused, LaneFull, MovableClock
+from qts.domain import EventRefusedError, LaneFullError, ManualClock
 from qts.events import Catalogue, Engine, Event, EventsConfig, EventType, LaneConfig, Priority
 from qts.events import payloads as p
 from tests.events.conftest import MakeEngine, check_conservation
@@ -92,7 +92,7 @@ def test_what_stands_before_a_refused_event_is_published_and_nothing_after(
     before = [tick(engine, f"{number:06}") for number in range(place)]
     after = [tick(engine, "after")]
     held = [sys.getrefcount(event) for event in (*before, bad, *after)]
-    with pytest.raises(EventRefused, match="timestamp nan"):
+    with pytest.raises(EventRefusedError, match="timestamp nan"):
         engine.publish_many([*before, bad, *after])
     lane = engine.status().lanes["P1"]
     assert (lane.published, lane.waiting) == (place, place)
@@ -105,7 +105,7 @@ def test_a_full_lane_takes_what_fits_of_a_list_and_refuses_in_time(
 ) -> None:
     engine = make_engine(lanes(p1=LaneConfig(queue_size=200, overflow="block")))
     events = [tick(engine) for _ in range(300)]
-    with pytest.raises(LaneFull, match="no room in lane P1"):
+    with pytest.raises(LaneFullError, match="no room in lane P1"):
         engine.publish_many(events, timeout=0.01)
     assert engine.status().lanes["P1"].published == 200
     assert run_by_hand(engine) == 200
@@ -144,7 +144,7 @@ def test_a_type_is_known_by_its_letters_not_by_its_string(engine: Engine) -> Non
         copied = "".join(["PRICE", "_", "TICK"])
         engine.publish(msgspec.structs.replace(tick(engine), event_type=copied))
     assert engine.status().lanes["P1"].published == 200
-    with pytest.raises(EventRefused, match="did you mean PRICE_TICK"):
+    with pytest.raises(EventRefusedError, match="did you mean PRICE_TICK"):
         engine.publish(msgspec.structs.replace(tick(engine), event_type="PRICE_TICKS"))
 
 
@@ -173,7 +173,7 @@ def test_ids_are_uuids_of_version_7_that_rise_and_never_repeat(engine: Engine) -
 
 def test_an_event_is_made_by_the_clock_that_was_handed_in() -> None:
     start = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
-    engine = Engine(clock=MovableClock(start))
+    engine = Engine(clock=ManualClock(start))
     event = engine.event("PRICE_TICK", p.PriceTick(symbol="a", price=1.0), "here")
     assert (event.timestamp, event.source) == (start.timestamp(), "here")
     before = time.time()
@@ -193,7 +193,7 @@ def test_a_type_that_came_after_the_engine_is_refused() -> None:
     catalogue = Catalogue()
     engine = Engine(catalogue=catalogue)
     catalogue.register(EventType("SPREAD", Priority.P1, p.PriceTick))
-    with pytest.raises(EventRefused, match="SPREAD was registered after the engine was made"):
+    with pytest.raises(EventRefusedError, match="SPREAD was registered after the engine was made"):
         engine.event("SPREAD", p.PriceTick(symbol="a", price=1.0))
-    with pytest.raises(EventRefused, match="no event type is called 'SPREADS'"):
+    with pytest.raises(EventRefusedError, match="no event type is called 'SPREADS'"):
         engine.event("SPREADS", p.PriceTick(symbol="a", price=1.0))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qts.domain import EventRefused
+from qts.domain import EventRefusedError
 from qts.events import RECORD, Engine, EventsConfig, LaneConfig, batch, rows
 from qts.events import payloads as p
 from qts.events.rows import RowCall
@@ -95,10 +95,10 @@ def test_rows_and_lists_and_plain_handlers_share_a_type(engine: Engine) -> None:
 def test_what_is_no_row_of_numbers_is_refused(engine: Engine, what: str, words: str) -> None:
     def handle(_array: Array, _symbols: Sequence[str]) -> None: ...
 
-    with pytest.raises(EventRefused, match=words):
+    with pytest.raises(EventRefusedError, match=words):
         engine.on(what, rows(handle))
     engine.on("PRICE_TICK", rows(handle))
-    with pytest.raises(EventRefused, match="registered for PRICE_TICK already"):
+    with pytest.raises(EventRefusedError, match="registered for PRICE_TICK already"):
         engine.on("PRICE_TICK", rows(handle))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qts.domain import EventRefused, Failed
+from qts.domain import EventRefusedError, OperationError
 from qts.events import (
     Alert,
     Engine,
@@ -168,7 +168,7 @@ def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
         assert engine.replay(letter.number).event_id == letter.event.event_id
         assert engine.drained(PATIENCE_S)
     assert order_ids(seen) == ["ORD7", "ORD7"]
-    with pytest.raises(EventRefused, match="no dead letter has number 1"):
+    with pytest.raises(EventRefusedError, match="no dead letter has number 1"):
         engine.dead_letters.show(1)
 
 
@@ -244,12 +244,12 @@ def test_an_acknowledgement_fails_when_a_handler_gave_up(engine: Engine) -> None
     engine.on("FILL_CONFIRMED", broken)
     with engine:
         future = engine.publish_for_ack(fill(engine))
-        with pytest.raises(Failed, match="was given up"):
+        with pytest.raises(OperationError, match="was given up"):
             future.result(PATIENCE_S)
 
 
 def test_what_is_not_acknowledged_cannot_be_waited_for(engine: Engine) -> None:
-    with pytest.raises(EventRefused, match="not acknowledged"):
+    with pytest.raises(EventRefusedError, match="not acknowledged"):
         engine.publish_for_ack(tick(engine))
 
 
@@ -400,7 +400,7 @@ def test_a_handler_cannot_stop_its_own_engine(engine: Engine) -> None:
     def stop(_event: Event) -> None:
         try:
             engine.stop()
-        except EventRefused as error:
+        except EventRefusedError as error:
             refused.append(str(error))
 
     engine.on("EMERGENCY_STOP", stop)

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from qts.cli import events, verify
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.events import Engine, IsolationLoad, verify_isolation
 
 
@@ -55,7 +55,7 @@ def test_the_verdict_is_fail_exactly_when_something_is_broken() -> None:
 
 @pytest.mark.parametrize("words", [["--for", "soon"], ["--for", "-1s"], ["--json", "/no/where/x"]])
 def test_bad_input_is_refused(words: list[str]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         run(verify.app, "isolation", *words)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from qts.domain import MovableClock, QtsError
+from qts.domain import ManualClock, QtsError
 from qts.feed import FeedConfig, Intake, Observer, PatternRecord, Poller
 from qts.venues import Budget, LimitsConfig, Priority, Quote
 
@@ -21,7 +21,7 @@ class Market:
     """Answers after `latency_s`; `fail` may answer with an error instead."""
 
     budget: Budget
-    clock: MovableClock
+    clock: ManualClock
     per_call: int = 30
     latency_s: float = 0.03
     prices: dict[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Stand:
     market: Market
     poller: Poller
     intake: Intake
-    clock: MovableClock
+    clock: ManualClock
     records: list[PatternRecord]
 
 
@@ -77,7 +77,7 @@ async def poller_on(
     per_call: int = 30,
     start: datetime = MONDAY_OPEN,
 ) -> AsyncIterator[Stand]:
-    clock = MovableClock(start)
+    clock = ManualClock(start)
     budget = Budget(limits or LimitsConfig(per_second=18), clock)
     market = Market(budget, clock, per_call)
     records: list[PatternRecord] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.feed import SEOUL, Calendar
 
 
@@ -107,5 +107,5 @@ def test_overrides_close_days_and_change_hours(tmp_path: Path) -> None:
 def test_a_wrong_overrides_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "days.toml"
     file.write_text(text)
-    with pytest.raises(Refused, match=r"feed\.calendar_overrides, .*days\.toml"):
+    with pytest.raises(RefusedError, match=r"feed\.calendar_overrides, .*days\.toml"):
         Calendar(file)

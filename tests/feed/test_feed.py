@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qts.domain import Refused, Secret, SystemClock
+from qts.domain import RefusedError, Secret, SystemClock
 from qts.feed import Feed, FeedConfig, PatternRecord, offline_plan, read
 from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues import KisConfig, LimitsConfig
@@ -149,7 +149,7 @@ async def test_a_wrong_key_ends_the_feed_by_name(tmp_path: Path) -> None:
         config = _config(simulator, tmp_path)
         kis = config_for(simulator.url)
         async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
-            with pytest.raises(Refused, match=r"venues\.kis\.app_key is not known to KIS"):
+            with pytest.raises(RefusedError, match=r"venues\.kis\.app_key is not known to KIS"):
                 await asyncio.wait_for(feed.run(), 60)
 
 

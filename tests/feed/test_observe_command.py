@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from qts.cli.observe import _Line, _observe, export, observe, replay
-from qts.domain import Refused, SystemClock
+from qts.domain import RefusedError, SystemClock
 from qts.feed import FeedConfig, FeedState, PollerState, Recorder, read
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues import BudgetState
@@ -72,22 +72,22 @@ def test_the_plan_of_single_quotes_shows_what_each_limit_allows(
 
 
 def test_simulated_time_without_a_simulator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match=r"venues\.kis\.url is not set"):
+    with pytest.raises(RefusedError, match=r"venues\.kis\.url is not set"):
         observe(show_plan=True, simulated_time=True)
     monkeypatch.setenv("QTS_VENUES__KIS__URL", "http://127.0.0.1:9")
-    with pytest.raises(Refused, match=r"no simulator answers at http://127\.0\.0\.1:9"):
+    with pytest.raises(RefusedError, match=r"no simulator answers at http://127\.0\.0\.1:9"):
         observe(show_plan=True, simulated_time=True)
 
 
 def test_observing_without_symbols_or_keys_is_refused() -> None:
-    with pytest.raises(Refused, match=r"feed\.symbols is not set"):
+    with pytest.raises(RefusedError, match=r"feed\.symbols is not set"):
         observe(lasting="1s")
 
 
 def test_observing_without_a_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "symbols.txt"
     file.write_text("005930\n")
-    with pytest.raises(Refused, match=r"venues\.kis\.app_key"):
+    with pytest.raises(RefusedError, match=r"venues\.kis\.app_key"):
         observe(lasting="1s", symbols=file)
 
 
@@ -99,7 +99,7 @@ def test_a_replay_tells_what_it_saw(day: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_negative_speed_is_refused(day: Path) -> None:
-    with pytest.raises(Refused, match="--speed is -1"):
+    with pytest.raises(RefusedError, match="--speed is -1"):
         replay(day, speed=-1.0)
 
 
@@ -108,7 +108,7 @@ def test_an_export_names_its_rows(
 ) -> None:
     assert export(day, tmp_path / "day.parquet") == 0
     assert capsys.readouterr().out.startswith("100 rows in ")
-    with pytest.raises(Refused, match=r"does not end in \.parquet"):
+    with pytest.raises(RefusedError, match=r"does not end in \.parquet"):
         export(day, tmp_path / "day.csv")
 
 

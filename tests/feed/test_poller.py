@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from qts.domain import QtsError, Refused, Unreachable
+from qts.domain import QtsError, RefusedError, UnreachableError
 from qts.feed import FeedConfig
 from qts.venues import LimitsConfig, Priority, Quote, Rejected, Throttled
 from tests.feed.market import MONDAY_OPEN, Stand, by_chance, codes, poller_on
@@ -59,7 +59,7 @@ async def test_a_refused_poll_is_asked_again_and_none_is_lost() -> None:
 
 async def test_a_lost_reply_is_asked_again() -> None:
     async with poller_on(90) as stand, running(stand):
-        stand.market.fail = by_chance(0.3, lambda: Unreachable("cut"))
+        stand.market.fail = by_chance(0.3, lambda: UnreachableError("cut"))
         await stand.clock.advance(125.0)
         seen = Counter(record.snapshot.context.symbol for record in stand.records)
         assert min(seen[symbol] for symbol in codes(90)) >= 4
@@ -67,7 +67,7 @@ async def test_a_lost_reply_is_asked_again() -> None:
 
 async def test_a_batch_that_always_fails_does_not_stop_the_others() -> None:
     def fail(symbols: object) -> QtsError | None:
-        return Unreachable("always") if "000000" in symbols else None  # type: ignore[operator]
+        return UnreachableError("always") if "000000" in symbols else None  # type: ignore[operator]
 
     async with poller_on(300) as stand, running(stand):
         stand.market.fail = fail
@@ -233,9 +233,9 @@ async def test_polling_ends_with_the_session() -> None:
 
 async def test_a_wrong_key_ends_the_poller_with_its_reason() -> None:
     async with poller_on(60) as stand, running(stand) as task:
-        stand.market.fail = lambda _symbols: Refused("venues.kis.app_key is not known to KIS")
+        stand.market.fail = lambda _symbols: RefusedError("venues.kis.app_key is not known to KIS")
         await stand.clock.advance(2.0)
-        with pytest.raises(Refused, match="app_key"):
+        with pytest.raises(RefusedError, match="app_key"):
             await task
 
 

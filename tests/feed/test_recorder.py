@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zstandard
 
-from qts.domain import Failed, Refused, Secret, SystemClock
+from qts.domain import OperationError, RefusedError, Secret, SystemClock
 from qts.feed import Recorder, read
 from qts.feed.reader import recorded_files
 from qts.feed.recorder import _finish
@@ -125,13 +125,13 @@ def test_a_file_that_is_compressed_while_the_folder_is_read_is_read(tmp_path: Pa
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "2026-11-16.0001.jsonl"
     path.write_bytes(b"{}\n" + msgspec.json.encode(record(1)) + b"\n")
-    with pytest.raises(Failed, match=r"0001\.jsonl, line 1: not a record"):
+    with pytest.raises(OperationError, match=r"0001\.jsonl, line 1: not a record"):
         list(read(tmp_path))
 
 
 def test_a_second_recorder_on_the_folder_is_refused(tmp_path: Path) -> None:
     recorder = _recorder(tmp_path)
-    with pytest.raises(Refused, match="written by another process"):
+    with pytest.raises(RefusedError, match="written by another process"):
         _recorder(tmp_path)
     recorder.close()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qts.domain import MovableClock, Refused, SystemClock
+from qts.domain import ManualClock, RefusedError, SystemClock
 from qts.feed import (
     FeedConfig,
     Intake,
@@ -61,7 +61,7 @@ async def test_a_replay_notices_what_was_noticed_live() -> None:
 
 
 async def test_a_replay_at_a_speed_takes_its_time() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     done: list[PatternRecord] = []
     intake = Intake(FeedConfig(), Observer([done.append]), "again")
     records = [record(n, time=MONDAY_OPEN + timedelta(seconds=10 * n)) for n in range(1, 5)]
@@ -107,16 +107,16 @@ def test_ticks_of_a_csv_file_become_records(tmp_path: Path) -> None:
 def test_a_csv_file_of_another_form_is_refused_by_row(tmp_path: Path, text: str) -> None:
     file = tmp_path / "ticks.csv"
     file.write_text(text)
-    with pytest.raises(Refused, match=r"ticks\.csv, row 1: .*expected columns time, symbol"):
+    with pytest.raises(RefusedError, match=r"ticks\.csv, row 1: .*expected columns time, symbol"):
         list(read(file))
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "missing.csv", "odd.txt"])
 def test_a_path_that_holds_no_record_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Refused, match=name.replace(".", r"\.")):
+    with pytest.raises(RefusedError, match=name.replace(".", r"\.")):
         list(read(tmp_path / name))
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="holds no recorded file"):
+    with pytest.raises(RefusedError, match="holds no recorded file"):
         list(read(tmp_path))

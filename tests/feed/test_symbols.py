@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.feed import read_symbols
 
 
@@ -24,12 +24,12 @@ def test_a_wrong_symbols_file_is_refused(tmp_path: Path, text: str | None, reaso
     file = tmp_path / "symbols.txt"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RefusedError, match=reason):
         read_symbols(file)
 
 
 def test_no_symbols_file_is_refused() -> None:
-    with pytest.raises(Refused, match=r"feed\.symbols is not set"):
+    with pytest.raises(RefusedError, match=r"feed\.symbols is not set"):
         read_symbols(None)
 
 
@@ -50,5 +50,5 @@ def test_stocks_of_the_lists_of_kis_are_read_and_other_products_left_out(tmp_pat
 def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "kospi_code.mst.zip"
     file.write_bytes(b"no archive")
-    with pytest.raises(Refused, match=r"feed\.symbols, .*cannot be read"):
+    with pytest.raises(RefusedError, match=r"feed\.symbols, .*cannot be read"):
         read_symbols(file)

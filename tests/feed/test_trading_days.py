@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import MovableClock, Unreachable
+from qts.domain import ManualClock, UnreachableError
 from qts.feed import Calendar
 from qts.feed.trading_days import TradingDays
 from tests.feed.market import MONDAY_OPEN
@@ -23,7 +23,7 @@ async def test_a_day_is_learned_once_and_kept_for_the_next_start(tmp_path: Path)
         asked.append(since)
         return {MONDAY: False}
 
-    clock = MovableClock(MONDAY_OPEN)
+    clock = ManualClock(MONDAY_OPEN)
     for _ in range(3):
         calendar = Calendar()
         await TradingDays(tmp_path / "days.json", calendar, clock, ask).learn()
@@ -40,9 +40,9 @@ async def test_without_an_answer_the_table_stands_and_kis_is_asked_again(tmp_pat
     async def ask(_since: date) -> dict[date, bool]:
         nonlocal asked
         asked += 1
-        raise Unreachable("no answer")
+        raise UnreachableError("no answer")
 
-    clock, calendar = MovableClock(MONDAY_OPEN), Calendar()
+    clock, calendar = ManualClock(MONDAY_OPEN), Calendar()
     days = TradingDays(tmp_path / "days.json", calendar, clock, ask)
     task = asyncio.create_task(days.run())
     await clock.advance(1500.0)
@@ -65,7 +65,7 @@ async def test_on_a_full_disk_the_answer_is_learned_and_kis_asked_once(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    clock, calendar = MovableClock(MONDAY_OPEN), Calendar()
+    clock, calendar = ManualClock(MONDAY_OPEN), Calendar()
     task = asyncio.create_task(TradingDays(tmp_path / "d.json", calendar, clock, ask).run())
     await clock.advance(1500.0)
     assert not task.done()

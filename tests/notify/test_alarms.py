@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import MovableClock, Unreachable
+from qts.domain import ManualClock, UnreachableError
 from qts.notify import RULES, Notifications, NotifyConfig, Rule
 from qts.notify.alarms import AGAIN_S, Alarms, Held, Samples
 from qts.notify.book import Book
@@ -103,7 +103,7 @@ async def test_an_order_that_waits_for_a_minute_is_told(database: Database) -> N
         "How long the oldest due event has waited.",
         ("stream",),
     )
-    clock = MovableClock()
+    clock = ManualClock()
     async with Notifications.open(database, NotifyConfig(log=True), clock) as notifications:
         gauge.labels("everbit.trade.command").set(61)
         try:
@@ -117,7 +117,7 @@ async def test_an_order_that_waits_for_a_minute_is_told(database: Database) -> N
 
 
 async def test_an_error_of_ours_does_not_end_the_run(database: Database) -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     async with Notifications.open(database, NotifyConfig(log=True), clock) as notifications:
         failures = asyncio.Event()
 
@@ -145,7 +145,7 @@ async def test_what_could_not_be_written_down_is_told_at_the_next_look(
 ) -> None:
     """The figure is high while the database is away, and fine again soon after."""
     monkeypatch.setattr(telemetry, "samples", lambda: {"b": [({}, 61.0)]})
-    clock, book = MovableClock(), Book(database)
+    clock, book = ManualClock(), Book(database)
     await book.open("log", "log")
     alarms = Alarms(database, book, ("log",), clock, lambda: None)
     alarms._rules = [Held(LEVEL)]
@@ -153,11 +153,11 @@ async def test_what_could_not_be_written_down_is_told_at_the_next_look(
     await clock.advance(LEVEL.for_s)
 
     async def away(*_words: Any) -> bool:
-        raise Unreachable("away")
+        raise UnreachableError("away")
 
     with monkeypatch.context() as patch:
         patch.setattr(book, "note", away)
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await alarms.look()
     for _ in range(3):
         await clock.advance(1)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 
-from qts.domain import MovableClock, Secret
+from qts.domain import ManualClock, Secret
 from qts.notify import Declined, Gone, Later
 from qts.notify.slack import Slack
 from qts.notify.telegram import Telegram
@@ -40,7 +40,7 @@ def verified(headers: dict[str, str], body: bytes, now: datetime) -> bool:
 async def test_the_receiver_verifies_the_signature(
     session: aiohttp.ClientSession, receiver: Receiver
 ) -> None:
-    clock = MovableClock(datetime(2026, 1, 5, tzinfo=UTC))
+    clock = ManualClock(datetime(2026, 1, 5, tzinfo=UTC))
     await Webhook(session, Secret(f"{receiver.url}/in"), KEY, clock).send([a_message()])
     path, headers, body = receiver.requests[0]
     assert path == "/in"

@@ -13,7 +13,7 @@ import pytest
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 from qts.notify import Notifications, NotifyConfig, SlackConfig, TelegramConfig, WebhookConfig
 from qts.notify import sender as sender_module
 from qts.notify.book import state_of
@@ -290,7 +290,7 @@ async def test_old_messages_are_given_up_and_forgotten(
 
 async def test_a_channel_that_is_not_set_is_refused(database: Database, receiver: Receiver) -> None:
     async with Notifications.open(database, settings(receiver)) as notifications:
-        with pytest.raises(Refused, match="pager is not set; the settings have: webhook"):
+        with pytest.raises(RefusedError, match="pager is not set; the settings have: webhook"):
             await notifications.test("pager")
 
 
@@ -303,7 +303,7 @@ async def test_a_channel_that_is_not_set_is_refused(database: Database, receiver
     ],
 )
 async def test_half_a_channel_is_refused_by_name(config: NotifyConfig, told: str) -> None:
-    with pytest.raises(Refused, match=told) as raised:
+    with pytest.raises(RefusedError, match=told) as raised:
         config.check()
     assert "CANARY" not in str(raised.value)
 

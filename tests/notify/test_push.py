@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from qts.database import Database
-from qts.domain import MovableClock, Refused, Secret, SystemClock
+from qts.domain import ManualClock, RefusedError, Secret, SystemClock
 from qts.notify import NotifyConfig, new_key, public_key, read_key, subscribe
 from qts.notify.book import Book
 from qts.notify.push import Push, Subscription, encrypt
@@ -57,7 +57,7 @@ def test_two_messages_never_share_a_key() -> None:
 
 @pytest.mark.parametrize("text", ["", "short", "!!!!"])
 def test_a_key_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match=r"notify\.push\.key"):
+    with pytest.raises(RefusedError, match=r"notify\.push\.key"):
         read_key(Secret(text))
 
 
@@ -78,7 +78,7 @@ async def keep(database: Database, endpoint: str) -> str:
     ],
 )
 async def test_what_is_no_subscription_is_refused(database: Database, text: bytes) -> None:
-    with pytest.raises(Refused, match="no push subscription"):
+    with pytest.raises(RefusedError, match="no push subscription"):
         await subscribe(database, text)
 
 
@@ -95,7 +95,7 @@ async def test_a_browser_gets_a_signed_message_and_one_that_is_gone_is_dropped(
         "UPDATE push_subscription SET endpoint_hash = left(encode(sha256(endpoint::bytea), 'hex'),"
         " 12)"
     )
-    key, clock = new_key(), MovableClock(datetime(2026, 1, 5, tzinfo=UTC))
+    key, clock = new_key(), ManualClock(datetime(2026, 1, 5, tzinfo=UTC))
     receiver.answers.extend([410, 201])
     async with aiohttp.ClientSession() as session:
         push = Push(session, database, key, "mailto:me@example.com", clock)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qts.database import Database, DatabaseConfig
-from qts.domain import MovableClock, Secret
+from qts.domain import ManualClock, Secret
 from tests.orders.kit import START, Room, room
 
 
@@ -18,12 +18,12 @@ async def database(database_url: Secret) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def clock() -> MovableClock:
-    return MovableClock(START)
+def clock() -> ManualClock:
+    return ManualClock(START)
 
 
 @pytest.fixture
-async def floor(database: Database, clock: MovableClock) -> AsyncIterator[Room]:
+async def floor(database: Database, clock: ManualClock) -> AsyncIterator[Room]:
     """A desk that may trade."""
     async with room(database, clock) as made:
         yield made

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from qts.database import Database, Row
-from qts.domain import Clock, IntentType, MovableClock, OrderType, Side
+from qts.domain import Clock, IntentType, ManualClock, OrderType, Side
 from qts.orders import (
     Change,
     CreateOrderAttempt,
@@ -168,7 +168,7 @@ class Room:
 async def room(
     database: Database, clock: Clock | None = None, *, named: bool = True, **config: Any
 ) -> AsyncIterator[Room]:
-    clock = clock or MovableClock(START)
+    clock = clock or ManualClock(START)
     async with PostgresBus.open(database, STREAMS) as bus:
         made = Room(database, bus, Venue(clock, named=named), clock, **config)
         await made.open()

@@ -11,7 +11,7 @@ from qts.brokers import KisBroker
 from qts.brokers.kis_wire import CHANGE, PLACE, cancel_body, place_body, split_order_id
 from qts.brokers.upbit_wire import order_of
 from qts.database import Database
-from qts.domain import MovableClock, OrderState, Side
+from qts.domain import ManualClock, OrderState, Side
 from qts.orders import books_agree
 from qts.venues import Priority
 from tests.conformance.venues import MORNING
@@ -88,7 +88,7 @@ async def test_an_order_that_cannot_be_kept_keeps_nothing_else_from_being_seen(
 
 
 async def test_an_order_of_an_attempt_given_up_is_told_once(
-    floor: Room, clock: MovableClock
+    floor: Room, clock: ManualClock
 ) -> None:
     floor.venue.after, floor.venue.lag_s = lost_reply, 3600
     await floor.submit()

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from qts.database import Database, DatabaseConfig
-from qts.domain import IntentType, MovableClock, OrderRequest, OrderType, Refused, Secret, Side
+from qts.domain import IntentType, ManualClock, OrderRequest, OrderType, RefusedError, Secret, Side
 from qts.orders import Submitted, signal_id
 from qts.risk import Proposal
 from tests.faults.proxy import CommitProxy
@@ -34,7 +34,7 @@ async def test_an_order_is_written_with_its_command_and_nothing_leaves(floor: Ro
 async def test_the_frozen_request_carries_the_identifier_of_its_row(floor: Room) -> None:
     row = await floor.attempt((await floor.submit()).attempt_id)
     request = msgspec.convert(row["request_json"], OrderRequest)
-    assert request.identifier == row["identifier"]
+    assert request.client_order_id == row["identifier"]
     assert (request.quantity, request.price) == (Decimal(2), Decimal(100))
 
 
@@ -71,7 +71,7 @@ async def test_one_signal_has_one_intent_of_each_type(floor: Room) -> None:
 async def test_a_signal_id_used_for_another_market_is_refused(floor: Room) -> None:
     name = uuid4()
     await floor.submit(signal_id=name)
-    with pytest.raises(Refused, match=f"{name} already stands for BUY KRW-BTC"):
+    with pytest.raises(RefusedError, match=f"{name} already stands for BUY KRW-BTC"):
         await floor.submit(signal_id=name, symbol="KRW-ETH")
 
 
@@ -82,7 +82,7 @@ async def test_what_the_gate_did_not_approve_is_refused(floor: Room) -> None:
         at: object
 
     real = approved(floor.clock)
-    with pytest.raises(Refused, match="what the gate approved"):
+    with pytest.raises(RefusedError, match="what the gate approved"):
         await floor.desk.submit(LooksApproved(real.proposal, real.at))  # type: ignore[arg-type]
     assert await floor.database.fetchval("SELECT count(*) FROM order_intent") == 0
 
@@ -109,13 +109,13 @@ async def test_a_cancel_before_it_left_sends_nothing(floor: Room) -> None:
 
 
 async def test_cancelling_what_is_not_there_is_refused(floor: Room) -> None:
-    with pytest.raises(Refused, match="no order"):
+    with pytest.raises(RefusedError, match="no order"):
         await floor.desk.cancel(uuid4())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_commit_in_doubt_is_looked_up_and_not_doubled(
-    database: Database, database_url: Secret, clock: MovableClock, when: str
+    database: Database, database_url: Secret, clock: ManualClock, when: str
 ) -> None:
     async with (
         CommitProxy.to(database_url) as proxy,

@@ -14,13 +14,13 @@ from qts.database import Database
 from qts.domain import (
     Clock,
     IntentType,
-    MovableClock,
+    ManualClock,
     OrderRequest,
     OrderState,
-    OutcomeUnknown,
-    Refused,
+    OutcomeUnknownError,
+    RefusedError,
     Side,
-    Unreachable,
+    UnreachableError,
 )
 from qts.orders import AttemptChanged, CreateOrderAttempt, Desk
 from qts.outbox import TRADE_COMMAND, Event
@@ -37,7 +37,7 @@ async def test_an_order_is_placed_and_named(floor: Room) -> None:
     assert handled.result == "done"
     row = await floor.attempt(submitted.attempt_id)
     assert (row["status"], row["broker_order_id"]) == ("ACKED", "V1")
-    assert [request.identifier for request in floor.venue.placed] == [row["identifier"]]
+    assert [request.client_order_id for request in floor.venue.placed] == [row["identifier"]]
     assert await floor.events() == ["OrderAccepted"]
     states = [change.state for change in floor.changes if isinstance(change, AttemptChanged)]
     assert states == ["SENT", "ACKED"]
@@ -66,13 +66,13 @@ async def test_a_command_that_comes_again_does_nothing(floor: Room) -> None:
     ("error", "state", "code"),
     [
         (Rejected("no money", "insufficient_funds_bid"), "REJECTED", "insufficient_funds_bid"),
-        (Refused("the key is wrong"), "REJECTED", "REFUSED"),
-        (OutcomeUnknown("HTTP 500"), "UNKNOWN", "UNKNOWN"),
+        (RefusedError("the key is wrong"), "REJECTED", "REFUSED"),
+        (OutcomeUnknownError("HTTP 500"), "UNKNOWN", "UNKNOWN"),
         (TimeoutError(), "UNKNOWN", "UNKNOWN"),
         (ValueError("a reply nobody can read"), "UNKNOWN", "UNKNOWN"),
         (ConnectionResetError("gone"), "UNKNOWN", "UNKNOWN"),
         (Throttled("429"), "THROTTLED", "THROTTLED"),
-        (Unreachable("refused"), "THROTTLED", "UNREACHABLE"),
+        (UnreachableError("refused"), "THROTTLED", "UNREACHABLE"),
         (Blocked("418"), "REJECTED", "BLOCKED"),
     ],
 )
@@ -86,7 +86,7 @@ async def test_every_answer_has_its_state(
     assert (row["status"], row["error_code"]) == (state, code)
 
 
-@pytest.mark.parametrize("error", [Rejected("no"), OutcomeUnknown("?"), TimeoutError()])
+@pytest.mark.parametrize("error", [Rejected("no"), OutcomeUnknownError("?"), TimeoutError()])
 async def test_rejects_and_unknowns_are_never_sent_again(floor: Room, error: Exception) -> None:
     floor.venue.after = lambda _request: error
     submitted = await floor.submit()
@@ -187,10 +187,10 @@ async def test_too_many_requests_make_a_new_attempt_with_a_new_identifier(floor:
     assert await floor.attempts(submitted.intent_id) == ["THROTTLED", "ACKED"]
     names = [row[0] for row in await floor.database.fetch("SELECT identifier FROM order_attempt")]
     assert len(set(names)) == 2
-    assert [request.identifier for request in floor.venue.placed] == [names[1]]
+    assert [request.client_order_id for request in floor.venue.placed] == [names[1]]
 
 
-async def test_throttles_are_capped(database: Database, clock: MovableClock) -> None:
+async def test_throttles_are_capped(database: Database, clock: ManualClock) -> None:
     async with room(database, clock, max_throttles=2) as floor:
         floor.venue.before = lambda _request: Throttled("429")
         submitted = await floor.submit()
@@ -210,7 +210,7 @@ async def test_a_throttled_order_that_would_be_late_is_given_up(floor: Room) -> 
 
 async def test_a_stale_signal_never_fires_late(floor: Room) -> None:
     submitted = await floor.submit(expires_at=floor.clock.now() + timedelta(seconds=5))
-    assert isinstance(floor.clock, MovableClock)
+    assert isinstance(floor.clock, ManualClock)
     await floor.clock.advance(6)
     await floor.work()
     assert floor.venue.placed == []
@@ -256,7 +256,7 @@ async def test_a_block_stops_everything_until_a_person_resumes(floor: Room) -> N
 
 async def test_an_order_whose_command_was_given_up_ends_when_its_signal_does(floor: Room) -> None:
     """Its worker was lost once too often: a dead letter must not leave it under way for ever."""
-    assert isinstance(floor.clock, MovableClock)
+    assert isinstance(floor.clock, ManualClock)
     lost = await floor.submit()
     await floor.give_up()
     kept = await floor.submit(symbol="KRW-ETH")
@@ -286,7 +286,7 @@ async def test_a_look_that_is_blocked_stops_everything_once(floor: Room) -> None
 
 
 async def test_nothing_is_sent_before_the_books_were_compared(
-    database: Database, clock: MovableClock
+    database: Database, clock: ManualClock
 ) -> None:
     async with room(database, clock) as floor:
         floor.reconciler._failures = 3  # as after a start that could not reach the venue
@@ -322,7 +322,9 @@ async def test_a_refused_cancel_cancels_nothing(floor: Room) -> None:
     assert await floor.intent(submitted.intent_id) == ("COMPLETED", "")
 
 
-@pytest.mark.parametrize("error", [Throttled("429"), Unreachable("away"), OutcomeUnknown("?")])
+@pytest.mark.parametrize(
+    "error", [Throttled("429"), UnreachableError("away"), OutcomeUnknownError("?")]
+)
 async def test_a_cancel_that_did_not_get_through_is_asked_again(
     floor: Room, error: Exception
 ) -> None:
@@ -365,7 +367,7 @@ async def test_a_broken_database_after_the_call_does_not_double(
     write = floor.executor._write
 
     async def broken(attempt_id: UUID, outcome: object) -> None:
-        raise Unreachable("the database is away")
+        raise UnreachableError("the database is away")
 
     monkeypatch.setattr(floor.executor, "_write", broken)
     submitted = await floor.submit()

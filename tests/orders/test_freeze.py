@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from qts.domain import IntentType, MovableClock, Refused, Side
+from qts.domain import IntentType, ManualClock, RefusedError, Side
 from qts.orders import freeze, resume_by_hand, standing
 from tests.orders.kit import PRICE, START, SYMBOL, Room
 from tests.orders.venue import lost_reply
@@ -61,14 +61,14 @@ async def test_the_owner_is_told_once_and_it_is_frozen_once(floor: Room) -> None
 
 
 async def test_an_unknown_outcome_that_is_resolved_does_not_release_it(
-    floor: Room, clock: MovableClock
+    floor: Room, clock: ManualClock
 ) -> None:
     floor.venue.before = lost_reply
     submitted = await floor.submit()
     await floor.work()
     assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
     assert await frozen(floor)  # more than the suspension that the unknown outcome brought
-    with pytest.raises(Refused, match="unknown"):
+    with pytest.raises(RefusedError, match="unknown"):
         await resume_by_hand(floor.database, "venue", SYMBOL)
     await clock.advance(floor.floor.config.absent_after_s + 1)
     await floor.reconciler.once()

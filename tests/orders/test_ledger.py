@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from qts.database import Database
-from qts.domain import IntentType, MovableClock, OrderState, Refused, Side
+from qts.domain import IntentType, ManualClock, OrderState, RefusedError, Side
 from qts.orders import FillApplied, adopt, external
 from tests.orders.kit import PRICE, SYMBOL, Room, room
 from tests.orders.venue import lost_reply
@@ -53,7 +53,7 @@ async def test_the_last_fill_completes_the_intent(floor: Room) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_a_fill_may_come_before_the_acknowledgement(
-    database: Database, clock: MovableClock, named: bool
+    database: Database, clock: ManualClock, named: bool
 ) -> None:
     async with room(database, clock, named=named) as floor:
 
@@ -105,7 +105,7 @@ async def test_old_news_change_nothing(floor: Room) -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 async def test_fills_in_any_order_make_the_same_position(
-    database: Database, clock: MovableClock, order: tuple[int, ...]
+    database: Database, clock: ManualClock, order: tuple[int, ...]
 ) -> None:
     async with room(database, clock) as floor:
         buy, sell = await floor.order(), await floor.order(**SELL)
@@ -134,7 +134,7 @@ async def test_a_long_only_position_keeps_what_would_make_it_negative(floor: Roo
 
 
 async def test_a_position_goes_through_zero_where_it_may(
-    database: Database, clock: MovableClock
+    database: Database, clock: ManualClock
 ) -> None:
     async with room(database, clock, allow_short=True) as floor:
         buy, sell = await floor.order(), await floor.order(quantity=D(5), **SELL)
@@ -165,13 +165,13 @@ async def test_a_holding_of_others_is_taken_over_only_by_hand(floor: Room) -> No
     floor.venue.external = {SYMBOL: D(1)}
     await adopt(floor.database, floor.bus, "venue", external(SYMBOL, D(-2), D(80)), floor.clock)
     assert (await floor.reconciler.once()).differences == ()
-    with pytest.raises(Refused, match="less than nothing"):
+    with pytest.raises(RefusedError, match="less than nothing"):
         await adopt(floor.database, floor.bus, "venue", external(SYMBOL, D(-2), D(80)))
     assert (await floor.position())[0] == 1
 
 
 async def test_fills_of_an_unknown_order_count_once_it_is_found_to_be_ours(
-    database: Database, clock: MovableClock
+    database: Database, clock: ManualClock
 ) -> None:
     async with room(database, clock, named=False) as floor:
         floor.venue.after = lost_reply

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from qts.brokers import Notice
 from qts.database import Database, DatabaseConfig
-from qts.domain import BrokerOrder, IntentType, MovableClock, OrderState, Secret, Side
+from qts.domain import BrokerOrder, IntentType, ManualClock, OrderState, Secret, Side
 from qts.orders import books_agree
 from qts.outbox import PostgresBus
 from qts.venues import Rejected, Throttled
@@ -56,7 +56,7 @@ class Life(RuleBasedStateMachine):
         self.database = self.do(self.opening.__aenter__())
         self.do(self.database.execute(f"TRUNCATE {TABLES}"))
         self.bus = PostgresBus(self.database, STREAMS)
-        self.clock = MovableClock(START)
+        self.clock = ManualClock(START)
         self.venue = Venue(self.clock, named=self.named)
         self.room = self.begin()
         self.news: list[Notice] = []  # on its way to us, in no order
@@ -118,16 +118,16 @@ class Life(RuleBasedStateMachine):
             return
         quantity = data.draw(st.integers(1, int(most)))
         price = Decimal(data.draw(st.integers(50, 150)))
-        self.news.append(self.venue.trade(order.order_id, Decimal(quantity), price))
-        self.news.append(self.venue.book[order.order_id])
+        self.news.append(self.venue.trade(order.broker_order_id, Decimal(quantity), price))
+        self.news.append(self.venue.book[order.broker_order_id])
 
     @precondition(lambda self: self.open_orders())
     @rule(data=st.data())
     def cancelled(self, data: st.DataObject) -> None:
         """The venue ends an order by itself."""
         order = data.draw(st.sampled_from(self.open_orders()))
-        self.do(self.venue.cancel(order.order_id))
-        self.news.append(self.venue.book[order.order_id])
+        self.do(self.venue.cancel(order.broker_order_id))
+        self.news.append(self.venue.book[order.broker_order_id])
 
     @precondition(lambda self: self.news)
     @rule(data=st.data(), again=st.booleans())
@@ -212,7 +212,7 @@ class Life(RuleBasedStateMachine):
         unknown = {row["broker_order_id"] for row in rows}
         model: dict[str, Decimal] = {}
         for fill in self.venue.trades:
-            if fill.order_id not in unknown:
+            if fill.broker_order_id not in unknown:
                 total = model.get(fill.symbol, Decimal(0)) + fill.quantity * fill.side.sign
                 model[fill.symbol] = total
         assert ours == {symbol: held for symbol, held in model.items() if held}

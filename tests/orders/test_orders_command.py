@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from qts.cli.orders import orders, positions
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 from qts.orders.blocked import shut_out
 from tests.orders.kit import PRICE, SYMBOL, Room
 from tests.orders.venue import lost_reply
@@ -126,7 +126,7 @@ async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: L
 async def test_bad_words_are_refused(
     floor: Room, line: Line, app: typer.Typer, words: list[str], told: str
 ) -> None:
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(RefusedError, match=told):
         await line(app, *words)
 
 

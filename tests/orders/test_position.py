@@ -19,7 +19,7 @@ AT = datetime(2026, 1, 2, tzinfo=UTC)
 def fill(side: str, quantity: str, price: str, n: int = 0, fee: str = "0") -> Fill:
     return Fill(
         trade_id=str(n),
-        order_id="1",
+        broker_order_id="1",
         symbol="X",
         side=Side(side),
         quantity=Decimal(quantity),

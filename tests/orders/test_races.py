@@ -10,7 +10,7 @@ import pytest
 
 from qts.brokers.seam import changing
 from qts.database import Database
-from qts.domain import IntentType, MovableClock, OrderRequest, OrderState, Refused, Side
+from qts.domain import IntentType, ManualClock, OrderRequest, OrderState, RefusedError, Side
 from qts.orders import Submitted, markets
 from qts.orders.resolve import resolve_all
 from qts.outbox import Event
@@ -136,7 +136,7 @@ async def test_a_market_is_not_opened_beside_an_outcome_that_gets_unknown(floor:
 
 
 async def test_a_late_answer_that_names_another_order_is_told(
-    database: Database, clock: MovableClock
+    database: Database, clock: ManualClock
 ) -> None:
     """Without names of ours an order placed by hand was taken for it meanwhile."""
     async with room(database, clock, named=False) as floor:
@@ -170,7 +170,7 @@ async def test_a_cancel_that_a_wrong_key_stopped_is_not_done(
 
     async def cancel(_order_id: str) -> None:
         with changing():
-            raise Refused("venues.upbit.access_key or secret_key is wrong (HTTP 401)")
+            raise RefusedError("venues.upbit.access_key or secret_key is wrong (HTTP 401)")
 
     with monkeypatch.context() as patch:
         patch.setattr(floor.venue, "cancel", cancel)

@@ -13,7 +13,7 @@ import pytest
 
 from qts.brokers import Lost
 from qts.database import Database
-from qts.domain import MovableClock, Refused, Side, SystemClock, Unreachable
+from qts.domain import ManualClock, RefusedError, Side, SystemClock, UnreachableError
 from qts.orders import books_agree, resolve_by_hand, resume_by_hand
 from tests.orders.kit import PRICE, START, SYMBOL, Room, room
 from tests.orders.venue import lost_reply
@@ -24,7 +24,7 @@ D = Decimal
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_an_unknown_order_that_was_placed_is_found(
-    database: Database, clock: MovableClock, named: bool
+    database: Database, clock: ManualClock, named: bool
 ) -> None:
     async with room(database, clock, named=named) as floor:
         floor.venue.after = lost_reply
@@ -40,7 +40,7 @@ async def test_an_unknown_order_that_was_placed_is_found(
 
 
 async def test_an_unknown_order_is_absent_only_when_it_had_its_time(
-    floor: Room, clock: MovableClock
+    floor: Room, clock: ManualClock
 ) -> None:
     floor.venue.before = lost_reply
     submitted = await floor.submit()
@@ -56,7 +56,7 @@ async def test_an_unknown_order_is_absent_only_when_it_had_its_time(
 
 
 async def test_an_order_that_shows_late_is_not_called_absent(
-    database: Database, clock: MovableClock
+    database: Database, clock: ManualClock
 ) -> None:
     async with room(database, clock, named=False) as floor:
         floor.venue.after, floor.venue.lag_s = lost_reply, 5.0
@@ -68,7 +68,7 @@ async def test_an_order_that_shows_late_is_not_called_absent(
         assert await floor.attempts(submitted.intent_id) == ["ACKED"]
 
 
-async def test_two_orders_that_fit_ask_a_person(database: Database, clock: MovableClock) -> None:
+async def test_two_orders_that_fit_ask_a_person(database: Database, clock: ManualClock) -> None:
     async with room(database, clock, named=False) as floor:
         floor.venue.after = lost_reply
         submitted = await floor.submit()
@@ -82,7 +82,7 @@ async def test_two_orders_that_fit_ask_a_person(database: Database, clock: Movab
         await clock.advance(60)
         await floor.reconciler.once()
         assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
-        with pytest.raises(Refused, match="resolve them first"):
+        with pytest.raises(RefusedError, match="resolve them first"):
             await resume_by_hand(database, "venue", SYMBOL)
         assert submitted.attempt_id is not None
         await resolve_by_hand(database, floor.bus, submitted.attempt_id, "V1", clock)
@@ -97,9 +97,9 @@ async def test_a_person_may_say_that_it_never_came(floor: Room) -> None:
     assert submitted.attempt_id is not None
     await resolve_by_hand(floor.database, floor.bus, submitted.attempt_id, None, floor.clock)
     assert await floor.attempts(submitted.intent_id) == ["ABSENT"]
-    with pytest.raises(Refused, match="is ABSENT; only an UNKNOWN one"):
+    with pytest.raises(RefusedError, match="is ABSENT; only an UNKNOWN one"):
         await resolve_by_hand(floor.database, floor.bus, submitted.attempt_id, "V9")
-    with pytest.raises(Refused, match="no attempt"):
+    with pytest.raises(RefusedError, match="no attempt"):
         await resolve_by_hand(floor.database, floor.bus, uuid4(), None)
 
 
@@ -111,14 +111,14 @@ async def test_a_persons_choice_must_fit(floor: Room) -> None:
     attempt_id = (await floor.submit()).attempt_id
     await floor.work()
     assert isinstance(attempt_id, UUID)
-    with pytest.raises(Refused, match="belongs to attempt"):
+    with pytest.raises(RefusedError, match="belongs to attempt"):
         await resolve_by_hand(floor.database, floor.bus, attempt_id, taken)
-    with pytest.raises(Refused, match="is BUY KRW-ETH; the attempt was BUY KRW-BTC"):
+    with pytest.raises(RefusedError, match="is BUY KRW-ETH; the attempt was BUY KRW-BTC"):
         await resolve_by_hand(floor.database, floor.bus, attempt_id, other)
 
 
 async def test_what_a_dead_sender_left_is_looked_for_after_its_time(
-    floor: Room, clock: MovableClock
+    floor: Room, clock: ManualClock
 ) -> None:
     submitted = await floor.submit()
     await floor.database.execute(
@@ -132,7 +132,7 @@ async def test_what_a_dead_sender_left_is_looked_for_after_its_time(
 
 
 async def test_an_order_of_an_attempt_given_up_is_counted_and_raises_an_alarm(
-    floor: Room, clock: MovableClock
+    floor: Room, clock: ManualClock
 ) -> None:
     floor.venue.after, floor.venue.lag_s = lost_reply, 3600
     submitted = await floor.submit()
@@ -156,7 +156,7 @@ async def test_missed_fills_are_fetched(floor: Room) -> None:
     assert (await floor.reconciler.once()).fills == 0
 
 
-async def test_fills_of_an_old_open_order_are_fetched_too(floor: Room, clock: MovableClock) -> None:
+async def test_fills_of_an_old_open_order_are_fetched_too(floor: Room, clock: ManualClock) -> None:
     name = await floor.order()
     fill = floor.venue.trade(name, D(1), PRICE)
     for _ in range(3):
@@ -186,11 +186,11 @@ async def test_an_unknown_attempt_keeps_the_books_from_agreeing(floor: Room) -> 
     assert found.differences == ("1 attempts whose outcome is not known",)
 
 
-async def test_a_failed_start_allows_no_trading(database: Database, clock: MovableClock) -> None:
+async def test_a_failed_start_allows_no_trading(database: Database, clock: ManualClock) -> None:
     async with room(database, clock) as floor:
         floor.reconciler._failures = 3
         floor.venue.is_away = True
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await floor.reconciler.once()
         assert not floor.reconciler.may_trade()
         floor.venue.is_away = False
@@ -201,7 +201,7 @@ async def test_a_failed_start_allows_no_trading(database: Database, clock: Movab
 async def test_looks_that_keep_failing_stop_trading(floor: Room) -> None:
     floor.venue.is_away = True
     for allowed in (True, True, False):
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await floor.reconciler.once()
         assert floor.reconciler.may_trade() is allowed
 

@@ -20,9 +20,9 @@ from qts.domain import (
     OrderRequest,
     OrderState,
     OrderType,
-    OutcomeUnknown,
+    OutcomeUnknownError,
     Side,
-    Unreachable,
+    UnreachableError,
 )
 from qts.venues import Rejected
 
@@ -57,7 +57,7 @@ class Venue:
         self.placed.append(request)
         order_id = f"V{next(self._numbers)}"
         self.book[order_id] = BrokerOrder(
-            order_id=order_id,
+            broker_order_id=order_id,
             symbol=request.symbol,
             side=request.side,
             type=request.type,
@@ -66,7 +66,7 @@ class Venue:
             state=OrderState.OPEN,
             placed_at=self._clock.now(),
             price=request.price,
-            identifier=request.identifier if self._named else None,
+            identifier=request.client_order_id if self._named else None,
         )
         if self.meanwhile is not None:
             await self.meanwhile(order_id)
@@ -86,13 +86,13 @@ class Venue:
     async def find(self, request: OrderRequest, sent_at: datetime, known: frozenset[str]) -> Found:
         self._reach()
         if self._named:
-            fits = [o for o in self._shown() if o.identifier == request.identifier]
+            fits = [o for o in self._shown() if o.identifier == request.client_order_id]
             return Found(tuple(fits))
         window = timedelta(seconds=60)
         fits = [
             order
             for order in self._shown()
-            if order.order_id not in known
+            if order.broker_order_id not in known
             and (order.symbol, order.side) == (request.symbol, request.side)
             and (order.quantity, order.price) == (request.quantity, request.price)
             and abs(order.placed_at - sent_at) <= window
@@ -136,7 +136,7 @@ class Venue:
         number = next(self._numbers)
         fill = Fill(
             trade_id=f"T{number}",
-            order_id=order_id,
+            broker_order_id=order_id,
             symbol=order.symbol,
             side=order.side,
             quantity=quantity,
@@ -155,7 +155,7 @@ class Venue:
         """Somebody else orders in our account."""
         order_id = f"V{next(self._numbers)}"
         self.book[order_id] = BrokerOrder(
-            order_id=order_id,
+            broker_order_id=order_id,
             symbol=symbol,
             side=side,
             type=OrderType.LIMIT,
@@ -168,7 +168,7 @@ class Venue:
         return order_id
 
     def orders_of(self, identifiers: Sequence[str]) -> int:
-        return sum(request.identifier in identifiers for request in self.placed)
+        return sum(request.client_order_id in identifiers for request in self.placed)
 
     def _change(self, order_id: str, **values: object) -> None:
         self.book[order_id] = msgspec.structs.replace(self.book[order_id], **values)
@@ -181,8 +181,8 @@ class Venue:
         if self.is_shut:
             raise Blocked("418 for 10 seconds")
         if self.is_away:
-            raise Unreachable("the venue does not answer")
+            raise UnreachableError("the venue does not answer")
 
 
 def lost_reply(_request: OrderRequest) -> Exception:
-    return OutcomeUnknown("the reply was lost")
+    return OutcomeUnknownError("the reply was lost")

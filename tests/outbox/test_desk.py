@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from qts.database import Database
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 from qts.outbox import (
     TRADE_COMMAND,
     TRADE_EVENT,
@@ -68,7 +68,7 @@ async def test_an_unknown_outcome_is_requeued_only_by_someone_who_looked(
     desk = Desk(database, STREAMS)
     assert not await bus.requeue(event_id)
     assert await desk.requeue_all(TRADE_EVENT) == 0
-    with pytest.raises(Refused, match="--outcome-checked"):
+    with pytest.raises(RefusedError, match="--outcome-checked"):
         await desk.requeue(event_id)
     assert (await desk.requeue(event_id, outcome_checked=True)).status == "PENDING"
 
@@ -84,10 +84,10 @@ async def test_an_edited_letter_is_handled_with_its_new_payload(
         **msgspec.to_builtins(event.envelope),
         "payload": {"order": "2", "number": 5},
     }
-    with pytest.raises(Refused, match="NUL"):
+    with pytest.raises(RefusedError, match="NUL"):
         await desk.edit(event_id, "a\0b")
     await desk.requeue(event_id)
-    with pytest.raises(Refused, match="only a DEAD one"):
+    with pytest.raises(RefusedError, match="only a DEAD one"):
         await desk.edit(event_id, {})
     recorder = Recorder()
     await run_due(database, TRADE_EVENT, STREAMS[TRADE_EVENT], recorder)

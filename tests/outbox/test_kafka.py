@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from qts.database import Database
-from qts.domain import Refused, Secret, Unreachable
+from qts.domain import RefusedError, Secret, UnreachableError
 from qts.outbox import (
     TRADE_COMMAND,
     Delivery,
@@ -178,13 +178,13 @@ async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
 @pytest.mark.parametrize(
     ("settings", "error", "says"),
     [
-        ({}, Refused, "outbox.kafka.bootstrap: must look like"),
+        ({}, RefusedError, "outbox.kafka.bootstrap: must look like"),
         (
             {"bootstrap": "x:9092", "security_protocol": "sasl_ssl"},
-            Refused,
+            RefusedError,
             "needs outbox.kafka.sasl_username",
         ),
-        ({"bootstrap": "127.0.0.1:1"}, Unreachable, "Kafka at 127.0.0.1:1 does not answer"),
+        ({"bootstrap": "127.0.0.1:1"}, UnreachableError, "Kafka at 127.0.0.1:1 does not answer"),
     ],
 )
 async def test_a_broker_that_does_not_let_us_in_is_named(

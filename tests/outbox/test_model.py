@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from qts.database import Database, DatabaseConfig
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 from qts.outbox import TRADE_COMMAND, Desk, Event, PostgresBus, StreamConfig
 from qts.outbox.attempt import Outcome
 from qts.outbox.claims import Claimed, Claims
@@ -316,7 +316,7 @@ class Life(RuleBasedStateMachine):
         desk = Desk(self.database, self.streams)
         try:
             self.do(desk.edit(one.event.envelope.event_id, {"order": "edited"}))
-        except Refused:
+        except RefusedError:
             assert one.status != "DEAD"
         else:
             assert one.status == "DEAD"

@@ -15,7 +15,7 @@ import nats as nats_client
 import pytest
 
 from qts.database import Database
-from qts.domain import Failed, Refused, Secret, Unreachable
+from qts.domain import OperationError, RefusedError, Secret, UnreachableError
 from qts.embedded import Nats
 from qts.outbox import (
     TRADE_COMMAND,
@@ -245,7 +245,7 @@ async def test_other_partitions_than_those_of_the_stream_are_refused(
     async with NatsBus.open(database, STREAMS, nats):
         pass
     other = msgspec.structs.replace(nats, partitions=3)
-    with pytest.raises(Refused, match=r"outbox\.nats\.partitions = 3: .* has 8"):
+    with pytest.raises(RefusedError, match=r"outbox\.nats\.partitions = 3: .* has 8"):
         async with NatsBus.open(database, STREAMS, other):
             pass
 
@@ -253,9 +253,9 @@ async def test_other_partitions_than_those_of_the_stream_are_refused(
 @pytest.mark.parametrize(
     ("url", "error", "says"),
     [
-        ("nats://127.0.0.1:1", Unreachable, "NATS at 127.0.0.1:1 does not answer"),
-        ("nats://qts:wrong@HERE", Refused, "refuses the user, password or token"),
-        ("", Refused, "outbox.nats.url: must look like"),
+        ("nats://127.0.0.1:1", UnreachableError, "NATS at 127.0.0.1:1 does not answer"),
+        ("nats://qts:wrong@HERE", RefusedError, "refuses the user, password or token"),
+        ("", RefusedError, "outbox.nats.url: must look like"),
     ],
 )
 async def test_a_server_that_does_not_let_us_in_is_named(
@@ -299,7 +299,7 @@ async def _once_formed(database: Database, config: NatsBusConfig) -> AsyncIterat
                     opening = NatsBus.open(database, STREAMS, config)
                     bus = await stack.enter_async_context(opening)
                     break
-                except Failed:
+                except OperationError:
                     await asyncio.sleep(0.2)
         await stack.enter_async_context(bus.relaying())
         yield bus

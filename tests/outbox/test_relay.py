@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from qts.database import Database
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 from qts.embedded import Nats
 from qts.outbox import (
     TRADE_COMMAND,
@@ -138,7 +138,7 @@ async def test_a_server_that_is_away_uses_up_no_attempts(database: Database) -> 
         nonlocal away
         if away:
             away -= 1
-            raise Unreachable("no server")
+            raise UnreachableError("no server")
         sent.append(msgspec.json.decode(delivery.envelope.payload)["number"])
 
     # A lock that outlasts a busy machine: what is counted here are attempts.
@@ -157,7 +157,7 @@ async def test_a_relay_stops_while_its_server_is_away(database: Database) -> Non
 
     async def send(_delivery: Delivery) -> None:
         tried.set()
-        raise Unreachable("no server")
+        raise UnreachableError("no server")
 
     async with PostgresBus.open(database, STREAMS) as bus:
         await publish(database, bus, accepted("1", stream=TRADE_COMMAND))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from qts.database import Database, DatabaseConfig, migrate
-from qts.domain import OutcomeUnknown, Secret, Unreachable
+from qts.domain import OutcomeUnknownError, Secret, UnreachableError
 from qts.embedded import EmbeddedConfig, Home, Servers
 from qts.outbox import TRADE_COMMAND, Delivery, Event, PostgresBus, StreamConfig, once
 from tests.faults.proxy import CommitProxy
@@ -29,9 +29,9 @@ async def publish_for_sure(database: Database, bus: PostgresBus, event: Event) -
         try:
             async with database.transaction() as tx:
                 await bus.publish(tx, event)
-        except OutcomeUnknown:
+        except OutcomeUnknownError:
             lost += 1
-        except Unreachable:
+        except UnreachableError:
             await asyncio.sleep(0.02)
         else:
             return lost

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qts.brokers import CostsConfig, PaperConfig
-from qts.domain import IntentType, OrderType, Refused, Side
+from qts.domain import IntentType, OrderType, RefusedError, Side
 from qts.pipeline import (
     BacktestConfig,
     BacktestResult,
@@ -301,13 +301,13 @@ def _left(symbol: str, result: BacktestResult) -> Decimal:
 
 
 def test_data_without_an_event_is_refused() -> None:
-    with pytest.raises(Refused, match="no event"):
+    with pytest.raises(RefusedError, match="no event"):
         run(scripted(()), [])
 
 
 def test_data_out_of_order_is_refused() -> None:
     ticks = prices([10_000.0] * 5)
-    with pytest.raises(Refused, match=r"event 4, 005930: its time is 3\.0 s before"):
+    with pytest.raises(RefusedError, match=r"event 4, 005930: its time is 3\.0 s before"):
         run(scripted(()), [*ticks[:3], ticks[0]._replace(at=BEGIN - 1)])
 
 
@@ -320,5 +320,5 @@ def test_a_clock_set_back_by_less_than_a_second_is_lived_through() -> None:
 
 def test_a_backtest_needs_cash() -> None:
     for cash in ("0", "-1", "NaN"):
-        with pytest.raises(Refused, match="expected more than 0"):
+        with pytest.raises(RefusedError, match="expected more than 0"):
             BacktestConfig(cash=Decimal(cash))

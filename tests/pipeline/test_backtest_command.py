@@ -15,7 +15,7 @@ import pytest
 from qts import telemetry
 from qts.cli.history import _ticks
 from qts.cli.main import run_command
-from qts.domain import MovableClock, Secret
+from qts.domain import ManualClock, Secret
 from qts.feed import FeedConfig, Intake, Observer, Recorder
 from qts.venues import Quote
 from tests.pipeline.tapes import walk
@@ -50,7 +50,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
     """A day as the feed writes it: volumes run up, quotes in the venue's words."""
-    folder, clock = tmp_path / "record", MovableClock()
+    folder, clock = tmp_path / "record", ManualClock()
     recorder = Recorder(folder, clock)
     intake = Intake(FeedConfig(), Observer([recorder.write]), "test")
     volumes: dict[str, float] = {}

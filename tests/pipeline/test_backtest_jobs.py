@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from qts.database import Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.outbox import (
     BACKTEST_COMMAND,
     BACKTEST_EVENT,
@@ -245,5 +245,5 @@ def _children() -> list[str]:
 
 
 async def test_a_job_that_is_not_there_is_refused(database: Database) -> None:
-    with pytest.raises(Refused, match="see qts backtests list"):
+    with pytest.raises(RefusedError, match="see qts backtests list"):
         await show_job(database, uuid7())

@@ -36,7 +36,7 @@ def trade(profit: int) -> Trade:
 def fill(quantity: int, price: int, fee: int) -> Fill:
     return Fill(
         trade_id="1",
-        order_id="1",
+        broker_order_id="1",
         symbol="005930",
         side=Side.BUY,
         quantity=Decimal(quantity),

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.pipeline import BacktestResult, backtest, page_of, table, to_json
 from qts.pipeline.performance import performance
 from qts.strategies import RsiScalper
@@ -109,5 +109,5 @@ def test_a_run_without_trades_has_a_page_too() -> None:
 
 
 def test_parameters_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(Refused, match="has no parameter 'lenght'; it has length, low, high"):
+    with pytest.raises(RefusedError, match="has no parameter 'lenght'; it has length, low, high"):
         RsiScalper.make({"lenght": 4})

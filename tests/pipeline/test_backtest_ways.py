@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import qts.pipeline.tape as tapes
 from qts.brokers import PaperConfig
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.pipeline import BacktestConfig, Chunk, NoParams, StepStrategy, Strategy, Tape, backtest
 from qts.pipeline.compiled import compiled
 from qts.pipeline.paper_desk import PaperDesk
@@ -149,7 +149,7 @@ def test_a_step_with_more_to_it_runs_generic() -> None:
     result = backtest(Picky.make(QUICK[RsiScalper]), tape(walk(7)))
     assert result.way == "generic"
     assert {fill.symbol for fill in result.fills} == {"005930"}
-    with pytest.raises(Refused, match="no plain StepStrategy"):
+    with pytest.raises(RefusedError, match="no plain StepStrategy"):
         backtest(Picky.make(), tape(walk(7)), way="compiled")
 
 
@@ -187,7 +187,7 @@ def columns(**other: Any) -> Chunk:
     ],
 )
 def test_columns_that_do_not_hold_together_are_refused(chunk: Chunk, told: str) -> None:
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(RefusedError, match=told):
         backtest(RsiScalper.make(), Tape(["005930", "000660"], lambda _tape: [chunk]))
 
 
@@ -224,5 +224,5 @@ def test_without_numba_the_same_is_decided_in_plain_python(
     plain = backtest(RsiScalper.make(QUICK[RsiScalper]), tape(walk(7)))
     assert plain.way == "generic"
     assert plain.digest == with_numba
-    with pytest.raises(Refused, match="cannot run compiled: numba is not installed"):
+    with pytest.raises(RefusedError, match="cannot run compiled: numba is not installed"):
         backtest(RsiScalper.make(), tape(walk(7)), way="compiled")

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from qts.domain import IntentType, Refused, Side
+from qts.domain import IntentType, RefusedError, Side
 from qts.pipeline import StepStrategy
 from qts.pipeline.compiled import compiled
 from tests.pipeline.worlds import tick, view
@@ -64,7 +64,7 @@ def test_parameters_are_numbers_in_their_order() -> None:
         state_size = 1
         step = Counting.step
 
-    with pytest.raises(Refused, match="every parameter of a step must be a number"):
+    with pytest.raises(RefusedError, match="every parameter of a step must be a number"):
         Wordy.make()
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qts.cli.main import run_command
-from qts.domain import Fill, Refused, Side, SystemClock
+from qts.domain import Fill, RefusedError, Side, SystemClock
 from qts.orders import FillApplied
 from qts.pipeline import (
     Header,
@@ -68,7 +68,7 @@ def called(*ticks: Tick, heard: tuple[Signal, ...] = (), version: int = 0) -> Ca
 def bought(symbol: str, position: int) -> FillApplied:
     fill = Fill(
         trade_id=f"t{position}",
-        order_id="o",
+        broker_order_id="o",
         symbol=symbol,
         side=Side.BUY,
         quantity=Decimal(1),
@@ -174,7 +174,7 @@ def test_a_journal_that_is_cut_short_is_read_as_far_as_it_goes(
     left = path.read_bytes()[: -cut or None]
     path.write_bytes(left)
     if len(left) < len(MAGIC) + 4 + len(encode(HEADER)):
-        with pytest.raises(Refused, match=r"no journal|does not begin"):
+        with pytest.raises(RefusedError, match=r"no journal|does not begin"):
             retrace(path)
     else:
         found = retrace(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.pipeline import load_strategy, shipped
 from qts.strategies import RsiScalper
 
@@ -57,5 +57,5 @@ def test_what_cannot_be_loaded_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raises.py").write_text("1 / 0\n")
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(RefusedError, match=told):
         load_strategy(name)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.pipeline import Tick, World
 
 SYMBOL = "005930"
 
 
-def heard(clock: MovableClock) -> tuple[World, Tick]:
+def heard(clock: ManualClock) -> tuple[World, Tick]:
     world = World(clock)
     tick = Tick(SYMBOL, 70_000.0, 1.0, 69_900.0, 70_000.0, clock.now().timestamp())
     world.tick(tick)
@@ -19,14 +19,14 @@ def heard(clock: MovableClock) -> tuple[World, Tick]:
 
 
 async def test_a_tick_ages_with_time() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     world, tick = heard(clock)
     await clock.advance(1.5)
     assert round(world.age_ms(tick)) == 1500
 
 
 async def test_a_clock_that_is_set_back_makes_a_tick_old() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     world, tick = heard(clock)
     clock.set_wall(clock.now() - timedelta(seconds=5))
     assert world.age_ms(tick) == math.inf
@@ -35,7 +35,7 @@ async def test_a_clock_that_is_set_back_makes_a_tick_old() -> None:
 
 
 async def test_a_clock_that_is_set_ahead_makes_a_tick_old() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     world, tick = heard(clock)
     clock.set_wall(clock.now() + timedelta(seconds=5))
     assert round(world.age_ms(tick)) == 5000

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.domain import Refused, SystemClock
+from qts.domain import RefusedError, SystemClock
 from qts.events import Catalogue, Engine, EventsConfig
 from qts.events import payloads as p
 from qts.pipeline import Joints, Runner, Signal, Strategy, Tick, View
@@ -52,7 +52,7 @@ def test_parameters_are_read_from_texts_and_have_defaults() -> None:
     [({"lenght": 3}, "no parameter 'lenght'; it has length, share"), ({"length": "x"}, "length")],
 )
 def test_wrong_parameter_is_refused_by_name(params: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RefusedError, match=said):
         Counting.make(params)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from qts.domain import LaneFull, SystemClock
+from qts.domain import LaneFullError, SystemClock
 from qts.events import Catalogue, Engine, Event, EventsConfig, LaneConfig
 from qts.events import payloads as p
-from qts.risk import EMERGENCY_ORDER, EmergencyOrder, MicroRisk, StopHolding, StopsConfig
+from qts.risk import EMERGENCY_ORDER, EmergencyOrder, MicroRisk, StopsConfig
 
 
 class Desk:
@@ -36,7 +36,7 @@ class Desk:
         self.engine.watch("PRICE_TICK", self.loop.stops, "price")
 
     def hold(self, quantity: float = 10, stop: float = 0.0) -> None:
-        held = StopHolding(symbol="A", quantity=quantity, average=10_000, stop=stop)
+        held = Holding(symbol="A", quantity=quantity, average=10_000, stop=stop)
         self.loop.hold([held], 1e9)
 
     def tick(self, price: float) -> Event:
@@ -143,7 +143,7 @@ def test_tick_that_waits_for_room_does_not_confirm_its_own_jump() -> None:
     desk = Desk(EventsConfig(p1=LaneConfig(queue_size=1, overflow="block")))
     desk.hold()
     desk.engine.publish(desk.tick(10_000))
-    with pytest.raises(LaneFull):
+    with pytest.raises(LaneFullError):
         desk.engine.publish(desk.tick(9_000), timeout=0.2)
     assert desk.loop.stops.jumps == 1
     assert not desk.exits

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from qts.domain import IntentType, OrderType, Side, day_limits, is_on_tick, market_of
+from qts.domain import (
+    IntentType,
+    OrderType,
+    Side,
+    daily_price_limits,
+    is_on_tick,
+    market_for_symbol,
+)
 from qts.risk import REASONS, Approved, Facts, Gate, LimitsConfig, Proposal, Refusal, Switches
 from qts.risk.gate import Question
 from tests.risk.questions import FACTS, NOW, PROPOSAL, facts, proposal
@@ -177,9 +184,9 @@ def test_whatever_passes_is_within_every_limit(asked: Proposal, known: Facts) ->
     assert known.market is not None
     assert known.market.base is not None
     value = asked.quantity * price
-    low, high = day_limits(known.market.base)
+    low, high = daily_price_limits(known.market.base)
     assert low <= price <= high
-    assert is_on_tick(market_of(asked.symbol), price)
+    assert is_on_tick(market_for_symbol(asked.symbol), price)
     assert 0 < value <= LIMITS.max_order_value
     assert exposure.orders_today < LIMITS.orders_per_day
     if asked.side is Side.SELL:

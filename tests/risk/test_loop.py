@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.events import payloads as p
-from qts.risk import EmergencyOrder, MicroRisk, StopHolding, StopsConfig
+from qts.risk import EmergencyOrder, MicroRisk, StopsConfig
 
 
 class Desk:
@@ -18,7 +18,7 @@ class Desk:
     def __init__(self, **config: Any) -> None:
         self.events: list[tuple[str, Any]] = []
         self.codes: list[str] = []
-        self.clock = MovableClock()
+        self.clock = ManualClock()
         self.loop = MicroRisk(
             StopsConfig(**config),
             lambda name, payload: self.events.append((name, payload)),
@@ -27,7 +27,7 @@ class Desk:
         )
 
     def hold(self, *held: tuple[str, float, float], equity: float = 1e9) -> None:
-        self.loop.hold([StopHolding(symbol=s, quantity=q, average=a) for s, q, a in held], equity)
+        self.loop.hold([Holding(symbol=s, quantity=q, average=a) for s, q, a in held], equity)
 
     def tick(self, symbol: str, price: float) -> None:
         self.loop.stops.on_tick(symbol, price, self.clock.monotonic_ns() + 1)
@@ -92,8 +92,8 @@ async def test_scalp_leaves_after_its_hour_and_a_holding_stays() -> None:
     desk = Desk()
     desk.loop.hold(
         [
-            StopHolding(symbol="A", quantity=1, average=10_000),
-            StopHolding(symbol="B", quantity=1, average=10_000, kind="PORTFOLIO"),
+            Holding(symbol="A", quantity=1, average=10_000),
+            Holding(symbol="B", quantity=1, average=10_000, kind="PORTFOLIO"),
         ],
         1e9,
     )

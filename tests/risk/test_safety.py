@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.database import Database, DatabaseConfig
-from qts.domain import Failed, Refused, Secret, SystemClock
+from qts.domain import OperationError, RefusedError, Secret, SystemClock
 from qts.risk import CODES, Effect, FailSafe, KillSwitch, SafetyState, Watch
 from qts.risk.safety import after
 
@@ -80,18 +80,18 @@ async def test_lockdown_outlives_everything_but_a_person(database: Database) -> 
     assert (await safe.recheck("all is well")).state is S.LOCKDOWN
     assert (await safe.calm()).state is S.LOCKDOWN
     for words in ("SET state = 'FAIL'", "SET state = 'NORMAL'"):
-        with pytest.raises((asyncpg.PostgresError, Failed), match="LOCKDOWN ends only"):
+        with pytest.raises((asyncpg.PostgresError, OperationError), match="LOCKDOWN ends only"):
             await database.execute(f"UPDATE safety_state {words}")
-    with pytest.raises((asyncpg.PostgresError, Failed)):
+    with pytest.raises((asyncpg.PostgresError, OperationError)):
         await database.execute("DELETE FROM safety_state")
-    with pytest.raises((asyncpg.PostgresError, Failed), match="written once"):
+    with pytest.raises((asyncpg.PostgresError, OperationError), match="written once"):
         await database.execute("DELETE FROM safety_log")
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         await safe.release("", "")
     assert (await safe.release("owner", "looked at it")).state is S.NORMAL
     assert (await safe.log(1))[0].actor == "owner"
     await safe.trip("FS104", "again")
-    with pytest.raises((asyncpg.PostgresError, Failed), match="LOCKDOWN ends only"):
+    with pytest.raises((asyncpg.PostgresError, OperationError), match="LOCKDOWN ends only"):
         await database.execute("UPDATE safety_state SET state = 'NORMAL'")
 
 
@@ -114,7 +114,7 @@ async def test_warning_ends_when_it_is_calm(
 
 
 async def test_code_that_is_none_is_refused(database: Database) -> None:
-    with pytest.raises(Refused, match="code FS999 is none"):
+    with pytest.raises(RefusedError, match="code FS999 is none"):
         await FailSafe(database).trip("FS999")
     assert len(CODES) > 60
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from qts.domain import EventRefused, SystemClock
+from qts.domain import EventRefusedError, SystemClock
 from qts.events import Catalogue, Engine, Event, Priority
 from qts.events import payloads as p
-from qts.risk import EMERGENCY_ORDER, MicroRisk, StopHolding, StopsConfig
+from qts.risk import EMERGENCY_ORDER, MicroRisk, StopsConfig
 
 
 class Desk:
@@ -35,7 +35,7 @@ class Desk:
         self.got.set()
 
     def hold(self, symbol: str) -> None:
-        self.micro.hold([StopHolding(symbol=symbol, quantity=10, average=10_000)], 1e9)
+        self.micro.hold([Holding(symbol=symbol, quantity=10, average=10_000)], 1e9)
 
     def tick(self, symbol: str, price: float) -> Event:
         return self.engine.event("PRICE_TICK", p.PriceTick(symbol=symbol, price=price))
@@ -93,5 +93,5 @@ def test_strategies_that_burn_do_not_hold_a_stop_up(desk: Desk) -> None:
 
 def test_watcher_is_set_before_the_start(desk: Desk) -> None:
     desk.engine.start()
-    with pytest.raises(EventRefused, match="before the start"):
+    with pytest.raises(EventRefusedError, match="before the start"):
         desk.engine.watch("PRICE_TICK", desk.micro.stops, "price")

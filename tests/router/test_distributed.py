@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 from qts.embedded import Home, Nats
 from qts.router import EdgeConfig, Handler, Report, Scenario, Sink, Source, batch, load
 from tests.embedded import clients
@@ -460,5 +460,5 @@ def test_stopped_sink_confirms_what_it_delivered(nats: Nats) -> None:
 
 
 def test_outlet_of_a_dead_port_is_unreachable(nats: Nats) -> None:
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9 does not answer"):
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:9 does not answer"):
         Source(scenario(), edge(nats, "r", url=Secret("nats://127.0.0.1:9"))).start()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Failed, Refused, Secret
+from qts.domain import OperationError, RefusedError, Secret
 from qts.router import MESSAGE, EdgeConfig, load, strategies_only
 from qts.router.distributed.edge import Batch, decode, encode
 from qts.router.distributed.ledger import Ledger
@@ -93,7 +93,7 @@ def test_a_batch_comes_out_as_it_went_in(
     ],
 )
 def test_a_damaged_batch_is_told(damage: Any, said: str) -> None:
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(OperationError, match=said):
         decode(damage(encode(1, {0: 0}, rows([(0, 0)]).tobytes())))
 
 
@@ -170,7 +170,7 @@ def test_a_message_out_of_order_is_passed_on_for_strategies_to_see() -> None:
 
 
 def test_positions_of_types_without_order_are_refused() -> None:
-    with pytest.raises(Refused, match="order is not promised"):
+    with pytest.raises(RefusedError, match="order is not promised"):
         Ledger([0, 2], {(0, 1): 5})
 
 
@@ -233,7 +233,7 @@ def test_a_window_is_complete_when_its_last_batch_is_confirmed() -> None:
 def test_odd_settings_are_refused_without_showing_the_password(
     changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         edge(**changes)
     assert said in str(refusal.value)
     assert "canary" not in str(refusal.value)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 from qts.router import JournalConfig, Options, Replay, Report, Router, Scenario, batch
 from qts.router.handlers import Messages
 from qts.router.journal import Torn, check, read
@@ -204,7 +204,7 @@ def test_a_flipped_bit_is_never_taken_for_a_message(
         st.integers(0, 7)
     )
     path.write_bytes(content)
-    with pytest.raises(Failed, match=f"j is damaged at byte {starts[block]}: its checksum"):
+    with pytest.raises(OperationError, match=f"j is damaged at byte {starts[block]}: its checksum"):
         check(path)
 
 
@@ -215,7 +215,7 @@ def test_a_damaged_journal_is_not_replayed_at_all(
     content[-1] ^= 1
     (tmp_path / "j").write_bytes(content)
     router = Router(SMALL, options=Options(keep_numbers=True), live=True)
-    with pytest.raises(Failed, match="damaged at byte"):
+    with pytest.raises(OperationError, match="damaged at byte"):
         Replay(router, tmp_path / "j")
     router.start()
     router.abort()
@@ -225,14 +225,14 @@ def test_a_damaged_journal_is_not_replayed_at_all(
 @pytest.mark.parametrize("content", [b"", b"QTSJRNL1", b"\0" * 64, b"QTSJRNL2" + b"\0" * 56])
 def test_what_is_no_journal_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "j").write_bytes(content)
-    with pytest.raises(Refused, match="is not a journal of this version"):
+    with pytest.raises(RefusedError, match="is not a journal of this version"):
         check(tmp_path / "j")
 
 
 def test_a_journal_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"cannot read journal .*: No such file"):
+    with pytest.raises(RefusedError, match=r"cannot read journal .*: No such file"):
         check(tmp_path / "none")
-    with pytest.raises(Refused, match="not a regular file"):
+    with pytest.raises(RefusedError, match="not a regular file"):
         check(tmp_path)
 
 
@@ -240,12 +240,14 @@ def test_a_journal_of_types_the_scenario_does_not_route_is_refused(
     journal: tuple[bytes, Streams], tmp_path: Path
 ) -> None:
     (tmp_path / "j").write_bytes(journal[0])
-    with pytest.raises(Refused, match="holds messages of type 1, which no rule of scenario small"):
+    with pytest.raises(
+        RefusedError, match="holds messages of type 1, which no rule of scenario small"
+    ):
         replayed(tmp_path / "j", scenario(types=1, strategies=1))
 
 
 def test_a_replay_needs_a_router_that_keeps_numbers(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="keep_numbers=True"):
+    with pytest.raises(RefusedError, match="keep_numbers=True"):
         Replay(Router(SMALL, live=True), tmp_path / "j")
 
 
@@ -256,14 +258,14 @@ def test_a_replay_needs_a_router_that_keeps_numbers(tmp_path: Path) -> None:
 def test_a_file_that_exists_is_never_written_over(taken: str, tmp_path: Path) -> None:
     (tmp_path / taken).write_text("mine")
     what = scenario(stage1_routers=2)
-    with pytest.raises(Refused, match=rf"journal .*{taken} exists and is never written over"):
+    with pytest.raises(RefusedError, match=rf"journal .*{taken} exists and is never written over"):
         Router(what, options=Options(journal=JournalConfig(tmp_path / "j")))
     assert (tmp_path / taken).read_text() == "mine"
     assert [file.name for file in tmp_path.iterdir()] == [taken]
 
 
 def test_a_journal_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"cannot write journal .*: No such file or directory"):
+    with pytest.raises(RefusedError, match=r"cannot write journal .*: No such file or directory"):
         Router(SMALL, options=Options(journal=JournalConfig(tmp_path / "none" / "j")))
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.machine import Machine
 from qts.router import Burst, Plan, Scenario, load, plan, shipped
 from qts.router.cut import COMFORTABLE, CORE, cut, lightest_heaviest
@@ -191,12 +191,12 @@ def test_named_workers_are_taken_as_asked() -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 14])
 def test_workers_out_of_range_are_refused(workers: int) -> None:
-    with pytest.raises(Refused, match=f"workers is {workers}; expected 1 to 13"):
+    with pytest.raises(RefusedError, match=f"workers is {workers}; expected 1 to 13"):
         plan(load("baseline"), machine(2), workers=workers)
 
 
 def test_workers_have_no_meaning_in_layout_threads() -> None:
-    with pytest.raises(Refused, match="expected layout fused or auto"):
+    with pytest.raises(RefusedError, match="expected layout fused or auto"):
         plan(load("baseline"), machine(16), "threads", workers=3)
 
 
@@ -205,10 +205,10 @@ def test_workers_have_no_meaning_in_layout_threads() -> None:
 
 def test_more_spinning_threads_than_cores_are_refused_with_the_reason() -> None:
     with pytest.raises(
-        Refused, match=r"spin 13 threads on 2 usable CPUs.*keep those with work off"
+        RefusedError, match=r"spin 13 threads on 2 usable CPUs.*keep those with work off"
     ):
         plan(load("baseline"), machine(2), "threads")
-    with pytest.raises(Refused, match="--oversubscribe"):
+    with pytest.raises(RefusedError, match="--oversubscribe"):
         plan(load("baseline"), machine(2), "fused", workers=3)
 
 

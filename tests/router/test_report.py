@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.router import Percentiles, Place, Report, StallFloor, StrategyCount
 from qts.router.plot import draw
 
@@ -164,7 +164,7 @@ def test_a_name_with_markup_does_not_break_the_plot(tmp_path: Path) -> None:
 
 
 def test_a_plot_that_cannot_be_written_fails_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"cannot write plot .*: No such file"):
+    with pytest.raises(OperationError, match=r"cannot write plot .*: No such file"):
         GOOD.save_plot(tmp_path / "none" / "latency.svg")
 
 

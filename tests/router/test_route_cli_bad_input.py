@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from qts.cli.route import route
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router import shipped
 
 BASELINE: dict[str, Any] = json.loads(shipped()["baseline"].read_text())
@@ -28,7 +28,7 @@ def run(*arguments: str) -> int:
 
 
 def refusal(*arguments: str) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         run(*arguments)
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)

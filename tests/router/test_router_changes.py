@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from qts._native import Message
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 from qts.router import Router, batch
 from qts.router.handlers import Messages
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
@@ -74,9 +74,9 @@ def test_components_come_and_go_while_other_threads_push_and_look() -> None:
 
 def test_a_strategy_in_use_is_not_removed() -> None:
     with Router(scenario(), live=True) as router:
-        with pytest.raises(Refused, match="strategy 1 still serves type 1"):
+        with pytest.raises(RefusedError, match="strategy 1 still serves type 1"):
             router.remove_strategy(1)
-        with pytest.raises(Refused, match="processor 2 still serves type 2"):
+        with pytest.raises(RefusedError, match="processor 2 still serves type 2"):
             router.remove_processor(2)
 
 
@@ -84,9 +84,9 @@ def test_a_removed_component_gets_nothing_more() -> None:
     with Router(scenario(), live=True) as router:
         added = router.add_strategy()
         router.remove_strategy(added)
-        with pytest.raises(Refused, match=f"there is no strategy {added}"):
+        with pytest.raises(RefusedError, match=f"there is no strategy {added}"):
             router.route(0, strategy=added)
-        with pytest.raises(Refused, match=f"there is no strategy {added}"):
+        with pytest.raises(RefusedError, match=f"there is no strategy {added}"):
             router.remove_strategy(added)
 
 
@@ -103,19 +103,22 @@ def test_a_removed_component_gets_nothing_more() -> None:
 )
 def test_a_way_that_leads_nowhere_is_refused(arguments: dict[str, object], said: str) -> None:
     with Router(scenario(), live=True) as router:
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(RefusedError, match=said):
             router.route(0, **arguments)  # type: ignore[arg-type]
         assert router.push_many(ticks(10)) == 10
     assert router.report.delivered == 10
 
 
 def test_a_type_without_a_rule_has_no_way_to_change() -> None:
-    with Router(scenario(), live=True) as router, pytest.raises(Refused, match="routes type 7"):
+    with (
+        Router(scenario(), live=True) as router,
+        pytest.raises(RefusedError, match="routes type 7"),
+    ):
         router.route(7, strategy=0)
 
 
 def test_a_worker_that_is_not_there_is_refused() -> None:
-    with Router(scenario(), live=True) as router, pytest.raises(Refused, match="no worker 99"):
+    with Router(scenario(), live=True) as router, pytest.raises(RefusedError, match="no worker 99"):
         router.add_strategy(worker=99)
 
 
@@ -131,7 +134,7 @@ def test_a_change_that_a_stuck_worker_prevents_fails_and_holds_nothing_back() ->
     with router:
         assert router.push_many(ticks(2, types=2)) == 2
         until(lambda: stuck.is_set() and router.delivered == 1)
-        with pytest.raises(Failed, match="a worker is busy and did not rest"):
+        with pytest.raises(OperationError, match="a worker is busy and did not rest"):
             router.route(0, strategy=1)
         assert router.push_many([{"msg_type": 0}] * 10) == 10
         until(lambda: router.delivered == 11)

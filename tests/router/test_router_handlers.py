@@ -13,7 +13,7 @@ import pytest
 from numba import carray, cfunc, types  # type: ignore[attr-defined]
 
 from qts._native import Message
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router import Router, batch, compiled, each
 from qts.router.handlers import Messages
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
@@ -82,12 +82,12 @@ def test_a_compiled_handler_added_while_running_is_kept_alive() -> None:
 
 @pytest.mark.parametrize("wrong", ["text", 0, len])
 def test_what_is_not_compiled_is_refused(wrong: object) -> None:
-    with pytest.raises(Refused, match="compiled takes a numba cfunc"):
+    with pytest.raises(RefusedError, match="compiled takes a numba cfunc"):
         compiled(wrong)
 
 
 def test_what_cannot_be_called_is_refused() -> None:
-    with pytest.raises(Refused, match="a handler is a callable, not int"):
+    with pytest.raises(RefusedError, match="a handler is a callable, not int"):
         Router(scenario(), strategies={0: 5})  # type: ignore[dict-item]
 
 

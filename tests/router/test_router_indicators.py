@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router import Handler, Indicator, Router, ema, rsi, vwap
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
     quick_floor,
@@ -154,7 +154,7 @@ def test_a_symbol_beyond_the_table_fails_the_run_and_is_named() -> None:
 
 def test_one_indicator_for_two_components_is_refused() -> None:
     table = ema(5)
-    with pytest.raises(Refused, match="one ema for two components"):
+    with pytest.raises(RefusedError, match="one ema for two components"):
         Router(ONE, processors={0: table}, strategies={0: table})
 
 
@@ -168,5 +168,5 @@ def test_one_indicator_for_two_components_is_refused() -> None:
     ],
 )
 def test_an_indicator_that_makes_no_sense_is_refused(make: object, said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RefusedError, match=said):
         make()  # type: ignore[operator]

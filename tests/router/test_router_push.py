@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts._native import Message
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router import MESSAGE, Options, Router
 from qts.router.messages import message_array
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
@@ -83,7 +83,7 @@ def test_a_float_price_is_the_nearest_that_fits(price: float) -> None:
     ],
 )
 def test_a_mapping_that_makes_no_sense_is_refused(row: dict[str, Any], said: str) -> None:
-    with Router(scenario(), live=True) as router, pytest.raises(Refused) as caught:
+    with Router(scenario(), live=True) as router, pytest.raises(RefusedError) as caught:
         router.push_many([row])
     assert said in str(caught.value)
     assert router.report.produced == 0
@@ -143,19 +143,19 @@ def test_a_type_without_a_rule_is_refused_before_anything_is_sent() -> None:
     array = ticks(100)
     array["msg_type"][99] = 7
     with Router(scenario(), live=True) as router:
-        with pytest.raises(Refused, match="scenario small: no rule routes type 7"):
+        with pytest.raises(RefusedError, match="scenario small: no rule routes type 7"):
             router.push_many(array)
         array["msg_type"][99] = 200
-        with pytest.raises(Refused, match="no rule routes type 200"):
+        with pytest.raises(RefusedError, match="no rule routes type 200"):
             router.push_many(array)
     assert router.report.produced == 0
 
 
 def test_a_source_that_is_not_there_is_refused() -> None:
     with Router(scenario(producers=2), live=True) as router:
-        with pytest.raises(Refused, match="there is no live source 2"):
+        with pytest.raises(RefusedError, match="there is no live source 2"):
             router.push_many(ticks(1), source=2)
-        with pytest.raises(Refused, match="out of range"):
+        with pytest.raises(RefusedError, match="out of range"):
             router.push_many(ticks(1), source=-1)
 
 
@@ -172,9 +172,9 @@ def test_nothing_is_taken_after_stop() -> None:
 
 def test_an_array_of_something_else_is_refused() -> None:
     with Router(scenario(), live=True) as router:
-        with pytest.raises(Refused, match="dtype MESSAGE, not float64"):
+        with pytest.raises(RefusedError, match="dtype MESSAGE, not float64"):
             router.push_many(np.zeros(3))
-        with pytest.raises(Refused, match="a row of dtype MESSAGE"):
+        with pytest.raises(RefusedError, match="a row of dtype MESSAGE"):
             router.push_many(np.zeros((2, 2), MESSAGE))
 
 
@@ -188,12 +188,12 @@ def test_an_array_with_gaps_in_memory_is_sent_as_it_reads() -> None:
 
 def test_pushing_needs_a_live_router_that_was_started() -> None:
     for router in (Router(scenario()), Router(scenario(), live=True)):
-        with pytest.raises(Refused, match="made with live=True, and started"):
+        with pytest.raises(RefusedError, match="made with live=True, and started"):
             router.push_many(ticks(1))
 
 
 def test_a_live_router_is_not_run() -> None:
-    with pytest.raises(Refused, match="no end of its own"):
+    with pytest.raises(RefusedError, match="no end of its own"):
         Router(scenario(), live=True).run()
 
 

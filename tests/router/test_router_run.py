@@ -9,7 +9,7 @@ import weakref
 import msgspec
 import pytest
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router import Options, Router, each
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
     LayoutName,
@@ -122,12 +122,12 @@ def test_aborting_names_the_place_of_every_message() -> None:
 def test_a_second_start_is_refused() -> None:
     router = Router(scenario())
     router.run()
-    with pytest.raises(Refused, match="runs once"):
+    with pytest.raises(RefusedError, match="runs once"):
         router.start()
 
 
 def test_a_report_before_the_start_is_refused() -> None:
-    with pytest.raises(Refused, match="not started"):
+    with pytest.raises(RefusedError, match="not started"):
         _ = Router(scenario()).report
 
 
@@ -137,18 +137,18 @@ def test_a_report_is_made_once() -> None:
 
 
 def test_a_plan_of_another_scenario_is_refused() -> None:
-    with pytest.raises(Refused, match="made for another scenario"):
+    with pytest.raises(RefusedError, match="made for another scenario"):
         Router(scenario(producers=3), laid_out(scenario(producers=2), "one worker"))
 
 
 @pytest.mark.parametrize("kind", ["processors", "strategies"])
 def test_a_handler_for_nobody_is_refused(kind: str) -> None:
-    with pytest.raises(Refused, match=r"there is no .* 9; the scenario has 0 to"):
+    with pytest.raises(RefusedError, match=r"there is no .* 9; the scenario has 0 to"):
         Router(scenario(), **{kind: {9: each(print)}})  # type: ignore[arg-type]
 
 
 def test_a_sample_of_nothing_is_refused() -> None:
-    with pytest.raises(Refused, match="sample is 0"):
+    with pytest.raises(RefusedError, match="sample is 0"):
         Options(sample=0)
 
 

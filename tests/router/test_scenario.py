@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Refused, ScenarioError
+from qts.domain import RefusedError, ScenarioError
 from qts.router import Burst, Pacing, Scenario, load, shipped
 from qts.router.scenario import PriceTest
 
@@ -287,9 +287,9 @@ def test_a_type_that_is_never_sent_needs_no_rule(tmp_path: Path) -> None:
 
 
 def test_a_scenario_made_in_python_is_checked_as_well() -> None:
-    with pytest.raises(Refused, match="duration_secs is 0"):
+    with pytest.raises(RefusedError, match="duration_secs is 0"):
         msgspec.structs.replace(load("baseline"), duration_secs=0)
-    with pytest.raises(Refused, match=r"ring_capacity is 12"):
+    with pytest.raises(RefusedError, match=r"ring_capacity is 12"):
         msgspec.structs.replace(load("baseline"), ring_capacity=12)
 
 

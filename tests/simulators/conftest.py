@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.simulators import (
     KisSimulator,
     KisSimulatorConfig,
@@ -29,8 +29,8 @@ StartUpbit = Callable[..., Awaitable[Upbit]]
 
 
 @pytest.fixture
-def clock() -> MovableClock:
-    return MovableClock(MORNING)
+def clock() -> ManualClock:
+    return ManualClock(MORNING)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def http(stack: AsyncExitStack) -> aiohttp.ClientSession:
 
 
 @pytest.fixture
-def start_kis(clock: MovableClock, stack: AsyncExitStack, http: aiohttp.ClientSession) -> StartKis:
+def start_kis(clock: ManualClock, stack: AsyncExitStack, http: aiohttp.ClientSession) -> StartKis:
     async def start(**settings: Any) -> Kis:
         config = KisSimulatorConfig(**{"market": SMALL, **settings})
         client = Kis(await stack.enter_async_context(KisSimulator(config, clock)), http)
@@ -62,7 +62,7 @@ async def kis(start_kis: StartKis) -> Kis:
 
 @pytest.fixture
 def start_upbit(
-    clock: MovableClock, stack: AsyncExitStack, http: aiohttp.ClientSession
+    clock: ManualClock, stack: AsyncExitStack, http: aiohttp.ClientSession
 ) -> StartUpbit:
     async def start(**settings: Any) -> Upbit:
         market = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0)

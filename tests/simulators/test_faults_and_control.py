@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from qts.domain import MovableClock, Refused
+from qts.domain import ManualClock, RefusedError
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.simulators.control import is_loopback
 from tests.simulators.clients import Kis
@@ -52,7 +52,7 @@ async def test_a_refusal_below_the_limit(kis: Kis) -> None:
     assert len(kis.simulator.orders.entries) == 1
 
 
-async def test_random_refusals_have_their_share(start_kis: StartKis, clock: MovableClock) -> None:
+async def test_random_refusals_have_their_share(start_kis: StartKis, clock: ManualClock) -> None:
     kis = await start_kis(random_refusals=0.25)
     codes = []
     for _ in range(100):
@@ -75,7 +75,7 @@ async def test_an_error_may_have_a_code(kis: Kis) -> None:
     assert (reply.status, reply.code) == (500, "EGW00215")
 
 
-async def test_a_slow_reply_waits(kis: Kis, clock: MovableClock) -> None:
+async def test_a_slow_reply_waits(kis: Kis, clock: ManualClock) -> None:
     await kis.control("POST", "faults", kind="slow", seconds=5, count=1)
     asked = asyncio.create_task(kis.price())
     async with asyncio.timeout(60):
@@ -141,7 +141,7 @@ async def test_control_calls_are_not_in_the_record(kis: Kis) -> None:
     assert stats["keys"][kis.key.app_key]["requests"] == 0
 
 
-async def test_the_clock_can_be_paused_pushed_and_sped_up(kis: Kis, clock: MovableClock) -> None:
+async def test_the_clock_can_be_paused_pushed_and_sped_up(kis: Kis, clock: ManualClock) -> None:
     await clock.advance(5)
     assert (await kis.control("POST", "clock", paused=True))["now"].endswith("09:00:05+09:00")
     await clock.advance(30)
@@ -153,7 +153,7 @@ async def test_the_clock_can_be_paused_pushed_and_sped_up(kis: Kis, clock: Movab
     assert (await kis.control("GET", "clock"))["now"].endswith("09:02:40+09:00")
 
 
-async def test_a_planted_surge_shows_in_the_next_quotes(kis: Kis, clock: MovableClock) -> None:
+async def test_a_planted_surge_shows_in_the_next_quotes(kis: Kis, clock: ManualClock) -> None:
     code = kis.simulator.market.universe.codes[30]
     before = int((await kis.price(code)).body["output"]["stck_prpr"])
     await kis.control("POST", "market", what="surge", symbol=code, percent=3.5, over_s=2)
@@ -164,7 +164,7 @@ async def test_a_planted_surge_shows_in_the_next_quotes(kis: Kis, clock: Movable
 
 async def test_a_port_in_use_is_refused_with_one_line(kis: Kis) -> None:
     config = KisSimulatorConfig(port=kis.simulator.port, market=MarketConfig(symbols=5))
-    with pytest.raises(Refused, match=f"cannot listen on 127.0.0.1:{kis.simulator.port}"):
+    with pytest.raises(RefusedError, match=f"cannot listen on 127.0.0.1:{kis.simulator.port}"):
         async with KisSimulator(config):
             pass
 

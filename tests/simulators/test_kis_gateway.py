@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.simulators import KisKey, Limits
 from tests.simulators.clients import Kis
 from tests.simulators.conftest import StartKis
 
 
-async def test_a_token_lasts_a_day(kis: Kis, clock: MovableClock) -> None:
+async def test_a_token_lasts_a_day(kis: Kis, clock: ManualClock) -> None:
     await clock.advance(60)
     reply = await kis.issue()
     assert reply.body["token_type"] == "Bearer"
@@ -19,7 +19,7 @@ async def test_a_token_lasts_a_day(kis: Kis, clock: MovableClock) -> None:
     assert reply.body["access_token_token_expired"] == "2026-11-17 08:59:00"
 
 
-async def test_a_second_issue_within_a_minute_is_refused(kis: Kis, clock: MovableClock) -> None:
+async def test_a_second_issue_within_a_minute_is_refused(kis: Kis, clock: ManualClock) -> None:
     reply = await kis.issue()
     assert (reply.status, reply.body["error_code"]) == (403, "EGW00133")
     assert "rt_cd" not in reply.body
@@ -29,7 +29,7 @@ async def test_a_second_issue_within_a_minute_is_refused(kis: Kis, clock: Movabl
     assert (await kis.issue()).status == 200
 
 
-async def test_the_same_token_for_six_hours(kis: Kis, clock: MovableClock) -> None:
+async def test_the_same_token_for_six_hours(kis: Kis, clock: ManualClock) -> None:
     first = kis.token
     kis.simulator.gateway.age_tokens(6 * 3600 - 61)
     await clock.advance(60)
@@ -65,7 +65,7 @@ async def test_a_wrong_key_is_refused(kis: Kis, field: str, code: str) -> None:
     assert (await kis.issue()).code == code
 
 
-async def test_the_nineteenth_request_of_a_second_is_refused(kis: Kis, clock: MovableClock) -> None:
+async def test_the_nineteenth_request_of_a_second_is_refused(kis: Kis, clock: ManualClock) -> None:
     replies = [await kis.price() for _ in range(19)]
     assert [reply.status for reply in replies] == [200] * 18 + [500]
     assert replies[-1].body["rt_cd"] == "1"
@@ -84,14 +84,14 @@ async def test_orders_and_quotes_share_one_bucket(start_kis: StartKis) -> None:
     assert len(kis.simulator.orders.entries) == 1
 
 
-async def test_the_minute_is_a_limit_too(start_kis: StartKis, clock: MovableClock) -> None:
+async def test_the_minute_is_a_limit_too(start_kis: StartKis, clock: ManualClock) -> None:
     kis = await start_kis(limits=Limits(second=0, minute=3, day=5))
     assert [(await kis.price()).status for _ in range(4)] == [200, 200, 200, 500]
     await clock.advance(60)
     assert [(await kis.price()).status for _ in range(3)] == [200, 200, 500]  # now the day's five
 
 
-async def test_the_record_shows_the_worst_windows_of_a_key(kis: Kis, clock: MovableClock) -> None:
+async def test_the_record_shows_the_worst_windows_of_a_key(kis: Kis, clock: ManualClock) -> None:
     for count in (3, 7, 2):
         for _ in range(count):
             await kis.price()

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.simulators import KisKey, Limits, MarketConfig
 from qts.simulators.market.sessions import KST
 from tests.simulators.clients import Kis
@@ -147,7 +147,7 @@ async def test_the_exam_day_opens_at_ten(start_kis: StartKis) -> None:
 
 
 async def test_an_order_before_the_bell_fills_at_the_opening_price(
-    start_kis: StartKis, clock: MovableClock
+    start_kis: StartKis, clock: ManualClock
 ) -> None:
     kis = await start_kis(market=at(8, 59))
     await kis.order("buy", 7)
@@ -246,7 +246,7 @@ async def test_executions_can_be_filtered(kis: Kis) -> None:
     }  # fmt: skip
 
 
-async def test_a_new_order_may_show_late(start_kis: StartKis, clock: MovableClock) -> None:
+async def test_a_new_order_may_show_late(start_kis: StartKis, clock: ManualClock) -> None:
     kis = await start_kis(visible_after_ms=300)
     await kis.order("buy", 1)
     assert (await kis.executions()).body["output1"] == []
@@ -255,7 +255,7 @@ async def test_a_new_order_may_show_late(start_kis: StartKis, clock: MovableCloc
 
 
 async def test_orders_end_at_the_close_and_the_after_market_has_its_own(
-    start_kis: StartKis, clock: MovableClock
+    start_kis: StartKis, clock: ManualClock
 ) -> None:
     kis = await start_kis(market=at(15, 29))
     await kis.order("buy", 1, 60_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.simulators import MarketConfig
 from tests.simulators.clients import Kis
 from tests.simulators.conftest import MORNING, StartKis
@@ -36,7 +36,7 @@ async def test_a_quote_has_the_documented_fields_as_texts(kis: Kis) -> None:
     assert reply.headers["tr_id"] == "FHKST01010100"
 
 
-async def test_the_sign_says_the_direction(kis: Kis, clock: MovableClock) -> None:
+async def test_the_sign_says_the_direction(kis: Kis, clock: ManualClock) -> None:
     kis.simulator.market.plant_surge(30, -2.0)
     await clock.advance(3)
     output = (await kis.price(kis.simulator.market.universe.codes[30])).body["output"]
@@ -102,7 +102,7 @@ async def test_before_the_bell_rows_show_the_expected_price(start_kis: StartKis)
     assert int(row["intr_antc_vol"]) > 0
 
 
-async def test_volume_adds_up_over_the_day(kis: Kis, clock: MovableClock) -> None:
+async def test_volume_adds_up_over_the_day(kis: Kis, clock: ManualClock) -> None:
     volumes = []
     for _ in range(5):
         volumes.append(int((await kis.price()).body["output"]["acml_vol"]))
@@ -129,7 +129,7 @@ async def test_the_book_has_ten_levels_that_do_not_cross(kis: Kis) -> None:
     assert book["aspr_acpt_hour"] == "090000"
 
 
-async def test_an_interrupted_symbol_says_so(kis: Kis, clock: MovableClock) -> None:
+async def test_an_interrupted_symbol_says_so(kis: Kis, clock: ManualClock) -> None:
     await kis.control("POST", "market", what="halt", symbol="005930", seconds=60)
     assert (await kis.price()).body["output"]["vi_cls_code"] == "Y"
     rows = (await kis.get("quotations/inquire-vi-status", "FHPST01390000")).body["output"]
@@ -138,7 +138,7 @@ async def test_an_interrupted_symbol_says_so(kis: Kis, clock: MovableClock) -> N
     assert (await kis.price()).body["output"]["vi_cls_code"] == "N"
 
 
-async def test_rankings_are_ranked(kis: Kis, clock: MovableClock) -> None:
+async def test_rankings_are_ranked(kis: Kis, clock: ManualClock) -> None:
     await clock.advance(10)
     rows = (await kis.get("quotations/volume-rank", "FHPST01710000")).body["output"]
     volumes = [int(row["acml_vol"]) for row in rows]

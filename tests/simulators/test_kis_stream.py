@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.simulators import MarketConfig
 from qts.simulators.market.sessions import KST
 from tests.simulators.clients import Kis, KisSocket, decrypted, until_closed
@@ -90,7 +90,7 @@ async def test_what_is_not_json_is_answered(kis: Kis, connect: Connect) -> None:
 
 
 async def test_pingpong_comes_every_ten_seconds(
-    kis: Kis, connect: Connect, clock: MovableClock
+    kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
     await socket.ask("H0STCNI0", "qtsuser")
@@ -105,7 +105,7 @@ async def test_pingpong_comes_every_ten_seconds(
 
 
 async def test_a_silent_session_is_dropped_where_it_is_set(
-    start_kis: StartKis, connect: Connect, clock: MovableClock
+    start_kis: StartKis, connect: Connect, clock: ManualClock
 ) -> None:
     kis = await start_kis(drop_after_pings=2)
     socket = await connect(kis)
@@ -116,7 +116,7 @@ async def test_a_silent_session_is_dropped_where_it_is_set(
 
 
 async def test_trades_come_in_records_that_add_up(
-    kis: Kis, connect: Connect, clock: MovableClock
+    kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
     await socket.ask("H0STCNT0", "005930")
@@ -137,7 +137,7 @@ async def test_trades_come_in_records_that_add_up(
 
 
 async def test_records_had_46_fields_before_september_2026(
-    start_kis: StartKis, connect: Connect, clock: MovableClock
+    start_kis: StartKis, connect: Connect, clock: ManualClock
 ) -> None:
     start = datetime(2026, 9, 11, 9, tzinfo=KST)
     kis = await start_kis(market=MarketConfig(symbols=5, start=start))
@@ -149,7 +149,7 @@ async def test_records_had_46_fields_before_september_2026(
 
 
 async def test_the_width_can_change_overnight(
-    kis: Kis, connect: Connect, clock: MovableClock
+    kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
     await socket.ask("H0STCNT0", "005930")
@@ -160,7 +160,7 @@ async def test_the_width_can_change_overnight(
 
 
 async def test_books_have_59_fields_and_the_appended_one(
-    kis: Kis, connect: Connect, clock: MovableClock
+    kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
     await socket.ask("H0STASP0", "005930")

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from qts.cli.simulate import app
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.simulators import KisSimulator, KisSimulatorConfig, Limits
 from tests.simulators.clients import Kis
 
@@ -96,7 +96,7 @@ def test_upbit_answers_on_its_port(start: type[Running]) -> None:
 )
 def test_bad_options_are_refused_by_their_names(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, Refused)
+    assert isinstance(result.exception, RefusedError)
     assert words in str(result.exception)
 
 

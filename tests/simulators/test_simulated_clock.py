@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.simulators import SimulatedClock
 
 START = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)
 
 
 async def test_both_sides_run_at_the_simulators_speed() -> None:
-    machine = MovableClock()
+    machine = ManualClock()
     clock = SimulatedClock(machine, START, 200.0)
     before = clock.monotonic_ns()
     await machine.advance(2.5)
@@ -24,7 +24,7 @@ async def test_both_sides_run_at_the_simulators_speed() -> None:
 
 
 async def test_a_sleep_is_as_much_shorter() -> None:
-    machine = MovableClock()
+    machine = ManualClock()
     clock = SimulatedClock(machine, START, 60.0)
     sleeper = asyncio.create_task(clock.sleep(60.0))
     await machine.advance(0.99)
@@ -37,7 +37,7 @@ async def test_a_sleep_is_as_much_shorter() -> None:
 def test_it_never_goes_back_and_goes_on_from_one_process_to_the_next(
     steps: list[int], speed: float
 ) -> None:
-    class Machine(MovableClock):
+    class Machine(ManualClock):
         ns = 10**15
 
         def monotonic_ns(self) -> int:

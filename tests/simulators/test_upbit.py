@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from qts.simulators.market.ticks import COIN
 from qts.simulators.upbit.replies import amount_of, number, text
 from tests.simulators.clients import Upbit
@@ -95,9 +95,7 @@ async def test_the_query_hash_must_be_of_the_query(upbit: Upbit) -> None:
 # Limits
 
 
-async def test_the_eleventh_ticker_of_a_second_is_refused(
-    upbit: Upbit, clock: MovableClock
-) -> None:
+async def test_the_eleventh_ticker_of_a_second_is_refused(upbit: Upbit, clock: ManualClock) -> None:
     replies = [await upbit.public("ticker", markets=BTC) for _ in range(11)]
     assert [reply.status for reply in replies] == [200] * 10 + [429]
     assert replies[0].headers["Remaining-Req"] == "group=ticker; min=600; sec=9"
@@ -121,7 +119,7 @@ async def test_twelve_orders_a_second_and_thirty_of_the_rest(upbit: Upbit) -> No
 
 
 async def test_who_does_not_slow_down_is_blocked(
-    start_upbit: StartUpbit, clock: MovableClock
+    start_upbit: StartUpbit, clock: ManualClock
 ) -> None:
     upbit = await start_upbit(block_after=3, block_s=5.0)
     statuses = [(await upbit.public("ticker", markets=BTC)).status for _ in range(15)]
@@ -170,7 +168,7 @@ async def test_a_book_has_thirty_levels_on_ticks(upbit: Upbit) -> None:
     assert (instrument["tick_size"], asks[1] - asks[0]) == ("1000", 1000)
 
 
-async def test_trades_have_unique_ids(upbit: Upbit, clock: MovableClock) -> None:
+async def test_trades_have_unique_ids(upbit: Upbit, clock: ManualClock) -> None:
     await clock.advance(30)
     rows = (await upbit.public("trades/ticks", market=BTC, count="20")).body
     assert len({row["sequential_id"] for row in rows}) == len(rows) == 20
@@ -333,7 +331,7 @@ async def test_the_chance_of_a_market(upbit: Upbit) -> None:
 
 
 async def test_a_resting_order_fills_when_the_market_comes(
-    upbit: Upbit, clock: MovableClock
+    upbit: Upbit, clock: ManualClock
 ) -> None:
     bid, _ = book(upbit)
     price = str(bid - 500_000)

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from qts.domain import MovableClock
+from qts.domain import ManualClock
 from tests.simulators.clients import Upbit, until_closed
 from tests.simulators.conftest import StartUpbit
 
@@ -38,7 +38,7 @@ async def heard(socket: aiohttp.ClientWebSocketResponse) -> Any:
 
 
 async def test_a_ticker_comes_as_snapshot_and_then_as_it_trades(
-    upbit: Upbit, open_socket: Open, clock: MovableClock
+    upbit: Upbit, open_socket: Open, clock: ManualClock
 ) -> None:
     socket = await open_socket(upbit, {"ticket": "t"}, {"type": "ticker", "codes": [BTC]})
     first = await heard(socket)
@@ -51,7 +51,7 @@ async def test_a_ticker_comes_as_snapshot_and_then_as_it_trades(
 
 
 async def test_only_realtime_has_no_snapshot(
-    upbit: Upbit, open_socket: Open, clock: MovableClock
+    upbit: Upbit, open_socket: Open, clock: ManualClock
 ) -> None:
     socket = await open_socket(
         upbit, {"ticket": "t"}, {"type": "trade", "codes": [BTC], "is_only_realtime": True}

@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Static, TabbedContent
 from qts.cache import CacheConfig, Store
 from qts.cache.redis import RedisStore
 from qts.database import Database
-from qts.domain import Failed, Secret
+from qts.domain import OperationError, Secret
 from qts.risk import KillSwitch
 from qts.terminal import Seen, ServerSource, Top
 from qts.terminal.view import Question
@@ -45,7 +45,7 @@ class Told:
 
     async def kill(self, actor: str) -> None:
         if self.fails:
-            raise Failed(self.fails)
+            raise OperationError(self.fails)
         self.killed.append(actor)
 
 

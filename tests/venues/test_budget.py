@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.domain import Failed, MovableClock, Refused, SystemClock
+from qts.domain import ManualClock, OperationError, RefusedError, SystemClock
 from qts.venues import Budget, Ledger, LimitsConfig, Priority
 from tests.venues.hand import HandClock, worst_window
 
@@ -68,7 +68,7 @@ def test_a_request_without_reply_holds_its_place() -> None:
 
 
 async def test_waiters_go_by_priority_then_by_order_of_asking() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     budget = Budget(LimitsConfig(per_second=1, per_minute=600), clock)
     went: list[str] = []
 
@@ -91,7 +91,7 @@ async def test_waiters_go_by_priority_then_by_order_of_asking() -> None:
 
 
 async def test_an_order_among_2500_waiting_polls_goes_at_once() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     budget = Budget(REAL, clock)
     granted: list[int] = []
 
@@ -119,7 +119,7 @@ async def test_an_order_among_2500_waiting_polls_goes_at_once() -> None:
 
 
 async def test_who_gives_up_waiting_costs_nothing() -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     budget = Budget(LimitsConfig(per_second=1, per_minute=60), clock)
     await budget.acquire(Priority.NORMAL)
     budget.release()
@@ -317,7 +317,7 @@ def test_a_torn_or_damaged_ledger_counts_too_much_rather_than_too_little(tmp_pat
 
 def test_a_second_process_on_the_same_key_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "key.budget", HandClock())
-    with pytest.raises(Refused, match="another process uses this key"):
+    with pytest.raises(RefusedError, match="another process uses this key"):
         Ledger(tmp_path / "key.budget", HandClock())
     ledger.close()
 
@@ -328,7 +328,7 @@ def _size(path: Path) -> int:
 
 async def test_what_cannot_be_written_down_is_not_granted(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk; then there is room again."""
-    clock, path = MovableClock(), tmp_path / "key.budget"
+    clock, path = ManualClock(), tmp_path / "key.budget"
     budget = Budget(LimitsConfig(per_second=1), clock, Ledger(path, clock, boot="one"))
     async with budget.request(Priority.ORDER):
         size = _size(path)
@@ -337,9 +337,9 @@ async def test_what_cannot_be_written_down_is_not_granted(tmp_path: Path) -> Non
     try:
         waiting = asyncio.create_task(budget.acquire(Priority.ORDER))
         await clock.advance(2.0)
-        with pytest.raises(Failed, match="cannot be written down"):
+        with pytest.raises(OperationError, match="cannot be written down"):
             await waiting
-        with pytest.raises(Failed, match="cannot be written down"):
+        with pytest.raises(OperationError, match="cannot be written down"):
             budget.try_acquire(Priority.ORDER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -358,7 +358,7 @@ async def test_who_waits_on_a_disk_that_has_become_read_only_is_told(
     def read_only(*_: object) -> int:
         raise OSError(30, "Read-only file system")
 
-    clock = MovableClock()
+    clock = ManualClock()
     ledger = Ledger(tmp_path / "key.budget", clock, boot="one")
     budget = Budget(LimitsConfig(per_second=1), clock, ledger)
     async with budget.request(Priority.ORDER):
@@ -370,7 +370,7 @@ async def test_who_waits_on_a_disk_that_has_become_read_only_is_told(
         patch.setattr(os, "ftruncate", read_only)
         await clock.advance(2.0)
         assert waiting.done()
-        with pytest.raises(Failed, match="Read-only file system"):
+        with pytest.raises(OperationError, match="Read-only file system"):
             waiting.result()
     budget.close()
 
@@ -391,7 +391,7 @@ def test_half_a_record_that_could_not_be_taken_off_hides_no_later_one(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", half)
         patch.setattr(os, "ftruncate", broken)
-        with pytest.raises(Failed, match="cannot be written down"):
+        with pytest.raises(OperationError, match="cannot be written down"):
             ledger.lease(0, 8)
     ledger.lease(3, 3)
     ledger.close()
@@ -421,7 +421,7 @@ def test_a_sync_that_fails_late_stops_the_grants(
     may_end.set()
     assert ended.wait(60)
     ledger._disk.submit(int).result(60)  # one thread: what came before it has ended
-    with pytest.raises(Failed, match="Input/output error"):
+    with pytest.raises(OperationError, match="Input/output error"):
         ledger.lease(2, 3)
     ledger.close()
 

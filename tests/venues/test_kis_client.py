@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from qts.domain import Failed, MovableClock, OutcomeUnknown, QtsError, Refused, Secret, Unreachable
+from qts.domain import (
+    ManualClock,
+    OperationError,
+    OutcomeUnknownError,
+    QtsError,
+    RefusedError,
+    Secret,
+    UnreachableError,
+)
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.simulators.faults import Fault
 from qts.venues import KisConfig, KisQuotes, LimitsConfig, NotOffered, Priority, Rejected, Throttled
@@ -119,7 +127,7 @@ class Choosy(Scripted):
 
 
 async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_path: Path) -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     async with (
         Choosy() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
@@ -133,7 +141,7 @@ async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_pat
 
 
 async def test_a_token_is_renewed_ahead_of_its_end(tmp_path: Path) -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     async with (
         Scripted(lambda _: told({"rt_cd": "0"})) as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
@@ -151,7 +159,7 @@ async def test_a_second_token_within_a_minute_is_not_even_asked_for(tmp_path: Pa
     ended = {"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}
     async with Scripted(lambda _: told(ended, 500)) as kis:
         async with open_client(config_for(kis.url), tmp_path) as client:
-            with pytest.raises(Failed, match="once a minute"):
+            with pytest.raises(OperationError, match="once a minute"):
                 await client.call(READ, {}, Priority.ORDER)
         assert kis.tokens == 1
 
@@ -184,7 +192,7 @@ async def test_a_client_that_ends_keeps_the_token_it_has_asked_for(tmp_path: Pat
 
 
 async def test_a_token_that_cannot_be_renewed_serves_to_its_end(tmp_path: Path) -> None:
-    clock = MovableClock()
+    clock = ManualClock()
     async with (
         Scripted(lambda _: told({"rt_cd": "0"})) as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
@@ -199,7 +207,7 @@ async def test_a_token_that_cannot_be_renewed_serves_to_its_end(tmp_path: Path) 
         await client.call(READ, {}, Priority.ORDER)
         assert kis.tokens == 3
         await clock.advance(500)
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await client.call(READ, {}, Priority.ORDER)
         kis.token_status = 200
         assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
@@ -211,7 +219,7 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
     def full(_file: int) -> None:
         raise OSError(28, "No space left on device")
 
-    clock = MovableClock()
+    clock = ManualClock()
     async with (
         Choosy() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
@@ -225,7 +233,7 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
                 assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
         assert kis.tokens == 2
         kis.good = "token-3"  # the one in memory is the last one, not the one on disk
-        with pytest.raises(Failed, match="once a minute"):
+        with pytest.raises(OperationError, match="once a minute"):
             await client.call(READ, {}, Priority.ORDER)
         clock.set_wall(clock.now() + timedelta(minutes=2))
         assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
@@ -242,15 +250,15 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
         ("EGW00201", 500, Throttled, Throttled),
         ("EGW00201", 200, Throttled, Throttled),
         ("EGW00215", 500, Throttled, Throttled),
-        ("EGW00301", 500, Unreachable, OutcomeUnknown),
-        ("EGW00302", 504, Unreachable, OutcomeUnknown),
-        ("EGW00103", 403, Refused, Refused),
-        ("EGW00105", 500, Refused, Refused),
-        ("EGW02004", 500, Refused, Refused),
+        ("EGW00301", 500, UnreachableError, OutcomeUnknownError),
+        ("EGW00302", 504, UnreachableError, OutcomeUnknownError),
+        ("EGW00103", 403, RefusedError, RefusedError),
+        ("EGW00105", 500, RefusedError, RefusedError),
+        ("EGW02004", 500, RefusedError, RefusedError),
         ("EGW02006", 500, NotOffered, NotOffered),
         ("APBK0952", 200, Rejected, Rejected),
         ("OPSQ2001", 500, Rejected, Rejected),
-        ("", 502, Unreachable, OutcomeUnknown),
+        ("", 502, UnreachableError, OutcomeUnknownError),
         ("", 429, Throttled, Throttled),
     ],
 )
@@ -290,7 +298,7 @@ async def test_a_lost_reply_is_one_request_and_an_unknown_outcome(
         quotes = KisQuotes(client)
         await quotes.quote("005930", Priority.BURST)  # the connection is now kept alive
         simulator.faults.plant(Fault(kind=kind, path="/uapi", count=1))  # type: ignore[arg-type]
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await quotes.quote("005930", Priority.BURST)
         assert simulator.stats()["keys"][KEY.app_key]["requests"] == 2
 
@@ -300,9 +308,9 @@ async def test_an_answer_that_is_not_json_leaves_an_order_unknown(tmp_path: Path
         Scripted(lambda _: web.Response(text="<html>busy</html>")) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknownError):
             await client.call(ORDER, {}, Priority.ORDER)
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await client.call(READ, {}, Priority.ORDER)
 
 
@@ -314,11 +322,11 @@ async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(
         Scripted(lambda _: web.Response(body=EUC_KR, status=status)) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknownError):
             await client.call(ORDER, {}, Priority.ORDER)
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await client.call(READ, {}, Priority.ORDER)
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await client.approval_key()
 
 
@@ -328,7 +336,7 @@ async def test_rows_that_are_not_utf_8_are_rows_that_cannot_be_read(tmp_path: Pa
         Scripted(lambda _: web.Response(body=body)) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await KisQuotes(client).quote("005930", Priority.BURST)
 
 
@@ -344,7 +352,7 @@ async def test_fields_kis_adds_later_are_ignored(tmp_path: Path) -> None:
 
 async def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
     async with open_client(config_for("http://127.0.0.1:1"), tmp_path) as client:
-        with pytest.raises(Unreachable, match=r"KIS at http://127\.0\.0\.1:1 does not answer"):
+        with pytest.raises(UnreachableError, match=r"KIS at http://127\.0\.0\.1:1 does not answer"):
             await KisQuotes(client).quote("005930", Priority.BURST)
 
 
@@ -362,7 +370,7 @@ async def test_no_window_is_exceeded_as_the_simulator_counts(tmp_path: Path) -> 
 
 
 def test_keys_that_are_not_set_are_refused_by_name() -> None:
-    with pytest.raises(Refused, match=r"venues\.kis\.app_key"):
+    with pytest.raises(RefusedError, match=r"venues\.kis\.app_key"):
         KisConfig().credentials()
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Clock, MovableClock, Refused, SystemClock
+from qts.domain import Clock, ManualClock, RefusedError, SystemClock
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.simulators.faults import Fault
 from qts.venues import Fill, KisClient, KisStream, Priority, Quote
@@ -60,7 +60,7 @@ class Heard:
                     continue
 
 
-class Pauses(MovableClock):
+class Pauses(ManualClock):
     """Tells what was asked of it."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ async def test_the_42nd_registration_is_refused_before_it_is_sent(tmp_path: Path
         for symbol in simulator.market.universe.codes[:41]:
             stream.watch(symbol)
         assert stream.free == 0
-        with pytest.raises(Refused, match="41 registrations"):
+        with pytest.raises(RefusedError, match="41 registrations"):
             stream.watch(simulator.market.universe.codes[41])
         stream.watch(simulator.market.universe.codes[0])  # has its place already
 

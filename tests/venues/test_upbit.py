@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from qts.domain import OutcomeUnknown, Refused, Secret, SystemClock, Unreachable
+from qts.domain import OutcomeUnknownError, RefusedError, Secret, SystemClock, UnreachableError
 from qts.simulators import MarketConfig, UpbitKey, UpbitSimulator, UpbitSimulatorConfig
 from qts.simulators.faults import Fault
 from qts.venues import Priority, Quote, Rejected, Throttled, UpbitClient, UpbitConfig, UpbitStream
@@ -75,7 +75,7 @@ async def test_a_wrong_secret_is_refused_by_name_and_never_shown() -> None:
         UpbitSimulator(SMALL) as simulator,
         client_of(simulator, secret_key=Secret("canary" * 8)) as client,
     ):
-        with pytest.raises(Refused, match=r"venues\.upbit") as caught:
+        with pytest.raises(RefusedError, match=r"venues\.upbit") as caught:
             await client.call("GET", "/v1/accounts", [], "default", Priority.ACCOUNT)
         assert "canary" not in str(caught.value)
 
@@ -83,7 +83,7 @@ async def test_a_wrong_secret_is_refused_by_name_and_never_shown() -> None:
 async def test_signed_requests_without_a_key_are_refused() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator, access_key=None) as client:
         assert await client.tickers()
-        with pytest.raises(Refused, match="not set"):
+        with pytest.raises(RefusedError, match="not set"):
             await client.call("GET", "/v1/accounts", [], "default", Priority.ACCOUNT)
 
 
@@ -109,7 +109,7 @@ async def test_a_429_halves_the_rate() -> None:
 async def test_a_lost_reply_leaves_an_order_unknown() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
         simulator.faults.plant(Fault(kind="drop_reply", path="/v1/ticker", count=1))
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await client.tickers()
         assert await client.tickers()
 
@@ -121,9 +121,9 @@ async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(status: in
     async with Scripted(lambda _: web.Response(body=body, status=status)) as upbit:
         at = msgspec.structs.replace(config, url=upbit.url)
         async with UpbitClient.open(at, SystemClock()) as client:
-            with pytest.raises(Unreachable):
+            with pytest.raises(UnreachableError):
                 await client.tickers()
-            with pytest.raises(OutcomeUnknown):
+            with pytest.raises(OutcomeUnknownError):
                 await client.call("POST", "/v1/orders", [], "order", Priority.ORDER)
 
 

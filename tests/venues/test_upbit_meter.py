@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts import telemetry
-from qts.domain import MovableClock, OutcomeUnknown, Unreachable
+from qts.domain import ManualClock, OutcomeUnknownError, UnreachableError
 from qts.simulators import UpbitSimulator
 from qts.simulators.faults import Fault
 from qts.venues import Priority, Rejected, Throttled
@@ -59,9 +59,9 @@ async def test_a_429_and_a_lost_reply_are_different_errors() -> None:
         with pytest.raises(Throttled):
             await client.tickers()
         simulator.faults.plant(Fault(kind="drop_reply", path="/v1/", count=2))
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await client.tickers()
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknownError):
             await client.call("POST", "/v1/orders", [("a", "b")], "order", Priority.ORDER)
     for kind in ("throttled", "unreachable", "unknown"):
         assert growth.of(ERRORS, **{"class": kind}) == 1
@@ -95,9 +95,9 @@ def test_every_kind_of_error_is_there_before_it_happens() -> None:
 def test_no_path_status_or_group_adds_a_series_without_end(
     path: str, group: str, status: int
 ) -> None:
-    sent = meter.Sent("GET", "/v1/" + path, MovableClock())
+    sent = meter.Sent("GET", "/v1/" + path, ManualClock())
     sent.ended(status)
-    sent.failed(Unreachable("lost"))
+    sent.failed(UnreachableError("lost"))
     meter.left(group, 3)
     figures = telemetry.samples()
     assert {labels["endpoint"] for labels, _ in figures[REQUESTS]} <= set(meter.ENDPOINTS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from qts import telemetry
 from qts.app.live import Notices
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.events import Hooks
 from qts.risk import CODES, Effect, FailSafe
 
@@ -61,7 +61,7 @@ class Alarm:
     async def _is_written(self, code: str, text: str) -> bool:
         try:
             await self._fail_safe.trip(code, text)
-        except Failed as error:
+        except OperationError as error:
             log.warning("a code waits for the database", code=code, error=str(error))
             return False
         except Exception as error:  # noqa: BLE001 - those behind it have to be written all the same

@@ -24,7 +24,7 @@ from qts.app.trading import Trading
 from qts.app.venue import check_venue
 from qts.config import Config
 from qts.database import Database, migrate, status
-from qts.domain import Clock, Refused, SystemClock
+from qts.domain import Clock, RefusedError, SystemClock
 from qts.embedded import Home, Servers
 from qts.pipeline import load_strategy
 
@@ -62,7 +62,7 @@ def check(config: Config) -> None:
     """Refuse at once what would be refused when the servers are up."""
     check_venue(config)
     if config.brokers.mode == "live" and is_wanted(config):
-        raise Refused(
+        raise RefusedError(
             f'brokers.mode is "live", and venues.{config.feed.venue} has no key; '
             'set it, or brokers.mode = "paper" for the simulator'
         )
@@ -88,7 +88,7 @@ class App:
             telemetry.configure(self.config.telemetry)
         except OSError as error:
             file = self.config.telemetry.log_file
-            raise Refused(f"telemetry.log_file = {file}: {error.strerror}") from None
+            raise RefusedError(f"telemetry.log_file = {file}: {error.strerror}") from None
         try:
             return uvloop.run(self._run(seconds, Supervised(watcher), trade))
         finally:
@@ -138,7 +138,7 @@ class App:
             try:
                 stack.enter_context(telemetry.exposed(port))
             except OSError as error:
-                raise Refused(f"telemetry.metrics_port = {port}: {error.strerror}") from None
+                raise RefusedError(f"telemetry.metrics_port = {port}: {error.strerror}") from None
 
     async def _trade(
         self,

@@ -29,7 +29,7 @@ from qts import telemetry
 from qts.app.servers import database_url, home_of, open_database
 from qts.config import Effective, render
 from qts.database import Database, status
-from qts.domain import Failed, HomeInUse, Refused, Secret
+from qts.domain import HomeInUseError, OperationError, RefusedError, Secret
 from qts.embedded.binaries import find_binary
 from qts.embedded.home import Home
 from qts.risk import KillSwitch
@@ -97,7 +97,9 @@ async def read_backup(found: Effective, file: Path) -> Manifest:
 
 def _refuse_busy(home: Home) -> None:
     if (pid := home.holder()) is not None:
-        raise HomeInUse(f"home {home.path} is in use by process {pid}; stop it before a restore")
+        raise HomeInUseError(
+            f"home {home.path} is in use by process {pid}; stop it before a restore"
+        )
 
 
 async def _refuse_unfit(database: Database, manifest: Manifest) -> None:
@@ -106,13 +108,13 @@ async def _refuse_unfit(database: Database, manifest: Manifest) -> None:
         " AND relnamespace = 'public'::regnamespace"
     )
     if tables:
-        raise Refused(
+        raise RefusedError(
             f"the database at {database.where} holds {tables} tables; restore into an empty one: "
             "a new QTS_HOME, or a new database"
         )
     latest = (await status(database)).latest
     if manifest.schema > latest:
-        raise Refused(
+        raise RefusedError(
             f"the backup has schema {manifest.schema}, this QTS knows schemas up to {latest}; "
             f"install QTS {manifest.qts} or newer"
         )
@@ -121,7 +123,7 @@ async def _refuse_unfit(database: Database, manifest: Manifest) -> None:
 async def _run(program: str, url: Secret, *options: str) -> None:
     path = find_binary("postgres").path.with_name(program)
     if not path.exists():
-        raise Failed(f"{program} is missing beside {path.parent}/postgres; install it")
+        raise OperationError(f"{program} is missing beside {path.parent}/postgres; install it")
     bare, environ = without_password(url)
     process = await asyncio.create_subprocess_exec(
         path,
@@ -143,7 +145,7 @@ async def _run(program: str, url: Secret, *options: str) -> None:
         raise
     if process.returncode:
         lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise Failed(f"{program} failed: {telemetry.redact_text(lines[0])}")
+        raise OperationError(f"{program} failed: {telemetry.redact_text(lines[0])}")
 
 
 def without_password(url: Secret) -> tuple[str, Mapping[str, str]]:
@@ -168,10 +170,10 @@ def _is_password(option: str) -> bool:
 def _place_for(file: Path) -> Path:
     """The directory of a file that is not there yet."""
     if file.exists():
-        raise Refused(f"{file} is there already; name a new file")
+        raise RefusedError(f"{file} is there already; name a new file")
     place = file.absolute().parent
     if not os.access(place, os.W_OK):
-        raise Refused(f"{file} cannot be written; name a file in a directory that can")
+        raise RefusedError(f"{file} cannot be written; name a file in a directory that can")
     return place
 
 
@@ -190,7 +192,7 @@ def _pack(file: Path, texts: Mapping[str, bytes], dump: Path) -> None:
     try:
         os.link(draft, file)  # unlike a rename, never over another file
     except FileExistsError:
-        raise Refused(f"{file} is there already; name a new file") from None
+        raise RefusedError(f"{file} is there already; name a new file") from None
 
 
 def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -213,7 +215,7 @@ def _unpack(file: Path, dump: Path) -> Manifest:
     except (OSError, KeyError, tarfile.TarError) as error:
         raise _no_backup(file, error) from None
     if _sum(dump) != manifest.dump_sha256:
-        raise Refused(f"{file} is damaged: the dump in it is not the one that was written")
+        raise RefusedError(f"{file} is damaged: the dump in it is not the one that was written")
     return manifest
 
 
@@ -224,13 +226,13 @@ def _manifest(archive: tarfile.TarFile, file: Path) -> Manifest:
     except (KeyError, msgspec.DecodeError) as error:
         raise _no_backup(file, error) from None
     if manifest.format != FORMAT:
-        raise Refused(f"{file} has format {manifest.format}, this QTS reads {FORMAT}")
+        raise RefusedError(f"{file} has format {manifest.format}, this QTS reads {FORMAT}")
     return manifest
 
 
-def _no_backup(file: Path, error: Exception) -> Refused:
+def _no_backup(file: Path, error: Exception) -> RefusedError:
     why = getattr(error, "strerror", None) or "its content is not what qts backup writes"
-    return Refused(f"{file} is no backup: {why}")
+    return RefusedError(f"{file} is no backup: {why}")
 
 
 def _records(folder: Path) -> list[Record]:

@@ -10,7 +10,7 @@ from typing import Any
 from qts import telemetry
 from qts.cache import Cache
 from qts.cache import Change as CacheChange
-from qts.domain import AttemptState, Clock, Failed, OrderState
+from qts.domain import AttemptState, Clock, OperationError, OrderState
 from qts.events import Engine, Payload
 from qts.events import payloads as p
 from qts.orders import AttemptChanged, Change, FillApplied, MarketChanged, OrderChanged
@@ -82,7 +82,7 @@ class Changes:
         self.hold()
         fill = change.fill
         told = p.Fill(
-            order_id=fill.order_id,
+            order_id=fill.broker_order_id,
             symbol=fill.symbol,
             filled_qty=float(fill.quantity),
             filled_price=float(fill.price),
@@ -117,7 +117,7 @@ class Changes:
     async def _forget(self, change: CacheChange) -> None:
         try:
             await self._cache.changed(change)
-        except Failed as error:
+        except OperationError as error:
             log.warning("the cache was not told of a change", kind=change.kind, error=str(error))
 
     def _later(self, work: Any) -> None:

@@ -33,7 +33,7 @@ from qts.dashboard import (
     serve,
 )
 from qts.database import Database, DatabaseConfig
-from qts.domain import Clock, Failed, Refused, Secret
+from qts.domain import Clock, OperationError, RefusedError, Secret
 from qts.embedded import Home
 from qts.embedded.child import Launch, spawn, stop
 from qts.notify import public_key, read_key
@@ -87,7 +87,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(text, type=Handed, dec_hook=lambda kind, value: kind(value))
         except msgspec.DecodeError as error:
-            raise Refused(f"what was handed over is not understood: {error}") from None
+            raise RefusedError(f"what was handed over is not understood: {error}") from None
 
 
 def in_force(config: Config) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def handed_of(config: Config) -> Handed:
     """For a dashboard by itself: on the servers the settings name, or on those of a QTS at work."""
     home = home_of(config)
     if home.holder() is None and (config.database.url is None or config.cache.url is None):
-        raise Refused(
+        raise RefusedError(
             f"there is nothing to show: no QTS runs on home {home.path}; start one with qts run, "
             "or name database.url and cache.url in the settings"
         )
@@ -149,7 +149,7 @@ def handed_of(config: Config) -> Handed:
 def login_link(config: Config, word: str, *, anew: bool = False) -> str:
     """To the dashboard that runs on the home, or that would."""
     if word.upper() not in Role.__members__:
-        raise Refused(f"{word!r} is no role; expected read, trade or admin")
+        raise RefusedError(f"{word!r} is no role; expected read, trade or admin")
     home, settings = home_of(config), config.dashboard
     tokens = Tokens.of(home.path, anew=anew)
     try:
@@ -181,7 +181,7 @@ class DashboardProcess:
             return self
         try:
             self._listening = listen(config)
-        except Refused as error:
+        except RefusedError as error:
             log.error("there is no dashboard", error=str(error))
             return self
         tokens = Tokens.of(self._home.path)
@@ -226,7 +226,7 @@ class DashboardProcess:
             log.error("the dashboard ended and is started again", log=str(self._home.log))
             try:
                 await asyncio.to_thread(self._start)
-            except Failed as error:
+            except OperationError as error:
                 log.error("the dashboard could not be started", error=str(error))
 
 

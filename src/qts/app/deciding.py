@@ -15,7 +15,7 @@ from qts.app.freezes import POSITION_FREEZE, Freezes
 from qts.app.holding import Holding
 from qts.app.stillness import Stillness
 from qts.app.venue import Ground
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.events import Engine, Event
 from qts.events import payloads as p
 from qts.orders import Desk, Submitted
@@ -120,14 +120,14 @@ class Deciding:
                 yield Runner(strategy, joints)
             apart.discard(kind.key)
         if unknown := apart - {"*"}:
-            raise Refused(
+            raise RefusedError(
                 f"pipeline.processes: {min(unknown)!r} is the key of none of pipeline.strategies"
             )
 
     def _register(self) -> None:
         engine, runners, lanes = self._engine, self.runners, self._ground.config.events
         if "process" in (lanes.p1.isolation, lanes.p2.isolation):
-            raise Refused(
+            raise RefusedError(
                 'events.p1.isolation and events.p2.isolation must be "thread" where QTS trades;'
                 " pipeline.processes gives strategies processes of their own"
             )

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from qts.app.rehearsal import rehearsal
 from qts.app.trading import Trading
 from qts.config import Config
-from qts.domain import Failed, OrderRequest, OrderType, Side, SystemClock
+from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock
 from qts.embedded import Home
 from qts.pipeline import Signal, Strategy, Tick, View
 from qts.risk import Proposal
@@ -263,10 +263,10 @@ class _Drill:
                     await self._news.wait()
         return True
 
-    def _stands_still(self, what: str) -> Failed:
+    def _stands_still(self, what: str) -> OperationError:
         trading = self._trading
         refused = ", ".join(f"{code} {n}" for code, n in trading.trader.refusals.items())
-        return Failed(
+        return OperationError(
             f"the drill stands still: no {what} within {PATIENCE_S:g} s; the gate refused:"
             f" {refused or 'nothing'}; the fail-safe is at {trading.watch.safety.state}"
         )

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from qts.cache import Cache
 from qts.database import Database
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.orders import Standing, standing
 from qts.pipeline import World, exposure_of
 from qts.risk import Facts, Market, Proposal, Switches, Watch
@@ -74,7 +74,7 @@ class FactsNow:
     async def _market(self, symbol: str) -> Market | None:
         try:
             price = await self._from.cache.prices.get(symbol)
-        except Failed:
+        except OperationError:
             return self._last_heard(symbol)
         age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
         return Market(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)

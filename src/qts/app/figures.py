@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import AttemptState, Clock, Failed
+from qts.domain import AttemptState, Clock, OperationError
 from qts.risk import SafetyState
 
 log = telemetry.logger("app")
@@ -39,7 +39,7 @@ class Figures:
         while True:
             try:
                 await self.look()
-            except Failed as error:
+            except OperationError as error:
                 if due := telemetry.every(60.0, "figures"):
                     log.warning("figures could not be read", error=str(error), **due)
             await self._clock.sleep(EVERY_S)

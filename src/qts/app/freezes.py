@@ -14,7 +14,7 @@ from datetime import datetime
 from qts import telemetry
 from qts.app.live import Notices
 from qts.app.venue import Ground
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events import Event, EventType, Payload, Priority
 from qts.orders import freeze
 from qts.outbox import EventBus
@@ -83,7 +83,7 @@ class Freezes:
         while True:
             try:
                 is_new = await freeze(database, self._bus, self._broker, symbol, why, at)
-            except Failed as error:  # refused here all the while
+            except OperationError as error:  # refused here all the while
                 log.warning("a freeze waits for the database", symbol=symbol, error=str(error))
                 await clock.sleep(AGAIN_S)
             else:

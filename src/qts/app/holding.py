@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from qts.app.venue import Ground
 from qts.brokers import Broker
-from qts.domain import Market, market_of
+from qts.domain import Market, market_for_symbol
 from qts.orders import positions
 from qts.pipeline import Kind, Position, Runner, World
-from qts.risk import MicroRisk, StopHolding
+from qts.risk import MicroRisk
 
 LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # the least that can be sold
 _OWNERS = (
@@ -50,11 +50,11 @@ class Holding:
         """The stops, of what is held now."""
         self._micro.hold(
             [
-                StopHolding(
+                Holding(
                     symbol=each.symbol,
                     quantity=float(each.quantity),
                     average=float(each.average_price),
-                    lot=LOTS[market_of(each.symbol)],
+                    lot=LOTS[market_for_symbol(each.symbol)],
                     kind=self._kind_of(each.symbol),
                 )
                 for each in self._world.positions.values()

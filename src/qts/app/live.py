@@ -32,7 +32,7 @@ from qts.dashboard.live import (
     encode,
     most,
 )
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events import Event
 from qts.orders import standing
 from qts.outbox import Depth, depths, paused
@@ -118,7 +118,7 @@ class LivePublisher:
         finally:
             beside.cancel()
             await asyncio.wait({beside})
-            with contextlib.suppress(Failed):
+            with contextlib.suppress(OperationError):
                 await self._store.delete([self._key])
 
     async def _publish(self) -> None:
@@ -127,7 +127,7 @@ class LivePublisher:
         fields = {"ver": str(ver), "json": encode(self.collect(now))}
         try:
             await self._store.write([Entry.of(self._key, ver, TTL_MS, fields)])
-        except Failed as error:
+        except OperationError as error:
             if due := telemetry.every(10.0, "live"):
                 log.warning("the dashboard was told nothing", error=str(error), **due)
 
@@ -229,7 +229,7 @@ class LivePublisher:
         while True:
             try:
                 await self._look()
-            except Failed as error:
+            except OperationError as error:
                 if due := telemetry.every(10.0, "live-slow"):
                     log.warning("the books could not be looked at", error=str(error), **due)
             await self._clock.sleep(SLOWLY_S)

@@ -10,7 +10,7 @@ from qts import telemetry
 from qts.app.changes import Changes
 from qts.app.venue import Ground
 from qts.brokers import Broker
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.notify import Notifications
 from qts.orders import (
     Desk,
@@ -75,7 +75,7 @@ class Ordering:
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
                 report = await self.reconciler.once()
-        except (Failed, TimeoutError) as error:
+        except (OperationError, TimeoutError) as error:
             log.error("the first comparison with the broker failed; only cancels", error=str(error))
             return False
         if report.differences:
@@ -85,7 +85,7 @@ class Ordering:
     async def settled(self, since: datetime) -> None:
         """Until no order is under way any more, or the patience ends."""
         clock, database = self._ground.clock, self._ground.database
-        with contextlib.suppress(Failed, TimeoutError):
+        with contextlib.suppress(OperationError, TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 while await database.fetchval(_UNDER_WAY, since):
                     await clock.sleep(0.05)
@@ -95,6 +95,6 @@ class Ordering:
         try:
             await self.reconciler.once()
             found = await books_agree(self.floor, since - timedelta(minutes=1))
-        except Failed as error:
+        except OperationError as error:
             return False, (f"the books could not be compared: {error}",)
         return bool(found), found.differences

@@ -11,7 +11,7 @@ from qts import telemetry
 from qts.cache import Cache
 from qts.cache import Change as CacheChange
 from qts.database import Database
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 from qts.pipeline import Runner
 
 log = telemetry.logger("app")
@@ -42,7 +42,7 @@ class Parameters:
             async for _ in listener:  # also when it begins to listen: some may have been missed
                 try:
                     await self.load()
-                except Failed as error:
+                except OperationError as error:
                     log.warning("parameters could not be read", error=str(error))
 
     async def _take(self, key: str, params: Mapping[str, Any], actor: str) -> None:
@@ -52,11 +52,11 @@ class Parameters:
         before = msgspec.to_builtins(runner.params)
         try:
             runner.set_params(runner.strategy.parse({**before, **params}))
-        except Refused as error:
+        except RefusedError as error:
             log.error("parameters were refused", strategy=key, error=str(error))
             return
         log.warning("a strategy has other parameters", strategy=key, by=actor, params=params)
         try:
             await self._cache.changed(CacheChange("strategy", key))
-        except Failed as error:
+        except OperationError as error:
             log.warning("the cache was not told of a change", kind="strategy", error=str(error))

@@ -12,7 +12,7 @@ import msgspec
 from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.database import Database
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 from qts.embedded import Home, Servers, default_home
 
 
@@ -42,7 +42,7 @@ async def open_store(config: Config) -> AsyncIterator[RedisStore]:
     """The cache for one short errand: the settings' own, or that of a QTS on this home."""
     home = home_of(config)
     if config.cache.url is None and home.holder() is None:
-        raise Unreachable(
+        raise UnreachableError(
             f"there is no cache to look into: no QTS runs on home {home.path}, "
             "and the settings give no cache.url"
         )

@@ -17,7 +17,7 @@ import msgspec
 from qts.config import Config
 from qts.config.demo import DemoConfig
 from qts.database import Database
-from qts.domain import Refused, Secret, ServerFailed
+from qts.domain import RefusedError, Secret, ServerFailedError
 from qts.embedded import Home
 from qts.embedded.child import Launch, spawn, stop
 from qts.feed import FeedConfig
@@ -57,7 +57,7 @@ def is_wanted(config: Config) -> bool:
 async def refuse_old_books(database: Database, broker: str) -> None:
     """A simulated account is gone with its run: books that remember it could never agree again."""
     if await database.fetchval(_HOLDS, broker):
-        raise Refused(
+        raise RefusedError(
             f"the books hold positions at {broker}, and its simulator begins anew in every run; "
             'set brokers.broker = "paper", or another home'
         )
@@ -185,5 +185,5 @@ class Simulated:
                 return
             if self._process.poll() is not None or time.monotonic() > end:
                 last = (text.strip().splitlines() or ["it said nothing"])[-1]
-                raise ServerFailed(f"the simulator did not start: {last}; see {log}")
+                raise ServerFailedError(f"the simulator did not start: {last}; see {log}")
             time.sleep(0.02)

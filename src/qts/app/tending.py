@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from qts import telemetry
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events import payloads as p
 from qts.risk import SafetyState
 
@@ -56,7 +56,7 @@ async def _know_positions(trading: Trading) -> None:
     """What was held before, where the broker did not answer at the start."""
     holding = trading.deciding.holding
     if not holding.known.is_set():
-        with contextlib.suppress(Failed):  # asked again at once
+        with contextlib.suppress(OperationError):  # asked again at once
             await holding.load(trading.ground, trading.broker)
 
 
@@ -64,7 +64,7 @@ async def keep_calm(trading: Trading) -> None:
     """Codes that are over end by themselves, where the rules let them."""
     while True:
         await trading.clock.sleep(CALM_EVERY_S)
-        with contextlib.suppress(Failed):
+        with contextlib.suppress(OperationError):
             await trading.fail_safe.calm()
             if trading.reconciler.may_trade():
                 await trading.fail_safe.recheck("the books agree and the broker answers")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from qts.cache import Cache, Price
-from qts.domain import Clock, Market, market_of
+from qts.domain import Clock, Market, market_for_symbol
 from qts.events import Engine
 from qts.events import payloads as p
 from qts.feed import PatternRecord, best_quotes
@@ -57,7 +57,7 @@ class Ticks:
     def _push(
         self, symbol: str, price: float, volume: float, bid: float, ask: float, now: float
     ) -> None:
-        whole = market_of(symbol) is Market.KRX
+        whole = market_for_symbol(symbol) is Market.KRX
         last, low, high = (_exact(value, whole) for value in (price, bid or price, ask or price))
         self._cache.prices.push(
             Price(

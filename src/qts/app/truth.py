@@ -10,7 +10,7 @@ from uuid import UUID
 from qts.app.facts import day_start
 from qts.cache import OrderStatus, Position, Risk, StrategyParams, Value
 from qts.database import Database
-from qts.domain import Clock, Refused
+from qts.domain import Clock, RefusedError
 from qts.orders import show_order, standing
 from qts.pipeline import World
 from qts.risk import Limits
@@ -92,7 +92,7 @@ class DatabaseTruth:
     async def _order(self, intent: str) -> OrderStatus | None:
         try:
             life = await show_order(self._database, UUID(intent))
-        except (Refused, ValueError):
+        except (RefusedError, ValueError):
             return None
         order = life.order
         now = self._clock.now()

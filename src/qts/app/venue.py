@@ -17,7 +17,7 @@ from qts.brokers.paper import PaperBroker
 from qts.brokers.upbit import UpbitBroker
 from qts.config import Config
 from qts.database import Database
-from qts.domain import Clock, Refused
+from qts.domain import Clock, RefusedError
 from qts.feed import Feed, read_symbols
 from qts.venues import KisClient, UpbitClient, UpbitConfig, open_kis
 
@@ -54,13 +54,13 @@ def check_venue(config: Config) -> None:
     """Refuse what does not belong together, before anything is opened."""
     venue, broker = config.feed.venue, config.brokers.broker
     if broker not in ("paper", venue):
-        raise Refused(
+        raise RefusedError(
             f'brokers.broker is "{broker}", and feed.venue is "{venue}"; '
             f'expected "paper" or "{venue}"'
         )
     upbit = config.venues.upbit
     if venue == "upbit" and is_loopback(upbit.url) != is_loopback(upbit.stream_url):
-        raise Refused(
+        raise RefusedError(
             f"venues.upbit.url is {upbit.url} and venues.upbit.stream_url is {upbit.stream_url}; "
             "expected both at Upbit, or both at a simulator"
         )

@@ -32,7 +32,7 @@ from qts.app.trading import Trading
 from qts.config import Config
 from qts.dashboard import Role, Tokens
 from qts.dashboard.visitors import Said, Visit
-from qts.domain import Failed, SystemClock
+from qts.domain import OperationError, SystemClock
 from qts.embedded import Home
 from qts.events import Engine
 from qts.events import payloads as p
@@ -91,7 +91,7 @@ async def _run(home: Home) -> AsyncIterator[tuple[Trading, DashboardProcess]]:
         DashboardProcess(trading.config, home, clock) as view,
     ):
         if view.pid is None:
-            raise Failed("the dashboard did not start")
+            raise OperationError("the dashboard did not start")
         yield trading, view
 
 
@@ -149,7 +149,7 @@ def _measured(engine: Engine, seconds: float) -> list[float]:
 def _stopped(view: DashboardProcess) -> Iterator[None]:
     pid = view.pid
     if pid is None:
-        raise Failed("the dashboard is gone")
+        raise OperationError("the dashboard is gone")
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -190,7 +190,7 @@ class _Visitors:
         to.flush()
         answer = back.readline()
         if not answer:
-            raise Failed(f"the pages ended with code {self._process.wait()}; see above")
+            raise OperationError(f"the pages ended with code {self._process.wait()}; see above")
         return msgspec.json.decode(answer, type=Said)
 
 

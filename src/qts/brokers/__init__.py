@@ -1,24 +1,5 @@
 """Our orders in a venue's words: paper, KIS and Upbit behind one port."""
 
-from qts.brokers.broker import Blocked, Broker, Found, Lost, Notice
-from qts.brokers.config import ACKNOWLEDGEMENT, BrokersConfig, CostsConfig, PaperConfig
-from qts.brokers.kis import KisBroker
-from qts.brokers.matching import Matching
-from qts.brokers.paper import PaperBroker
-from qts.brokers.upbit import UpbitBroker
+from qts._exports import lazy_exports
 
-__all__ = [
-    "ACKNOWLEDGEMENT",
-    "Blocked",
-    "Broker",
-    "BrokersConfig",
-    "CostsConfig",
-    "Found",
-    "KisBroker",
-    "Lost",
-    "Matching",
-    "Notice",
-    "PaperBroker",
-    "PaperConfig",
-    "UpbitBroker",
-]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import msgspec
 
-from qts.domain import Account, BrokerOrder, Failed, Fill, OrderRequest
+from qts.domain import Account, BrokerOrder, Fill, OperationError, OrderRequest
 
 
-class Blocked(Failed):
+class Blocked(OperationError):
     """The venue answers nothing any more (HTTP 418); `until` when it said for how long."""
 
     def __init__(self, text: str, until: datetime | None = None) -> None:

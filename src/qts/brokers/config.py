@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from qts.domain import Costs, Market, Refused
+from qts.domain import FeeSchedule, Market, RefusedError
 from qts.venues import KisConfig, UpbitConfig
 
 ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
@@ -28,10 +28,10 @@ class CostsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         float, msgspec.Meta(ge=0, le=0.1, description="fee of a trade at Upbit")
     ] = 0.0005
 
-    def of(self, market: Market) -> Costs:
+    def of(self, market: Market) -> FeeSchedule:
         if market is Market.UPBIT:
-            return Costs(Decimal(repr(self.upbit_fee)), Decimal(0))
-        return Costs(Decimal(repr(self.krx_fee)), Decimal(repr(self.krx_sale_tax)))
+            return FeeSchedule(Decimal(repr(self.upbit_fee)), Decimal(0))
+        return FeeSchedule(Decimal(repr(self.krx_fee)), Decimal(repr(self.krx_sale_tax)))
 
 
 class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,4 +134,4 @@ def _permit(config: BrokersConfig, broker: str, key: bool, key_words: str) -> No
     if not key:
         missing.append(key_words)
     if missing:
-        raise Refused(f"orders to {broker} move real money; missing: {'; '.join(missing)}")
+        raise RefusedError(f"orders to {broker} move real money; missing: {'; '.join(missing)}")

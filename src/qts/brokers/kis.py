@@ -42,15 +42,15 @@ from qts.domain import (
     Account,
     BrokerOrder,
     Clock,
-    Failed,
     Fill,
     Holding,
     Market,
+    OperationError,
     OrderRequest,
     OrderState,
-    OutcomeUnknown,
-    Refused,
-    Unreachable,
+    OutcomeUnknownError,
+    RefusedError,
+    UnreachableError,
 )
 from qts.venues import KisClient, KisStream, Priority, Rejected, Service
 
@@ -78,7 +78,7 @@ class KisBroker:
     ) -> None:
         permit_kis(config, client.config)
         if client.config.account is None:
-            raise Refused("venues.kis.account is not set; orders need it")
+            raise RefusedError("venues.kis.account is not set; orders need it")
         number = client.config.account.reveal()
         self._client = client
         self._config = config
@@ -102,7 +102,7 @@ class KisBroker:
         try:
             placed = msgspec.json.decode(reply.output, type=_Placed)
         except msgspec.DecodeError as error:
-            raise OutcomeUnknown(f"KIS took an order and gave no number: {error}") from None
+            raise OutcomeUnknownError(f"KIS took an order and gave no number: {error}") from None
         order_id = order_id_of(self._today(), placed.ODNO)
         self._branches[order_id] = placed.KRX_FWDG_ORD_ORGNO
         return order_id
@@ -121,7 +121,7 @@ class KisBroker:
                 row.order
                 for row in rows
                 if first <= row.order.placed_at <= last
-                and row.order.order_id not in known
+                and row.order.broker_order_id not in known
                 and is_same(row.order, request)
             )
         )
@@ -176,7 +176,7 @@ class KisBroker:
     async def _branch(self, order_id: str) -> str:
         day, number = split_order_id(order_id)
         for row in await self._rows(day, number):
-            if row.order.order_id == order_id:
+            if row.order.broker_order_id == order_id:
                 return row.branch
         raise Rejected(f"KIS has no order {order_id}", "order_id")
 
@@ -202,7 +202,7 @@ class KisBroker:
             if not reply.more:
                 return
             area = {"CTX_AREA_FK100": reply.ctx_area_fk100, "CTX_AREA_NK100": reply.ctx_area_nk100}
-        raise Failed(f"KIS answered more than {_PAGES} pages of {service.path}")
+        raise OperationError(f"KIS answered more than {_PAGES} pages of {service.path}")
 
     def _today(self) -> date:
         return self._clock.now().astimezone(SEOUL).date()
@@ -218,5 +218,5 @@ def _rows_of(output: msgspec.Raw) -> list[Row]:
     try:
         found = msgspec.json.decode(output, type=list[Row] | Row | None)
     except msgspec.DecodeError as error:
-        raise Unreachable(f"KIS answered rows of an unknown form: {error}") from None
+        raise UnreachableError(f"KIS answered rows of an unknown form: {error}") from None
     return found if isinstance(found, list) else [found] if found else []

@@ -18,7 +18,7 @@ from decimal import ROUND_FLOOR, Decimal
 
 from qts.brokers.kis_wire import Seen
 from qts.database import Database, Row
-from qts.domain import Costs, Fill, Side
+from qts.domain import FeeSchedule, Fill, Side
 
 _LOCK = int.from_bytes(b"kis step")  # one writer of steps at a time
 _GROWN = """
@@ -44,7 +44,7 @@ _STEPS = """
 class Steps:
     """Of one account."""
 
-    def __init__(self, database: Database, account: str, costs: Costs) -> None:
+    def __init__(self, database: Database, account: str, costs: FeeSchedule) -> None:
         self._database = database
         self._account = account
         self._costs = costs
@@ -52,16 +52,16 @@ class Steps:
 
     async def take(self, rows: Sequence[Seen], at: datetime) -> list[Fill]:
         """Write down what has grown; the fills that we did not know."""
-        grown = [row for row in rows if row.order.filled > self.reached(row.order.order_id)]
+        grown = [row for row in rows if row.order.filled > self.reached(row.order.broker_order_id)]
         if not grown:
             return []
-        names = [row.order.order_id for row in grown]
+        names = [row.order.broker_order_id for row in grown]
         async with self._database.transaction() as tx:
             await tx.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             for row in grown:
                 order = row.order
                 await tx.execute(
-                    _GROWN, self._account, order.order_id, order.filled, row.amount,
+                    _GROWN, self._account, order.broker_order_id, order.filled, row.amount,
                     order.symbol, order.side, at,
                 )  # fmt: skip
             steps = await tx.fetch(
@@ -92,7 +92,7 @@ class Steps:
         side, quantity, paid = Side(step["side"]), step["quantity"], step["paid"]
         return Fill(
             trade_id=f"{step['order_id']}-{step['filled']:.0f}",
-            order_id=step["order_id"],
+            broker_order_id=step["order_id"],
             symbol=step["symbol"],
             side=side,
             quantity=quantity,

@@ -118,7 +118,7 @@ def seen(row: Row, today: date) -> Seen | None:
         return None
     is_market = row["ord_dvsn_cd"] == "01" or not price  # those by hand have many kinds
     order = BrokerOrder(
-        order_id=order_id_of(at.date(), row["odno"]),
+        broker_order_id=order_id_of(at.date(), row["odno"]),
         symbol=row["pdno"],
         side=_SIDES[row["sll_buy_dvsn_cd"]],
         type=OrderType.MARKET if is_market else OrderType.LIMIT,

@@ -16,16 +16,16 @@ from decimal import ROUND_FLOOR, Decimal
 from qts.brokers.config import CostsConfig, PaperConfig
 from qts.brokers.purse import Purse
 from qts.domain import (
-    Costs,
+    FeeSchedule,
     Fill,
     Market,
     OrderRequest,
     OrderType,
     Side,
     is_on_tick,
-    market_of,
+    market_for_symbol,
+    round_to_tick,
     tick_size,
-    to_tick,
 )
 from qts.venues import Rejected
 
@@ -67,7 +67,7 @@ class Matching:
 
     def __init__(self, config: PaperConfig, costs: CostsConfig, cash: Decimal) -> None:
         self._config = config
-        self._costs: dict[Market, Costs] = {market: costs.of(market) for market in Market}
+        self._costs: dict[Market, FeeSchedule] = {market: costs.of(market) for market in Market}
         self._chance = random.Random(config.seed)  # noqa: S311 - reproducible on purpose
         self._share = Decimal(repr(config.volume_share))
         self._bps = Decimal(repr(config.slippage_bps)) / 10_000
@@ -96,7 +96,7 @@ class Matching:
 
     def prepare(self, order_id: str, request: OrderRequest, at_ns: int) -> PaperOrder:
         """Check an order as the venue does, and hold its funds; Rejected says why not."""
-        market = market_of(request.symbol)
+        market = market_for_symbol(request.symbol)
         self._check_form(request, market)
         wait_ms = self._config.latency_ms
         if self._config.latency_jitter_ms:
@@ -164,13 +164,13 @@ class Matching:
         request, limit = order.request, order.request.price
         quote, last, sign = quote_of(tick, request.side), exact(tick[0]), request.side.sign
         if limit is None:
-            return self._slipped(quote, request.side, market_of(request.symbol))
+            return self._slipped(quote, request.side, market_for_symbol(request.symbol))
         if order.rested:
             through = (limit - quote) * sign >= 0 or (limit - last) * sign > 0
             return limit if through else None
         if (limit - quote) * sign < 0:
             return None
-        price = self._slipped(quote, request.side, market_of(request.symbol))
+        price = self._slipped(quote, request.side, market_for_symbol(request.symbol))
         return min(price, limit) if request.side is Side.BUY else max(price, limit)
 
     def _slipped(self, quote: Decimal, side: Side, market: Market) -> Decimal:
@@ -178,7 +178,7 @@ class Matching:
         if not self._config.slippage_ticks and not self._bps:
             return quote
         worse = tick_size(market, quote) * self._config.slippage_ticks + quote * self._bps
-        return to_tick(market, quote + side.sign * worse, side.opposite)
+        return round_to_tick(market, quote + side.sign * worse, side.opposite)
 
     def _take(self, symbol: str, tick: Tick, wanted: Decimal) -> Decimal:
         """As much as the tick has left for us."""
@@ -186,7 +186,7 @@ class Matching:
             return wanted
         seen = self._left.get(symbol)
         if seen is None or seen[0] is not tick:
-            lot = LOT[market_of(symbol)]
+            lot = LOT[market_for_symbol(symbol)]
             shared = self._share * exact(tick[3] if 0 < tick[3] < _INFINITE else 0)
             seen = (tick, (shared / lot).to_integral_value(ROUND_FLOOR) * lot)
         taken = min(wanted, seen[1])
@@ -194,13 +194,13 @@ class Matching:
         return taken
 
     def _fill(self, order: PaperOrder, price: Decimal, quantity: Decimal, at_ns: int) -> Fill:
-        request, market = order.request, market_of(order.request.symbol)
+        request, market = order.request, market_for_symbol(order.request.symbol)
         order.filled += quantity
         order.fills += 1
         fee = self._costs[market].of(request.side, price * quantity)
         fill = Fill(
             trade_id=f"{order.order_id}.{order.fills}",
-            order_id=order.order_id,
+            broker_order_id=order.order_id,
             symbol=request.symbol,
             side=request.side,
             quantity=quantity,
@@ -243,8 +243,8 @@ class Matching:
             raise Rejected(f"no price of {request.symbol} is known", "no_price")
         return quote_of(tick, request.side)
 
-    def _cost(self, order: PaperOrder) -> Costs:
-        return self._costs[market_of(order.request.symbol)]
+    def _cost(self, order: PaperOrder) -> FeeSchedule:
+        return self._costs[market_for_symbol(order.request.symbol)]
 
 
 def quote_of(tick: Tick, side: Side) -> Decimal:

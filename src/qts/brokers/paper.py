@@ -29,11 +29,11 @@ from qts.domain import (
     Account,
     BrokerOrder,
     Clock,
-    Failed,
     Fill,
+    OperationError,
     OrderRequest,
     OrderState,
-    OutcomeUnknown,
+    OutcomeUnknownError,
 )
 from qts.venues import Rejected
 
@@ -77,7 +77,7 @@ class PaperBroker:
         try:
             yield broker
             await broker.settled()
-        except (TakenOver, OutcomeUnknown) as error:
+        except (TakenOver, OutcomeUnknownError) as error:
             log.error("the paper book was left unwritten", reason=str(error))
         finally:
             writer.cancel()
@@ -128,8 +128,8 @@ class PaperBroker:
     ) -> Found:
         async with self._one_change:
             await self._adopt()
-            found = await self._store.by_identifier(request.identifier)
-        return Found(tuple(order for order in found if order.order_id not in known))
+            found = await self._store.by_identifier(request.client_order_id)
+        return Found(tuple(order for order in found if order.broker_order_id not in known))
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
         async with self._one_change:
@@ -177,7 +177,7 @@ class PaperBroker:
                 except TakenOver as error:
                     self._taken_over = error
                     break
-                except Failed as error:  # kept or not: written again, each counts once
+                except OperationError as error:  # kept or not: written again, each counts once
                     log.warning("paper fills wait for the database", reason=str(error))
                     await self._clock.sleep(_AGAIN_S)
                     continue
@@ -193,7 +193,7 @@ class PaperBroker:
             async with asyncio.timeout(_WRITE_S), self._written:
                 await self._written.wait_for(lambda: self._taken_over or not self._unwritten)
         except TimeoutError:
-            raise OutcomeUnknown(
+            raise OutcomeUnknownError(
                 f"the paper book's database did not answer in {_WRITE_S:g} s"
             ) from None
         if self._taken_over is not None:
@@ -211,8 +211,8 @@ class PaperBroker:
 
 def _opened(order_id: str, request: OrderRequest, at: datetime) -> BrokerOrder:
     return BrokerOrder(
-        order_id=order_id,
-        identifier=request.identifier,
+        broker_order_id=order_id,
+        identifier=request.client_order_id,
         symbol=request.symbol,
         side=request.side,
         type=request.type,

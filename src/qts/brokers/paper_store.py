@@ -23,7 +23,7 @@ from qts.domain import (
     OrderState,
     OrderType,
     Side,
-    Unreachable,
+    UnreachableError,
 )
 from qts.venues import Rejected
 
@@ -81,12 +81,12 @@ class PaperStore:
         try:
             async with self._fenced() as tx:
                 await tx.execute(
-                    _ORDER, order.order_id, self._book, request.identifier, request.symbol,
+                    _ORDER, order.order_id, self._book, request.client_order_id, request.symbol,
                     request.side, request.type, request.quantity, request.price, placed_at,
                 )  # fmt: skip
         except UniqueViolationError:
             raise Rejected(
-                f"identifier {request.identifier} was used before", "identifier_used"
+                f"identifier {request.client_order_id} was used before", "identifier_used"
             ) from None
 
     async def write(self, changes: Sequence[Fill | Cancelled]) -> list[BrokerOrder]:
@@ -97,7 +97,7 @@ class PaperStore:
                     await tx.execute(_CANCEL, change.order_id)
                 else:
                     await tx.execute(
-                        _FILL, change.trade_id, change.order_id, self._book, change.symbol,
+                        _FILL, change.trade_id, change.broker_order_id, self._book, change.symbol,
                         change.side, change.quantity, change.price, change.fee, change.at,
                     )  # fmt: skip
             touched = list({change.order_id for change in changes})
@@ -163,13 +163,13 @@ class PaperStore:
         return [fill_of(row) for row in rows]
 
 
-class TakenOver(Unreachable):
+class TakenOver(UnreachableError):
     """Nothing was written: the book belongs to a later opening."""
 
 
 def request_of(row: Row) -> OrderRequest:
     return OrderRequest(
-        identifier=row["identifier"],
+        client_order_id=row["identifier"],
         symbol=row["symbol"],
         side=Side(row["side"]),
         type=OrderType(row["type"]),
@@ -181,7 +181,7 @@ def request_of(row: Row) -> OrderRequest:
 def order_of(row: Row) -> BrokerOrder:
     request = request_of(row)
     return BrokerOrder(
-        order_id=row["order_id"],
+        broker_order_id=row["order_id"],
         filled=row["filled"],
         state=OrderState(row["state"]),
         placed_at=row["placed_at"],
@@ -192,7 +192,7 @@ def order_of(row: Row) -> BrokerOrder:
 def fill_of(row: Row) -> Fill:
     return Fill(
         trade_id=row["trade_id"],
-        order_id=row["order_id"],
+        broker_order_id=row["order_id"],
         symbol=row["symbol"],
         side=Side(row["side"]),
         quantity=row["quantity"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import NamedTuple
 
-from qts.domain import Account, Costs, Fill, Holding, OrderRequest, Side
+from qts.domain import Account, FeeSchedule, Fill, Holding, OrderRequest, Side
 from qts.venues import Rejected
 
 _ZERO = Decimal(0)
@@ -41,7 +41,9 @@ class Purse:
         lot = self.lots.get(symbol)
         return (lot.quantity if lot else _ZERO) - self._held.get(symbol, _ZERO)
 
-    def hold(self, order_id: str, request: OrderRequest, worst: Decimal, costs: Costs) -> None:
+    def hold(
+        self, order_id: str, request: OrderRequest, worst: Decimal, costs: FeeSchedule
+    ) -> None:
         """Set aside what the order may need; Rejected when there is not enough."""
         if request.side is Side.SELL:
             if self.free(request.symbol) < request.quantity:
@@ -55,7 +57,12 @@ class Purse:
         self.hold_left(order_id, request, worst, request.quantity, costs)
 
     def hold_left(
-        self, order_id: str, request: OrderRequest, worst: Decimal, left: Decimal, costs: Costs
+        self,
+        order_id: str,
+        request: OrderRequest,
+        worst: Decimal,
+        left: Decimal,
+        costs: FeeSchedule,
     ) -> None:
         """The order still wants so much: hold that and no more."""
         self.release(order_id)
@@ -101,6 +108,6 @@ class Purse:
         )
 
 
-def _need(quantity: Decimal, worst: Decimal, costs: Costs) -> Decimal:
+def _need(quantity: Decimal, worst: Decimal, costs: FeeSchedule) -> Decimal:
     amount = quantity * worst
     return amount + costs.of(Side.BUY, amount)

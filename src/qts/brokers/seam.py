@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from qts.brokers.broker import Blocked
-from qts.domain import Clock, Failed, OutcomeUnknown, Refused, Unreachable
+from qts.domain import Clock, OperationError, OutcomeUnknownError, RefusedError, UnreachableError
 from qts.venues import Leaving, Rejected, Throttled
 
 R = TypeVar("R")
@@ -24,14 +24,14 @@ def changing() -> Iterator[None]:
         yield
     except Rejected as error:
         if not error.code:  # no word of the venue's own: who knows what has answered
-            raise OutcomeUnknown(str(error)) from None
+            raise OutcomeUnknownError(str(error)) from None
         raise
-    except Refused as error:
+    except RefusedError as error:
         raise Rejected(str(error), "settings") from None
-    except (Throttled, Unreachable, Blocked):
+    except (Throttled, UnreachableError, Blocked):
         raise
-    except Failed as error:  # before the request: a token that is not to be had
-        raise Unreachable(str(error)) from None
+    except OperationError as error:  # before the request: a token that is not to be had
+        raise UnreachableError(str(error)) from None
 
 
 @contextmanager
@@ -40,7 +40,9 @@ def reading(venue: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise Unreachable(f"{venue} answered something that cannot be read: {error!r}") from None
+        raise UnreachableError(
+            f"{venue} answered something that cannot be read: {error!r}"
+        ) from None
 
 
 async def send_in_time(

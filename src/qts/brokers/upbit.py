@@ -29,9 +29,9 @@ from qts.domain import (
     OrderRequest,
     OrderState,
     OrderType,
-    OutcomeUnknown,
+    OutcomeUnknownError,
     Side,
-    to_tick,
+    round_to_tick,
 )
 from qts.venues import Leaving, Priority, Rejected, Throttled, UpbitClient, UpbitStream
 
@@ -63,7 +63,7 @@ class UpbitBroker:
             reply = await send_in_time(self._clock, self._config.patience_s, send)
         name = reply.get("uuid") if isinstance(reply, dict) else None
         if not isinstance(name, str) or not name:
-            raise OutcomeUnknown("Upbit took an order and did not name it")
+            raise OutcomeUnknownError("Upbit took an order and did not name it")
         return name
 
     async def cancel(self, order_id: str) -> None:
@@ -78,14 +78,14 @@ class UpbitBroker:
         known: frozenset[str],
     ) -> Found:
         try:
-            row = await self._get("/v1/order", ("identifier", request.identifier))
+            row = await self._get("/v1/order", ("identifier", request.client_order_id))
         except Rejected as error:
             if error.code == "order_not_found":
                 return Found(())
             raise
         with reading("Upbit"):
             order = order_of(row)
-        return Found((order,) if order.order_id not in known else ())
+        return Found((order,) if order.broker_order_id not in known else ())
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
         first = since.replace(microsecond=0)
@@ -151,7 +151,7 @@ class UpbitBroker:
         with reading("Upbit"):
             ask = units(book[0]["orderbook_units"][0]["ask_price"])
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))
-        return max(ask, to_tick(Market.UPBIT, worst, Side.BUY))
+        return max(ask, round_to_tick(Market.UPBIT, worst, Side.BUY))
 
     async def _fills_of(self, name: str) -> list[Fill]:
         if (known := self._closed.get(name)) is not None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from qts.domain import BrokerOrder, Costs, Fill, OrderRequest, OrderState, OrderType, Side
+from qts.domain import BrokerOrder, FeeSchedule, Fill, OrderRequest, OrderState, OrderType, Side
 
 _SIDES = {"bid": Side.BUY, "ask": Side.SELL}
 _WORDS = {side: word for word, side in _SIDES.items()}
@@ -33,7 +33,7 @@ def place_values(request: OrderRequest, worst: Decimal | None) -> Values:
         values.append(("price", plain(price)))
     if request.price is None and price is not None:
         values.append(("time_in_force", "ioc"))
-    return [*values, ("identifier", request.identifier)]
+    return [*values, ("identifier", request.client_order_id)]
 
 
 def plain(number: Decimal) -> str:
@@ -67,7 +67,7 @@ def order_event(row: Json) -> BrokerOrder:
     )
 
 
-def fills_of(row: Json, costs: Costs) -> list[Fill]:
+def fills_of(row: Json, costs: FeeSchedule) -> list[Fill]:
     """The trades of an order of the REST API, which does not say what each one cost."""
     fills = []
     for trade in row.get("trades", ()):
@@ -76,7 +76,7 @@ def fills_of(row: Json, costs: Costs) -> list[Fill]:
         fills.append(
             Fill(
                 trade_id=trade["uuid"],
-                order_id=row["uuid"],
+                broker_order_id=row["uuid"],
                 symbol=row["market"],
                 side=side,
                 quantity=volume,
@@ -92,7 +92,7 @@ def fill_event(row: Json) -> Fill:
     """A trade of the stream."""
     return Fill(
         trade_id=row["trade_uuid"],
-        order_id=row["uuid"],
+        broker_order_id=row["uuid"],
         symbol=row["code"],
         side=_SIDES[row["ask_bid"].lower()],
         quantity=units(row["volume"]),
@@ -134,7 +134,7 @@ def _order(
         is_full = filled > 0 and (volume is None or filled >= volume)
         state = OrderState.FILLED if is_full else OrderState.CANCELLED
     return BrokerOrder(
-        order_id=order_id,
+        broker_order_id=order_id,
         symbol=symbol,
         side=_SIDES[side],
         type=OrderType.LIMIT if at_limit else OrderType.MARKET,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import hiredis
 from redis.asyncio.connection import SSLConnection, parse_url
 
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 
 Command = Sequence[str | bytes | int]
 
@@ -27,7 +27,7 @@ class Address:
         try:
             options: dict[str, Any] = dict(parse_url(url.reveal()))
         except ValueError as error:
-            raise Unreachable(f"the cache URL is not understood: {error}") from None
+            raise UnreachableError(f"the cache URL is not understood: {error}") from None
         self.path: str | None = options.get("path")
         self.host: str = options.get("host", "localhost")
         self.port: int = options.get("port", 6379)

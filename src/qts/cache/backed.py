@@ -16,7 +16,7 @@ from qts.cache.risk import Risk
 from qts.cache.store import Fields
 from qts.cache.strategy import StrategyParams
 from qts.cache.value import Value
-from qts.domain import Failed, QtsError
+from qts.domain import OperationError, QtsError
 
 V = TypeVar("V", bound=Value)
 
@@ -45,7 +45,7 @@ class Backed(Kept[V]):
         try:
             read = functools.partial(levels.store.read, [key])
             (fields,) = await levels.guard.patiently(read, levels.config.read_ms)
-        except Failed:
+        except OperationError:
             fields = None
         finally:
             levels.figures.reads.record(levels.clock.monotonic_ns() - began_ns)
@@ -103,7 +103,7 @@ class Backed(Kept[V]):
         delete = functools.partial(levels.store.delete, [self.key(name)])
         try:
             await levels.guard.patiently(delete, levels.config.write_ms)
-        except Failed as error:
+        except OperationError as error:
             log.debug("Redis was not told of a change", kind=self.kind.kind, error=str(error))
         try:
             await self.load(name)
@@ -132,7 +132,7 @@ class Backed(Kept[V]):
         if found is None:
             return None
         if not isinstance(found, self.kind) or found.name != name:
-            raise Failed(
+            raise OperationError(
                 f"asked for the {self.kind.kind} of {name}, the database told {found.name}"
             )
         return msgspec.structs.replace(found, received_at=asked_ms)

@@ -15,7 +15,7 @@ from qts.cache.config import CacheConfig
 from qts.cache.guard import Guard
 from qts.cache.store import Entry, Store
 from qts.cache.value import Value
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 
 BATCH = 500
 _RETRY_S = 0.05
@@ -82,7 +82,7 @@ class Behind:
             write = functools.partial(self._write, batch)
             try:
                 self.written += await self._guard.once(write, self._config.write_ms)
-            except Failed as error:
+            except OperationError as error:
                 self.failed += 1
                 self._put_back(batch)
                 if due := telemetry.every(10, "cache write"):

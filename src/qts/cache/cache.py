@@ -30,7 +30,7 @@ from qts.cache.status import CacheStatus
 from qts.cache.store import Fields, Store
 from qts.cache.strategy import StrategyParams
 from qts.cache.trades import Trades
-from qts.domain import Clock, Failed, SystemClock
+from qts.domain import Clock, OperationError, SystemClock
 
 KINDS = ("price", "position", "book", "risk", "order", "strategy")
 _CLOSE_S = 1.0  # for the writes that still wait
@@ -195,7 +195,9 @@ class Cache:
         if None in values:
             await self._from_database(names, [at for at in missed if values[at] is None], values)
             if values[2] is None:
-                raise Failed(f"no limits of account {names[2]} are known: nothing can be checked")
+                raise OperationError(
+                    f"no limits of account {names[2]} are known: nothing can be checked"
+                )
         return PreCheck(*values)
 
     def _keep(
@@ -218,7 +220,7 @@ class Cache:
         try:
             read = functools.partial(levels.store.read, keys)
             return await levels.guard.once(read, levels.config.precheck_ms)
-        except Failed as error:
+        except OperationError as error:
             if due := telemetry.every(10, "cache precheck"):
                 log.warning("a PreCheck went without Redis", error=str(error), **due)
             return [None] * len(keys)

@@ -23,7 +23,7 @@ from qts.cache.address import pack
 from qts.cache.line import Line, Piece
 from qts.cache.store import Entry
 from qts.cache.wire import WAITING_MAX, Wire
-from qts.domain import Failed
+from qts.domain import OperationError
 
 _WORTH = 8  # values in one batch
 _WAIT = 15  # batches by script after a refusal: somebody else writes as well
@@ -122,7 +122,7 @@ class Claim:
         begun, line, (key, token) = self._begun, self._wire.line, self.writer(layout)
         try:
             told = await self._wire.call([("UNWATCH",), ("WATCH", key), ("GET", key)])
-        except Failed:
+        except OperationError:
             return  # the values are written all the same
         alone = self._under_way == 1 and self._begun == begun
         sure = told == ["OK", "OK", token] and token == self._token

@@ -14,7 +14,7 @@ from qts.cache.address import Address, Command
 from qts.cache.claim import ByScript, Writing
 from qts.cache.config import CacheConfig
 from qts.cache.store import Busy, Fields
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 
 # redis-py raises AttributeError when a connection is cut while it introduces itself.
 _LOST = (RedisError, OSError, AttributeError)
@@ -39,7 +39,7 @@ class Cluster:
                 client_name="qts",
             )
         except (RedisError, ValueError) as error:
-            raise Unreachable(f"the cache URL is not understood: {error}") from None
+            raise UnreachableError(f"the cache URL is not understood: {error}") from None
         self._pool_max = config.pool_max
         self.where = f"the cluster of {Address(url).where}"
 
@@ -89,4 +89,6 @@ class Cluster:
     def _ours(self, error: Exception) -> Exception:
         if isinstance(error, MaxConnectionsError):
             return Busy(f"all {self._pool_max} connections to a node of the cluster are in use")
-        return Unreachable(f"{self.where} does not answer: {str(error) or type(error).__name__}")
+        return UnreachableError(
+            f"{self.where} does not answer: {str(error) or type(error).__name__}"
+        )

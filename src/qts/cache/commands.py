@@ -14,7 +14,7 @@ from typing import Any
 from qts.cache.address import Command, pack
 from qts.cache.store import Count, Entry, Fields
 from qts.cache.value import Sides
-from qts.domain import Failed, Unreachable
+from qts.domain import OperationError, UnreachableError
 
 # The first thing each script writes is something a full server refuses: what follows a write
 # that was let through, such as DEL, it would let through as well.
@@ -204,11 +204,11 @@ def is_forgotten(reply: object) -> bool:
     return isinstance(reply, Exception) and "No matching script" in str(reply)
 
 
-def error(where: str, reply: Exception) -> Failed:
+def error(where: str, reply: Exception) -> OperationError:
     text = str(reply)
     if text.startswith(_AWAY):
-        return Unreachable(f"{where} cannot answer now: {text}")
-    return Failed(f"{where} refused: {text}")
+        return UnreachableError(f"{where} cannot answer now: {text}")
+    return OperationError(f"{where} refused: {text}")
 
 
 def fields(reply: Any) -> Fields | None:

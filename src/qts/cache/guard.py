@@ -10,12 +10,12 @@ from qts.cache.alarm import Alarm
 from qts.cache.breaker import Breaker
 from qts.cache.config import CacheConfig
 from qts.cache.store import Busy
-from qts.domain import Clock, Failed, Unreachable
+from qts.domain import Clock, OperationError, UnreachableError
 
 T = TypeVar("T")
 
 
-class CircuitOpen(Unreachable):
+class CircuitOpen(UnreachableError):
     """Redis was not asked: it failed too often just now."""
 
 
@@ -43,7 +43,7 @@ class Guard:
                 raise CircuitOpen("the cache is left alone: it failed too often just now")
             try:
                 return await self._attempt(ask, deadline)
-            except Unreachable:
+            except UnreachableError:
                 now = asyncio.get_running_loop().time()
                 if not left or now + self._wait_s >= deadline:
                     raise
@@ -56,7 +56,7 @@ class Guard:
             return None
         try:
             return await self._attempt(ask, _deadline(limit_ms))
-        except Failed:
+        except OperationError:
             return None
 
     async def _attempt(self, ask: Callable[[], Awaitable[T]], deadline: float) -> T:
@@ -68,14 +68,14 @@ class Guard:
                 self.breaker.left()
                 raise
             self.breaker.failed()
-            raise Unreachable("the cache did not answer in time") from None
-        except Unreachable:
+            raise UnreachableError("the cache did not answer in time") from None
+        except UnreachableError:
             self.breaker.failed()
             raise
         except Busy:
             self.breaker.left()
             raise
-        except Failed:  # it said no, so it is there
+        except OperationError:  # it said no, so it is there
             self.breaker.succeeded()
             raise
         except BaseException:

@@ -19,7 +19,7 @@ from qts.cache.store import Health, Store
 from qts.cache.strategy import StrategyParams
 from qts.cache.trades import TradeIds
 from qts.cache.value import Value
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 _KINDS: dict[str, type[Value]] = {
     each.kind: each for each in (Price, Position, Book, Risk, OrderStatus, StrategyParams)
@@ -55,7 +55,7 @@ async def read_raw(
 ) -> dict[str, Any] | None:
     """The fields as they are; a book with its levels, best first, prices in units."""
     if kind not in _KINDS:
-        raise Refused(f"{kind!r} is not a kind of value; allowed are {', '.join(_KINDS)}")
+        raise RefusedError(f"{kind!r} is not a kind of value; allowed are {', '.join(_KINDS)}")
     key = config.prefix + _KINDS[kind].key(name)
     if kind != Book.kind:
         (fields,) = await store.read([key])

@@ -10,7 +10,7 @@ from qts import telemetry
 from qts.cache.kept import Levels
 from qts.cache.status import HIT_RATE_GOALS, CacheStatus, KindStatus, QueueStatus
 from qts.cache.store import Entry, Health
-from qts.domain import Failed
+from qts.domain import OperationError
 
 STATUS = "status:"  # below the prefix; the process id follows
 STATUS_TTL_MS = 5_000
@@ -80,7 +80,7 @@ class Keeper:
         if guard.breaker.state == "closed":
             try:
                 self._health = await guard.once(store.health, config.socket_timeout_ms)
-            except Failed:
+            except OperationError:
                 self._health = None
         else:
             self._health = await guard.probe(store.health, config.precheck_ms * _PROBE_SLACK)
@@ -96,7 +96,7 @@ class Keeper:
             await levels.guard.once(
                 lambda: levels.store.write([entry]), levels.config.socket_timeout_ms
             )
-        except Failed as error:
+        except OperationError as error:
             log.debug("the status was not published", error=str(error))
 
     def _raise_alerts(self, status: CacheStatus) -> None:

@@ -21,7 +21,7 @@ from qts.cache.guard import Guard
 from qts.cache.near import Near, Slot
 from qts.cache.store import Fields, Store
 from qts.cache.value import Value
-from qts.domain import Clock, Failed, Refused, SystemClock, Unreachable
+from qts.domain import Clock, OperationError, RefusedError, SystemClock, UnreachableError
 
 V = TypeVar("V", bound=Value)
 
@@ -61,7 +61,7 @@ class Levels:
             async with asyncio.timeout(self.config.truth_ms / 1000):
                 return await self.truth.load(kind, name)
         except TimeoutError:
-            raise Unreachable(
+            raise UnreachableError(
                 f"the database did not tell the {kind} of {name} within {self.config.truth_ms} ms"
             ) from None
 
@@ -105,7 +105,7 @@ class Kept(Generic[V]):
         write = functools.partial(levels.store.write, [entry])
         try:
             await levels.guard.patiently(write, levels.config.write_ms)
-        except Failed:
+        except OperationError:
             levels.behind.put(key, value, self._redis_ttl_ms())
         return True
 
@@ -153,7 +153,7 @@ class Kept(Generic[V]):
             return None
         try:
             value = self._made(fields) if make is None else make(fields)
-        except (Refused, KeyError, ValueError, ArithmeticError) as error:
+        except (RefusedError, KeyError, ValueError, ArithmeticError) as error:
             self._distrust(name, str(error))
             return None
         if getattr(value, self._named_by) != name:

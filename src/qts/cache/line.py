@@ -14,7 +14,7 @@ import hiredis
 
 from qts.cache.address import reason
 from qts.cache.looks import Looks
-from qts.domain import Unreachable
+from qts.domain import UnreachableError
 
 Piece = tuple[bytes, int]  # what is written, and how many replies it gets
 
@@ -46,7 +46,9 @@ class Line(asyncio.Protocol):
     def send(self, pieces: Iterable[Piece]) -> asyncio.Future[list[Any]]:
         call = Call(self._loop.create_future(), self._loop.time())
         if self._transport is None or self.closed:
-            call.answer.set_exception(Unreachable(f"the connection to {self._where} is closed"))
+            call.answer.set_exception(
+                UnreachableError(f"the connection to {self._where} is closed")
+            )
             return call.answer
         try:
             for piece, replies in pieces:
@@ -97,7 +99,7 @@ class Line(asyncio.Protocol):
             self.closed, self._file = True, None
             if self._transport is not None:
                 self._transport.abort()
-            error = Unreachable(f"the connection to {self._where} was cut: {why}")
+            error = UnreachableError(f"the connection to {self._where} was cut: {why}")
             while self.calls:
                 if not (answer := self.calls.popleft().answer).done():
                     answer.set_exception(error)

@@ -11,7 +11,7 @@ from qts.cache.near import Slot
 from qts.cache.price import Price
 from qts.cache.store import Fields
 from qts.cache.value import Value
-from qts.domain import CacheStaleDataError, Failed, PriceDataUnavailableError
+from qts.domain import CacheStaleDataError, OperationError, PriceDataUnavailableError
 
 V = TypeVar("V", bound=Value)
 
@@ -35,7 +35,7 @@ class Pushed(Kept[V]):
             value = await levels.guard.patiently(
                 functools.partial(self._read, name), levels.config.read_ms
             )
-        except Failed as error:
+        except OperationError as error:
             self.tally.failed += 1
             raise PriceDataUnavailableError(f"no {self.kind.kind} of {name}: {error}") from error
         finally:

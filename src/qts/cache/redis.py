@@ -16,7 +16,7 @@ from qts.cache.config import CacheConfig
 from qts.cache.direct import Direct
 from qts.cache.store import Count, Entry, Fields, Health
 from qts.cache.value import Sides
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 
 
 class Sender(Protocol):
@@ -189,10 +189,10 @@ async def connect(url: Secret, config: CacheConfig) -> Redis:
             client_name="qts",
         )
     except ValueError as error:
-        raise Unreachable(f"the cache URL is not understood: {error}") from None
+        raise UnreachableError(f"the cache URL is not understood: {error}") from None
     try:
         await client.ping()
     except (RedisError, OSError) as error:
         await client.aclose()
-        raise Unreachable(f"the cache server does not answer: {error}") from error
+        raise UnreachableError(f"the cache server does not answer: {error}") from error
     return client

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from qts.cache.value import Sides
-from qts.domain import Failed
+from qts.domain import OperationError
 
 Fields = dict[str, str]
 
@@ -20,7 +20,7 @@ UNKNOWN_COUNT = -1  # the store has not heard of this count: give it what is kno
 LIMIT_REACHED = -2
 
 
-class Busy(Failed):
+class Busy(OperationError):
     """Too many calls at once on our side; it says nothing about the server."""
 
 

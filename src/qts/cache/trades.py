@@ -16,7 +16,7 @@ from typing import ClassVar
 from qts.cache.kept import Levels
 from qts.cache.store import LIMIT_REACHED, UNKNOWN_COUNT, Count
 from qts.cache.value import Value, check_name
-from qts.domain import Failed, Refused, TradeLimitExceededError
+from qts.domain import OperationError, RefusedError, TradeLimitExceededError
 
 _DAYS_MAX = 16  # account-days remembered here
 
@@ -47,7 +47,7 @@ class Trades:
         """
         check_name("trade", trade_id)
         if ends_at <= self._levels.clock.now():
-            raise Refused(f"the trading day of {account} ended at {ends_at:%Y-%m-%d %H:%M %Z}")
+            raise RefusedError(f"the trading day of {account} ended at {ends_at:%Y-%m-%d %H:%M %Z}")
         name = check_name("trades", f"{account}/{ends_at.astimezone(UTC):%Y-%m-%dT%H}")
         key = self._levels.config.prefix + TradeIds.key(name)
         count = Count(key, trade_id, limit, int(ends_at.timestamp() * 1000))
@@ -57,7 +57,7 @@ class Trades:
             if total == UNKNOWN_COUNT:
                 total = await self._ask(count, await self._known(name, day))
             day.owed = False
-        except Failed:  # away, or full
+        except OperationError:  # away, or full
             total = _decide(count, await self._known(name, day))
             day.owed = True
         if total == LIMIT_REACHED:
@@ -75,7 +75,7 @@ class Trades:
     async def _known(self, name: str, day: _Day) -> frozenset[str]:
         found = await self._levels.load_truth(TradeIds.kind, name)
         if found is not None and not isinstance(found, TradeIds):
-            raise Failed(f"asked for the trades of {name}, the database told {found.kind}")
+            raise OperationError(f"asked for the trades of {name}, the database told {found.kind}")
         return (found.ids if found else frozenset()) | day.counted
 
     def _day(self, name: str) -> _Day:

@@ -22,7 +22,7 @@ from typing import ClassVar, NoReturn, Self
 
 import msgspec
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 DIGITS_MAX = 40
 VER_MAX = 2**53 - 1  # the largest integer that Lua holds exactly
@@ -130,16 +130,16 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
             self.refuse("ver", self.ver, f"0 to {VER_MAX}")
         right = 0 <= self.happened_at <= VER_MAX
         moment = self.received_at if right else self.happened_at
-        raise Refused(f"{self.kind} {self.name}: {moment} is no moment in Unix milliseconds")
+        raise RefusedError(f"{self.kind} {self.name}: {moment} is no moment in Unix milliseconds")
 
     def refuse(self, field: str, value: object, allowed: str) -> NoReturn:
         shown = str(value)[:40]
-        raise Refused(f"{self.kind} {self.name}: {field} is {shown}; allowed is {allowed}")
+        raise RefusedError(f"{self.kind} {self.name}: {field} is {shown}; allowed is {allowed}")
 
 
 def check_name(kind: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise Refused(
+        raise RefusedError(
             f"{kind} {name[:40]!r} is not a name; allowed are 1 to 64 letters, digits and . _ / -, "
             "a letter or digit first"
         )

@@ -25,7 +25,7 @@ from qts.cache.address import Address, Command, pack, reason
 from qts.cache.config import CacheConfig
 from qts.cache.line import Line, Piece
 from qts.cache.store import Busy
-from qts.domain import Secret, Unreachable
+from qts.domain import Secret, UnreachableError
 
 WAITING_MAX = 1024  # calls in the line; more of them would only wait longer
 
@@ -107,12 +107,12 @@ class Wire:
             if line is not None:
                 line.cut("its greeting failed")
             if isinstance(error, TimeoutError | OSError):
-                raise Unreachable(f"{self.where} does not answer: {reason(error)}") from error
+                raise UnreachableError(f"{self.where} does not answer: {reason(error)}") from error
             raise
         for reply in replies:
             if isinstance(reply, hiredis.ReplyError):
                 line.cut("it was refused")
-                raise Unreachable(f"{self.where} refuses us: {reply}")
+                raise UnreachableError(f"{self.where} refuses us: {reply}")
         return line
 
     async def _open(self) -> Line:

@@ -14,7 +14,7 @@ import typer
 
 from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.pipeline import BacktestConfig, BacktestResult, Tape
@@ -113,7 +113,7 @@ def _params(lines: list[str]) -> dict[str, str]:
     for line in lines:
         name, sign, value = line.partition("=")
         if not sign or not name:
-            raise Refused(f"--param {line!r}: expected NAME=VALUE, such as length=20")
+            raise RefusedError(f"--param {line!r}: expected NAME=VALUE, such as length=20")
         found[name.strip()] = value.strip()
     return found
 
@@ -131,7 +131,7 @@ def _settings(
     try:
         begin = Decimal(cash.replace(",", "").replace("_", "")) if cash else Decimal(paper.cash)
     except InvalidOperation:
-        raise Refused(f"--cash {cash!r} is no number of won") from None
+        raise RefusedError(f"--cash {cash!r} is no number of won") from None
     return BacktestConfig(
         cash=begin,
         limits=settings.risk.limits,
@@ -147,7 +147,7 @@ def _settings(
 
 def _writable(path: Path | None) -> Path | None:
     if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise Refused(f"--html {path}: cannot be written; name a file in a directory that can")
+        raise RefusedError(f"--html {path}: cannot be written; name a file in a directory that can")
     return path
 
 

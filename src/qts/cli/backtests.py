@@ -13,7 +13,7 @@ import typer
 
 from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
-from qts.domain import Refused, parse_duration
+from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
     from qts.database import Database
@@ -125,4 +125,6 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Refused(f"{text!r} is no id; it looks like a UUID, see qts backtests list") from None
+        raise RefusedError(
+            f"{text!r} is no id; it looks like a UUID, see qts backtests list"
+        ) from None

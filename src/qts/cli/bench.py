@@ -13,7 +13,7 @@ import typer
 
 import qts
 from qts.cli.output import JsonFile
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 
 def bench(
@@ -63,7 +63,7 @@ def _load(room: str) -> Any:
         sys.path.insert(0, str(checkout))
     rooms = importlib.import_module("benchmarks").ROOMS
     if room not in rooms:
-        raise Refused(f"no benchmark of {room}; expected one of {', '.join(rooms)}")
+        raise RefusedError(f"no benchmark of {room}; expected one of {', '.join(rooms)}")
     return importlib.import_module(f"benchmarks.{room}")
 
 
@@ -71,7 +71,7 @@ def _checkout(places: list[Path]) -> Path:
     for place in places:
         if (place / "benchmarks/__init__.py").is_file() and (place / "src/qts").is_dir():
             return place
-    raise Refused(
+    raise RefusedError(
         "benchmarks are not part of the installed package; run this command in a checkout of the"
         " QTS sources, where `make bench` also installs the peers"
     )
@@ -84,7 +84,9 @@ def _directory(plot: Path | None) -> Path | None:
     try:
         plot.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"--plot {plot}: cannot be made a directory ({error.strerror})") from None
+        raise RefusedError(
+            f"--plot {plot}: cannot be made a directory ({error.strerror})"
+        ) from None
     if not os.access(plot, os.W_OK):
-        raise Refused(f"--plot {plot}: cannot be written; name a directory that can")
+        raise RefusedError(f"--plot {plot}: cannot be written; name a directory that can")
     return plot

@@ -14,7 +14,7 @@ import typer
 
 from qts.cli.errand import print_json
 from qts.cli.options import ConfigOption, JsonOption
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 
 if TYPE_CHECKING:
     from qts.cache import CacheConfig, CacheStatus, Store
@@ -62,7 +62,7 @@ def get(
 
     found = _with_store(config, lambda store, settings: read_raw(store, settings, kind, name))
     if found is None:
-        raise Failed(f"the cache holds no {kind} of {name}")
+        raise OperationError(f"the cache holds no {kind} of {name}")
     if as_json:
         print_json(found)
     else:
@@ -80,7 +80,9 @@ def flush(
     Example: qts cache flush --yes
     """
     if not yes and not sys.stdin.isatty():
-        raise Refused("qts cache flush asks before it deletes; add --yes where nobody can answer")
+        raise RefusedError(
+            "qts cache flush asks before it deletes; add --yes where nobody can answer"
+        )
 
     async def ask_and_delete(store: Store, settings: CacheConfig) -> int:
         keys = await store.keys(settings.prefix)

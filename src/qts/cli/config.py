@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from qts.cli.options import ConfigOption
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 
 app = typer.Typer(help="Check, show and begin a settings file.", no_args_is_help=True)
 
@@ -67,14 +67,14 @@ def init(
 
     try:
         if path.is_dir():
-            raise Refused(f"cannot write {path}: it is a directory")
+            raise RefusedError(f"cannot write {path}: it is a directory")
         _write(path, template(), force)
     except FileExistsError:
-        raise Refused(f"{path} exists; give another path, or --force to replace it") from None
+        raise RefusedError(f"{path} exists; give another path, or --force to replace it") from None
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise Refused(f"cannot write {path}: {error.strerror}") from None
+        raise RefusedError(f"cannot write {path}: {error.strerror}") from None
     except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}") from None
+        raise OperationError(f"cannot write {path}: {error.strerror}") from None
     typer.echo(f"Wrote {path}")
 
 

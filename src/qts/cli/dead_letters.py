@@ -11,7 +11,7 @@ import typer
 
 from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
-from qts.domain import Refused, parse_duration
+from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
     from qts.events import DeadLetterDesk, KeptLetter
@@ -97,7 +97,7 @@ def replay(
             "the next one that runs on this database will"
         )
     else:
-        raise Refused(f"dead letter {number} was refused by the engine; its log says why")
+        raise RefusedError(f"dead letter {number} was refused by the engine; its log says why")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.database import Database
@@ -31,7 +31,7 @@ def with_database(
         async with open_database(load(config, os.environ)) as database:
             found = await status(database)
             if found.current < schema:
-                raise Refused(
+                raise RefusedError(
                     f"the database at {database.where} has schema {found.current}, and {schema} is "
                     "needed; run qts database migrate"
                 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.feed import best_quotes, read
 from qts.pipeline import Tape, Tick
 
@@ -40,7 +40,7 @@ def _ticks(data: Path, runs_up: bool) -> Iterator[Tick]:
 def chosen(data: Path | None, seed: int | None, symbols: int, seconds: int, volume: Volume) -> Tape:
     """The one that was asked for."""
     if (data is None) == (seed is None):
-        raise Refused("name either DATA or --simulated-day SEED, one of the two")
+        raise RefusedError("name either DATA or --simulated-day SEED, one of the two")
     if data is not None:
         return tape_of(data, volume)
     from qts.cli.simulated_day import simulated_day

@@ -11,7 +11,7 @@ import typer
 
 from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
-from qts.domain import Failed, QtsError, Refused
+from qts.domain import OperationError, QtsError, RefusedError
 
 if TYPE_CHECKING:
     from qts.database import Database
@@ -43,7 +43,9 @@ def try_channels(
     settings.check()
     wanted = [channel] if channel else list(settings.channels)
     if not wanted:
-        raise Refused("no channel is set; qts config init writes a file that explains [notify]")
+        raise RefusedError(
+            "no channel is set; qts config init writes a file that explains [notify]"
+        )
 
     async def ask(database: Database) -> list[str]:
         failures = []
@@ -52,7 +54,7 @@ def try_channels(
                 try:
                     await notifications.test(name)
                     typer.echo(f"{name}: sent")
-                except Refused:
+                except RefusedError:
                     raise
                 except QtsError as error:
                     failures.append(name)
@@ -60,7 +62,7 @@ def try_channels(
         return failures
 
     if failed := with_database(config, ask, SCHEMA):
-        raise Failed(f"not sent: {', '.join(failed)}")
+        raise OperationError(f"not sent: {', '.join(failed)}")
 
 
 @app.command()
@@ -117,7 +119,7 @@ def key(
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise Refused(f"{file}: {error.strerror}; name a new file") from None
+        raise RefusedError(f"{file}: {error.strerror}; name a new file") from None
     with os.fdopen(descriptor, "w") as out:
         out.write(made.reveal() + "\n")
     typer.echo(f'[notify.push]\nkey = {{ file = "{file}" }}')
@@ -138,6 +140,6 @@ def subscribe(
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise Refused(f"{file}: {error.strerror}") from None
+        raise RefusedError(f"{file}: {error.strerror}") from None
     name = with_database(config, lambda database: keep(database, text), SCHEMA)
     typer.echo(f"subscribed: {name}")

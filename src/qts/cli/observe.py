@@ -18,7 +18,7 @@ import typer
 
 from qts.cli.options import ConfigOption
 from qts.cli.output import JsonFile
-from qts.domain import Clock, Refused, SystemClock, parse_duration
+from qts.domain import Clock, RefusedError, SystemClock, parse_duration
 
 if TYPE_CHECKING:
     from qts.feed import Feed, FeedConfig, FeedState
@@ -71,7 +71,7 @@ def observe(
     report = JsonFile(json_file)
     kis, feed, home = _settings(config, symbols)
     if feed.venue != "kis":
-        raise Refused(
+        raise RefusedError(
             f'qts observe watches KIS, and feed.venue is "{feed.venue}"; qts run watches it'
         )
     clock: Clock = _time_of(kis.url) if simulated_time else SystemClock()
@@ -102,7 +102,9 @@ def replay(
     from qts.feed import replay as play
 
     if speed < 0:
-        raise Refused(f"--speed is {speed:g}; expected 0 for at once, or times as fast as it was")
+        raise RefusedError(
+            f"--speed is {speed:g}; expected 0 for at once, or times as fast as it was"
+        )
     report = JsonFile(json_file)
     _, feed, _ = _settings(config, None)
     intake = Intake(feed, Observer([]), "replay", mode="REPLAY")
@@ -131,7 +133,7 @@ def export(
     from qts.feed import export_parquet, read
 
     if target.suffix != ".parquet":
-        raise Refused(f"{target} does not end in .parquet, the only form there is")
+        raise RefusedError(f"{target} does not end in .parquet, the only form there is")
     typer.echo(f"{export_parquet(read(data), target):,} rows in {target}")
     return 0
 
@@ -151,13 +153,15 @@ def _time_of(url: str | None) -> Clock:
     from qts.simulators import SimulatedClock
 
     if url is None:
-        raise Refused("--simulated-time: venues.kis.url is not set; name a simulator's address")
+        raise RefusedError(
+            "--simulated-time: venues.kis.url is not set; name a simulator's address"
+        )
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/_control/clock", timeout=5) as reply:  # noqa: S310 - the owner's own setting
             told = msgspec.json.decode(reply.read())
         return SimulatedClock(SystemClock(), datetime.fromisoformat(told["now"]), told["speed"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"--simulated-time: no simulator answers at {url} ({error})") from None
+        raise RefusedError(f"--simulated-time: no simulator answers at {url} ({error})") from None
 
 
 def _run(work: Any) -> Any:

@@ -11,7 +11,7 @@ import typer
 
 from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
-from qts.domain import AttemptState, Refused, SystemClock
+from qts.domain import AttemptState, RefusedError, SystemClock
 
 if TYPE_CHECKING:
     from qts.database import Database
@@ -51,7 +51,7 @@ def list_(
 
     wanted = state.upper() if state else None
     if wanted is not None and wanted not in list(AttemptState):
-        raise Refused(f"--state {state}: must be one of {', '.join(AttemptState)}")
+        raise RefusedError(f"--state {state}: must be one of {', '.join(AttemptState)}")
     rows = with_database(
         config,
         lambda database: list_orders(
@@ -124,7 +124,7 @@ def resolve(
     """
     name = None if order.lower() == "absent" else order
     if not order.strip():
-        raise Refused("--as is empty; name the venue's order, or absent")
+        raise RefusedError("--as is empty; name the venue's order, or absent")
     with_database(config, lambda database: _resolve(database, _uuid(attempt), name), SCHEMA)
     typer.echo(f"{attempt} is {'absent' if name is None else f'order {name}'}")
 
@@ -285,11 +285,13 @@ def _number(name: str, text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation:
-        raise Refused(f"{name} {text!r} is not a number") from None
+        raise RefusedError(f"{name} {text!r} is not a number") from None
 
 
 def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Refused(f"{text!r} is not an id; it looks like a UUID, see qts orders list") from None
+        raise RefusedError(
+            f"{text!r} is not an id; it looks like a UUID, see qts orders list"
+        ) from None

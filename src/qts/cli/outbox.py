@@ -15,7 +15,7 @@ import typer
 from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
 from qts.cli.outbox_relay import relay
-from qts.domain import Refused, parse_duration
+from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
     from qts.database import Database
@@ -83,7 +83,7 @@ def list_events(
 
     wanted = status.upper() if status else None
     if wanted not in (None, "PENDING", "PROCESSING", "DONE", "DEAD"):
-        raise Refused(f"--status {status}: must be PENDING, PROCESSING, DONE or DEAD")
+        raise RefusedError(f"--status {status}: must be PENDING, PROCESSING, DONE or DEAD")
     rows = _at_bus(
         config,
         lambda database: Desk(database).find(
@@ -136,7 +136,7 @@ def requeue(
     from qts.outbox import Desk
 
     if (event_id is None) == (stream is None):
-        raise Refused("name one EVENT_ID, or --stream for all of its dead letters")
+        raise RefusedError("name one EVENT_ID, or --stream for all of its dead letters")
 
     async def ask(database: Database) -> int:
         desk = Desk(database)
@@ -171,7 +171,7 @@ def edit(
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise Refused(f"--payload is not JSON: {error}") from None
+        raise RefusedError(f"--payload is not JSON: {error}") from None
     row = _at_bus(config, lambda database: Desk(database).edit(_uuid(event_id), value))
     if as_json:
         print_json(row)
@@ -200,7 +200,9 @@ def purge(
     seconds = parse_duration(older_than)
     days = int(seconds // 86_400)
     if not dead and (stream is not None or days < 1):
-        raise Refused("handled events go by whole days of all streams: --older-than 1d or more")
+        raise RefusedError(
+            "handled events go by whole days of all streams: --older-than 1d or more"
+        )
 
     async def ask(database: Database) -> dict[str, Any]:
         desk = Desk(database)
@@ -306,7 +308,7 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Refused(f"{text!r} is not an event id; it looks like a UUID") from None
+        raise RefusedError(f"{text!r} is not an event id; it looks like a UUID") from None
 
 
 def _line(row: EventRow) -> str:

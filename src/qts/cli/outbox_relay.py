@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qts.cli.options import ConfigOption
-from qts.domain import Refused, parse_duration
+from qts.domain import RefusedError, parse_duration
 
 
 def relay(
@@ -32,7 +32,7 @@ def relay(
     limit_s = parse_duration(seconds) if seconds else None
     settings = load(config, os.environ)
     if settings.outbox.bus == "postgres":
-        raise Refused('outbox.bus = "postgres" moves nothing; set it to "nats" or "kafka"')
+        raise RefusedError('outbox.bus = "postgres" moves nothing; set it to "nats" or "kafka"')
 
     async def move() -> None:
         async with (

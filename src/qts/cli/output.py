@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 
 class JsonFile:
@@ -18,7 +18,9 @@ class JsonFile:
         self.prints = name == "-"
         self._path = Path(name) if name and not self.prints else None
         if self._path and (self._path.is_dir() or not os.access(self._path.parent, os.W_OK)):
-            raise Refused(f"--json {name}: cannot be written; name a file in a directory that can")
+            raise RefusedError(
+                f"--json {name}: cannot be written; name a file in a directory that can"
+            )
 
     def write(self, value: object) -> None:
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

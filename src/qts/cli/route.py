@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 import msgspec
 import typer
 
-from qts.domain import Failed, Refused, parse_duration
+from qts.domain import OperationError, RefusedError, parse_duration
 from qts.machine import inspect
 from qts.router import (
     Layout,
@@ -108,7 +108,7 @@ def route(
         _show_list()
         return 0
     if sample < 1:
-        raise Refused(f"--sample is {sample}; expected 1 for every message, or more")
+        raise RefusedError(f"--sample is {sample}; expected 1 for every message, or more")
     _check_outputs(json_file, plot)
     if replay is not None:
         _check_replay(journal, duration, seed)
@@ -158,7 +158,7 @@ def _keep(report: Report, listener: Listener) -> None:
     try:
         home = load(None, os.environ).home or default_home(os.environ)
         keep_route(home, report.to_json(), time.time())
-    except (OSError, Refused) as error:
+    except (OSError, RefusedError) as error:
         listener.say(f"not kept for the dashboard: {error}")
 
 
@@ -223,7 +223,7 @@ def _compared(report: Report, expected: tuple[Stream, ...] | None) -> Report:
 def _check_replay(journal: Path | None, duration: str | None, seed: int | None) -> None:
     for option, value in (("--journal", journal), ("--duration", duration), ("--seed", seed)):
         if value is not None:
-            raise Refused(f"{option} has no meaning with --replay; expected one of the two")
+            raise RefusedError(f"{option} has no meaning with --replay; expected one of the two")
 
 
 def _show_list() -> None:
@@ -237,7 +237,9 @@ def _show_list() -> None:
 
 def _chosen(name: str | None, duration: str | None, seed: int | None) -> Scenario:
     if name is None:
-        raise Refused(f"no scenario named; expected one of {', '.join(shipped())}, or a JSON file")
+        raise RefusedError(
+            f"no scenario named; expected one of {', '.join(shipped())}, or a JSON file"
+        )
     changes: dict[str, Any] = {}
     if duration is not None:
         changes["duration_secs"] = parse_duration(duration)
@@ -249,7 +251,7 @@ def _chosen(name: str | None, duration: str | None, seed: int | None) -> Scenari
 def _check_outputs(json_file: str | None, plot: Path | None) -> None:
     """A run of minutes is not lost to a typing error in the name of its report."""
     if plot is not None and plot.suffix.lower() != ".svg":
-        raise Refused(
+        raise RefusedError(
             f"--plot writes an SVG picture; expected a name that ends in .svg, not {plot}"
         )
     files = [
@@ -260,9 +262,9 @@ def _check_outputs(json_file: str | None, plot: Path | None) -> None:
         if file is None:
             continue
         if file.is_dir():
-            raise Refused(f"{option} {file} is a directory; expected the name of a file")
+            raise RefusedError(f"{option} {file} is a directory; expected the name of a file")
         if not file.parent.is_dir():
-            raise Refused(f"{option} {file}: there is no directory {file.parent}")
+            raise RefusedError(f"{option} {file}: there is no directory {file.parent}")
 
 
 def _write_json(file: str, values: dict[str, Any]) -> None:
@@ -273,9 +275,9 @@ def _write_json(file: str, values: dict[str, Any]) -> None:
             sys.stdout.flush()
         except BrokenPipeError:
             _silence(sys.stdout)
-            raise Failed("cannot write the report: nobody reads standard output") from None
+            raise OperationError("cannot write the report: nobody reads standard output") from None
         return
     try:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Failed(f"cannot write {file}: {error.strerror}") from None
+        raise OperationError(f"cannot write {file}: {error.strerror}") from None

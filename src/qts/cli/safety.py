@@ -11,7 +11,7 @@ import typer
 
 from qts.cli.errand import print_json, with_database
 from qts.cli.options import ConfigOption, JsonOption
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.database import Database
@@ -141,7 +141,7 @@ def _switch(config: Path | None, enabled: bool, strategy: str | None, reason: st
     from qts.risk import KillSwitch
 
     if strategy is not None and not strategy.strip():
-        raise Refused("--strategy is empty; name one, or leave it out for the whole account")
+        raise RefusedError("--strategy is empty; name one, or leave it out for the whole account")
     with_database(
         config,
         lambda database: KillSwitch(database).set(enabled, who(), reason, strategy),

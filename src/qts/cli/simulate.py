@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.simulators import Limits, MarketConfig, Simulator
@@ -136,7 +136,7 @@ def _checked(kind: Any, **values: Any) -> Any:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         option = where.strip("`").removeprefix("$.").rpartition(".")[2].replace("_", "-")
-        raise Refused(f"--{option or 'option'}: {what[0].lower()}{what[1:]}") from None
+        raise RefusedError(f"--{option or 'option'}: {what[0].lower()}{what[1:]}") from None
 
 
 def _market(**values: Any) -> MarketConfig:
@@ -150,7 +150,7 @@ def _moment(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text) if text else None
     except ValueError:
-        raise Refused(f"--start {text}: expected a moment such as 2026-11-16T09:00") from None
+        raise RefusedError(f"--start {text}: expected a moment such as 2026-11-16T09:00") from None
 
 
 def _limits(text: str | None) -> Limits | None:
@@ -160,7 +160,7 @@ def _limits(text: str | None) -> Limits | None:
         return None
     parts = text.split("/")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise Refused(
+        raise RefusedError(
             f"--limits {text}: expected requests a second, a minute and a day, as 18/1000/100000"
         )
     second, minute, day = map(int, parts)

@@ -11,7 +11,7 @@ import typer
 
 from qts.cli.options import ConfigOption
 from qts.cli.safety import who
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.config import Config
@@ -31,7 +31,7 @@ def top(
     from qts.config import load
 
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused("qts top needs a terminal; --once prints the figures as text")
+        raise RefusedError("qts top needs a terminal; --once prints the figures as text")
     asyncio.run(_watch(load(config, os.environ), once))
 
 
@@ -54,5 +54,7 @@ def _view() -> type[Top]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "textual":
             raise
-        raise Refused("qts top needs textual; install it with: pip install 'qts[top]'") from None
+        raise RefusedError(
+            "qts top needs textual; install it with: pip install 'qts[top]'"
+        ) from None
     return Top

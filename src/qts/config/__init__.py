@@ -1,19 +1,9 @@
 """One settings file and the environment become one frozen, checked Config."""
 
-from qts.config.decode import Origin
-from qts.config.load import Effective, load, resolve
-from qts.config.render import describe, render, template
-from qts.config.schema import Config, Setting, settings_of
+from qts._exports import lazy_exports
 
-__all__ = [
-    "Config",
-    "Effective",
-    "Origin",
-    "Setting",
-    "describe",
-    "load",
-    "render",
-    "resolve",
-    "settings_of",
-    "template",
-]
+# A function and a module of one name: bound here, before the module can take its place.
+from qts.config.load import load as load
+from qts.config.render import render as render
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -18,7 +18,7 @@ from qts.dashboard.params import checked
 from qts.dashboard.session import Session
 from qts.dashboard.tokens import Role
 from qts.database import Database
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 from qts.events import DeadLetterDesk
 from qts.notify import hash_of, subscribe, unsubscribe
 from qts.orders import Reconcile as ReconcileCommand
@@ -35,7 +35,7 @@ _SET_PARAMS = (
 )
 
 
-class Forbidden(Refused):
+class Forbidden(RefusedError):
     """The role does not reach that far."""
 
 
@@ -147,7 +147,7 @@ def decode(body: bytes) -> Action:
     try:
         action: Action = _DECODER.decode(body)
     except msgspec.DecodeError as error:
-        raise Refused(f"the action is not understood: {error}") from None
+        raise RefusedError(f"the action is not understood: {error}") from None
     return action
 
 
@@ -168,10 +168,10 @@ class Actions:
                     f"{name} needs the role {action.role.word}, not {session.role.word}"
                 )
             said = await self._done(action, session.actor)
-        except Refused as error:
+        except RefusedError as error:
             await self._audit.end(number, "REFUSED", str(error))
             raise
-        except Failed as error:
+        except OperationError as error:
             await self._audit.end(number, "FAILED", str(error))
             raise
         await self._audit.end(number, "DONE", said)
@@ -217,7 +217,7 @@ class Actions:
         running = {each.key: each for each in live.strategies} if live else {}
         if action.strategy not in running:
             known = ", ".join(running) or "none"
-            raise Refused(f"strategy {action.strategy} does not run; running: {known}")
+            raise RefusedError(f"strategy {action.strategy} does not run; running: {known}")
         wanted = checked(action.params, running[action.strategy].fields)
         await self._database.execute(_SET_PARAMS, action.strategy, wanted, actor)
         words = ", ".join(f"{name} = {value}" for name, value in wanted.items())

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.feed import PatternRecord
 
 SYMBOLS = 32  # kept at once
@@ -52,7 +52,7 @@ class Candles:
 
     def of(self, symbol: str, bar_s: int) -> list[Candle]:
         if not symbol or len(symbol) > 40 or not symbol.replace("-", "").isalnum():
-            raise Refused(f"{symbol!r} is no symbol; expected one like 005930 or KRW-BTC")
+            raise RefusedError(f"{symbol!r} is no symbol; expected one like 005930 or KRW-BTC")
         seen = self._seen.pop(symbol, None) or _Seen()
         while len(self._seen) >= SYMBOLS:
             del self._seen[next(iter(self._seen))]

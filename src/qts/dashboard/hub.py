@@ -16,7 +16,7 @@ from qts import telemetry
 from qts.cache import Store
 from qts.dashboard.live import EVERY_S, Live, read_text
 from qts.database import Database
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.risk import FailSafe, KillSwitch
 
 log = telemetry.logger("dashboard")
@@ -109,7 +109,7 @@ class Hub:
             try:
                 text = await read_text(self._store, self._prefix)
                 self._troubles.pop("cache", None)
-            except Failed as error:
+            except OperationError as error:
                 text = None
                 self._troubles["cache"] = str(error)
             live = None if text is None else text.encode()
@@ -126,7 +126,7 @@ class Hub:
                 safety = await FailSafe(self._database).now()
                 switches = await KillSwitch(self._database).all()
                 self._troubles.pop("database", None)
-            except Failed as error:
+            except OperationError as error:
                 safety, switches = None, None
                 self._troubles["database"] = str(error)
             if (safety, switches) != (self._safety, self._switches) or self._troubles:

@@ -15,7 +15,7 @@ from qts.dashboard.audit import Audit
 from qts.dashboard.candles import Candles
 from qts.dashboard.routed import kept_route
 from qts.database import Database, Row
-from qts.domain import Clock, Failed, Refused
+from qts.domain import Clock, OperationError, RefusedError
 from qts.events import DeadLetterDesk
 from qts.orders import list_orders, positions, show_order
 from qts.outbox import OutboxConfig, depths, paused
@@ -171,7 +171,7 @@ class Looks:
     async def _known(self, kind: str, symbol: str) -> Any:
         try:
             return await read_raw(self._store, self._cache, kind, symbol)
-        except Failed:
+        except OperationError:
             return None
 
 
@@ -183,10 +183,12 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Refused(f"{text[:50]!r} is not an id") from None
+        raise RefusedError(f"{text[:50]!r} is not an id") from None
 
 
 def _bar(text: str) -> int:
     if not text.isdigit() or int(text) not in _BARS:
-        raise Refused(f"bar {text[:20]!r}: expected one of {', '.join(map(str, _BARS))} seconds")
+        raise RefusedError(
+            f"bar {text[:20]!r}: expected one of {', '.join(map(str, _BARS))} seconds"
+        )
     return int(text)

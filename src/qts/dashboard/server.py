@@ -30,7 +30,7 @@ from qts.dashboard.looks import Looks
 from qts.dashboard.session import COOKIE, Attempts, Session, Sessions
 from qts.dashboard.tokens import Tokens
 from qts.database import Database
-from qts.domain import Clock, Failed, Refused, SystemClock
+from qts.domain import Clock, OperationError, RefusedError, SystemClock
 from qts.events import SLA
 
 log = telemetry.logger("dashboard")
@@ -151,7 +151,7 @@ class Dashboard:
     async def _write_login(self, actor: str, role: str, address: str, *, done: bool) -> None:
         try:
             await self._audit.login(actor, role, address, "DONE" if done else "REFUSED")
-        except Failed as error:  # who comes to look at a broken database must be let in
+        except OperationError as error:  # who comes to look at a broken database must be let in
             log.warning("a login was not written down", error=str(error))
 
     async def _logout(self, request: web.Request) -> web.Response:
@@ -264,7 +264,7 @@ def listen(config: DashboardConfig) -> socket.socket:
             )
         except OSError as error:
             if port == ports[-1]:
-                raise Refused(
+                raise RefusedError(
                     f"dashboard: {config.host}:{port} cannot be listened on: {error.strerror}; "
                     "set dashboard.port, or dashboard.enabled = false"
                 ) from None
@@ -284,7 +284,9 @@ def _tls(config: DashboardConfig) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(config.certificate, config.key)
     except (OSError, ssl.SSLError) as error:
-        raise Refused(f"dashboard.certificate, dashboard.key: cannot be used: {error}") from None
+        raise RefusedError(
+            f"dashboard.certificate, dashboard.key: cannot be used: {error}"
+        ) from None
     return context
 
 
@@ -297,9 +299,9 @@ async def _told(
         return await handler(request)
     except Forbidden as error:
         return refused(403, str(error))
-    except Refused as error:
+    except RefusedError as error:
         return refused(422, str(error))
-    except Failed as error:
+    except OperationError as error:
         return refused(503, str(error))
     except web.HTTPException as error:
         return refused(error.status, error.reason)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 
 FILE = "dashboard.json"
 
@@ -79,7 +79,7 @@ class Tokens:
         try:
             info = self._file.stat()
         except FileNotFoundError:
-            raise Refused(
+            raise RefusedError(
                 f"{self._file} is gone; make others: qts dashboard --new-tokens"
             ) from None
         if self._seen != (info.st_ino, info.st_mtime_ns):
@@ -90,13 +90,13 @@ class Tokens:
 
 def _read(file: Path) -> _Kept:
     if file.stat().st_mode & 0o077:
-        raise Refused(
+        raise RefusedError(
             f"{file} can be read by others; run chmod 600, and qts dashboard --new-tokens"
         )
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Kept)
     except msgspec.DecodeError as error:
-        raise Refused(
+        raise RefusedError(
             f"{file} is damaged ({error}); make others: qts dashboard --new-tokens"
         ) from None
 

@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 
 from qts.database.faults import DRIVER_ERRORS, is_gone
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 
 OLDEST_MAJOR = 15
 
@@ -74,7 +74,7 @@ async def prepare(connection: Any, where: str) -> None:
     """
     version = connection.get_server_version()
     if version.major < OLDEST_MAJOR:
-        raise Refused(
+        raise RefusedError(
             f"PostgreSQL at {where} is version {version.major}.{version.minor}; "
             f"QTS needs {OLDEST_MAJOR} or newer"
         )
@@ -102,7 +102,7 @@ def begin(isolation: Isolation, read_only: bool, durable: bool = False) -> str:
 async def commit(connection: Connection) -> None:
     """Commit, or fail when PostgreSQL rolled back because an error in the block was swallowed."""
     if await connection.execute("COMMIT") == "ROLLBACK":
-        raise Failed(
+        raise OperationError(
             "the transaction was rolled back: a statement in it had failed and its error was "
             "caught; put such a statement in a savepoint"
         )

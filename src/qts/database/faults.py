@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncpg import InterfaceError, InternalClientError, PostgresError, QueryCanceledError
 
-from qts.domain import Failed, OutcomeUnknown, Unreachable
+from qts.domain import OperationError, OutcomeUnknownError, UnreachableError
 
 # What talking to a server can raise when the server, the network or the session is the cause.
 # InternalClientError: the server's last words came while nothing was asked, and the end of the
@@ -42,19 +42,19 @@ def is_lost(error: BaseException, connection: Any) -> bool:
     return isinstance(error, InterfaceError) and is_gone(connection)
 
 
-def unreachable(where: str, error: BaseException) -> Unreachable:
-    return Unreachable(f"PostgreSQL at {where} is unreachable: {reason(error)}")
+def unreachable(where: str, error: BaseException) -> UnreachableError:
+    return UnreachableError(f"PostgreSQL at {where} is unreachable: {reason(error)}")
 
 
-def outcome_unknown(where: str, error: BaseException) -> OutcomeUnknown:
-    return OutcomeUnknown(
+def outcome_unknown(where: str, error: BaseException) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
         f"PostgreSQL at {where} was lost while it wrote: {reason(error)}; "
         "whether the change was kept is not known"
     )
 
 
-def cancelled(where: str, error: QueryCanceledError, limit_s: float) -> Failed:
-    return Failed(
+def cancelled(where: str, error: QueryCanceledError, limit_s: float) -> OperationError:
+    return OperationError(
         f"PostgreSQL at {where} ended a statement: {reason(error)} "
         f"(database.statement_timeout_s is {limit_s:g})"
     )
@@ -66,12 +66,14 @@ def takes_nothing(error: BaseException) -> bool:
     return state == _READ_ONLY or state.startswith(_USED_UP)
 
 
-def refused_to_write(where: str, error: BaseException) -> Failed:
-    return Failed(f"PostgreSQL at {where} takes no changes: {reason(error)}; nothing was changed")
+def refused_to_write(where: str, error: BaseException) -> OperationError:
+    return OperationError(
+        f"PostgreSQL at {where} takes no changes: {reason(error)}; nothing was changed"
+    )
 
 
-def held(where: str, limit_s: float) -> Failed:
-    return Failed(
+def held(where: str, limit_s: float) -> OperationError:
+    return OperationError(
         f"PostgreSQL at {where}: others held what was asked for longer than {limit_s:g} s "
         "(database.idle_transaction_timeout_s); nothing was changed"
     )

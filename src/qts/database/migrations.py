@@ -16,7 +16,7 @@ from asyncpg import PostgresError
 from qts.database.connection import Connection, begin, commit, rollback
 from qts.database.faults import is_lost
 from qts.database.pool import Database
-from qts.domain import Failed, Refused, SchemaTooNew
+from qts.domain import OperationError, RefusedError, SchemaTooNewError
 
 FOLDER = Path(__file__).parent / "migrations"
 LOCK_KEY = int.from_bytes(b"qts schm")  # any constant; the same for all who migrate
@@ -84,7 +84,7 @@ def read_folder(folder: Path) -> list[Migration]:
     for path in sorted(folder.glob("*.sql")):
         name = _FILE_NAME.fullmatch(path.name)
         if name is None:
-            raise Refused(f"migration {path.name} is not named like 0001_first_step.sql")
+            raise RefusedError(f"migration {path.name} is not named like 0001_first_step.sql")
         sql = path.read_text(
             encoding="utf-8"
         )  # newlines become \n, so a checksum is the same anywhere
@@ -94,7 +94,9 @@ def read_folder(folder: Path) -> list[Migration]:
         if migration.version != expected:
             wrong = "is there twice" if migration.version < expected else "is missing"
             number = min(migration.version, expected)
-            raise Refused(f"migration {number:04} {wrong} in {folder.name} (see {migration.file})")
+            raise RefusedError(
+                f"migration {number:04} {wrong} in {folder.name} (see {migration.file})"
+            )
     return found
 
 
@@ -107,15 +109,17 @@ async def _applied(connection: Connection) -> list[Applied]:
 def _compare(known: list[Migration], applied: list[Applied]) -> MigrationStatus:
     current, latest = (rows[-1].version if rows else 0 for rows in (applied, known))
     if current > latest:
-        raise SchemaTooNew(
+        raise SchemaTooNewError(
             f"the database has schema {current}, this QTS knows schemas up to {latest}; "
             "install the QTS that migrated it, or a newer one"
         )
     if [row.version for row in applied] != list(range(1, current + 1)):
-        raise Refused(f"schema_migration is incomplete: schema {current}, but {len(applied)} rows")
+        raise RefusedError(
+            f"schema_migration is incomplete: schema {current}, but {len(applied)} rows"
+        )
     for row, migration in zip(applied, known, strict=False):
         if row.checksum != migration.checksum:
-            raise Refused(
+            raise RefusedError(
                 f"migration {migration.file} was changed after it was applied at "
                 f"{row.applied_at:%Y-%m-%d %H:%M:%S} UTC; restore it and write a new file instead"
             )
@@ -131,7 +135,9 @@ async def _apply(connection: Connection, migration: Migration) -> None:
     except BaseException as error:
         await rollback(connection)
         if isinstance(error, PostgresError) and not is_lost(error, connection):
-            raise Failed(f"migration {migration.file} failed{_place(error, migration)}") from error
+            raise OperationError(
+                f"migration {migration.file} failed{_place(error, migration)}"
+            ) from error
         raise
 
 

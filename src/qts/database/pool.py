@@ -52,7 +52,7 @@ from qts.database.faults import (
 from qts.database.frozen import end_frozen
 from qts.database.listener import Listener
 from qts.database.server import address_of, connect_options
-from qts.domain import Clock, Secret, SystemClock, Unreachable
+from qts.domain import Clock, Secret, SystemClock, UnreachableError
 
 log = telemetry.logger("database")
 
@@ -264,7 +264,7 @@ class Database:
             return await self._pool.acquire(timeout=limit_s)
         except TimeoutError as error:
             if self._pool.get_size() >= self._config.pool_max and not self._pool.get_idle_size():
-                raise Unreachable(
+                raise UnreachableError(
                     f"all {self._config.pool_max} connections to PostgreSQL at {self.where} were "
                     f"in use for {limit_s:g} s; hold them shorter or raise database.pool_max"
                 ) from None

@@ -2,6 +2,8 @@
 
 Moments are timezone-aware UTC datetimes; spans are measured on the monotonic side, which
 no change of the wall clock moves.
+
+Spans of time as people write them: 500ms, 5s, 2m, 1h.
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+from qts.domain.errors import RefusedError
 
 
 class Clock(Protocol):
@@ -39,7 +44,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-class MovableClock:
+class ManualClock:
     """A clock that stands still until it is moved; sleepers wake in the order of their times.
 
     For one event loop: `advance` and `sleep` are called on the same loop.
@@ -96,3 +101,25 @@ async def _settle(rounds: int = 10) -> None:
     """Let woken tasks run until they wait again (bounded: a busy task must not hang the clock)."""
     for _ in range(rounds):
         await asyncio.sleep(0)
+
+
+_SECONDS = {"ms": (1, 1000), "s": (1, 1), "m": (60, 1), "h": (3600, 1), "d": (86400, 1)}
+_FORM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a text such as `90s`; a bare number is seconds.
+
+    >>> parse_duration("500ms"), parse_duration("2m"), parse_duration("5")
+    (0.5, 120.0, 5.0)
+    """
+    found = _FORM.fullmatch(text.strip())
+    seconds = 0.0
+    if found:
+        times, divided = _SECONDS[found[2] or "s"]
+        seconds = float(found[1]) * times / divided  # divided: 0.001 is not exact, 1000 is
+    if not 0 < seconds < float("inf"):
+        raise RefusedError(
+            f"{text!r} is not a duration; write a positive number and ms, s, m, h or d, as in 90s"
+        )
+    return seconds

@@ -28,57 +28,57 @@ class QtsError(Exception):
     exit_code = 1
 
 
-class Refused(QtsError):  # noqa: N818 - named for what happened, as users say it
+class RefusedError(QtsError):
     exit_code = 2
 
 
-class ConfigError(Refused):
+class ConfigError(RefusedError):
     pass
 
 
-class EventRefused(Refused):
+class EventRefusedError(RefusedError):
     pass
 
 
-class HomeInUse(Refused):
+class HomeInUseError(RefusedError):
     pass
 
 
-class ScenarioError(Refused):
+class ScenarioError(RefusedError):
     pass
 
 
-class SchemaTooNew(Refused):
+class SchemaTooNewError(RefusedError):
     pass
 
 
-class Failed(QtsError):  # noqa: N818 - the same
+class OperationError(QtsError):
     pass
 
 
-class CacheStaleDataError(Failed):
+class CacheStaleDataError(OperationError):
     pass
 
 
-class PriceDataUnavailableError(Failed):
+class PriceDataUnavailableError(OperationError):
     pass
 
 
-class TradeLimitExceededError(Failed):
+class TradeLimitExceededError(OperationError):
     pass
 
 
-class LaneFull(Failed):
+class LaneFullError(OperationError):
     pass
 
 
-class ServerFailed(Failed):
+class ServerFailedError(OperationError):
     pass
 
 
-class Unreachable(Failed):
+class UnreachableError(OperationError):
     pass
 
 
-class OutcomeUnknown(Unreachable):
+class OutcomeUnknownError(UnreachableError):
     pass

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from qts.domain.trading import Side
+from qts.domain.orders import Side
 
 DAY_LIMIT = Decimal("0.30")  # a KRX stock moves so far from its base price in a day, and no further
 
@@ -36,7 +36,7 @@ _TABLES = {
 }
 
 
-def market_of(symbol: str) -> Market:
+def market_for_symbol(symbol: str) -> Market:
     """Upbit writes KRW-BTC, the KRX six letters and digits."""
     return Market.UPBIT if "-" in symbol else Market.KRX
 
@@ -50,7 +50,7 @@ def is_on_tick(market: Market, price: Decimal) -> bool:
     return price > 0 and price % tick_size(market, price) == 0
 
 
-def to_tick(market: Market, price: Decimal, side: Side | None = None) -> Decimal:
+def round_to_tick(market: Market, price: Decimal, side: Side | None = None) -> Decimal:
     """The nearest price on a tick; for a side, the nearest that is not worse for us."""
     rounding = ROUND_HALF_EVEN
     if side is not None:
@@ -59,15 +59,15 @@ def to_tick(market: Market, price: Decimal, side: Side | None = None) -> Decimal
     return max(tick, (price / tick).quantize(Decimal(1), rounding) * tick)
 
 
-def day_limits(base: Decimal) -> tuple[Decimal, Decimal]:
+def daily_price_limits(base: Decimal) -> tuple[Decimal, Decimal]:
     """Lower and upper limit of a KRX stock's day: 30 % of the base, cut to the tick."""
     step = base * DAY_LIMIT
     step -= step % tick_size(Market.KRX, base)
     lower, upper = base - step, base + step
-    return to_tick(Market.KRX, lower, Side.SELL), to_tick(Market.KRX, upper, Side.BUY)
+    return round_to_tick(Market.KRX, lower, Side.SELL), round_to_tick(Market.KRX, upper, Side.BUY)
 
 
-class Costs(msgspec.Struct, frozen=True):
+class FeeSchedule(msgspec.Struct, frozen=True):
     """Of a trade, as parts of its amount."""
 
     fee: Decimal

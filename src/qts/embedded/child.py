@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from qts.domain import ServerFailed
+from qts.domain import ServerFailedError
 
 LINUX = platform.system() == "Linux"
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +53,7 @@ def server_account() -> Account | None:
     try:
         entry = pwd.getpwnam("nobody")
     except KeyError:
-        raise ServerFailed(
+        raise ServerFailedError(
             "servers do not run as root and there is no user 'nobody'; run QTS as another user"
         ) from None
     return Account(entry.pw_uid, entry.pw_gid)
@@ -102,7 +102,7 @@ def spawn(launch: Launch) -> Process:
     try:
         process = _keeper().call(lambda: _popen(launch))
     except (OSError, subprocess.SubprocessError) as error:
-        raise ServerFailed(f"{launch.argv[0]} could not be run: {error}") from error
+        raise ServerFailedError(f"{launch.argv[0]} could not be run: {error}") from error
     if process.stdin is not None:
         try:
             process.stdin.write(launch.stdin)

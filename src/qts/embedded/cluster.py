@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from qts.domain import Secret, ServerFailed
+from qts.domain import Secret, ServerFailedError
 from qts.embedded.binaries import Binary
 from qts.embedded.child import Account, Launch, Reach, spawn, stop
 from qts.embedded.home import Home
@@ -47,7 +47,7 @@ class Cluster:
         if not version.exists():
             self._initialise()
         elif (made_by := version.read_text().strip()) != self._binary.major:
-            raise ServerFailed(
+            raise ServerFailedError(
                 f"{self._data} was made by PostgreSQL {made_by} and {self._binary.path} is "
                 f"{self._binary.version}; use PostgreSQL {made_by}, or dump and restore, or choose "
                 f"another QTS_HOME"
@@ -78,7 +78,9 @@ class Cluster:
     def _initialise(self) -> None:
         data = self._data
         if data.exists() and any(data.iterdir()):
-            raise ServerFailed(f"{data} has files but no PG_VERSION, so is not ours; move it away")
+            raise ServerFailedError(
+                f"{data} has files but no PG_VERSION, so is not ours; move it away"
+            )
         draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self._home.path))
         if self._account:
             os.chown(draft, self._account.uid, self._account.gid)
@@ -98,7 +100,7 @@ class Cluster:
             return
         try:
             self._run("initdb", [], draft, [*common, "--locale=C.UTF-8"])
-        except ServerFailed:
+        except ServerFailedError:
             if "invalid locale" not in self._log.since_mark():
                 raise
             self._run("initdb", [], draft, [*common, "--locale=C"])
@@ -139,4 +141,6 @@ class Cluster:
             stop(process, [(signal.SIGTERM, 5.0)])
         if code != 0:
             log = self._log
-            raise ServerFailed(f"{program} failed ({code}); {log.path} says: {log.last_lines()}")
+            raise ServerFailedError(
+                f"{program} failed ({code}); {log.path} says: {log.last_lines()}"
+            )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from qts.domain import HomeInUse, Refused, Secret
+from qts.domain import HomeInUseError, RefusedError, Secret
 
 POSTGRES_PORT = 5432
 VALKEY_SOCKET = "valkey.sock"
@@ -55,9 +55,11 @@ class Home:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise Refused(f"home {path} is not a directory; choose another with QTS_HOME") from None
+            raise RefusedError(
+                f"home {path} is not a directory; choose another with QTS_HOME"
+            ) from None
         except OSError as error:
-            raise Refused(
+            raise RefusedError(
                 f"home {path} cannot be made: {error.strerror}; choose another with QTS_HOME"
             ) from None
         home = cls(path.resolve())
@@ -139,17 +141,19 @@ class Home:
     def _make_private(self) -> None:
         path, info = self.path, self.path.stat()
         if info.st_uid != os.geteuid():
-            raise Refused(f"home {path} belongs to another user; choose your own with QTS_HOME")
+            raise RefusedError(
+                f"home {path} belongs to another user; choose your own with QTS_HOME"
+            )
         if stat.S_IMODE(info.st_mode) != 0o700:
             # Never close a directory such as / or /srv that holds other things.
             if not (path / "lock").exists() and any(path.iterdir()):
-                raise Refused(
+                raise RefusedError(
                     f"home {path} is open to other users and holds other files; choose an empty "
                     f"directory with QTS_HOME, or chmod 700 it"
                 )
             path.chmod(0o700)
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            raise Refused(f"home {path} is not writable; choose another with QTS_HOME")
+            raise RefusedError(f"home {path} is not writable; choose another with QTS_HOME")
 
 
 class HomeLock:
@@ -195,7 +199,7 @@ class HomeLock:
                     time.sleep(0.01)
                     continue
                 pid = _written_pid(file)
-                raise HomeInUse(
+                raise HomeInUseError(
                     f"home {home} is in use by process {pid or 'unknown'}; stop it, or "
                     f"choose another home with QTS_HOME"
                 ) from None
@@ -215,7 +219,7 @@ def _refuse_foreign(directory: Path) -> None:
         return
     private = stat.S_ISDIR(info.st_mode) and stat.S_IMODE(info.st_mode) == 0o700
     if info.st_uid != os.geteuid() or not private:
-        raise Refused(
+        raise RefusedError(
             f"{directory} is not a directory of this user with mode 0700, so sockets there are not "
             f"safe; remove it, or choose a shorter QTS_HOME"
         )

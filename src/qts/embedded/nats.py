@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from qts.domain import Refused, Secret, ServerFailed
+from qts.domain import RefusedError, Secret, ServerFailedError
 from qts.embedded.child import Launch, Reach
 from qts.embedded.config import EmbeddedConfig
 from qts.embedded.home import Home, HomeLock
@@ -52,7 +52,7 @@ class Nats(Server):
         try:  # a struct made in Python is not checked until it is converted
             self.settings = msgspec.convert(msgspec.to_builtins(config or NatsConfig()), NatsConfig)
         except msgspec.ValidationError as error:
-            raise Refused(f"settings of NATS: {error}") from None
+            raise RefusedError(f"settings of NATS: {error}") from None
         super().__init__(home, EmbeddedConfig(tcp=True))
         self._lock: HomeLock | None = None
         self._server_name = ""
@@ -137,7 +137,7 @@ class Nats(Server):
         except BaseException as error:
             self.__exit__(None, None, None)
             if isinstance(error, OSError):
-                raise ServerFailed(f"nats of home {self.home.path} failed: {error}") from error
+                raise ServerFailedError(f"nats of home {self.home.path} failed: {error}") from error
             raise
         return self
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from qts.domain import ServerFailed
+from qts.domain import ServerFailedError
 from qts.embedded.child import LINUX
 
 
@@ -38,7 +38,9 @@ def stop_orphan(
         os.kill(pid, number)
         if _gone_within(patience_s, pid, program, directory):
             return
-    raise ServerFailed(f"{program} (process {pid}) of {directory} does not stop; end it by hand")
+    raise ServerFailedError(
+        f"{program} (process {pid}) of {directory} does not stop; end it by hand"
+    )
 
 
 def _gone_within(seconds: float, pid: int, program: str, directory: Path) -> bool:

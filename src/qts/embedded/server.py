@@ -13,7 +13,7 @@ from typing import ClassVar, NoReturn
 
 import msgspec
 
-from qts.domain import Secret, ServerFailed
+from qts.domain import Secret, ServerFailedError
 from qts.embedded.binaries import Binary, find_binary, reachable_by_others
 from qts.embedded.child import Launch, Process, Reach, server_account, spawn, stop
 from qts.embedded.config import EmbeddedConfig
@@ -204,7 +204,7 @@ class Server(ABC):
 
     def _fail(self, how: str) -> NoReturn:
         self._end()
-        raise ServerFailed(f"{self.name} {how}; {self.log.path} says: {self.log.last_lines()}")
+        raise ServerFailedError(f"{self.name} {how}; {self.log.path} says: {self.log.last_lines()}")
 
 
 def _free_port() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from qts.domain import ServerFailed
+from qts.domain import ServerFailedError
 from qts.embedded.config import EmbeddedConfig
 from qts.embedded.home import Home, HomeLock
 from qts.embedded.postgres import Postgres
@@ -84,4 +84,6 @@ class Servers:
             for server in servers:
                 server.finish()
         except OSError as error:
-            raise ServerFailed(f"the servers of home {self.home.path} failed: {error}") from error
+            raise ServerFailedError(
+                f"the servers of home {self.home.path} failed: {error}"
+            ) from error

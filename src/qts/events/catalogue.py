@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import EventRefused
+from qts.domain import EventRefusedError
 from qts.events import payloads as p
 from qts.events.event import Event, Priority
 
@@ -68,9 +68,9 @@ class EventType(msgspec.Struct, frozen=True):
             data = msgspec.json.encode(event.payload)
             msgspec.json.decode(data, type=self.payload)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise EventRefused(f"{self.name}: the payload does not fit: {error}") from None
+            raise EventRefusedError(f"{self.name}: the payload does not fit: {error}") from None
         if len(data) > LARGEST_PAYLOAD:
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{self.name}: the payload has {len(data):,} bytes as JSON; "
                 f"at most {LARGEST_PAYLOAD:,} are allowed"
             )
@@ -86,23 +86,23 @@ class Catalogue:
 
     def register(self, new: EventType) -> EventType:
         if not new.name or new.name != new.name.upper() or not new.name.isidentifier():
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{new.name!r} is no name for an event type; write it like PRICE_TICK"
             )
         if new.name in self._types:
-            raise EventRefused(f"event type {new.name} is registered already")
+            raise EventRefusedError(f"event type {new.name} is registered already")
         fields = new.payload.__struct_fields__
         if new.key is not None and new.key not in fields:
-            raise EventRefused(
+            raise EventRefusedError(
                 f"event type {new.name}: its payload {new.payload.__name__} has no field "
                 f"{new.key!r}; it has {', '.join(fields)}"
             )
         if not new.payload.__struct_config__.frozen:
-            raise EventRefused(
+            raise EventRefusedError(
                 f"event type {new.name}: its payload {new.payload.__name__} is not frozen"
             )
         if new.priority == Priority.P0 and (new.can_drop or new.can_collapse):
-            raise EventRefused(
+            raise EventRefusedError(
                 f"event type {new.name}: a P0 event is neither dropped nor collapsed"
             )
         self._types[new.name] = new
@@ -112,19 +112,19 @@ class Catalogue:
         try:
             return self._types[name]
         except KeyError:
-            raise EventRefused(f"no event type is called {name!r}{self._hint(name)}") from None
+            raise EventRefusedError(f"no event type is called {name!r}{self._hint(name)}") from None
 
     def check(self, event: Event) -> None:
         """The whole contract, for those who are far from the lanes."""
         if type(event) is not Event:
-            raise EventRefused(f"only an Event can be published, not {type(event).__name__}")
+            raise EventRefusedError(f"only an Event can be published, not {type(event).__name__}")
         known = self[event.event_type]
         if event.priority != known.priority:
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{known.name} has priority {int(known.priority)}, not {event.priority}"
             )
         if type(event.payload) is not known.payload:
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{known.name} carries {known.payload.__name__}, not {type(event.payload).__name__}"
             )
         known.check(event)

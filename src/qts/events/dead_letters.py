@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from qts import telemetry
-from qts.domain import Clock, EventRefused, Failed, LaneFull
+from qts.domain import Clock, EventRefusedError, LaneFullError, OperationError
 from qts.events.catalogue import Catalogue
 from qts.events.event import Event
 
@@ -24,7 +24,7 @@ Publish = Callable[[Event, float], Awaitable[None]]  # an event, and how long to
 _REPLAY_S = 5.0  # how long a replay waits for room in its lane
 
 
-class Told(Failed):
+class Told(OperationError):
     """An error in the words of the process where it happened."""
 
 
@@ -86,7 +86,7 @@ class DeadLetters:
             for letter in self._letters:
                 if letter.number == number:
                     return letter
-        raise EventRefused(f"no dead letter has number {number}; list() shows those there are")
+        raise EventRefusedError(f"no dead letter has number {number}; list() shows those there are")
 
     def remove(self, number: int) -> None:
         with self._lock:
@@ -118,7 +118,7 @@ class DeadLetters:
                     if waiting:
                         log.info("dead letters are kept again")
                     waiting = False
-                except Failed as error:  # also read-only, or its disk is full: it passes
+                except OperationError as error:  # also read-only, or its disk is full: it passes
                     if not waiting:
                         log.warning("dead letters wait for the database", error=str(error))
                     waiting = True
@@ -139,12 +139,12 @@ async def replay_asked(store: Store, publish: Publish) -> None:
             letter = await store.claim()
             if letter is None:
                 return
-        except EventRefused as error:
+        except EventRefusedError as error:
             log.error("a dead letter was not replayed", error=str(error))
             continue
         try:
             await publish(fresh(letter), _REPLAY_S)
-        except (EventRefused, LaneFull) as error:
+        except (EventRefusedError, LaneFullError) as error:
             await store.unclaim(letter.number)
             log.error("a dead letter was not replayed", number=letter.number, error=str(error))
             return

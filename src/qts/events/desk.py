@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import Clock, EventRefused, SystemClock
+from qts.domain import Clock, EventRefusedError, SystemClock
 from qts.events.postgres import Database
 
 _COLUMNS = (
@@ -64,7 +64,7 @@ class DeadLetterDesk:
             number,
         )
         if row is None:
-            raise EventRefused(f"no dead letter has number {number}; qts dead-letters list")
+            raise EventRefusedError(f"no dead letter has number {number}; qts dead-letters list")
         return _letter(row)
 
     async def ask(self, number: int) -> KeptLetter:
@@ -72,7 +72,9 @@ class DeadLetterDesk:
         letter = await self.show(number)
         if letter.replayed_at is not None:
             when = letter.replayed_at.strftime("%Y-%m-%d %H:%M:%S")
-            raise EventRefused(f"dead letter {number} was published again already, at {when} UTC")
+            raise EventRefusedError(
+                f"dead letter {number} was published again already, at {when} UTC"
+            )
         await self._database.execute(
             "UPDATE event_dead_letter SET replay_asked_at = now() "
             "WHERE number = $1 AND replay_asked_at IS NULL AND replayed_at IS NULL",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from qts import telemetry
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events.catalogue import EventType
 from qts.events.event import Event, Priority
 from qts.events.handlers import Handler
@@ -73,7 +73,7 @@ class Retry:
                 log.warning("an async handler failed", handler=handler.name, error=str(new))
             else:
                 return True
-        self.give_up(event, handler, error or Failed("no attempt was allowed"))
+        self.give_up(event, handler, error or OperationError("no attempt was allowed"))
         return False
 
     def batch_again(
@@ -165,7 +165,9 @@ class Acks:
             future.set_result(None)
         else:
             future.set_exception(
-                Failed(f"{event.event_type} {event.event_id} was given up; see the dead letters")
+                OperationError(
+                    f"{event.event_type} {event.event_id} was given up; see the dead letters"
+                )
             )
 
 

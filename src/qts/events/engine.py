@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import Clock, EventRefused, LaneFull, SystemClock
+from qts.domain import Clock, EventRefusedError, LaneFullError, SystemClock
 from qts.events import lanes as native
 from qts.events import status as figures
 from qts.events.catalogue import Catalogue
@@ -82,7 +82,7 @@ class Engine:
         An essential handler goes on in LEVEL_3, when only the critical is handled.
         """
         if self.state != "made":
-            raise EventRefused(f"handlers are registered before the start; it is {self.state}")
+            raise EventRefusedError(f"handlers are registered before the start; it is {self.state}")
         self._wiring.add(what, as_handler(handler, essential))
 
     def watch(self, name: str, watcher: native.TickWatch, field: str) -> None:
@@ -93,7 +93,7 @@ class Engine:
         the interpreter can delay what it decides.
         """
         if self.state != "made":
-            raise EventRefused(f"a watcher is set before the start; it is {self.state}")
+            raise EventRefusedError(f"a watcher is set before the start; it is {self.state}")
         number = list(self.catalogue).index(self.catalogue[name])
         watcher.attach(self._make, self._lanes.publish)
         self._lanes.watch(number, watcher, field)
@@ -115,13 +115,13 @@ class Engine:
         while not self.try_publish(event):
             left = 0.05 if end is None else min(0.05, (end - self._clock.monotonic_ns()) / 1e9)
             if left <= 0:
-                raise LaneFull(f"{event.event_type} found no room in lane P{event.priority}")
+                raise LaneFullError(f"{event.event_type} found no room in lane P{event.priority}")
             await asyncio.to_thread(self._lanes.wait_for_room, event.priority, left)
 
     def publish_for_ack(self, event: Event) -> Future[None]:
         """Publish; the future is done when every handler has, and fails when one gave up."""
         if not self.catalogue[event.event_type].requires_ack:
-            raise EventRefused(f"events of type {event.event_type} are not acknowledged")
+            raise EventRefusedError(f"events of type {event.event_type} are not acknowledged")
         future = self._wiring.expect(event)
         try:
             self.publish(event)
@@ -157,7 +157,7 @@ class Engine:
     def pause(self, lane: Priority) -> None:
         """Stop a lane at its next event; what is published to it waits."""
         if lane == Priority.P0:
-            raise EventRefused("P0 is never paused")
+            raise EventRefusedError("P0 is never paused")
         self._paused_by_hand.add(int(lane))
         self.apply()
 

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import EventRefused
+from qts.domain import EventRefusedError
 from qts.events.catalogue import Catalogue, EventType
 from qts.events.config import EventsConfig
 from qts.events.event import Event, Priority
@@ -90,7 +90,7 @@ def as_handler(given: Plain | Async | Handler, essential: bool) -> Handler:
     if isinstance(given, Handler):
         return msgspec.structs.replace(given, essential=essential)
     if not callable(given):
-        raise EventRefused(f"a handler is a function, not {type(given).__name__}")
+        raise EventRefusedError(f"a handler is a function, not {type(given).__name__}")
     call = given if inspect.isfunction(given) else getattr(given, "__call__", given)  # noqa: B004
     is_async = inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(call)
     return Handler(given, "async" if is_async else "plain", _name(given), essential)
@@ -102,7 +102,7 @@ def build(handler: Handler, publisher: Publisher, catalogue: Catalogue) -> Handl
     if handler.kind == "factory":
         made = as_handler(handler.call(publisher), handler.essential)
         if made.kind in ("factory", "compiled"):
-            raise EventRefused(f"{handler.name} made a {made.kind} handler; make a plain one")
+            raise EventRefusedError(f"{handler.name} made a {made.kind} handler; make a plain one")
     if made.kind == "rows":
         from qts.events.rows import RowCall
 
@@ -120,7 +120,7 @@ def matching(catalogue: Catalogue, what: str | Priority) -> list[EventType]:
     else:
         return [catalogue[what]]
     if not found:
-        raise EventRefused(f"{what!r} matches no event type")
+        raise EventRefusedError(f"{what!r} matches no event type")
     return found
 
 
@@ -138,7 +138,9 @@ class Handlers:
         for each in types:
             have = self._by_type.setdefault(each.name, [])
             if any(_same(other, handler) for other in have):
-                raise EventRefused(f"handler {handler.name} is registered for {each.name} already")
+                raise EventRefusedError(
+                    f"handler {handler.name} is registered for {each.name} already"
+                )
             if self.apart(each):
                 _check_apart(each, handler)
             check_batch(each, handler)
@@ -162,9 +164,11 @@ class Handlers:
 
 def check_batch(kind: EventType, handler: Handler) -> None:
     if handler.kind in ("batch", "rows") and not kind.can_batch:
-        raise EventRefused(f"{kind.name} cannot be batched; register {handler.name} plain for it")
+        raise EventRefusedError(
+            f"{kind.name} cannot be batched; register {handler.name} plain for it"
+        )
     if handler.kind == "rows" and kind.deep:
-        raise EventRefused(
+        raise EventRefusedError(
             f"{kind.name} has fields that are no numbers; register {handler.name} with batch()"
         )
 
@@ -176,14 +180,14 @@ def _same(one: Handler, other: Handler) -> bool:
 def _check_apart(kind: EventType, handler: Handler) -> None:
     lane = f"P{int(kind.priority)}"
     if handler.kind == "compiled":
-        raise EventRefused(
+        raise EventRefusedError(
             f"handler {handler.name} is compiled and {kind.name} is handled in {lane}'s process; "
             f'a compiled handler needs events.{lane.lower()}.isolation = "thread"'
         )
     try:
         pickle.dumps(handler.call)
     except Exception as error:  # noqa: BLE001 - pickle raises whatever the object does
-        raise EventRefused(
+        raise EventRefusedError(
             f"handler {handler.name} for {kind.name} cannot go into {lane}'s process: {error}; "
             "write it as a function of a module, or make it there with factory()"
         ) from None

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qts._native import EventMaker, Lanes, TickWatch, event_id, replay_lanes
-from qts.domain import Clock, EventRefused, LaneFull, SystemClock
+from qts.domain import Clock, EventRefusedError, LaneFullError, SystemClock
 from qts.events.catalogue import LARGEST_PAYLOAD, Catalogue
 from qts.events.config import EventsConfig
 from qts.events.event import Event
@@ -116,7 +116,7 @@ def maker(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str], Event
 
     def missing(name: str) -> NoReturn:
         known = catalogue[name]
-        raise EventRefused(f"event type {known.name} was registered after the engine was made")
+        raise EventRefusedError(f"event type {known.name} was registered after the engine was made")
 
     return EventMaker(Event, fields, now, missing).make
 
@@ -126,34 +126,36 @@ def refusal(catalogue: Catalogue) -> Any:
 
     def refuse(event: Any, why: str) -> NoReturn:
         if why == "not an event":
-            raise EventRefused(f"only an Event can be published, not {type(event).__name__}")
+            raise EventRefusedError(f"only an Event can be published, not {type(event).__name__}")
         if why == "stopped":
-            raise EventRefused(f"{event.event_type} was published after the engine was stopped")
+            raise EventRefusedError(
+                f"{event.event_type} was published after the engine was stopped"
+            )
         if why == "type":
             catalogue[event.event_type]
         known = catalogue[event.event_type]
         if why == "priority":
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{known.name} has priority {int(known.priority)}, not {event.priority}"
             )
         if why == "timestamp":
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{known.name}: timestamp {event.timestamp!r} is no moment; "
                 "write seconds since 1970"
             )
         if why == "full":
-            raise LaneFull(
+            raise LaneFullError(
                 f"{known.name} found no room in lane P{int(known.priority)} in the time given"
             )
         if why == "size":
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{known.name}: a text in the payload is longer than {LARGEST_PAYLOAD:,} characters"
             )
         if type(event.payload) is not known.payload:
-            raise EventRefused(
+            raise EventRefusedError(
                 f"{known.name} carries {known.payload.__name__}, not {type(event.payload).__name__}"
             )
-        raise EventRefused(f"{known.name}: the payload does not fit: {_misfit(known, event)}")
+        raise EventRefusedError(f"{known.name}: the payload does not fit: {_misfit(known, event)}")
 
     return refuse
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from qts import telemetry
-from qts.domain import EventRefused
+from qts.domain import EventRefusedError
 from qts.events.config import EventsConfig
 from qts.events.event import Priority
 from qts.events.lanes import Lanes
@@ -46,7 +46,7 @@ class Life:
     def start(self, steer: Callable[[], None]) -> None:
         """`steer` pauses what is to begin paused."""
         if self.state != "made":
-            raise EventRefused(f"an engine is started once; this one is {self.state}")
+            raise EventRefusedError(f"an engine is started once; this one is {self.state}")
         self._wiring.start(self._monitor.process_died, self._monitor.process_not_started)
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(self._config.switch_interval_ms / 1000)
@@ -61,7 +61,9 @@ class Life:
 
     def stop(self) -> Stopped:
         if self._lanes.inside():
-            raise EventRefused("a handler cannot stop the engine that runs it; ask another thread")
+            raise EventRefusedError(
+                "a handler cannot stop the engine that runs it; ask another thread"
+            )
         if self.state == "running":
             self._stop()
         elif self.state == "made":

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from qts.domain import EventRefused
+from qts.domain import EventRefusedError
 from qts.events.catalogue import Catalogue
 from qts.events.dead_letters import DeadLetter, decode, encode
 
@@ -68,7 +68,7 @@ class PostgresDeadLetters:
             number,
         )
         if row is None:
-            raise EventRefused(f"no dead letter has number {number}")
+            raise EventRefusedError(f"no dead letter has number {number}")
         return self._letter(row)
 
     async def claim(self) -> DeadLetter | None:
@@ -78,9 +78,11 @@ class PostgresDeadLetters:
             return None
         try:
             return self._letter(row)
-        except (EventRefused, msgspec.ValidationError) as error:
+        except (EventRefusedError, msgspec.ValidationError) as error:
             await self.unclaim(row["number"])
-            raise EventRefused(f"dead letter {row['number']} cannot be replayed: {error}") from None
+            raise EventRefusedError(
+                f"dead letter {row['number']} cannot be replayed: {error}"
+            ) from None
 
     async def unclaim(self, number: int) -> None:
         """It could not be published: dead as before, until it is asked for again."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from qts import telemetry
-from qts.domain import EventRefused, Failed, LaneFull
+from qts.domain import EventRefusedError, LaneFullError, OperationError
 from qts.events import wire
 from qts.events.catalogue import Catalogue
 from qts.events.config import LaneConfig
@@ -68,7 +68,7 @@ class LaneProcess:
         self._outcomes = outcomes
         self._numbers = {each.name: number for number, each in enumerate(catalogue)}
         self._stop = threading.Event()
-        self._started: Failed | None = None
+        self._started: OperationError | None = None
         self._patience_s = 1.0
         self._ended = True
         self._ready = threading.Event()
@@ -132,7 +132,7 @@ class LaneProcess:
     def _guard(self) -> None:
         try:
             self._begin()
-        except Failed as error:
+        except OperationError as error:
             self._started = error
             return
         finally:
@@ -176,7 +176,7 @@ class LaneProcess:
                 return
             try:
                 self._begin()
-            except Failed as error:
+            except OperationError as error:
                 deaths += 1
                 if not self._stop.is_set():
                     self._outcomes.not_started(self.lane, str(error))
@@ -257,6 +257,8 @@ class LaneProcess:
         try:
             if not self._lanes.publish_over(event):
                 lane = f"lane P{event.priority}"
-                self._outcomes.gave_up(event, nobody, LaneFull(f"{lane} is full past its bound"))
-        except EventRefused as error:
+                self._outcomes.gave_up(
+                    event, nobody, LaneFullError(f"{lane} is full past its bound")
+                )
+        except EventRefusedError as error:
             self._outcomes.gave_up(event, nobody, error)

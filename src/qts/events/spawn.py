@@ -9,7 +9,7 @@ import threading
 import time
 from multiprocessing.context import SpawnProcess
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events import wire
 from qts.events.catalogue import Catalogue
 from qts.events.worker import Setup, work
@@ -75,7 +75,7 @@ def begin(
         process.start()
     except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
         why = " ".join(str(error).split())  # one of them has a whole paragraph to say
-        raise Failed(f"{lane} could not be started: {why}") from None
+        raise OperationError(f"{lane} could not be started: {why}") from None
     running = Running(process, wire.Codec(catalogue), rings)
     end = time.monotonic() + _START_S
     while not stop.is_set() and time.monotonic() < end:
@@ -84,17 +84,17 @@ def begin(
         if data is None and not alive:
             why = f"it {running.how_it_ended()} before it was ready"
             running.close()
-            raise Failed(f"{lane} did not start: {why}{_hint()}")
+            raise OperationError(f"{lane} did not start: {why}{_hint()}")
         told = running.codec.read_record(data) if data is not None else None
         if isinstance(told, wire.Ready):
             return running, told.kinds
         if isinstance(told, wire.Broken):
             running.kill()
             running.close()
-            raise Failed(f"{lane} could not make its handlers: {told.why}")
+            raise OperationError(f"{lane} could not make its handlers: {told.why}")
     running.kill()
     running.close()
-    raise Failed(f"{lane} was not ready after {_START_S:g} s")
+    raise OperationError(f"{lane} was not ready after {_START_S:g} s")
 
 
 def _hint() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import NoReturn
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.events.catalogue import Catalogue, EventType
 from qts.events.config import EventsConfig
 from qts.events.dispatch import Acks, Managed, Retry
@@ -119,7 +119,7 @@ class Wiring:
             process = LaneProcess(setup, self._catalogue, lane, self._lanes, outcomes)
             try:
                 process.start()
-            except Failed:
+            except OperationError:
                 self.stop()
                 self.processes.clear()
                 raise
@@ -208,4 +208,4 @@ class Wiring:
 
 
 def _handled_elsewhere(_events: object) -> NoReturn:
-    raise Failed("its handlers run in a process of their own; start the engine")
+    raise OperationError("its handlers run in a process of their own; start the engine")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from qts.domain import EventRefused, SystemClock
+from qts.domain import EventRefusedError, SystemClock
 from qts.events import wire
 from qts.events.catalogue import Catalogue, EventType
 from qts.events.dispatch import Retry
@@ -107,7 +107,9 @@ class _Outbox:
 
     def _push(self, data: bytes) -> None:
         if len(data) > self._ring.largest:
-            raise EventRefused(f"{len(data):,} bytes are more than the way back to the engine has")
+            raise EventRefusedError(
+                f"{len(data):,} bytes are more than the way back to the engine has"
+            )
         while not self._ring.push(data, _LOOK_S):
             self._ring.wake()
             if os.getppid() != self._parent:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from qts import telemetry
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.feed.source import Source
 from qts.venues import Priority, Quote, Rejected, Throttled
 
@@ -78,7 +78,7 @@ class Asking:
             self.polls += 1
         except Throttled:
             self.refused += 1
-        except Failed as error:
+        except OperationError as error:
             self.failed += 1
             good = isinstance(error, Rejected)  # asking again at once would change nothing
             if due := telemetry.every(10.0, "poll failed"):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import holidays
 import msgspec
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 SEOUL = timezone(timedelta(hours=9), "KST")  # no summer time since 1988
 _LOOK_AHEAD_DAYS = 31
@@ -114,7 +114,9 @@ class Calendar:
             for session in self._watched_on(_day(now) + timedelta(days=ahead)):
                 if now < session.closes_at:
                     return session
-        raise Refused(f"the calendar knows no trading day in the {_LOOK_AHEAD_DAYS} days to come")
+        raise RefusedError(
+            f"the calendar knows no trading day in the {_LOOK_AHEAD_DAYS} days to come"
+        )
 
     def _watched_on(self, day: date) -> list[Session]:
         return [session for session in self.sessions(day) if session.name in self._watched]
@@ -153,7 +155,7 @@ def _read_table(path: Path) -> Table:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Table)
     except (OSError, ValueError) as error:  # of the file, of TOML, of the table's form
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise Refused(
+        raise RefusedError(
             f"feed.calendar_overrides, {path}: {reason}; expected [[day]] with date, and closed or "
             f"sessions"
         ) from None

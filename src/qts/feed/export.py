@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.feed.snapshot import PatternRecord
 
 _BATCH = 20_000
@@ -28,7 +28,7 @@ def export_parquet(records: Iterable[PatternRecord], target: Path) -> int:
                 rows += len(batch)
         draft.rename(target)
     except OSError as error:
-        raise Refused(f"{target} cannot be written: {error.strerror or error}") from None
+        raise RefusedError(f"{target} cannot be written: {error.strerror or error}") from None
     finally:
         draft.unlink(missing_ok=True)
     return rows
@@ -42,7 +42,9 @@ def _arrow(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise Refused("Parquet needs pyarrow; install it with: pip install 'qts[export]'") from None
+        raise RefusedError(
+            "Parquet needs pyarrow; install it with: pip install 'qts[export]'"
+        ) from None
 
 
 def _schema() -> Any:

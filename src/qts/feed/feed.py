@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from qts.domain import Clock, Market, Refused, market_of
+from qts.domain import Clock, Market, RefusedError, market_for_symbol
 from qts.feed.calendar import Calendar
 from qts.feed.config import FeedConfig
 from qts.feed.intake import Intake
@@ -174,8 +174,8 @@ def offline_plan(kis: KisConfig, config: FeedConfig, symbols: int, now: datetime
 def _symbols_of(market: Market, config: FeedConfig) -> list[str]:
     symbols = read_symbols(config.symbols)
     for symbol in symbols:
-        if market_of(symbol) is not market:
-            raise Refused(
+        if market_for_symbol(symbol) is not market:
+            raise RefusedError(
                 f"feed.symbols, {config.symbols}: {symbol} is not of the {market} market; "
                 f'feed.venue is "{config.venue}"'
             )

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import zstandard
 
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 from qts.feed.snapshot import (
     DECODER,
     SCHEMA,
@@ -33,7 +33,7 @@ def read(data: Path) -> Iterator[PatternRecord]:
     if data.is_dir():
         files = recorded_files(data)
         if not files:
-            raise Refused(f"{data} holds no recorded file (*.jsonl, *.jsonl.zst)")
+            raise RefusedError(f"{data} holds no recorded file (*.jsonl, *.jsonl.zst)")
         for file in files:
             yield from _lines(file)
     elif data.name.endswith((".jsonl", ".jsonl.zst")):
@@ -43,7 +43,7 @@ def read(data: Path) -> Iterator[PatternRecord]:
         yield from _ticks(data, rows(_existing(data)))
     else:
         _existing(data)
-        raise Refused(
+        raise RefusedError(
             f"{data} is no record; expected a folder, .jsonl, .jsonl.zst, .csv or .parquet"
         )
 
@@ -75,7 +75,7 @@ def _lines(path: Path) -> Iterator[PatternRecord]:
             try:
                 yield DECODER.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise Failed(f"{path}, line {number}: not a record: {error}") from None
+                raise OperationError(f"{path}, line {number}: not a record: {error}") from None
 
 
 def _ticks(path: Path, rows: Iterator[dict[str, Any]]) -> Iterator[PatternRecord]:
@@ -83,7 +83,7 @@ def _ticks(path: Path, rows: Iterator[dict[str, Any]]) -> Iterator[PatternRecord
         try:
             yield PatternRecord(SCHEMA, number, _snapshot(path, row))
         except (KeyError, ValueError, TypeError) as error:
-            raise Refused(
+            raise RefusedError(
                 f"{path}, row {number}: {error}; expected columns {', '.join(_COLUMNS)}"
             ) from None
 
@@ -115,5 +115,5 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise Refused(f"{path} does not exist")
+        raise RefusedError(f"{path} does not exist")
     return path

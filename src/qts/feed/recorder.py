@@ -22,7 +22,7 @@ import msgspec
 import zstandard
 
 from qts import telemetry
-from qts.domain import Clock, Refused, Secret
+from qts.domain import Clock, RefusedError, Secret
 from qts.feed.calendar import SEOUL
 from qts.feed.snapshot import ENCODER, PatternRecord
 
@@ -173,14 +173,14 @@ def _locked(folder: Path) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise Refused(
+        raise RefusedError(
             f"feed.record_dir {folder} cannot be written: {error.strerror}; choose another"
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise Refused(
+        raise RefusedError(
             f"feed.record_dir {folder} is written by another process; choose another"
         ) from None
     for draft in folder.glob("*.draft"):

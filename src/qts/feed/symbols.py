@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 _LISTS = (".mst", ".mst.zip")
 _TAIL = {"kospi": 227, "kosdaq": 221}
@@ -20,7 +20,7 @@ _STOCK = "ST"
 def read_symbols(path: Path | None) -> list[str]:
     """Of a file, or of all lists in a folder; each symbol once, in the order of the file."""
     if path is None:
-        raise Refused(
+        raise RefusedError(
             "feed.symbols is not set; name a file of symbols, one on a line, or a folder with "
             "KIS's kospi_code.mst.zip and kosdaq_code.mst.zip"
         )
@@ -28,12 +28,14 @@ def read_symbols(path: Path | None) -> list[str]:
         symbols = list(dict.fromkeys(_symbols_in(path)))
     except (OSError, UnicodeDecodeError, zipfile.BadZipFile) as error:
         reason = error.strerror if isinstance(error, OSError) else f"cannot be read: {error}"
-        raise Refused(f"feed.symbols, {path}: {reason}") from None
+        raise RefusedError(f"feed.symbols, {path}: {reason}") from None
     if not symbols:
-        raise Refused(f"feed.symbols, {path}: holds no symbol; write one on a line, as in 005930")
+        raise RefusedError(
+            f"feed.symbols, {path}: holds no symbol; write one on a line, as in 005930"
+        )
     for symbol in symbols:
         if not symbol.isascii() or not symbol.replace("-", "").isalnum() or len(symbol) > 20:
-            raise Refused(f"feed.symbols, {path}: {symbol[:40]!r} is no symbol, as in 005930")
+            raise RefusedError(f"feed.symbols, {path}: {symbol[:40]!r} is no symbol, as in 005930")
     return symbols
 
 
@@ -53,7 +55,7 @@ def _symbols_in(path: Path) -> Iterator[str]:
 def _listed_stocks(path: Path) -> Iterator[str]:
     width = next((width for name, width in _TAIL.items() if name in path.name), None)
     if width is None:
-        raise Refused(
+        raise RefusedError(
             f"feed.symbols, {path}: expected the names KIS gives: kospi_code, kosdaq_code"
         )
     for row in _content(path).decode("cp949").splitlines():

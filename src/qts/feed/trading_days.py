@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from qts import telemetry
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.feed.calendar import SEOUL, Calendar
 
 _LOOK_S = 600.0
@@ -39,7 +39,7 @@ class TradingDays:
         while True:
             try:
                 await self.learn()
-            except Failed as error:
+            except OperationError as error:
                 log.warning("KIS did not tell its trading days", reason=str(error))
             await self._clock.sleep(_LOOK_S)
 

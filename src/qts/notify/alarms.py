@@ -15,7 +15,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from qts import telemetry
 from qts.database import Database, Row
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.notify.book import Book
 from qts.notify.message import Message, Severity, short
 from qts.notify.rules import RULES, Rule
@@ -141,7 +141,7 @@ class Alarms:
             self._changed.clear()
             try:
                 await self.look()
-            except Failed as error:
+            except OperationError as error:
                 log.warning("alerts cannot be looked for", error=str(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):

@@ -11,7 +11,7 @@ import aiohttp
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, Refused, SystemClock
+from qts.domain import Clock, RefusedError, SystemClock
 from qts.notify.alarms import Alarms
 from qts.notify.book import Book
 from qts.notify.config import ALWAYS, NotifyConfig
@@ -90,7 +90,7 @@ class Notifications:
         """Send one message now, past the queue; a channel that takes it is open again."""
         if channel not in self.notifiers:
             known = ", ".join(self.notifiers) or "none"
-            raise Refused(f"channel {channel} is not set; the settings have: {known}")
+            raise RefusedError(f"channel {channel} is not set; the settings have: {known}")
         message = Message(
             event_id=uuid7(),
             type="TEST",

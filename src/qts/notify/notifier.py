@@ -13,21 +13,21 @@ import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.notify.message import Message
 
 
-class Later(Failed):
+class Later(OperationError):
     def __init__(self, text: str, after_s: float = 0.0) -> None:
         super().__init__(text)
         self.after_s = after_s  # as they asked
 
 
-class Declined(Failed):
+class Declined(OperationError):
     pass
 
 
-class Gone(Failed):
+class Gone(OperationError):
     pass
 
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, Refused, Secret
+from qts.domain import Clock, RefusedError, Secret
 from qts.notify.http import post
 from qts.notify.message import Message, as_text
 from qts.notify.notifier import Declined, Gone, Later, hash_of
@@ -114,7 +114,7 @@ async def subscribe(database: Database, text: bytes) -> str:
         if urlsplit(to.endpoint).scheme != "https" or len(_decode(to.auth)) != 16:
             raise ValueError
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-        raise Refused(
+        raise RefusedError(
             "that is no push subscription; expected JSON with endpoint (https) and keys.p256dh, "
             "keys.auth, as PushSubscription.toJSON() gives it"
         ) from None
@@ -176,7 +176,9 @@ def read_key(key: Secret) -> ec.EllipticCurvePrivateKey:
     try:
         return ec.derive_private_key(int.from_bytes(_decode(key.reveal()), "big"), _CURVE)
     except ValueError:
-        raise Refused("notify.push.key is no VAPID key; make one with qts notify key") from None
+        raise RefusedError(
+            "notify.push.key is no VAPID key; make one with qts notify key"
+        ) from None
 
 
 def public_key(key: ec.EllipticCurvePrivateKey) -> str:

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 
 from qts import telemetry
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.notify.book import Book, Waiting
 from qts.notify.config import NotifyConfig
 from qts.notify.notifier import Declined, Gone, Later, Notifier
@@ -60,7 +60,7 @@ class Sender:
                 if await self._book.is_open(self._notifier.name):
                     await self.once()
                 await self._tidy()
-            except Failed as error:  # the database is away
+            except OperationError as error:  # the database is away
                 log.warning("messages wait", channel=self._notifier.name, error=str(error))
             self._wake.clear()
             with suppress(TimeoutError):
@@ -106,7 +106,7 @@ class Sender:
             return len(taken)
         return 0
 
-    async def _failed(self, taken: list[Waiting], error: Failed, at_least_s: float) -> None:
+    async def _failed(self, taken: list[Waiting], error: OperationError, at_least_s: float) -> None:
         first, longest = PAUSES_S
         self._pause_s = max(at_least_s, min(self._pause_s * 2 or first, longest))
         _sent.labels(self._notifier.name, "failed").inc(len(taken))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from qts.domain import Market, market_of
+from qts.domain import Market, market_for_symbol
 from qts.notify.message import Message, Severity, short
 from qts.outbox import Delivery
 
@@ -66,7 +66,10 @@ def _body(payload: dict[str, Any]) -> str:
 
 def _data(payload: dict[str, Any]) -> dict[str, Any]:
     data = {ours: str(payload[theirs]) for theirs, ours in _DATA.items() if payload.get(theirs)}
-    if "brokerOrderId" in data and market_of(str(payload.get("symbol", ""))) is Market.UPBIT:
+    if (
+        "brokerOrderId" in data
+        and market_for_symbol(str(payload.get("symbol", ""))) is Market.UPBIT
+    ):
         data["upbitUuid"] = data["brokerOrderId"]
     return data
 

@@ -252,7 +252,7 @@ class Attempts:
             symbol=one.symbol,
             side=one.side,
             quantity=one.quantity,
-            identifier=one.request.identifier,
+            identifier=one.request.client_order_id,
             **more,
         )
         event = Event.of(

@@ -39,7 +39,7 @@ async def books_agree(floor: Floor, since: datetime) -> Agreement:
 
 
 async def _orders(floor: Floor, since: datetime) -> list[str]:
-    there = {order.order_id: order for order in await floor.broker.orders(since)}
+    there = {order.broker_order_id: order for order in await floor.broker.orders(since)}
     rows = await floor.database.fetch(SQL.orders_here, floor.broker.name, list(there))
     here = {row["broker_order_id"]: row for row in rows}
     wrong = [f"order {name} is not known here" for name in there if name not in here]

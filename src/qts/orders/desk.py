@@ -12,7 +12,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, OrderRequest, OutcomeUnknown, Refused, Side, SystemClock
+from qts.domain import Clock, OrderRequest, OutcomeUnknownError, RefusedError, Side, SystemClock
 from qts.orders.attempts import Attempts, cancel_event, lock, new_identifier
 from qts.orders.changes import Change, OnChange, nobody
 from qts.orders.config import OrdersConfig
@@ -65,12 +65,14 @@ class Desk:
     async def submit(self, approved: Approved) -> Submitted:
         """May be called again with the same order: it is there once."""
         if type(approved) is not Approved:
-            raise Refused(f"the desk takes what the gate approved, not {type(approved).__name__}")
+            raise RefusedError(
+                f"the desk takes what the gate approved, not {type(approved).__name__}"
+            )
         ids = uuid7(), uuid7()
         for left in reversed(range(IN_DOUBT)):
             try:
                 return await self._submit(approved, *ids)
-            except OutcomeUnknown as error:
+            except OutcomeUnknownError as error:
                 # Whether it is there is seen by asking again: its signal can be heard only once.
                 if not left:
                     raise
@@ -90,7 +92,7 @@ class Desk:
             one = await lock(tx, live) if live is not None else None
             if one is None:
                 if not await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
-                    raise Refused(f"no order {intent_id} is known here")
+                    raise RefusedError(f"no order {intent_id} is known here")
                 return False
             await tx.execute(SQL.ask_cancel, intent_id, self._clock.now())
             moves = Attempts(tx, self._bus, OrdersConfig(), self._clock.now())
@@ -123,7 +125,7 @@ class Desk:
         """Why it has no attempt, or nothing; None when its signal had been heard before."""
         proposal = approved.proposal
         request = OrderRequest(
-            identifier=new_identifier(),
+            client_order_id=new_identifier(),
             symbol=proposal.symbol,
             side=proposal.side,
             type=proposal.type,
@@ -147,7 +149,7 @@ class Desk:
             approved.at,
             proposal.expires_at,
             attempt_id,
-            request.identifier,
+            request.client_order_id,
             request,
             *self._bus.row_of(command),
         )
@@ -161,7 +163,7 @@ class Desk:
         # The quantity may differ: whoever decides again has other figures, and orders nothing more.
         before = (row["broker"], row["symbol"], row["side"])
         if before != (self._broker, proposal.symbol, proposal.side):
-            raise Refused(
+            raise RefusedError(
                 f"signal {proposal.signal_id} already stands for {row['side']} {row['symbol']} at "
                 f"{row['broker']}; another order needs another signal_id"
             )

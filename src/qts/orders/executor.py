@@ -19,13 +19,7 @@ from uuid import UUID
 
 from qts import telemetry
 from qts.brokers import Blocked
-from qts.domain import (
-    AttemptState,
-    BrokerOrder,
-    Failed,
-    OrderState,
-    Unreachable,
-)
+from qts.domain import AttemptState, BrokerOrder, OperationError, OrderState, UnreachableError
 from qts.orders.attempts import Attempt, Attempts, lock, moved, send, why_stopped
 from qts.orders.blocked import shut_out
 from qts.orders.checkpoints import checkpoint
@@ -82,7 +76,7 @@ class Executor:
         except Blocked as error:
             await shut_out(self._floor, str(error))
             raise Retryable(str(error), code="BLOCKED") from None
-        except (Throttled, Unreachable, TimeoutError) as error:
+        except (Throttled, UnreachableError, TimeoutError) as error:
             # To ask for it twice does no harm.
             text = str(error) or "the venue did not answer in time"
             raise Retryable(text, code="CANCEL") from None
@@ -154,7 +148,7 @@ class Executor:
             try:
                 await self._write(attempt_id, outcome)
                 break
-            except Failed as error:
+            except OperationError as error:
                 if tried == SETTLE_TRIES:
                     raise
                 log.warning("an outcome cannot be written, trying again", error=str(error))
@@ -200,7 +194,7 @@ def placed(one: Attempt, order_id: str) -> BrokerOrder:
         raise AssertionError("it was sent")
     request = one.request
     return BrokerOrder(
-        order_id=order_id,
+        broker_order_id=order_id,
         symbol=request.symbol,
         side=request.side,
         type=request.type,
@@ -209,5 +203,5 @@ def placed(one: Attempt, order_id: str) -> BrokerOrder:
         state=OrderState.OPEN,
         placed_at=one.sent_at,
         price=request.price,
-        identifier=request.identifier,
+        identifier=request.client_order_id,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from qts.database import Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.orders import markets
 from qts.orders.attempts import Attempts
 from qts.orders.config import OrdersConfig
@@ -17,7 +17,7 @@ async def freeze(
 ) -> bool:
     """False when it was frozen before; `resume_by_hand` releases it. Its stops stay in force."""
     if not symbol.strip():
-        raise Refused("a symbol is needed; * freezes the whole venue")
+        raise RefusedError("a symbol is needed; * freezes the whole venue")
     async with database.transaction() as tx:
         moves = Attempts(tx, bus, OrdersConfig(), now)
         await moves.suspend(broker, symbol, markets.FROZEN, why)

@@ -22,7 +22,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database, Row
-from qts.domain import BrokerOrder, Failed, Fill, OrderState, Side
+from qts.domain import BrokerOrder, Fill, OperationError, OrderState, Side
 from qts.orders.changes import Change, FillApplied, OnChange, OrderChanged, nobody
 from qts.orders.checkpoints import checkpoint
 from qts.orders.messages import FillReceived, OrderClosed
@@ -96,7 +96,7 @@ class Ledger:
         row = await tx.fetchrow(
             SQL.note_order,
             self.broker,
-            order.order_id,
+            order.broker_order_id,
             attempt_id,
             order.identifier,
             order.symbol,
@@ -109,21 +109,23 @@ class Ledger:
             order.placed_at,
         )
         known = _known(row)
-        changes: list[Change] = [_changed(order.order_id, known)]
+        changes: list[Change] = [_changed(order.broker_order_id, known)]
         if attempt_id is not None and known.applied:  # fills that came before it was ours
             changes += await self._count(tx, known.symbol)
-        await self._close(tx, order.order_id, known)
+        await self._close(tx, order.broker_order_id, known)
         return changes
 
     async def _owner(self, tx: Connection, order: BrokerOrder) -> UUID | None:
-        row = await tx.fetchrow(SQL.attempt_of, self.broker, order.identifier, order.order_id)
+        row = await tx.fetchrow(
+            SQL.attempt_of, self.broker, order.identifier, order.broker_order_id
+        )
         if row is None:
             return None
         if row["is_taken"]:
             log.error(
                 "two orders have one identifier; the second is not counted as ours",
                 identifier=order.identifier,
-                order=order.order_id,
+                order=order.broker_order_id,
                 symbol=order.symbol,
             )
             return None
@@ -135,7 +137,7 @@ class Ledger:
         await tx.execute(
             SQL.meet_order,
             self.broker,
-            fill.order_id,
+            fill.broker_order_id,
             fill.symbol,
             fill.side,
             fill.at,
@@ -144,7 +146,7 @@ class Ledger:
             SQL.note_fill,
             self.broker,
             fill.trade_id,
-            fill.order_id,
+            fill.broker_order_id,
             fill.symbol,
             fill.side,
             fill.quantity,
@@ -155,15 +157,15 @@ class Ledger:
         if told == "INSERT 0 0":
             await self._compare(tx, fill)
             return []
-        row = await tx.fetchrow(SQL.after_fill, self.broker, fill.order_id)
+        row = await tx.fetchrow(SQL.after_fill, self.broker, fill.broker_order_id)
         known = _known(row)
         changes: list[Change] = []
         if known.origin != "FOREIGN":
             changes = await self._count(tx, fill.symbol)
-            await self._close(tx, fill.order_id, known)
+            await self._close(tx, fill.broker_order_id, known)
         if not changes:
             changes = [await self._uncounted(tx, fill, known.attempt_id)]
-        return [*changes, _changed(fill.order_id, known)]
+        return [*changes, _changed(fill.broker_order_id, known)]
 
     async def _count(self, tx: Connection, symbol: str) -> list[Change]:
         """Bring what waits into the position, in the order in which it traded."""
@@ -207,13 +209,13 @@ class Ledger:
             ids[-1],
         )
         if told != "UPDATE 1":
-            raise Failed(f"the fills of {symbol} do not add up to {book.quantity}")
+            raise OperationError(f"the fills of {symbol} do not add up to {book.quantity}")
 
     async def _tell(self, tx: Connection, fill: Fill, book: Book) -> FillApplied:
-        attempt_id = await tx.fetchval(SQL.attempt_of_order, self.broker, fill.order_id)
+        attempt_id = await tx.fetchval(SQL.attempt_of_order, self.broker, fill.broker_order_id)
         payload = FillReceived(
             trade_id=fill.trade_id,
-            broker_order_id=fill.order_id,
+            broker_order_id=fill.broker_order_id,
             symbol=fill.symbol,
             side=fill.side,
             quantity=fill.quantity,
@@ -258,14 +260,14 @@ class Ledger:
     async def _compare(self, tx: Connection, fill: Fill) -> None:
         row = await tx.fetchrow(SQL.look_fill, self.broker, fill.trade_id)
         if row is not None and (row["broker_order_id"], row["quantity"], row["price"]) != (
-            fill.order_id,
+            fill.broker_order_id,
             fill.quantity,
             fill.price,
         ):
             log.error(
                 "two trades have one id; the second was not counted",
                 trade=fill.trade_id,
-                order=fill.order_id,
+                order=fill.broker_order_id,
                 symbol=fill.symbol,
             )
 
@@ -325,7 +327,7 @@ def _book(row: Row) -> Book:
 def _fill(row: Row) -> Fill:
     return Fill(
         trade_id=row["trade_id"],
-        order_id=row["broker_order_id"],
+        broker_order_id=row["broker_order_id"],
         symbol=row["symbol"],
         side=Side(row["side"]),
         quantity=row["quantity"],

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from qts.database import Database, Row
-from qts.domain import Clock, Fill, Refused, Side, SystemClock
+from qts.domain import Clock, Fill, RefusedError, Side, SystemClock
 from qts.orders.ledger import Ledger
 from qts.orders.queries import SQL
 from qts.outbox import EventBus, uuid7
@@ -76,7 +76,7 @@ async def list_orders(
 async def show_order(database: Database, intent_id: UUID) -> Life:
     rows = await database.fetch(SQL.list_orders, None, None, False, 1, intent_id)
     if not rows:
-        raise Refused(f"no order {intent_id} is known here; see qts orders list")
+        raise RefusedError(f"no order {intent_id} is known here; see qts orders list")
     attempts = await database.fetch(SQL.show_attempts, intent_id)
     fills = await database.fetch(SQL.show_fills, intent_id)
     return Life(
@@ -108,16 +108,16 @@ async def adopt(
         )
         changes = await ledger.note_fill(tx, entry)
         if not any(getattr(change, "counted", False) for change in changes):
-            raise Refused(f"that would leave less than nothing of {entry.symbol}")
+            raise RefusedError(f"that would leave less than nothing of {entry.symbol}")
 
 
 def external(symbol: str, quantity: Decimal, price: Decimal) -> Fill:
     """A change of a holding, as `adopt` takes it; a negative quantity takes away."""
     if not quantity.is_finite() or not quantity or not price.is_finite() or price <= 0:
-        raise Refused(f"{quantity} of {symbol} at {price}: a quantity and a price are needed")
+        raise RefusedError(f"{quantity} of {symbol} at {price}: a quantity and a price are needed")
     return Fill(
         trade_id="",
-        order_id="",
+        broker_order_id="",
         symbol=symbol,
         side=Side.BUY if quantity > 0 else Side.SELL,
         quantity=abs(quantity),

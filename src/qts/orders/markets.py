@@ -16,7 +16,7 @@ from datetime import datetime
 import msgspec
 
 from qts.database import Connection, Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.orders.queries import SQL
 
 ALL = "*"
@@ -72,9 +72,9 @@ async def resume_by_hand(database: Database, broker: str, symbol: str) -> None:
         await tx.execute(SQL.lock_market, broker, symbol)
         unknown = await tx.fetchval(SQL.count_unknown, broker, symbol)
         if unknown:
-            raise Refused(
+            raise RefusedError(
                 f"{symbol} has {unknown} attempts whose outcome is unknown; "
                 "resolve them first: qts orders list --state UNKNOWN"
             )
         if not await resume(tx, broker, symbol):
-            raise Refused(f"{symbol} is not suspended at {broker}")
+            raise RefusedError(f"{symbol} is not suspended at {broker}")

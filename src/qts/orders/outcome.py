@@ -7,7 +7,7 @@ from enum import Enum, auto
 import msgspec
 
 from qts.brokers import Blocked
-from qts.domain import OutcomeUnknown, Refused, Unreachable
+from qts.domain import OutcomeUnknownError, RefusedError, UnreachableError
 from qts.venues import Rejected, Throttled
 
 
@@ -36,9 +36,9 @@ def outcome_of(error: Exception) -> Outcome:
         return Outcome(Kind.BLOCKED, code="BLOCKED", text=text)
     if isinstance(error, Rejected):
         return Outcome(Kind.REJECTED, code=error.code or "REJECTED", text=text)
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedError):
         return Outcome(Kind.REJECTED, code="REFUSED", text=text)
-    if isinstance(error, Unreachable) and not isinstance(error, OutcomeUnknown):
+    if isinstance(error, UnreachableError) and not isinstance(error, OutcomeUnknownError):
         return Outcome(Kind.NOT_PLACED, code="UNREACHABLE", text=text)
     if isinstance(error, TimeoutError):
         text = "the venue did not answer in time"

@@ -20,7 +20,7 @@ import msgspec
 from qts import telemetry
 from qts.brokers import Blocked, Lost, Notice
 from qts.database import Row
-from qts.domain import Account, BrokerOrder, Failed, Fill
+from qts.domain import Account, BrokerOrder, Fill, OperationError
 from qts.orders.blocked import shut_out
 from qts.orders.floor import Floor
 from qts.orders.position import ZERO
@@ -31,7 +31,7 @@ OVERLAP = timedelta(seconds=60)  # clocks differ, and news are late
 LOOKS = 3  # at holdings that differ: what traded in between is on its way
 FAILURES = 3  # in a row, and trading waits
 RETRY_S = 1.0
-TROUBLE = (Failed, asyncpg.PostgresError)  # the venue's, or the database's
+TROUBLE = (OperationError, asyncpg.PostgresError)  # the venue's, or the database's
 
 log = telemetry.logger("orders")
 _last = telemetry.gauge("qts_reconciled_seconds", "When the books were compared last.", ("broker",))
@@ -207,21 +207,21 @@ class Reconciler:
 
     async def _take_orders(self, orders: Sequence[BrokerOrder]) -> tuple[int, int]:
         """Those that are not as we have them; news of an attempt given up are an alarm."""
-        ids = [order.order_id for order in orders]
+        ids = [order.broker_order_id for order in orders]
         rows = await self._floor.database.fetch(SQL.orders_here, self._broker, ids)
         here = {row["broker_order_id"]: row for row in rows}
         changed, foreign = list[str](), 0
         for order in orders:
-            row = here.get(order.order_id)
+            row = here.get(order.broker_order_id)
             if row is not None and _is_as_told(row, order):
                 continue
             try:
                 taken = await self._floor.ledger.order(order)
             except asyncpg.IntegrityConstraintViolationError as error:
                 # One that a person placed in a way we do not know must not keep us from the rest.
-                log.error("an order cannot be kept", order=order.order_id, error=str(error))
+                log.error("an order cannot be kept", order=order.broker_order_id, error=str(error))
                 continue
-            changed.append(order.order_id)
+            changed.append(order.broker_order_id)
             foreign += row is None and taken.attempt_id is None
         for row in await self._floor.database.fetch(SQL.ghosts, self._broker, changed):
             text = f"order {row['broker_order_id']} belongs to an attempt that is {row['status']}"

@@ -10,7 +10,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database
-from qts.domain import AttemptState, BrokerOrder, Clock, Refused, SystemClock
+from qts.domain import AttemptState, BrokerOrder, Clock, RefusedError, SystemClock
 from qts.orders import markets
 from qts.orders.attempts import Attempt, Attempts, lock
 from qts.orders.changes import MarketChanged
@@ -79,9 +79,11 @@ async def resolve_by_hand(
     async with database.transaction() as tx:
         one = await lock(tx, attempt_id)
         if one is None:
-            raise Refused(f"no attempt {attempt_id} is known here")
+            raise RefusedError(f"no attempt {attempt_id} is known here")
         if one.state is not AttemptState.UNKNOWN:
-            raise Refused(f"attempt {attempt_id} is {one.state}; only an UNKNOWN one is resolved")
+            raise RefusedError(
+                f"attempt {attempt_id} is {one.state}; only an UNKNOWN one is resolved"
+            )
         now = (clock or SystemClock()).now()
         moves = Attempts(tx, bus, OrdersConfig(), now)
         ledger = Ledger(database, bus, one.broker)
@@ -146,10 +148,10 @@ async def _accept(floor: Floor, one: Attempt, order: BrokerOrder) -> None:
         if again is None:
             raise AssertionError("an attempt does not go away")
         moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
-        await moves.accepted(again, order.order_id)
+        await moves.accepted(again, order.broker_order_id)
         moves.changes += await floor.ledger.note_order(tx, order, one.id)
     floor.ledger.tell(moves.changes)
-    log.info("an unknown attempt was placed", attempt=str(one.id), order=order.order_id)
+    log.info("an unknown attempt was placed", attempt=str(one.id), order=order.broker_order_id)
 
 
 async def _give_up(floor: Floor, one: Attempt, looked_at: datetime) -> None:
@@ -164,7 +166,7 @@ async def _give_up(floor: Floor, one: Attempt, looked_at: datetime) -> None:
 
 
 async def _ask_a_person(floor: Floor, one: Attempt, candidates: tuple[BrokerOrder, ...]) -> None:
-    names = ", ".join(order.order_id for order in candidates)
+    names = ", ".join(order.broker_order_id for order in candidates)
     text = (
         f"orders {names} all fit; look at the venue, then: "
         f"qts orders resolve {one.id} --as ORDER_ID or --as absent"
@@ -183,9 +185,9 @@ async def _refuse_taken(tx: Connection, one: Attempt, order_id: str) -> None:
     if row is None:
         return
     if row["order_attempt_id"] not in (None, one.id):
-        raise Refused(f"order {order_id} belongs to attempt {row['order_attempt_id']}")
+        raise RefusedError(f"order {order_id} belongs to attempt {row['order_attempt_id']}")
     if (row["symbol"], row["side"]) != (one.symbol, one.side):
-        raise Refused(
+        raise RefusedError(
             f"order {order_id} is {row['side']} {row['symbol']}; "
             f"the attempt was {one.side} {one.symbol}"
         )

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from qts import telemetry
 from qts.database import Connection, Database
-from qts.domain import Clock, Refused, SystemClock
+from qts.domain import Clock, RefusedError, SystemClock
 from qts.outbox.bus import Consumer, DeadLetter, Delivery, EventDispatcher, Outgoing
 from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Event
@@ -62,7 +62,7 @@ class CarriedBus(ABC):
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
         if stream not in self.streams:
-            raise Refused(f"stream {stream!r} is unknown; known: {', '.join(self.streams)}")
+            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self.streams)}")
         config = self.streams[stream]
         return self.consumer_of(Station(self._database, stream, config, dispatcher, self._clock))
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from qts.database import Database
-from qts.domain import Clock, Refused, SystemClock
+from qts.domain import Clock, RefusedError, SystemClock
 from qts.outbox.check import body_of
 from qts.outbox.config import OutboxConfig, StreamConfig
 from qts.outbox.envelope import Envelope, Event
@@ -72,14 +72,14 @@ class Desk:
     async def show(self, event_id: UUID) -> EventRow:
         row = await self._database.fetchrow(SQL.show, event_id)
         if row is None:
-            raise Refused(f"no event {event_id} is kept here")
+            raise RefusedError(f"no event {event_id} is kept here")
         return EventRow(*row)
 
     async def requeue(self, event_id: UUID, *, outcome_checked: bool = False) -> EventRow:
         """New attempts for a dead letter; where its outcome is unknown, only when checked."""
         before = await self._dead(event_id)
         if before.last_error_code == "UNKNOWN" and not outcome_checked:
-            raise Refused(
+            raise RefusedError(
                 f"event {event_id} may have taken effect; look, and requeue it with "
                 "--outcome-checked if it did not"
             )
@@ -133,12 +133,12 @@ class Desk:
     async def _dead(self, event_id: UUID) -> EventRow:
         row = await self.show(event_id)
         if row.status != "DEAD":
-            raise Refused(f"event {event_id} is {row.status}; only a DEAD one can be changed")
+            raise RefusedError(f"event {event_id} is {row.status}; only a DEAD one can be changed")
         return row
 
     def _known(self, stream: str) -> None:
         if stream not in self._streams:
-            raise Refused(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
+            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
 
 
 async def paused(database: Database) -> set[str]:

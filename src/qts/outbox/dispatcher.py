@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.outbox.bus import Delivery, Handler
 from qts.outbox.errors import Permanent
 
@@ -37,12 +37,12 @@ class Dispatcher:
         def register(handler: H) -> H:
             name = type or payload_type.__name__
             if not _is_async(handler):
-                raise Refused(
+                raise RefusedError(
                     f"the handler of {name} must be an async function; "
                     "await asyncio.to_thread(...) in it for work that blocks"
                 )
             if (stream, name) in self._handlers:
-                raise Refused(f"{name} on {stream} has a handler already")
+                raise RefusedError(f"{name} on {stream} has a handler already")
             self._handlers[stream, name] = (handler, msgspec.json.Decoder(payload_type))
             return handler
 

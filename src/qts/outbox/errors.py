@@ -9,10 +9,10 @@ Any other error counts as Retryable: handlers can be run twice, and attempts are
 
 from __future__ import annotations
 
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 
 
-class Retryable(Failed):
+class Retryable(OperationError):
     code = "RETRYABLE"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
@@ -20,7 +20,7 @@ class Retryable(Failed):
         self.code = code or self.code
 
 
-class Permanent(Failed):
+class Permanent(OperationError):
     code = "PERMANENT"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
@@ -28,12 +28,12 @@ class Permanent(Failed):
         self.code = code or self.code
 
 
-class Unknown(Failed):
+class Unknown(OperationError):
     code = "UNKNOWN"
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
 
 
-class EventRefused(Refused):
+class EventRefused(RefusedError):
     """An event that cannot be published as it is; the transaction it was meant for is usable."""

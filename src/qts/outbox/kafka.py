@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from qts.database import Database
-from qts.domain import Failed, Refused, Unreachable
+from qts.domain import OperationError, RefusedError, UnreachableError
 from qts.outbox import wire
 from qts.outbox.bus import Delivery
 from qts.outbox.carried import CarriedBus
@@ -80,7 +80,7 @@ class KafkaBus(CarriedBus):
                 on_delivery=delivered,
             )
         except BufferError:
-            raise Unreachable(f"{self._place} takes no more for now") from None
+            raise UnreachableError(f"{self._place} takes no more for now") from None
         if error := await answer:
             self._fail(error)
 
@@ -104,7 +104,7 @@ class KafkaBus(CarriedBus):
             raise Permanent(f"larger than {self._place} takes", code="TOO_LARGE")
         if error.fatal():  # this producer is of no use any more
             self._producer = self._new_producer()
-        raise Unreachable(f"{self._place} did not confirm: {error.str()}")
+        raise UnreachableError(f"{self._place} did not confirm: {error.str()}")
 
     def _new_producer(self) -> Producer:
         from confluent_kafka import Producer
@@ -131,7 +131,9 @@ class KafkaBus(CarriedBus):
             for stream in self.streams:
                 self._producer.list_topics(self._topic(stream), timeout=ANSWER_S)
         except KafkaException as error:
-            raise Unreachable(f"{self._place} does not answer: {error.args[0].str()}") from None
+            raise UnreachableError(
+                f"{self._place} does not answer: {error.args[0].str()}"
+            ) from None
 
 
 def connection_of(config: KafkaBusConfig) -> dict[str, Any]:
@@ -154,12 +156,12 @@ def _check(config: KafkaBusConfig) -> None:
     try:
         import confluent_kafka  # noqa: F401 - optional: asked for here, with an answer that helps
     except ImportError:
-        raise Failed('the client of Kafka is missing; pip install "qts[kafka]"') from None
+        raise OperationError('the client of Kafka is missing; pip install "qts[kafka]"') from None
     if not config.bootstrap:
-        raise Refused('outbox.kafka.bootstrap: must look like "host:9092"')
+        raise RefusedError('outbox.kafka.bootstrap: must look like "host:9092"')
     login = config.sasl_username is not None and config.sasl_password is not None
     if config.security_protocol.startswith("sasl") and not login:
-        raise Refused(
+        raise RefusedError(
             f'outbox.kafka.security_protocol = "{config.security_protocol}": '
             "needs outbox.kafka.sasl_username and outbox.kafka.sasl_password"
         )

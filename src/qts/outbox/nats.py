@@ -17,7 +17,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from qts.database import Database
-from qts.domain import Refused, Unreachable
+from qts.domain import RefusedError, UnreachableError
 from qts.outbox import wire
 from qts.outbox.bus import Delivery
 from qts.outbox.carried import CarriedBus
@@ -91,9 +91,9 @@ class NatsBus(CarriedBus):
             raise Permanent(f"larger than {self._place} takes", code="TOO_LARGE") from None
         except NoStreamResponseError:  # lost with its server's disk, or without a leader
             await self._make(delivery.stream)
-            raise Unreachable(f"{self._place} has no stream for {delivery.stream}") from None
+            raise UnreachableError(f"{self._place} has no stream for {delivery.stream}") from None
         except trouble() as error:
-            raise Unreachable(f"{self._place} did not confirm: {error!r}") from None
+            raise UnreachableError(f"{self._place} did not confirm: {error!r}") from None
 
     def consumer_of(self, station: Station) -> NatsConsumer:
         ordered = station.config.ordered
@@ -124,20 +124,24 @@ class NatsBus(CarriedBus):
             await self._jetstream.add_stream(settings)
         except APIError as error:
             if error.err_code != _NAME_TAKEN:
-                raise Unreachable(f"{self._place}: stream {stream}: {error.description}") from None
+                raise UnreachableError(
+                    f"{self._place}: stream {stream}: {error.description}"
+                ) from None
             await self._check(stream, partitions)
         except trouble() as error:
-            raise Unreachable(f"{self._place} makes no stream for {stream}: {error!r}") from None
+            raise UnreachableError(
+                f"{self._place} makes no stream for {stream}: {error!r}"
+            ) from None
 
     async def _check(self, stream: str, partitions: str) -> None:
         """A stream that is there may be kept as somebody set it up, but not be split anew."""
         try:
             found = (await self._jetstream.stream_info(name_of(stream))).config
         except trouble() as error:
-            raise Unreachable(f"{self._place} does not show {stream}: {error!r}") from None
+            raise UnreachableError(f"{self._place} does not show {stream}: {error!r}") from None
         has = (found.metadata or {}).get("qts-partitions", "none")
         if has != partitions:
-            raise Refused(
+            raise RefusedError(
                 f"outbox.nats.partitions = {partitions}: stream {name_of(stream)} at {self._place} "
                 f"has {has}; keep that, or drain and delete the stream first"
             )

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from qts.domain import Failed, Refused, Unreachable
+from qts.domain import OperationError, RefusedError, UnreachableError
 from qts.outbox.config import NatsBusConfig
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ async def connect(config: NatsBusConfig) -> Client:
     try:
         import nats
     except ImportError:
-        raise Failed('the client of NATS is missing; pip install "qts[nats]"') from None
+        raise OperationError('the client of NATS is missing; pip install "qts[nats]"') from None
     place = places(config)
     if "?" in place or not _urls(config):
-        raise Refused('outbox.nats.url: must look like "nats://host:4222"')
+        raise RefusedError('outbox.nats.url: must look like "nats://host:4222"')
     try:
         client = await _first(config)
         await client.close()
@@ -51,13 +51,15 @@ async def connect(config: NatsBusConfig) -> Client:
         )
     except (OSError, TimeoutError, nats.errors.Error, ValueError) as error:
         if "authorization" in str(error).lower():
-            raise Refused(f"{place} refuses the user, password or token of its URL") from None
-        raise Unreachable(f"{place} does not answer: {str(error) or 'nothing came'}") from None
+            raise RefusedError(f"{place} refuses the user, password or token of its URL") from None
+        raise UnreachableError(f"{place} does not answer: {str(error) or 'nothing came'}") from None
     try:
         await client.jetstream(timeout=ANSWER_S).account_info()
     except trouble():
         await client.close()
-        raise Failed(f"{place} has no JetStream; start it with -js or a jetstream block") from None
+        raise OperationError(
+            f"{place} has no JetStream; start it with -js or a jetstream block"
+        ) from None
     return client
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from qts.database import Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.outbox.bus import EventBus
 from qts.outbox.carried import CarriedBus
 from qts.outbox.config import OutboxConfig
@@ -38,7 +38,7 @@ def open_carried(
         return NatsBus.open(database, config.streams, config.nats)
     if config.bus == "kafka":
         return KafkaBus.open(database, config.streams, config.kafka)
-    raise Refused(
+    raise RefusedError(
         'outbox.bus = "postgres": events are handled where they lie; '
         'only "nats" and "kafka" have them moved'
     )

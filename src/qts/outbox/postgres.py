@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from qts.database import Connection, Database, savepoint
-from qts.domain import Clock, Refused, SystemClock
+from qts.domain import Clock, RefusedError, SystemClock
 from qts.outbox.bus import DeadLetter, EventDispatcher, Outgoing
 from qts.outbox.check import body_of
 from qts.outbox.config import StreamConfig
@@ -161,7 +161,7 @@ class PostgresBus:
 
     def _config(self, stream: str) -> StreamConfig:
         if stream not in self._streams:
-            raise Refused(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
+            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
         return self._streams[stream]
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, SystemClock, Unreachable
+from qts.domain import Clock, SystemClock, UnreachableError
 from qts.outbox.bus import Delivery
 from qts.outbox.config import StreamConfig
 from qts.outbox.errors import Retryable
@@ -88,7 +88,7 @@ class _Sender:
             began_ns = self._clock.monotonic_ns()
             try:
                 await self._send(delivery)
-            except Unreachable as error:
+            except UnreachableError as error:
                 if self.stopping:
                     raise Retryable(str(error), code="NOT_SENT") from None
                 self._note_away(error)
@@ -99,7 +99,7 @@ class _Sender:
                 self._away = False
                 return
 
-    def _note_away(self, error: Unreachable) -> None:
+    def _note_away(self, error: UnreachableError) -> None:
         """Once: all that wait fail alike."""
         if not self._away:
             self._away = True

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from qts.database import Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.outbox.bus import Delivery
 from qts.outbox.config import BACKTEST_EVENT, StreamConfig
 from qts.outbox.dispatcher import Dispatcher
@@ -46,7 +46,7 @@ async def bench(
     """Measure on the database given; its stream of backtest events must be empty."""
     config = StreamConfig(batch=300)
     if await database.fetchval("SELECT count(*) FROM outbox_event WHERE stream = $1", STREAM):
-        raise Refused(f"{STREAM} holds events; bench on a database where it is empty")
+        raise RefusedError(f"{STREAM} holds events; bench on a database where it is empty")
     async with PostgresBus.open(database, {STREAM: config}) as bus:
         progress("publish one by one")
         single = await _publish(database, bus, ONE_BY_ONE, 1)

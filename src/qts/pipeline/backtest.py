@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from qts.domain import Fill, Refused
+from qts.domain import Fill, RefusedError
 from qts.pipeline.backtest_config import BacktestConfig
 from qts.pipeline.compiled import StepStrategy
 from qts.pipeline.past import LatestRows
@@ -84,7 +84,7 @@ def backtest(
         spent += mark - began
         progress(events)
     if not events:
-        raise Refused("the data holds no event")
+        raise RefusedError("the data holds no event")
     run.end(last)
     return _result(run, tape, events, (first, spent, tape_spent), "compiled" if walk else "generic")
 
@@ -96,7 +96,7 @@ def _walk(strategy: Strategy[Any], way: Way) -> Callable[..., int] | None:
         why = "numba is not installed"
         walk = scanner(type(strategy).step) if way != "generic" else None
     if way == "compiled" and walk is None:
-        raise Refused(f"strategy {strategy.key} cannot run compiled: {why}")
+        raise RefusedError(f"strategy {strategy.key} cannot run compiled: {why}")
     return walk
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from qts.brokers import CostsConfig, PaperConfig
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.risk import LimitsConfig, StopsConfig
 
 LATENCY_MS = 1.0  # an order meets the next event of its symbol, never the one it was decided on
@@ -37,4 +37,4 @@ class BacktestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         if not self.cash.is_finite() or self.cash <= 0:
-            raise Refused(f"the cash is {self.cash}; expected more than 0")
+            raise RefusedError(f"the cash is {self.cash}; expected more than 0")

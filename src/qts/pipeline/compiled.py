@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import IntentType, Refused, Side
+from qts.domain import IntentType, RefusedError, Side
 from qts.pipeline.strategy import P, Signal, Strategy, Tick, View
 
 Numbers = npt.NDArray[np.float64]
@@ -91,5 +91,5 @@ class StepStrategy(Strategy[P]):
     def _numbers(cls, params: P) -> Numbers:
         values = [getattr(params, name) for name in params.__struct_fields__]
         if not all(isinstance(value, int | float) for value in values):
-            raise Refused(f"strategy {cls.key}: every parameter of a step must be a number")
+            raise RefusedError(f"strategy {cls.key}: every parameter of a step must be a number")
         return np.array(values, np.float64)

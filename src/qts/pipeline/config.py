@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             name, is_set, value = line.partition("=")
             strategy, _, parameter = name.strip().partition(".")
             if not (is_set and strategy and parameter):
-                raise Refused(
+                raise RefusedError(
                     f"pipeline.params: {line!r} is no parameter; write rsi_scalper.length=20"
                 )
             if strategy == key:

@@ -16,14 +16,14 @@ from typing import Literal
 
 import msgspec
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.pipeline.strategy import Signal, View
 from qts.risk import Proposal
 
 Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "TIMEOUT", "STOPPED"]
 
 
-class StepFailed(Failed):
+class StepFailed(OperationError):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code

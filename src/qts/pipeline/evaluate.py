@@ -7,7 +7,7 @@ from decimal import ROUND_FLOOR, Decimal
 
 from msgspec.structs import replace
 
-from qts.domain import Market, Side, market_of
+from qts.domain import Market, Side, market_for_symbol
 from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailed
 from qts.pipeline.strategy import Signal, View
 from qts.risk import Limits
@@ -116,5 +116,5 @@ def _fitting(
 
 
 def _whole(symbol: str, quantity: Decimal) -> Decimal:
-    step = Decimal(1) if market_of(symbol) is Market.KRX else _COIN
+    step = Decimal(1) if market_for_symbol(symbol) is Market.KRX else _COIN
     return (quantity / step).to_integral_value(ROUND_FLOOR) * step

@@ -24,7 +24,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.outbox import (
     BACKTEST_COMMAND,
     BACKTEST_EVENT,
@@ -114,7 +114,7 @@ async def show_job(database: Database, job_id: UUID) -> JobRow:
         job_id,
     )
     if row is None:
-        raise Refused(f"there is no backtest {job_id}; see qts backtests list")
+        raise RefusedError(f"there is no backtest {job_id}; see qts backtests list")
     return _row(row)
 
 
@@ -148,7 +148,7 @@ async def run_apart(arguments: tuple[str, ...]) -> dict[str, Any]:
             return found
     lines = said.decode(errors="replace").strip().splitlines()
     text = lines[-1].removeprefix("qts: ") if lines else f"ended with {process.returncode}"
-    raise JobBroke(text, again=process.returncode != Refused.exit_code)
+    raise JobBroke(text, again=process.returncode != RefusedError.exit_code)
 
 
 class BacktestJobs:

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from qts import telemetry
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.pipeline.cycle import Decision
 from qts.pipeline.decide import Leave
 from qts.pipeline.strategy import Position, Tick
@@ -146,7 +146,9 @@ class Journal:
             self._file: BinaryIO = self.path.open("xb")
             self._file.write(MAGIC)
         except OSError as error:
-            raise Refused(f"the journal {self.path} cannot be begun: {error.strerror}") from None
+            raise RefusedError(
+                f"the journal {self.path} cannot be begun: {error.strerror}"
+            ) from None
         self._entries.put(self._header)
         self._thread.start()
         return self
@@ -179,16 +181,16 @@ def read_journal(path: Path) -> Iterator[Entry]:
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise Refused(f"{path} is no journal of a run")
+                raise RefusedError(f"{path} is no journal of a run")
             while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
                 (length,) = _LENGTH.unpack(head)
                 if length > _LONGEST:
-                    raise Refused(f"{path} is damaged: an entry of {length} bytes")
+                    raise RefusedError(f"{path} is damaged: an entry of {length} bytes")
                 data = file.read(length)
                 if len(data) < length:
                     return
                 yield _decoder.decode(data)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
+        raise RefusedError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise Refused(f"{path} is damaged: {error}") from None
+        raise RefusedError(f"{path} is damaged: {error}") from None

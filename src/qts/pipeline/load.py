@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.pipeline.strategy import Strategy
 
 SHIPPED = "qts.strategies"  # stands above this room, and is looked into by name alone
@@ -28,7 +28,7 @@ def load_strategy(name: str) -> type[Strategy[Any]]:
     if not colon:
         known = shipped()
         if name not in known:
-            raise Refused(
+            raise RefusedError(
                 f"strategy {name!r} is not known; expected module:Class, path.py:Class or one of"
                 f" {', '.join(sorted(known))}"
             )
@@ -36,9 +36,9 @@ def load_strategy(name: str) -> type[Strategy[Any]]:
     module = _module(name, where)
     found = getattr(module, kind, None)
     if found is None:
-        raise Refused(f"strategy {name}: {where} has no {kind or 'class of that name'}")
+        raise RefusedError(f"strategy {name}: {where} has no {kind or 'class of that name'}")
     if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise Refused(f"strategy {name}: {kind} is no Strategy; derive it from qts.pipeline's")
+        raise RefusedError(f"strategy {name}: {kind} is no Strategy; derive it from qts.pipeline's")
     return found
 
 
@@ -46,7 +46,7 @@ def _module(name: str, where: str) -> ModuleType:
     try:
         return _of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except Exception as error:
-        raise Refused(
+        raise RefusedError(
             f"strategy {name} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
 

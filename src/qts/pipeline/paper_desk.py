@@ -13,7 +13,7 @@ from decimal import Decimal
 import msgspec
 
 from qts.brokers import Matching
-from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_of
+from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_for_symbol
 from qts.orders import Book, FillApplied, Held, Pending, Standing
 from qts.pipeline.past import PastClock, PastWorld, day_end
 from qts.pipeline.strategy import Tick
@@ -66,7 +66,7 @@ class PaperDesk:
     def new_day(self) -> None:
         """What is still open at the KRX was of yesterday, and ended; coins know no bell."""
         for symbol, orders in list(self.open.items()):
-            if market_of(symbol) is not Market.KRX:
+            if market_for_symbol(symbol) is not Market.KRX:
                 continue
             for order_id in list(orders):
                 self._matching.cancel(order_id)
@@ -88,7 +88,7 @@ class PaperDesk:
         self._times.append(self._clock.at)
         order_id = f"B{self.orders}"
         request = OrderRequest(
-            identifier=order_id,
+            client_order_id=order_id,
             symbol=proposal.symbol,
             side=proposal.side,
             type=proposal.type,
@@ -116,10 +116,10 @@ class PaperDesk:
 
     def _apply(self, fills: Iterable[Fill]) -> None:
         for fill in fills:
-            order = self.open[fill.symbol][fill.order_id]
+            order = self.open[fill.symbol][fill.broker_order_id]
             order.remaining -= fill.quantity
             if not order.remaining:
-                del self.open[fill.symbol][fill.order_id]
+                del self.open[fill.symbol][fill.broker_order_id]
                 if not self.open[fill.symbol]:
                     del self.open[fill.symbol]
             self._count(fill, order.proposal)

@@ -8,7 +8,7 @@ from decimal import Decimal
 from uuid import NAMESPACE_OID, uuid5
 
 from qts import risk  # its loop needs the C++ core: loaded when a backtest is run
-from qts.domain import IntentType, Market, OrderType, Side, market_of
+from qts.domain import IntentType, Market, OrderType, Side, market_for_symbol
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.past import PastClock, PastWorld
@@ -60,11 +60,11 @@ class PastStops:
     def hold(self) -> None:
         self._micro.hold(
             [
-                risk.StopHolding(
+                risk.Holding(
                     symbol=each.symbol,
                     quantity=float(each.quantity),
                     average=float(each.average_price),
-                    lot=_LOTS[market_of(each.symbol)],
+                    lot=_LOTS[market_for_symbol(each.symbol)],
                     kind=self._kind,
                 )
                 for each in self._world.positions.values()

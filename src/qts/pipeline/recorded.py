@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from msgspec.structs import astuple, replace
 
-from qts.domain import Clock, Refused
+from qts.domain import Clock, RefusedError
 from qts.orders import FillApplied
 from qts.pipeline.journal import Began, Change, Filled, Journal, Owned, Ticked
 from qts.pipeline.market import World
@@ -90,7 +90,9 @@ class PastChanges(World):
 
     def at(self, version: int) -> None:
         if version < self._version or version > len(self._changes):
-            raise Refused(f"the journal is damaged: change {version} is not there yet, or gone by")
+            raise RefusedError(
+                f"the journal is damaged: change {version} is not there yet, or gone by"
+            )
         for change in self._changes[self._version : version]:
             match change:
                 case Ticked():

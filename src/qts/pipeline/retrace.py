@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.pipeline.cycle import Cycle, Decision, StepFailed
 from qts.pipeline.decide import decide
 from qts.pipeline.evaluate import evaluate
@@ -96,7 +96,7 @@ class _Run:
             case Gated():
                 self._gated(entry)
             case Header():
-                raise Refused("the journal is damaged: it begins twice")
+                raise RefusedError("the journal is damaged: it begins twice")
 
     def _called(self, was: Called) -> None:
         strategy = self._strategies[was.strategy_key]
@@ -158,7 +158,7 @@ def retrace(path: Path) -> Retraced:
     entries = read_journal(path)
     header = next(entries, None)
     if not isinstance(header, Header):
-        raise Refused(f"{path} is damaged: it does not begin with how the run was set up")
+        raise RefusedError(f"{path} is damaged: it does not begin with how the run was set up")
     run = _Run(header)
     for entry in entries:
         run.entry(entry)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, g
 
 import msgspec
 
-from qts.domain import Account, IntentType, OrderType, Refused, Side
+from qts.domain import Account, IntentType, OrderType, RefusedError, Side
 
 P = TypeVar("P", bound=msgspec.Struct)
 Kind = Literal["SCALP", "SWING", "PORTFOLIO"]
@@ -109,13 +109,13 @@ class Strategy(Generic[P]):
         known = cls.Params.__struct_fields__
         for name in params:
             if name not in known:
-                raise Refused(
+                raise RefusedError(
                     f"strategy {cls.key} has no parameter {name!r}; it has {', '.join(known)}"
                 )
         try:
             return msgspec.convert(dict(params), cls.Params, strict=False)
         except msgspec.ValidationError as error:
-            raise Refused(f"strategy {cls.key}: {error}") from None
+            raise RefusedError(f"strategy {cls.key}: {error}") from None
 
     # ruff: noqa: ARG002 - the arguments are for those who derive from it
     def wants(self, symbol: str) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.pipeline.strategy import Tick
 
 CHUNK = 100_000
@@ -57,7 +57,7 @@ class Tape:
             back = at - chunk.at
             worst = int(back.argmax())
             if not back[worst] <= STEPS_BACK_S:
-                raise Refused(
+                raise RefusedError(
                     f"event {number + worst + 1}, {self.symbols[chunk.symbol[worst]]}: its time"
                     f" is {back[worst]:.1f} s before the event before it; sort the data by time"
                 )
@@ -69,9 +69,9 @@ class Tape:
         columns = [np.ascontiguousarray(column, np.float64) for column in chunk[1:]]
         symbol = np.ascontiguousarray(chunk.symbol, np.int32)
         if any(column.shape != symbol.shape for column in columns) or symbol.ndim != 1:
-            raise Refused("the columns of a chunk are of different lengths")
+            raise RefusedError("the columns of a chunk are of different lengths")
         if symbol.min() < 0 or symbol.max() >= len(self.symbols):
-            raise Refused(
+            raise RefusedError(
                 f"a chunk names symbol {symbol.max()}; the tape has {len(self.symbols)}, from 0"
             )
         return Chunk(symbol, *columns)

@@ -13,7 +13,7 @@ from decimal import Decimal
 import msgspec
 
 from qts import telemetry
-from qts.domain import Market, OrderType, Side, day_limits, is_on_tick, market_of
+from qts.domain import Market, OrderType, Side, daily_price_limits, is_on_tick, market_for_symbol
 from qts.risk.limits import Limits
 from qts.risk.proposal import Approved, Facts, Proposal, Reason, Refusal, approve
 
@@ -82,7 +82,7 @@ Rule = Callable[[Question], Iterator[tuple[str, str]]]
 
 def _well_formed(ask: Question) -> Iterator[tuple[str, str]]:
     quantity, price = ask.proposal.quantity, ask.proposal.price
-    market = market_of(ask.proposal.symbol)
+    market = market_for_symbol(ask.proposal.symbol)
     if not quantity.is_finite() or quantity <= 0:
         yield "G_QUANTITY", f"quantity {quantity}"
     elif market is Market.KRX and quantity != quantity.to_integral_value():
@@ -133,7 +133,7 @@ def _prices(ask: Question) -> Iterator[tuple[str, str]]:
     if price is None or market is None:
         return
     if market.base is not None:
-        low, high = day_limits(market.base)
+        low, high = daily_price_limits(market.base)
         if not low <= price <= high:
             yield "G_DAY_LIMIT", f"price {price}, today {low} to {high}"
     band = market.last * ask.limits.price_band

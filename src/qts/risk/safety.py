@@ -17,7 +17,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.risk.codes import CODES, Effect
 
 log = telemetry.logger("risk")
@@ -80,7 +80,7 @@ class FailSafe:
     async def trip(self, code: str, message: str = "", actor: str = "qts", **meta: Any) -> Safety:
         """A code was raised: the state follows, and never a step back."""
         if code not in CODES:
-            raise Refused(f"code {code} is none; expected one of {', '.join(CODES)}")
+            raise RefusedError(f"code {code} is none; expected one of {', '.join(CODES)}")
         known = CODES[code]
         text = f"{known.text}: {message}" if message else known.text
         async with self._database.transaction() as tx:
@@ -116,7 +116,7 @@ class FailSafe:
     async def release(self, actor: str, reason: str) -> Safety:
         """A person has looked, and trading may go on. The only way out of LOCKDOWN."""
         if not actor or not reason:
-            raise Refused("a release needs a name and a reason")
+            raise RefusedError("a release needs a name and a reason")
         async with self._database.transaction() as tx:
             before = await _read(tx, lock=True)
             await tx.execute(

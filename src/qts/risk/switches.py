@@ -15,7 +15,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, Failed, Refused
+from qts.domain import Clock, OperationError, RefusedError
 from qts.risk.safety import NEVER, Safety, SafetyState
 
 log = telemetry.logger("risk")
@@ -44,7 +44,7 @@ class KillSwitch:
     ) -> None:
         """Allow trading or stop it, for the account or for one strategy."""
         if not actor:
-            raise Refused("a switch is set by somebody; name who")
+            raise RefusedError("a switch is set by somebody; name who")
         scope = ACCOUNT if strategy is None else "strategy"
         async with self._database.transaction() as tx:
             await tx.execute(
@@ -138,7 +138,7 @@ class Watch:
             self._changed.clear()
             try:
                 await self.look()
-            except Failed as error:
+            except OperationError as error:
                 log.warning("the switches cannot be read; trading waits", error=str(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S):  # unlike wait_for it keeps a cancel

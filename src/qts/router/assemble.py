@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qts import _native
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router.handlers import Handler
 from qts.router.pacing import Burst
 from qts.router.plan import Plan
@@ -49,7 +49,7 @@ def assemble(
             where = place[f"strategy {number}"]
             native.add_strategy(where, busy_ns, work_of(strategies.get(number)))
     except KeyError as error:
-        raise Refused(
+        raise RefusedError(
             f"the plan has no {error.args[0]}; it was made for another scenario"
         ) from None
     for kind, rule in scenario.stage1.items():

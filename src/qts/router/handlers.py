@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from qts._native import MESSAGE_SIZE, message_fields
 from qts._native import Message as Message
-from qts.domain import Refused
+from qts.domain import RefusedError
 
 BATCH = 256  # messages in the array a batch handler is given, at most
 
@@ -80,7 +80,9 @@ def compiled(function: Any, state: npt.NDArray[Any] | None = None) -> Handler:
     """
     address = function if isinstance(function, int) else getattr(function, "address", None)
     if not isinstance(address, int) or address == 0:
-        raise Refused(f"compiled takes a numba cfunc or an address, not {type(function).__name__}")
+        raise RefusedError(
+            f"compiled takes a numba cfunc or an address, not {type(function).__name__}"
+        )
     where = 0 if state is None else state.ctypes.data
     return Handler("compiled", (address, where, (function, state)))
 
@@ -89,5 +91,5 @@ def handler(given: Handler | Callable[[Message], object]) -> Handler:
     if isinstance(given, Handler):
         return given
     if not callable(given):
-        raise Refused(f"a handler is a callable, not {type(given).__name__}")
+        raise RefusedError(f"a handler is a callable, not {type(given).__name__}")
     return each(given)

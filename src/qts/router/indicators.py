@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router.handlers import Handler
 
 SYMBOLS = 65_536
@@ -40,7 +40,7 @@ def vwap(*, symbols: int = SYMBOLS) -> Indicator:
 def _indicator(kind: str, period: int, symbols: int) -> Indicator:
     for name, value, most in (("period", period, _LONGEST), ("symbols", symbols, _MOST_SYMBOLS)):
         if not 1 <= value <= most:
-            raise Refused(f"{name} of an indicator is {value}; expected 1 to {most:,}")
+            raise RefusedError(f"{name} of an indicator is {value}; expected 1 to {most:,}")
     table = np.full(symbols, np.nan)
     values = table.view()
     values.flags.writeable = False

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from qts import _native
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 from qts.router.handlers import MESSAGE, Messages
 
 Fsync = Literal["never", "interval", "always"]
@@ -45,14 +45,14 @@ class JournalConfig(msgspec.Struct, frozen=True):
         files = self.files(stage1_routers)
         for file in files:
             if os.path.lexists(file):
-                raise Refused(f"journal {file} exists and is never written over")
+                raise RefusedError(f"journal {file} exists and is never written over")
         for number, file in enumerate(files):
             try:
                 native.set_journal(number, os.fspath(file), self.fsync, self.interval_ms)
             except FileExistsError:
-                raise Refused(f"journal {file} exists and is never written over") from None
+                raise RefusedError(f"journal {file} exists and is never written over") from None
             except OSError as error:
-                raise Refused(f"cannot write journal {file}: {error.strerror}") from None
+                raise RefusedError(f"cannot write journal {file}: {error.strerror}") from None
 
 
 class Torn(msgspec.Struct, frozen=True):
@@ -94,12 +94,12 @@ def check(path: Path) -> Contents:
 def read(path: Path) -> Iterator[Messages | Torn]:
     """The messages of a journal file, block by block; a torn end is the last thing told."""
     if path.exists() and not path.is_file():
-        raise Refused(f"cannot read journal {path}: not a regular file")
+        raise RefusedError(f"cannot read journal {path}: not a regular file")
     try:
         with path.open("rb") as file:
             yield from _blocks(path, file)
     except OSError as error:
-        raise Refused(f"cannot read journal {path}: {error.strerror}") from None
+        raise RefusedError(f"cannot read journal {path}: {error.strerror}") from None
 
 
 def _part(path: Path, number: int) -> Path:
@@ -109,7 +109,7 @@ def _part(path: Path, number: int) -> Path:
 def _blocks(path: Path, file: Any) -> Iterator[Messages | Torn]:
     head = file.read(_HEADER.size)
     if len(head) < _HEADER.size or _HEADER.unpack(head) != (_MAGIC, MESSAGE.itemsize):
-        raise Refused(f"{path} is not a journal of this version of QTS")
+        raise RefusedError(f"{path} is not a journal of this version of QTS")
     size = os.fstat(file.fileno()).st_size
     while (offset := file.tell()) < size:
         header = file.read(_BLOCK.size)
@@ -124,5 +124,7 @@ def _blocks(path: Path, file: Any) -> Iterator[Messages | Torn]:
             yield Torn(offset, size - offset)
             return
         if not sound or _native.crc32c(body) != crc:
-            raise Failed(f"journal {path} is damaged at byte {offset}: its checksum does not hold")
+            raise OperationError(
+                f"journal {path} is damaged at byte {offset}: its checksum does not hold"
+            )
         yield np.frombuffer(body, MESSAGE)

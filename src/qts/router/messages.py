@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router.handlers import MESSAGE, Messages
 
 _DECIMALS = 8
@@ -42,15 +42,15 @@ def _set(one: Messages, key: str, value: Any) -> None:
         case "quantity":
             _set_quantity(one, value)
         case _:
-            raise Refused(f"a message has no {key}; it has {', '.join(_KEYS)}")
+            raise RefusedError(f"a message has no {key}; it has {', '.join(_KEYS)}")
 
 
 def _whole(key: str, value: Any) -> int:
     least, most = _RANGE[key]
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise Refused(f"{key} of a message is {value!r}; expected an integer")
+        raise RefusedError(f"{key} of a message is {value!r}; expected an integer")
     if not least <= int(value) <= most:
-        raise Refused(f"{key} of a message is {value}; expected {least} to {most}")
+        raise RefusedError(f"{key} of a message is {value}; expected {least} to {most}")
     return int(value)
 
 
@@ -59,7 +59,9 @@ def _units(price: Any) -> int:
     if isinstance(price, float):
         scaled = scaled.to_integral_value()
     if scaled != scaled.to_integral_value() or abs(scaled) > _MOST:
-        raise Refused(f"price of a message is {price}; expected at most 8 decimals, below 92e9")
+        raise RefusedError(
+            f"price of a message is {price}; expected at most 8 decimals, below 92e9"
+        )
     return int(scaled)
 
 
@@ -73,7 +75,9 @@ def _set_quantity(one: Messages, quantity: Any) -> None:
     while 0 < exponent <= 15 and mantissa * 10 < _MANTISSA:
         mantissa, exponent = mantissa * 10, exponent - 1
     if sign or mantissa >= _MANTISSA or not -128 <= exponent <= 127:
-        raise Refused(f"quantity of a message is {quantity}; expected 0 or more, up to 14 digits")
+        raise RefusedError(
+            f"quantity of a message is {quantity}; expected 0 or more, up to 14 digits"
+        )
     one["quantity_exponent"] = exponent
     one["quantity_high"], one["quantity_low"] = mantissa >> 32, mantissa & 0xFFFFFFFF
 
@@ -85,5 +89,5 @@ def _decimal(key: str, value: Any) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or isinstance(value, bool):
-        raise Refused(f"{key} of a message is {value!r}; expected a number")
+        raise RefusedError(f"{key} of a message is {value!r}; expected a number")
     return number

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.machine import Machine
 from qts.router.cut import CORE, cut
 from qts.router.pipeline import Component, components, edges
@@ -126,12 +126,14 @@ def _shape(
     """The layout, and the most workers it may have."""
     if workers is not None:
         if layout == "threads":
-            raise Refused(
+            raise RefusedError(
                 f"workers {workers} has no meaning in layout threads, which has one for each of"
                 f" {count} components; expected layout fused or auto"
             )
         if not 1 <= workers <= count:
-            raise Refused(f"workers is {workers}; expected 1 to {count}, the number of components")
+            raise RefusedError(
+                f"workers is {workers}; expected 1 to {count}, the number of components"
+            )
         return "fused", workers
     if layout == "threads":
         return "threads", count
@@ -169,7 +171,7 @@ def _wait(layout: str, count: int, usable: int, named: Wait | None, oversubscrib
     shares = layout == "fused" and count == usable
     waiting = named or ("yield" if shares else "spin")
     if waiting == "spin" and not enough and not oversubscribe:
-        raise Refused(
+        raise RefusedError(
             f"layout {layout} would spin {count} threads on {_counted(usable, 'usable CPU')}:"
             " those that wait keep those with work off the CPU; expected layout fused or auto,"
             " wait yield or park, or --oversubscribe to do it all the same"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from qts.domain import QtsError, Refused
+from qts.domain import QtsError, RefusedError
 from qts.router.journal import Contents, Torn, check, parts, read
 from qts.router.live import Snapshot
 from qts.router.report import Report
@@ -29,12 +29,14 @@ class Replay:
 
     def __init__(self, router: Router, path: Path) -> None:
         if not router.options.keep_numbers:
-            raise Refused("a replay needs a router with live=True and Options(keep_numbers=True)")
+            raise RefusedError(
+                "a replay needs a router with live=True and Options(keep_numbers=True)"
+            )
         self._router = router
         self._files = [check(part) for part in parts(path)]
         for file in self._files:
             if lost := file.types - router.scenario.stage1.keys():
-                raise Refused(
+                raise RefusedError(
                     f"journal {file.path} holds messages of type {min(lost)}, which no rule of"
                     f" scenario {router.scenario.scenario} routes"
                 )

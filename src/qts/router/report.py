@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.router.plot import Curve, draw
 
 STAGES = ("stage1", "processing", "stage2", "strategy", "total")
@@ -119,7 +119,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         try:
             path.write_text(draw(title, curves, floor), encoding="utf-8")
         except OSError as error:
-            raise Failed(f"cannot write plot {os.fspath(path)}: {error.strerror}") from None
+            raise OperationError(f"cannot write plot {os.fspath(path)}: {error.strerror}") from None
 
     def _counts(self) -> Iterator[str]:
         rate = f"{self.rate_per_s:,.0f} messages delivered a second"

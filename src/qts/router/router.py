@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from qts import _native
-from qts.domain import Failed, Refused
+from qts.domain import OperationError, RefusedError
 from qts.machine import inspect
 from qts.router import account
 from qts.router.assemble import TYPES, add_live_sources, add_producers, assemble, work_of
@@ -42,7 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.sample < 1:
-            raise Refused(f"sample is {self.sample}; expected 1 for every message, or more")
+            raise RefusedError(f"sample is {self.sample}; expected 1 for every message, or more")
 
 
 class Router:
@@ -92,7 +92,9 @@ class Router:
     def run(self) -> Report:
         """Start, run to the end, report."""
         if self._live:
-            raise Refused("a live router has no end of its own; expected start, push_many, stop")
+            raise RefusedError(
+                "a live router has no end of its own; expected start, push_many, stop"
+            )
         self.start()
         while not self.wait(_LOOK_SECONDS):
             pass
@@ -100,7 +102,7 @@ class Router:
 
     def start(self) -> None:
         if self._began is not None:
-            raise Refused("a router runs once, and this one was started; make another")
+            raise RefusedError("a router runs once, and this one was started; make another")
         self._began = time.monotonic()
         self._native.start()
 
@@ -135,10 +137,10 @@ class Router:
         timeout of 0: the room it would wait for may be its own worker's to make.
         """
         if not self._live or self._began is None:
-            raise Refused("push_many needs a router made with live=True, and started")
+            raise RefusedError("push_many needs a router made with live=True, and started")
         array = messages if isinstance(messages, np.ndarray) else message_array(messages)
         if array.dtype != MESSAGE or array.ndim != 1:
-            raise Refused(f"push_many takes a row of dtype MESSAGE, not {array.dtype}")
+            raise RefusedError(f"push_many takes a row of dtype MESSAGE, not {array.dtype}")
         array = np.ascontiguousarray(array)
         deadline, taken = time.monotonic() + timeout, 0
         with _translated(f"scenario {self.scenario.scenario}: "):
@@ -165,7 +167,7 @@ class Router:
     def report(self) -> Report:
         """What became of every message. Ends the run if it has not ended."""
         if self._began is None:
-            raise Refused("a router that was not started has no report")
+            raise RefusedError("a router that was not started has no report")
         self._end()
         if self._report is None:
             offered = None if self._live else self.scenario.total_messages
@@ -182,7 +184,7 @@ class Router:
     def streams(self) -> dict[tuple[int, int, int], tuple[int, int]]:
         """Of an ended run: (strategy, producer, type) to (delivered, digest)."""
         if self._seconds is None:
-            raise Refused("streams are known when the run has ended")
+            raise RefusedError("streams are known when the run has ended")
         return {row[:3]: row[3:] for row in self._native.streams()}
 
     # ---- changes while it runs ----
@@ -212,11 +214,13 @@ class Router:
         """Send a type elsewhere from now on; what is on its way keeps its way."""
         rule = self.scenario.stage2.get(msg_type)
         if rule is None:
-            raise Refused(f"no rule of scenario {self.scenario.scenario} routes type {msg_type}")
+            raise RefusedError(
+                f"no rule of scenario {self.scenario.scenario} routes type {msg_type}"
+            )
         if processors is not None and (not processors or len(set(processors)) < len(processors)):
-            raise Refused(f"processors is {processors}; expected one or more, each once")
+            raise RefusedError(f"processors is {processors}; expected one or more, each once")
         if processors is not None and rule.ordering_required and len(processors) > 1:
-            raise Refused(
+            raise RefusedError(
                 f"type {msg_type} requires order; expected one processor, not {len(processors)}"
             )
         with _translated():
@@ -260,7 +264,7 @@ class Router:
     def _only_here(self, work: Handler) -> None:
         if isinstance(work, Indicator):
             if work in self._indicators:
-                raise Refused(f"one {work.kind} for two components; expected one for each")
+                raise RefusedError(f"one {work.kind} for two components; expected one for each")
             self._indicators.add(work)
 
     @property
@@ -284,7 +288,9 @@ class Router:
         worker: int,
     ) -> int:
         if not -len(self.plan.workers) <= worker < len(self.plan.workers):
-            raise Refused(f"there is no worker {worker}; the plan has {len(self.plan.workers)}")
+            raise RefusedError(
+                f"there is no worker {worker}; the plan has {len(self.plan.workers)}"
+            )
         given = None if work is None else handler(work)
         if given is not None:
             self._only_here(given)
@@ -298,7 +304,7 @@ class Router:
         with _translated():
             while not remove(number):
                 if time.monotonic() > deadline:
-                    raise Failed(f"messages still wait for {name} after {timeout:g} s")
+                    raise OperationError(f"messages still wait for {name} after {timeout:g} s")
                 time.sleep(0.001)
 
     def _notes(self, report: Report) -> Iterator[str]:
@@ -322,15 +328,15 @@ def _translated(where: str = "") -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise Refused(f"{where}{error}") from None
+        raise RefusedError(f"{where}{error}") from None
     except TypeError:  # a number the native type cannot hold; its own text is a page
-        raise Refused(f"{where}a number is out of range") from None
+        raise RefusedError(f"{where}a number is out of range") from None
     except RuntimeError as error:
-        raise Failed(f"{where}{error}") from None
+        raise OperationError(f"{where}{error}") from None
 
 
 def _handlers(given: Handlers, count: int, kind: str) -> dict[int, Handler]:
     for number in given:
         if not 0 <= number < count:
-            raise Refused(f"there is no {kind} {number}; the scenario has 0 to {count - 1}")
+            raise RefusedError(f"there is no {kind} {number}; the scenario has 0 to {count - 1}")
     return {number: handler(work) for number, work in given.items()}

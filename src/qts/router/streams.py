@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router.report import Stream
 
 _SHOWN = 3
@@ -22,11 +22,11 @@ def read_streams(path: Path) -> tuple[Stream, ...]:
     try:
         saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
     except OSError as error:
-        raise Refused(f"cannot read report {path}: {error.strerror}") from None
+        raise RefusedError(f"cannot read report {path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} is not a report: {error}") from None
+        raise RefusedError(f"{path} is not a report: {error}") from None
     if not saved.streams:
-        raise Refused(f"report {path} holds no streams; expected that of a run with --journal")
+        raise RefusedError(f"report {path} holds no streams; expected that of a run with --journal")
     return saved.streams
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from qts.domain import Clock, Refused, SystemClock
+from qts.domain import Clock, RefusedError, SystemClock
 from qts.simulators.clock import MarketClock
 from qts.simulators.control import Control
 from qts.simulators.faults import AFTER, BEFORE, Fault, Faults
@@ -100,7 +100,7 @@ class Simulator(ABC):
         except OSError as error:
             await self._runner.cleanup()
             host, port = self._address
-            raise Refused(
+            raise RefusedError(
                 f"cannot listen on {host}:{port} ({error.strerror}); choose another --port"
             ) from None
         self._address = (self._address[0], self._runner.addresses[0][1])

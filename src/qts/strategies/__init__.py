@@ -1,7 +1,5 @@
 """Strategies to begin with: each is short, and shows one way of deciding."""
 
-from qts.strategies.moving_average_swing import MovingAverageSwing
-from qts.strategies.rsi_scalper import RsiScalper
-from qts.strategies.surge_breakout import SurgeBreakout
+from qts._exports import lazy_exports
 
-__all__ = ["MovingAverageSwing", "RsiScalper", "SurgeBreakout"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

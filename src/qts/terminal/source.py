@@ -9,7 +9,7 @@ import msgspec
 from qts.cache import Store
 from qts.dashboard import Live, read_live
 from qts.database import Database
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.orders import OrderRow, list_orders
 from qts.risk import KillSwitch
 
@@ -42,7 +42,7 @@ class ServerSource:
         try:
             live = await read_live(self._store, self._prefix)
             orders = await list_orders(self._database, limit=ORDERS)
-        except (Failed, msgspec.DecodeError) as error:
+        except (OperationError, msgspec.DecodeError) as error:
             return Seen(trouble=" ".join(str(error).split()))
         if live is None:
             return Seen(None, orders, "nothing runs here, or it has just ended")

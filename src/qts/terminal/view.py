@@ -12,7 +12,7 @@ from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static, TabbedContent, TabPane
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.terminal.source import Seen, Source
 from qts.terminal.text import LANES, TABLES, Row, banner, is_calm, lanes, rows_of
 
@@ -129,7 +129,7 @@ class Top(App[None]):
             return
         try:
             await self._source.kill(self._actor)
-        except Failed as error:
+        except OperationError as error:
             self.notify(f"NOT stopped: {error}", severity="error", timeout=30)
         else:
             self.notify("Trading is stopped.")

@@ -22,7 +22,7 @@ from collections import deque
 
 import msgspec
 
-from qts.domain import Clock, Failed
+from qts.domain import Clock, OperationError
 from qts.venues.ledger import LOST_S, Ledger
 from qts.venues.limits import MINUTE_NS, SECOND_NS, LimitsConfig, Priority
 from qts.venues.throttle import Throttle
@@ -215,7 +215,9 @@ class Budget:
     def _admit(self, turn: asyncio.Future[None], priority: Priority) -> bool:
         try:
             granted = self.try_acquire(priority)
-        except Failed as error:  # the ledger: whoever asked is told, and nothing was granted
+        except (
+            OperationError
+        ) as error:  # the ledger: whoever asked is told, and nothing was granted
             turn.set_exception(error)
             return True
         if granted:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from qts.domain import Refused, Secret
+from qts.domain import RefusedError, Secret
 from qts.venues.limits import LimitsConfig
 
 KIS_REAL = "https://openapi.koreainvestment.com:9443"
@@ -72,7 +72,7 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def credentials(self) -> tuple[Secret, Secret]:
         if not self.app_key or not self.app_secret:
-            raise Refused(
+            raise RefusedError(
                 "venues.kis.app_key and venues.kis.app_secret are not set; take them from the KIS "
                 "Open API portal and give them as QTS_VENUES__KIS__APP_KEY and ..._APP_SECRET"
             )

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import aiohttp
 
-from qts.domain import Failed, OutcomeUnknown, QtsError, Unreachable
+from qts.domain import OperationError, OutcomeUnknownError, QtsError, UnreachableError
 
 
-class Throttled(Failed):
+class Throttled(OperationError):
     """The venue refused before it did anything; `retry_after_s` when it named a pause.
 
     `blocked`: it has shut us out altogether (HTTP 418).
@@ -30,7 +30,7 @@ class Throttled(Failed):
         self.blocked = blocked
 
 
-class Rejected(Failed):
+class Rejected(OperationError):
     """`code` is the venue's own."""
 
     def __init__(self, text: str, code: str = "") -> None:
@@ -48,5 +48,7 @@ def lost(venue: str, error: Exception, changes: bool) -> QtsError:
         return error.__cause__
     reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
     left = changes and not isinstance(error, aiohttp.ClientConnectorError)
-    kind = OutcomeUnknown if left else Unreachable  # without a connection nothing was sent
+    kind = (
+        OutcomeUnknownError if left else UnreachableError
+    )  # without a connection nothing was sent
     return kind(f"{venue} does not answer: {reason or type(error).__name__}")

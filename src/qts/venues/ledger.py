@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from qts.domain import Clock, Failed, Refused
+from qts.domain import Clock, OperationError, RefusedError
 from qts.venues.limits import DAY_NS, SECOND_NS
 
 LOST_S = 2
@@ -168,7 +168,7 @@ def _locked(path: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        raise Refused(
+        raise RefusedError(
             f"{path}: another process uses this key, and one key has one budget; stop it first"
         ) from None
     return file
@@ -198,5 +198,5 @@ def _digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def _unwritten(error: OSError) -> Failed:
-    return Failed(f"the request budget cannot be written down: {error.strerror}")
+def _unwritten(error: OSError) -> OperationError:
+    return OperationError(f"the request budget cannot be written down: {error.strerror}")

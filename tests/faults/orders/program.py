@@ -16,7 +16,7 @@ import uvloop
 
 from qts.brokers import Broker, BrokersConfig, UpbitBroker
 from qts.database import Database, DatabaseConfig
-from qts.domain import Failed, Secret, SystemClock
+from qts.domain import OperationError, Secret, SystemClock
 from qts.orders import Executor, Floor, Ledger, OrdersConfig, Reconciler, Switchboard
 from qts.outbox import TRADE_COMMAND, Dispatcher, OutboxConfig, PostgresBus, StreamConfig
 from qts.risk import FailSafe, KillSwitch
@@ -100,7 +100,7 @@ async def _first_look(reconciler: Reconciler, stopped: asyncio.Event) -> None:
     while not stopped.is_set():
         try:
             await reconciler.once()
-        except Failed as error:
+        except OperationError as error:
             print(f"not yet: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(0.1)
         else:

@@ -20,7 +20,16 @@ from uuid import UUID, uuid4
 import msgspec
 
 from qts.database import Database
-from qts.domain import Failed, IntentType, Market, OrderType, Secret, Side, SystemClock, tick_size
+from qts.domain import (
+    IntentType,
+    Market,
+    OperationError,
+    OrderType,
+    Secret,
+    Side,
+    SystemClock,
+    tick_size,
+)
 from qts.orders import Desk, OrdersConfig, Submitted
 from qts.outbox import TRADE_COMMAND, OutboxConfig, PostgresBus, StreamConfig
 from qts.risk import KillSwitch, Proposal
@@ -299,7 +308,7 @@ async def submit_for_sure(made: Rig, count: int) -> None:
         while True:
             try:
                 made.submitted.append(await made.desk.submit(order))
-            except Failed:
+            except OperationError:
                 await asyncio.sleep(0.02)
             else:
                 break

@@ -20,7 +20,7 @@ import asyncpg
 import pytest
 
 from qts.database import Database, DatabaseConfig, migrate
-from qts.domain import Failed, Secret
+from qts.domain import OperationError, Secret
 from qts.embedded import EmbeddedConfig, Home, Servers
 from qts.risk import Approved
 from qts.risk.proposal import approve
@@ -180,7 +180,7 @@ async def _is_refused(made: Rig, wanted: Approved, words: str) -> bool:
     """Aloud, and by its cause: a connection that is cut on the way there says only so."""
     try:
         await made.desk.submit(wanted)
-    except Failed as error:
+    except OperationError as error:
         return words in str(error)
     return False
 

@@ -19,8 +19,6 @@ What holds across the edge, and why:
   last one how many there were in all; the sink compares, the source reads what was confirmed.
 """
 
-from qts.router.distributed.edge import EdgeConfig
-from qts.router.distributed.outlet import Outlet
-from qts.router.distributed.roles import Sink, Source, strategies_only
+from qts._exports import lazy_exports
 
-__all__ = ["EdgeConfig", "Outlet", "Sink", "Source", "strategies_only"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from qts.domain import Failed, Refused, Secret
+from qts.domain import OperationError, RefusedError, Secret
 from qts.router.handlers import BATCH, MESSAGE, Messages
 
 TYPES = 8
@@ -43,11 +43,11 @@ class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _is_url(self.url.reveal()):
-            raise Refused(
+            raise RefusedError(
                 f"the URL of NATS is not one; expected {' or '.join(_SCHEMES)}://host:port"
             )
         if not _RUN.fullmatch(self.run):
-            raise Refused(
+            raise RefusedError(
                 f"run {self.run[:80]!r} is no name for a run;"
                 " expected 1 to 64 letters, digits, _ and -"
             )
@@ -58,9 +58,11 @@ class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True):
             ("unconfirmed", 2, 10_000),
         ):
             if not least <= (value := getattr(self, name)) <= most:
-                raise Refused(f"{name} is {value}; expected {least} to {most}")
+                raise RefusedError(f"{name} is {value}; expected {least} to {most}")
         if not 0 < self.patience_s < 86_400:
-            raise Refused(f"patience is {self.patience_s:g} s; expected more than 0, below a day")
+            raise RefusedError(
+                f"patience is {self.patience_s:g} s; expected more than 0, below a day"
+            )
 
     @property
     def place(self) -> str:
@@ -112,11 +114,13 @@ def decode(data: bytes) -> Batch:
     try:
         magic, version, last, size, number, rows, count = _HEAD.unpack_from(data)
     except struct.error:
-        raise Failed("the stream holds something that is no batch of messages") from None
+        raise OperationError("the stream holds something that is no batch of messages") from None
     if (magic, version, size) != (_MAGIC, _VERSION, MESSAGE.itemsize):
-        raise Failed("the stream was written by another version of QTS; run the same on both sides")
+        raise OperationError(
+            "the stream was written by another version of QTS; run the same on both sides"
+        )
     if len(data) != _HEAD.size + rows * _ROW.itemsize + count * size:
-        raise Failed(f"batch {number} of the stream is cut off or too long")
+        raise OperationError(f"batch {number} of the stream is cut off or too long")
     table = np.frombuffer(data, _ROW, rows, _HEAD.size)
     messages = np.frombuffer(data, MESSAGE, count, _HEAD.size + rows * _ROW.itemsize)
     before = dict(zip(table["stream"].tolist(), table["before"].tolist(), strict=True))

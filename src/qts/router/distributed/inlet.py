@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from qts.domain import Failed, QtsError
+from qts.domain import OperationError, QtsError
 from qts.router.distributed.edge import Batch, EdgeConfig, decode
 from qts.router.distributed.ledger import Ledger
 from qts.router.distributed.link import Link
@@ -144,12 +144,12 @@ class Inlet:
             taken = self._router.push_many(messages[done:], timeout=_PUSH_S)
             done, self.pushed = done + taken, self.pushed + taken
             if done < len(messages) and (self._abort or self._router.wait(0)):
-                raise Failed("the router took no more")
+                raise OperationError("the router took no more")
 
     async def _all_delivered(self) -> None:
         while self._router.delivered != self.pushed:
             if self._abort or self._router.wait(0):
-                raise Failed("the router ended before it had delivered all")
+                raise OperationError("the router ended before it had delivered all")
             await asyncio.sleep(_POLL_S)
 
     async def _confirm(self) -> None:
@@ -173,7 +173,9 @@ class Inlet:
                 del self._pending[number]
             except (nats.errors.Error, TimeoutError):
                 if time.monotonic() > deadline:
-                    raise Failed(f"{self.edge.place} did not take the confirmation") from None
+                    raise OperationError(
+                        f"{self.edge.place} did not take the confirmation"
+                    ) from None
                 if not await self._is_there_again():
                     return  # the source removes the stream once all of it is confirmed
 
@@ -181,7 +183,7 @@ class Inlet:
         """Joined again, with new addresses for what is not confirmed; False: the stream is gone."""
         try:
             await self._join()
-        except Failed:
+        except OperationError:
             if self.totals is None:
                 raise
             return False
@@ -195,9 +197,9 @@ class Inlet:
 
         self._checked_at = now = time.monotonic()
         if self._router.wait(0):
-            raise Failed("the router ended")
+            raise OperationError("the router ended")
         if now - max(self._heard_at, self._link.peer_at) > self.edge.patience_s:
-            raise Failed(self._silence())
+            raise OperationError(self._silence())
         if self._link.connected and now - self._heard_at > _CHECK_S:
             try:
                 await self._link.jetstream.consumer_info(self.edge.stream, self._consumer)
@@ -232,7 +234,7 @@ class Inlet:
             if self._stop:
                 return
             if time.monotonic() - max(self._heard_at, self._link.peer_at) > self.edge.patience_s:
-                raise Failed(self._silence())
+                raise OperationError(self._silence())
             await asyncio.sleep(_IDLE_S)
 
     async def _stream_is_there(self) -> bool:
@@ -242,12 +244,14 @@ class Inlet:
             others = await self._link.jetstream.consumers_info(self.edge.stream)
         except NotFoundError:
             if self.joins:
-                raise Failed(f"stream {self.edge.stream} is gone from {self.edge.place}") from None
+                raise OperationError(
+                    f"stream {self.edge.stream} is gone from {self.edge.place}"
+                ) from None
             return False
         for other in others:
             if other.name != self._consumer:
                 if self.joins:
-                    raise Failed(f"another sink of run {self.edge.run} has taken over")
+                    raise OperationError(f"another sink of run {self.edge.run} has taken over")
                 if other.delivered is not None:
                     self._handed_to = max(self._handed_to, other.delivered.stream_seq)
             await self._link.jetstream.delete_consumer(self.edge.stream, other.name)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import Refused
+from qts.domain import RefusedError
 from qts.router.distributed.edge import TYPES, Batch, streams_of
 from qts.router.handlers import Messages
 
@@ -35,7 +35,7 @@ class Ledger:
         self._positions: dict[int, int] = {}
         for (producer, kind), sequence in (positions or {}).items():
             if kind not in ordered:
-                raise Refused(
+                raise RefusedError(
                     f"a position of type {kind} means nothing: its order is not promised;"
                     f" expected types {', '.join(map(str, sorted(ordered)))}"
                 )

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from qts.domain import Failed, Refused, Unreachable
+from qts.domain import OperationError, RefusedError, UnreachableError
 from qts.router.distributed.edge import EdgeConfig
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class Link:
         try:
             return (await self.jetstream.stream_info(self.edge.stream)).state
         except NotFoundError:
-            raise Failed(f"stream {self.edge.stream} is gone from {self.edge.place}") from None
+            raise OperationError(
+                f"stream {self.edge.stream} is gone from {self.edge.place}"
+            ) from None
         except (ServiceUnavailableError, nats.errors.Error, TimeoutError, OSError):
             return None
 
@@ -107,12 +109,14 @@ class Link:
             await self.jetstream.add_stream(config)
         except (APIError, TimeoutError) as error:
             if getattr(error, "err_code", None) == _NAME_TAKEN:
-                raise Refused(
+                raise RefusedError(
                     f"run {edge.run} is in {edge.place} already; choose another name,"
                     f" or delete its stream {edge.stream}"
                 ) from None
             reason = getattr(error, "description", None) or "no answer"
-            raise Failed(f"{edge.place} does not make stream {edge.stream}: {reason}") from None
+            raise OperationError(
+                f"{edge.place} does not make stream {edge.stream}: {reason}"
+            ) from None
 
     async def move_end(self, number: int) -> None:
         """Let the next batch of an empty stream be the one after this."""
@@ -148,10 +152,10 @@ class Link:
             self.client = await asyncio.wait_for(connecting, 2 * _CONNECT_S)
         except (OSError, TimeoutError, nats.errors.Error, ValueError) as error:
             if "authorization" in str(error).lower():
-                raise Refused(
+                raise RefusedError(
                     f"{self.edge.place} refuses the user, password or token of its URL"
                 ) from None
-            raise Unreachable(f"{self.edge.place} does not answer: {_reason(error)}") from None
+            raise UnreachableError(f"{self.edge.place} does not answer: {_reason(error)}") from None
         self.jetstream = self.client.jetstream(timeout=_ANSWER_S)
         await self._check_jetstream()
         await self.client.subscribe(self.edge.alive(self._peer), cb=self._note_peer)
@@ -183,7 +187,7 @@ class Link:
         try:
             await self.jetstream.account_info()
         except (nats.errors.Error, TimeoutError):
-            raise Failed(
+            raise OperationError(
                 f"{self.edge.place} has no JetStream; start it with -js or a jetstream block"
             ) from None
 
@@ -221,7 +225,7 @@ def _library() -> None:
     try:
         import nats  # noqa: F401 - optional: asked for here, once, with an answer that helps
     except ImportError:
-        raise Failed(
+        raise OperationError(
             'two machines are joined by NATS, whose client is missing; pip install "qts[nats]"'
         ) from None
 

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from qts.domain import Failed
+from qts.domain import OperationError
 from qts.router.distributed.edge import EdgeConfig
 from qts.router.distributed.link import Link
 from qts.router.distributed.window import Carried, Window
@@ -64,7 +64,7 @@ class Outlet:
             while self.failure is None and self._window.unstored >= 2 * self.edge.in_flight:
                 self._change.wait(0.1)
             if self.failure is not None:
-                raise Failed(self.failure)
+                raise OperationError(self.failure)
             news = self._window.add(messages)
         if news:
             self._link.call_soon(self._wake.set)
@@ -120,7 +120,7 @@ class Outlet:
                     await self._look()
                 await self._send_due(inbox)
                 self._look_for_stall()
-        except Failed as error:
+        except OperationError as error:
             self.give_up(str(error))
         except Exception as error:  # noqa: BLE001 - else a take or a wait would never come back
             self.give_up(f"the outlet broke: {type(error).__name__}: {error}")
@@ -165,7 +165,7 @@ class Outlet:
     def _compare(self, state: StreamState) -> None:
         window = self._window
         if state.last_seq > window.sealed:
-            raise Failed(f"somebody else writes into stream {self.edge.stream}")
+            raise OperationError(f"somebody else writes into stream {self.edge.stream}")
         confirmed = state.first_seq - 1 if state.messages else state.last_seq
         news = window.note_confirmed(confirmed)
         if self._out_of_step:
@@ -231,11 +231,11 @@ class Outlet:
             return
         span = f"for {self.edge.patience_s:g} s"
         if not self._link.connected:
-            raise Failed(f"{self.edge.place} has been gone {span}")
+            raise OperationError(f"{self.edge.place} has been gone {span}")
         if window.waits_for_sink:
-            raise Failed(
+            raise OperationError(
                 f"no sink of run {self.edge.run} was heard {span}; batches {window.confirmed + 1}"
                 f" to {window.stored} wait in stream {self.edge.stream}"
             )
         because = f": {self._refusal}" if self._refusal else ""
-        raise Failed(f"{self.edge.place} has stored nothing {span}{because}")
+        raise OperationError(f"{self.edge.place} has stored nothing {span}{because}")

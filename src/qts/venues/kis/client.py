@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 
-from qts.domain import Clock, Failed, Unreachable
+from qts.domain import Clock, OperationError, UnreachableError
 from qts.venues.body import Body, Leaving
 from qts.venues.budget import Budget
 from qts.venues.config import KisConfig
@@ -190,7 +190,9 @@ class KisClient:
         if issued.access_token:
             return issued.access_token, issued.expires_in
         if issued.error_code == TOKEN_TOO_SOON:
-            raise Failed("KIS issues a token once a minute, and one was just issued; wait a minute")
+            raise OperationError(
+                "KIS issues a token once a minute, and one was just issued; wait a minute"
+            )
         raise error_of(issued.error_code, issued.error_description, status, False)
 
     async def _exchange(self, method: str, path: str, **form: Any) -> tuple[int, bytes]:
@@ -206,4 +208,4 @@ def _decode(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Unreachable("KIS answered something that is not its JSON") from None
+        raise UnreachableError("KIS answered something that is not its JSON") from None

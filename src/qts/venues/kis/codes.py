@@ -6,7 +6,7 @@ decides and the status only where there is none.
 
 from __future__ import annotations
 
-from qts.domain import OutcomeUnknown, QtsError, Refused, Unreachable
+from qts.domain import OutcomeUnknownError, QtsError, RefusedError, UnreachableError
 from qts.venues.errors import NotOffered, Rejected, Throttled
 
 TOKEN_ENDED = frozenset({"EGW00121", "EGW00123"})
@@ -30,9 +30,9 @@ def error_of(code: str, text: str, status: int, changes: bool) -> QtsError:
     if code in THROTTLED or (not code and status == 429):
         return Throttled(told)
     if code in WRONG_SETTINGS:
-        return Refused(f"{WRONG_SETTINGS[code]} ({told})")
+        return RefusedError(f"{WRONG_SETTINGS[code]} ({told})")
     if code in NOT_OFFERED:
         return NotOffered(told, code)
     if code in OUTCOME_UNKNOWN or (not code and status >= 500):
-        return OutcomeUnknown(told) if changes else Unreachable(told)
+        return OutcomeUnknownError(told) if changes else UnreachableError(told)
     return Rejected(told, code)

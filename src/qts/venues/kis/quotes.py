@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import Unreachable
+from qts.domain import UnreachableError
 from qts.venues.config import KisConfig
 from qts.venues.kis.client import KisClient, Reply, Service
 from qts.venues.limits import Priority
@@ -153,7 +153,7 @@ def _rows(output: msgspec.Raw) -> list[Row]:
     try:
         found = msgspec.json.decode(output, type=list[Row] | Row | None)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unreachable(f"KIS answered rows of an unknown form: {error}") from None
+        raise UnreachableError(f"KIS answered rows of an unknown form: {error}") from None
     if found is None:
         return []
     return found if isinstance(found, list) else [found]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import aiohttp
 
 from qts import telemetry
-from qts.domain import Clock, QtsError, Refused
+from qts.domain import Clock, QtsError, RefusedError
 from qts.venues.kis.client import KisClient
 from qts.venues.kis.frames import (
     FILLS,
@@ -106,7 +106,7 @@ class KisStream:
         self._on_fill, self._on_fills_live = on_fill, on_live
         config = self._client.config
         if not config.hts_id:
-            raise Refused("venues.kis.hts_id is not set; KIS needs it to send fill notices")
+            raise RefusedError("venues.kis.hts_id is not set; KIS needs it to send fill notices")
         service = PAPER_FILLS if config.paper else FILLS
         self._register(Registration(service, config.hts_id.reveal()))
 
@@ -132,7 +132,7 @@ class KisStream:
         if registration in self._wanted:
             return
         if not self.free:
-            raise Refused(
+            raise RefusedError(
                 f"KIS allows {REGISTRATIONS} registrations on a key, and all are taken; "
                 f"unwatch a symbol first"
             )

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from qts import telemetry
-from qts.domain import Clock, Failed, Secret
+from qts.domain import Clock, OperationError, Secret
 
 log = telemetry.logger("venues")
 
@@ -102,7 +102,7 @@ class TokenStore:
     async def _issued_ahead(self, last: Token) -> Token:
         try:
             return await self._issued(last)
-        except Failed as error:
+        except OperationError as error:
             if self._left_s(last) <= 0:
                 raise
             log.warning("the token is not renewed yet; the old one serves on", reason=str(error))
@@ -113,7 +113,7 @@ class TokenStore:
         now = self._clock.now()
         since = (now - last.issued_at).total_seconds() if last else ISSUE_EVERY_S
         if 0 <= since < ISSUE_EVERY_S:
-            raise Failed(
+            raise OperationError(
                 f"KIS issues a token once a minute, and the last one is {since:.0f} s old; "
                 f"ask again in {ISSUE_EVERY_S - since:.0f} s"
             )

@@ -1,6 +1,5 @@
 """The Upbit Open API: client, stream."""
 
-from qts.venues.upbit.client import UpbitClient
-from qts.venues.upbit.stream import UpbitStream
+from qts._exports import lazy_exports
 
-__all__ = ["UpbitClient", "UpbitStream"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

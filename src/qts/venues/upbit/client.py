@@ -14,7 +14,14 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 
-from qts.domain import Clock, OutcomeUnknown, QtsError, Refused, SystemClock, Unreachable
+from qts.domain import (
+    Clock,
+    OutcomeUnknownError,
+    QtsError,
+    RefusedError,
+    SystemClock,
+    UnreachableError,
+)
 from qts.venues.body import Body, Leaving
 from qts.venues.budget import Budget
 from qts.venues.config import UpbitConfig
@@ -117,7 +124,7 @@ class UpbitClient:
     def authorization(self, values: Values = ()) -> str:
         """A token for one request; the hash is over the values as sent, not URL-encoded."""
         if not self.config.access_key or not self.config.secret_key:
-            raise Refused("venues.upbit.access_key and venues.upbit.secret_key are not set")
+            raise RefusedError("venues.upbit.access_key and venues.upbit.secret_key are not set")
         claims = {"access_key": self.config.access_key.reveal(), "nonce": str(uuid.uuid4())}
         if values:
             query = "&".join(f"{name}={value}" for name, value in values)
@@ -169,7 +176,7 @@ def _found_in(status: int, data: bytes, retry_after: str | None, changes: bool) 
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        kind = OutcomeUnknown if changes else Unreachable
+        kind = OutcomeUnknownError if changes else UnreachableError
         return kind("Upbit answered something that is not JSON")
 
 
@@ -183,9 +190,9 @@ def _error_of(status: int, data: bytes, retry_after: str | None, changes: bool) 
     if status in (429, 418):
         return Throttled(told, _pause(status, text, retry_after), blocked=status == 418)
     if name in _WRONG_KEY:
-        return Refused(f"venues.upbit.access_key or secret_key is wrong ({told})")
+        return RefusedError(f"venues.upbit.access_key or secret_key is wrong ({told})")
     if status >= 500:
-        return OutcomeUnknown(told) if changes else Unreachable(told)
+        return OutcomeUnknownError(told) if changes else UnreachableError(told)
     return Rejected(told, name)
 
 

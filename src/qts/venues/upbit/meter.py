@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from qts import telemetry
-from qts.domain import Clock, OutcomeUnknown, QtsError, Unreachable
+from qts.domain import Clock, OutcomeUnknownError, QtsError, UnreachableError
 from qts.venues.errors import Rejected, Throttled
 
 ENDPOINTS = (
@@ -106,6 +106,6 @@ def status_label(status: int) -> str:
 def _kind_of(error: QtsError) -> str:
     if isinstance(error, Throttled):
         return "blocked" if error.blocked else "throttled"
-    if isinstance(error, Unreachable):
-        return "unknown" if isinstance(error, OutcomeUnknown) else "unreachable"
+    if isinstance(error, UnreachableError):
+        return "unknown" if isinstance(error, OutcomeUnknownError) else "unreachable"
     return "rejected" if isinstance(error, Rejected) else "refused"

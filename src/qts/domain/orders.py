@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
-from qts.domain.errors import Refused
+from qts.domain.errors import RefusedError
 
 
 class Side(StrEnum):
@@ -83,7 +83,7 @@ class OrderState(StrEnum):
 class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a venue is asked for. `identifier` is ours, fresh for every attempt."""
 
-    identifier: str
+    client_order_id: str
     symbol: str
     side: Side
     type: OrderType
@@ -92,17 +92,19 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.quantity.is_finite() or self.quantity <= 0:
-            raise Refused(f"quantity of {self.symbol} is {self.quantity}; expected more than 0")
+            raise RefusedError(
+                f"quantity of {self.symbol} is {self.quantity}; expected more than 0"
+            )
         if (self.type is OrderType.LIMIT) != (self.price is not None):
-            raise Refused(f"a {self.type} order of {self.symbol} with price {self.price}")
+            raise RefusedError(f"a {self.type} order of {self.symbol} with price {self.price}")
         if self.price is not None and (not self.price.is_finite() or self.price <= 0):
-            raise Refused(f"price of {self.symbol} is {self.price}; expected more than 0")
+            raise RefusedError(f"price of {self.symbol} is {self.price}; expected more than 0")
 
 
 class BrokerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order as its venue tells of it; orders placed by hand have no identifier of ours."""
 
-    order_id: str
+    broker_order_id: str
     symbol: str
     side: Side
     type: OrderType
@@ -118,7 +120,7 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True):
     """One trade of an order. `trade_id` is the venue's: the same one is the same fill."""
 
     trade_id: str
-    order_id: str
+    broker_order_id: str
     symbol: str
     side: Side
     quantity: Decimal

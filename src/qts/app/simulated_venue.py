@@ -1,0 +1,191 @@
+"""The market when there is no key: a simulator of the venue in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Literal, Self
+
+import msgspec
+
+from qts.config import Config
+from qts.config.schema import DemoConfig
+from qts.database import Database
+from qts.domain import RefusedError, Secret, ServerFailedError
+from qts.embedded import Home
+from qts.embedded.process import Launch, spawn, stop
+from qts.feed import FeedConfig
+from qts.pipeline import PipelineConfig
+from qts.simulators import KisKey, UpbitKey
+from qts.venues import KisConfig, RateLimitConfig, UpbitConfig
+
+START_S = 30.0
+UPBIT_MARKETS = 200  # as many as one request can ask for
+UPBIT_SCAN_S = 1.0
+_PER_SECOND, _PER_MINUTE, _PER_DAY = 18, 1000, 1_000_000
+_PARAMS = (
+    "surge_breakout.window=3",
+    "surge_breakout.margin=0.004",
+    "surge_breakout.volume_ratio=1",
+    "moving_average_swing.fast=2",
+    "moving_average_swing.slow=4",
+    "moving_average_swing.margin=0.001",
+    "rsi_scalper.length=4",
+    "rsi_scalper.low=25",
+    "rsi_scalper.high=75",
+)
+_HOLDS = "SELECT EXISTS (SELECT FROM position WHERE broker = $1 AND quantity <> 0)"
+_FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
+
+
+def uses_simulated_venue(config: Config) -> bool:
+    """No key and no host: nothing real can be meant. Upbit's own quotes have to be asked for."""
+    kis, upbit = config.venues.kis, config.venues.upbit
+    if not config.simulator.enabled:
+        return False
+    if config.feed.venue == "upbit":
+        return upbit.access_key is None and upbit.url == UpbitConfig().url
+    return kis.app_key is None and kis.url is None
+
+
+async def refuse_stale_positions(database: Database, broker: str) -> None:
+    """A simulated account is gone with its run: books that remember it could never agree again."""
+    if await database.fetchval(_HOLDS, broker):
+        raise RefusedError(
+            f"the books hold positions at {broker}, and its simulator begins anew in every run; "
+            'set brokers.broker = "paper", or another home'
+        )
+
+
+class SimulatedVenue:
+    """Use as a context; `settings` are those that lead to it."""
+
+    def __init__(
+        self, home: Home, config: DemoConfig, venue: Literal["kis", "upbit"] = "kis"
+    ) -> None:
+        self._home = home
+        self._config = config
+        self._venue = venue
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = self.stream_url = ""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def __enter__(self) -> Self:
+        log = self._home.log / "simulator.log"
+        log.write_bytes(b"")
+        shutil.rmtree(self.keys, ignore_errors=True)
+        self.keys.mkdir(mode=0o700)
+        argv = [sys.executable, "-m", "qts", "simulate", self._venue]
+        argv += [word for option in self._options().items() for word in map(str, option)]
+        self._process = spawn(Launch(argv=argv, log=log, death_signal=signal.SIGKILL))
+        try:
+            self._wait(log)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            stop(self._process, ((signal.SIGINT, 5.0),))
+            self._process = None
+
+    def _options(self) -> dict[str, object]:
+        config = self._config
+        options = {"--port": config.port, "--seed": config.seed, "--speed": config.speed}
+        if self._venue == "upbit":
+            return {**options, "--symbols": min(config.symbols, UPBIT_MARKETS)}
+        limits = f"{_PER_SECOND}/{_PER_MINUTE}/{_PER_DAY}"
+        return {**options, "--symbols": config.symbols, "--limits": limits}
+
+    def settings(self, other: Config) -> Config:
+        """Those that lead to this market, the rest as it was."""
+        venues = other.venues
+        return msgspec.structs.replace(
+            other,
+            venues=msgspec.structs.replace(venues, upbit=self.upbit(venues.upbit))
+            if self._venue == "upbit"
+            else msgspec.structs.replace(venues, kis=self.kis(venues.kis)),
+            feed=self.feed(other.feed),
+            pipeline=self.pipeline(other.pipeline),
+        )
+
+    def upbit(self, other: UpbitConfig) -> UpbitConfig:
+        key = UpbitKey()
+        return msgspec.structs.replace(
+            other,
+            access_key=Secret(key.access_key),
+            secret_key=Secret(key.secret_key),
+            url=self.url,
+            stream_url=f"{self.stream_url}/websocket/v1",
+        )
+
+    def kis(self, other: KisConfig) -> KisConfig:
+        key = KisKey()
+        return msgspec.structs.replace(
+            other,
+            app_key=Secret(key.app_key),
+            app_secret=Secret(key.app_secret),
+            account=Secret(key.account),
+            hts_id=Secret(key.hts_id),
+            url=self.url,
+            stream_url=self.stream_url,
+            limits=RateLimitConfig(
+                per_second=_PER_SECOND, per_minute=_PER_MINUTE, per_day=_PER_DAY
+            ),
+        )
+
+    def feed(self, other: FeedConfig) -> FeedConfig:
+        """All symbols of the simulator, whatever the calendar says."""
+        with urllib.request.urlopen(f"{self.url}/_control/symbols", timeout=10) as reply:  # noqa: S310 - our own child
+            symbols = reply.read()
+        path: Path = self._home.path / "simulator.symbols"
+        path.write_bytes(symbols)
+        return msgspec.structs.replace(
+            other,
+            symbols=path,
+            always_open=True,
+            interval_s=UPBIT_SCAN_S if self._venue == "upbit" else self._config.scan_s,
+            record_dir=other.record_dir or self._home.path / "record",
+        )
+
+    @staticmethod
+    def pipeline(other: PipelineConfig) -> PipelineConfig:
+        """The strategies that ship, with lengths for a short look, unless others are set."""
+        if other.strategies:
+            return other
+        return msgspec.structs.replace(
+            other,
+            strategies=(
+                "qts.strategies:SurgeBreakout",
+                "qts.strategies:MovingAverageSwing",
+                "qts.strategies:RsiScalper",
+            ),
+            params=(*_PARAMS, *other.params),
+        )
+
+    @property
+    def keys(self) -> Path:
+        """Where the key's token and its counted requests lie: gone with the simulator."""
+        return self._home.path / "simulator"
+
+    def _wait(self, log: Path) -> None:
+        end = time.monotonic() + START_S
+        while self._process is not None:
+            text = log.read_text("utf-8", errors="replace")
+            if found := _FOUND.search(text):
+                self.url, self.stream_url = found[1], found[2]
+                return
+            if self._process.poll() is not None or time.monotonic() > end:
+                last = (text.strip().splitlines() or ["it said nothing"])[-1]
+                raise ServerFailedError(f"the simulator did not start: {last}; see {log}")
+            time.sleep(0.02)

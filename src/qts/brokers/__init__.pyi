@@ -1,0 +1,13 @@
+from qts.brokers.broker import Blocked as Blocked
+from qts.brokers.broker import Broker as Broker
+from qts.brokers.broker import Found as Found
+from qts.brokers.broker import Lost as Lost
+from qts.brokers.broker import Notice as Notice
+from qts.brokers.config import ACKNOWLEDGEMENT as ACKNOWLEDGEMENT
+from qts.brokers.config import BrokersConfig as BrokersConfig
+from qts.brokers.config import CostsConfig as CostsConfig
+from qts.brokers.config import PaperConfig as PaperConfig
+from qts.brokers.kis import KisBroker as KisBroker
+from qts.brokers.matching import Matching as Matching
+from qts.brokers.paper import PaperBroker as PaperBroker
+from qts.brokers.upbit import UpbitBroker as UpbitBroker

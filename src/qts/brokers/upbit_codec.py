@@ -1,0 +1,147 @@
+"""Orders in Upbit's words: what is asked for, and how its orders, trades and events are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import ROUND_FLOOR, Decimal
+from typing import Any
+
+from qts.domain import BrokerOrder, FeeSchedule, Fill, OrderRequest, OrderState, OrderType, Side
+
+_SIDES = {"bid": Side.BUY, "ask": Side.SELL}
+_WORDS = {side: word for word, side in _SIDES.items()}
+_OPEN = frozenset({"wait", "watch", "trade"})
+_UNIT = Decimal("0.00000001")
+_EXACT = 2**26  # the stream's numbers are doubles: below this they lie closer than two units
+
+Values = list[tuple[str, str]]
+Json = Mapping[str, Any]
+
+
+def place_values(request: OrderRequest, worst: Decimal | None) -> Values:
+    """The body of an order; `worst` is the price that a market buy may go up to.
+
+    Upbit's own market buy takes an amount of money, and buys more than was asked for when the
+    price falls meanwhile. A limit order that ends at once buys what was asked for, or less.
+    """
+    values = [("market", request.symbol), ("side", _WORDS[request.side])]
+    price = request.price or worst
+    values.append(("ord_type", "limit" if price is not None else "market"))
+    values.append(("volume", plain(request.quantity)))
+    if price is not None:
+        values.append(("price", plain(price)))
+    if request.price is None and price is not None:
+        values.append(("time_in_force", "ioc"))
+    return [*values, ("identifier", request.client_order_id)]
+
+
+def plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def order_of(row: Json) -> BrokerOrder:
+    """An order of the REST API."""
+    volume, price = row.get("volume"), row.get("price")
+    return _order(
+        row,
+        ids=(row["uuid"], row["market"], row["side"], row["ord_type"]),
+        volume=Decimal(volume) if volume is not None else None,
+        filled=Decimal(row["executed_volume"]),
+        price=Decimal(price) if price is not None else None,
+        placed_at=datetime.fromisoformat(row["created_at"]),
+    )
+
+
+def order_event(row: Json) -> BrokerOrder:
+    """An order of the stream, as it was taken, done or cancelled."""
+    price = row.get("price")
+    return _order(
+        row,
+        ids=(row["uuid"], row["code"], row["ask_bid"].lower(), row["order_type"]),
+        volume=units(row["volume"]) or None,
+        filled=units(row["executed_volume"]),
+        price=units(price) if price is not None else None,
+        placed_at=moment_of(row["order_timestamp"]),
+    )
+
+
+def fills_of(row: Json, costs: FeeSchedule) -> list[Fill]:
+    """The trades of an order of the REST API, which does not say what each one cost."""
+    fills = []
+    for trade in row.get("trades", ()):
+        side, price, volume = _SIDES[row["side"]], Decimal(trade["price"]), Decimal(trade["volume"])
+        funds = (price * volume).quantize(_UNIT, ROUND_FLOOR)
+        fills.append(
+            Fill(
+                trade_id=trade["uuid"],
+                broker_order_id=row["uuid"],
+                symbol=row["market"],
+                side=side,
+                quantity=volume,
+                price=price,
+                fee=costs.of(side, funds).quantize(_UNIT, ROUND_FLOOR),
+                at=datetime.fromisoformat(trade["created_at"]),
+            )
+        )
+    return fills
+
+
+def fill_event(row: Json) -> Fill:
+    """A trade of the stream."""
+    return Fill(
+        trade_id=row["trade_uuid"],
+        broker_order_id=row["uuid"],
+        symbol=row["code"],
+        side=_SIDES[row["ask_bid"].lower()],
+        quantity=units(row["volume"]),
+        price=units(row["price"]),
+        fee=units(row["trade_fee"]),
+        at=moment_of(row["trade_timestamp"]),
+    )
+
+
+def units(number: float | int) -> Decimal:
+    """A number of the stream as it was written; ValueError where a double may have changed it."""
+    if isinstance(number, int):
+        return Decimal(number)
+    if not abs(number) < _EXACT and not (number.is_integer() and abs(number) < 2**53):
+        raise ValueError(f"{number!r} has more digits than a double")
+    return Decimal(number).quantize(_UNIT)
+
+
+def moment_of(timestamp_ms: int) -> datetime:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+
+
+def _order(
+    row: Json,
+    *,
+    ids: tuple[str, str, str, str],
+    volume: Decimal | None,
+    filled: Decimal,
+    price: Decimal | None,
+    placed_at: datetime,
+) -> BrokerOrder:
+    """An order by money has no volume: it is as large as what it bought."""
+    order_id, symbol, side, kind = ids
+    at_limit = kind == "limit" and row.get("time_in_force") != "ioc"
+    if row["state"] in _OPEN:
+        state = OrderState.OPEN
+    else:
+        # A finished order may end as "cancel" for a rest of dust: what was filled decides.
+        is_full = filled > 0 and (volume is None or filled >= volume)
+        state = OrderState.FILLED if is_full else OrderState.CANCELLED
+    return BrokerOrder(
+        broker_order_id=order_id,
+        symbol=symbol,
+        side=_SIDES[side],
+        type=OrderType.LIMIT if at_limit else OrderType.MARKET,
+        quantity=volume if volume is not None else filled,
+        filled=filled,
+        state=state,
+        placed_at=placed_at,
+        price=price if at_limit else None,
+        identifier=row.get("identifier"),
+    )

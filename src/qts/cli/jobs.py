@@ -1,0 +1,129 @@
+"""`qts backtests`: jobs that were asked for, what they came to, and the worker that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
+from qts.domain import RefusedError, parse_duration
+
+if TYPE_CHECKING:
+    from qts.backtest import JobRow
+    from qts.database import Database
+
+SCHEMA = 12  # the one that brought the jobs
+
+app = typer.Typer(
+    help="Backtests as jobs: list them, show one, run those that wait.",
+    epilog="Example: qts backtests list",
+    no_args_is_help=True,
+)
+
+
+@app.command(name="list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Jobs at most.")] = 50,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, the youngest first.
+
+    Example: qts backtests list --json
+    """
+    from qts.backtest import list_jobs
+
+    rows = with_database(config, lambda database: list_jobs(database, limit), SCHEMA)
+    if as_json:
+        print_json({"backtests": rows})
+    else:
+        typer.echo("\n".join(map(_line, rows)) or "no backtests were asked for")
+
+
+@app.command()
+def show(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, of the list.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one job and its result.
+
+    Example: qts backtests show 0198c0de-0000-7000-8000-000000000001
+    """
+    from qts.backtest import show_job
+
+    row = with_database(config, lambda database: show_job(database, _uuid(job)), SCHEMA)
+    if as_json:
+        print_json(row)
+        return
+    typer.echo(_line(row))
+    for name, value in (row.result or {}).get("performance", {}).items():
+        typer.echo(f"  {name:<16}{'-' if value is None else value}")
+
+
+@app.command()
+def work(
+    lasting: Annotated[
+        str | None, typer.Option("--for", metavar="SPAN", help="Stop after this long.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run the jobs that wait, one after the other, until Ctrl-C.
+
+    Example: qts backtests work
+    """
+    seconds = parse_duration(lasting) if lasting else None
+    with_database(config, lambda database: _work(database, config, seconds), SCHEMA)
+
+
+def submit(config: Path | None, words: tuple[str, ...]) -> UUID:
+    return with_database(config, lambda database: _submit(database, words), SCHEMA)
+
+
+async def _submit(database: Database, words: tuple[str, ...]) -> UUID:
+    from qts.backtest import submit_job
+    from qts.outbox import OutboxConfig, PostgresBus
+
+    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
+        return await submit_job(database, bus, words)
+
+
+async def _work(database: Database, config: Path | None, seconds: float | None) -> None:
+    from qts.backtest import BacktestJobHandler
+    from qts.config import load
+    from qts.outbox import BACKTEST_COMMAND, Dispatcher, PostgresBus
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    dispatcher = Dispatcher()
+    async with PostgresBus.open(database, load(config, os.environ).outbox.streams) as bus:
+        BacktestJobHandler(database, bus).register(dispatcher)
+        consumer = bus.consumer(BACKTEST_COMMAND, dispatcher)
+        running = asyncio.create_task(consumer.run())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({running, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        consumer.stop()
+        await running
+
+
+def _line(row: JobRow) -> str:
+    note = f"  {row.error}" if row.error else ""
+    words = " ".join(row.arguments)
+    return f"{row.created_at:%Y-%m-%d %H:%M:%S}  {row.job_id}  {row.status:<8} {words}{note}"
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise RefusedError(
+            f"{text!r} is no id; it looks like a UUID, see qts backtests list"
+        ) from None

@@ -1,0 +1,67 @@
+"""Types and values in the words of an error line; never more than one line, never a password."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from msgspec import inspect
+
+from qts.domain import Secret
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_LOGIN = re.compile(r"://\S*@")
+_LONGEST = 60
+
+
+def allowed(kind: inspect.Type) -> str:
+    """What a setting of this type takes, as in `an integer from 1 to 500`."""
+    match kind:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return "an integer" + _range(kind)
+        case inspect.FloatType():
+            return "a finite number" + _range(kind)
+        case inspect.LiteralType():
+            return " or ".join(json.dumps(value) for value in kind.values)
+        case inspect.ListType() | inspect.VarTupleType():
+            return f"a list, each {allowed(kind.item_type)}"
+        case inspect.CustomType() if kind.cls is Secret:
+            return 'a text or { file = "path" }'
+        case inspect.CustomType():
+            return "a path"
+        case _:
+            return "a text"
+
+
+def _range(kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.ge is not None and kind.le is not None:
+        return f" from {kind.ge} to {kind.le}"
+    bounds = {"at least": kind.ge, "above": kind.gt, "at most": kind.le, "below": kind.lt}
+    given = [f"{word} {bound}" for word, bound in bounds.items() if bound is not None]
+    return f" {' and '.join(given)}" if given else ""
+
+
+def shown(value: Any) -> str:
+    """A value as the user wrote it, short, with the login of a URL masked."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 64:  # Python may refuse to print it
+        return "a very large integer"
+    if not isinstance(value, str):
+        return str(value)
+    text = _LOGIN.sub("://***@", value)
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + "…"
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def dotted(path: tuple[str, ...]) -> str:
+    """A key's full name; parts that are not plain words are quoted, as TOML has it."""
+    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(part) for part in path)

@@ -1,0 +1,142 @@
+"""The settings file: where it is looked for, how it is read, on which line a key stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from qts.domain import ConfigError
+from qts.embedded import default_home
+
+FILE_NAME = "qts.toml"
+_LARGEST_BYTES = 1_000_000
+_LONGEST_STATEMENT = 200  # lines
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """A settings file that is well-formed TOML; its keys are not checked yet."""
+
+    path: Path
+    text: str = field(repr=False)  # may hold a password
+    values: dict[str, Any] = field(repr=False)
+    world_readable: bool
+
+    def where(self, path: tuple[str, ...]) -> str:
+        """`file:line` of a key, or of the table that holds it."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return f"{self.path}:{self._lines[path]}" if path else str(self.path)
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, ...], int]:
+        lines: dict[tuple[str, ...], int] = {}
+        for path, line in _statements(self.text):
+            lines.setdefault(path, line)
+        return lines
+
+
+def find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The file asked for, else the first of those that QTS looks for; None: there is none."""
+    if path is not None:
+        return path
+    if "QTS_CONFIG" in environ:
+        if not environ["QTS_CONFIG"].strip():
+            raise ConfigError("QTS_CONFIG is empty; expected the path of a settings file")
+        return Path(environ["QTS_CONFIG"])
+    for candidate in (Path(FILE_NAME), default_home(environ) / FILE_NAME):
+        if os.path.lexists(candidate):
+            return candidate
+    return None
+
+
+def read(path: Path) -> SettingsFile:
+    content, mode = read_text(path, "settings file")
+    if content.startswith("\ufeff"):
+        raise ConfigError(f"settings file {path} begins with a byte order mark; save it without")
+    try:
+        values = tomllib.loads(content)
+    except RecursionError:
+        raise ConfigError(f"settings file {path} is nested too deeply") from None
+    except ValueError as error:
+        raise ConfigError(_broken(path, content, str(error))) from None
+    return SettingsFile(path, content, values, world_readable=bool(mode & stat.S_IROTH))
+
+
+def read_text(path: Path, what: str) -> tuple[str, int]:
+    """Text and mode of a regular file, looked at through one descriptor."""
+    try:
+        content, mode = _bytes(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read {what} {path}: {error.strerror or error}") from None
+    if len(content) > _LARGEST_BYTES:
+        raise ConfigError(f"{what} {path} is larger than {_LARGEST_BYTES} bytes")
+    try:
+        return content.decode(), mode
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{what} {path} is not UTF-8 text (line {line})") from None
+
+
+def _bytes(path: Path) -> tuple[bytes, int]:
+    # O_NONBLOCK: a pipe without a writer is refused instead of waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(_LARGEST_BYTES + 1), mode
+    finally:
+        os.close(descriptor)
+
+
+def _broken(path: Path, content: str, message: str) -> str:
+    place = _PLACE.search(message)
+    reason = _PLACE.sub("", message)
+    if place is None:
+        return f"{path}: not valid TOML: {reason}"
+    if place[1] is None:  # the end: column after the last character
+        before = content.rstrip("\n").split("\n")
+        return f"{path}:{len(before)}:{len(before[-1]) + 1}: not valid TOML: {reason}"
+    return f"{path}:{place[1]}:{place[2]}: not valid TOML: {reason}"
+
+
+def _statements(content: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Every path a valid document names, with the line its statement begins on.
+
+    tomllib keeps no positions. But the document is valid, so each statement is the shortest
+    run of lines that is valid by itself.
+    """
+    table: tuple[str, ...] = ()
+    statement, start = "", 1
+    for number, line in enumerate(content.split("\n"), 1):
+        statement += line + "\n"
+        try:
+            parsed = tomllib.loads(statement)
+        except ValueError:
+            if number - start > _LONGEST_STATEMENT:
+                return  # a line number is not worth parsing a huge list over and over
+            continue
+        header = statement.lstrip().startswith("[")
+        for path in _paths(parsed):
+            yield (path if header else table + path), start
+            if header:
+                table = path
+        statement, start = "", number + 1
+
+
+def _paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, value in values.items():
+        yield (key,)
+        if isinstance(value, dict):
+            for path in _paths(value):
+                yield (key, *path)

@@ -1,0 +1,80 @@
+"""The book of what people did here: a row before the deed, and how it ended in the same row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from qts.dashboard.session import LoginSession
+from qts.database import Database
+
+Outcome = Literal["DONE", "REFUSED", "FAILED"]
+
+
+class ActionRow(msgspec.Struct, frozen=True):
+    id: int
+    at: datetime
+    actor: str
+    role: str
+    address: str
+    action: str
+    target: str
+    detail: dict[str, Any]
+    outcome: str
+    message: str
+
+
+class ActionLog:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(
+        self,
+        session: LoginSession,
+        address: str,
+        action: str,
+        target: str,
+        detail: Mapping[str, Any],
+    ) -> int:
+        """What cannot be written down is not done: an error here stops it."""
+        number: int = await self._database.fetchval(
+            "INSERT INTO dashboard_action (actor, role, address, action, target, detail)"
+            " VALUES ($1, $2, $3, $4, $5, $6) RETURNING id",
+            session.actor,
+            session.role.word,
+            address,
+            action,
+            target,
+            dict(detail),
+        )
+        return number
+
+    async def end(self, number: int, outcome: Outcome, message: str = "") -> None:
+        await self._database.execute(
+            "UPDATE dashboard_action SET outcome = $2, message = $3 WHERE id = $1",
+            number,
+            outcome,
+            message,
+        )
+
+    async def login(self, actor: str, role: str, address: str, outcome: Outcome) -> None:
+        await self._database.execute(
+            "INSERT INTO dashboard_action (actor, role, address, action, outcome)"
+            " VALUES ($1, $2, $3, 'login', $4)",
+            actor,
+            role,
+            address,
+            outcome,
+        )
+
+    async def rows(self, limit: int) -> list[ActionRow]:
+        """The youngest first."""
+        rows = await self._database.fetch(
+            "SELECT id, at, actor, role, address, action, target, detail, outcome, message"
+            " FROM dashboard_action ORDER BY id DESC LIMIT $1",
+            limit,
+        )
+        return [ActionRow(*row) for row in rows]

@@ -1,0 +1,11 @@
+from qts.embedded.binaries import Binary as Binary
+from qts.embedded.binaries import find_binaries as find_binaries
+from qts.embedded.config import EmbeddedConfig as EmbeddedConfig
+from qts.embedded.home import Home as Home
+from qts.embedded.home import HomeLock as HomeLock
+from qts.embedded.home import default_home as default_home
+from qts.embedded.nats import Nats as Nats
+from qts.embedded.nats import NatsConfig as NatsConfig
+from qts.embedded.postgres import Postgres as Postgres
+from qts.embedded.servers import Servers as Servers
+from qts.embedded.valkey import Valkey as Valkey

@@ -1,0 +1,220 @@
+"""Web push to browsers: encrypted as RFC 8291 has it, signed as RFC 8292 (VAPID) has it.
+
+    message ─▶ AES-128-GCM, key from ECDH(browser's key, one of ours for this message) ─▶ POST
+
+Best effort: what one browser's push service does not take is logged and not sent again. Only
+accepted orders and critical alerts are pushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, utils
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from qts import telemetry
+from qts.database import Database
+from qts.domain import Clock, RefusedError, Secret
+from qts.notify.channel import ChannelGoneError, MessageDeclinedError, RetryLaterError, address_hash
+from qts.notify.channels import post
+from qts.notify.message import Message, as_text
+
+log = telemetry.logger("notify")
+
+RECORD = 4096
+LONGEST_BODY = 1000
+LIFE_S = 12 * 3600  # of a signature, and of a message at the push service
+_CURVE = ec.SECP256R1()
+
+
+class PushSubscription(msgspec.Struct, frozen=True):
+    """As a browser's PushManager gives it."""
+
+    endpoint: str
+    p256dh: str
+    auth: str
+
+
+class WebPushChannel:
+    name = "push"
+    address_hash = "push"
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        database: Database,
+        key: Secret,
+        contact: str,
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._database = database
+        self._key = read_key(key)
+        self._contact = contact
+        self._clock = clock
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        chosen = [m for m in messages if m.type == "ORDER_ACCEPTED" or m.severity == "critical"]
+        if not chosen:
+            return
+        body = _payload(chosen)
+        rows = await self._database.fetch(
+            "SELECT endpoint, p256dh, auth FROM push_subscription WHERE disabled_at IS NULL"
+        )
+        # Side by side: a browser's service that hangs holds up none of the others.
+        await asyncio.gather(*(self._send_one(PushSubscription(*row), body) for row in rows))
+
+    async def _send_one(self, to: PushSubscription, body: bytes) -> None:
+        who = f"push {address_hash(to.endpoint)}"
+        headers = {
+            "Content-Encoding": "aes128gcm",
+            "Content-Type": "application/octet-stream",
+            "TTL": str(LIFE_S),
+            "Urgency": "high",
+            "Authorization": self._authorization(to.endpoint),
+        }
+        try:
+            await post(self._session, to.endpoint, encrypt(body, to), headers, who)
+        except ChannelGoneError:
+            await self._database.execute(
+                "UPDATE push_subscription SET disabled_at = clock_timestamp()"
+                " WHERE endpoint_hash = $1",
+                address_hash(to.endpoint),
+            )
+            log.warning("a browser's subscription is no more", address=address_hash(to.endpoint))
+        except (RetryLaterError, MessageDeclinedError) as error:
+            log.warning("a push was not taken", error=str(error))
+
+    def _authorization(self, endpoint: str) -> str:
+        place = urlsplit(endpoint)
+        claims = {
+            "aud": f"{place.scheme}://{place.netloc}",
+            "exp": int(self._clock.now().timestamp()) + LIFE_S,
+            "sub": self._contact,
+        }
+        return f"vapid t={sign(self._key, claims)}, k={public_key(self._key)}"
+
+
+async def subscribe(database: Database, text: bytes) -> str:
+    """Keep a subscription, given as the JSON a browser makes of it; answers its hash."""
+    try:
+        given = msgspec.json.decode(text)
+        to = PushSubscription(given["endpoint"], given["keys"]["p256dh"], given["keys"]["auth"])
+        _point(_decode(to.p256dh))
+        if urlsplit(to.endpoint).scheme != "https" or len(_decode(to.auth)) != 16:
+            raise ValueError
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        raise RefusedError(
+            "that is no push subscription; expected JSON with endpoint (https) and keys.p256dh, "
+            "keys.auth, as PushSubscription.toJSON() gives it"
+        ) from None
+    name = address_hash(to.endpoint)
+    await database.execute(
+        "INSERT INTO push_subscription (endpoint_hash, endpoint, p256dh, auth)"
+        " VALUES ($1, $2, $3, $4) ON CONFLICT (endpoint_hash) DO UPDATE"
+        " SET p256dh = $3, auth = $4, disabled_at = NULL",
+        name,
+        to.endpoint,
+        to.p256dh,
+        to.auth,
+    )
+    return name
+
+
+async def unsubscribe(database: Database, endpoint: str) -> bool:
+    """Nothing more for this browser; False where it had no subscription."""
+    ended = await database.execute(
+        "UPDATE push_subscription SET disabled_at = clock_timestamp()"
+        " WHERE endpoint_hash = $1 AND disabled_at IS NULL",
+        address_hash(endpoint),
+    )
+    return ended == "UPDATE 1"
+
+
+def encrypt(
+    body: bytes,
+    to: PushSubscription,
+    salt: bytes | None = None,
+    ours: ec.EllipticCurvePrivateKey | None = None,
+) -> bytes:
+    """One record of aes128gcm (RFC 8188) under the key of RFC 8291; salt and key are fresh."""
+    salt = salt or os.urandom(16)
+    ours = ours or ec.generate_private_key(_CURVE)
+    theirs, mine = _decode(to.p256dh), _raw(ours)
+    shared = ours.exchange(ec.ECDH(), _point(theirs))
+    secret = _derive(shared, _decode(to.auth), b"WebPush: info\0" + theirs + mine, 32)
+    key = _derive(secret, salt, b"Content-Encoding: aes128gcm\0", 16)
+    nonce = _derive(secret, salt, b"Content-Encoding: nonce\0", 12)
+    header = salt + RECORD.to_bytes(4, "big") + bytes([len(mine)]) + mine
+    return header + AESGCM(key).encrypt(nonce, body + b"\x02", None)
+
+
+def sign(key: ec.EllipticCurvePrivateKey, claims: dict[str, object]) -> str:
+    """A JSON web token with ES256."""
+    head = _encode(msgspec.json.encode({"typ": "JWT", "alg": "ES256"}))
+    text = f"{head}.{_encode(msgspec.json.encode(claims))}"
+    r, s = utils.decode_dss_signature(key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
+    return f"{text}.{_encode(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+
+def new_key() -> Secret:
+    number = ec.generate_private_key(_CURVE).private_numbers().private_value
+    return Secret(_encode(number.to_bytes(32, "big")))
+
+
+def read_key(key: Secret) -> ec.EllipticCurvePrivateKey:
+    try:
+        return ec.derive_private_key(int.from_bytes(_decode(key.reveal()), "big"), _CURVE)
+    except ValueError:
+        raise RefusedError(
+            "notify.push.key is no VAPID key; make one with qts notify key"
+        ) from None
+
+
+def public_key(key: ec.EllipticCurvePrivateKey) -> str:
+    """As a browser wants it for `applicationServerKey`."""
+    return _encode(_raw(key))
+
+
+def _payload(messages: Sequence[Message]) -> bytes:
+    first = messages[0]
+    if len(messages) > 1:
+        text = as_text(messages, LONGEST_BODY)
+        title, _, body = text.partition("\n")
+        first = msgspec.structs.replace(first, title=title, body=body, deep_link="/orders")
+    return msgspec.json.encode(first)
+
+
+def _derive(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    return HKDF(algorithm=hashes.SHA256(), length=length, salt=salt, info=info).derive(secret)
+
+
+def _raw(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+    )
+
+
+def _point(raw: bytes) -> ec.EllipticCurvePublicKey:
+    return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, raw)
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None

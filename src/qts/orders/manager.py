@@ -1,0 +1,177 @@
+"""Where an approved order becomes a durable fact, before anything leaves.
+
+submit ── one statement ──▶ signal, intent, attempt (PREPARED), command on the bus
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import msgspec
+
+from qts import telemetry
+from qts.database import Database
+from qts.domain import Clock, OrderRequest, OutcomeUnknownError, RefusedError, Side, SystemClock
+from qts.orders.attempts import AttemptTransitions, cancel_event, lock_attempt, new_client_order_id
+from qts.orders.config import OrdersConfig
+from qts.orders.messages import CreateOrderAttempt
+from qts.orders.queries import SQL
+from qts.orders.updates import OrderListener, OrderUpdate, ignore_update
+from qts.outbox import TRADE_COMMAND, EventBus, OutboxEvent, uuid7
+from qts.risk import ApprovedOrder, OrderProposal
+
+IN_DOUBT = 5  # looks at a commit whose outcome was lost
+IN_DOUBT_S = 0.2
+
+log = telemetry.logger("orders")
+
+
+class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an approved order; `is_new` is false when its signal had been heard before."""
+
+    intent_id: UUID
+    attempt_id: UUID | None
+    is_new: bool = True
+    stopped: str = ""  # why there is no attempt
+
+
+def signal_id_for(strategy_key: str, symbol: str, side: Side, at: datetime, leg: str = "") -> UUID:
+    """The same id for the same decision, so that deciding it again orders nothing again.
+
+    `at` is the moment that was decided on, such as the close of a candle; `leg` tells apart orders
+    that are decided together.
+    """
+    return uuid5(NAMESPACE_OID, "\x1f".join((strategy_key, symbol, side, at.isoformat(), leg)))
+
+
+class OrderManager:
+    """Takes orders for one broker, from the gate alone."""
+
+    def __init__(
+        self,
+        database: Database,
+        bus: EventBus,
+        broker: str,
+        on_change: OrderListener = ignore_update,
+        clock: Clock | None = None,
+    ) -> None:
+        self._database = database
+        self._bus = bus
+        self._broker = broker
+        self._on_change = on_change
+        self._clock = clock or SystemClock()
+
+    async def submit(self, approved: ApprovedOrder) -> SubmitResult:
+        """May be called again with the same order: it is there once."""
+        if type(approved) is not ApprovedOrder:
+            raise RefusedError(
+                f"the desk takes what the gate approved, not {type(approved).__name__}"
+            )
+        ids = uuid7(), uuid7()
+        for left in reversed(range(IN_DOUBT)):
+            try:
+                return await self._submit(approved, *ids)
+            except OutcomeUnknownError as error:
+                # Whether it is there is seen by asking again: its signal can be heard only once.
+                if not left:
+                    raise
+                log.warning("a commit is in doubt, looking", error=str(error))
+                await self._clock.sleep(IN_DOUBT_S)
+        raise AssertionError("the last round returns or raises")
+
+    async def cancel(self, intent_id: UUID) -> bool:
+        """Ask for it; False when there is nothing left to cancel.
+
+        What has not left is stopped here and now. What the venue has, or may have, is cancelled
+        there, and is over when the venue says so.
+        """
+        changes: list[OrderUpdate] = []
+        async with self._database.transaction() as tx:
+            live = await tx.fetchval(SQL.live_attempt, intent_id)
+            one = await lock_attempt(tx, live) if live is not None else None
+            if one is None:
+                if not await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
+                    raise RefusedError(f"no order {intent_id} is known here")
+                return False
+            await tx.execute(SQL.ask_cancel, intent_id, self._clock.now())
+            moves = AttemptTransitions(tx, self._bus, OrdersConfig(), self._clock.now())
+            if not await moves.suspended(one, "CANCELLED"):
+                await self._bus.publish(tx, cancel_event(one.id, one.symbol))
+            changes = moves.changes
+        for change in changes:
+            self._on_change(change)
+        return True
+
+    async def _submit(
+        self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID
+    ) -> SubmitResult:
+        proposal = approved.proposal
+        command = OutboxEvent.of(
+            TRADE_COMMAND,
+            CreateOrderAttempt(attempt_id),
+            ("Market", proposal.symbol),
+            market=proposal.symbol,
+            strategy_key=proposal.strategy_key,
+        )
+        stopped = await self._write(approved, intent_id, attempt_id, command)
+        if stopped is None:
+            return await self._heard_before(proposal, intent_id)
+        return SubmitResult(
+            intent_id=intent_id, attempt_id=None if stopped else attempt_id, stopped=stopped
+        )
+
+    async def _write(
+        self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID, command: OutboxEvent
+    ) -> str | None:
+        """Why it has no attempt, or nothing; None when its signal had been heard before."""
+        proposal = approved.proposal
+        request = OrderRequest(
+            client_order_id=new_client_order_id(),
+            symbol=proposal.symbol,
+            side=proposal.side,
+            type=proposal.type,
+            quantity=proposal.quantity,
+            price=proposal.price,
+        )
+        rows = await self._database.fetch_idempotent(
+            SQL.submit,
+            proposal.signal_id,
+            proposal.strategy_key,
+            proposal.symbol,
+            proposal.side,
+            proposal.reason,
+            proposal.decided_at,
+            intent_id,
+            proposal.intent_type,
+            self._broker,
+            proposal.type,
+            proposal.quantity,
+            proposal.price,
+            approved.at,
+            proposal.expires_at,
+            attempt_id,
+            request.client_order_id,
+            request,
+            *self._bus.row_of(command),
+        )
+        return rows[0]["reason_code"] if rows else None
+
+    async def _heard_before(self, proposal: OrderProposal, intent_id: UUID) -> SubmitResult:
+        """Perhaps by our own words, whose answer was lost: then it is new all the same."""
+        row = await self._database.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
+        if row is None:
+            raise AssertionError("an intent that hindered ours is not there")
+        # The quantity may differ: whoever decides again has other figures, and orders nothing more.
+        before = (row["broker"], row["symbol"], row["side"])
+        if before != (self._broker, proposal.symbol, proposal.side):
+            raise RefusedError(
+                f"signal {proposal.signal_id} already stands for {row['side']} {row['symbol']} at "
+                f"{row['broker']}; another order needs another signal_id"
+            )
+        return SubmitResult(
+            intent_id=row["id"],
+            attempt_id=row["attempt_id"],
+            is_new=row["id"] == intent_id,
+            stopped=row["reason_code"] if row["attempt_id"] is None else "",
+        )

@@ -1,0 +1,58 @@
+"""Figures that stand in the database, brought to the metrics every few seconds."""
+
+from __future__ import annotations
+
+from qts import telemetry
+from qts.database import Database
+from qts.domain import AttemptState, Clock, OperationError
+from qts.risk import SafetyState
+
+log = telemetry.logger("app")
+
+EVERY_S = 5.0
+_SAFETY = telemetry.gauge("everbit_safety_state", "0 NORMAL, 1 WARNING, 2 FAIL, 3 LOCKDOWN")
+_SWITCH = telemetry.gauge(
+    "everbit_kill_switch_enabled", "1 where trading is allowed.", ("scope", "strategyKey")
+)
+_MARKET = telemetry.gauge(
+    "everbit_market_state", "1 for a market whose orders are held.", ("market", "state")
+)
+_ATTEMPTS = telemetry.counter(
+    "everbit_order_attempt_total", "Attempts by their state.", ("status",)
+)
+# Those that trade are the rule and need no series of their own.
+_SUSPENDED = (
+    "SELECT symbol FROM market_state WHERE trade_status = 'SUSPENDED' ORDER BY symbol LIMIT 100"
+)
+
+
+class TradingGauges:
+    """`run` it until cancelled."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        for state in AttemptState:
+            _ATTEMPTS.labels(state)  # from zero on: the first of a kind is a growth, too
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except OperationError as error:
+                if due := telemetry.every(60.0, "figures"):
+                    log.warning("figures could not be read", error=str(error), **due)
+            await self._clock.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        state = await self._database.fetchval("SELECT state FROM safety_state")
+        _SAFETY.set(list(SafetyState).index(SafetyState(state)) if state else 3)
+        rows = await self._database.fetch(
+            "SELECT scope, strategy_key, trading_enabled FROM kill_switch"
+        )
+        _SWITCH.clear()
+        for row in rows:
+            _SWITCH.labels(row[0], row[1]).set(row[2])
+        _MARKET.clear()
+        for row in await self._database.fetch(_SUSPENDED):
+            _MARKET.labels(row[0], "SUSPENDED").set(1)

@@ -1,0 +1,55 @@
+"""What changed, told once it is committed: for events in this process and for its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from qts.domain import AttemptState, Fill, OrderState
+
+
+class AttemptChanged(msgspec.Struct, frozen=True, kw_only=True):
+    intent_id: UUID
+    attempt_id: UUID
+    symbol: str
+    state: AttemptState
+    order_id: str | None = None
+    code: str = ""
+    reason: str = ""
+
+
+class OrderChanged(msgspec.Struct, frozen=True, kw_only=True):
+    order_id: str
+    symbol: str
+    state: OrderState
+    quantity: Decimal | None  # None: only a fill is known of it so far
+    filled: Decimal
+    attempt_id: UUID | None
+
+
+class FillApplied(msgspec.Struct, frozen=True, kw_only=True):
+    """A fill, and the position with it; `counted` is false for orders that are not ours."""
+
+    fill: Fill
+    attempt_id: UUID | None
+    counted: bool
+    position: Decimal
+    average_price: Decimal
+    realised_pnl: Decimal
+
+
+class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True):
+    symbol: str  # * is the whole venue
+    suspended: bool
+    code: str = ""
+
+
+OrderUpdate = AttemptChanged | OrderChanged | FillApplied | SuspensionChanged
+OrderListener = Callable[[OrderUpdate], None]
+
+
+def ignore_update(_change: OrderUpdate) -> None:
+    """For those who do not want to know."""

@@ -1,0 +1,146 @@
+"""What an operator does with events: look, requeue, edit, purge. Nothing here runs by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from qts.database import Database
+from qts.domain import Clock, RefusedError, SystemClock
+from qts.outbox.config import OutboxConfig, StreamConfig
+from qts.outbox.envelope import Envelope, OutboxEvent
+from qts.outbox.maintenance import rotate_partitions
+from qts.outbox.queries import SQL
+from qts.outbox.validation import encode_checked
+
+TAIL_EVERY_S = 0.5
+TAIL_AT_ONCE = 1000
+
+Status = Literal["PENDING", "PROCESSING", "DONE", "DEAD"]
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """An event with all of its columns."""
+
+    id: int
+    event_id: UUID
+    stream: str
+    event_type: str
+    aggregate_type: str
+    aggregate_id: str
+    payload_json: dict[str, Any]
+    status: Status
+    attempt_count: int
+    max_attempts: int
+    next_retry_at: datetime
+    last_attempt_at: datetime | None
+    locked_by: str | None
+    locked_until: datetime | None
+    last_error_code: str | None
+    last_error_message: str | None
+    created_at: datetime
+    updated_at: datetime
+    processed_at: datetime | None
+
+
+class OutboxAdmin:
+    """By hand, and told so."""
+
+    def __init__(
+        self, database: Database, streams: Mapping[str, StreamConfig] | None = None
+    ) -> None:
+        self._database = database
+        self._streams = streams or OutboxConfig().streams
+
+    async def find(
+        self,
+        *,
+        stream: str | None = None,
+        status: str | None = None,
+        event_type: str | None = None,
+        aggregate_id: str | None = None,
+        limit: int = 50,
+    ) -> list[EventRow]:
+        """The youngest first."""
+        rows = await self._database.fetch(SQL.list, stream, status, event_type, aggregate_id, limit)
+        return [EventRow(*row) for row in rows]
+
+    async def show(self, event_id: UUID) -> EventRow:
+        row = await self._database.fetchrow(SQL.show, event_id)
+        if row is None:
+            raise RefusedError(f"no event {event_id} is kept here")
+        return EventRow(*row)
+
+    async def requeue(self, event_id: UUID, *, outcome_checked: bool = False) -> EventRow:
+        """New attempts for a dead letter; where its outcome is unknown, only when checked."""
+        before = await self._dead(event_id)
+        if before.last_error_code == "UNKNOWN" and not outcome_checked:
+            raise RefusedError(
+                f"event {event_id} may have taken effect; look, and requeue it with "
+                "--outcome-checked if it did not"
+            )
+        await self._database.fetchrow(SQL.requeue, event_id, outcome_checked)
+        return await self.show(event_id)
+
+    async def requeue_all(self, stream: str) -> int:
+        """All dead letters of a stream, but those whose outcome is unknown."""
+        self._known(stream)
+        count: int = await self._database.fetchval(SQL.requeue_all, stream, False)
+        return count
+
+    async def edit(self, event_id: UUID, payload: Any) -> EventRow:
+        """Another payload for a dead letter, checked as if it were published."""
+        row = await self._dead(event_id)
+        envelope = msgspec.convert({**row.payload_json, "payload": payload}, Envelope)
+        event = OutboxEvent(
+            stream=row.stream,
+            aggregate_type=row.aggregate_type,
+            aggregate_id=row.aggregate_id,
+            envelope=envelope,
+        )
+        body = encode_checked(event, self._streams)
+        await self._database.execute(SQL.edit, event_id, body.decode())
+        return await self.show(event_id)
+
+    async def purge_dead(self, older_than_s: float, stream: str | None = None) -> int:
+        """Forget dead letters; their ids stay taken."""
+        told = await self._database.execute(SQL.purge_dead, stream, float(older_than_s))
+        return int(told.rpartition(" ")[2])
+
+    async def purge_done(self, keep_days: int) -> list[str]:
+        """Drop the days before the last `keep_days`; answers their partitions."""
+        return await rotate_partitions(self._database, keep_days)
+
+    async def tail(
+        self, stream: str | None = None, since: datetime | None = None, clock: Clock | None = None
+    ) -> AsyncGenerator[EventRow, None]:
+        """Events as they come and move, without an end."""
+        clock = clock or SystemClock()
+        last = since or await self._database.fetchval("SELECT clock_timestamp()")
+        while True:
+            rows = await self._database.fetch(SQL.changed, last, stream, TAIL_AT_ONCE)
+            for row in rows:
+                moved = EventRow(*row)
+                last = max(last, moved.updated_at)
+                yield moved
+            if len(rows) < TAIL_AT_ONCE:
+                await clock.sleep(TAIL_EVERY_S)
+
+    async def _dead(self, event_id: UUID) -> EventRow:
+        row = await self.show(event_id)
+        if row.status != "DEAD":
+            raise RefusedError(f"event {event_id} is {row.status}; only a DEAD one can be changed")
+        return row
+
+    def _known(self, stream: str) -> None:
+        if stream not in self._streams:
+            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
+
+
+async def paused_streams(database: Database) -> set[str]:
+    """The streams that no worker takes from."""
+    return {row[0] for row in await database.fetch("SELECT stream FROM outbox_paused")}

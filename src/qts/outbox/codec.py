@@ -1,0 +1,70 @@
+"""An event on another server: the envelope is the body, its address stands in the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+import msgspec
+
+from qts.outbox.bus import Delivery
+from qts.outbox.config import StreamConfig
+from qts.outbox.envelope import Envelope, uuid7
+from qts.outbox.handling import HandlerResult
+
+# Percent-encoded: NATS knows only headers of one line.
+AGGREGATE_TYPE = "Qts-Aggregate-Type"
+AGGREGATE_ID = "Qts-Aggregate-Id"
+EVENT_TYPE = "Qts-Event-Type"
+MESSAGE_ID = "Nats-Msg-Id"  # by which NATS knows it again; the same on Kafka, for whoever looks
+
+
+class _Received(Envelope, frozen=True, kw_only=True, rename="camel"):
+    payload: msgspec.Raw
+
+
+_decoder = msgspec.json.Decoder(_Received)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_body(delivery: Delivery) -> bytes:
+    return _encoder.encode(delivery.envelope)
+
+
+def encode_headers(delivery: Delivery) -> dict[str, str]:
+    return {
+        MESSAGE_ID: f"{delivery.event_id}.{delivery.place}",
+        AGGREGATE_TYPE: quote(delivery.aggregate_type),
+        AGGREGATE_ID: quote(delivery.aggregate_id),
+        EVENT_TYPE: quote(delivery.envelope.type),
+    }
+
+
+def partition_key(delivery: Delivery) -> bytes:
+    """What one line of events has in common."""
+    return f"{quote(delivery.aggregate_type, safe='')}/{quote(delivery.aggregate_id)}".encode()
+
+
+def read(
+    stream: str, config: StreamConfig, headers: Mapping[str, str], body: bytes, attempt: int
+) -> tuple[Delivery, HandlerResult | None]:
+    """The event as a handler sees it; with an outcome already where it cannot be read."""
+    broken = None
+    try:
+        envelope: Envelope = _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        broken = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
+        text = body.decode(errors="replace")
+        envelope = Envelope(
+            event_id=_event_id(headers), type="?", trace_id="?", payload={"body": text}
+        )
+    kind, key = (unquote(headers.get(name, "?")) for name in (AGGREGATE_TYPE, AGGREGATE_ID))
+    return Delivery(stream, kind, key, envelope, attempt, config.max_attempts), broken
+
+
+def _event_id(headers: Mapping[str, str]) -> UUID:
+    try:
+        return UUID(headers.get(MESSAGE_ID, "").partition(".")[0])
+    except ValueError:
+        return uuid7()  # not one of ours

@@ -1,0 +1,126 @@
+"""One attempt: ids into the logs, time taken, and what its end means. The same on every bus.
+
+How long a failed event waits: doubling pauses, capped, spread by chance.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from qts import telemetry
+from qts.domain import QtsError
+from qts.outbox.bus import Delivery, EventDispatcher
+from qts.outbox.config import StreamConfig
+from qts.outbox.errors import PermanentError, RetryableError, UnknownOutcomeError
+
+MAX_MESSAGE = 2000
+
+log = telemetry.logger("outbox")
+
+_processed = telemetry.counter(
+    "everbit_outbox_processed_total", "Attempts that ended.", ("stream", "result")
+)
+_duration = telemetry.histogram(
+    "everbit_outbox_handler_duration_seconds",
+    "Time in the handler.",
+    ("stream", "eventType"),
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+_timers: dict[tuple[str, str], Any] = {}
+
+
+class HandlerResult(msgspec.Struct, frozen=True):
+    """How an attempt ended, and the error if it failed."""
+
+    result: Literal["done", "retry", "dead"]
+    code: str = ""
+    message: str = ""
+
+
+DONE = HandlerResult("done")
+
+
+def timeout_result(delivery: Delivery) -> HandlerResult:
+    return HandlerResult("retry", "TIMEOUT", f"{delivery.envelope.type} took longer than it may")
+
+
+async def run_handler(dispatcher: EventDispatcher, delivery: Delivery) -> HandlerResult:
+    """Run the handler and say how it ended; only a cancellation is raised on."""
+    began_s = time.perf_counter()
+    with telemetry.lazy_context(delivery.ids):
+        try:
+            if telemetry.tracing():
+                await _traced(dispatcher, delivery)
+            else:
+                await dispatcher.dispatch(delivery)
+            outcome = DONE
+        except Exception as error:  # noqa: BLE001 - a handler's any error is an outcome here
+            outcome = classify_error(error)
+            log_result(delivery, outcome)
+    took_s = time.perf_counter() - began_s
+    key = (delivery.stream, delivery.envelope.type)
+    (_timers.get(key) or _timer(key)).observe(took_s)
+    return outcome
+
+
+async def _traced(dispatcher: EventDispatcher, delivery: Delivery) -> None:
+    with telemetry.span("outbox.handle", attempt=delivery.attempt):
+        await dispatcher.dispatch(delivery)
+
+
+def classify_error(error: Exception) -> HandlerResult:
+    """What an error of a handler means for its event."""
+    if isinstance(error, PermanentError | UnknownOutcomeError):
+        return HandlerResult("dead", _clean(error.code), _text(error))
+    if isinstance(error, RetryableError):
+        return HandlerResult("retry", _clean(error.code), _text(error))
+    code = type(error).__name__
+    return HandlerResult("retry", code, _text(error))
+
+
+def log_result(delivery: Delivery, outcome: HandlerResult) -> None:
+    if outcome.result == "dead" or delivery.attempt >= delivery.max_attempts:
+        log.error("event failed for good", code=outcome.code, error=outcome.message)
+    else:
+        log.warning(
+            "event failed, to be tried again",
+            code=outcome.code,
+            error=outcome.message,
+            attempt=delivery.attempt,
+        )
+
+
+def count_results(stream: str, result: str, events: int = 1) -> None:
+    """Add to the processed counter; in bulk, as one by one costs as much as the event."""
+    if events:
+        _processed.labels(stream, result).inc(events)
+
+
+def _timer(key: tuple[str, str]) -> Any:
+    """The histogram of a stream and type, to be kept: finding it takes a lock each time."""
+    return _timers.setdefault(key, _duration.labels(*key))
+
+
+def _text(error: Exception) -> str:
+    # A NUL cannot be stored, and an error text may hold secrets of a URL or a header.
+    kind = "" if isinstance(error, QtsError) else f"{type(error).__name__}: "
+    return _clean(telemetry.redact_text(kind + str(error)))
+
+
+def _clean(text: str) -> str:
+    text = text.replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE]
+
+
+JITTER = 0.2  # so that what failed together is not tried together
+
+
+def backoff_s(config: StreamConfig, attempt: int, chance: random.Random) -> float:
+    """Seconds to wait after this attempt, counted from 1."""
+    # The exponent is bounded too: 2**1000 does not fit a float.
+    pause = min(config.backoff_base_s * 2.0 ** min(attempt - 1, 60), config.backoff_max_s)
+    return pause * chance.uniform(1 - JITTER, 1 + JITTER)

@@ -1,0 +1,105 @@
+"""A bus whose events are published in PostgreSQL and handled from another server.
+
+    publish ─▶ outbox ─▶ relay ─▶ NATS or Kafka ─▶ consumer ─▶ handler
+                 ▲                                   │ given up
+                 └──── by hand ◀── dead letters ◀────┘
+
+Publishing, pausing and dead letters stay with PostgreSQL, so that they mean the same on every
+bus and `qts outbox` serves them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from qts import telemetry
+from qts.database import Connection, Database
+from qts.domain import Clock, RefusedError, SystemClock
+from qts.outbox.bus import Consumer, Delivery, EventDispatcher, OutboxDeadLetter, OutboxRow
+from qts.outbox.config import StreamConfig
+from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.envelope import OutboxEvent
+from qts.outbox.postgres import PostgresBus
+from qts.outbox.relay import Relay, relay_configs
+
+log = telemetry.logger("outbox")
+
+
+class RelayedBus(ABC):
+    """An EventBus for one event loop; which server carries the events, a kind of it says."""
+
+    def __init__(
+        self, database: Database, streams: Mapping[str, StreamConfig], clock: Clock | None = None
+    ) -> None:
+        self.streams = streams
+        self._database = database
+        self._clock = clock or SystemClock()
+        self._outbox = PostgresBus(database, relay_configs(streams), self._clock)
+
+    @abstractmethod
+    async def send(self, delivery: Delivery) -> None:
+        """Hand over one event; the server has it for good when this returns, else Unreachable."""
+
+    @abstractmethod
+    def consumer_of(self, station: DeliveryRunner) -> Consumer:
+        """Brings the events of a stream to where they are handled."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def publish(self, tx: Connection, event: OutboxEvent) -> bool:
+        return await self._outbox.publish(tx, event)
+
+    async def publish_many(self, tx: Connection, events: Sequence[OutboxEvent]) -> set[UUID]:
+        return await self._outbox.publish_many(tx, events)
+
+    def row_of(self, event: OutboxEvent) -> OutboxRow:
+        return self._outbox.row_of(event)
+
+    def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
+        if stream not in self.streams:
+            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self.streams)}")
+        config = self.streams[stream]
+        return self.consumer_of(
+            DeliveryRunner(self._database, stream, config, dispatcher, self._clock)
+        )
+
+    def relay(self) -> Relay:
+        return Relay(self._database, self.streams, self.send, self._clock)
+
+    @asynccontextmanager
+    async def relaying(self) -> AsyncIterator[None]:
+        """Move events during the block; what is left then waits in PostgreSQL."""
+        relay = self.relay()
+        running = asyncio.create_task(relay.run())
+        running.add_done_callback(_tell_death)
+        try:
+            yield
+        finally:
+            relay.stop()
+            await running
+
+    async def pause(self, stream: str) -> None:
+        """Nothing more is sent at once; consumers notice within the stream's `poll_max_s`."""
+        await self._outbox.pause(stream)
+
+    async def resume(self, stream: str) -> None:
+        await self._outbox.resume(stream)
+
+    async def dead_letters(self, stream: str, limit: int = 100) -> list[OutboxDeadLetter]:
+        return await self._outbox.dead_letters(stream, limit)
+
+    async def requeue(self, event_id: UUID) -> bool:
+        return await self._outbox.requeue(event_id)
+
+    async def _close_outbox(self) -> None:
+        await self._outbox.close()
+
+
+def _tell_death(relay: asyncio.Task[None]) -> None:
+    if not relay.cancelled() and relay.exception() is not None:
+        log.error("the relay ended; events wait in PostgreSQL", error=repr(relay.exception()))

@@ -1,0 +1,205 @@
+"""What every decision of a run hung on, in the order in which it happened, so it can be retraced.
+
+    world     ticks, fills, owners: each a change, counted       ─┐
+    strategy  what it was handed (ticks, the world after change n) ├─▶ one file, frame by frame
+    steps     what they were handed, and what they decided        │
+    gate      the facts it looked at, and its answer             ─┘
+
+Changes are made on one thread; views are taken on any. `note` never waits: a thread of its own
+encodes and writes. A journal that cannot be written ends, and trading goes on.
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import msgspec
+
+from qts import telemetry
+from qts.domain import RefusedError
+from qts.pipeline.cycle import Decision
+from qts.pipeline.decide import DecisionPolicy
+from qts.pipeline.process_protocol import Signals
+from qts.risk import OrderProposal, RiskLimits, RiskSnapshot
+from qts.strategies import Position, Tick
+
+log = telemetry.logger("pipeline")
+
+MAGIC = b"qts journal 1\n"
+_LENGTH = struct.Struct("<I")
+_LONGEST = 64 * 2**20
+
+
+class JournalHeader(msgspec.Struct, frozen=True, tag="h", array_like=True):
+    """How the run was set up: the first entry."""
+
+    began: datetime
+    strategies: dict[str, dict[str, str]]  # module:Class, and the parameters that were written
+    limits: RiskLimits
+
+
+class TickEntry(msgspec.Struct, frozen=True, tag="t", array_like=True):
+    symbol: str
+    price: float
+    volume: float
+    bid: float
+    ask: float
+    at: float
+
+
+class FillEntry(msgspec.Struct, frozen=True, tag="f", array_like=True):
+    """What is held of the symbol after it, and the cash."""
+
+    symbol: str
+    quantity: Decimal
+    average_price: Decimal
+    cash: Decimal
+
+
+class StartEntry(msgspec.Struct, frozen=True, tag="b", array_like=True):
+    cash: Decimal
+    positions: tuple[Position, ...]
+
+
+class OwnerEntry(msgspec.Struct, frozen=True, tag="o", array_like=True):
+    symbol: str
+    strategy_key: str
+
+
+class ParamsEntry(msgspec.Struct, frozen=True, tag="p", array_like=True):
+    strategy_key: str
+    params: dict[str, Any]
+
+
+class RestartEntry(msgspec.Struct, frozen=True, tag="n", array_like=True):
+    """The strategy's process ended; what it had learnt is gone."""
+
+    strategy_key: str
+
+
+class StrategyCallEntry(msgspec.Struct, frozen=True, tag="c", array_like=True):
+    """A strategy's turn: the ticks it heard, then so many evaluations, all with one view."""
+
+    strategy_key: str
+    version: int
+    now: datetime
+    ticks: tuple[Tick, ...]
+    heard: Signals
+    wanted: tuple[Signals, ...]
+
+
+class ExtractEntry(msgspec.Struct, frozen=True, tag="x", array_like=True):
+    number: int
+    strategy_key: str
+    started_at: datetime
+    version: int
+    now: datetime
+
+
+class DecideEntry(msgspec.Struct, frozen=True, tag="d", array_like=True):
+    number: int
+    version: int
+    signals: Signals
+    leave: DecisionPolicy
+    decisions: tuple[Decision, ...]
+    code: str  # of the step that failed
+
+
+class GateEntry(msgspec.Struct, frozen=True, tag="g", array_like=True):
+    proposal: OrderProposal
+    facts: RiskSnapshot
+    codes: tuple[str, ...]  # none: approved
+
+
+Change = TickEntry | FillEntry | StartEntry | OwnerEntry
+Entry = (
+    JournalHeader
+    | Change
+    | ParamsEntry
+    | RestartEntry
+    | StrategyCallEntry
+    | ExtractEntry
+    | DecideEntry
+    | GateEntry
+)
+_encoder = msgspec.msgpack.Encoder(enc_hook=repr)
+_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+encode = _encoder.encode
+
+
+class DecisionJournal:
+    """Use as a context. `note` may be called from any thread."""
+
+    def __init__(self, path: Path, header: JournalHeader) -> None:
+        self.path = path
+        self._header = header
+        self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._broken = False
+        self._thread = threading.Thread(target=self._write, name="qts-journal", daemon=True)
+
+    def append(self, entry: Entry) -> None:
+        if not self._broken:
+            self._entries.put(entry)
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file: BinaryIO = self.path.open("xb")
+            self._file.write(MAGIC)
+        except OSError as error:
+            raise RefusedError(
+                f"the journal {self.path} cannot be begun: {error.strerror}"
+            ) from None
+        self._entries.put(self._header)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._entries.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _write(self) -> None:
+        try:
+            while (entry := self._entries.get()) is not None:
+                data = encode(entry)
+                self._file.write(_LENGTH.pack(len(data)) + data)
+                if self._entries.empty():
+                    self._file.flush()
+            self._file.flush()
+        except (OSError, TypeError, ValueError, OverflowError) as error:
+            self._broken = True
+            log.error("the journal ended: it cannot be written", error=repr(error))
+
+
+def read_journal(path: Path) -> Iterator[Entry]:
+    """Every entry; a run that was killed has cut the last one short."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise RefusedError(f"{path} is no journal of a run")
+            while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+                (length,) = _LENGTH.unpack(head)
+                if length > _LONGEST:
+                    raise RefusedError(f"{path} is damaged: an entry of {length} bytes")
+                data = file.read(length)
+                if len(data) < length:
+                    return
+                yield _decoder.decode(data)
+    except OSError as error:
+        raise RefusedError(f"{path}: {error.strerror}") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise RefusedError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,77 @@
+"""Every tick's way from the feed to all who need it, on the loop's thread.
+
+record ─▶ stops ─▶ PRICE_TICK (P1) ─▶ strategies
+      └─▶ the world, the cache, the paper venue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+from qts.cache import Cache, CachedPrice
+from qts.domain import Clock, Market, market_for_symbol
+from qts.events import EventEngine
+from qts.events import payloads as p
+from qts.feed import PatternRecord, best_bid_ask
+from qts.pipeline.portfolio import Portfolio
+from qts.strategies import Tick
+
+OnTick = Callable[[str, float, float, float, float], None]
+
+
+class TickPublisher:
+    """A sink of the feed. `paper` is the paper venue's ear, if there is one."""
+
+    def __init__(self, engine: EventEngine, world: Portfolio, cache: Cache, clock: Clock) -> None:
+        self._engine = engine
+        self._world = world
+        self._cache = cache
+        self._clock = clock
+        self._volumes: dict[str, float] = {}
+        self._make = engine.catalogue["PRICE_TICK"]
+        self.paper: OnTick | None = None
+        self.count = 0
+
+    def __call__(self, record: PatternRecord) -> None:
+        snapshot = record.snapshot
+        inputs = snapshot.observation.inputs
+        bid, ask = best_bid_ask(inputs.kis_raw)
+        self.tick(snapshot.context.symbol, inputs.price, inputs.volume, bid, ask)
+
+    def tick(self, symbol: str, price: float, day_volume: float, bid: float, ask: float) -> None:
+        """`day_volume` runs up over the day; what everybody else gets is the tick's own."""
+        if not price > 0:
+            return
+        now = self._clock.now().timestamp()
+        volume = max(0.0, day_volume - self._volumes.get(symbol, day_volume))
+        self._volumes[symbol] = day_volume
+        self.count += 1
+        self._world.apply_tick(Tick(symbol, price, volume, bid or price, ask or price, now))
+        payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
+        # First the lanes, whose stops look at it; what they start on the loop runs after the rest.
+        self._engine.publish(self._engine.new_event("PRICE_TICK", payload, "feed"))
+        self._push(symbol, price, day_volume, bid, ask, now)
+        if self.paper is not None:
+            self.paper(symbol, price, bid, ask, volume)
+
+    def _push(
+        self, symbol: str, price: float, volume: float, bid: float, ask: float, now: float
+    ) -> None:
+        whole = market_for_symbol(symbol) is Market.KRX
+        last, low, high = (_exact(value, whole) for value in (price, bid or price, ask or price))
+        self._cache.prices.push(
+            CachedPrice(
+                symbol=symbol,
+                bid=low,
+                ask=max(low, high),
+                last=last,
+                volume=_exact(volume, whole),
+                timestamp=int(now * 1000),
+                ver=self.count,
+            )
+        )
+
+
+def _exact(value: float, whole: bool) -> Decimal:
+    return Decimal(int(value)) if whole else Decimal(repr(value))

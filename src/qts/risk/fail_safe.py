@@ -1,0 +1,190 @@
+"""The fail-safe: NORMAL, WARNING, FAIL, LOCKDOWN, kept in the database.
+
+NORMAL ──warning──▶ WARNING ──fail──▶ FAIL ──fail──▶ LOCKDOWN
+   ▲ ◀──calm───────────┘               │                │
+   │ ◀──recheck of a passing code──────┘                │
+   └ ◀──a person──────────────────────────────────────  ┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from qts import telemetry
+from qts.database import Connection, Database
+from qts.domain import RefusedError
+from qts.risk.codes import CODES, Effect
+
+log = telemetry.logger("risk")
+_STATE = telemetry.gauge("everbit_safety_state", "0 NORMAL, 1 WARNING, 2 FAIL, 3 LOCKDOWN")
+
+CALM_AFTER_S = 60.0
+NEVER = datetime.min.replace(tzinfo=UTC)
+_LOOK = "SELECT state, code, message, since FROM safety_state"
+_LOOK_AND_HOLD = "SELECT state, code, message, since FROM safety_state FOR UPDATE"
+
+
+class SafetyState(StrEnum):
+    NORMAL = "NORMAL"
+    WARNING = "WARNING"
+    FAIL = "FAIL"
+    LOCKDOWN = "LOCKDOWN"
+
+
+class FailSafeStatus(msgspec.Struct, frozen=True):
+    """Where the fail-safe stands."""
+
+    state: SafetyState
+    code: str | None
+    message: str
+    since: datetime
+
+
+class SafetyLogEntry(msgspec.Struct, frozen=True):
+    """One line of the log."""
+
+    at: datetime
+    code: str
+    message: str
+    state_before: str
+    state_after: str
+    actor: str
+
+
+def next_state(state: SafetyState, effect: Effect) -> SafetyState:
+    """Where a code leads. No code leads out of FAIL or LOCKDOWN."""
+    if effect is Effect.LOCKDOWN or state is SafetyState.LOCKDOWN:
+        return SafetyState.LOCKDOWN
+    if effect is Effect.FAIL:
+        return SafetyState.LOCKDOWN if state is SafetyState.FAIL else SafetyState.FAIL
+    if effect is Effect.WARNING and state is SafetyState.NORMAL:
+        return SafetyState.WARNING
+    return state
+
+
+class FailSafe:
+    """Every change is one transaction: the state, and the line that tells of it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def now(self) -> FailSafeStatus:
+        async with self._database.transaction() as tx:
+            return await _read(tx)
+
+    async def trip(
+        self, code: str, message: str = "", actor: str = "qts", **meta: Any
+    ) -> FailSafeStatus:
+        """A code was raised: the state follows, and never a step back."""
+        if code not in CODES:
+            raise RefusedError(f"code {code} is none; expected one of {', '.join(CODES)}")
+        known = CODES[code]
+        text = f"{known.text}: {message}" if message else known.text
+        async with self._database.transaction() as tx:
+            before = await _read(tx, lock=True)
+            state = next_state(before.state, known.effect)
+            if state is not before.state:
+                await _move(tx, state, code, text)
+            await _write(tx, code, text, before.state, state, actor, meta)
+        self._tell(code, text, before.state, state)
+        return await self.now()
+
+    async def clear_warning(self) -> FailSafeStatus:
+        """Called now and then: WARNING ends when nothing was warned of for a minute."""
+        async with self._database.transaction() as tx:
+            before = await _read(tx, lock=True)
+            if before.state is SafetyState.WARNING and await _quiet(tx):
+                await _move(tx, SafetyState.NORMAL, None, "")
+                await _write(tx, "CALM", "no warning for a minute", before.state, "NORMAL", "qts")
+                self._tell("CALM", "no warning for a minute", before.state, SafetyState.NORMAL)
+        return await self.now()
+
+    async def clear_transient_fail(self, found: str) -> FailSafeStatus:
+        """What failed was looked at and is well again; FAIL ends if its code is a passing one."""
+        async with self._database.transaction() as tx:
+            before = await _read(tx, lock=True)
+            passing = before.code in CODES and CODES[before.code].passing
+            if before.state is SafetyState.FAIL and passing:
+                await _move(tx, SafetyState.NORMAL, None, "")
+                await _write(tx, "RECHECK", found, before.state, "NORMAL", "qts")
+                self._tell("RECHECK", found, before.state, SafetyState.NORMAL)
+        return await self.now()
+
+    async def release(self, actor: str, reason: str) -> FailSafeStatus:
+        """A person has looked, and trading may go on. The only way out of LOCKDOWN."""
+        if not actor or not reason:
+            raise RefusedError("a release needs a name and a reason")
+        async with self._database.transaction() as tx:
+            before = await _read(tx, lock=True)
+            await tx.execute(
+                "UPDATE safety_state SET state = 'NORMAL', code = NULL, message = '',"
+                " released_by = $1",
+                actor,
+            )
+            await _write(tx, "RELEASE", reason, before.state, "NORMAL", actor)
+        self._tell("RELEASE", reason, before.state, SafetyState.NORMAL)
+        return await self.now()
+
+    async def log(self, limit: int = 50) -> Sequence[SafetyLogEntry]:
+        """The youngest first."""
+        rows = await self._database.fetch(
+            "SELECT at, code, message, state_before, state_after, actor FROM safety_log"
+            " ORDER BY id DESC LIMIT $1",
+            limit,
+        )
+        return [SafetyLogEntry(**dict(row.items())) for row in rows]
+
+    @staticmethod
+    def _tell(code: str, text: str, before: SafetyState, state: SafetyState) -> None:
+        _STATE.set(list(SafetyState).index(state))
+        level = log.warning if state is not SafetyState.NORMAL else log.info
+        level("fail-safe", code=code, reason=text, before=before, state=state)
+
+
+async def _read(tx: Connection, *, lock: bool = False) -> FailSafeStatus:
+    row = await tx.fetchrow(_LOOK_AND_HOLD if lock else _LOOK)
+    if row is None:
+        return FailSafeStatus(SafetyState.LOCKDOWN, "FS001", "the state is missing", NEVER)
+    return FailSafeStatus(SafetyState(row[0]), row[1], row[2], row[3])
+
+
+async def _move(tx: Connection, state: SafetyState, code: str | None, message: str) -> None:
+    await tx.execute(
+        "UPDATE safety_state SET state = $1, code = $2, message = $3", state, code, message
+    )
+
+
+async def _write(
+    tx: Connection,
+    code: str,
+    message: str,
+    before: str,
+    state: str,
+    actor: str,
+    meta: dict[str, Any] | None = None,
+) -> None:
+    await tx.execute(
+        "INSERT INTO safety_log (code, message, state_before, state_after, actor, meta)"
+        " VALUES ($1, $2, $3, $4, $5, $6)",
+        code,
+        message,
+        before,
+        state,
+        actor,
+        meta or {},
+    )
+
+
+async def _quiet(tx: Connection) -> bool:
+    codes = [code for code, known in CODES.items() if known.effect is not Effect.NOTICE]
+    return not await tx.fetchval(
+        "SELECT count(*) FROM safety_log WHERE code = ANY($1)"
+        " AND at > clock_timestamp() - make_interval(secs => $2)",
+        codes,
+        CALM_AFTER_S,
+    )

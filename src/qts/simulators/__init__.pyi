@@ -1,0 +1,11 @@
+from qts.simulators.clock import SimulatedClock as SimulatedClock
+from qts.simulators.config import KisKey as KisKey
+from qts.simulators.config import KisSimulatorConfig as KisSimulatorConfig
+from qts.simulators.config import MarketConfig as MarketConfig
+from qts.simulators.config import UpbitKey as UpbitKey
+from qts.simulators.config import UpbitSimulatorConfig as UpbitSimulatorConfig
+from qts.simulators.faults import Fault as Fault
+from qts.simulators.kis.simulator import KisSimulator as KisSimulator
+from qts.simulators.server import Simulator as Simulator
+from qts.simulators.upbit.simulator import UpbitSimulator as UpbitSimulator
+from qts.simulators.window import Limits as Limits

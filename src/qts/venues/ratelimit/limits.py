@@ -1,0 +1,75 @@
+"""How many requests one key may make, what is kept back for whom, and who goes first."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Literal
+
+import msgspec
+
+SECOND_NS = 1_000_000_000
+MINUTE_NS = 60 * SECOND_NS
+DAY_NS = 86_400 * SECOND_NS
+
+
+class RequestPriority(IntEnum):
+    """Who goes first; each may use what those above it have not kept back."""
+
+    ORDER = 0  # orders and cancels
+    ACCOUNT = 1  # balances, executions, reconciliation
+    BURST = 2  # quotes of symbols that move
+    NORMAL = 3  # the scan
+
+
+class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Requests one key may make; all windows hold at once."""
+
+    per_second: Annotated[
+        int, msgspec.Meta(ge=1, le=1000, description="requests in any second")
+    ] = 15
+    per_minute: Annotated[
+        int, msgspec.Meta(ge=1, le=60_000, description="requests in any 60 seconds")
+    ] = 1_000
+    per_day: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="requests in a day")] = (
+        100_000
+    )
+    day: Annotated[
+        Literal["rolling", "calendar"],
+        msgspec.Meta(description="a day is any 24 hours, or from midnight to midnight in Seoul"),
+    ] = "rolling"
+    orders_per_second: Annotated[
+        int, msgspec.Meta(ge=0, description="of per_second, kept back for orders and cancels")
+    ] = 2
+    accounts_per_second: Annotated[
+        int, msgspec.Meta(ge=0, description="of per_second, kept back for balances and executions")
+    ] = 1
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """What one priority may use of each window."""
+
+    second: int
+    minute: int
+    day: int
+
+
+def quota_for(limits: RateLimitConfig, priority: RequestPriority) -> Quota:
+    spans = ((limits.per_second, SECOND_NS), (limits.per_minute, MINUTE_NS))
+    second, minute = (ceilings(limits, limit, span)[priority] for limit, span in spans)
+    return Quota(second, minute, ceilings(limits, limits.per_day, DAY_NS)[priority])
+
+
+def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, int, int, int]:
+    """How full a window may be for each priority, so that those above it always find room.
+
+    What is kept back shrinks with the window: at most a quarter of it for orders and an eighth
+    for accounts in the second and the minute, 2 % and 1 % of the day.
+    """
+    if span_ns == DAY_NS:
+        orders, accounts = limit // 50, limit // 100
+    else:
+        seconds = min(span_ns / SECOND_NS, 25.0)  # 2/s is 50 a minute: orders come in knots
+        orders = min(round(limits.orders_per_second * seconds), limit // 4)
+        accounts = min(round(limits.accounts_per_second * seconds), limit // 8)
+    market = max(1, limit - orders - accounts)
+    return limit, max(1, limit - orders), market, market

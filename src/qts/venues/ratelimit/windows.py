@@ -1,0 +1,121 @@
+"""The windows of one key: how many requests the last second, minute and day have seen.
+
+One log of completion times serves all windows: a window of limit L has room when the request
+L - in_flight places back in the log is older than the window. That is O(1) for each. Lower
+priorities see lower limits (`ceilings`), so those above them find room.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from datetime import timedelta, timezone
+
+from qts.domain import Clock
+from qts.venues.ratelimit.limits import (
+    DAY_NS,
+    MINUTE_NS,
+    SECOND_NS,
+    RateLimitConfig,
+    RequestPriority,
+    ceilings,
+)
+
+NEVER = 1 << 62
+SEOUL = timezone(timedelta(hours=9))
+
+
+class SlidingWindows:
+    """Pure count: told what was granted and answered, never waits."""
+
+    def __init__(self, limits: RateLimitConfig, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._size = max(limits.per_second, limits.per_minute, limits.per_day)
+        self._log = array("q", bytes(8 * self._size))
+        self.done = self.in_flight = 0
+        self._day_used, self._day_ends_ns = 0, self._next_midnight_ns()
+        self.set_rate(limits.per_second)
+
+    def set_rate(self, per_second: int) -> None:
+        """The second's limit for now; the venue may have asked for less."""
+        limits = self._limits
+        spans = [(per_second, SECOND_NS), (limits.per_minute, MINUTE_NS)]
+        self._calendar: tuple[int, ...] | None = None
+        if limits.day == "rolling":
+            spans.append((limits.per_day, DAY_NS))
+        else:
+            self._calendar = ceilings(limits, limits.per_day, DAY_NS)
+        each = [(ceilings(limits, limit, span), span) for limit, span in spans]
+        self._windows = [[(tops[p], span) for tops, span in each] for p in RequestPriority]
+
+    def opens_ns(self, priority: int, now: int) -> int:
+        """When all windows have room: now or earlier, a later moment, or never before a reply."""
+        opens = now
+        done, size, log, in_flight = self.done, self._size, self._log, self.in_flight
+        for ceiling, span in self._windows[priority]:
+            back = ceiling - in_flight
+            if back <= 0:
+                return NEVER
+            if back <= done:
+                free = log[(done - back) % size] + span
+                if free >= opens:
+                    opens = free + 1
+        if self._calendar is not None:
+            self._roll_day(now)
+            if self._day_used + in_flight >= self._calendar[priority]:
+                opens = max(opens, self._day_ends_ns)
+        return opens
+
+    def answered(self, now: int) -> None:
+        """A request has its reply, or never will: from now on it ages."""
+        self._log[self.done % self._size] = now
+        self.done += 1
+        self.in_flight -= 1
+        self._day_used += 1
+
+    def used(self, span_ns: int, now: int) -> int:
+        return self._count_since(now - span_ns) + self.in_flight
+
+    def left_by(self, seconds: float) -> int:
+        """Requests the day still allows from now until so many seconds from now."""
+        now = self._clock.monotonic_ns()
+        if self._calendar is not None:
+            self._roll_day(now)
+            used = self._day_used
+        else:
+            used = self._count_since(now + round(seconds * 1e9) - DAY_NS)
+        return max(0, self._limits.per_day - used - self.in_flight)
+
+    def remember(self, past: Iterable[tuple[int, int]]) -> None:
+        """Requests of earlier lives: how long ago in ns, and how many."""
+        now = self._clock.monotonic_ns()
+        midnight_age = now - (self._day_ends_ns - DAY_NS)
+        for age, count in sorted(past, reverse=True):
+            for _ in range(min(count, self._size)):
+                self._log[self.done % self._size] = now - age
+                self.done += 1
+            self._day_used += count if age <= midnight_age else 0
+
+    def _count_since(self, moment: int) -> int:
+        """Completions after a moment; the log is in order, so by halving."""
+        low, high = max(0, self.done - self._size), self.done
+        while low < high:
+            middle = (low + high) // 2
+            if self._log[middle % self._size] < moment:
+                low = middle + 1
+            else:
+                high = middle
+        return self.done - low
+
+    def _roll_day(self, now: int) -> None:
+        if now >= self._day_ends_ns:
+            self._day_used = 0
+            self._day_ends_ns = self._next_midnight_ns()
+
+    def _next_midnight_ns(self) -> int:
+        """On the monotonic side: a wall clock set forward must not give a second day's quota."""
+        wall = self._clock.now().astimezone(SEOUL)
+        passed = timedelta(hours=wall.hour, minutes=wall.minute, seconds=wall.second)
+        left = timedelta(days=1) - passed - timedelta(microseconds=wall.microsecond)
+        return self._clock.monotonic_ns() + round(left.total_seconds() * 1e9)

@@ -1,0 +1,207 @@
+"""What a machine offers is read from a tree of files, so any machine can be tried here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.machine import CpuTopology, detect_topology
+
+
+def put(root: Path, path: str, text: str) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text + "\n")
+
+
+def allow(root: Path, cpus: str) -> None:
+    put(root, "proc/self/status", f"Name:\tqts\nCpus_allowed:\tff\nCpus_allowed_list:\t{cpus}")
+
+
+def cpu(root: Path, number: int, *, siblings: str | None = None, l3: str | None = None) -> None:
+    home = f"sys/devices/system/cpu/cpu{number}"
+    if siblings is not None:
+        put(root, f"{home}/topology/thread_siblings_list", siblings)
+    put(root, f"{home}/cache/index0/level", "1")
+    put(root, f"{home}/cache/index0/shared_cpu_list", str(number))
+    if l3 is not None:
+        put(root, f"{home}/cache/index3/level", "3")
+        put(root, f"{home}/cache/index3/shared_cpu_list", l3)
+
+
+@pytest.fixture
+def zen(tmp_path: Path) -> Path:
+    """Two core complexes of four cores, two hardware threads each: 0-7, and their siblings 8-15."""
+    allow(tmp_path, "0-15")
+    put(tmp_path, "sys/devices/system/node/node0/cpulist", "0-15")
+    for number in range(16):
+        core = number % 8
+        near = "0-3,8-11" if core < 4 else "4-7,12-15"
+        cpu(tmp_path, number, siblings=f"{core},{core + 8}", l3=near)
+    return tmp_path
+
+
+@pytest.fixture
+def two_sockets(tmp_path: Path) -> Path:
+    """Even CPUs on node 0, odd ones on node 1, no cache visible."""
+    allow(tmp_path, "0-7")
+    put(tmp_path, "sys/devices/system/node/node0/cpulist", "0,2,4,6")
+    put(tmp_path, "sys/devices/system/node/node1/cpulist", "1,3,5,7")
+    return tmp_path
+
+
+def test_cpus_that_share_an_l3_form_a_group(zen: Path) -> None:
+    machine = detect_topology(zen)
+    assert machine.groups == ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
+    assert machine.cores[0] == (0, 8)
+    assert len(machine.cores) == 8
+    assert machine.usable == 16
+
+
+def test_threads_that_fit_one_l3_stay_in_it_on_cores_of_their_own(zen: Path) -> None:
+    assert detect_topology(zen).choose(3) == (1, 2, 3)
+
+
+def test_cores_of_another_l3_are_taken_before_siblings(zen: Path) -> None:
+    assert detect_topology(zen).choose(8) == (0, 1, 2, 3, 4, 5, 6, 7)
+
+
+def test_siblings_are_taken_last_and_keep_to_their_group(zen: Path) -> None:
+    assert detect_topology(zen).choose(10) == (0, 1, 2, 3, 8, 9, 4, 5, 6, 7)
+
+
+def test_without_a_visible_l3_numa_nodes_are_the_groups(two_sockets: Path) -> None:
+    machine = detect_topology(two_sockets)
+    assert machine.groups == machine.nodes == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert machine.choose(4) == (0, 2, 4, 6)
+    assert machine.choose(5) == (6, 1, 3, 5, 7)
+
+
+def test_groups_of_one_node_stand_together(two_sockets: Path) -> None:
+    for number, near in ((0, "0,6"), (6, "0,6"), (1, "1,3"), (3, "1,3"), (2, "2,4"), (4, "2,4")):
+        cpu(two_sockets, number, l3=near)
+    assert detect_topology(two_sockets).groups == ((0, 6), (2, 4), (1, 3), (5, 7))
+
+
+def test_affinity_of_one_leaves_one(zen: Path) -> None:
+    allow(zen, "5")
+    machine = detect_topology(zen)
+    assert (machine.cpus, machine.usable, machine.groups, machine.cores) == (
+        (5,),
+        1,
+        ((5,),),
+        ((5,),),
+    )
+    assert machine.choose(1) == (5,)
+
+
+@pytest.mark.parametrize(
+    ("limit", "usable", "quota"),
+    [
+        ("150000 100000", 1, 1.5),
+        ("50000 100000", 1, 0.5),
+        ("400000 100000", 4, 4.0),
+        ("max 100000", 16, None),
+        ("9900000 100000", 16, 99.0),
+        ("rubbish", 16, None),
+        ("100000 0", 16, None),
+    ],
+)
+def test_a_cgroup_quota_is_rounded_down(
+    zen: Path, limit: str, usable: int, quota: float | None
+) -> None:
+    put(zen, "proc/self/cgroup", "0::/")
+    put(zen, "sys/fs/cgroup/cpu.max", limit)
+    machine = detect_topology(zen)
+    assert (machine.usable, machine.quota) == (usable, quota)
+
+
+def test_the_tightest_quota_on_the_way_up_counts(zen: Path) -> None:
+    put(zen, "proc/self/cgroup", "0::/apps/qts")
+    put(zen, "sys/fs/cgroup/apps/qts/cpu.max", "800000 100000")
+    put(zen, "sys/fs/cgroup/apps/cpu.max", "300000 100000")
+    assert detect_topology(zen).usable == 3
+
+
+def test_a_quota_of_the_older_cgroups_is_seen(zen: Path) -> None:
+    put(zen, "proc/self/cgroup", "9:name=systemd:/\n4:cpu,cpuacct:/docker/abc\n0::/")
+    put(zen, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000")
+    put(zen, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000")
+    machine = detect_topology(zen)
+    assert (machine.usable, machine.quota) == (2, 2.5)
+
+
+def test_an_older_cgroup_without_a_limit_is_none(zen: Path) -> None:
+    put(zen, "proc/self/cgroup", "4:cpu:/")
+    put(zen, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1")
+    put(zen, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
+    assert detect_topology(zen).quota is None
+
+
+def test_cpus_shared_under_a_quota_are_not_pinned(zen: Path) -> None:
+    put(zen, "proc/self/cgroup", "0::/")
+    put(zen, "sys/fs/cgroup/cpu.max", "400000 100000")
+    assert detect_topology(zen).choose(2) == (None, None)
+
+
+def test_more_threads_than_cpus_are_not_pinned(zen: Path) -> None:
+    assert detect_topology(zen).choose(17) == (None,) * 17
+
+
+def test_a_system_without_proc_and_sys_still_has_cpus(tmp_path: Path) -> None:
+    machine = detect_topology(tmp_path)
+    assert len(machine.cpus) >= 1
+    assert machine.groups == (machine.cpus,)
+    assert machine.usable == len(machine.cpus)
+    assert machine.cores == tuple((number,) for number in machine.cpus)
+
+
+def test_this_machine_is_seen_as_the_system_sees_it() -> None:
+    machine = detect_topology()
+    assert 1 <= machine.usable <= len(machine.cpus)
+    assert sorted(number for group in machine.groups for number in group) == list(machine.cpus)
+    if hasattr(os, "sched_getaffinity"):
+        assert set(machine.cpus) == os.sched_getaffinity(os.getpid())
+
+
+def test_an_affinity_set_from_outside_is_obeyed() -> None:
+    code = (
+        "import os, qts.machine as m; one = min(os.sched_getaffinity(0));"
+        "os.sched_setaffinity(0, {one}); seen = m.inspect(); assert seen.cpus == (one,), seen;"
+        "assert seen.usable == 1"
+    )
+    if hasattr(os, "sched_setaffinity"):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@given(st.data())
+def test_every_thread_gets_a_cpu_of_its_own_in_the_order_of_groups(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 24))
+    numbers = tuple(range(count))
+    bounds = sorted(data.draw(st.sets(st.integers(1, count)), label="cuts") | {0, count})
+    groups = tuple(numbers[a:b] for a, b in pairwise(bounds))
+    pairs = data.draw(st.booleans())
+    cores = tuple(
+        core
+        for group in groups
+        for core in (
+            [group[i : i + 2] for i in range(0, len(group), 2)] if pairs else [(n,) for n in group]
+        )
+    )
+    machine = CpuTopology(cpus=numbers, usable=count, groups=groups, cores=cores, nodes=(numbers,))
+    threads = data.draw(st.integers(1, count))
+    chosen = [number for number in machine.choose(threads) if number is not None]
+    assert len(set(chosen)) == threads
+    first_of_core = {core[0] for core in cores}
+    if threads <= len(cores):
+        assert set(chosen) <= first_of_core
+    places = [next(i for i, group in enumerate(groups) if number in group) for number in chosen]
+    assert places == sorted(places)

@@ -1,0 +1,315 @@
+"""A backtest does what live does, sees nothing of the future, and gives the same every time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from qts.backtest import BacktestConfig, BacktestResult, run_backtest
+from qts.brokers import FeesConfig, PaperConfig
+from qts.domain import IntentType, OrderType, RefusedError, Side
+from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
+from qts.strategies import NoParams, RsiScalper, Signal, Strategy, Tick, View
+from tests.backtest.tapes import BEGIN, prices, tape, walk
+
+# ruff: noqa: ARG002 - a strategy takes what it is given
+
+FREE = FeesConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
+DAY = 86_400.0
+
+
+class Scripted(Strategy[NoParams]):
+    """Buys and sells at the events it is told to, counted from 0."""
+
+    buys: tuple[int, ...] = ()
+    sells: tuple[int, ...] = ()
+
+    def __init__(self, params: NoParams) -> None:
+        super().__init__(params)
+        self.seen = 0
+
+    def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
+        number, self.seen = self.seen, self.seen + 1
+        if number in self.buys:
+            yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)
+        if number in self.sells:
+            leave = IntentType.EXIT_SIGNAL
+            yield Signal(symbol=tick.symbol, side=Side.SELL, at=tick.at, intent_type=leave)
+
+
+def scripted(buys: tuple[int, ...], sells: tuple[int, ...] = ()) -> Scripted:
+    made = Scripted.from_params()
+    made.buys, made.sells = buys, sells
+    return made
+
+
+def run(strategy: Strategy[Any], ticks: list[Tick], **settings: Any) -> BacktestResult:
+    return run_backtest(strategy, tape(ticks), BacktestConfig(costs=FREE, **settings))
+
+
+def test_an_order_meets_the_next_event_and_never_its_own() -> None:
+    result = run(scripted((0,), (2,)), prices([10_000, 10_100, 10_200, 10_150]), use_stops=False)
+    bought, sold = result.fills
+    assert (bought.price, bought.at.timestamp()) == (Decimal(10100), BEGIN + 1)
+    assert (sold.price, sold.at.timestamp()) == (Decimal(10150), BEGIN + 3)
+    (trade,) = result.trades
+    assert trade.quantity == 50  # 500,000 won of 10,000
+    assert trade.profit == 50 * 50
+    assert result.performance.end_equity == 100_002_500
+
+
+def test_fees_and_taxes_are_taken() -> None:
+    costs = FeesConfig(krx_fee=0.001, krx_sale_tax=0.002)
+    config = BacktestConfig(costs=costs, use_stops=False)
+    result = run_backtest(scripted((0,), (2,)), tape(prices([10_000] * 4)), config)
+    assert [fill.fee for fill in result.fills] == [500, 1500]
+    assert result.trades[0].profit == -2000
+    assert result.performance.end_equity == 100_000_000 - 2000
+    assert result.performance.costs == 2000
+
+
+def test_a_falling_position_leaves_by_its_stop() -> None:
+    falling = [10_000, 10_000, 9_990, 9_840, 9_790, 9_780, 9_780, 9_780]
+    result = run(scripted((0,)), prices(falling))
+    assert [fill.side for fill in result.fills] == [Side.BUY, Side.SELL, Side.SELL]
+    half, rest = result.fills[1:]
+    assert (half.quantity, half.price) == (Decimal(25), Decimal(9790))  # told at 9,840, 1.6 % down
+    assert (rest.quantity, rest.price) == (Decimal(25), Decimal(9780))
+    assert result.trades[0].reason == IntentType.EXIT_MAE
+    kept = run(scripted((0,)), prices(falling), use_stops=False)
+    assert len(kept.fills) == 1
+
+
+def test_a_position_is_left_when_its_time_is_up() -> None:
+    stops = StopsConfig(holding=HoldTimeLimits(scalp_s=30.0), profit_extension_s=0.0)
+    result = run(scripted((0,)), prices([10_000] * 60), stops=stops)
+    bought, sold = result.fills
+    assert 30 <= sold.at.timestamp() - bought.at.timestamp() <= 33
+    assert result.trades[0].reason == IntentType.EXIT_TIME
+
+
+class Looking(Strategy[NoParams]):
+    """Notes what a cycle could see."""
+
+    def __init__(self, params: NoParams) -> None:
+        super().__init__(params)
+        self.seen: list[tuple[float, float]] = []
+
+    def evaluate(self, view: View) -> Iterable[Signal]:
+        latest = max((tick.at for tick in view.ticks.values()), default=0.0)
+        self.seen.append((view.now.timestamp(), latest))
+        return ()
+
+
+def test_a_cycle_sees_nothing_of_the_event_it_comes_with() -> None:
+    strategy = Looking.from_params()
+    run(strategy, walk(3, length=50))
+    assert len(strategy.seen) == 49
+    assert all(latest < now for now, latest in strategy.seen)
+
+
+def test_a_cycle_is_dated_when_it_was_due_and_not_when_the_next_event_came() -> None:
+    strategy = Looking.from_params()
+    first, second = prices([10_000.0, 10_010.0])
+    run(strategy, [first, second._replace(at=BEGIN + 10.5)])
+    assert strategy.seen == [(BEGIN + 1, BEGIN)]
+
+
+class Eager(Strategy[NoParams]):
+    """Wants everything, always."""
+
+    def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
+        return (Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at),)
+
+
+def test_no_more_symbols_are_held_than_the_limit() -> None:
+    symbols = [f"{n:06}" for n in range(1, 9)]
+    limits = RiskLimitsConfig(max_open_symbols=3, orders_per_minute=1000)
+    result = run(Eager.from_params(), walk(5, 200, symbols), limits=limits, use_stops=False)
+    assert len({fill.symbol for fill in result.fills}) == 3
+    assert result.refusals["G_OPEN_SYMBOLS"] > 0
+
+
+def test_no_more_orders_are_sent_than_the_minute_and_the_day_may_have() -> None:
+    limits = RiskLimitsConfig(orders_per_day=7, orders_per_minute=2)
+    result = run(Eager.from_params(), walk(5, 300), limits=limits, use_stops=False)
+    times = [p.decided_at.timestamp() for p in result.proposals]
+    assert len(times) == 7
+    assert all(later - earlier >= 60 for earlier, later in zip(times, times[2:], strict=False))
+    assert result.refusals["G_ORDER_RATE"] > 0
+    assert result.refusals["G_DAILY_ORDERS"] > 0
+
+
+class Half(Strategy[NoParams]):
+    """Fails on every other tick, then on all of them."""
+
+    count = 0
+
+    def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
+        self.count += 1
+        if self.count % 2 or self.count > 40:
+            raise ZeroDivisionError("none is left")
+        return ()
+
+
+def test_a_strategy_that_fails_is_counted_and_given_up_in_the_end() -> None:
+    strategy = Half.from_params()
+    result = run(strategy, prices([10_000.0] * 100))
+    assert result.stopped.startswith("it failed 20 times in a row")
+    assert (result.errors, strategy.count) == (20 + 20, 60)
+
+
+class Liar(Strategy[NoParams]):
+    answers: Any = ()
+
+    def on_tick(self, tick: Tick, view: View) -> Any:
+        return self.answers
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"quantity": Decimal("NaN")}, "the quantity is no number"),
+        ({"quantity": Decimal(-5)}, "nothing is left after risk and portfolio"),
+        ({"side": Side.SELL}, "nothing is left after risk and portfolio"),
+        ({"type": OrderType.LIMIT, "price": Decimal(10003)}, "G_TICK"),
+        ({"type": OrderType.LIMIT, "price": Decimal(20000)}, "G_BAND"),
+    ],
+)
+def test_a_bad_signal_is_refused_with_its_reason(answer: dict[str, Any], told: str) -> None:
+    strategy = Liar.from_params()
+    given = {"symbol": "005930", "side": Side.BUY, "at": BEGIN, **answer}
+    strategy.answers = (Signal(**given),)
+    result = run(strategy, prices([10_000.0] * 3))
+    assert not result.fills
+    assert result.refusals[told] == 3
+
+
+def test_what_is_no_signal_fails_the_cycle() -> None:
+    strategy = Liar.from_params()
+    strategy.answers = ("buy!",)
+    assert run(strategy, prices([10_000.0] * 3)).trips == {"FS030": 3}
+
+
+def test_ten_times_the_limit_is_cut_down_to_it() -> None:
+    strategy = Liar.from_params()
+    wish = Signal(symbol="005930", side=Side.BUY, at=BEGIN, quantity=Decimal(500))
+    strategy.answers = (wish,)
+    result = run(strategy, prices([10_000.0] * 5), use_stops=False)
+    assert [fill.quantity for fill in result.fills] == [50]
+
+
+def test_a_limit_order_rests_until_the_day_ends() -> None:
+    strategy = Liar.from_params()
+    strategy.answers = (
+        Signal(
+            symbol="005930",
+            side=Side.BUY,
+            at=BEGIN,
+            type=OrderType.LIMIT,
+            price=Decimal(9_900),
+        ),
+    )
+    today, tomorrow = prices([10_000.0] * 3), prices([9_800.0] * 3, start=BEGIN + DAY)
+    result = run(strategy, [*today, *tomorrow])
+    assert len(result.proposals) == 1
+    assert not result.fills
+    filled = run(strategy, [*today, *prices([9_800.0] * 3, start=BEGIN + 3)])
+    assert filled.fills[0].price == 9_900
+
+
+def test_orders_of_a_day_are_counted_anew_the_next_day() -> None:
+    limits = RiskLimitsConfig(orders_per_day=2)
+    days = [prices([10_000.0] * 6, start=BEGIN + DAY * day) for day in range(3)]
+    events = tuple(range(0, 18, 2))
+    result = run(
+        scripted(events, tuple(n + 1 for n in events)),
+        [tick for day in days for tick in day],
+        limits=limits,
+        use_stops=False,
+        fill_wait_s=0.0,
+    )
+    entries = [p for p in result.proposals if not p.intent_type.is_exit]
+    by_day = Counter(p.decided_at.date() for p in entries)
+    assert list(by_day.values()) == [1, 1, 1]  # the second order of a day was the exit
+
+
+def test_a_lost_account_takes_no_entry_before_the_next_day() -> None:
+    stops = StopsConfig(mae_account=0.001, mae_half=0.5, mae_full=0.5)
+    limits = RiskLimitsConfig(max_order_value=10_000_000)
+    crash = [10_000.0, 10_000.0, *[9_700.0] * 8]
+    days = [*prices(crash), *prices([9_700.0] * 3, start=BEGIN + DAY)]
+    result = run(scripted((0, 8, 10)), days, stops=stops, limits=limits)
+    assert result.trips["FS104"] == 1
+    assert result.refusals["G_SAFETY"] == 1
+    assert [fill.side for fill in result.fills] == [Side.BUY, Side.SELL, Side.BUY]
+    assert result.fills[2].at.timestamp() > BEGIN + DAY
+
+
+def test_partial_fills_are_one_trade() -> None:
+    paper = PaperConfig(volume_share=0.1, latency_ms=1)
+    ticks = prices([10_000.0] * 20)
+    result = run(scripted((0,), (10,)), ticks, paper=paper, use_stops=False)
+    assert [fill.quantity for fill in result.fills] == [10] * 10
+    (trade,) = result.trades
+    assert (trade.quantity, trade.profit) == (Decimal(50), Decimal(0))
+
+
+def test_prices_that_are_none_are_passed_over() -> None:
+    odd = [10_000.0, math.nan, 0.0, -5.0, math.inf, 10_000.0]
+    strategy = scripted(())
+    run(strategy, prices(odd))
+    assert strategy.seen == 2
+
+
+def test_equity_is_cash_and_holdings_and_all_that_was_earned() -> None:
+    for seed in range(5):
+        result = run_backtest(RsiScalper.from_params({"length": 5}), tape(walk(seed)))
+        earned = sum((trade.profit for trade in result.trades), Decimal(0))
+        last = {tick.symbol: tick.price for tick in walk(seed) if 0 < tick.price < math.inf}
+        open_now = sum(
+            (_left(trade.symbol, result) * Decimal(repr(last[trade.symbol])))
+            + sum(
+                -fill.side.sign * fill.price * fill.quantity - fill.fee
+                for fill in result.fills
+                if fill.symbol == trade.symbol and fill.at >= trade.opened_at
+            )
+            for trade in result.still_open
+        )
+        assert result.trades
+        found = result.performance.end_equity
+        assert found == pytest.approx(float(100_000_000 + earned + open_now), abs=0.01)
+
+
+def _left(symbol: str, result: BacktestResult) -> Decimal:
+    fills = [fill for fill in result.fills if fill.symbol == symbol]
+    return sum((fill.side.sign * fill.quantity for fill in fills), Decimal(0))
+
+
+def test_data_without_an_event_is_refused() -> None:
+    with pytest.raises(RefusedError, match="no event"):
+        run(scripted(()), [])
+
+
+def test_data_out_of_order_is_refused() -> None:
+    ticks = prices([10_000.0] * 5)
+    with pytest.raises(RefusedError, match=r"event 4, 005930: its time is 3\.0 s before"):
+        run(scripted(()), [*ticks[:3], ticks[0]._replace(at=BEGIN - 1)])
+
+
+def test_a_clock_set_back_by_less_than_a_second_is_lived_through() -> None:
+    ticks = prices([10_000.0] * 5)
+    ticks[3] = ticks[3]._replace(at=BEGIN + 1.5)
+    strategy = scripted(())
+    assert run(strategy, ticks).events == 5
+
+
+def test_a_backtest_needs_cash() -> None:
+    for cash in ("0", "-1", "NaN"):
+        with pytest.raises(RefusedError, match="expected more than 0"):
+            BacktestConfig(cash=Decimal(cash))

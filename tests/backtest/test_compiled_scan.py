@@ -1,0 +1,247 @@
+"""Compiled or not, in small chunks or large, asked of the gate or not: the same decisions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qts.backtest.tape as tapes
+from qts.backtest import BacktestConfig, Chunk, Tape, run_backtest
+from qts.backtest.compiled_scan import compile_scan
+from qts.backtest.order_manager import BacktestOrderManager
+from qts.brokers import PaperConfig
+from qts.domain import RefusedError
+from qts.risk import RiskLimitsConfig
+from qts.strategies import (
+    MovingAverageSwing,
+    NoParams,
+    RsiScalper,
+    StepStrategy,
+    Strategy,
+    SurgeBreakout,
+)
+from qts.strategies.step import compile_step
+from tests.backtest.tapes import prices, tape, walk
+
+QUICK: dict[type[StepStrategy[Any]], dict[str, Any]] = {
+    RsiScalper: {"length": 4, "low": 35, "high": 65},
+    MovingAverageSwing: {"fast": 2, "slow": 6, "margin": 0},
+    SurgeBreakout: {"window": 4, "margin": 0.001, "volume_ratio": 0.5},
+}
+CONFIGS = st.builds(
+    BacktestConfig,
+    use_stops=st.booleans(),
+    limits=st.builds(
+        RiskLimitsConfig,
+        max_open_symbols=st.integers(1, 4),
+        orders_per_day=st.integers(5, 200),
+        orders_per_minute=st.integers(1, 20),
+    ),
+    paper=st.builds(
+        PaperConfig,
+        slippage_ticks=st.integers(0, 2),
+        volume_share=st.sampled_from((0.0, 0.1)),
+        latency_ms=st.sampled_from((0.0, 1.0, 1500.0)),
+        latency_jitter_ms=st.sampled_from((0.0, 800.0)),
+    ),
+)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(list(QUICK)), config=CONFIGS)
+def test_compiled_and_generic_decide_the_same(
+    seed: int, kind: type[StepStrategy[Any]], config: BacktestConfig
+) -> None:
+    ticks = walk(seed, length=150)
+    one = run_backtest(kind.from_params(QUICK[kind]), tape(ticks), config, way="compiled")
+    two = run_backtest(kind.from_params(QUICK[kind]), tape(ticks), config, way="generic")
+    assert (one.way, two.way) == ("compiled", "generic")
+    assert one.fills == two.fills
+    assert one.points == two.points
+    assert one.digest == two.digest
+    assert (one.signals, one.refusals, one.trips) == (two.signals, two.refusals, two.trips)
+
+
+def test_the_walks_of_these_tests_are_traded_on() -> None:
+    for kind, params in QUICK.items():
+        found = [run_backtest(kind.from_params(params), tape(walk(seed, 150))) for seed in range(3)]
+        assert sum(len(result.trades) for result in found) > 5
+
+
+@pytest.mark.parametrize("way", ["compiled", "generic"])
+@pytest.mark.parametrize("kind", list(QUICK))
+def test_a_second_run_decides_the_same(kind: type[StepStrategy[Any]], way: Any) -> None:
+    history = tape(walk(7))
+    first = run_backtest(kind.from_params(QUICK[kind]), history, way=way)
+    again = run_backtest(kind.from_params(QUICK[kind]), history, way=way)
+    assert first.fills
+    assert first.digest == again.digest
+
+
+def test_another_history_has_another_digest() -> None:
+    found = {
+        run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(n))).digest
+        for n in range(5)
+    }
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_chunks_of_any_size_decide_the_same(size: int) -> None:
+    whole = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(11)))
+    with patch.object(tapes, "CHUNK", size):
+        parts = run_backtest(
+            RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(11)), way="compiled"
+        )
+    assert whole.fills
+    assert whole.digest == parts.digest
+
+
+def test_a_symbol_that_comes_later_is_traded_like_the_others() -> None:
+    late = walk(2, 200, ["005930"]) + [
+        tick._replace(at=tick.at + 200) for tick in walk(3, 200, ["005930", "000660"])
+    ]
+    with patch.object(tapes, "CHUNK", 64):
+        one = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(late), way="compiled")
+        two = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(late), way="generic")
+    assert {fill.symbol for fill in one.fills} == {"005930", "000660"}
+    assert one.digest == two.digest
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32), config=CONFIGS)
+def test_what_is_not_asked_would_have_been_refused(seed: int, config: BacktestConfig) -> None:
+    """The gate is spared questions, never overruled."""
+    ticks = walk(seed, length=150)
+    spared = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
+    with patch.object(BacktestOrderManager, "closed", lambda _desk: (float("-inf"), "")):
+        asked = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
+    assert spared.digest == asked.digest
+    assert spared.signals == asked.signals
+
+
+class Fragile(StepStrategy[NoParams]):
+    """Divides by what is nothing on some ticks."""
+
+    state_size = 1
+
+    @staticmethod
+    def step(state: Any, _p: Any, price: float, volume: float, _at: float, held: float) -> int:
+        state[0] = 1.0 / (volume // 250)
+        return 1 if price > 0 and held == 0 else 0
+
+
+def test_a_step_that_raises_is_counted_the_same_way() -> None:
+    found = [
+        run_backtest(Fragile.from_params(), tape(walk(1, 300)), way=w)
+        for w in ("compiled", "generic")
+    ]
+    assert found[0].errors == found[1].errors > 10
+    assert found[0].digest == found[1].digest
+    assert found[0].stopped == found[1].stopped == ""
+
+
+def test_a_step_that_always_raises_is_given_up_the_same_way() -> None:
+    still = [tick._replace(volume=0.0) for tick in prices([10_000.0] * 50)]
+    found = [
+        run_backtest(Fragile.from_params(), tape(still), way=w) for w in ("compiled", "generic")
+    ]
+    assert found[0].errors == found[1].errors == 20
+    assert all(each.stopped.startswith("it failed 20 times in a row") for each in found)
+
+
+class Picky(RsiScalper):
+    def wants(self, symbol: str) -> bool:
+        return symbol == "005930"
+
+
+def test_a_step_with_more_to_it_runs_generic() -> None:
+    result = run_backtest(Picky.from_params(QUICK[RsiScalper]), tape(walk(7)))
+    assert result.way == "generic"
+    assert {fill.symbol for fill in result.fills} == {"005930"}
+    with pytest.raises(RefusedError, match="no plain StepStrategy"):
+        run_backtest(Picky.from_params(), tape(walk(7)), way="compiled")
+
+
+class Idle(Strategy[NoParams]):
+    pass
+
+
+def test_progress_is_told_after_every_chunk() -> None:
+    told: list[int] = []
+    with patch.object(tapes, "CHUNK", 100):
+        run_backtest(Idle.from_params(), tape(prices([10_000.0] * 250)), progress=told.append)
+    assert told == [100, 200, 250]
+
+
+def test_a_tape_is_read_anew_for_every_pass() -> None:
+    history = Tape.of_ticks(lambda: iter(prices([10_000.0] * 5)))
+    assert [len(chunk.at) for chunk in history] == [5]
+    assert [len(chunk.at) for chunk in history] == [5]
+    assert history.symbols == ["005930"]
+
+
+def columns(**other: Any) -> Chunk:
+    known = {name: np.full(3, 10_000.0) for name in Chunk._fields}
+    known |= {"symbol": np.zeros(3, np.int32), "at": 1_794_787_200.0 + np.arange(3)}
+    return Chunk(**{**known, **other})
+
+
+@pytest.mark.parametrize(
+    ("chunk", "told"),
+    [
+        (columns(symbol=np.array([0, 1, 2])), "names symbol 2; the tape has 2"),
+        (columns(symbol=np.array([0, -1, 0])), "the tape has 2"),
+        (columns(price=np.zeros(2)), "different lengths"),
+        (columns(at=np.array([0.0, np.nan, 1.0])), "sort the data by time"),
+    ],
+)
+def test_columns_that_do_not_hold_together_are_refused(chunk: Chunk, told: str) -> None:
+    with pytest.raises(RefusedError, match=told):
+        run_backtest(RsiScalper.from_params(), Tape(["005930", "000660"], lambda _tape: [chunk]))
+
+
+def test_columns_of_other_numbers_are_taken_as_what_they_mean() -> None:
+    whole = columns(
+        price=np.array([10_000, 10_010, 10_020]),
+        symbol=np.array([0, 0, 1]),
+        volume=np.arange(6)[::2],
+    )
+    result = run_backtest(
+        RsiScalper.from_params(), Tape(["005930", "000660"], lambda _tape: [whole])
+    )
+    assert (result.events, result.way) == (3, "compiled")
+
+
+@pytest.fixture
+def with_numba() -> str:
+    found = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(7)), way="compiled")
+    assert found.fills
+    return found.digest
+
+
+@pytest.fixture
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    for each in (compile_scan, compile_step):
+        each.cache_clear()
+    yield
+    for each in (compile_scan, compile_step):
+        each.cache_clear()
+
+
+def test_without_numba_the_same_is_decided_in_plain_python(
+    with_numba: str, without_numba: None
+) -> None:
+    plain = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(7)))
+    assert plain.way == "generic"
+    assert plain.digest == with_numba
+    with pytest.raises(RefusedError, match="cannot run compiled: numba is not installed"):
+        run_backtest(RsiScalper.from_params(), tape(walk(7)), way="compiled")

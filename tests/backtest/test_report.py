@@ -1,0 +1,115 @@
+"""The report: a table, JSON and one page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from qts.backtest import BacktestResult, render_html, render_table, run_backtest, to_json
+from qts.backtest.performance import performance
+from qts.domain import RefusedError
+from qts.strategies import RsiScalper
+from tests.backtest.tapes import prices, tape, walk
+
+
+@pytest.fixture(scope="module")
+def result() -> BacktestResult:
+    found = run_backtest(
+        RsiScalper.from_params({"length": 4, "low": 35, "high": 65}), tape(walk(7))
+    )
+    assert len(found.trades) > 3
+    return found
+
+
+def text_of(result: BacktestResult) -> str:
+    console = Console(width=160, force_terminal=False, record=True, file=None)
+    with console.capture() as captured:
+        console.print(render_table(result))
+    return captured.get()
+
+
+def test_the_table_tells_what_was_asked_for(result: BacktestResult) -> None:
+    shown = text_of(result)
+    for word in ("max drawdown", "win rate", "profit factor", "costs", "CAGR", "length=4"):
+        assert word in shown
+    assert f"{result.performance.end_equity:,.0f}" in shown
+    assert result.digest in shown
+
+
+def test_json_holds_every_figure_and_the_curve(result: BacktestResult) -> None:
+    found = json.loads(msgspec.json.encode(to_json(result)))
+    assert found["performance"]["trades"] == len(result.trades) == len(found["trades"])
+    assert found["digest"] == result.digest
+    assert found["equity"][0] == [result.points[0].at, result.points[0].equity]
+    assert found["equity"][-1][1] == result.performance.end_equity
+    assert {"events_per_s", "refusals", "still_open", "errors"} <= found.keys()
+
+
+def test_infinity_is_written_as_a_word(result: BacktestResult) -> None:
+    won = [trade for trade in result.trades if trade.profit > 0][:1]
+    only = msgspec.structs.replace(
+        result, performance=performance(result.points, won, result.fills)
+    )
+    assert to_json(only)["performance"]["profit_factor"] == "inf"
+    assert "∞" in text_of(only)
+
+
+class Page(HTMLParser):
+    """What a page is made of, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:  # noqa: ARG002 - its contract
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone(result: BacktestResult) -> None:
+    text = render_html(result)
+    page = Page(text)
+    assert not page.open
+    assert page.tags.count("svg") == 3
+    assert "script" not in page.tags
+    assert page.links == []
+    assert "http" not in text
+    assert "prefers-color-scheme:dark" in text
+    assert page.tags.count("tr") == 1 + len(result.trades)
+    assert "nan" not in text.lower()
+
+
+def test_the_page_shows_names_as_text(result: BacktestResult) -> None:
+    evil = msgspec.structs.replace(result, strategy="<script>alert(1)</script>")
+    text = render_html(evil)
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_a_run_without_trades_has_a_page_too() -> None:
+    quiet = run_backtest(RsiScalper.from_params(), tape(prices([10_000.0] * 3)))
+    text = render_html(quiet)
+    assert not Page(text).open
+    assert "no trade has ended" in text
+    assert not re.search(r"\binf\b", text)
+
+
+def test_parameters_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(RefusedError, match="has no parameter 'lenght'; it has length, low, high"):
+        RsiScalper.from_params({"lenght": 4})

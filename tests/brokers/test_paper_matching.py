@@ -1,0 +1,282 @@
+"""The paper venue's matching: what trades, at what price, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.brokers import FeesConfig, PaperConfig, PaperMatchingEngine
+from qts.domain import Fill, OrderRequest, OrderType, Side
+from qts.venues import VenueRejectedError
+
+STOCK, BITCOIN = "005930", "KRW-BTC"
+CASH = Decimal(100_000_000)
+FREE = FeesConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
+SECOND = 10**9
+
+
+def engine(costs: FeesConfig = FREE, **settings: Any) -> PaperMatchingEngine:
+    return PaperMatchingEngine(PaperConfig(**settings), costs, CASH)
+
+
+def order(side: Side, quantity: Any, price: Any = None, symbol: str = STOCK) -> OrderRequest:
+    return OrderRequest(
+        client_order_id="x",
+        symbol=symbol,
+        side=side,
+        type=OrderType.MARKET if price is None else OrderType.LIMIT,
+        quantity=Decimal(quantity),
+        price=None if price is None else Decimal(price),
+    )
+
+
+def prices(fills: Sequence[Fill]) -> list[int]:
+    return [int(fill.price) for fill in fills]
+
+
+def held(venue: PaperMatchingEngine, symbol: str = STOCK) -> Decimal:
+    return venue.purse.free(symbol)
+
+
+@pytest.mark.parametrize(("side", "price"), [(Side.BUY, 70_100), (Side.SELL, 70_000)])
+def test_a_market_order_pays_the_other_side_of_the_book(side: Side, price: int) -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    venue.submit("own", order(Side.BUY, 10), 0)
+    assert prices(venue.submit("a", order(side, 10), 0)) == [price]
+
+
+@pytest.mark.parametrize(
+    ("settings", "side", "price"),
+    [
+        ({"slippage_ticks": 2}, Side.BUY, 70_300),
+        ({"slippage_ticks": 2}, Side.SELL, 69_800),
+        ({"slippage_bps": 10}, Side.BUY, 70_200),  # 70,170.1 is not on a tick: the next worse one
+        ({"slippage_bps": 10}, Side.SELL, 69_900),
+    ],
+)
+def test_slippage_is_against_us_and_on_a_tick(
+    settings: dict[str, Any], side: Side, price: int
+) -> None:
+    venue = engine(**settings)
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    venue.submit("own", order(Side.BUY, 10), 0)
+    assert prices(venue.submit("a", order(side, 10), 0)) == [price]
+
+
+def test_slippage_never_goes_beyond_a_limit() -> None:
+    venue = engine(slippage_ticks=50)
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    assert prices(venue.submit("a", order(Side.BUY, 10, 70_200), 0)) == [70_200]
+
+
+def test_a_limit_order_takes_a_better_price_at_once() -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    assert prices(venue.submit("a", order(Side.BUY, 10, 71_000), 0)) == [70_100]
+
+
+def test_a_resting_order_trades_at_its_own_price() -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    assert not venue.submit("a", order(Side.BUY, 10, 69_500), 0)
+    assert venue.is_open("a")
+    assert not venue.on_tick(STOCK, 69_500, 69_500, 69_600, 1, 1)  # touched, not passed
+    assert prices(venue.on_tick(STOCK, 69_000, 68_900, 69_000, 1, 2)) == [69_500]
+    assert not venue.is_open("a")
+
+
+def test_a_trade_through_the_price_fills_even_where_no_quote_shows_it() -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    venue.submit("a", order(Side.BUY, 10, 69_500), 0)
+    assert prices(venue.on_tick(STOCK, 69_400, 69_400, 69_600, 1, 1)) == [69_500]
+
+
+def test_a_market_without_quotes_trades_at_its_last_price() -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 0, 0, 1, 0)
+    assert prices(venue.submit("a", order(Side.BUY, 10), 0)) == [70_000]
+
+
+@pytest.mark.parametrize("last", [0, -5, float("nan"), float("inf")])
+def test_a_tick_that_is_no_price_trades_nothing(last: float) -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 0, 0, 1, 0)
+    venue.submit("a", order(Side.BUY, 10, 69_000), 0)
+    assert not venue.on_tick(STOCK, last, last, last, float("nan"), 1)
+    with pytest.raises(VenueRejectedError, match="no price"):
+        venue.submit("b", order(Side.BUY, 10), 1)
+
+
+def test_an_order_trades_only_after_its_latency() -> None:
+    venue = engine(latency_ms=100)
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    assert not venue.submit("a", order(Side.BUY, 10), 0)
+    assert not venue.on_tick(STOCK, 80_000, 80_000, 80_100, 1, 99_999_999)
+    assert prices(venue.on_tick(STOCK, 90_000, 90_000, 90_100, 1, 100_000_000)) == [90_100]
+
+
+def test_chance_is_the_same_for_the_same_seed() -> None:
+    def first_fills(seed: int) -> list[int]:
+        venue = engine(latency_jitter_ms=1000, seed=seed)
+        venue.on_tick(STOCK, 70_000, 70_000, 70_000, 1, 0)
+        for n in range(5):
+            venue.submit(f"{n}", order(Side.BUY, 1), 0)
+        return [len(venue.on_tick(STOCK, 70_000, 70_000, 70_000, 1, n * 10**8)) for n in range(11)]
+
+    assert first_fills(1) == first_fills(1)
+    assert first_fills(1) != first_fills(2)
+    assert sum(first_fills(1)) == 5
+
+
+def test_only_a_share_of_a_tick_can_be_taken() -> None:
+    venue = engine(volume_share=0.25)
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 10, 0)
+    (first,) = venue.submit("a", order(Side.BUY, 5), 0)
+    assert first.quantity == 2  # a quarter of ten is two and a half, and there are no halves
+    assert not venue.submit("b", order(Side.BUY, 5), 0)  # the tick is used up
+    fills = venue.on_tick(STOCK, 70_000, 70_000, 70_100, 20, 1)
+    assert [(fill.broker_order_id, int(fill.quantity)) for fill in fills] == [("a", 3), ("b", 2)]
+    assert [fill.trade_id for fill in (first, fills[0])] == ["a.1", "a.2"]
+
+
+def test_fees_and_taxes_are_the_markets() -> None:
+    venue = engine(FeesConfig())
+    venue.on_tick(STOCK, 70_000, 70_000, 70_000, 1, 0)
+    venue.on_tick(BITCOIN, 100_000_000, 0, 0, 1, 0)
+    (bought,) = venue.submit("a", order(Side.BUY, 11), 0)
+    (sold,) = venue.submit("b", order(Side.SELL, 11), 0)
+    (coin,) = venue.submit("c", order(Side.BUY, "0.01234567", symbol=BITCOIN), 0)
+    assert bought.fee == 115  # 0.015 % of 770,000 is 115.5, cut to the won
+    assert sold.fee == 1_655  # and 0.20 % tax on top
+    assert coin.fee == Decimal("617.28350000")
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (order(Side.BUY, "1.5", 70_000), "lot"),
+        (order(Side.BUY, 1, 70_050), "tick"),
+        (order(Side.BUY, 1, 5_000, "KRW-XRP"), None),
+        (order(Side.BUY, "0.9", 5_000, "KRW-XRP"), "least"),
+        (order(Side.BUY, 1_429, 70_000), "insufficient_cash"),
+        (order(Side.BUY, 1_428, 70_000), None),
+        (order(Side.SELL, 1, 70_000), "insufficient_holding"),
+        (order(Side.BUY, 1, None, "000660"), "no_price"),
+    ],
+)
+def test_a_wrong_order_is_rejected(request_: OrderRequest, code: str | None) -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    if code is None:
+        venue.submit("a", request_, 0)
+        assert venue.is_open("a")
+        return
+    with pytest.raises(VenueRejectedError) as raised:
+        venue.submit("a", request_, 0)
+    assert raised.value.code == code
+    assert venue.purse.free_cash == CASH
+
+
+def test_open_orders_hold_what_they_may_need_and_a_cancel_gives_it_back() -> None:
+    venue = engine()
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
+    venue.submit("own", order(Side.BUY, 10), 0)
+    before = venue.purse.free_cash
+    venue.submit("a", order(Side.BUY, 10, 60_000), 0)
+    venue.submit("b", order(Side.SELL, 6, 80_000), 0)
+    assert (venue.purse.free_cash, held(venue)) == (before - 600_000, Decimal(4))
+    with pytest.raises(VenueRejectedError):
+        venue.submit("c", order(Side.SELL, 5), 0)
+    assert venue.cancel("a") is not None
+    assert venue.cancel("b") is not None
+    assert venue.cancel("a") is None
+    assert (venue.purse.free_cash, held(venue)) == (before, Decimal(10))
+
+
+# -- laws
+
+Move = tuple[str, int, int, int]
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["tick", "buy", "sell", "market_buy", "market_sell", "cancel"]),
+        st.integers(0, 40),  # ticks of 100 won above 68,000
+        st.integers(1, 30),  # a quantity, a volume
+        st.integers(0, 20),  # which order
+    ),
+    max_size=60,
+)
+
+
+def play(
+    venue: PaperMatchingEngine, moves: list[Move]
+) -> tuple[list[Fill], dict[str, OrderRequest]]:
+    fills: list[Fill] = []
+    taken: dict[str, OrderRequest] = {}
+    venue.on_tick(STOCK, 70_000, 70_000, 70_100, 50, 0)
+    for at, (what, level, quantity, which) in enumerate(moves):
+        price, now = 68_000 + 100 * level, at * SECOND
+        if what == "tick":
+            fills += venue.on_tick(STOCK, price, price, price + 100, quantity, now)
+        elif what == "cancel":
+            venue.cancel(f"{which}")
+        else:
+            side = Side.BUY if what.endswith("buy") else Side.SELL
+            limit = None if what.startswith("market") else price
+            request = order(side, quantity, limit)
+            try:
+                fills += venue.submit(f"{at}", request, now)
+            except VenueRejectedError:
+                continue
+            taken[f"{at}"] = request
+    return fills, taken
+
+
+@given(MOVES, st.sampled_from([0.0, 0.3]), st.sampled_from([0, 3]))
+def test_money_and_holdings_are_the_sum_of_the_fills(
+    moves: list[Move], share: float, slippage: int
+) -> None:
+    venue = engine(FeesConfig(), volume_share=share, slippage_ticks=slippage)
+    fills, taken = play(venue, moves)
+    spent = sum((f.side.sign * f.price * f.quantity + f.fee for f in fills), Decimal(0))
+    assert venue.purse.cash == CASH - spent
+    account = venue.purse.account()
+    assert sum(h.quantity for h in account.holdings) == sum(f.side.sign * f.quantity for f in fills)
+    assert all(h.quantity > 0 for h in account.holdings)
+    assert len({fill.trade_id for fill in fills}) == len(fills)
+    for name, request in taken.items():
+        own = [fill for fill in fills if fill.broker_order_id == name]
+        filled = sum((fill.quantity for fill in own), Decimal(0))
+        assert filled <= request.quantity
+        if filled == request.quantity:
+            assert not venue.is_open(name)
+        if request.price is not None:
+            assert all((request.price - f.price) * f.side.sign >= 0 for f in own)
+
+
+@given(MOVES)
+def test_when_all_orders_are_gone_nothing_is_held(moves: list[Move]) -> None:
+    venue = engine(FeesConfig(), volume_share=0.3)
+    _, taken = play(venue, moves)
+    for name in taken:
+        venue.cancel(name)
+    assert venue.purse.free_cash == venue.purse.cash
+    owned = sum((h.quantity for h in venue.purse.account().holdings), Decimal(0))
+    assert held(venue) == owned
+
+
+@given(MOVES)
+def test_the_same_day_twice_is_the_same_day(moves: list[Move]) -> None:
+    settings: dict[str, Any] = {
+        "volume_share": 0.3,
+        "slippage_bps": 5.0,
+        "latency_jitter_ms": 1500.0,
+        "seed": 7,
+    }
+    assert play(engine(**settings), moves) == play(engine(**settings), moves)

@@ -1,0 +1,102 @@
+"""Figures as rows, without a terminal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.dashboard import TerminalSnapshot, frame
+from qts.dashboard.live_status import RecentAlert, SafetyStatus
+from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_calm, lanes, rows_of
+from qts.orders import OrderRow
+from tests.dashboard.statuses import live
+
+
+def an_order(state: str | None = "UNKNOWN") -> OrderRow:
+    return OrderRow(
+        intent_id=UUID(int=1),
+        created_at=datetime(2026, 11, 16, 1, 2, 3, tzinfo=UTC),
+        strategy_key="rsi_scalper",
+        intent_type="ENTRY",
+        broker="paper",
+        symbol="005930",
+        side="BUY",
+        order_type="LIMIT",
+        quantity=Decimal("10.000"),
+        price=Decimal(70_000),
+        status="CREATED",
+        reason_code="",
+        attempt_id=None,
+        attempt_no=None,
+        attempt_state=state,
+        error=None,
+        needs_person=False,
+        broker_order_id=None,
+        order_state=None,
+        filled=Decimal("0E-18"),
+    )
+
+
+def test_the_banner_says_how_it_stands() -> None:
+    first, second = banner(TerminalSnapshot(live()))
+    assert first == "NORMAL  PAPER on paper"
+    assert second == "equity 100,005,000  today +1,234  open +5,000  orders 7  ticks 123,456"
+
+
+def test_trouble_is_seen_at_once() -> None:
+    stopped = SafetyStatus(
+        state="LOCKDOWN", code="FS070", message="positions differ", trading=False, suspended="x",
+        may_trade=False,
+    )  # fmt: skip
+    seen = TerminalSnapshot(live(safety=stopped))
+    assert banner(seen)[0] == "LOCKDOWN  STOPPED  PAPER on paper  FS070 positions differ  x"
+    assert not is_calm(seen)
+    assert is_calm(TerminalSnapshot(live()))
+    assert banner(TerminalSnapshot(trouble="nothing runs")) == ("QTS  nothing runs", "")
+
+
+def test_every_lane_has_a_row() -> None:
+    rows = list(lanes(live()))
+    assert [row[0] for row in rows] == ["P0", "P1", "P2", "P3"]
+    assert rows[0] == ("P0", "3", "3%", "150", "0.40", "2.50", "6.10", "3", "NORMAL")
+    assert all(len(row) == len(LANES) for row in rows)
+
+
+def test_rows_are_as_wide_as_their_headings() -> None:
+    seen = TerminalSnapshot(live(), [an_order()])
+    for name, headings in TABLES.items():
+        rows = rows_of(name, seen)
+        assert rows, name
+        assert {len(row) for row in rows} == {len(headings)}, name
+
+
+def test_an_order_shows_its_attempt() -> None:
+    (row,) = rows_of("Orders", TerminalSnapshot(None, [an_order()]))
+    assert row[1:] == ("005930", "BUY", "10", "UNKNOWN", "0", "rsi_scalper")
+    (row,) = rows_of("Orders", TerminalSnapshot(None, [an_order(None)]))
+    assert row[4] == "CREATED"
+
+
+def test_without_a_feed_it_says_so() -> None:
+    assert rows_of("Feed", TerminalSnapshot(live(feed=None))) == [("feed", "none")]
+
+
+def test_a_frame_holds_all_tables() -> None:
+    text = frame(TerminalSnapshot(live(), [an_order()]))
+    assert all(f"\n{name}\n" in text for name in TABLES)
+    assert frame(TerminalSnapshot(trouble="nothing runs")) == "QTS  nothing runs"
+
+
+@given(st.text(max_size=300), st.text(max_size=50))
+def test_lines_of_the_banner_fit_eighty_columns(message: str, code: str) -> None:
+    safety = SafetyStatus(
+        state="FAIL", code=code, message=message, trading=True, suspended=message, may_trade=True
+    )
+    notices = [RecentAlert(0.0, "critical", message, code)]
+    seen = TerminalSnapshot(live(safety=safety, notices=notices))
+    assert all(len(line) <= 80 for line in banner(seen))
+    assert len(rows_of("Alerts", seen)) == 1

@@ -1,0 +1,79 @@
+"""Processes on a bus that another server carries, seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from qts.domain import Secret
+from qts.outbox import KafkaBusConfig, NatsBusConfig
+from tests.outbox.relayed_program import Order
+
+PROGRAM = Path(__file__).with_name("carried_program.py")
+
+
+def order_of(
+    database: Secret, role: str, stream: str, carrier: NatsBusConfig | KafkaBusConfig
+) -> Order:
+    order = Order(database.reveal(), role, stream)
+    if isinstance(carrier, NatsBusConfig):
+        order.nats = carrier.url.reveal() if carrier.url else None
+    else:
+        order.kafka = {
+            name: getattr(carrier, name) for name in ("bootstrap", "group", "topic_prefix")
+        }
+    return order
+
+
+class Process:
+    """One that is started again and again."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        path = f"{PROGRAM.parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(PROGRAM),
+            msgspec.json.encode(self._order).decode(),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(60):
+            assert await self._process.stdout.readline() == b"ready\n"
+
+    async def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    async def stop(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        async with asyncio.timeout(60):
+            return await self._process.wait()
+
+    async def ended(self) -> int:
+        assert self._process is not None
+        async with asyncio.timeout(60):
+            return await self._process.wait()
+
+
+@asynccontextmanager
+async def process(order: Order) -> AsyncIterator[Process]:
+    one = Process(order)
+    try:
+        await one.start()
+        yield one
+    finally:
+        await one.kill()

@@ -1,0 +1,151 @@
+"""Exits that the stops ask for: tried again until all is sold, ever more rarely after a no."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from qts.domain import IntentType, ManualClock
+from qts.outbox import uuid7
+from qts.pipeline import Execution, Portfolio
+from qts.pipeline.exits import StopExitHandler
+from qts.pipeline.position_sync import PositionSync
+from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, StopsConfig
+from qts.strategies import Position
+
+SYMBOL = "KRW-BTC"
+EXIT = EmergencyOrder(
+    symbol=SYMBOL, side="SELL", qty=0.00001, reason=IntentType.EXIT_STOPLOSS, price=100.0
+)
+
+
+class Stop:
+    """Hit again as soon as its exit was not carried out; `outcome` is what comes of each."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.outcome = "REJECTED"
+        self.asked_s: list[float] = []
+        world = Portfolio(self.clock)
+        self._exits = StopExitHandler(
+            cast(Any, self), cast(Any, self), world, Mock(), Mock(), self.clock
+        )
+
+    def hit(self) -> None:
+        self.asked_s.append(self.clock.monotonic_ns() / 1e9)
+        self._exits(cast(Any, SimpleNamespace(event_id=str(uuid7()), payload=EXIT)))
+
+    async def trade(self, proposal: OrderProposal) -> Execution:
+        filled = proposal.quantity if self.outcome == "FILLED" else proposal.quantity * 0
+        return Execution(proposal, cast(Any, self.outcome), filled)
+
+    def refused(self, _symbol: str, _why: str) -> None:
+        self.hit()
+
+    async def pauses(self, seconds: float) -> list[float]:
+        """Between the tries of the next seconds."""
+        del self.asked_s[:-1]
+        await self.clock.advance(seconds)
+        return [later - earlier for earlier, later in itertools.pairwise(self.asked_s)]
+
+
+async def test_what_is_declined_again_and_again_is_asked_for_ever_more_rarely() -> None:
+    stop = Stop()
+    stop.hit()
+    assert await stop.pauses(60) == [1, 1, 1, 2, 4, 8, 15, 15]
+
+
+async def test_what_was_not_answered_is_asked_for_every_second() -> None:
+    stop = Stop()
+    stop.hit()
+    await stop.pauses(60)
+    stop.outcome = "TIMEOUT"
+    await stop.pauses(15)
+    assert await stop.pauses(5) == [1, 1, 1, 1, 1]
+
+
+async def test_an_exit_that_is_carried_out_is_not_asked_for_again() -> None:
+    stop = Stop()
+    stop.hit()
+    await stop.pauses(60)
+    stop.outcome = "FILLED"
+    await stop.pauses(15)
+    assert await stop.pauses(60) == []
+    stop.outcome = "REJECTED"  # another day, another position
+    stop.hit()
+    assert await stop.pauses(5) == [1, 1, 1, 2]
+
+
+class Position100:
+    """Bought at 100 won, and watched by the real stops; `outcomes` are what comes of its exits."""
+
+    def __init__(self, quantity: str, *outcomes: tuple[str, int]) -> None:
+        self.clock = ManualClock()
+        self.asked: list[Decimal] = []
+        self.freezes = Mock()
+        self._outcomes = list(outcomes)
+        self._world = Portfolio(self.clock)
+        self._micro = MicroRiskLoop(StopsConfig(), self._published, Mock(), self.clock)
+        self._holding = PositionSync(self._world, self._micro, {})
+        self._exits = StopExitHandler(
+            cast(Any, self), self._micro, self._world, self.freezes, Mock(), self.clock
+        )
+        self._hold(Decimal(quantity))
+
+    async def fall(self, price: float, seconds: float = 0.0) -> list[Decimal]:
+        """What is asked for at this price, and at the same one when the seconds are over."""
+        for pause_s in (0.0, seconds):
+            await self.clock.advance(pause_s)
+            self._micro.stops.on_tick(SYMBOL, price, self.clock.monotonic_ns() + 1)
+        await self.clock.advance(0)
+        return self.asked
+
+    async def trade(self, proposal: OrderProposal) -> Execution:
+        self.asked.append(proposal.quantity)
+        outcome, filled = self._outcomes.pop(0) if self._outcomes else ("TIMEOUT", 0)
+        self._hold(self._world.positions[SYMBOL].quantity - filled)
+        return Execution(proposal, cast(Any, outcome), Decimal(filled))
+
+    def _hold(self, quantity: Decimal) -> None:
+        self._world.load(Decimal(10**9), [Position(SYMBOL, quantity, Decimal(100))])
+        self._holding.push_to_stops()
+
+    def _published(self, _name: str, payload: object) -> None:
+        self._exits(cast(Any, SimpleNamespace(event_id=str(uuid7()), payload=payload)))
+
+
+async def test_the_rest_of_an_exit_that_ended_half_filled_is_asked_for() -> None:
+    position = Position100("10", ("PARTIAL", 6), ("FILLED", 4))
+    assert await position.fall(97.5, seconds=2) == [10, 4]
+    position.freezes.exit_failed.assert_not_called()
+    assert position.freezes.exit_done.call_count == 2
+
+
+async def test_a_half_that_was_declined_is_asked_for_again() -> None:
+    position = Position100("10", ("REJECTED", 0), ("FILLED", 5))
+    assert await position.fall(98.5, seconds=2) == [5, 5]
+
+
+@pytest.mark.parametrize(("outcome", "filled"), [("TIMEOUT", 0), ("PARTIAL", 2)])
+async def test_a_half_that_may_still_be_sold_is_not_sold_twice(outcome: str, filled: int) -> None:
+    position = Position100("10", (outcome, filled))
+    assert await position.fall(98.5, seconds=2) == [5]
+    assert await position.fall(97.5) == [5, 10 - filled]  # all of it is another matter
+
+
+@pytest.mark.parametrize("held", ["714285714.28571428", "71428571412.12345671", "0.00000003", "7"])
+async def test_an_exit_of_everything_is_exactly_everything(held: str) -> None:
+    assert await Position100(held).fall(97.5) == [Decimal(held)]
+
+
+async def test_half_is_a_number_of_lots_and_no_more_than_half() -> None:
+    for count in range(1, 400):
+        held = Decimal(count * 7919 * 2).scaleb(-8)
+        (asked,) = await Position100(str(held)).fall(98.5)
+        assert asked == asked.quantize(Decimal("0.00000001"))
+        assert held / 2 - Decimal("0.00000002") <= asked <= held / 2

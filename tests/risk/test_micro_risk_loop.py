@@ -1,0 +1,188 @@
+"""The micro risk loop: exits are asked for at once, once, and on the right side."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from qts.domain import ManualClock
+from qts.events import payloads as p
+from qts.risk import EmergencyOrder, MicroRiskLoop, PositionShadow, StopsConfig
+
+
+class Desk:
+    """What the loop published and what it raised."""
+
+    def __init__(self, **config: Any) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.codes: list[str] = []
+        self.clock = ManualClock()
+        self.loop = MicroRiskLoop(
+            StopsConfig(**config),
+            lambda name, payload: self.events.append((name, payload)),
+            lambda code, _: self.codes.append(code),
+            self.clock,
+        )
+
+    def hold(self, *held: tuple[str, float, float], equity: float = 1e9) -> None:
+        self.loop.set_positions(
+            [PositionShadow(symbol=s, quantity=q, average=a) for s, q, a in held], equity
+        )
+
+    def tick(self, symbol: str, price: float) -> None:
+        self.loop.stops.on_tick(symbol, price, self.clock.monotonic_ns() + 1)
+
+    @property
+    def exits(self) -> list[EmergencyOrder]:
+        return [payload for _, payload in self.events if isinstance(payload, EmergencyOrder)]
+
+
+@pytest.mark.parametrize(("quantity", "price", "side"), [(10, 9_800, "SELL"), (-10, 10_200, "BUY")])
+def test_loss_leaves_on_the_other_side(quantity: float, price: float, side: str) -> None:
+    desk = Desk()
+    desk.hold(("A", quantity, 10_000))
+    desk.tick("A", price)
+    desk.tick("A", price)
+    (order,) = desk.exits
+    assert (order.side, order.qty, order.reason) == (side, 10, "EXIT_MAE")
+
+
+def test_trailing_stop_is_told_as_such() -> None:
+    desk = Desk()
+    desk.hold(("A", 10, 10_000))
+    for price in (10_200, 10_149):
+        desk.tick("A", price)
+    ((name, payload),) = desk.events
+    assert name == "TRAILING_STOP_HIT"
+    assert isinstance(payload, p.TrailingStopHit)
+    assert (payload.qty, payload.price, payload.stop_price) == (10, 10_149, 10_149)
+
+
+def test_position_that_is_gone_is_not_watched() -> None:
+    desk = Desk()
+    desk.hold(("A", 10, 10_000), ("B", 10, 10_000))
+    desk.hold(("B", 10, 10_000))
+    desk.tick("A", 9_000)
+    desk.tick("A", 9_000)
+    assert not desk.events
+    assert len(desk.loop.stops) == 1
+
+
+def test_refused_exit_is_asked_for_again() -> None:
+    desk = Desk()
+    desk.hold(("A", 10, 10_000))
+    desk.tick("A", 9_800)
+    desk.loop.rearm("A", "no connection")
+    desk.tick("A", 9_800)
+    assert len(desk.exits) == 2
+    assert desk.codes == ["GR074"]
+
+
+def test_refused_half_is_asked_for_again() -> None:
+    desk = Desk()
+    desk.hold(("A", 10, 10_000))
+    desk.tick("A", 9_850)
+    desk.tick("A", 9_850)
+    desk.loop.rearm("A", "no connection")
+    desk.tick("A", 9_850)
+    assert [order.qty for order in desk.exits] == [5, 5]
+
+
+async def test_scalp_leaves_after_its_hour_and_a_holding_stays() -> None:
+    desk = Desk()
+    desk.loop.set_positions(
+        [
+            PositionShadow(symbol="A", quantity=1, average=10_000),
+            PositionShadow(symbol="B", quantity=1, average=10_000, kind="PORTFOLIO"),
+        ],
+        1e9,
+    )
+    await desk.clock.advance(3_601)
+    desk.loop.check()
+    desk.loop.check()
+    (order,) = desk.exits
+    assert (order.symbol, order.reason) == ("A", "EXIT_TIME")
+
+
+async def test_old_positions_and_silent_prices_are_warned_of_once() -> None:
+    desk = Desk(stale_after_s=5)
+    desk.hold(("A", 10, 10_000))
+    desk.tick("A", 10_000)
+    await desk.clock.advance(2)
+    for _ in range(2):
+        desk.loop.check()
+    assert desk.codes == ["FS101"]
+    desk.hold(("A", 10, 10_000))
+    await desk.clock.advance(4)
+    desk.hold(("A", 10, 10_000))
+    for _ in range(2):
+        desk.loop.check()
+    assert desk.codes == ["FS101", "FS105"]
+
+
+async def test_symbol_that_never_had_a_price_is_silent_since_it_is_held() -> None:
+    desk = Desk(stale_after_s=5)
+    for _ in range(6):
+        desk.hold(("A", 10, 10_000))
+        desk.loop.check()
+        assert not desk.codes
+        await desk.clock.advance(1)
+    desk.hold(("A", 10, 10_000))
+    for _ in range(2):
+        desk.loop.check()
+    assert desk.codes == ["FS105"]
+
+
+def test_rising_volatility_warns_then_halves_then_ends_everything() -> None:
+    desk = Desk()
+    desk.hold(("A", 10, 10_000), ("B", 4, 500))
+    desk.loop.volatility(26, 0.01)
+    desk.loop.volatility(27, 0.01)
+    assert desk.codes == ["GR073"]
+    desk.loop.volatility(28, 0.051)
+    assert sorted((order.symbol, order.qty) for order in desk.exits) == [("A", 5), ("B", 2)]
+    desk.loop.volatility(41, 0.051)
+    assert [name for name, _ in desk.events[2:4]] == ["EMERGENCY_STOP", "ETEDA_SUSPEND"]
+    assert len(desk.exits) == 4
+    assert desk.codes[-1] == "FS104"
+    desk.loop.volatility(45, 0.09)
+    assert len(desk.exits) == 4
+
+
+def test_losses_of_the_whole_account_end_everything() -> None:
+    desk = Desk(excursion_half=0.5, excursion_all=0.5)
+    desk.hold(("A", 100, 10_000), ("B", 100, 10_000), equity=1_000_000)
+    desk.tick("A", 9_700)
+    desk.loop.check()
+    assert not desk.exits
+    desk.tick("B", 9_750)
+    desk.loop.check()
+    desk.loop.check()
+    assert sorted(order.symbol for order in desk.exits) == ["A", "B"]
+    assert desk.codes == ["FS104"]
+
+
+def test_failed_round_is_told_and_the_loop_lives() -> None:
+    desk = Desk(interval_ms=50)
+    twice = threading.Event()
+
+    def broken() -> None:
+        if desk.codes:
+            twice.set()
+        raise ZeroDivisionError
+
+    desk.loop.check = broken  # type: ignore[method-assign]
+    stopped = threading.Event()
+    thread = threading.Thread(target=desk.loop.run, args=(stopped,))
+    thread.start()
+    assert twice.wait(10)
+    stopped.set()
+    thread.join(10)
+    assert set(desk.codes) == {"FS100"}
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"excursion_half .0\.03. must not be above"):
+        StopsConfig(mae_half=0.03)

@@ -1,0 +1,97 @@
+"""The strategies that ship: they enter and leave where their texts say, compiled or not."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qts.domain import IntentType, Side
+from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout
+from qts.strategies.step import compile_step
+from tests.pipeline.portfolios import tick, view
+
+ALL = (MovingAverageSwing, RsiScalper, SurgeBreakout)
+
+
+def wishes(strategy: StepStrategy[Any], prices: list[float], volume: float = 100.0) -> list[str]:
+    """What it wants tick by tick; what it wants is done at once."""
+    held, found = 0, []
+    for number, price in enumerate(prices):
+        seen = view(tick(price=price), held={"005930": (held, 10_000)} if held else {})
+        now = tick(price=price, at=number + 1.0)._replace(volume=volume)
+        for signal in strategy.on_tick(now, seen):
+            found.append(f"{signal.side} {number}")
+            held = 10 if signal.side is Side.BUY else 0
+    return found
+
+
+def test_moving_averages_enter_on_the_way_up_and_leave_on_the_way_down() -> None:
+    strategy = MovingAverageSwing.from_params({"fast": 2, "slow": 5, "margin": 0})
+    falls, rises = [100.0 - n for n in range(10)], [91.0 + n for n in range(10)]
+    found = wishes(strategy, falls + rises + falls)
+    assert [each.split()[0] for each in found] == ["BUY", "SELL"]
+    assert 10 <= int(found[0].split()[1]) < 16
+    assert int(found[1].split()[1]) >= 20
+
+
+def test_rsi_waits_for_the_turn() -> None:
+    strategy = RsiScalper.from_params({"length": 5})
+    falling = [100.0 - n for n in range(12)]
+    assert wishes(strategy, falling) == []
+    found = wishes(RsiScalper.from_params({"length": 5}), [*falling, 90.0, 93.0, 97.0, 99.0, 103.0])
+    assert [each.split()[0] for each in found] == ["BUY", "SELL"]
+
+
+def test_breakout_needs_volume_and_gives_back_little() -> None:
+    quiet = [100.0, 101.0, 100.0, 101.0, 100.0]
+    params = {"window": 4, "margin": 0.01, "volume_ratio": 2.0, "give_back": 0.02}
+    assert wishes(SurgeBreakout.from_params(params), [*quiet, 104.0]) == []
+    loud = SurgeBreakout.from_params(params)
+    assert wishes(loud, quiet) == []
+    rising = [104.0, 106.0, 105.0, 103.0]
+    seen = view(tick())
+    (entry,) = loud.on_tick(tick(price=rising[0], at=9.0)._replace(volume=500.0), seen)
+    assert entry.side is Side.BUY
+    holding = view(tick(), held={"005930": (10, 104)})
+    assert not loud.on_tick(tick(price=106.0, at=10.0), holding)
+    assert not loud.on_tick(tick(price=105.0, at=11.0), holding)
+    (leave,) = loud.on_tick(tick(price=103.0, at=12.0), holding)
+    assert leave.intent_type is IntentType.EXIT_SIGNAL
+
+
+@pytest.mark.parametrize("kind", ALL)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32))
+def test_compiled_and_plain_agree_bit_for_bit(kind: type[StepStrategy[Any]], seed: int) -> None:
+    strategy = kind.from_params()
+    fast, plain = compile_step(kind.step), kind.step
+    assert fast is not plain
+    one, two = np.zeros(kind.state_size), np.zeros(kind.state_size)
+    chance = random.Random(seed)  # noqa: S311 - a walk, not a secret
+    price, held = 10_000.0, 0.0
+    for number in range(400):
+        price *= math.exp(chance.gauss(0, 0.003))
+        volume = chance.uniform(0, 1000)
+        answers = [
+            step(state, strategy.numbers, price, volume, float(number), held)
+            for step, state in ((fast, one), (plain, two))
+        ]
+        assert answers[0] == answers[1]
+        assert one.tobytes() == two.tobytes()
+        held = max(0.0, held + answers[0]) if answers[0] else held
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_state_is_kept_when_parameters_change(kind: type[StepStrategy[Any]]) -> None:
+    strategy = kind.from_params()
+    for number in range(30):
+        strategy.on_tick(tick(price=100.0 + number, at=float(number)), view(tick()))
+    before = strategy._states["005930"].copy()
+    strategy.set_params(kind.from_params().params)
+    assert (strategy._states["005930"] == before).all()
