@@ -129,7 +129,7 @@ async def test_the_rate_is_of_lately(cache: Cache, clock: ManualClock) -> None:
 async def test_prometheus_is_told(cache: Cache, clock: ManualClock) -> None:
     await cache.positions.get("005930")
     await cache._keeper.look()
-    text = telemetry.render().decode()
+    text = telemetry.render_metrics().decode()
     assert 'qts_cache_requests_total{answer="database",kind="position"}' in text
     assert "qts_cache_breaker_open 0.0" in text
     assert "qts_cache_precheck_seconds" in text

@@ -372,7 +372,7 @@ def test_metrics_tell_every_lane(engine: Engine) -> None:
     engine.publish(tick(engine))
     engine.lanes.step(1)
     engine.check()
-    text = telemetry.render().decode()
+    text = telemetry.render_metrics().decode()
     for lane in ("P0", "P1", "P2", "P3"):
         assert f'qts_events_depth{{lane="{lane}"}}' in text
     assert 'qts_events_latency_seconds{lane="P1",part="wait",quantile="0.99"}' in text

@@ -268,7 +268,7 @@ async def test_no_log_and_no_metric_shows_a_token(database: Database, receiver: 
         telemetry.shutdown()
     assert "messages were not taken" in lines.getvalue()
     assert CANARY not in lines.getvalue()
-    assert CANARY not in telemetry.render().decode()
+    assert CANARY not in telemetry.render_metrics().decode()
     rows = await database.fetch("SELECT * FROM notification_channel")
     errors = await database.fetch("SELECT * FROM notification_log")
     assert CANARY not in repr([dict(row.items()) for row in [*rows, *errors]])

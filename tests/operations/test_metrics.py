@@ -145,7 +145,7 @@ def test_no_secret_is_in_the_exposition(exposition: str) -> None:
 
 
 def test_only_metrics_is_served() -> None:
-    with telemetry.exposed(0) as port:
+    with telemetry.serve_metrics(0) as port:
         text, kind = get(f"http://127.0.0.1:{port}/metrics?x=1")
         assert kind == telemetry.CONTENT_TYPE
         assert "process_cpu_seconds_total" in text
@@ -156,7 +156,7 @@ def test_only_metrics_is_served() -> None:
 
 
 def test_a_taken_port_is_refused_by_name(tmp_path: Path) -> None:
-    with telemetry.exposed(0) as port:
+    with telemetry.serve_metrics(0) as port:
         qts = Qts(tmp_path / "home", "run", QTS_TELEMETRY__METRICS_PORT=str(port))
         try:
             code = qts.end()

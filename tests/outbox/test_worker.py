@@ -428,7 +428,7 @@ async def test_log_lines_and_metrics_carry_the_agreed_names(
         assert ids.items() <= said[text].items()
 
     await measure(database, STREAMS)
-    shown = telemetry.render().decode()
+    shown = telemetry.render_metrics().decode()
     for metric in (
         f'everbit_outbox_pending{{stream="{TRADE_EVENT}"}} 0.0',
         f'everbit_outbox_processing{{stream="{TRADE_EVENT}"}} 0.0',

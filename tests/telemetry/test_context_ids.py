@@ -9,7 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from qts.telemetry import Ids, bind, carry, context, context_of, current_context, new_trace_id
+from qts.telemetry import (
+    Ids,
+    bind,
+    context,
+    current_context,
+    lazy_context,
+    new_trace_id,
+    with_context,
+)
 
 
 def test_context_adds_and_gives_back() -> None:
@@ -34,13 +42,13 @@ def test_ids_are_asked_for_only_when_they_are_wanted() -> None:
         asked += 1
         return {"eventId": "e1", "stream": "fills"}
 
-    with context(traceId="t1", stream="orders"), context_of(ids):
+    with context(traceId="t1", stream="orders"), lazy_context(ids):
         assert asked == 0
         assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "fills"}
         assert asked == 1
         with context(stream="inner"):
             assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "inner"}
-        with context_of(lambda: {"stream": "later"}):
+        with lazy_context(lambda: {"stream": "later"}):
             assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "later"}
     assert current_context() == {}
 
@@ -50,7 +58,7 @@ async def test_a_task_keeps_ids_that_nobody_had_asked_for() -> None:
         await asyncio.sleep(0)
         return current_context()
 
-    with context_of(lambda: {"eventId": "e1"}):
+    with lazy_context(lambda: {"eventId": "e1"}):
         task = asyncio.create_task(work())
     assert await task == {"eventId": "e1"}
 
@@ -82,7 +90,7 @@ async def test_tasks_inherit_and_do_not_disturb_each_other() -> None:
 def test_a_thread_sees_nothing_unless_carried() -> None:
     with ThreadPoolExecutor(1) as pool, context(traceId="t1"):
         assert pool.submit(current_context).result() == {}
-        assert pool.submit(carry(current_context)).result() == {"traceId": "t1"}
+        assert pool.submit(with_context(current_context)).result() == {"traceId": "t1"}
         assert pool.submit(current_context).result() == {}, "the thread is left as it was"
 
 
@@ -96,15 +104,15 @@ def test_a_carried_function_runs_in_many_threads_at_once() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         with context(traceId="t1"):
-            carried = carry(work)
+            carried = with_context(work)
         seen = list(pool.map(carried, ["a", "b"]))
     assert seen == [{"traceId": "t1", "eventId": "a"}, {"traceId": "t1", "eventId": "b"}]
 
 
 def test_carry_hands_on_arguments_results_and_errors() -> None:
-    assert carry(divmod)(7, 2) == (3, 1)
+    assert with_context(divmod)(7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        carry(divmod)(7, 0)
+        with_context(divmod)(7, 0)
 
 
 def test_trace_ids_are_w3c_and_differ() -> None:

@@ -28,7 +28,7 @@ def samples(prefix: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
     """What a scraper reads of one metric: (name, labels) -> value."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(telemetry.render().decode())
+        for family in text_string_to_metric_families(telemetry.render_metrics().decode())
         for sample in family.samples
         if sample.name.startswith(prefix)
     }
@@ -82,7 +82,7 @@ def test_lanes_are_kept_apart_under_one_name(name: str) -> None:
     latency(name, "Time.", lane="P1").record_many(np.array([1, 2], dtype=np.int64))
     read = samples(f"{name}_count")
     assert list(read.values()) == [1, 2]
-    assert telemetry.render().decode().count(f"# TYPE {name} summary") == 1
+    assert telemetry.render_metrics().decode().count(f"# TYPE {name} summary") == 1
 
 
 def test_nothing_recorded_shows_no_quantiles(name: str) -> None:
@@ -126,7 +126,7 @@ def test_threads_record_and_render_at_once_and_nothing_is_lost(name: str) -> Non
 
     def scrape() -> None:
         while not done.is_set():
-            telemetry.render()
+            telemetry.render_metrics()
 
     recorders = [threading.Thread(target=record) for _ in range(3)]
     scraper = threading.Thread(target=scrape)

@@ -25,7 +25,7 @@ def samples() -> dict[str, float]:
     """What a scraper reads, as `name{labels}` -> value."""
 
     def read() -> Iterator[tuple[str, float]]:
-        for family in text_string_to_metric_families(telemetry.render().decode()):
+        for family in text_string_to_metric_families(telemetry.render_metrics().decode()):
             for sample in family.samples:
                 labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
                 yield f"{sample.name}{{{labels}}}", sample.value
@@ -111,7 +111,7 @@ def test_a_histogram_shows_what_the_clients_own_would(amounts: list[float]) -> N
     ):
         shown = [
             (labels, value)
-            for labels, value in telemetry.samples()[name + suffix]
+            for labels, value in telemetry.metric_samples()[name + suffix]
             if labels["kind"] == kind
         ]
         wanted = [{"kind": kind, "le": le} for le in bounds] or [{"kind": kind}]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qts import telemetry
 from qts.telemetry import TelemetryConfig
-from qts.telemetry.host import memory_free
+from qts.telemetry.metrics_server import memory_free
 from qts.telemetry.rotation import RotatingFile
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts import telemetry
-from qts.telemetry import Throttle
-from qts.telemetry.throttle import MAX_KEYS
+from qts.telemetry import LogThrottle
+from qts.telemetry.log_throttle import MAX_KEYS
 from tests.telemetry.log_lines import Lines
 
 
@@ -23,20 +23,20 @@ class Hand:
 
 
 def test_first_is_let_through_and_the_next_is_not() -> None:
-    throttle = Throttle(Hand())
+    throttle = LogThrottle(Hand())
     assert throttle.every(10, "late") == {"suppressed": 0}
     assert not throttle.every(10, "late")
 
 
 def test_keys_do_not_share_a_turn() -> None:
-    throttle = Throttle(Hand())
+    throttle = LogThrottle(Hand())
     assert throttle.every(10, "late")
     assert throttle.every(10, ("late", "005930"))
 
 
 def test_next_turn_tells_how_many_were_suppressed() -> None:
     hand = Hand()
-    throttle = Throttle(hand)
+    throttle = LogThrottle(hand)
     assert [bool(throttle.every(10, "late")) for _ in range(4)] == [True, False, False, False]
     hand.ns += 10_000_000_000
     assert throttle.every(10, "late") == {"suppressed": 3}
@@ -45,7 +45,7 @@ def test_next_turn_tells_how_many_were_suppressed() -> None:
 @given(steps_ms=st.lists(st.integers(0, 4000), max_size=60))
 def test_every_call_is_told_or_counted(steps_ms: list[int]) -> None:
     hand = Hand()
-    throttle = Throttle(hand)
+    throttle = LogThrottle(hand)
     told, counted, last_ns = 0, 0, None
     for step in steps_ms:
         hand.ns += step * 1_000_000
@@ -56,7 +56,7 @@ def test_every_call_is_told_or_counted(steps_ms: list[int]) -> None:
 
 
 def test_number_of_keys_is_bounded() -> None:
-    throttle = Throttle(Hand())
+    throttle = LogThrottle(Hand())
     for key in range(MAX_KEYS + 1):
         throttle.every(10, key)
     assert throttle.every(10, 0), "the oldest key was forgotten"
@@ -64,7 +64,7 @@ def test_number_of_keys_is_bounded() -> None:
 
 
 def test_one_of_many_threads_gets_the_turn() -> None:
-    throttle = Throttle(Hand())
+    throttle = LogThrottle(Hand())
     turns: list[dict[str, int]] = []
     threads = [
         threading.Thread(target=lambda: turns.append(throttle.every(10, "late"))) for _ in range(8)

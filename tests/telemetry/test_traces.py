@@ -97,7 +97,7 @@ def test_span_goes_on_in_a_carried_thread(spans: Spans) -> None:
             pass
 
     with ThreadPoolExecutor(1) as pool, span("here"):
-        pool.submit(telemetry.carry(work)).result()
+        pool.submit(telemetry.with_context(work)).result()
     here, there = spans.by_name()["here"], spans.by_name()["there"]
     assert here.context is not None
     assert parent_of(there) == here.context.span_id

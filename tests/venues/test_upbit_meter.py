@@ -25,10 +25,10 @@ class Growth:
     """How much a figure has grown since this was made."""
 
     def __init__(self) -> None:
-        self._before = telemetry.samples()
+        self._before = telemetry.metric_samples()
 
     def of(self, name: str, **labels: str) -> float:
-        return _sum(telemetry.samples(), name, labels) - _sum(self._before, name, labels)
+        return _sum(telemetry.metric_samples(), name, labels) - _sum(self._before, name, labels)
 
 
 def _sum(
@@ -49,7 +49,7 @@ async def test_requests_are_counted_by_status_and_timed() -> None:
     assert growth.of(REPLIES, endpoint="ticker/all") == 2
     assert growth.of(ERRORS, endpoint="ticker", **{"class": "rejected"}) == 1
     assert growth.of(ERRORS) == 1
-    assert _sum(telemetry.samples(), LEFT, {"group": "ticker"}) == client.remaining["ticker"]
+    assert _sum(telemetry.metric_samples(), LEFT, {"group": "ticker"}) == client.remaining["ticker"]
 
 
 async def test_a_429_and_a_lost_reply_are_different_errors() -> None:
@@ -87,7 +87,7 @@ async def test_a_block_is_counted_and_stops_every_group() -> None:
 
 
 def test_every_kind_of_error_is_there_before_it_happens() -> None:
-    kinds = {labels["class"] for labels, _ in telemetry.samples()[ERRORS]}
+    kinds = {labels["class"] for labels, _ in telemetry.metric_samples()[ERRORS]}
     assert kinds == set(meter.KINDS)
 
 
@@ -99,7 +99,7 @@ def test_no_path_status_or_group_adds_a_series_without_end(
     sent.ended(status)
     sent.failed(UnreachableError("lost"))
     meter.left(group, 3)
-    figures = telemetry.samples()
+    figures = telemetry.metric_samples()
     assert {labels["endpoint"] for labels, _ in figures[REQUESTS]} <= set(meter.ENDPOINTS)
     statuses = {labels["status"] for labels, _ in figures[REQUESTS]}
     assert len(statuses) <= len(meter.STATUSES) + 6

@@ -133,10 +133,10 @@ class App:
         )
 
     def _expose(self, stack: contextlib.AsyncExitStack) -> None:
-        telemetry.watch_host(self.home.path)
+        telemetry.export_host_metrics(self.home.path)
         if port := self.config.telemetry.metrics_port:
             try:
-                stack.enter_context(telemetry.exposed(port))
+                stack.enter_context(telemetry.serve_metrics(port))
             except OSError as error:
                 raise RefusedError(f"telemetry.metrics_port = {port}: {error.strerror}") from None
 

@@ -110,7 +110,7 @@ class Alarms:
     async def look(self) -> None:
         """Once: what the rules say, and what the fail-safe and the switches did."""
         now = self._clock.now()
-        samples = telemetry.samples()
+        samples = telemetry.metric_samples()
         now_ns = self._clock.monotonic_ns()
         for held in self._rules:
             figure = held.look(samples, now_ns)

@@ -46,7 +46,7 @@ def timed_out(delivery: Delivery) -> Outcome:
 async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
     """Run the handler and say how it ended; only a cancellation is raised on."""
     began_s = time.perf_counter()
-    with telemetry.context_of(delivery.ids):
+    with telemetry.lazy_context(delivery.ids):
         try:
             if telemetry.tracing():
                 await _traced(dispatcher, delivery)

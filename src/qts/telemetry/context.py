@@ -31,7 +31,7 @@ Ids = TypedDict(  # noqa: UP013 - the class form would need mixed-case attribute
 )
 
 
-class context_of:  # noqa: N801 - reads as a function: with context_of(delivery.ids):
+class lazy_context:  # noqa: N801 - reads as a function: with context_of(delivery.ids):
     """As `context`, with the ids that `read` answers, the same ones whenever it is asked."""
 
     __slots__ = ("_read", "_token")
@@ -53,12 +53,12 @@ class context_of:  # noqa: N801 - reads as a function: with context_of(delivery.
         return {**known, **self._read()}  # type: ignore[dict-item]
 
 
-_Known = Mapping[str, str] | context_of
+_Known = Mapping[str, str] | lazy_context
 _ids: ContextVar[_Known] = ContextVar("qts_ids", default=MappingProxyType({}))
 
 
 def _now(known: _Known) -> Mapping[str, str]:
-    return known.ids() if isinstance(known, context_of) else known
+    return known.ids() if isinstance(known, lazy_context) else known
 
 
 class context:  # noqa: N801 - reads as a function: with context(traceId=...):
@@ -95,7 +95,7 @@ def new_trace_id() -> str:
             return raw.hex()
 
 
-def carry(function: Callable[P, R]) -> Callable[P, R]:
+def with_context(function: Callable[P, R]) -> Callable[P, R]:
     """The same function, run with the context of this moment wherever it is called.
 
     For executors and native threads; tasks inherit theirs. Many threads may call it at once.

@@ -87,12 +87,12 @@ def histogram(
     )
 
 
-def render() -> bytes:
+def render_metrics() -> bytes:
     """Everything measured, in the Prometheus text format."""
     return generate_latest(registry)
 
 
-def samples() -> dict[str, list[tuple[dict[str, str], float]]]:
+def metric_samples() -> dict[str, list[tuple[dict[str, str], float]]]:
     """Every figure of this moment by its exported name, with its labels."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in registry.collect():

@@ -6,8 +6,8 @@ from typing import TextIO
 
 from qts.telemetry import logs, traces
 from qts.telemetry.config import TelemetryConfig
+from qts.telemetry.log_throttle import take_suppressed
 from qts.telemetry.logs import logger
-from qts.telemetry.throttle import take_suppressed
 
 
 def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:

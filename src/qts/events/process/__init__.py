@@ -1,1 +1,0 @@
-"""A lane in a process of its own."""
