@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qts import _native
-from qts.machine import inspect
+from qts.machine import detect_topology
 
 _LOOK_SECONDS = 0.3
 _NOISY = 0.15  # CPUs' worth of time that others use
@@ -21,7 +21,7 @@ def describe(quick: bool) -> dict[str, Any]:
     time.sleep(_LOOK_SECONDS)
     foreign = others.cpus()
     floor = _native.stall_floor(0.1 if quick else 0.5)
-    cpus = inspect()
+    cpus = detect_topology()
     return {
         "cpu": _cpu_model(),
         "cores": cpus.usable,

@@ -7,7 +7,7 @@ from functools import partial
 from benchmarks.measure import Placement, Sample, Series, interleave
 from benchmarks.report import Goal, Row
 from qts import _native
-from qts.machine import inspect
+from qts.machine import detect_topology
 
 _CAPACITY = 1024
 _BATCH = 64
@@ -90,5 +90,5 @@ def _round_trip(ring: str, trips: int) -> Sample:
 
 
 def _cpus() -> tuple[int, int]:
-    first, second = inspect().choose(2)
+    first, second = detect_topology().choose(2)
     return (-1, -1) if first is None or second is None else (first, second)

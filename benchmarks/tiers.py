@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.measure import Sample, Series, interleave
 from benchmarks.report import Goal, Row
 from qts import _native
-from qts.machine import inspect
+from qts.machine import detect_topology
 from qts.router import batch, compiled, each
 
 _BATCH = 256
@@ -85,7 +85,7 @@ def _row(name: str, ours: Series, peer: Series, against: str, bound: float) -> R
 
 
 def _trial(work: tuple[Any, ...], size: int, batches: int) -> Sample:
-    (cpu,) = inspect().choose(1)
+    (cpu,) = detect_topology().choose(1)
     ns, disturbed = _native.bench_work(work, size, batches, -1 if cpu is None else cpu)
     return Sample(ns / size / batches, disturbed)
 

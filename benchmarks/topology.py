@@ -10,7 +10,7 @@ from benchmarks.machine import Others
 from benchmarks.measure import Sample, Series, interleave
 from benchmarks.report import Goal, Picture, Row
 from qts.domain import OperationError
-from qts.machine import inspect
+from qts.machine import detect_topology
 from qts.router import Options, Plan, Report, Router, Scenario, plan
 from qts.router.plot import draw
 from qts.router.scenario import (
@@ -80,12 +80,12 @@ def throughput(effort: Effort) -> list[Row]:
 
 def _plans(busy: Scenario, stamps: Stamps) -> dict[str, Plan]:
     """As planned for this machine, the other number of workers, and a thread for each component."""
-    planned = plan(busy, inspect(), "fused", lean=stamps != "all")
+    planned = plan(busy, detect_topology(), "fused", lean=stamps != "all")
     other = 1 if len(planned.workers) > 1 else 2
     return {
         "planned": planned,
-        "other": plan(busy, inspect(), "fused", workers=other, oversubscribe=True),
-        "threads": plan(busy, inspect(), "threads", wait="spin", oversubscribe=True),
+        "other": plan(busy, detect_topology(), "fused", workers=other, oversubscribe=True),
+        "threads": plan(busy, detect_topology(), "threads", wait="spin", oversubscribe=True),
     }
 
 
@@ -152,8 +152,8 @@ def open_loop(effort: Effort) -> tuple[list[Row], list[Picture]]:
     calm = scenario(_CALM, effort.open_seconds)
     ours, threads = [], []
     for _ in range(effort.open_rounds):
-        ours.append(_paced(calm, plan(calm, inspect())))
-        threads.append(_paced(calm, plan(calm, inspect(), "threads", wait="yield")))
+        ours.append(_paced(calm, plan(calm, detect_topology())))
+        threads.append(_paced(calm, plan(calm, detect_topology(), "threads", wait="yield")))
     rows = [
         _latency_row(ours, threads, "p50", (Goal("ours", "<", 0.51),)),
         _latency_row(ours, threads, "p90", (Goal("ours", "<", 0.89),)),

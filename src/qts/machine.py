@@ -14,7 +14,7 @@ _SYS_NODE = Path("sys/devices/system/node")
 _CGROUP = Path("sys/fs/cgroup")
 
 
-class Machine(msgspec.Struct, frozen=True):
+class CpuTopology(msgspec.Struct, frozen=True):
     """CPUs by number; every tuple of CPUs is sorted and holds only CPUs this process may use."""
 
     cpus: CpuSet
@@ -46,7 +46,7 @@ class Machine(msgspec.Struct, frozen=True):
         return tuple(cpu for group in self.groups for cpu in group if cpu in picked)
 
 
-def inspect(root: Path = Path("/")) -> Machine:
+def detect_topology(root: Path = Path("/")) -> CpuTopology:
     """Look at /proc and /sys under `root`; what is not visible there is taken as absent."""
     cpus = _allowed(root)
     quota = _quota(root)
@@ -55,7 +55,7 @@ def inspect(root: Path = Path("/")) -> Machine:
     caches = [_l3(root, cpu) for cpu in cpus]
     groups = _disjoint(caches, cpus) if any(caches) else nodes
     node_of = {cpu: index for index, node in enumerate(nodes) for cpu in node}
-    return Machine(
+    return CpuTopology(
         cpus=cpus,
         usable=usable,
         groups=tuple(sorted(groups, key=lambda group: (node_of[group[0]], group))),

@@ -15,7 +15,7 @@ from qts.cli import doctor as subject
 from qts.cli import machine
 from qts.cli.doctor import Row, examine
 from qts.cli.machine import Host
-from qts.machine import inspect
+from qts.machine import detect_topology
 
 CANARY = "c4n4ry-Zx9Q8w7E"
 
@@ -167,8 +167,8 @@ def test_quota_below_the_core_count_decides_the_layout(tmp_path: Path) -> None:
     quota = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"}
     fake(tmp_path / "limited", many | quota)
     fake(tmp_path / "free", many)
-    limited = subject.cores(inspect(tmp_path / "limited"))
-    free = subject.cores(inspect(tmp_path / "free"))
+    limited = subject.cores(detect_topology(tmp_path / "limited"))
+    free = subject.cores(detect_topology(tmp_path / "free"))
     assert (limited.found.split()[0], limited.status) == ("2", "note")
     assert "fused" in limited.follows
     assert (free.found.split()[0], free.status) == ("16", "ok")
@@ -231,7 +231,7 @@ def test_cache_groups_and_numa_nodes_are_counted(tmp_path: Path) -> None:
         }
     files["sys/devices/system/node/node0/cpulist"] = "0-3\n"
     host = fake(tmp_path, files)
-    found = subject.cpu(inspect(tmp_path), host)
+    found = subject.cpu(detect_topology(tmp_path), host)
     assert (found.found, found.status) == ("A CPU, 2 L3 group(s), 1 NUMA node(s)", "note")
 
 
@@ -284,7 +284,7 @@ def test_machine_that_shows_nothing_gives_clear_notes_and_no_problem(
         monkeypatch.setattr(machine, name, lambda: None)
     bare = Host(tmp_path)
     rows = [
-        *(subject.cpu(inspect(tmp_path), bare), subject.memory(bare), subject.compiler()),
+        *(subject.cpu(detect_topology(tmp_path), bare), subject.memory(bare), subject.compiler()),
         *(subject.clock(bare), subject.wall_clock(), subject.realtime()),
     ]
     assert {row.status for row in rows} == {"note"}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.machine import Machine, inspect
+from qts.machine import CpuTopology, detect_topology
 
 
 def put(root: Path, path: str, text: str) -> None:
@@ -58,7 +58,7 @@ def two_sockets(tmp_path: Path) -> Path:
 
 
 def test_cpus_that_share_an_l3_form_a_group(zen: Path) -> None:
-    machine = inspect(zen)
+    machine = detect_topology(zen)
     assert machine.groups == ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
     assert machine.cores[0] == (0, 8)
     assert len(machine.cores) == 8
@@ -66,19 +66,19 @@ def test_cpus_that_share_an_l3_form_a_group(zen: Path) -> None:
 
 
 def test_threads_that_fit_one_l3_stay_in_it_on_cores_of_their_own(zen: Path) -> None:
-    assert inspect(zen).choose(3) == (1, 2, 3)
+    assert detect_topology(zen).choose(3) == (1, 2, 3)
 
 
 def test_cores_of_another_l3_are_taken_before_siblings(zen: Path) -> None:
-    assert inspect(zen).choose(8) == (0, 1, 2, 3, 4, 5, 6, 7)
+    assert detect_topology(zen).choose(8) == (0, 1, 2, 3, 4, 5, 6, 7)
 
 
 def test_siblings_are_taken_last_and_keep_to_their_group(zen: Path) -> None:
-    assert inspect(zen).choose(10) == (0, 1, 2, 3, 8, 9, 4, 5, 6, 7)
+    assert detect_topology(zen).choose(10) == (0, 1, 2, 3, 8, 9, 4, 5, 6, 7)
 
 
 def test_without_a_visible_l3_numa_nodes_are_the_groups(two_sockets: Path) -> None:
-    machine = inspect(two_sockets)
+    machine = detect_topology(two_sockets)
     assert machine.groups == machine.nodes == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert machine.choose(4) == (0, 2, 4, 6)
     assert machine.choose(5) == (6, 1, 3, 5, 7)
@@ -87,12 +87,12 @@ def test_without_a_visible_l3_numa_nodes_are_the_groups(two_sockets: Path) -> No
 def test_groups_of_one_node_stand_together(two_sockets: Path) -> None:
     for number, near in ((0, "0,6"), (6, "0,6"), (1, "1,3"), (3, "1,3"), (2, "2,4"), (4, "2,4")):
         cpu(two_sockets, number, l3=near)
-    assert inspect(two_sockets).groups == ((0, 6), (2, 4), (1, 3), (5, 7))
+    assert detect_topology(two_sockets).groups == ((0, 6), (2, 4), (1, 3), (5, 7))
 
 
 def test_affinity_of_one_leaves_one(zen: Path) -> None:
     allow(zen, "5")
-    machine = inspect(zen)
+    machine = detect_topology(zen)
     assert (machine.cpus, machine.usable, machine.groups, machine.cores) == (
         (5,),
         1,
@@ -119,7 +119,7 @@ def test_a_cgroup_quota_is_rounded_down(
 ) -> None:
     put(zen, "proc/self/cgroup", "0::/")
     put(zen, "sys/fs/cgroup/cpu.max", limit)
-    machine = inspect(zen)
+    machine = detect_topology(zen)
     assert (machine.usable, machine.quota) == (usable, quota)
 
 
@@ -127,14 +127,14 @@ def test_the_tightest_quota_on_the_way_up_counts(zen: Path) -> None:
     put(zen, "proc/self/cgroup", "0::/apps/qts")
     put(zen, "sys/fs/cgroup/apps/qts/cpu.max", "800000 100000")
     put(zen, "sys/fs/cgroup/apps/cpu.max", "300000 100000")
-    assert inspect(zen).usable == 3
+    assert detect_topology(zen).usable == 3
 
 
 def test_a_quota_of_the_older_cgroups_is_seen(zen: Path) -> None:
     put(zen, "proc/self/cgroup", "9:name=systemd:/\n4:cpu,cpuacct:/docker/abc\n0::/")
     put(zen, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000")
     put(zen, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000")
-    machine = inspect(zen)
+    machine = detect_topology(zen)
     assert (machine.usable, machine.quota) == (2, 2.5)
 
 
@@ -142,21 +142,21 @@ def test_an_older_cgroup_without_a_limit_is_none(zen: Path) -> None:
     put(zen, "proc/self/cgroup", "4:cpu:/")
     put(zen, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1")
     put(zen, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
-    assert inspect(zen).quota is None
+    assert detect_topology(zen).quota is None
 
 
 def test_cpus_shared_under_a_quota_are_not_pinned(zen: Path) -> None:
     put(zen, "proc/self/cgroup", "0::/")
     put(zen, "sys/fs/cgroup/cpu.max", "400000 100000")
-    assert inspect(zen).choose(2) == (None, None)
+    assert detect_topology(zen).choose(2) == (None, None)
 
 
 def test_more_threads_than_cpus_are_not_pinned(zen: Path) -> None:
-    assert inspect(zen).choose(17) == (None,) * 17
+    assert detect_topology(zen).choose(17) == (None,) * 17
 
 
 def test_a_system_without_proc_and_sys_still_has_cpus(tmp_path: Path) -> None:
-    machine = inspect(tmp_path)
+    machine = detect_topology(tmp_path)
     assert len(machine.cpus) >= 1
     assert machine.groups == (machine.cpus,)
     assert machine.usable == len(machine.cpus)
@@ -164,7 +164,7 @@ def test_a_system_without_proc_and_sys_still_has_cpus(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_seen_as_the_system_sees_it() -> None:
-    machine = inspect()
+    machine = detect_topology()
     assert 1 <= machine.usable <= len(machine.cpus)
     assert sorted(number for group in machine.groups for number in group) == list(machine.cpus)
     if hasattr(os, "sched_getaffinity"):
@@ -196,7 +196,7 @@ def test_every_thread_gets_a_cpu_of_its_own_in_the_order_of_groups(data: st.Data
             [group[i : i + 2] for i in range(0, len(group), 2)] if pairs else [(n,) for n in group]
         )
     )
-    machine = Machine(cpus=numbers, usable=count, groups=groups, cores=cores, nodes=(numbers,))
+    machine = CpuTopology(cpus=numbers, usable=count, groups=groups, cores=cores, nodes=(numbers,))
     threads = data.draw(st.integers(1, count))
     chosen = [number for number in machine.choose(threads) if number is not None]
     assert len(set(chosen)) == threads

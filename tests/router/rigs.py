@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from qts.machine import inspect
+from qts.machine import detect_topology
 from qts.router import MESSAGE, Plan, Scenario, plan
 from qts.router.handlers import Messages
 
@@ -59,7 +59,7 @@ def scenario(
 
 def laid_out(what: Scenario, layout: LayoutName) -> Plan:
     """On few cores too: threads that wait let others run."""
-    machine = inspect()
+    machine = detect_topology()
     if layout == "threads":
         return plan(what, machine, "threads", wait="yield")
     return plan(what, machine, "fused", workers=1 if layout == "one worker" else 2, wait="yield")

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import RefusedError
-from qts.machine import Machine
+from qts.machine import CpuTopology
 from qts.router import Burst, Plan, Scenario, load, plan, shipped
 from qts.router.cut import COMFORTABLE, CORE, cut, lightest_heaviest
 from qts.router.pipeline import components, edges
 from qts.router.scenario import ProcessorSettings, StrategySettings
 
 
-def machine(usable: int, per_group: int = 64) -> Machine:
+def machine(usable: int, per_group: int = 64) -> CpuTopology:
     cpus = tuple(range(usable))
     groups = tuple(cpus[at : at + per_group] for at in range(0, usable, per_group))
     cores = tuple((cpu,) for cpu in cpus)
-    return Machine(cpus=cpus, usable=usable, groups=groups, cores=cores, nodes=(cpus,))
+    return CpuTopology(cpus=cpus, usable=usable, groups=groups, cores=cores, nodes=(cpus,))
 
 
 def slowed(scenario: Scenario, rate: float, burst: Burst | None = None) -> Scenario:

@@ -18,7 +18,7 @@ from qts.cli import machine
 from qts.cli.machine import Host
 from qts.cli.options import ConfigOption
 from qts.domain import QtsError
-from qts.machine import Machine, inspect
+from qts.machine import CpuTopology, detect_topology
 
 if TYPE_CHECKING:
     from qts.config import Config
@@ -74,7 +74,7 @@ def doctor(
 
 
 def examine(config_file: Path | None, root: Path = Path("/")) -> Report:
-    host, cpus = Host(root), inspect(root)
+    host, cpus = Host(root), detect_topology(root)
     rows = [Row("python", "ok", f"{platform.python_version()} ({sys.executable})"), native_core()]
     settings, config = _settings(config_file)
     rows += [settings, *servers(config), *home(config, host)]
@@ -156,7 +156,7 @@ def file_system(path: Path, host: Host) -> Row:
     return Row("file system", "ok", kind)
 
 
-def cores(cpus: Machine) -> Row:
+def cores(cpus: CpuTopology) -> Row:
     quota = f"a quota of {cpus.quota:g}" if cpus.quota else "no quota"
     found = f"{cpus.usable} usable of {os.cpu_count()} ({len(cpus.cpus)} by affinity, {quota})"
     if cpus.usable >= CORES_FOR_THREADS:
@@ -165,7 +165,7 @@ def cores(cpus: Machine) -> Row:
     return Row("cores", "note", found, "router layout: fused, components share workers")
 
 
-def cpu(cpus: Machine, host: Host) -> Row:
+def cpu(cpus: CpuTopology, host: Host) -> Row:
     model = host.cpu_model() or platform.processor() or platform.machine()
     if not host.shows_topology():
         return Row("cpu", "note", f"{model}, cache groups {UNSEEN}")

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from qts.domain import OperationError, RefusedError, parse_duration
-from qts.machine import inspect
+from qts.machine import detect_topology
 from qts.router import (
     Layout,
     LiveLine,
@@ -116,7 +116,7 @@ def route(
     chosen = _chosen(scenario, duration, seed)
     placed = plan(
         chosen,
-        inspect(),
+        detect_topology(),
         layout,
         workers=workers,
         wait=wait,

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from qts.domain import RefusedError
-from qts.machine import Machine
+from qts.machine import CpuTopology
 from qts.router.cut import CORE, cut
 from qts.router.pipeline import Component, components, edges
 from qts.router.scenario import Scenario
@@ -75,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(
     scenario: Scenario,
-    machine: Machine,
+    machine: CpuTopology,
     layout: Layout = "auto",
     *,
     python_handlers: bool = False,
@@ -117,7 +117,7 @@ def plan(
 
 def _shape(
     scenario: Scenario,
-    machine: Machine,
+    machine: CpuTopology,
     layout: Layout,
     count: int,
     python_handlers: bool,
@@ -180,7 +180,7 @@ def _wait(layout: str, count: int, usable: int, named: Wait | None, oversubscrib
 
 
 def _workers(
-    row: Sequence[Component], parts: Sequence[range], machine: Machine, wait: Wait
+    row: Sequence[Component], parts: Sequence[range], machine: CpuTopology, wait: Wait
 ) -> tuple[Worker, ...]:
     cpus = machine.choose(len(parts))
     return tuple(
@@ -194,7 +194,7 @@ def _workers(
     )
 
 
-def _overloaded(scenario: Scenario, machine: Machine, made: Sequence[Worker]) -> str | None:
+def _overloaded(scenario: Scenario, machine: CpuTopology, made: Sequence[Worker]) -> str | None:
     needed = scenario.cores_needed()
     heaviest = max(range(len(made)), key=lambda index: made[index].load)
     cores = min(machine.usable, len(made))
@@ -213,7 +213,7 @@ def _overloaded(scenario: Scenario, machine: Machine, made: Sequence[Worker]) ->
 
 
 def _notes(
-    scenario: Scenario, machine: Machine, made: Sequence[Worker], wait: Wait
+    scenario: Scenario, machine: CpuTopology, made: Sequence[Worker], wait: Wait
 ) -> Iterator[str]:
     bursts = scenario.cores_needed() * scenario.peak_rate / scenario.offered_rate
     if scenario.producers.burst is not None and bursts > machine.usable >= scenario.cores_needed():

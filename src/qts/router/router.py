@@ -14,7 +14,7 @@ import numpy as np
 
 from qts import _native
 from qts.domain import OperationError, RefusedError
-from qts.machine import inspect
+from qts.machine import detect_topology
 from qts.router import account
 from qts.router.assemble import TYPES, add_live_sources, add_producers, assemble, work_of
 from qts.router.handlers import MESSAGE, Handler, Messages, handler
@@ -73,7 +73,7 @@ class Router:
             self._only_here(work)
         python = any(work.uses_python for work in [*first.values(), *last.values()])
         self.plan = plan or make_plan(
-            scenario, inspect(), python_handlers=python, lean=options.stamps != "all"
+            scenario, detect_topology(), python_handlers=python, lean=options.stamps != "all"
         )
         self._live = live
         self._native = _native.Router(

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from qts.machine import inspect
+from qts.machine import detect_topology
 from qts.router.distributed.edge import EdgeConfig
 from qts.router.distributed.inlet import Inlet
 from qts.router.distributed.ledger import Ledger, Positions
@@ -199,4 +199,4 @@ def strategies_only(scenario: Scenario) -> Scenario:
 
 def _plan(scenario: Scenario, *, python_handlers: bool) -> Plan:
     """Threads that sleep: where a batch takes a millisecond, nothing is gained by spinning."""
-    return make_plan(scenario, inspect(), python_handlers=python_handlers, wait="park")
+    return make_plan(scenario, detect_topology(), python_handlers=python_handlers, wait="park")
