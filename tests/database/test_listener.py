@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qts.database import Database, DatabaseConfig, Listener, Listening, Notification
+from qts.database import Database, DatabaseConfig, Listener, ListenStarted, Notification
 from qts.database import listener as room
 from qts.domain import Secret
 from tests.database.backends import backends, end_backends, until
@@ -17,14 +17,14 @@ from tests.database.backends import backends, end_backends, until
 NOTIFY = "SELECT pg_notify($1, $2)"
 
 
-async def next_of(listener: Listener) -> Listening | Notification:
+async def next_of(listener: Listener) -> ListenStarted | Notification:
     async with asyncio.timeout(10):
         return await anext(listener)
 
 
 async def test_a_notification_arrives_after_listening_began(database: Database) -> None:
     async with database.listen("orders", "fills") as listener:
-        assert await next_of(listener) == Listening()
+        assert await next_of(listener) == ListenStarted()
         await database.execute(NOTIFY, "orders", "one")
         await database.execute(NOTIFY, "fills", "둘")
         await database.execute(NOTIFY, "others", "three")
@@ -56,7 +56,7 @@ async def test_a_lost_listener_says_so_and_hears_again(
         for round_number in range(3):
             await end_backends(postgres_admin, database_url)
             await database.execute(NOTIFY, "orders", "while nobody listened")
-            assert await next_of(listener) == Listening()
+            assert await next_of(listener) == ListenStarted()
             await database.execute(NOTIFY, "orders", f"round {round_number}")
             assert await next_of(listener) == Notification("orders", f"round {round_number}")
 
@@ -73,7 +73,7 @@ async def test_a_listener_waits_for_a_server_that_refuses_it(
         done, _ = await asyncio.wait([waiting], timeout=0.2)
         assert not done
         await postgres_admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
-        assert await waiting == Listening()
+        assert await waiting == ListenStarted()
 
 
 async def test_a_reader_that_is_too_slow_is_told_to_look_for_itself(
@@ -90,7 +90,7 @@ async def test_a_reader_that_is_too_slow_is_told_to_look_for_itself(
 
         await until(have_arrived)
         arrived = [await next_of(listener) for _ in range(4)]
-    assert arrived == [*(Notification("orders", str(n)) for n in range(3)), Listening()]
+    assert arrived == [*(Notification("orders", str(n)) for n in range(3)), ListenStarted()]
 
 
 async def test_a_quiet_connection_is_asked_and_kept(

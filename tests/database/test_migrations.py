@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.database import Database, DatabaseConfig, migrate, status
+from qts.database import Database, DatabaseConfig, migrate, migration_status
 from qts.database.migrations import FOLDER, read_folder
 from qts.domain import OperationError, RefusedError, SchemaTooNewError, Secret
 
@@ -33,14 +33,14 @@ async def empty(empty_database_url: Secret) -> AsyncIterator[Database]:
 
 
 async def test_an_empty_database_is_brought_to_the_latest(empty: Database, folder: Path) -> None:
-    before = await status(empty, folder)
+    before = await migration_status(empty, folder)
     assert (before.current, before.latest, before.applied) == (0, 3, [])
     assert [m.file for m in await migrate(empty, folder)] == [
         "0001_schema_migration.sql",
         "0002_note.sql",
         "0003_first_note.sql",
     ]
-    after = await status(empty, folder)
+    after = await migration_status(empty, folder)
     assert (after.current, after.latest, after.pending) == (3, 3, [])
     assert [row.name for row in after.applied] == ["schema_migration", "note", "first_note"]
     assert await empty.fetchval("SELECT count(*) FROM note") == 1
@@ -48,15 +48,15 @@ async def test_an_empty_database_is_brought_to_the_latest(empty: Database, folde
 
 async def test_running_again_does_nothing(empty: Database, folder: Path) -> None:
     await migrate(empty, folder)
-    first = (await status(empty, folder)).applied
+    first = (await migration_status(empty, folder)).applied
     assert await migrate(empty, folder) == []
-    assert (await status(empty, folder)).applied == first
+    assert (await migration_status(empty, folder)).applied == first
 
 
 async def test_only_what_is_new_is_applied(empty: Database, folder: Path) -> None:
     await migrate(empty, folder)
     (folder / "0004_more.sql").write_text("INSERT INTO note VALUES (2);")
-    assert [m.version for m in (await status(empty, folder)).pending] == [4]
+    assert [m.version for m in (await migration_status(empty, folder)).pending] == [4]
     assert [m.version for m in await migrate(empty, folder)] == [4]
 
 
@@ -99,7 +99,7 @@ async def test_two_processes_at_once_apply_each_file_once(
         return out.decode().strip()
 
     assert sorted(await asyncio.gather(one(), one())) == ["", "1 2 3"]
-    assert (await status(empty, folder)).current == 3
+    assert (await migration_status(empty, folder)).current == 3
 
 
 async def test_a_slow_migration_outlasts_the_statement_time_limit(
@@ -124,7 +124,7 @@ async def test_a_failed_migration_is_undone_and_the_earlier_ones_stay(
     assert str(caught.value) == (
         'migration 0003_first_note.sql failed at line 3: relation "nowhere" does not exist'
     )
-    assert (await status(empty, folder)).current == 2
+    assert (await migration_status(empty, folder)).current == 2
     assert await empty.fetchval("SELECT to_regclass('half')") is None
     (folder / "0003_first_note.sql").write_text("INSERT INTO note VALUES (1);")
     assert [m.version for m in await migrate(empty, folder)] == [3, 4]
@@ -161,7 +161,7 @@ async def test_the_lock_is_free_after_a_failure(
 async def test_a_newer_schema_is_refused(empty: Database, folder: Path) -> None:
     await migrate(empty, folder)
     (folder / "0003_first_note.sql").unlink()
-    for ask in (migrate, status):
+    for ask in (migrate, migration_status):
         with pytest.raises(SchemaTooNewError, match="has schema 3, this QTS knows schemas up to 2"):
             await ask(empty, folder)
 
@@ -222,4 +222,4 @@ async def test_the_real_folder_migrates_an_empty_database(empty: Database) -> No
 
 
 async def test_the_test_database_is_already_migrated(database: Database) -> None:
-    assert (await status(database)).pending == []
+    assert (await migration_status(database)).pending == []

@@ -93,7 +93,7 @@ async def test_connections_that_died_in_the_pool_are_not_seen(
         if how == "single":
             return await database.fetchval("SELECT 1")
         if how == "asked":
-            return (await database.ask("SELECT 1"))[0][0]
+            return (await database.fetch_idempotent("SELECT 1"))[0][0]
         async with database.transaction() as connection:
             return await connection.fetchval("SELECT 1")
 
@@ -164,7 +164,9 @@ async def test_what_may_be_said_twice_is_said_again_when_it_is_cut_short(
     """The first time it waits for a lock, and is ended; the second time there is none."""
     async with database.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock(7)")
-        asked = asyncio.create_task(database.ask("SELECT pg_advisory_xact_lock(7), 7 AS answer"))
+        asked = asyncio.create_task(
+            database.fetch_idempotent("SELECT pg_advisory_xact_lock(7), 7 AS answer")
+        )
 
         async def waits() -> bool:
             name = database.where.rpartition("/")[2]

@@ -23,7 +23,7 @@ from qts.app.systemd import Supervised, feed_watchdog
 from qts.app.trading import Trading
 from qts.app.venue import check_venue
 from qts.config import Config
-from qts.database import Database, migrate, status
+from qts.database import Database, migrate, migration_status
 from qts.domain import Clock, RefusedError, SystemClock
 from qts.embedded import Home, Servers
 from qts.pipeline import load_strategy
@@ -112,7 +112,7 @@ class App:
                 servers, database, cache_url(self.config, self.home), self.config.cache
             )
             applied = await migrate(database)
-            schema = (await status(database)).current
+            schema = (await migration_status(database)).current
             ready = Ready(
                 str(self.home.path), services, schema, len(applied), self._since(began_ns)
             )

@@ -28,7 +28,7 @@ import qts
 from qts import telemetry
 from qts.app.servers import database_url, home_of, open_database
 from qts.config import Effective, render
-from qts.database import Database, status
+from qts.database import Database, migration_status
 from qts.domain import HomeInUseError, OperationError, RefusedError, Secret
 from qts.embedded.binaries import find_binary
 from qts.embedded.home import Home
@@ -58,7 +58,7 @@ async def write_backup(found: Effective, file: Path) -> Manifest:
     config, home = found.config, home_of(found.config)
     place = _place_for(file)
     async with open_database(config) as database:
-        schema = (await status(database)).current
+        schema = (await migration_status(database)).current
         with tempfile.TemporaryDirectory(dir=place, prefix=".qts-") as folder:
             dump = Path(folder, DUMP)
             await _run("pg_dump", database_url(config, home), "-Fc", "-f", str(dump))
@@ -112,7 +112,7 @@ async def _refuse_unfit(database: Database, manifest: Manifest) -> None:
             f"the database at {database.where} holds {tables} tables; restore into an empty one: "
             "a new QTS_HOME, or a new database"
         )
-    latest = (await status(database)).latest
+    latest = (await migration_status(database)).latest
     if manifest.schema > latest:
         raise RefusedError(
             f"the backup has schema {manifest.schema}, this QTS knows schemas up to {latest}; "

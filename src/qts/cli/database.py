@@ -38,7 +38,7 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     Example: qts database status --json
     """
-    from qts.database import status as read
+    from qts.database import migration_status as read
 
     found = with_database(config, read)
     if as_json:

@@ -25,11 +25,11 @@ def with_database(
     """Refused when the database is older than `schema`, the version that brought what is asked."""
     from qts.app import open_database
     from qts.config import load
-    from qts.database import status
+    from qts.database import migration_status
 
     async def answer() -> T:
         async with open_database(load(config, os.environ)) as database:
-            found = await status(database)
+            found = await migration_status(database)
             if found.current < schema:
                 raise RefusedError(
                     f"the database at {database.where} has schema {found.current}, and {schema} is "

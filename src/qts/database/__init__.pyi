@@ -4,12 +4,12 @@ from qts.database.connection import Isolation as Isolation
 from qts.database.connection import Row as Row
 from qts.database.connection import savepoint as savepoint
 from qts.database.listener import Listener as Listener
-from qts.database.listener import Listening as Listening
+from qts.database.listener import ListenStarted as ListenStarted
 from qts.database.listener import Notification as Notification
-from qts.database.migrations import Applied as Applied
+from qts.database.migrations import AppliedMigration as AppliedMigration
 from qts.database.migrations import Migration as Migration
 from qts.database.migrations import MigrationStatus as MigrationStatus
 from qts.database.migrations import migrate as migrate
-from qts.database.migrations import status as status
+from qts.database.migrations import migration_status as migration_status
 from qts.database.pool import Database as Database
 from qts.database.pool import Ping as Ping

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import asyncpg
 import msgspec
 
-from qts.database.faults import DRIVER_ERRORS, is_gone
+from qts.database.errors import DRIVER_ERRORS, is_gone
 from qts.domain import OperationError, RefusedError
 
 OLDEST_MAJOR = 15
@@ -52,7 +52,7 @@ class Connection(Protocol):
     ) -> str: ...
 
 
-class Session(asyncpg.Connection):  # type: ignore[misc]
+class PooledConnection(asyncpg.Connection):  # type: ignore[misc]
     """Tidied up on its way back to the pool only where a caller had the whole of it.
 
     A statement, or a transaction with SET LOCAL, leaves nothing behind; to ask the server to reset
@@ -67,7 +67,7 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
         return str(query)
 
 
-async def prepare(connection: Any, where: str) -> None:
+async def configure_connection(connection: Any, where: str) -> None:
     """Make a new connection ours: refuse an old server, read and write JSON with msgspec.
 
     A `msgspec.Raw` value is stored as it is; NaN and the infinities become null, as in JSON.

@@ -16,7 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from qts import telemetry
-from qts.database.faults import DRIVER_ERRORS, is_gone
+from qts.database.errors import DRIVER_ERRORS, is_gone
 from qts.domain import Clock
 
 MAX_WAITING = 10_000  # notifications a slow reader may leave before it has to look for itself
@@ -27,7 +27,7 @@ MAX_CHANNEL_BYTES = 63
 log = telemetry.logger("database")
 
 
-class Listening(msgspec.Struct, frozen=True):
+class ListenStarted(msgspec.Struct, frozen=True):
     """From here on notifications arrive; what came before may have been missed."""
 
 
@@ -67,7 +67,7 @@ class Listener:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Listening | Notification:
+    async def __anext__(self) -> ListenStarted | Notification:
         while self._connection is not None:
             try:
                 async with asyncio.timeout(CHECK_AFTER_S):
@@ -81,7 +81,7 @@ class Listener:
             return arrived
         self._drop()
         await self._listen_again()
-        return Listening()
+        return ListenStarted()
 
     async def _listen_again(self) -> None:
         delay_s, longest_s = RETRY_S

@@ -14,7 +14,7 @@ import msgspec
 from asyncpg import PostgresError
 
 from qts.database.connection import Connection, begin, commit, rollback
-from qts.database.faults import is_lost
+from qts.database.errors import is_lost
 from qts.database.pool import Database
 from qts.domain import OperationError, RefusedError, SchemaTooNewError
 
@@ -40,7 +40,7 @@ class Migration(msgspec.Struct, frozen=True):
         return f"{self.version:04}_{self.name}.sql"
 
 
-class Applied(msgspec.Struct, frozen=True):
+class AppliedMigration(msgspec.Struct, frozen=True):
     """A row of schema_migration."""
 
     version: int
@@ -54,7 +54,7 @@ class MigrationStatus(msgspec.Struct, frozen=True):
 
     current: int
     latest: int
-    applied: list[Applied]
+    applied: list[AppliedMigration]
     pending: list[Migration]
 
 
@@ -71,7 +71,7 @@ async def migrate(database: Database, folder: Path = FOLDER) -> list[Migration]:
         return pending
 
 
-async def status(database: Database, folder: Path = FOLDER) -> MigrationStatus:
+async def migration_status(database: Database, folder: Path = FOLDER) -> MigrationStatus:
     """What was applied and what is pending; changes nothing."""
     known = read_folder(folder)
     async with database.connection() as connection:
@@ -100,13 +100,13 @@ def read_folder(folder: Path) -> list[Migration]:
     return found
 
 
-async def _applied(connection: Connection) -> list[Applied]:
+async def _applied(connection: Connection) -> list[AppliedMigration]:
     if await connection.fetchval("SELECT to_regclass('schema_migration')") is None:
         return []
-    return [Applied(*row) for row in await connection.fetch(_APPLIED)]
+    return [AppliedMigration(*row) for row in await connection.fetch(_APPLIED)]
 
 
-def _compare(known: list[Migration], applied: list[Applied]) -> MigrationStatus:
+def _compare(known: list[Migration], applied: list[AppliedMigration]) -> MigrationStatus:
     current, latest = (rows[-1].version if rows else 0 for rows in (applied, known))
     if current > latest:
         raise SchemaTooNewError(

@@ -30,28 +30,27 @@ from qts.database.config import DatabaseConfig
 from qts.database.connection import (
     Connection,
     Isolation,
+    PooledConnection,
     Row,
-    Session,
     begin,
     commit,
-    prepare,
+    configure_connection,
     rollback,
 )
-from qts.database.faults import (
+from qts.database.errors import (
     DRIVER_ERRORS,
     cancelled,
     held,
     is_gone,
     is_lost,
+    is_read_only,
     outcome_unknown,
     reason,
     refused_to_write,
-    takes_nothing,
     unreachable,
 )
-from qts.database.frozen import end_frozen
 from qts.database.listener import Listener
-from qts.database.server import address_of, connect_options
+from qts.database.server import address_of, connect_options, terminate_stuck_sessions
 from qts.domain import Clock, Secret, SystemClock, UnreachableError
 
 log = telemetry.logger("database")
@@ -97,8 +96,8 @@ class Database:
                 **connect_options(url, config),
                 min_size=config.pool_min,
                 max_size=config.pool_max,
-                init=functools.partial(prepare, where=where),
-                connection_class=Session,
+                init=functools.partial(configure_connection, where=where),
+                connection_class=PooledConnection,
             )
         except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
             raise unreachable(where, error) from error
@@ -201,7 +200,7 @@ class Database:
         async with self._statement() as connection:
             return await connection.fetchval(query, *args)
 
-    async def ask(self, query: str, *args: Any) -> list[Row]:
+    async def fetch_idempotent(self, query: str, *args: Any) -> list[Row]:
         """Like fetch, for a statement that may be said twice: one answer to wait for, not two.
 
         It is itself the first word on its connection, and said again when that one had died.
@@ -283,7 +282,7 @@ class Database:
         """Nobody may hold what others wait for so long: whoever does so has stopped."""
         if isinstance(error, asyncpg.LockNotAvailableError):
             try:
-                await end_frozen(connection, self._config.idle_transaction_timeout_s)
+                await terminate_stuck_sessions(connection, self._config.idle_transaction_timeout_s)
             except DRIVER_ERRORS as trouble:
                 log.warning("frozen sessions could not be ended", error=reason(trouble))
 
@@ -292,7 +291,7 @@ class Database:
             raise cancelled(self.where, error, self._config.statement_timeout_s) from error
         if isinstance(error, asyncpg.LockNotAvailableError):
             raise held(self.where, self._config.idle_transaction_timeout_s) from error
-        if takes_nothing(error):
+        if is_read_only(error):
             raise refused_to_write(self.where, error) from error
         if is_lost(error, connection):
             raise lost(self.where, error) from error

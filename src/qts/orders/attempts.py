@@ -76,7 +76,7 @@ async def lock(tx: Connection, attempt_id: UUID) -> Attempt | None:
 
 async def send(database: Database, attempt_id: UUID, now: datetime) -> Attempt | None:
     """Move it to SENT, for good, unless anything stops it. Said twice it is moved once."""
-    rows = await database.ask(SQL.send, attempt_id, now)
+    rows = await database.fetch_idempotent(SQL.send, attempt_id, now)
     return _attempt(rows[0]) if rows else None
 
 

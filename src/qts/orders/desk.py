@@ -132,7 +132,7 @@ class Desk:
             quantity=proposal.quantity,
             price=proposal.price,
         )
-        rows = await self._database.ask(
+        rows = await self._database.fetch_idempotent(
             SQL.submit,
             proposal.signal_id,
             proposal.strategy_key,

@@ -39,7 +39,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 async def standing(database: Database, broker: str, day: datetime, now: datetime) -> Standing:
     """All of one moment. `day` is when the trading day began."""
-    (row,) = await database.ask(SQL.standing, broker, day, now)
+    (row,) = await database.fetch_idempotent(SQL.standing, broker, day, now)
     return Standing(
         {symbol: Held(Decimal(has), Decimal(average)) for symbol, has, average in row["held"]},
         tuple(

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Sequence
 
 from qts import telemetry
-from qts.database import Connection, Database, Listening
+from qts.database import Connection, Database, ListenStarted
 from qts.domain import Clock, SystemClock
 from qts.outbox.bus import EventDispatcher
 from qts.outbox.claims import Claimed, Claims
@@ -213,7 +213,7 @@ class OutboxWorker:
         async with self._database.listen(f"outbox {self._claims.stream}") as listener:
             async for told in listener:
                 self._poll_s = self._config.poll_max_s
-                if isinstance(told, Listening) or told.payload:
+                if isinstance(told, ListenStarted) or told.payload:
                     self._full_at_ns = min(self._full_at_ns, self._full_soonest_ns)
                 self._wake.set()
 

@@ -60,7 +60,7 @@ def cancelled(where: str, error: QueryCanceledError, limit_s: float) -> Operatio
     )
 
 
-def takes_nothing(error: BaseException) -> bool:
+def is_read_only(error: BaseException) -> bool:
     """The server is there and cannot write."""
     state = (error.sqlstate or "") if isinstance(error, PostgresError) else ""
     return state == _READ_ONLY or state.startswith(_USED_UP)
