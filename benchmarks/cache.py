@@ -25,7 +25,7 @@ from qts.cache.near import Slot
 from qts.cache.redis import RedisStore
 from qts.cache.wire import Wire
 from qts.domain import Secret
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 
 _BATCH = 50
 _IN_TURN = 10  # calls of one case before the next one has its turn
@@ -72,7 +72,7 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
     described = machine.describe(quick)
     with tempfile.TemporaryDirectory() as place:
         home = Home.at(Path(place) / "home")
-        with Servers(home, EmbeddedConfig(tcp=True), postgres=False) as servers:
+        with EmbeddedServers(home, EmbeddedConfig(tcp=True), postgres=False) as servers:
             valkey = servers.valkey
             url = valkey.tcp_url if valkey else None
             if valkey is None or url is None:

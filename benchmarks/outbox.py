@@ -26,7 +26,7 @@ from benchmarks.peers_outbox import BATCH, KINDS, Queue, present
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
 from qts.domain import Secret
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from qts.router.plot import draw
 
 RATE = 100  # events a second while latency is measured
@@ -113,7 +113,7 @@ def _bench(quick: bool, described: dict[str, Any]) -> Iterator[Bench]:
     events = dict.fromkeys(names, QUICK_DRAINED if quick else DRAINED) | effort.drained
     with (
         tempfile.TemporaryDirectory() as place,
-        Servers(Home.at(Path(place) / "home"), EmbeddedConfig(), valkey=False) as servers,
+        EmbeddedServers(Home.at(Path(place) / "home"), EmbeddedConfig(), valkey=False) as servers,
     ):
         if servers.postgres is None:
             raise AssertionError("it was asked for")

@@ -18,7 +18,7 @@ import pytest
 
 from qts.database import Database, DatabaseConfig, migrate
 from qts.domain import Secret
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 
 _numbers = itertools.count(1)
 
@@ -29,9 +29,9 @@ def name_database(url: Secret, name: str) -> Secret:
 
 
 @pytest.fixture(scope="session")
-def embedded_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def embedded_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServers]:
     """PostgreSQL and Valkey started for this session; asked for only when no URL is given."""
-    with Servers(Home.at(tmp_path_factory.mktemp("home")), EmbeddedConfig()) as servers:
+    with EmbeddedServers(Home.at(tmp_path_factory.mktemp("home")), EmbeddedConfig()) as servers:
         yield servers
 
 
@@ -40,7 +40,7 @@ def postgres_url(request: pytest.FixtureRequest) -> Secret:
     """A server on which databases may be created."""
     if url := os.environ.get("QTS_TEST_DATABASE_URL"):
         return Secret(url)
-    servers: Servers = request.getfixturevalue("embedded_servers")
+    servers: EmbeddedServers = request.getfixturevalue("embedded_servers")
     assert servers.postgres is not None
     return servers.postgres.url
 
@@ -49,7 +49,7 @@ def postgres_url(request: pytest.FixtureRequest) -> Secret:
 def valkey_url(request: pytest.FixtureRequest) -> Secret:
     if url := os.environ.get("QTS_TEST_REDIS_URL"):
         return Secret(url)
-    servers: Servers = request.getfixturevalue("embedded_servers")
+    servers: EmbeddedServers = request.getfixturevalue("embedded_servers")
     assert servers.valkey is not None
     return servers.valkey.url
 

@@ -11,14 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from qts.embedded import Home, Nats
+from qts.embedded import Home, NatsServer
 
 SINK = Path(__file__).with_name("sink.py")
 SOURCE = "import sys; from qts.cli import main; main(sys.argv[1:])"
 
 
 def main(seconds: str = "2") -> int:
-    with tempfile.TemporaryDirectory() as place, Nats(Home.at(Path(place, "home"))) as nats:
+    with tempfile.TemporaryDirectory() as place, NatsServer(Home.at(Path(place, "home"))) as nats:
         environment = {**os.environ, "QTS_NATS_URL": nats.url.reveal()}
         record = str(Path(place, "handled.bin"))
         sink = [sys.executable, str(SINK), "--run", "example", "--record", record, "baseline"]

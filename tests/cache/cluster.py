@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from qts.domain import Secret
 from qts.embedded import find_binaries
-from qts.embedded.child import Launch, spawn
+from qts.embedded.process import Launch, spawn
 
 NODE_TIMEOUT_MS = 1000
 _SLOTS = ((0, 5460), (5461, 10922), (10923, 16383))

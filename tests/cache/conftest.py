@@ -17,7 +17,7 @@ from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
 from qts.database import Database
 from qts.domain import Clock, ManualClock, Secret
-from qts.embedded import EmbeddedConfig, Home, Servers, Valkey
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home, ValkeyServer
 from tests.cache.truth import TableTruth
 
 _numbers = itertools.count(1)
@@ -71,9 +71,9 @@ async def shared(valkey_url: Secret, config: CacheConfig) -> AsyncIterator[Redis
 
 
 @pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[Valkey]:
+def valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
     """A server of the test's own, to be stopped, killed and started again."""
-    servers = Servers(Home.at(tmp_path / "home"), EmbeddedConfig(tcp=True), postgres=False)
+    servers = EmbeddedServers(Home.at(tmp_path / "home"), EmbeddedConfig(tcp=True), postgres=False)
     with servers:
         assert servers.valkey is not None
         yield servers.valkey

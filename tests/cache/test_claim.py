@@ -20,7 +20,7 @@ from qts.cache.redis import RedisStore
 from qts.cache.store import Entry
 from qts.cache.wire import Wire
 from qts.domain import OperationError, Secret, UnreachableError
-from qts.embedded import Valkey
+from qts.embedded import ValkeyServer
 from tests.cache.proxy import Proxy
 
 SEED = 20261115
@@ -270,7 +270,7 @@ async def test_all_is_flushed_under_a_claim(
 
 
 async def test_a_full_server_refuses_a_transaction_as_a_whole(
-    valkey: Valkey, config: CacheConfig
+    valkey: ValkeyServer, config: CacheConfig
 ) -> None:
     assert valkey.tcp_url is not None
     async with RedisStore.open(valkey.tcp_url, config) as store:
@@ -285,7 +285,7 @@ async def test_a_full_server_refuses_a_transaction_as_a_whole(
 
 
 async def test_two_writers_under_cuts_and_cancellations_never_turn_a_version_back(
-    valkey: Valkey, config: CacheConfig
+    valkey: ValkeyServer, config: CacheConfig
 ) -> None:
     """Whatever was acknowledged is there, or something newer is; the server stops at times."""
     url, chance = valkey.tcp_url, random.Random(SEED)  # noqa: S311 - the same each time

@@ -12,7 +12,7 @@ from qts.cache import CacheConfig
 from qts.cache.behind import entry_of
 from qts.cache.redis import RedisStore, connect
 from qts.cache.store import UNKNOWN_COUNT, Count
-from qts.embedded import Valkey
+from qts.embedded import ValkeyServer
 from tests.cache import samples
 
 TRADES = 20
@@ -20,7 +20,7 @@ ROUNDS_MAX = 200
 
 
 @pytest.fixture
-async def admin(valkey: Valkey) -> AsyncIterator[Redis]:
+async def admin(valkey: ValkeyServer) -> AsyncIterator[Redis]:
     assert valkey.tcp_url is not None
     client = await connect(valkey.tcp_url, CacheConfig(socket_timeout_ms=5000))
     yield client
@@ -33,7 +33,7 @@ async def evicted(admin: Redis) -> int:
 
 
 async def test_the_trade_count_outlives_thousands_of_evicted_values(
-    valkey: Valkey, config: CacheConfig, admin: Redis
+    valkey: ValkeyServer, config: CacheConfig, admin: Redis
 ) -> None:
     assert valkey.tcp_url is not None
     quiet = CacheConfig(prefix=config.prefix, socket_timeout_ms=5000)

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from qts.cache import BreakerConfig, Cache, CacheConfig
 from qts.cache.redis import RedisStore, connect
 from qts.domain import Secret
-from qts.embedded import Valkey
+from qts.embedded import ValkeyServer
 from tests.cache import samples
 from tests.cache.conftest import until
 from tests.cache.proxy import Proxy
@@ -49,13 +49,13 @@ async def watched(
         yield watch
 
 
-def url_of(valkey: Valkey) -> Secret:
+def url_of(valkey: ValkeyServer) -> Secret:
     assert valkey.tcp_url is not None
     return valkey.tcp_url
 
 
 @pytest.fixture
-async def admin(valkey: Valkey) -> AsyncIterator[Redis]:
+async def admin(valkey: ValkeyServer) -> AsyncIterator[Redis]:
     client = await connect(url_of(valkey), CacheConfig(socket_timeout_ms=5000))
     yield client
     await client.aclose()
@@ -66,20 +66,20 @@ def opened(watch: Watch) -> bool:
 
 
 async def test_redis_is_killed_and_comes_back_empty(
-    valkey: Valkey, truth: TableTruth, brisk: CacheConfig
+    valkey: ValkeyServer, truth: TableTruth, brisk: CacheConfig
 ) -> None:
     await _kill(valkey, truth, brisk, for_s=2.0, recovers_s=30.0)
 
 
 @pytest.mark.soak
 async def test_redis_is_killed_and_comes_back_empty_after_ten_seconds(
-    valkey: Valkey, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
 ) -> None:
     await _kill(valkey, truth, config, for_s=10.0, recovers_s=5.0)
 
 
 async def _kill(
-    valkey: Valkey, truth: TableTruth, config: CacheConfig, *, for_s: float, recovers_s: float
+    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig, *, for_s: float, recovers_s: float
 ) -> None:
     async with watched(url_of(valkey), truth, config, recovers_s) as watch:
         pid = valkey.pid
@@ -93,7 +93,7 @@ async def _kill(
     assert watch.answers["position"] > 20
 
 
-async def test_redis_hangs(valkey: Valkey, truth: TableTruth, config: CacheConfig) -> None:
+async def test_redis_hangs(valkey: ValkeyServer, truth: TableTruth, config: CacheConfig) -> None:
     """For longer than a call with a limit may take on a busy machine."""
     async with watched(url_of(valkey), truth, config) as watch:
         pid = valkey.pid
@@ -108,7 +108,7 @@ async def test_redis_hangs(valkey: Valkey, truth: TableTruth, config: CacheConfi
 
 
 async def test_redis_is_late_by_twenty_milliseconds(
-    valkey: Valkey, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
 ) -> None:
     strict = msgspec.structs.replace(config, precheck_ms=4)
     async with Proxy.to_url(url_of(valkey)) as proxy:
@@ -121,7 +121,7 @@ async def test_redis_is_late_by_twenty_milliseconds(
 
 @pytest.mark.parametrize("after", [1, 40, 700])
 async def test_answers_are_cut_in_the_middle(
-    valkey: Valkey, truth: TableTruth, config: CacheConfig, after: int
+    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig, after: int
 ) -> None:
     async with Proxy.to_url(url_of(valkey)) as proxy:
         async with watched(proxy.url_of(url_of(valkey)), truth, config) as watch:
@@ -133,7 +133,7 @@ async def test_answers_are_cut_in_the_middle(
 
 
 async def test_connections_are_reset_and_refused(
-    valkey: Valkey, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
 ) -> None:
     async with Proxy.to_url(url_of(valkey)) as proxy:
         async with watched(proxy.url_of(url_of(valkey)), truth, config) as watch:
@@ -151,7 +151,7 @@ async def test_connections_are_reset_and_refused(
 
 
 async def test_everything_is_flushed_even_the_scripts(
-    valkey: Valkey, truth: TableTruth, patient: CacheConfig, admin: Redis
+    valkey: ValkeyServer, truth: TableTruth, patient: CacheConfig, admin: Redis
 ) -> None:
     async with watched(url_of(valkey), truth, patient) as watch:
         for _ in range(5):
@@ -162,7 +162,7 @@ async def test_everything_is_flushed_even_the_scripts(
 
 
 async def test_a_full_server_loses_writes_loudly_and_goes_on(
-    valkey: Valkey, truth: TableTruth, patient: CacheConfig, admin: Redis
+    valkey: ValkeyServer, truth: TableTruth, patient: CacheConfig, admin: Redis
 ) -> None:
     async with watched(url_of(valkey), truth, patient) as watch:
         await admin.config_set("maxmemory-policy", "noeviction")
@@ -175,7 +175,7 @@ async def test_a_full_server_loses_writes_loudly_and_goes_on(
 
 
 async def test_a_start_without_redis_works_and_finds_it_later(
-    valkey: Valkey, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
 ) -> None:
     url = url_of(valkey)
     valkey.stop()

@@ -15,7 +15,7 @@ from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
 from qts.cache.store import Count
 from qts.domain import ManualClock, RefusedError, TradeLimitExceededError
-from qts.embedded import Valkey
+from qts.embedded import ValkeyServer
 from tests.cache.conftest import until
 from tests.cache.truth import HeldTruth
 
@@ -44,7 +44,7 @@ async def test_a_trade_is_counted_once_and_only_when_allowed(
 
 
 async def test_a_hundred_trades_across_stalls_are_a_hundred(
-    opened: Opened, valkey: Valkey, config: CacheConfig, ends_at: datetime
+    opened: Opened, valkey: ValkeyServer, config: CacheConfig, ends_at: datetime
 ) -> None:
     """Each stall outlasts the time limit of a call, so that calls are sent more than once."""
     assert valkey.tcp_url is not None
@@ -94,7 +94,7 @@ async def test_a_forgotten_count_is_begun_again_from_what_is_known(
 
 
 async def test_without_redis_the_database_decides(
-    opened: Opened, valkey: Valkey, config: CacheConfig, ends_at: datetime
+    opened: Opened, valkey: ValkeyServer, config: CacheConfig, ends_at: datetime
 ) -> None:
     assert valkey.tcp_url is not None
     truth = HeldTruth(known(ends_at, "t1", "t2"))
@@ -114,7 +114,7 @@ async def test_without_redis_the_database_decides(
 
 
 async def test_trades_counted_without_redis_are_told_to_it_later(
-    opened: Opened, valkey: Valkey, config: CacheConfig, ends_at: datetime
+    opened: Opened, valkey: ValkeyServer, config: CacheConfig, ends_at: datetime
 ) -> None:
     assert valkey.tcp_url is not None
     assert valkey.pid is not None

@@ -19,7 +19,7 @@ from qts.cache.redis import RedisStore
 from qts.cache.store import Busy, Entry
 from qts.cache.wire import WAITING_MAX, Wire
 from qts.domain import Secret, UnreachableError
-from qts.embedded import Valkey
+from qts.embedded import ValkeyServer
 from tests.cache.proxy import Proxy
 
 SEED = 20260131
@@ -228,7 +228,7 @@ async def test_another_protocol_is_not_taken_for_an_answer() -> None:
         await wire.close()
 
 
-async def test_a_wrong_password_is_told_without_it(valkey: Valkey) -> None:
+async def test_a_wrong_password_is_told_without_it(valkey: ValkeyServer) -> None:
     wire = Wire(Secret(f"redis://:canary@127.0.0.1:{valkey.port}"), CacheConfig())
     with pytest.raises(UnreachableError, match="refuses us") as refused:
         await wire.call([("PING",)])

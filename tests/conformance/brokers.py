@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from qts.embedded import Home, Nats
+from qts.embedded import Home, NatsServer
 from qts.outbox import KafkaBusConfig, NatsBusConfig
 
 
 @pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[Nats]:
-    with Nats(Home.at(tmp_path / "nats-home")) as server:
+def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(Home.at(tmp_path / "nats-home")) as server:
         yield server
 
 
 @pytest.fixture
-def nats(nats_server: Nats) -> NatsBusConfig:
+def nats(nats_server: NatsServer) -> NatsBusConfig:
     return NatsBusConfig(url=nats_server.url)
 
 

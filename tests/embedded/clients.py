@@ -12,7 +12,7 @@ import asyncpg
 import redis
 
 from qts.domain import Secret
-from qts.embedded import Servers
+from qts.embedded import EmbeddedServers
 
 
 async def ask(url: Secret, *statements: str) -> Any:
@@ -35,7 +35,7 @@ def ping(url: Secret) -> bool:
         return bool(client.ping())
 
 
-def pids(servers: Servers) -> list[int]:
+def pids(servers: EmbeddedServers) -> list[int]:
     found = [server.pid for server in (servers.postgres, servers.valkey) if server]
     return [pid for pid in found if pid is not None]
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 
 PROGRAM = Path(__file__).with_name("program.py")
 
@@ -71,7 +71,7 @@ def copy_home(home: Home, to: Path) -> Home:
 def kept_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """One initialised home for tests that do not mind the traces of others."""
     home = Home.at(tmp_path_factory.mktemp("kept") / "home")
-    with Servers(home, EmbeddedConfig()):
+    with EmbeddedServers(home, EmbeddedConfig()):
         pass
     return home
 
@@ -83,8 +83,8 @@ def home(kept_home: Home, tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def servers(kept_home: Home) -> Iterator[Servers]:
-    with Servers(kept_home, EmbeddedConfig()) as running:
+def servers(kept_home: Home) -> Iterator[EmbeddedServers]:
+    with EmbeddedServers(kept_home, EmbeddedConfig()) as running:
         yield running
 
 

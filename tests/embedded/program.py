@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from qts.embedded import EmbeddedConfig, Home, Servers, binaries, find_binaries
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home, binaries, find_binaries
 
 
 def become(user: int) -> None:
@@ -27,7 +27,7 @@ def become(user: int) -> None:
 def main(home: str, *user: str) -> None:
     if user:
         become(int(user[0]))
-    with Servers(Home.at(Path(home)), EmbeddedConfig()) as servers:
+    with EmbeddedServers(Home.at(Path(home)), EmbeddedConfig()) as servers:
         assert servers.postgres is not None
         assert servers.valkey is not None
         told = {

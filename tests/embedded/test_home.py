@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import HomeInUseError, RefusedError
-from qts.embedded import EmbeddedConfig, Home, Servers, default_home
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home, default_home
 from tests.embedded.clients import ask, mode, ping
 
 OWN_UID = os.geteuid()
@@ -155,7 +155,7 @@ def long_home(tmp_path: Path) -> Iterator[Home]:
 
 async def test_home_with_a_long_odd_path_works(long_home: Home) -> None:
     assert long_home.run.parent.parent == Path("/tmp")
-    with Servers(long_home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(long_home, EmbeddedConfig()) as servers:
         assert servers.postgres
         assert servers.valkey
         assert await ask(Home.at(long_home.path).postgres_url(), "SELECT 1") == 1

@@ -16,7 +16,15 @@ from nats.aio.client import Client
 from nats.errors import Error
 
 from qts.domain import HomeInUseError, RefusedError, Secret, ServerFailedError
-from qts.embedded import EmbeddedConfig, Home, Nats, NatsConfig, Servers, find_binaries, server
+from qts.embedded import (
+    EmbeddedConfig,
+    EmbeddedServers,
+    Home,
+    NatsServer,
+    NatsServerConfig,
+    find_binaries,
+    server,
+)
 from qts.embedded.binaries import find_binary
 from tests.embedded.clients import alive, at_work_in, listens_on, mode, owner, status_of, until
 
@@ -37,8 +45,8 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def nats(home: Home) -> Iterator[Nats]:
-    with Nats(home) as running:
+def nats(home: Home) -> Iterator[NatsServer]:
+    with NatsServer(home) as running:
         yield running
 
 
@@ -56,20 +64,20 @@ async def _ignore(_error: Exception) -> None:
     """What matters is raised."""
 
 
-def kill(nats: Nats) -> None:
+def kill(nats: NatsServer) -> None:
     assert nats._process
     nats._process.kill()
     nats._process.wait()
 
 
-async def test_streams_can_be_written_and_read(nats: Nats) -> None:
+async def test_streams_can_be_written_and_read(nats: NatsServer) -> None:
     async with jetstream(nats.url) as stream:
         await stream.add_stream(name="S", subjects=["s"])
         stored = await stream.publish("s", b"tick")
         assert (await stream.get_msg("S", stored.seq)).data == b"tick"
 
 
-async def test_streams_outlive_a_killed_server(nats: Nats) -> None:
+async def test_streams_outlive_a_killed_server(nats: NatsServer) -> None:
     async with jetstream(nats.url) as stream:
         await stream.add_stream(name="S", subjects=["s"])
         for number in range(100):
@@ -84,14 +92,14 @@ async def test_streams_outlive_a_killed_server(nats: Nats) -> None:
 
 
 @pytest.mark.parametrize("login", ["", "qts:wrong@"])
-async def test_password_is_asked_for(nats: Nats, login: str) -> None:
+async def test_password_is_asked_for(nats: NatsServer, login: str) -> None:
     url = Secret(f"nats://{login}127.0.0.1:{nats.port}")
     with pytest.raises(Error, match=r"(?i:authorization)"):
         async with jetstream(url):
             pass
 
 
-def test_password_is_in_private_files_only(nats: Nats) -> None:
+def test_password_is_in_private_files_only(nats: NatsServer) -> None:
     password = nats.home.password("nats")
     assert password
     assert nats.pid
@@ -106,13 +114,13 @@ def test_password_is_in_private_files_only(nats: Nats) -> None:
         assert secret not in text
 
 
-def test_only_loopback_is_listened_on(nats: Nats) -> None:
+def test_only_loopback_is_listened_on(nats: NatsServer) -> None:
     assert nats.pid
     assert listens_on(nats.pid) == {(LOOPBACK, nats.port)}
     assert nats.describe()["where"] == f"127.0.0.1:{nats.port}"
 
 
-def test_server_is_unprivileged_and_its_store_private(nats: Nats) -> None:
+def test_server_is_unprivileged_and_its_store_private(nats: NatsServer) -> None:
     assert nats.pid
     user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
     assert status_of(nats.pid)["Uid"] == (str(user),) * 4
@@ -121,7 +129,7 @@ def test_server_is_unprivileged_and_its_store_private(nats: Nats) -> None:
 
 
 def test_stop_leaves_no_process_and_no_settings(home: Home) -> None:
-    with Nats(home) as nats:
+    with NatsServer(home) as nats:
         pid = nats.pid
         assert pid
         assert at_work_in(home.run) == [pid]
@@ -142,21 +150,21 @@ def test_server_dies_with_a_killed_parent(home: Home) -> None:
     parent.kill()
     parent.communicate()
     assert until(lambda: not alive(pid))
-    with Nats(home) as nats:  # leftovers of the killed one are no obstacle
+    with NatsServer(home) as nats:  # leftovers of the killed one are no obstacle
         assert nats.pid != pid
 
 
-def test_second_start_on_a_home_is_refused(nats: Nats) -> None:
-    with pytest.raises(HomeInUseError), Nats(nats.home):
+def test_second_start_on_a_home_is_refused(nats: NatsServer) -> None:
+    with pytest.raises(HomeInUseError), NatsServer(nats.home):
         pass
     assert nats.running
 
 
-def test_given_port_that_is_taken_is_refused(nats: Nats, tmp_path: Path) -> None:
+def test_given_port_that_is_taken_is_refused(nats: NatsServer, tmp_path: Path) -> None:
     other = Home.at(tmp_path / "other")
     with (
         pytest.raises(ServerFailedError, match="address already in use") as failure,
-        Nats(other, NatsConfig(port=nats.port)),
+        NatsServer(other, NatsServerConfig(port=nats.port)),
     ):
         pass
     assert "\n" not in str(failure.value)
@@ -164,17 +172,17 @@ def test_given_port_that_is_taken_is_refused(nats: Nats, tmp_path: Path) -> None
 
 
 def test_free_port_that_was_taken_meanwhile_is_chosen_anew(
-    nats: Nats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose, choices = server._free_port, iter([nats.port])
     monkeypatch.setattr(server, "_free_port", lambda: next(choices, None) or choose())
-    with Nats(Home.at(tmp_path / "other")) as other:
+    with NatsServer(Home.at(tmp_path / "other")) as other:
         assert other.port != nats.port
 
 
 @pytest.mark.parametrize("interval", ["always", "500ms"])
 def test_sync_interval_is_the_servers_own(home: Home, interval: str) -> None:
-    with Nats(home, NatsConfig(sync_interval=interval)) as nats:
+    with NatsServer(home, NatsServerConfig(sync_interval=interval)) as nats:
         checked = subprocess.run(
             [str(nats.binary.path), "-t", "-c", str(home.run / "nats.conf")],
             capture_output=True,
@@ -188,11 +196,11 @@ def test_sync_interval_is_the_servers_own(home: Home, interval: str) -> None:
 @pytest.mark.parametrize("interval", ["2", "2 m", "never", '1s", "x": "'])
 def test_odd_sync_interval_is_refused(home: Home, interval: str) -> None:
     with pytest.raises(RefusedError, match="sync_interval"):
-        Nats(home, NatsConfig(sync_interval=interval))
+        NatsServer(home, NatsServerConfig(sync_interval=interval))
 
 
 def test_usual_servers_do_not_include_it(tmp_path: Path) -> None:
     assert find_binary("nats").name == "nats"
     assert "nats" not in {binary.name for binary in find_binaries()}
-    servers = Servers(Home.at(tmp_path), EmbeddedConfig())
+    servers = EmbeddedServers(Home.at(tmp_path), EmbeddedConfig())
     assert "nats" not in {entry["name"] for entry in servers.describe()}

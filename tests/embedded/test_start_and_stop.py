@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qts.domain import HomeInUseError
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from tests.embedded.clients import (
     alive,
     ask,
@@ -24,7 +24,7 @@ from tests.embedded.clients import (
 
 async def test_first_start_makes_a_home_and_both_servers(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "new" / "home")
-    with Servers(home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(home, EmbeddedConfig()) as servers:
         assert servers.postgres
         assert servers.valkey
         assert (
@@ -48,12 +48,12 @@ async def test_first_start_makes_a_home_and_both_servers(tmp_path: Path) -> None
         ("listen_addresses", ""),
     ],
 )
-async def test_postgres_runs_with(servers: Servers, setting: str, value: str) -> None:
+async def test_postgres_runs_with(servers: EmbeddedServers, setting: str, value: str) -> None:
     assert servers.postgres
     assert await ask(servers.postgres.url, f"SELECT current_setting('{setting}')") == value
 
 
-async def test_text_sorts_by_code_point_and_upper_knows_unicode(servers: Servers) -> None:
+async def test_text_sorts_by_code_point_and_upper_knows_unicode(servers: EmbeddedServers) -> None:
     assert servers.postgres
     order = "SELECT string_agg(t, '' ORDER BY t) FROM unnest(ARRAY['b', 'a', 'B', 'ä', 'Z']) t"
     assert await ask(servers.postgres.url, order) == "BZabä"
@@ -70,25 +70,25 @@ async def test_text_sorts_by_code_point_and_upper_knows_unicode(servers: Servers
         ("protected-mode", "yes"),
     ],
 )
-def test_valkey_runs_with(servers: Servers, setting: str, value: str) -> None:
+def test_valkey_runs_with(servers: EmbeddedServers, setting: str, value: str) -> None:
     assert servers.valkey
     with cache(servers.valkey.url) as client:
         assert client.config_get(setting) == {setting: value}
 
 
 async def test_rows_survive_a_restart(kept_home: Home) -> None:
-    with Servers(kept_home, EmbeddedConfig()):
+    with EmbeddedServers(kept_home, EmbeddedConfig()):
         await ask(
             kept_home.postgres_url(),
             "CREATE TABLE IF NOT EXISTS kept (n int)",
             "INSERT INTO kept VALUES (7)",
         )
-    with Servers(kept_home, EmbeddedConfig()):
+    with EmbeddedServers(kept_home, EmbeddedConfig()):
         assert await ask(kept_home.postgres_url(), "SELECT max(n) FROM kept") == 7
 
 
 def test_stop_leaves_no_process_and_no_socket(kept_home: Home) -> None:
-    servers = Servers(kept_home, EmbeddedConfig())
+    servers = EmbeddedServers(kept_home, EmbeddedConfig())
     servers.start()
     ran = pids(servers)
     assert len(ran) == 2
@@ -101,7 +101,7 @@ def test_stop_leaves_no_process_and_no_socket(kept_home: Home) -> None:
 
 
 def test_stop_may_come_twice_and_start_again(kept_home: Home) -> None:
-    servers = Servers(kept_home, EmbeddedConfig())
+    servers = EmbeddedServers(kept_home, EmbeddedConfig())
     servers.stop()
     servers.start()
     servers.stop()
@@ -111,12 +111,12 @@ def test_stop_may_come_twice_and_start_again(kept_home: Home) -> None:
         assert len(pids(servers)) == 2
 
 
-async def test_second_start_is_refused_and_the_first_is_unharmed(servers: Servers) -> None:
+async def test_second_start_is_refused_and_the_first_is_unharmed(servers: EmbeddedServers) -> None:
     assert servers.postgres
     assert servers.valkey
     before = pids(servers)
     with pytest.raises(HomeInUseError) as refusal:
-        Servers(servers.home, EmbeddedConfig()).start()
+        EmbeddedServers(servers.home, EmbeddedConfig()).start()
     text = str(refusal.value)
     assert str(servers.home.path) in text
     assert f"process {servers.home.holder()};" in text
@@ -126,13 +126,13 @@ async def test_second_start_is_refused_and_the_first_is_unharmed(servers: Server
     assert ping(servers.valkey.url)
 
 
-def test_servers_do_not_hold_the_lock(servers: Servers) -> None:
+def test_servers_do_not_hold_the_lock(servers: EmbeddedServers) -> None:
     for pid in pids(servers):
         held = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
         assert str(servers.home.path / "lock") not in held
 
 
-def test_servers_listen_on_no_port_unless_asked(servers: Servers) -> None:
+def test_servers_listen_on_no_port_unless_asked(servers: EmbeddedServers) -> None:
     assert [listens_on(pid) for pid in pids(servers)] == [set(), set()]
     assert servers.postgres
     assert servers.valkey
@@ -141,14 +141,14 @@ def test_servers_listen_on_no_port_unless_asked(servers: Servers) -> None:
 
 
 def test_each_server_can_run_alone(kept_home: Home) -> None:
-    with Servers(kept_home, EmbeddedConfig(), postgres=False) as servers:
+    with EmbeddedServers(kept_home, EmbeddedConfig(), postgres=False) as servers:
         assert servers.postgres is None
         assert ping(kept_home.valkey_url())
         assert at_work_in(kept_home.data) == []
 
 
 def test_servers_outlive_the_thread_that_started_them(kept_home: Home) -> None:
-    servers = Servers(kept_home, EmbeddedConfig())
+    servers = EmbeddedServers(kept_home, EmbeddedConfig())
     thread = threading.Thread(target=servers.start)
     thread.start()
     thread.join()
@@ -169,7 +169,7 @@ def test_servers_get_none_of_our_environment(
 ) -> None:
     monkeypatch.setenv("UPBIT_SECRET", "canary-5417")
     monkeypatch.setenv("PGPORT", "1")
-    with Servers(kept_home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(kept_home, EmbeddedConfig()) as servers:
         for pid in pids(servers):
             names = {
                 entry.partition(b"=")[0]
@@ -178,7 +178,7 @@ def test_servers_get_none_of_our_environment(
             assert names.isdisjoint({b"UPBIT_SECRET", b"PGPORT", b"HOME"})
 
 
-def test_everything_in_the_home_is_private(servers: Servers) -> None:
+def test_everything_in_the_home_is_private(servers: EmbeddedServers) -> None:
     home = servers.home
     assert {mode(path) for path in (home.path, home.data, home.run, home.log)} == {0o700}
     files = [path for path in home.path.iterdir() if path.is_file()] + list(home.log.iterdir())
@@ -191,7 +191,7 @@ def test_everything_in_the_home_is_private(servers: Servers) -> None:
     assert {mode(path) for path in files} == {0o600}
 
 
-def test_describe_tells_what_runs_where(servers: Servers) -> None:
+def test_describe_tells_what_runs_where(servers: EmbeddedServers) -> None:
     told = {entry["name"]: entry for entry in servers.describe()}
     assert servers.postgres
     assert told["postgres"]["pid"] == servers.postgres.pid
@@ -203,7 +203,7 @@ def test_describe_tells_what_runs_where(servers: Servers) -> None:
 
 
 def test_later_starts_are_quick(kept_home: Home) -> None:
-    with Servers(kept_home, EmbeddedConfig()) as servers:
+    with EmbeddedServers(kept_home, EmbeddedConfig()) as servers:
         spans = [entry["started_ms"] for entry in servers.describe()]
         # Some 40 ms on an idle machine; the limit only tells a start from an initdb or a time-out.
         assert all(isinstance(span, float) and 0 < span < 5000 for span in spans)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qts.domain import Secret, ServerFailedError
-from qts.embedded import Binary, EmbeddedConfig, Home, Servers, binaries, find_binaries
+from qts.embedded import Binary, EmbeddedConfig, EmbeddedServers, Home, binaries, find_binaries
 from tests.embedded.clients import alive, ask, mode, owner, pids, ping, program_of, status_of
 from tests.embedded.conftest import Program
 
@@ -39,7 +39,7 @@ if AS_ROOT:
     async def test_root_runs_servers_as_nobody_below_closed_directories(home: Home) -> None:
         closed = home.path.parent
         home.path.parent.chmod(0o700)
-        with Servers(home, EmbeddedConfig()) as servers:
+        with EmbeddedServers(home, EmbeddedConfig()) as servers:
             assert await ask(home.postgres_url(), "SELECT 1") == 1
             assert ping(home.valkey_url())
             for pid in pids(servers):
@@ -70,7 +70,7 @@ if AS_ROOT:
         monkeypatch.setattr(binaries, "COPIES", copies)
         assert all(binary.path.is_relative_to(closed_packages) for binary in find_binaries())
         for _ in range(2):
-            with Servers(home, EmbeddedConfig()) as servers:
+            with EmbeddedServers(home, EmbeddedConfig()) as servers:
                 assert await ask(home.postgres_url(), "SELECT 1") == 1
                 assert ping(home.valkey_url())
                 assert all(program_of(pid).is_relative_to(copies) for pid in pids(servers))

@@ -16,7 +16,7 @@ import pytest
 
 from qts.database import Database
 from qts.domain import OperationError, RefusedError, Secret, UnreachableError
-from qts.embedded import Nats
+from qts.embedded import NatsServer
 from qts.outbox import (
     TRADE_COMMAND,
     TRADE_EVENT,
@@ -91,7 +91,7 @@ def expected(count: int) -> dict[str, list[int]]:
 
 
 async def test_a_server_that_restarts_loses_nothing(
-    database: Database, nats: NatsBusConfig, nats_server: Nats
+    database: Database, nats: NatsBusConfig, nats_server: NatsServer
 ) -> None:
     lines = Lines()
     async with moved(database, nats) as bus, running(bus.consumer(TRADE_COMMAND, lines)):
@@ -259,7 +259,7 @@ async def test_other_partitions_than_those_of_the_stream_are_refused(
     ],
 )
 async def test_a_server_that_does_not_let_us_in_is_named(
-    database: Database, nats_server: Nats, url: str, error: type[Exception], says: str
+    database: Database, nats_server: NatsServer, url: str, error: type[Exception], says: str
 ) -> None:
     config = NatsBusConfig(url=Secret(url.replace("HERE", f"127.0.0.1:{nats_server.port}")))
     with pytest.raises(error, match=says) as caught:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from qts.database import Database
 from qts.domain import Secret, UnreachableError
-from qts.embedded import Nats
+from qts.embedded import NatsServer
 from qts.outbox import (
     TRADE_COMMAND,
     Delivery,
@@ -106,7 +106,7 @@ async def test_a_killed_relay_moves_everything_in_order_to_kafka(
 
 
 async def test_nothing_is_done_that_the_server_did_not_confirm(
-    database: Database, database_url: Secret, nats: NatsBusConfig, nats_server: Nats
+    database: Database, database_url: Secret, nats: NatsBusConfig, nats_server: NatsServer
 ) -> None:
     """The relay is killed while the server has its events and has not answered."""
     assert nats_server.pid is not None

@@ -12,7 +12,7 @@ import msgspec
 
 from qts.database import Database, DatabaseConfig, migrate
 from qts.domain import OutcomeUnknownError, Secret, UnreachableError
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from qts.outbox import TRADE_COMMAND, Delivery, Event, PostgresBus, StreamConfig, once
 from tests.faults.proxy import CommitProxy
 from tests.outbox.crowd import TABLES, effects_by_line, seed
@@ -80,7 +80,7 @@ async def test_a_lost_answer_to_a_commit_neither_loses_nor_doubles(
 async def test_a_server_that_crashes_under_load_loses_nothing(tmp_path: Path) -> None:
     events = 600
     chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
-    with Servers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
+    with EmbeddedServers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
         assert servers.postgres is not None
         config = DatabaseConfig(pool_min=1, pool_max=20, connect_timeout_s=10)
         async with Database.open(servers.postgres.url, config) as database:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from qts.domain import Secret, UnreachableError
-from qts.embedded import Home, Nats
+from qts.embedded import Home, NatsServer
 from qts.router import EdgeConfig, Handler, Report, Scenario, Sink, Source, batch, load
 from tests.embedded import clients
 
@@ -113,13 +113,13 @@ class Halves:
 
 
 @pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    with Nats(Home.at(tmp_path_factory.mktemp("nats"))) as running:
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with NatsServer(Home.at(tmp_path_factory.mktemp("nats"))) as running:
         yield running
 
 
 @pytest.fixture
-def halves(nats: Nats, tmp_path: Path) -> Iterator[Halves]:
+def halves(nats: NatsServer, tmp_path: Path) -> Iterator[Halves]:
     running = Halves(nats.url, tmp_path)
     yield running
     for process in running.processes:
@@ -149,7 +149,7 @@ asyncio.run(forget())
 """
 
 
-def kill(nats: Nats) -> None:
+def kill(nats: NatsServer) -> None:
     assert nats._process
     nats._process.kill()
     nats._process.wait()
@@ -218,7 +218,7 @@ def test_source_of_a_dead_sink_tells_what_is_where_and_a_later_sink_takes_it(
 
 
 def test_killed_server_that_comes_back_with_its_data_loses_nothing(
-    halves: Halves, nats: Nats
+    halves: Halves, nats: NatsServer
 ) -> None:
     source, sink = halves.half("source"), halves.recording_sink()
     assert until(lambda: halves.has_recorded(2_000))
@@ -247,7 +247,7 @@ def test_sink_of_a_dead_source_delivers_what_came_and_says_so(halves: Halves) ->
 
 @pytest.mark.parametrize("role", ["source", "sink"])
 def test_unreachable_server_is_one_line_and_exit_code_1(
-    role: str, nats: Nats, tmp_path: Path
+    role: str, nats: NatsServer, tmp_path: Path
 ) -> None:
     halves = Halves(Secret("nats://u:canary@127.0.0.1:9"), tmp_path)
     said = ended(halves.half(role), 1)
@@ -257,14 +257,14 @@ def test_unreachable_server_is_one_line_and_exit_code_1(
     assert "canary" not in said
 
 
-def test_wrong_password_is_refused_without_showing_it(nats: Nats, tmp_path: Path) -> None:
+def test_wrong_password_is_refused_without_showing_it(nats: NatsServer, tmp_path: Path) -> None:
     halves = Halves(Secret(f"nats://qts:canary@127.0.0.1:{nats.port}"), tmp_path)
     said = ended(halves.half("source"), 2)
     assert f"qts: NATS at 127.0.0.1:{nats.port} refuses the user, password or token" in said
     assert "canary" not in said
 
 
-def test_missing_client_is_one_line(nats: Nats, tmp_path: Path) -> None:
+def test_missing_client_is_one_line(nats: NatsServer, tmp_path: Path) -> None:
     halves = Halves(nats.url, tmp_path)
     without = f"import sys\nsys.modules['nats'] = None\n{QTS}"
     command = ["distributed", "sink", str(halves.scenario), "--run", "r"]
@@ -280,7 +280,7 @@ def test_sink_without_a_source_gives_up_in_time(halves: Halves) -> None:
 # ---- both halves in this process: what a report cannot show ----
 
 
-def edge(nats: Nats, run: str, **changes: Any) -> EdgeConfig:
+def edge(nats: NatsServer, run: str, **changes: Any) -> EdgeConfig:
     small: dict[str, Any] = {"batch": 256, "in_flight": 2, "held": 4, "unconfirmed": 4}
     return EdgeConfig(**{"url": nats.url, "run": run, "patience_s": 10.0, **small, **changes})
 
@@ -290,7 +290,7 @@ def finished(half: Source | Sink, seconds: float = 30.0) -> Report:
     return half.report
 
 
-def test_second_source_of_a_run_is_refused(nats: Nats) -> None:
+def test_second_source_of_a_run_is_refused(nats: NatsServer) -> None:
     first = Source(scenario(), edge(nats, "twice"))
     first.start()
     try:
@@ -302,7 +302,7 @@ def test_second_source_of_a_run_is_refused(nats: Nats) -> None:
         assert first.report.verdict == "FAILED"
 
 
-def test_without_a_sink_memory_is_bounded_and_producers_wait(nats: Nats) -> None:
+def test_without_a_sink_memory_is_bounded_and_producers_wait(nats: NatsServer) -> None:
     source = Source(scenario(rate=500_000), edge(nats, "full", patience_s=0.5))
     source.start()
     report = finished(source)
@@ -318,7 +318,7 @@ def test_without_a_sink_memory_is_bounded_and_producers_wait(nats: Nats) -> None
 
 def test_server_that_lost_what_it_had_stored_is_given_it_again(tmp_path: Path) -> None:
     """As after a power failure: the disk is behind what was answered."""
-    with Nats(Home.at(tmp_path / "home")) as nats:
+    with NatsServer(Home.at(tmp_path / "home")) as nats:
         source = Source(scenario(), edge(nats, "lost", held=200))
         source.start()
         assert until(lambda: source.outlet.stored >= 2)
@@ -339,7 +339,7 @@ def test_server_that_lost_what_it_had_stored_is_given_it_again(tmp_path: Path) -
 
 
 def test_server_that_stays_away_ends_both_halves(tmp_path: Path) -> None:
-    with Nats(Home.at(tmp_path / "home")) as nats:
+    with NatsServer(Home.at(tmp_path / "home")) as nats:
         away = edge(nats, "away", patience_s=1.5)
         source, sink = Source(scenario(), away), Sink(scenario(), away)
         source.start()
@@ -354,7 +354,7 @@ def test_server_that_stays_away_ends_both_halves(tmp_path: Path) -> None:
     assert sum(place.count for place in sent.undelivered_at) == sent.undelivered
 
 
-def test_slow_strategies_slow_the_source_and_lose_nothing(nats: Nats) -> None:
+def test_slow_strategies_slow_the_source_and_lose_nothing(nats: NatsServer) -> None:
     slow = scenario(rate=200_000, strategy_ns=50_000)  # a tenth of what is offered, at most
     sink, source = Sink(slow, edge(nats, "slow")), Source(slow, edge(nats, "slow"))
     sink.start()
@@ -368,7 +368,7 @@ def test_slow_strategies_slow_the_source_and_lose_nothing(nats: Nats) -> None:
     assert got.delivered == sent.produced
 
 
-def test_second_sink_takes_over_from_the_first(nats: Nats) -> None:
+def test_second_sink_takes_over_from_the_first(nats: NatsServer) -> None:
     long = scenario(rate=5_000)
     source, first = Source(long, edge(nats, "over")), Sink(long, edge(nats, "over"))
     first.start()
@@ -405,7 +405,7 @@ class Seen:
         return dict.fromkeys(range(3), batch(self.handle))
 
 
-def test_failing_strategy_leaves_its_messages_for_the_next_sink(nats: Nats) -> None:
+def test_failing_strategy_leaves_its_messages_for_the_next_sink(nats: NatsServer) -> None:
     some, seen = scenario(), [Seen(fails_at=1_000), Seen()]
     source = Source(some, edge(nats, "fails", held=100))
     sinks = [Sink(some, edge(nats, "fails"), strategies=one.strategies) for one in seen]
@@ -421,7 +421,7 @@ def test_failing_strategy_leaves_its_messages_for_the_next_sink(nats: Nats) -> N
     assert len(handled) == source.report.produced == sinks[1].report.delivered
 
 
-def test_batch_that_comes_again_is_not_handed_out_again(nats: Nats) -> None:
+def test_batch_that_comes_again_is_not_handed_out_again(nats: NatsServer) -> None:
     some, seen = scenario(rate=20), Seen()  # few enough to wait in the rings
     seen.may_go.clear()
     again = edge(nats, "again", held=1000, unconfirmed=1000)
@@ -438,7 +438,7 @@ def test_batch_that_comes_again_is_not_handed_out_again(nats: Nats) -> None:
     assert len(seen.keys) == len(set(seen.keys)) == source.report.produced
 
 
-def test_stopped_sink_confirms_what_it_delivered(nats: Nats) -> None:
+def test_stopped_sink_confirms_what_it_delivered(nats: NatsServer) -> None:
     source = Source(scenario(), edge(nats, "stopped", held=100))
     seen = Seen()
     stopped = edge(nats, "stopped")
@@ -459,6 +459,6 @@ def test_stopped_sink_confirms_what_it_delivered(nats: Nats) -> None:
     )  # nothing twice, without any record
 
 
-def test_outlet_of_a_dead_port_is_unreachable(nats: Nats) -> None:
+def test_outlet_of_a_dead_port_is_unreachable(nats: NatsServer) -> None:
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:9 does not answer"):
         Source(scenario(), edge(nats, "r", url=Secret("nats://127.0.0.1:9"))).start()

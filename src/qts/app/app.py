@@ -25,7 +25,7 @@ from qts.app.venue import check_venue
 from qts.config import Config
 from qts.database import Database, migrate, migration_status
 from qts.domain import Clock, RefusedError, SystemClock
-from qts.embedded import Home, Servers
+from qts.embedded import EmbeddedServers, Home
 from qts.pipeline import load_strategy
 
 WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
@@ -198,7 +198,7 @@ class App:
         for ended in done - {stopped}:
             ended.result()  # a server died and would not start again, or a part of ours broke
 
-    async def _watch(self, servers: Servers) -> None:
+    async def _watch(self, servers: EmbeddedServers) -> None:
         """Start again whatever dies. Ends only by an error: then there is nothing to run on."""
         while True:
             await self._clock.sleep(WATCH_INTERVAL_S)

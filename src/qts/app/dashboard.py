@@ -35,7 +35,7 @@ from qts.dashboard import (
 from qts.database import Database, DatabaseConfig
 from qts.domain import Clock, OperationError, RefusedError, Secret
 from qts.embedded import Home
-from qts.embedded.child import Launch, spawn, stop
+from qts.embedded.process import Launch, spawn, stop
 from qts.notify import public_key, read_key
 
 log = telemetry.logger("app")

@@ -13,7 +13,7 @@ from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.database import Database
 from qts.domain import Secret, UnreachableError
-from qts.embedded import Home, Servers, default_home
+from qts.embedded import EmbeddedServers, Home, default_home
 
 
 def database_url(config: Config, home: Home) -> Secret:
@@ -31,7 +31,9 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
     async with contextlib.AsyncExitStack() as stack:
         home = home_of(config)
         if config.database.url is None and home.holder() is None:
-            await stack.enter_async_context(_started(Servers(home, config.embedded, valkey=False)))
+            await stack.enter_async_context(
+                _started(EmbeddedServers(home, config.embedded, valkey=False))
+            )
         yield await stack.enter_async_context(
             Database.open(database_url(config, home), config.database)
         )
@@ -56,10 +58,12 @@ def home_of(config: Config) -> Home:
     return Home.at(config.home or default_home(os.environ))
 
 
-def own_servers(home: Home, config: Config) -> contextlib.AbstractAsyncContextManager[Servers]:
+def own_servers(
+    home: Home, config: Config
+) -> contextlib.AbstractAsyncContextManager[EmbeddedServers]:
     """The home is ours alone while we run, whether or not a server of ours lives in it."""
     return _started(
-        Servers(
+        EmbeddedServers(
             home,
             config.embedded,
             postgres=config.database.url is None,
@@ -69,7 +73,7 @@ def own_servers(home: Home, config: Config) -> contextlib.AbstractAsyncContextMa
 
 
 @contextlib.asynccontextmanager
-async def _started(servers: Servers) -> AsyncIterator[Servers]:
+async def _started(servers: EmbeddedServers) -> AsyncIterator[EmbeddedServers]:
     try:
         await asyncio.to_thread(servers.start)
         yield servers

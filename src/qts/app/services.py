@@ -10,13 +10,13 @@ from qts.cache import CacheConfig
 from qts.cache.redis import connect
 from qts.database import Database
 from qts.domain import Secret
-from qts.embedded import Servers
+from qts.embedded import EmbeddedServers
 
 FIRST_ANSWER_MS = 10_000
 
 
 async def services_of(
-    servers: Servers, database: Database, cache_url: Secret, config: CacheConfig
+    servers: EmbeddedServers, database: Database, cache_url: Secret, config: CacheConfig
 ) -> list[Service]:
     """Both have answered when this returns."""
     pids = {server["name"]: server["pid"] for server in servers.describe()}

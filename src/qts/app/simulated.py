@@ -19,7 +19,7 @@ from qts.config.demo import DemoConfig
 from qts.database import Database
 from qts.domain import RefusedError, Secret, ServerFailedError
 from qts.embedded import Home
-from qts.embedded.child import Launch, spawn, stop
+from qts.embedded.process import Launch, spawn, stop
 from qts.feed import FeedConfig
 from qts.pipeline import PipelineConfig
 from qts.simulators import KisKey, UpbitKey

@@ -4,8 +4,8 @@ from qts.embedded.config import EmbeddedConfig as EmbeddedConfig
 from qts.embedded.home import Home as Home
 from qts.embedded.home import HomeLock as HomeLock
 from qts.embedded.home import default_home as default_home
-from qts.embedded.nats import Nats as Nats
-from qts.embedded.nats import NatsConfig as NatsConfig
-from qts.embedded.postgres import Postgres as Postgres
-from qts.embedded.servers import Servers as Servers
-from qts.embedded.valkey import Valkey as Valkey
+from qts.embedded.nats import NatsServer as NatsServer
+from qts.embedded.nats import NatsServerConfig as NatsServerConfig
+from qts.embedded.postgres import PostgresServer as PostgresServer
+from qts.embedded.servers import EmbeddedServers as EmbeddedServers
+from qts.embedded.valkey import ValkeyServer as ValkeyServer

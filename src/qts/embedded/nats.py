@@ -15,16 +15,16 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from qts.domain import RefusedError, Secret, ServerFailedError
-from qts.embedded.child import Launch, Reach
 from qts.embedded.config import EmbeddedConfig
 from qts.embedded.home import Home, HomeLock
-from qts.embedded.server import Server
+from qts.embedded.process import InheritedPaths, Launch
+from qts.embedded.server import EmbeddedServer
 
 _USER = "qts"
 _PORT_TAKEN = "address already in use"  # as Go writes it
 
 
-class NatsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NatsServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """NATS knows no Unix sockets: it listens on 127.0.0.1, behind a generated password."""
 
     port: Annotated[
@@ -42,15 +42,17 @@ class NatsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = 1024
 
 
-class Nats(Server):
+class NatsServer(EmbeddedServer):
     """Alone, `with Nats(home) as nats:` holds the lock of the home; nats.url says where it is."""
 
     name = "nats"
     signals: ClassVar[Sequence[tuple[signal.Signals, float]]] = ((signal.SIGTERM, 10.0),)
 
-    def __init__(self, home: Home, config: NatsConfig | None = None) -> None:
+    def __init__(self, home: Home, config: NatsServerConfig | None = None) -> None:
         try:  # a struct made in Python is not checked until it is converted
-            self.settings = msgspec.convert(msgspec.to_builtins(config or NatsConfig()), NatsConfig)
+            self.settings = msgspec.convert(
+                msgspec.to_builtins(config or NatsServerConfig()), NatsServerConfig
+            )
         except msgspec.ValidationError as error:
             raise RefusedError(f"settings of NATS: {error}") from None
         super().__init__(home, EmbeddedConfig(tcp=True))
@@ -95,7 +97,7 @@ class Nats(Server):
         if self.account:
             os.chown(self.store, self.account.uid, self.account.gid)
 
-    def launch(self, reach: Reach) -> Launch:
+    def launch(self, reach: InheritedPaths) -> Launch:
         # A file, not the command line: a password there is seen by every user of the machine.
         run = reach.path(self.home.run)
         self._write_settings(self._settings(run, reach.path(self.store)))
@@ -130,7 +132,7 @@ class Nats(Server):
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "where": f"127.0.0.1:{self.port}"}
 
-    def __enter__(self) -> Nats:
+    def __enter__(self) -> NatsServer:
         try:
             self._lock = self.home.lock()
             self.start()

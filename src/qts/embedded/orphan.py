@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qts.domain import ServerFailedError
-from qts.embedded.child import LINUX
+from qts.embedded.process import LINUX
 
 
 def read_pid(pid_file: Path) -> int | None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from qts.domain import Secret
-from qts.embedded.child import Launch, Reach
-from qts.embedded.cluster import Cluster
 from qts.embedded.home import POSTGRES_PORT
-from qts.embedded.server import Server
+from qts.embedded.postgres_data import PostgresDataDirectory
+from qts.embedded.process import InheritedPaths, Launch
+from qts.embedded.server import EmbeddedServer
 
 _SETTINGS = {
     "cluster_name": "qts",
@@ -28,7 +28,7 @@ _SETTINGS = {
 }
 
 
-class Postgres(Server):
+class PostgresServer(EmbeddedServer):
     name = "postgres"
     # SIGINT ends sessions and writes a checkpoint; SIGQUIT leaves that to the next start.
     signals: ClassVar[Sequence[tuple[signal.Signals, float]]] = (
@@ -64,13 +64,13 @@ class Postgres(Server):
         return self.home.data / "postmaster.pid"
 
     def prepare(self) -> None:
-        cluster = Cluster(self.home, self.binary, self.account, self.log)
+        cluster = PostgresDataDirectory(self.home, self.binary, self.account, self.log)
         cluster.ensure()
         cluster.disown_pid_file()
         if self.config.tcp:
             cluster.ensure_password()
 
-    def launch(self, reach: Reach) -> Launch:
+    def launch(self, reach: InheritedPaths) -> Launch:
         settings = _SETTINGS | {
             "listen_addresses": "127.0.0.1" if self.config.tcp else "",
             "port": str(self._socket_number),

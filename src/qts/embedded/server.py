@@ -1,4 +1,7 @@
-"""What every embedded server shares: start until ready, stop, see a death, tell about itself."""
+"""What every embedded server shares: start until ready, stop, see a death, tell about itself.
+
+The log a server writes: bounded at each start, quoted when a start fails.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,51 @@ import msgspec
 
 from qts.domain import Secret, ServerFailedError
 from qts.embedded.binaries import Binary, find_binary, reachable_by_others
-from qts.embedded.child import Launch, Process, Reach, server_account, spawn, stop
 from qts.embedded.config import EmbeddedConfig
 from qts.embedded.home import Home
-from qts.embedded.logfile import LogFile
 from qts.embedded.orphan import stop_orphan
+from qts.embedded.process import InheritedPaths, Launch, Process, service_user, spawn, stop
+
+_LIMIT_BYTES = 10 * 1024 * 1024
+_QUOTED_BYTES = 4096
+
+
+class LogFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mark = 0
+
+    def bound(self) -> None:
+        """Put a large log aside, over the one put aside before."""
+        if self._size() > _LIMIT_BYTES:
+            self.path.replace(self.path.with_suffix(".log.1"))
+
+    def mark(self) -> None:
+        """What follows belongs to the attempt that begins now."""
+        self._mark = self._size()
+
+    def since_mark(self) -> str:
+        if not self.path.exists():
+            return ""
+        with self.path.open("rb") as file:
+            file.seek(max(self._mark, self._size() - _QUOTED_BYTES))
+            return file.read().decode(errors="replace")
+
+    def last_lines(self, count: int = 5) -> str:
+        """The end of the attempt's log in one line."""
+        lines = [line.strip() for line in self.since_mark().splitlines() if line.strip()]
+        return " | ".join(lines[-count:]) or "nothing"
+
+    def _size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
 
 READY_LIMIT_S = 60.0  # a crash recovery reads all of the log since the last checkpoint
 _RETRY_S = 0.1
 _PORT_TAKEN = "Address already in use"
 
 
-class Server(ABC):
+class EmbeddedServer(ABC):
     """One server below one home; the caller holds the lock of the home.
 
     A kind of server says where it works, how it is launched and when it is ready.
@@ -39,7 +75,7 @@ class Server(ABC):
     def __init__(self, home: Home, config: EmbeddedConfig) -> None:
         self.home = home
         self.config = config
-        self.account = server_account()
+        self.account = service_user()
         self.log = LogFile(home.log / f"{self.name}.log")
         self.port = self.wanted_port
         self.started_ms = 0.0
@@ -83,7 +119,7 @@ class Server(ABC):
         """What must be there before the launch, such as a data directory."""
 
     @abstractmethod
-    def launch(self, reach: Reach) -> Launch: ...
+    def launch(self, reach: InheritedPaths) -> Launch: ...
 
     @abstractmethod
     def is_ready(self) -> bool: ...
@@ -174,7 +210,7 @@ class Server(ABC):
         if self.config.tcp and not self.port:
             self.port = _free_port()
         self.log.mark()
-        with Reach(self.account) as reach:
+        with InheritedPaths(self.account) as reach:
             launch = self.launch(reach)
             self._process = spawn(
                 msgspec.structs.replace(

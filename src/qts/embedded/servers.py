@@ -8,12 +8,12 @@ from types import TracebackType
 from qts.domain import ServerFailedError
 from qts.embedded.config import EmbeddedConfig
 from qts.embedded.home import Home, HomeLock
-from qts.embedded.postgres import Postgres
-from qts.embedded.server import Server
-from qts.embedded.valkey import Valkey
+from qts.embedded.postgres import PostgresServer
+from qts.embedded.server import EmbeddedServer
+from qts.embedded.valkey import ValkeyServer
 
 
-class Servers:
+class EmbeddedServers:
     """PostgreSQL and Valkey as children of this process; gone when it is gone.
 
     Calls block and may come from any thread: a program with an event loop uses
@@ -24,8 +24,8 @@ class Servers:
         self, home: Home, config: EmbeddedConfig, *, postgres: bool = True, valkey: bool = True
     ) -> None:
         self.home = home
-        self.postgres = Postgres(home, config) if postgres else None
-        self.valkey = Valkey(home, config) if valkey else None
+        self.postgres = PostgresServer(home, config) if postgres else None
+        self.valkey = ValkeyServer(home, config) if valkey else None
         self._lock: HomeLock | None = None
         self._turn = threading.RLock()
 
@@ -59,7 +59,7 @@ class Servers:
     def describe(self) -> list[dict[str, object]]:
         return [server.describe() for server in self._all()]
 
-    def __enter__(self) -> Servers:
+    def __enter__(self) -> EmbeddedServers:
         self.start()
         return self
 
@@ -71,10 +71,10 @@ class Servers:
     ) -> None:
         self.stop()
 
-    def _all(self) -> list[Server]:
+    def _all(self) -> list[EmbeddedServer]:
         return [server for server in (self.valkey, self.postgres) if server is not None]
 
-    def _start(self, servers: list[Server]) -> None:
+    def _start(self, servers: list[EmbeddedServer]) -> None:
         try:
             for server in servers:
                 server.clear_the_way()

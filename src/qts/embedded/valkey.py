@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from qts.domain import Secret
-from qts.embedded.child import LINUX, Launch, Reach
 from qts.embedded.home import VALKEY_SOCKET
-from qts.embedded.server import Server
+from qts.embedded.process import LINUX, InheritedPaths, Launch
+from qts.embedded.server import EmbeddedServer
 
 
-class Valkey(Server):
+class ValkeyServer(EmbeddedServer):
     name = "valkey"
     signals: ClassVar[Sequence[tuple[signal.Signals, float]]] = ((signal.SIGTERM, 10.0),)
 
@@ -53,7 +53,7 @@ class Valkey(Server):
         elif self.home.password(self.name) is None:
             self.home.keep_password(self.name, Secret(secrets.token_urlsafe(24)))
 
-    def launch(self, reach: Reach) -> Launch:
+    def launch(self, reach: InheritedPaths) -> Launch:
         # By stdin: a password on the command line is seen by every user of the machine.
         return Launch(
             argv=[str(self.binary.path), "-"],

@@ -12,7 +12,7 @@ import pytest
 
 from qts.database import Database, DatabaseConfig, migrate
 from qts.domain import Secret
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from tests.faults.orders.rig import rig, submit_for_sure, worker
 from tests.faults.proxy import COMMIT, CommitProxy
 from tests.outbox.crowd import seed
@@ -21,7 +21,7 @@ from tests.outbox.crowd import seed
 @pytest.mark.timeout(90)
 async def test_a_server_that_crashes_loses_no_accepted_order(tmp_path: Path, log: Path) -> None:
     chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
-    with Servers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
+    with EmbeddedServers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
         assert servers.postgres is not None
         url = servers.postgres.url
         config = DatabaseConfig(pool_min=1, pool_max=10, connect_timeout_s=10)

@@ -21,7 +21,7 @@ import pytest
 
 from qts.database import Database, DatabaseConfig, migrate
 from qts.domain import OperationError, Secret
-from qts.embedded import EmbeddedConfig, Home, Servers
+from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from qts.risk import Approved
 from qts.risk.proposal import approve
 from tests.database.backends import name_of
@@ -146,7 +146,7 @@ async def test_fills_while_nothing_can_be_written_are_all_counted_later(
 @pytest.mark.timeout(120)
 async def test_a_server_that_hangs_loses_no_accepted_order(tmp_path: Path, log: Path) -> None:
     chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
-    with Servers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
+    with EmbeddedServers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
         assert servers.postgres is not None
         assert servers.postgres.pid is not None
         url, postmaster = servers.postgres.url, servers.postgres.pid

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from qts.domain import Secret, ServerFailedError
 from qts.embedded.binaries import Binary
-from qts.embedded.child import Account, Launch, Reach, spawn, stop
 from qts.embedded.home import Home
-from qts.embedded.logfile import LogFile
 from qts.embedded.orphan import read_pid
+from qts.embedded.process import InheritedPaths, Launch, ServiceUser, spawn, stop
+from qts.embedded.server import LogFile
 
 _LIMIT_S = 120.0
 _DRAFT = "postgres.draft-"
@@ -28,10 +28,12 @@ _BUILTIN_LOCALE_SINCE = 17
 _HBA = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 
-class Cluster:
+class PostgresDataDirectory:
     """To be used under the lock of the home, while no server runs on the data."""
 
-    def __init__(self, home: Home, binary: Binary, account: Account | None, log: LogFile) -> None:
+    def __init__(
+        self, home: Home, binary: Binary, account: ServiceUser | None, log: LogFile
+    ) -> None:
         self._home = home
         self._data = home.data
         self._binary = binary
@@ -123,7 +125,7 @@ class Cluster:
     ) -> None:
         self._log.mark()
         path = self._binary.path.with_name(program)
-        with Reach(self._account) as reach:
+        with InheritedPaths(self._account) as reach:
             process = spawn(
                 Launch(
                     argv=[str(path), *head, "-D", reach.path(data), *tail],

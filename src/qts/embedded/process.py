@@ -39,14 +39,14 @@ _LIBC = ctypes.CDLL(None) if LINUX else None
 Process = subprocess.Popen[bytes]
 
 
-class Account(NamedTuple):
+class ServiceUser(NamedTuple):
     """The unprivileged user a server runs as when we are root."""
 
     uid: int
     gid: int
 
 
-def server_account() -> Account | None:
+def service_user() -> ServiceUser | None:
     """None when we are an ordinary user: servers then run as ourselves."""
     if os.geteuid() != 0:
         return None
@@ -56,13 +56,13 @@ def server_account() -> Account | None:
         raise ServerFailedError(
             "servers do not run as root and there is no user 'nobody'; run QTS as another user"
         ) from None
-    return Account(entry.pw_uid, entry.pw_gid)
+    return ServiceUser(entry.pw_uid, entry.pw_gid)
 
 
-class Reach:
+class InheritedPaths:
     """Names under which a child reaches directories that lie below ones closed to it."""
 
-    def __init__(self, account: Account | None) -> None:
+    def __init__(self, account: ServiceUser | None) -> None:
         self._by_descriptor = LINUX and account is not None
         self.fds: list[int] = []
 
@@ -72,7 +72,7 @@ class Reach:
         self.fds.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
         return f"/proc/self/fd/{self.fds[-1]}"
 
-    def __enter__(self) -> Reach:
+    def __enter__(self) -> InheritedPaths:
         return self
 
     def __exit__(
@@ -94,7 +94,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     stdin: bytes = b""
     fds: Sequence[int] = ()
     death_signal: int = signal.SIGTERM
-    account: Account | None = None
+    account: ServiceUser | None = None
 
 
 def spawn(launch: Launch) -> Process:
