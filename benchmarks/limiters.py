@@ -22,10 +22,10 @@ from benchmarks.machine import Others
 from benchmarks.measure import Case, Sample, Series, interleave
 from benchmarks.report import Goal, Row
 from qts.domain import SystemClock
-from qts.venues import Budget, Ledger, LimitsConfig, Priority
+from qts.venues import RateLimitConfig, RateLimiter, RequestPriority, UsageLog
 
 PER_SECOND = 20
-_REAL = LimitsConfig(per_second=PER_SECOND, per_minute=1_000, per_day=100_000)
+_REAL = RateLimitConfig(per_second=PER_SECOND, per_minute=1_000, per_day=100_000)
 _RATES = ((PER_SECOND, 1_000), (1_000, 60_000), (100_000, 86_400_000))
 _PLENTY = 1_000_000
 _GRANTS, _QUICK_GRANTS = 50_000, 1_000
@@ -108,15 +108,15 @@ def _cases(quick: bool, folder: Path, peers: Peers) -> dict[str, Case]:
 
     def keep_ours() -> float:
         clock = Steps()
-        budget = Budget(_REAL, clock, Ledger(next(names), clock))
+        budget = RateLimiter(_REAL, clock, UsageLog(next(names), clock))
         try:
             return _taken(budget, kept)
         finally:
             budget.close()
 
     cases: dict[str, Callable[[], float]] = {
-        "try ours": lambda: _taken(Budget(_REAL, Steps()), grants),
-        "wait ours": lambda: asyncio.run(_entered(Budget(_REAL, Steps()), grants)),
+        "try ours": lambda: _taken(RateLimiter(_REAL, Steps()), grants),
+        "wait ours": lambda: asyncio.run(_entered(RateLimiter(_REAL, Steps()), grants)),
         "keep ours": keep_ours,
     }
     if peers.aiolimiter is not None:
@@ -128,19 +128,19 @@ def _cases(quick: bool, folder: Path, peers: Peers) -> dict[str, Case]:
     return {name: _watched(case) for name, case in cases.items()}
 
 
-def _taken(budget: Budget, grants: int) -> float:
+def _taken(budget: RateLimiter, grants: int) -> float:
     began = time.perf_counter()
     for _ in range(grants):
-        if not budget.try_acquire(Priority.BURST):
+        if not budget.try_acquire(RequestPriority.BURST):
             raise AssertionError("there is room for every one of them")
         budget.release()
     return grants / (time.perf_counter() - began)
 
 
-async def _entered(budget: Budget, grants: int) -> float:
+async def _entered(budget: RateLimiter, grants: int) -> float:
     began = time.perf_counter()
     for _ in range(grants):
-        async with budget.request(Priority.BURST):
+        async with budget.request(RequestPriority.BURST):
             pass
     return grants / (time.perf_counter() - began)
 
@@ -179,11 +179,11 @@ def _watched(trial: Callable[[], float]) -> Case:
 
 async def _greedy(seconds: float, peers: Peers) -> dict[str, Greed]:
     """All of them at once: they sleep most of the time."""
-    limits = LimitsConfig(per_second=PER_SECOND, per_minute=_PLENTY, per_day=_PLENTY)
-    budget = Budget(limits, SystemClock())
+    limits = RateLimitConfig(per_second=PER_SECOND, per_minute=_PLENTY, per_day=_PLENTY)
+    budget = RateLimiter(limits, SystemClock())
 
     async def ours() -> None:
-        async with budget.request(Priority.ORDER):
+        async with budget.request(RequestPriority.ORDER):
             pass
 
     asks: dict[str, Ask] = {"ours": ours}

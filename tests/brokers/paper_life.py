@@ -13,7 +13,7 @@ from decimal import Decimal
 from qts.brokers import CostsConfig, PaperBroker, PaperConfig
 from qts.database import Database, DatabaseConfig
 from qts.domain import OrderRequest, OrderType, Secret, Side, SystemClock
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 
 CONFIG = PaperConfig(volume_share=0.5)
 SYMBOL = "005930"
@@ -39,7 +39,7 @@ async def live(url: str, seed: int) -> None:
             )
             try:
                 print("placed", await broker.place(request), flush=True)
-            except Rejected:
+            except VenueRejectedError:
                 print("rejected", request.client_order_id, flush=True)
 
 

@@ -29,7 +29,7 @@ from qts.domain import (
     SystemClock,
     UnreachableError,
 )
-from qts.venues import LimitsConfig, Priority, Rejected, Throttled
+from qts.venues import RateLimitConfig, RateLimitedError, RequestPriority, VenueRejectedError
 from tests.conformance.venues import (
     COSTS,
     MORNING,
@@ -233,7 +233,7 @@ async def test_an_order_is_cancelled_by_who_did_not_place_it(
         await broker.cancel(order_id)
         assert not (await venue.record())[order_id].is_open
         for unknown in ("20261116-999", "nonsense"):
-            with pytest.raises(Rejected):
+            with pytest.raises(VenueRejectedError):
                 await broker.cancel(unknown)
 
 
@@ -251,7 +251,7 @@ async def test_yesterdays_rest_is_not_open_today(venue: KisVenue) -> None:
 
 
 async def test_parts_of_a_share_are_rejected_before_anything_is_sent(venue: KisVenue) -> None:
-    with pytest.raises(Rejected, match="whole"):
+    with pytest.raises(VenueRejectedError, match="whole"):
         await venue.broker.place(venue.request(quantity=Decimal("1.5")))
     assert venue.simulator.stats()["keys"][venue.simulator.config.keys[0].app_key]["requests"] == 0
 
@@ -283,10 +283,13 @@ async def test_a_reply_that_does_not_say_leaves_the_outcome_open(
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
-        (told({"rt_cd": "7", "msg_cd": "APBK0952", "msg1": "no money"}), Rejected),
-        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}, 500), Throttled),
-        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}), Throttled),
-        (told({"rt_cd": "1", "msg_cd": "IGW00002", "msg1": "whose account"}, 500), Rejected),
+        (told({"rt_cd": "7", "msg_cd": "APBK0952", "msg1": "no money"}), VenueRejectedError),
+        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}, 500), RateLimitedError),
+        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}), RateLimitedError),
+        (
+            told({"rt_cd": "1", "msg_cd": "IGW00002", "msg1": "whose account"}, 500),
+            VenueRejectedError,
+        ),
     ],
 )
 async def test_a_reply_that_says_no_means_that_nothing_was_placed(
@@ -341,13 +344,15 @@ async def test_without_a_connection_nothing_was_placed(
 async def test_an_order_that_waits_too_long_for_its_turn_is_not_sent(
     venue: KisVenue, database: Database, tmp_path: Path
 ) -> None:
-    limits = LimitsConfig(per_second=1, per_minute=60, orders_per_second=0, accounts_per_second=0)
+    limits = RateLimitConfig(
+        per_second=1, per_minute=60, orders_per_second=0, accounts_per_second=0
+    )
     config = kis_config(venue.simulator.url, limits=limits)
     patience = BrokersConfig(broker="kis", costs=COSTS, patience_s=0.05)
     async with kis_client(config, tmp_path) as client:
         broker = KisBroker(client, database, patience, venue.clock)
-        assert client.budget.try_acquire(Priority.ORDER)  # somebody else is on the line
-        with pytest.raises(Throttled, match="nothing was sent"):
+        assert client.budget.try_acquire(RequestPriority.ORDER)  # somebody else is on the line
+        with pytest.raises(RateLimitedError, match="nothing was sent"):
             await broker.place(venue.request())
         client.budget.release()
     assert await venue.record() == {}

@@ -15,7 +15,7 @@ from qts.brokers import BrokersConfig
 from qts.brokers.seam import send_in_time
 from qts.database import Database
 from qts.domain import ManualClock
-from qts.venues import Leaving, Throttled
+from qts.venues import BeforeSend, RateLimitedError
 from tests.conformance.venues import KisVenue, UpbitVenue, kis, upbit
 
 PATIENCE_S = BrokersConfig().patience_s
@@ -46,7 +46,7 @@ async def test_a_stop_while_the_connection_is_made(
     if leaves:
         await venue.broker.place(request)
     else:
-        with pytest.raises(Throttled, match="nothing was sent"):
+        with pytest.raises(RateLimitedError, match="nothing was sent"):
             await venue.broker.place(request)
     assert len(await venue.record()) == leaves
     monkeypatch.undo()
@@ -60,7 +60,7 @@ async def test_given_up_and_leaving_in_one_turn_of_the_loop(writes_after_s: floa
     loop, left = asyncio.get_running_loop(), []
     writing: asyncio.Future[asyncio.Task[None]] = loop.create_future()
 
-    async def send(leaving: Leaving) -> None:
+    async def send(leaving: BeforeSend) -> None:
         async def write() -> None:  # aiohttp writes in a task of its own
             leaving()
             left.append("an order")
@@ -69,8 +69,8 @@ async def test_given_up_and_leaving_in_one_turn_of_the_loop(writes_after_s: floa
         time.sleep(0.05)  # noqa: ASYNC251 - both are due when the loop goes on
         await asyncio.sleep(60)
 
-    with pytest.raises(Throttled, match="nothing was sent"):
+    with pytest.raises(RateLimitedError, match="nothing was sent"):
         await send_in_time(ManualClock(), 0.02, send)
-    with pytest.raises(Throttled, match="nothing was sent"):
+    with pytest.raises(RateLimitedError, match="nothing was sent"):
         await (await writing)
     assert left == []

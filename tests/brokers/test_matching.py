@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qts.brokers import CostsConfig, Matching, PaperConfig
 from qts.domain import Fill, OrderRequest, OrderType, Side
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 
 STOCK, BITCOIN = "005930", "KRW-BTC"
 CASH = Decimal(100_000_000)
@@ -110,7 +110,7 @@ def test_a_tick_that_is_no_price_trades_nothing(last: float) -> None:
     venue.on_tick(STOCK, 70_000, 0, 0, 1, 0)
     venue.submit("a", order(Side.BUY, 10, 69_000), 0)
     assert not venue.on_tick(STOCK, last, last, last, float("nan"), 1)
-    with pytest.raises(Rejected, match="no price"):
+    with pytest.raises(VenueRejectedError, match="no price"):
         venue.submit("b", order(Side.BUY, 10), 1)
 
 
@@ -178,7 +178,7 @@ def test_a_wrong_order_is_rejected(request_: OrderRequest, code: str | None) -> 
         venue.submit("a", request_, 0)
         assert venue.is_open("a")
         return
-    with pytest.raises(Rejected) as raised:
+    with pytest.raises(VenueRejectedError) as raised:
         venue.submit("a", request_, 0)
     assert raised.value.code == code
     assert venue.purse.free_cash == CASH
@@ -192,7 +192,7 @@ def test_open_orders_hold_what_they_may_need_and_a_cancel_gives_it_back() -> Non
     venue.submit("a", order(Side.BUY, 10, 60_000), 0)
     venue.submit("b", order(Side.SELL, 6, 80_000), 0)
     assert (venue.purse.free_cash, held(venue)) == (before - 600_000, Decimal(4))
-    with pytest.raises(Rejected):
+    with pytest.raises(VenueRejectedError):
         venue.submit("c", order(Side.SELL, 5), 0)
     assert venue.cancel("a") is not None
     assert venue.cancel("b") is not None
@@ -230,7 +230,7 @@ def play(venue: Matching, moves: list[Move]) -> tuple[list[Fill], dict[str, Orde
             request = order(side, quantity, limit)
             try:
                 fills += venue.submit(f"{at}", request, now)
-            except Rejected:
+            except VenueRejectedError:
                 continue
             taken[f"{at}"] = request
     return fills, taken

@@ -26,7 +26,7 @@ from qts.domain import (
     SystemClock,
     UnreachableError,
 )
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 from tests.brokers.paper_life import CONFIG, SYMBOL
 from tests.conformance.venues import Listener
 
@@ -82,7 +82,7 @@ async def books_balance(database: Database) -> None:
 
 async def test_an_identifier_is_taken_once(broker: PaperBroker, database: Database) -> None:
     await broker.place(order("same", price=60_000))
-    with pytest.raises(Rejected) as raised:
+    with pytest.raises(VenueRejectedError) as raised:
         await broker.place(order("same", price=60_000))
     assert raised.value.code == "identifier_used"
     assert await database.fetchval("SELECT count(*) FROM paper_order") == 1
@@ -98,7 +98,7 @@ async def test_a_thousand_of_one_identifier_at_once_are_one_order(
         *(broker.place(order("same", price=60_000)) for _ in range(200)), return_exceptions=True
     )
     assert sum(isinstance(answer, str) for answer in answers) == 1
-    assert sum(isinstance(answer, Rejected) for answer in answers) == 199
+    assert sum(isinstance(answer, VenueRejectedError) for answer in answers) == 199
     assert await database.fetchval("SELECT count(*) FROM paper_order") == 1
 
 
@@ -127,7 +127,7 @@ async def test_cash_and_holdings_are_those_of_the_last_life(database: Database) 
         await first.place(order("a"))
     async with opened(database) as second:
         tick(second, 70_000)
-        with pytest.raises(Rejected):
+        with pytest.raises(VenueRejectedError):
             await second.place(
                 msgspec.structs.replace(order("b", Side.SELL, 80_000), quantity=Decimal(11))
             )

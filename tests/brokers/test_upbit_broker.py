@@ -32,7 +32,7 @@ from qts.domain import (
     round_to_tick,
 )
 from qts.simulators import UpbitSimulator
-from qts.venues import Rejected, Throttled, UpbitClient
+from qts.venues import RateLimitedError, UpbitClient, VenueRejectedError
 from tests.conformance.venues import (
     MORNING,
     UpbitVenue,
@@ -59,7 +59,7 @@ async def test_who_is_shut_out_is_told_until_when_and_asks_no_more(
 ) -> None:
     async with upbit(database, tmp_path, order_second=1, block_after=1, block_s=30) as venue:
         await venue.broker.place(venue.resting())
-        with pytest.raises(Throttled):
+        with pytest.raises(RateLimitedError):
             await venue.broker.place(venue.resting())
         with pytest.raises(Blocked) as raised:
             await venue.broker.orders(MORNING)
@@ -84,7 +84,7 @@ def requests(venue: UpbitVenue) -> int:
 async def test_after_the_block_requests_go_again(database: Database, tmp_path: Path) -> None:
     async with upbit(database, tmp_path, default_second=1, block_after=1, block_s=2) as venue:
         await venue.broker.account()
-        with pytest.raises(Throttled):
+        with pytest.raises(RateLimitedError):
             await venue.broker.account()
         with pytest.raises(Blocked):
             await venue.broker.account()
@@ -163,9 +163,9 @@ async def test_a_reply_that_does_not_say_leaves_the_outcome_open(reply: web.Resp
 @pytest.mark.parametrize(
     ("status", "name", "error"),
     [
-        (400, "insufficient_funds_bid", Rejected),
-        (401, "jwt_verification", Rejected),
-        (429, "too_many_requests", Throttled),
+        (400, "insufficient_funds_bid", VenueRejectedError),
+        (401, "jwt_verification", VenueRejectedError),
+        (429, "too_many_requests", RateLimitedError),
         (418, "blocked", Blocked),
     ],
 )
@@ -223,7 +223,7 @@ async def test_a_market_buy_whose_book_is_not_to_be_had_was_not_placed(venue: Up
 async def test_an_identifier_is_taken_once(venue: UpbitVenue) -> None:
     request = venue.resting()
     await venue.broker.place(request)
-    with pytest.raises(Rejected):
+    with pytest.raises(VenueRejectedError):
         await venue.broker.place(request)
     assert len(await venue.record()) == 1
 

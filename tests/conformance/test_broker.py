@@ -12,7 +12,7 @@ import pytest
 from qts.brokers import Lost
 from qts.database import Database
 from qts.domain import BrokerOrder, OrderState, OutcomeUnknownError, Side
-from qts.venues import Rejected, Throttled
+from qts.venues import RateLimitedError, VenueRejectedError
 from tests.conformance.venues import MORNING, NETWORKED, VENUES, Listener, Venue, plant
 
 NOTHING_KNOWN: frozenset[str] = frozenset()
@@ -156,7 +156,7 @@ async def test_a_cancelled_order_is_cancelled_and_told(venue: Venue) -> None:
 async def test_cancelling_a_filled_order_is_rejected(venue: Venue) -> None:
     order_id = await venue.broker.place(venue.request())
     await venue.go()
-    with pytest.raises(Rejected):
+    with pytest.raises(VenueRejectedError):
         await venue.broker.cancel(order_id)
     assert (await the_order(venue, order_id)).state is OrderState.FILLED
 
@@ -164,16 +164,16 @@ async def test_cancelling_a_filled_order_is_rejected(venue: Venue) -> None:
 async def test_cancelling_twice_is_rejected(venue: Venue) -> None:
     order_id = await venue.broker.place(venue.resting())
     await venue.broker.cancel(order_id)
-    with pytest.raises(Rejected):
+    with pytest.raises(VenueRejectedError):
         await venue.broker.cancel(order_id)
 
 
 async def test_more_than_the_account_has_is_rejected_and_leaves_nothing(venue: Venue) -> None:
     bid, _ = venue.quote()
     too_much = (venue.start_cash / bid).quantize(Decimal(1)) * 3
-    with pytest.raises(Rejected) as buying:
+    with pytest.raises(VenueRejectedError) as buying:
         await venue.broker.place(venue.request(price=bid, quantity=too_much))
-    with pytest.raises(Rejected):
+    with pytest.raises(VenueRejectedError):
         await venue.broker.place(venue.request(Side.SELL))
     assert buying.value.code
     assert await venue.record() == {}
@@ -182,7 +182,7 @@ async def test_more_than_the_account_has_is_rejected_and_leaves_nothing(venue: V
 
 async def test_a_price_off_the_tick_is_rejected(venue: Venue) -> None:
     bid, _ = venue.quote()
-    with pytest.raises(Rejected):
+    with pytest.raises(VenueRejectedError):
         await venue.broker.place(venue.request(price=bid + venue.tick() / 2))
     assert await venue.record() == {}
 
@@ -255,7 +255,7 @@ async def test_an_order_that_was_never_accepted_is_not_found(venue: Venue, fault
 @networked
 async def test_a_throttled_order_was_not_placed_and_can_be_placed_again(venue: Venue) -> None:
     plant(venue, "limit")
-    with pytest.raises(Throttled):
+    with pytest.raises(RateLimitedError):
         await venue.broker.place(venue.resting())
     assert await venue.record() == {}
     await venue.broker.place(venue.resting())

@@ -35,11 +35,11 @@ from qts.simulators import (
     UpbitSimulator,
     UpbitSimulatorConfig,
 )
-from qts.venues import Budget, KisClient, KisConfig, LimitsConfig, UpbitClient, UpbitConfig
+from qts.venues import KisClient, KisConfig, RateLimitConfig, RateLimiter, UpbitClient, UpbitConfig
 
 MORNING = datetime(2026, 11, 16, 9, 30, tzinfo=SEOUL)  # a Monday, the market is open
 CALM = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0, start=MORNING)
-PLENTY = LimitsConfig(per_second=1000, per_minute=60_000, per_day=1_000_000)
+PLENTY = RateLimitConfig(per_second=1000, per_minute=60_000, per_day=1_000_000)
 # What the simulated KIS charges.
 COSTS = CostsConfig(krx_fee=0.00014, krx_sale_tax=0.0015)
 COIN = Decimal(10**8)
@@ -288,7 +288,7 @@ def kis_config(url: str, **changes: Any) -> KisConfig:
 @asynccontextmanager
 async def kis_client(config: KisConfig, folder: Path) -> AsyncIterator[KisClient]:
     clock = SystemClock()
-    budget = Budget(config.key_limits, clock)
+    budget = RateLimiter(config.key_limits, clock)
     try:
         async with KisClient.open(config, budget, clock, folder) as client:
             yield client

@@ -26,7 +26,7 @@ from qts.dashboard.live import (
 from qts.events import LaneStatus, Latency, Status
 from qts.feed import FeedState, PollerState
 from qts.outbox import Depth
-from qts.venues import BudgetState
+from qts.venues import RateLimiterStatus
 
 LANES = {"P0": 100, "P1": 10_000, "P2": 1000, "P3": 50_000}
 
@@ -67,7 +67,7 @@ def feed() -> FeedState:
         symbols_known=300,
         streaming=True,
         poller=PollerState(9, 4, 10, 6.1, 90, 0, 1, 1, ["005930"], True),
-        budget=BudgetState(8, 300, 5000, 95_000, 18, 5000, 0, 0),
+        budget=RateLimiterStatus(8, 300, 5000, 95_000, 18, 5000, 0, 0),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qts.domain import ManualClock, QtsError
 from qts.feed import FeedConfig, Intake, Observer, PatternRecord, Poller
-from qts.venues import Budget, LimitsConfig, Priority, Quote
+from qts.venues import Quote, RateLimitConfig, RateLimiter, RequestPriority
 
 MONDAY_OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
 
@@ -20,24 +20,26 @@ MONDAY_OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
 class Market:
     """Answers after `latency_s`; `fail` may answer with an error instead."""
 
-    budget: Budget
+    budget: RateLimiter
     clock: ManualClock
     per_call: int = 30
     latency_s: float = 0.03
     prices: dict[str, float] = field(default_factory=dict)
     fail: Callable[[Sequence[str]], QtsError | None] = lambda _symbols: None
-    calls: list[tuple[float, Priority, tuple[str, ...]]] = field(default_factory=list)
+    calls: list[tuple[float, RequestPriority, tuple[str, ...]]] = field(default_factory=list)
     under_way: dict[str, int] = field(default_factory=dict)
     most_under_way: int = 0
 
-    async def quotes(self, choose: Callable[[], Sequence[str]], priority: Priority) -> list[Quote]:
+    async def quotes(
+        self, choose: Callable[[], Sequence[str]], priority: RequestPriority
+    ) -> list[Quote]:
         async with self.budget.request(priority):
             symbols = tuple(choose())
             self.calls.append((self.clock.monotonic_ns() / 1e9, priority, symbols))
-            if priority is Priority.NORMAL:
+            if priority is RequestPriority.NORMAL:
                 self._count(symbols, 1)
             await self.clock.sleep(self.latency_s)
-            if priority is Priority.NORMAL:
+            if priority is RequestPriority.NORMAL:
                 self._count(symbols, -1)
             if error := self.fail(symbols):
                 raise error
@@ -51,7 +53,7 @@ class Market:
             self.under_way[symbol] = self.under_way.get(symbol, 0) + change
             self.most_under_way = max(self.most_under_way, self.under_way[symbol])
 
-    def times(self, symbol: str, priority: Priority | None = None) -> list[float]:
+    def times(self, symbol: str, priority: RequestPriority | None = None) -> list[float]:
         return [at for at, p, symbols in self.calls if symbol in symbols and priority in (None, p)]
 
 
@@ -71,14 +73,14 @@ def codes(count: int) -> list[str]:
 @asynccontextmanager
 async def poller_on(
     symbols: int,
-    limits: LimitsConfig | None = None,
+    limits: RateLimitConfig | None = None,
     config: FeedConfig | None = None,
     *,
     per_call: int = 30,
     start: datetime = MONDAY_OPEN,
 ) -> AsyncIterator[Stand]:
     clock = ManualClock(start)
-    budget = Budget(limits or LimitsConfig(per_second=18), clock)
+    budget = RateLimiter(limits or RateLimitConfig(per_second=18), clock)
     market = Market(budget, clock, per_call)
     records: list[PatternRecord] = []
     config = config or FeedConfig(stream=False)

@@ -12,7 +12,7 @@ import pytest
 from qts.domain import RefusedError, Secret, SystemClock
 from qts.feed import Feed, FeedConfig, PatternRecord, offline_plan, read
 from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.venues import KisConfig, LimitsConfig
+from qts.venues import KisConfig, RateLimitConfig
 from tests.feed.market import MONDAY_OPEN, write_symbols
 from tests.feed.user import holding
 from tests.venues.kis import KEY, config_for
@@ -154,7 +154,7 @@ async def test_a_wrong_key_ends_the_feed_by_name(tmp_path: Path) -> None:
 
 
 def test_a_plan_needs_no_key() -> None:
-    kis = KisConfig(limits=LimitsConfig(per_second=20))
+    kis = KisConfig(limits=RateLimitConfig(per_second=20))
     made = offline_plan(kis, FeedConfig(multi_quotes=False), 2500, MONDAY_OPEN)
     assert round(made.interval_s) == 670
     assert offline_plan(kis, FeedConfig(), 2500, MONDAY_OPEN).granted

@@ -13,7 +13,7 @@ from qts.cli.observe import _Line, _observe, export, observe, replay
 from qts.domain import RefusedError, SystemClock
 from qts.feed import FeedConfig, FeedState, PollerState, Recorder, read
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.venues import BudgetState
+from qts.venues import RateLimiterStatus
 from tests.feed.market import write_symbols
 from tests.feed.records import record
 from tests.venues.kis import config_for
@@ -134,7 +134,7 @@ STATE = FeedState(
         bursts=["005930"],
         open=True,
     ),
-    budget=BudgetState(
+    budget=RateLimiterStatus(
         used_second=3,
         used_minute=170,
         used_day=171,

@@ -15,11 +15,18 @@ import pytest
 
 from qts.domain import Secret, SystemClock
 from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.venues import Budget, KisClient, KisConfig, LimitsConfig, Priority, Service
+from qts.venues import (
+    KisClient,
+    KisConfig,
+    KisEndpoint,
+    RateLimitConfig,
+    RateLimiter,
+    RequestPriority,
+)
 
-PRICE = Service("/uapi/domestic-stock/v1/quotations/inquire-price", "FHKST01010100")
+PRICE = KisEndpoint("/uapi/domestic-stock/v1/quotations/inquire-price", "FHKST01010100")
 POLLS = 2500
-LIMITS = LimitsConfig(per_second=18)
+LIMITS = RateLimitConfig(per_second=18)
 PAUSES_S = (0.5, 1.5)  # between two orders of a key: 60 a minute, and 75 are kept back
 
 
@@ -28,7 +35,7 @@ class Wait(NamedTuple):
     passed_by: int  # requests that were granted between asking and being granted
 
 
-async def _wait_of(client: KisClient, priority: Priority, symbol: str) -> Wait:
+async def _wait_of(client: KisClient, priority: RequestPriority, symbol: str) -> Wait:
     """What the request waited for until it was granted; then it is made."""
     asked, before = time.perf_counter(), client.budget.state().granted
     waited = Wait(0.0, 0)
@@ -56,14 +63,14 @@ async def _waits(folder: Path, seconds: float, of_keys: int) -> tuple[list[Wait]
         clients = [await _opened(stack, simulator.url, key, folder) for key in keys]
         symbol = simulator.market.universe.codes[7]
         lines = [_keep_in_line(stack, client, symbol) for client in clients]
-        await asyncio.gather(*(_wait_of(each, Priority.ORDER, symbol) for each in clients))
+        await asyncio.gather(*(_wait_of(each, RequestPriority.ORDER, symbol) for each in clients))
 
         async def orders(client: KisClient, in_line: Callable[[], int]) -> None:
             ends = time.monotonic() + seconds
             while time.monotonic() < ends:
                 await asyncio.sleep(chance.uniform(*PAUSES_S))
                 assert in_line() >= POLLS - 100
-                waits.append(await _wait_of(client, Priority.ORDER, symbol))
+                waits.append(await _wait_of(client, RequestPriority.ORDER, symbol))
 
         await asyncio.gather(
             *(orders(client, line) for client, line in zip(clients, lines, strict=True))
@@ -76,7 +83,7 @@ async def _opened(stack: AsyncExitStack, url: str, key: KisKey, folder: Path) ->
     config = KisConfig(
         app_key=Secret(key.app_key), app_secret=Secret(key.app_secret), url=url, limits=LIMITS
     )
-    budget = Budget(LIMITS, clock)
+    budget = RateLimiter(LIMITS, clock)
     stack.callback(budget.close)
     return await stack.enter_async_context(KisClient.open(config, budget, clock, folder))
 
@@ -86,7 +93,7 @@ def _keep_in_line(stack: AsyncExitStack, client: KisClient, symbol: str) -> Call
 
     async def poll() -> None:
         while True:
-            await _wait_of(client, Priority.NORMAL, symbol)
+            await _wait_of(client, RequestPriority.NORMAL, symbol)
 
     tasks = [asyncio.create_task(poll()) for _ in range(POLLS)]
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from qts.feed import Demand, plan
 from qts.feed.planner import BURST_SHARE, REPLY_S, burst_cost
-from qts.venues import LimitsConfig, Priority, room
+from qts.venues import RateLimitConfig, RequestPriority, quota_for
 
-REAL = LimitsConfig(per_second=18)
+REAL = RateLimitConfig(per_second=18)
 DAY = Demand(symbols=2500, per_call=30, seconds_left=23_400, day_left=100_000)
 
 
@@ -24,7 +24,7 @@ def test_a_real_key_scans_2500_symbols_every_30_seconds() -> None:
 
 def test_single_quotes_are_bound_by_the_day_and_the_plan_says_what_can_be_had() -> None:
     single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
-    made = plan(LimitsConfig(per_second=20), single)
+    made = plan(RateLimitConfig(per_second=20), single)
     assert made.bound == "day"
     assert round(made.interval_s, 1) == 670.1  # 2,500 x 23,400 / (97,000 x 0.9)
     assert "30 s cannot be had: the day allows 670.1 s" in made.render()
@@ -32,7 +32,7 @@ def test_single_quotes_are_bound_by_the_day_and_the_plan_says_what_can_be_had() 
 
 
 def test_a_paper_key_has_no_room_for_bursts() -> None:
-    paper = LimitsConfig(per_second=1, per_minute=1000)
+    paper = RateLimitConfig(per_second=1, per_minute=1000)
     single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
     made = plan(paper, single)
     assert (made.bursts, made.bound, round(made.interval_s)) == (0, "second", 2750)
@@ -51,14 +51,14 @@ def test_a_shorter_day_allows_a_faster_scan() -> None:
         demand = Demand(
             symbols=2500, per_call=1, seconds_left=seconds_left, day_left=50_000, asked_s=1
         )
-        return plan(LimitsConfig(per_second=20), demand).interval_s
+        return plan(RateLimitConfig(per_second=20), demand).interval_s
 
     assert interval(23_400) > interval(20_000) > interval(15_000)
 
 
 @given(
     st.builds(
-        LimitsConfig,
+        RateLimitConfig,
         per_second=st.integers(1, 100),
         per_minute=st.integers(1, 5000),
         per_day=st.integers(1, 300_000),
@@ -72,9 +72,9 @@ def test_a_shorter_day_allows_a_faster_scan() -> None:
         asked_s=st.floats(1, 3600),
     ),
 )
-def test_every_plan_fits_every_limit(limits: LimitsConfig, demand: Demand) -> None:
+def test_every_plan_fits_every_limit(limits: RateLimitConfig, demand: Demand) -> None:
     made = plan(limits, demand)
-    quotes = room(limits, Priority.NORMAL)
+    quotes = quota_for(limits, RequestPriority.NORMAL)
     bursts = burst_cost(made.bursts, demand.per_call)
     reserve = BURST_SHARE if made.bursts else 0.0
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))

@@ -13,7 +13,7 @@ import pytest
 
 from qts.domain import QtsError, RefusedError, UnreachableError
 from qts.feed import FeedConfig
-from qts.venues import LimitsConfig, Priority, Quote, Rejected, Throttled
+from qts.venues import Quote, RateLimitConfig, RateLimitedError, RequestPriority, VenueRejectedError
 from tests.feed.market import MONDAY_OPEN, Stand, by_chance, codes, poller_on
 from tests.venues.hand import worst_window
 
@@ -49,7 +49,7 @@ async def test_the_scan_is_spread_evenly() -> None:
 
 async def test_a_refused_poll_is_asked_again_and_none_is_lost() -> None:
     async with poller_on(900) as stand, running(stand):
-        stand.market.fail = by_chance(0.1, lambda: Throttled("EGW00201"))
+        stand.market.fail = by_chance(0.1, lambda: RateLimitedError("EGW00201"))
         await stand.clock.advance(125.0)
         seen = Counter(record.snapshot.context.symbol for record in stand.records)
         assert set(seen) == set(codes(900))
@@ -78,7 +78,7 @@ async def test_a_batch_that_always_fails_does_not_stop_the_others() -> None:
 
 async def test_a_rejected_batch_waits_for_its_turn() -> None:
     async with poller_on(60) as stand, running(stand):
-        stand.market.fail = lambda _symbols: Rejected("no such symbol", "OPSQ2001")
+        stand.market.fail = lambda _symbols: VenueRejectedError("no such symbol", "OPSQ2001")
         await stand.clock.advance(61.0)
         assert len(stand.market.times("000000")) in (2, 3)
 
@@ -98,12 +98,12 @@ async def test_a_jump_begins_a_burst_polled_once_a_second_while_the_scan_goes_on
         jumped_at = stand.clock.monotonic_ns() / 1e9
         stand.market.prices["001234"] = 103.5
         await stand.clock.advance(35.0)
-        polls = stand.market.times("001234", Priority.BURST)
+        polls = stand.market.times("001234", RequestPriority.BURST)
         assert polls[0] - jumped_at <= 30.0 + 2.0
         for n in range(330):  # it keeps moving, so only time ends it
             stand.market.prices["001234"] = 103.5 * (1.02 if n % 20 < 10 else 1.0)
             await stand.clock.advance(1.0)
-        polls = stand.market.times("001234", Priority.BURST)
+        polls = stand.market.times("001234", RequestPriority.BURST)
         gaps = sorted(b - a for a, b in itertools.pairwise(polls))
         assert abs(gaps[len(gaps) * 95 // 100] - 1.0) < 0.1
         assert 290 <= polls[-1] - polls[0] <= 301
@@ -151,7 +151,7 @@ async def test_bursts_cost_one_request_a_second_where_a_call_takes_many() -> Non
         await stand.clock.advance(33.0)
         before = len(stand.market.calls)
         await stand.clock.advance(10.0)
-        bursts = [call for call in stand.market.calls[before:] if call[1] is Priority.BURST]
+        bursts = [call for call in stand.market.calls[before:] if call[1] is RequestPriority.BURST]
         assert len(bursts) == 10
         assert all(len(symbols) == 10 for _, _, symbols in bursts)
 
@@ -183,7 +183,7 @@ async def test_a_live_stream_carries_the_bursts_and_polls_return_when_it_is_cut(
             stand.market.prices["000007"] = 110.0
             await stand.clock.advance(33.0)
             assert ticks.watched == {"000007"}
-            assert not stand.market.times("000007", Priority.BURST)
+            assert not stand.market.times("000007", RequestPriority.BURST)
             stand.poller.take(Quote("000007", 111.0, 5.0, 0.0, 0.0, {}, "kis_ws"))
             last = stand.records[-1].snapshot
             assert (last.meta.tick_source, last.observation.state.polling_mode) == (
@@ -192,11 +192,11 @@ async def test_a_live_stream_carries_the_bursts_and_polls_return_when_it_is_cut(
             )
             ticks.live = False
             await stand.clock.advance(3.0)
-            assert len(stand.market.times("000007", Priority.BURST)) >= 2
+            assert len(stand.market.times("000007", RequestPriority.BURST)) >= 2
 
 
 async def test_a_key_too_slow_for_bursts_has_them_while_the_stream_lives() -> None:
-    slow = LimitsConfig(per_second=1)
+    slow = RateLimitConfig(per_second=1)
     async with poller_on(20, slow, per_call=1) as stand:
         ticks = Ticks()
         stand.poller.use_stream(ticks)
@@ -209,7 +209,7 @@ async def test_a_key_too_slow_for_bursts_has_them_while_the_stream_lives() -> No
             ticks.live = False
             await stand.clock.advance(3.0)
             assert not stand.intake.bursts.symbols
-            assert not stand.market.times("000007", Priority.BURST)
+            assert not stand.market.times("000007", RequestPriority.BURST)
 
 
 async def test_nothing_is_polled_while_the_market_is_closed() -> None:
@@ -248,7 +248,7 @@ async def test_an_order_overtakes_the_scan() -> None:
         for _ in range(50):
             await stand.clock.advance(0.31)
             asked = stand.clock.monotonic_ns()
-            order = asyncio.create_task(stand.market.budget.acquire(Priority.ORDER))
+            order = asyncio.create_task(stand.market.budget.acquire(RequestPriority.ORDER))
             while not order.done():
                 await stand.clock.advance(0.001)
             waits.append((stand.clock.monotonic_ns() - asked) / 1e6)
@@ -258,7 +258,7 @@ async def test_an_order_overtakes_the_scan() -> None:
 
 async def test_a_whole_day_of_single_quotes_uses_its_quota_and_not_more() -> None:
     """A tenth of the key's limits and of the symbols: the same plan, a tenth of the work."""
-    limits = LimitsConfig(per_second=2, per_minute=100, per_day=10_000)
+    limits = RateLimitConfig(per_second=2, per_minute=100, per_day=10_000)
     config = FeedConfig(stream=False, bursts=1)
     async with poller_on(250, limits, config, per_call=1) as stand, running(stand):
         stand.market.latency_s = 0.0
@@ -271,7 +271,7 @@ async def test_a_whole_day_of_single_quotes_uses_its_quota_and_not_more() -> Non
 
 
 async def test_a_day_full_of_surges_does_not_slow_the_scan_that_was_promised() -> None:
-    limits = LimitsConfig(per_second=4, per_minute=200, per_day=10_000)
+    limits = RateLimitConfig(per_second=4, per_minute=200, per_day=10_000)
     config = FeedConfig(stream=False, bursts=1)
     async with poller_on(250, limits, config, per_call=1) as stand, running(stand):
         stand.market.latency_s = 0.0
@@ -282,7 +282,7 @@ async def test_a_day_full_of_surges_does_not_slow_the_scan_that_was_promised() -
                 stand.market.prices[f"{n * 10:06}"] = 100.0 + 5.0 * (step % 2)
             await stand.clock.advance(50.0)
             slowest = max(slowest, stand.poller.state().last_scan_s)
-        bursts = sum(priority is Priority.BURST for _, priority, _ in stand.market.calls)
+        bursts = sum(priority is RequestPriority.BURST for _, priority, _ in stand.market.calls)
         assert slowest <= 1.05 * promised
         assert 700 <= bursts <= 1300  # their tenth, and what they could begin with
         assert 9_500 <= len(stand.market.calls) <= 10_000

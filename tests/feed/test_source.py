@@ -11,7 +11,7 @@ from aiohttp import web
 from qts.domain import SystemClock
 from qts.feed.source import UpbitSource
 from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
-from qts.venues import Priority, UpbitClient, UpbitConfig
+from qts.venues import RequestPriority, UpbitClient, UpbitConfig
 from tests.venues.kis import Scripted, told
 
 SMALL = UpbitSimulatorConfig(market=MarketConfig(symbols=20, suspended=0))
@@ -33,11 +33,11 @@ async def test_a_market_that_upbit_does_not_know_is_left_out(
         source, budget = UpbitSource(client), client.budgets["quotes"]
         known = [quote.symbol for quote in await client.tickers()][:3]
         asked = [known[0], "KRW-GONE", *known[1:]]
-        found = await source.quotes(lambda: asked, Priority.NORMAL)
+        found = await source.quotes(lambda: asked, RequestPriority.NORMAL)
         assert {quote.symbol for quote in found} == set(known)
         granted = budget.state().granted
         for _ in range(2):
-            found = await source.quotes(lambda: asked, Priority.NORMAL)
+            found = await source.quotes(lambda: asked, RequestPriority.NORMAL)
             assert [quote.symbol for quote in found] == known
         assert budget.state().granted == granted + 2
     assert capsys.readouterr().err.count("KRW-GONE") == 1
@@ -47,7 +47,7 @@ async def test_where_no_market_is_known_a_poll_brings_nothing_and_keeps_its_pace
     async with client_of_upbit() as client:
         source, budget = UpbitSource(client), client.budgets["quotes"]
         for granted in (1, 2):
-            assert await source.quotes(lambda: ["KRW-GONE"], Priority.NORMAL) == []
+            assert await source.quotes(lambda: ["KRW-GONE"], RequestPriority.NORMAL) == []
             assert budget.state().granted == granted
 
 
@@ -57,9 +57,9 @@ async def test_a_search_among_many_unknown_markets_is_bounded_and_goes_on() -> N
         config = UpbitConfig(url=upbit.url, quotes_per_second=100)
         async with UpbitClient.open(config, SystemClock()) as client:
             source = UpbitSource(client)
-            assert await source.quotes(lambda: asked, Priority.NORMAL) == []
+            assert await source.quotes(lambda: asked, RequestPriority.NORMAL) == []
             assert upbit.requests == 32
-            (found,) = await source.quotes(lambda: asked, Priority.NORMAL)
+            (found,) = await source.quotes(lambda: asked, RequestPriority.NORMAL)
             assert found.symbol == "KRW-BTC"
             assert upbit.requests < 64
 

@@ -13,7 +13,7 @@ from qts.brokers.upbit_wire import order_of
 from qts.database import Database
 from qts.domain import ManualClock, OrderState, Side
 from qts.orders import books_agree
-from qts.venues import Priority
+from qts.venues import RequestPriority
 from tests.conformance.venues import MORNING
 from tests.orders.kit import PRICE, Room
 from tests.orders.test_brokers import trading
@@ -28,7 +28,7 @@ async def test_an_order_at_kis_without_a_price_is_kept(
         assert isinstance(venue.broker, KisBroker)
         body = place_body(venue.broker._account, venue.request())
         body |= {"ORD_DVSN": division, "ORD_UNPR": "0"}
-        await venue.broker._client.call(PLACE[Side.BUY], body, Priority.ORDER)
+        await venue.broker._client.call(PLACE[Side.BUY], body, RequestPriority.ORDER)
         report = await room.reconciler.once()
         assert report.foreign == 1
         assert room.reconciler.may_trade()
@@ -45,7 +45,7 @@ async def test_an_order_at_kis_that_was_changed_and_then_cancelled_ends(
         day, number = split_order_id(first)
         change = cancel_body(broker._account, number, broker._branches[first])
         change |= {"RVSE_CNCL_DVSN_CD": "01", "ORD_UNPR": f"{request.price + venue.tick():.0f}"}
-        await broker._client.call(CHANGE, change, Priority.ORDER)
+        await broker._client.call(CHANGE, change, RequestPriority.ORDER)
         await room.reconciler.once()
         await broker.cancel(f"{day:%Y%m%d}-{int(number) + 1}")
         await room.reconciler.once()

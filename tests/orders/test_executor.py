@@ -25,7 +25,7 @@ from qts.domain import (
 from qts.orders import AttemptChanged, CreateOrderAttempt, Desk
 from qts.outbox import TRADE_COMMAND, Event
 from qts.risk import SafetyState
-from qts.venues import Rejected, Throttled
+from qts.venues import RateLimitedError, VenueRejectedError
 from tests.orders.kit import SYMBOL, Room, room
 from tests.orders.venue import lost_reply
 from tests.outbox.kit import until
@@ -65,13 +65,17 @@ async def test_a_command_that_comes_again_does_nothing(floor: Room) -> None:
 @pytest.mark.parametrize(
     ("error", "state", "code"),
     [
-        (Rejected("no money", "insufficient_funds_bid"), "REJECTED", "insufficient_funds_bid"),
+        (
+            VenueRejectedError("no money", "insufficient_funds_bid"),
+            "REJECTED",
+            "insufficient_funds_bid",
+        ),
         (RefusedError("the key is wrong"), "REJECTED", "REFUSED"),
         (OutcomeUnknownError("HTTP 500"), "UNKNOWN", "UNKNOWN"),
         (TimeoutError(), "UNKNOWN", "UNKNOWN"),
         (ValueError("a reply nobody can read"), "UNKNOWN", "UNKNOWN"),
         (ConnectionResetError("gone"), "UNKNOWN", "UNKNOWN"),
-        (Throttled("429"), "THROTTLED", "THROTTLED"),
+        (RateLimitedError("429"), "THROTTLED", "THROTTLED"),
         (UnreachableError("refused"), "THROTTLED", "UNREACHABLE"),
         (Blocked("418"), "REJECTED", "BLOCKED"),
     ],
@@ -86,7 +90,9 @@ async def test_every_answer_has_its_state(
     assert (row["status"], row["error_code"]) == (state, code)
 
 
-@pytest.mark.parametrize("error", [Rejected("no"), OutcomeUnknownError("?"), TimeoutError()])
+@pytest.mark.parametrize(
+    "error", [VenueRejectedError("no"), OutcomeUnknownError("?"), TimeoutError()]
+)
 async def test_rejects_and_unknowns_are_never_sent_again(floor: Room, error: Exception) -> None:
     floor.venue.after = lambda _request: error
     submitted = await floor.submit()
@@ -172,7 +178,7 @@ async def test_who_is_held_up_before_the_call_sends_nothing(floor: Room) -> None
 
 
 async def test_too_many_requests_make_a_new_attempt_with_a_new_identifier(floor: Room) -> None:
-    floor.venue.before = lambda _request: Throttled("429", retry_after_s=3)
+    floor.venue.before = lambda _request: RateLimitedError("429", retry_after_s=3)
     submitted = await floor.submit()
     await floor.work()
     floor.venue.before = lambda _request: None
@@ -192,7 +198,7 @@ async def test_too_many_requests_make_a_new_attempt_with_a_new_identifier(floor:
 
 async def test_throttles_are_capped(database: Database, clock: ManualClock) -> None:
     async with room(database, clock, max_throttles=2) as floor:
-        floor.venue.before = lambda _request: Throttled("429")
+        floor.venue.before = lambda _request: RateLimitedError("429")
         submitted = await floor.submit()
         for _ in range(6):
             await floor.work_later()
@@ -201,7 +207,7 @@ async def test_throttles_are_capped(database: Database, clock: ManualClock) -> N
 
 
 async def test_a_throttled_order_that_would_be_late_is_given_up(floor: Room) -> None:
-    floor.venue.before = lambda _request: Throttled("429", retry_after_s=120)
+    floor.venue.before = lambda _request: RateLimitedError("429", retry_after_s=120)
     submitted = await floor.submit()
     await floor.work()
     assert await floor.attempts(submitted.intent_id) == ["THROTTLED"]
@@ -323,7 +329,7 @@ async def test_a_refused_cancel_cancels_nothing(floor: Room) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Throttled("429"), UnreachableError("away"), OutcomeUnknownError("?")]
+    "error", [RateLimitedError("429"), UnreachableError("away"), OutcomeUnknownError("?")]
 )
 async def test_a_cancel_that_did_not_get_through_is_asked_again(
     floor: Room, error: Exception

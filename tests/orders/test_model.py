@@ -28,7 +28,7 @@ from qts.database import Database, DatabaseConfig
 from qts.domain import BrokerOrder, IntentType, ManualClock, OrderState, Secret, Side
 from qts.orders import books_agree
 from qts.outbox import PostgresBus
-from qts.venues import Rejected, Throttled
+from qts.venues import RateLimitedError, VenueRejectedError
 from tests.orders.kit import START, STREAMS, Room
 from tests.orders.venue import Venue, lost_reply
 
@@ -41,8 +41,8 @@ TABLES = (
 FAILURES = {
     "none": None,
     "lost": lost_reply,
-    "rejected": lambda _request: Rejected("no", "no"),
-    "throttled": lambda _request: Throttled("429"),
+    "rejected": lambda _request: VenueRejectedError("no", "no"),
+    "throttled": lambda _request: RateLimitedError("429"),
 }
 
 

@@ -14,7 +14,7 @@ from qts.domain import IntentType, ManualClock, OrderRequest, OrderState, Refuse
 from qts.orders import Submitted, markets
 from qts.orders.resolve import resolve_all
 from qts.outbox import Event
-from qts.venues import Throttled
+from qts.venues import RateLimitedError
 from tests.orders.kit import PRICE, SYMBOL, Room, room
 from tests.orders.venue import lost_reply
 from tests.outbox.kit import until
@@ -60,7 +60,7 @@ async def test_a_throttled_order_that_is_being_cancelled_is_not_tried_again(
     async def slow(_request: OrderRequest) -> str:
         sent.set()
         await answer.wait()
-        raise Throttled("429")
+        raise RateLimitedError("429")
 
     with monkeypatch.context() as patch:
         patch.setattr(floor.venue, "place", slow)

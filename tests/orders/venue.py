@@ -24,7 +24,7 @@ from qts.domain import (
     Side,
     UnreachableError,
 )
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 
 Script = Callable[[OrderRequest], Exception | None]
 
@@ -80,7 +80,7 @@ class Venue:
             raise self.cancel_fails
         order = self.book[order_id]
         if order.state is not OrderState.OPEN:
-            raise Rejected("nothing left to cancel", "order_not_cancelable")
+            raise VenueRejectedError("nothing left to cancel", "order_not_cancelable")
         self._change(order_id, state=OrderState.CANCELLED)
 
     async def find(self, request: OrderRequest, sent_at: datetime, known: frozenset[str]) -> Found:

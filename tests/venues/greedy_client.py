@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 
 from qts.domain import SystemClock
-from qts.venues import KisQuotes, LimitsConfig, Priority, Throttled, open_kis
+from qts.venues import KisQuotes, RateLimitConfig, RateLimitedError, RequestPriority, connect_kis
 from tests.venues.kis import config_for
 
 AT_ONCE = 30
 
 
-async def main(url: str, home: Path, limits: LimitsConfig) -> None:
-    async with open_kis(config_for(url, limits=limits), home, SystemClock()) as client:
+async def main(url: str, home: Path, limits: RateLimitConfig) -> None:
+    async with connect_kis(config_for(url, limits=limits), home, SystemClock()) as client:
         quotes = KisQuotes(client)
         used = client.budget.state()
         if used.used_minute >= limits.per_minute or used.left_day == 0:
@@ -28,8 +28,8 @@ async def main(url: str, home: Path, limits: LimitsConfig) -> None:
 
         async def ask() -> None:
             while True:
-                with contextlib.suppress(Throttled):  # the simulator counts it
-                    await quotes.quotes(lambda: ["000000"], Priority.ORDER)
+                with contextlib.suppress(RateLimitedError):  # the simulator counts it
+                    await quotes.quotes(lambda: ["000000"], RequestPriority.ORDER)
                 print("!", flush=True)
 
         await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
@@ -37,5 +37,5 @@ async def main(url: str, home: Path, limits: LimitsConfig) -> None:
 
 if __name__ == "__main__":
     second, minute, day = map(int, sys.argv[3:])
-    known = LimitsConfig(per_second=second, per_minute=minute, per_day=day)
+    known = RateLimitConfig(per_second=second, per_minute=minute, per_day=day)
     asyncio.run(main(sys.argv[1], Path(sys.argv[2]), known))

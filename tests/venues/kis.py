@@ -13,10 +13,10 @@ from aiohttp import web
 
 from qts.domain import Clock, Secret, SystemClock
 from qts.simulators import KisKey, KisSimulator
-from qts.venues import Budget, KisClient, KisConfig, LimitsConfig
+from qts.venues import KisClient, KisConfig, RateLimitConfig, RateLimiter
 
 KEY = KisKey()
-FAST = LimitsConfig(per_second=18)
+FAST = RateLimitConfig(per_second=18)
 
 
 def config_for(url: str, **changes: Any) -> KisConfig:
@@ -43,7 +43,7 @@ async def client_of(
 async def open_client(
     config: KisConfig, folder: Path, clock: Clock | None = None
 ) -> AsyncIterator[KisClient]:
-    budget = Budget(config.key_limits, SystemClock())
+    budget = RateLimiter(config.key_limits, SystemClock())
     try:
         async with KisClient.open(config, budget, clock or SystemClock(), folder) as client:
             yield client

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyrate_limiter import InMemoryBucket, Rate, RateItem
 
-from qts.venues import Budget, Ledger, LimitsConfig, Priority
+from qts.venues import RateLimitConfig, RateLimiter, RequestPriority, UsageLog
 from tests.venues.hand import HandClock, worst_window
 
-LIMITS = LimitsConfig(per_second=6, per_minute=20, per_day=60)
+LIMITS = RateLimitConfig(per_second=6, per_minute=20, per_day=60)
 SPANS = {10**9: 6, 60 * 10**9: 20, 86_400 * 10**9: 60}
 GAPS = st.one_of(
     st.just(1.0),
@@ -45,7 +45,7 @@ class Venue:
             assert worst_window(seen, span) <= limit
 
 
-ASK = st.tuples(st.just("ask"), st.sampled_from(Priority), st.floats(0.0, 1.0))
+ASK = st.tuples(st.just("ask"), st.sampled_from(RequestPriority), st.floats(0.0, 1.0))
 REPLY = st.tuples(st.just("reply"), st.just(None), st.just(0.0))
 WAIT = st.tuples(st.just("wait"), st.just(None), GAPS)
 REFUSE = st.tuples(st.just("refuse"), st.just(None), st.just(0.0))
@@ -56,29 +56,29 @@ CRASH = st.tuples(st.just("crash"), st.just(None), st.just(0.0))
 @settings(max_examples=300)
 @given(st.lists(st.one_of(ASK, ASK, ASK, REPLY, REPLY, WAIT, REFUSE, JUMP), max_size=150))
 def test_no_window_at_the_venue_is_ever_above_its_limit(
-    steps: list[tuple[str, Priority | None, float]],
+    steps: list[tuple[str, RequestPriority | None, float]],
 ) -> None:
     clock = HandClock()
     venue = Venue(clock)
-    _walk(steps, Budget(LIMITS, clock), venue)
+    _walk(steps, RateLimiter(LIMITS, clock), venue)
     venue.judge()
 
 
 @settings(max_examples=150)
 @given(st.lists(st.one_of(ASK, ASK, ASK, REPLY, REPLY, WAIT, JUMP, CRASH), max_size=150))
 def test_all_lives_together_stay_within_every_window(
-    steps: list[tuple[str, Priority | None, float]],
+    steps: list[tuple[str, RequestPriority | None, float]],
 ) -> None:
     clock = HandClock()
     venue = Venue(clock)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "key.budget"
-        life: list[tuple[str, Priority | None, float]] = []
+        life: list[tuple[str, RequestPriority | None, float]] = []
         for step in [*steps, ("crash", None, 0.0)]:
             life.append(step)
             if step[0] == "crash":
-                ledger = Ledger(path, clock, boot="one")
-                _walk(life, Budget(LIMITS, clock, ledger), venue)
+                ledger = UsageLog(path, clock, boot="one")
+                _walk(life, RateLimiter(LIMITS, clock, ledger), venue)
                 ledger.close()  # the file is let go of, and nothing more is written to it
                 while venue.open:
                     venue.reply()
@@ -86,7 +86,9 @@ def test_all_lives_together_stay_within_every_window(
     venue.judge()
 
 
-def _walk(steps: list[tuple[str, Priority | None, float]], budget: Budget, venue: Venue) -> None:
+def _walk(
+    steps: list[tuple[str, RequestPriority | None, float]], budget: RateLimiter, venue: Venue
+) -> None:
     for kind, priority, amount in steps:
         if kind == "ask" and priority is not None:
             for _ in range(1 + round(amount * 7)):
@@ -99,7 +101,7 @@ def _walk(steps: list[tuple[str, Priority | None, float]], budget: Budget, venue
         elif kind == "wait":
             venue.clock.move(amount)
         elif kind == "refuse":
-            budget.refused()
+            budget.on_throttled()
         elif kind == "jump":
             venue.clock.wall += timedelta(seconds=amount)
 
@@ -111,22 +113,24 @@ def test_instant_replies_are_granted_exactly_when_the_oracle_grants_them(
 ) -> None:
     oracle = InMemoryBucket([Rate(6, 1000), Rate(20, 60_000), Rate(60, 86_400_000)])
     clock = HandClock()
-    budget = Budget(LIMITS, clock)
+    budget = RateLimiter(LIMITS, clock)
     for gap in gaps_ms:
         clock.move(gap / 1000)
-        granted = budget.try_acquire(Priority.ORDER)
+        granted = budget.try_acquire(RequestPriority.ORDER)
         assert granted == oracle.put(RateItem("key", clock.ns // 10**6))
         if granted:
             budget.release()
 
 
 @settings(max_examples=100)
-@given(st.lists(st.tuples(GAPS, st.sampled_from(Priority)), max_size=120))
+@given(st.lists(st.tuples(GAPS, st.sampled_from(RequestPriority)), max_size=120))
 def test_a_calendar_day_never_holds_more_than_its_limit(
-    asks: list[tuple[float, Priority]],
+    asks: list[tuple[float, RequestPriority]],
 ) -> None:
     clock = HandClock()
-    budget = Budget(LimitsConfig(per_second=6, per_minute=20, per_day=9, day="calendar"), clock)
+    budget = RateLimiter(
+        RateLimitConfig(per_second=6, per_minute=20, per_day=9, day="calendar"), clock
+    )
     days: dict[str, int] = {}
     for gap, priority in asks:
         clock.move(gap)

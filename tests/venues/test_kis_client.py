@@ -21,20 +21,28 @@ from qts.domain import (
 )
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.simulators.faults import Fault
-from qts.venues import KisConfig, KisQuotes, LimitsConfig, NotOffered, Priority, Rejected, Throttled
-from qts.venues.kis import Service
+from qts.venues import (
+    KisConfig,
+    KisQuotes,
+    NotSupportedError,
+    RateLimitConfig,
+    RateLimitedError,
+    RequestPriority,
+    VenueRejectedError,
+)
+from qts.venues.kis import KisEndpoint
 from tests.venues.kis import KEY, Scripted, client_of, config_for, open_client, told
 
 SMALL = KisSimulatorConfig(market=MarketConfig(symbols=60))
-ORDER = Service("/uapi/order", "TTTC0012U", "VTTC0012U", method="POST")
-READ = Service("/uapi/read", "FHKST01010100")
+ORDER = KisEndpoint("/uapi/order", "TTTC0012U", "VTTC0012U", method="POST")
+READ = KisEndpoint("/uapi/read", "FHKST01010100")
 EUC_KR = '{"rt_cd":"0","msg1":"시스템 점검","output":{"x":"점검"}}'.encode("cp949")
 
 
 async def test_thirty_symbols_come_in_one_request(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         symbols = simulator.market.universe.codes[:30]
-        found = await KisQuotes(client).quotes(lambda: symbols, Priority.NORMAL)
+        found = await KisQuotes(client).quotes(lambda: symbols, RequestPriority.NORMAL)
         assert [quote.symbol for quote in found] == list(symbols)
         assert all(quote.price > 0 and quote.raw for quote in found)
         assert simulator.stats()["keys"][KEY.app_key]["requests"] == 1
@@ -44,14 +52,14 @@ async def test_one_symbol_and_thirty_agree_on_its_price(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         simulator.market_clock.set(paused=True)
         quotes = KisQuotes(client)
-        one = await quotes.quote("005930", Priority.BURST)
-        many = await quotes.quotes(lambda: ["005930", "000660"], Priority.NORMAL)
+        one = await quotes.quote("005930", RequestPriority.BURST)
+        many = await quotes.quotes(lambda: ["005930", "000660"], RequestPriority.NORMAL)
         assert (one.price, one.volume) == (many[0].price, many[0].volume)
 
 
 async def test_the_book_is_sorted_and_uncrossed(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
-        book = await KisQuotes(client).book("005930", Priority.BURST)
+        book = await KisQuotes(client).book("005930", RequestPriority.BURST)
         asks, bids = [x.price for x in book.asks], [x.price for x in book.bids]
         assert asks == sorted(asks)
         assert bids == sorted(bids, reverse=True)
@@ -74,16 +82,16 @@ async def test_a_paper_key_asks_one_by_one_and_is_told_what_it_lacks(tmp_path: P
     ):
         quotes = KisQuotes(client)
         assert quotes.per_call == 1
-        assert (await quotes.quotes(lambda: ["005930"], Priority.NORMAL))[0].price > 0
-        with pytest.raises(NotOffered):
+        assert (await quotes.quotes(lambda: ["005930"], RequestPriority.NORMAL))[0].price > 0
+        with pytest.raises(NotSupportedError):
             await quotes.trading_days(date(2026, 11, 14))
 
 
 async def test_a_real_key_on_the_paper_host_is_named_as_such(tmp_path: Path) -> None:
     paper = KisSimulatorConfig(paper=True, market=MarketConfig(symbols=60))
     async with KisSimulator(paper) as simulator, client_of(simulator, tmp_path) as client:
-        with pytest.raises(NotOffered, match="EGW02006"):
-            await KisQuotes(client).quotes(lambda: ["005930", "000660"], Priority.NORMAL)
+        with pytest.raises(NotSupportedError, match="EGW02006"):
+            await KisQuotes(client).quotes(lambda: ["005930", "000660"], RequestPriority.NORMAL)
 
 
 # -- tokens
@@ -93,7 +101,7 @@ async def test_processes_share_one_token_on_disk(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator:
         for _ in range(3):
             async with client_of(simulator, tmp_path) as client:
-                await KisQuotes(client).quote("005930", Priority.BURST)
+                await KisQuotes(client).quote("005930", RequestPriority.BURST)
         assert simulator.stats()["keys"][KEY.app_key]["token_issues"] == 1
     _check_token_file(tmp_path)
 
@@ -109,7 +117,7 @@ def _check_token_file(folder: Path, token: str = "") -> None:
 async def test_many_first_requests_issue_one_token(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         quotes = KisQuotes(client)
-        await asyncio.gather(*(quotes.quote("005930", Priority.ORDER) for _ in range(10)))
+        await asyncio.gather(*(quotes.quote("005930", RequestPriority.ORDER) for _ in range(10)))
         assert simulator.stats()["keys"][KEY.app_key]["token_issues"] == 1
 
 
@@ -132,10 +140,12 @@ async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_pat
         Choosy() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
-        await client.call(READ, {}, Priority.ORDER)
+        await client.call(READ, {}, RequestPriority.ORDER)
         kis.good = "token-2"
         clock.set_wall(clock.now() + timedelta(minutes=2))
-        replies = await asyncio.gather(*(client.call(READ, {}, Priority.ORDER) for _ in range(5)))
+        replies = await asyncio.gather(
+            *(client.call(READ, {}, RequestPriority.ORDER) for _ in range(5))
+        )
         assert [reply.rt_cd for reply in replies] == ["0"] * 5
         assert kis.tokens == 2
 
@@ -146,12 +156,12 @@ async def test_a_token_is_renewed_ahead_of_its_end(tmp_path: Path) -> None:
         Scripted(lambda _: told({"rt_cd": "0"})) as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
-        await client.call(READ, {}, Priority.ORDER)
+        await client.call(READ, {}, RequestPriority.ORDER)
         clock.set_wall(clock.now() + timedelta(seconds=86_400 - 700))
-        await client.call(READ, {}, Priority.ORDER)
+        await client.call(READ, {}, RequestPriority.ORDER)
         assert kis.tokens == 1
         clock.set_wall(clock.now() + timedelta(seconds=200))
-        await client.call(READ, {}, Priority.ORDER)
+        await client.call(READ, {}, RequestPriority.ORDER)
         assert kis.tokens == 2
 
 
@@ -160,7 +170,7 @@ async def test_a_second_token_within_a_minute_is_not_even_asked_for(tmp_path: Pa
     async with Scripted(lambda _: told(ended, 500)) as kis:
         async with open_client(config_for(kis.url), tmp_path) as client:
             with pytest.raises(OperationError, match="once a minute"):
-                await client.call(READ, {}, Priority.ORDER)
+                await client.call(READ, {}, RequestPriority.ORDER)
         assert kis.tokens == 1
 
 
@@ -169,12 +179,12 @@ async def test_a_token_that_nobody_waits_for_any_more_is_kept(tmp_path: Path) ->
     async with Scripted(lambda _: told({"rt_cd": "0"})) as kis:
         kis.may_issue.clear()
         async with open_client(config_for(kis.url), tmp_path) as client:
-            asking = asyncio.create_task(client.call(READ, {}, Priority.ORDER))
+            asking = asyncio.create_task(client.call(READ, {}, RequestPriority.ORDER))
             await kis.issuing.wait()
             asking.cancel()
             await asyncio.wait({asking})
             kis.may_issue.set()
-            assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+            assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
         assert kis.tokens == 1
 
 
@@ -182,12 +192,12 @@ async def test_a_client_that_ends_keeps_the_token_it_has_asked_for(tmp_path: Pat
     async with Scripted(lambda _: told({"rt_cd": "0"})) as kis:
         kis.may_issue.clear()
         async with open_client(config_for(kis.url), tmp_path) as client:
-            asking = asyncio.create_task(client.call(READ, {}, Priority.ORDER))
+            asking = asyncio.create_task(client.call(READ, {}, RequestPriority.ORDER))
             await kis.issuing.wait()
             asking.cancel()
             asyncio.get_running_loop().call_later(0.05, kis.may_issue.set)
         async with open_client(config_for(kis.url), tmp_path) as client:
-            await client.call(READ, {}, Priority.ORDER)
+            await client.call(READ, {}, RequestPriority.ORDER)
         assert kis.tokens == 1
 
 
@@ -197,20 +207,20 @@ async def test_a_token_that_cannot_be_renewed_serves_to_its_end(tmp_path: Path) 
         Scripted(lambda _: told({"rt_cd": "0"})) as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
-        await client.call(READ, {}, Priority.ORDER)
+        await client.call(READ, {}, RequestPriority.ORDER)
         kis.token_status = 503
         clock.set_wall(clock.now() + timedelta(seconds=86_400 - 500))
         for _ in range(3):
-            assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+            assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
         assert kis.tokens == 2  # tried once a minute
         await clock.advance(61)
-        await client.call(READ, {}, Priority.ORDER)
+        await client.call(READ, {}, RequestPriority.ORDER)
         assert kis.tokens == 3
         await clock.advance(500)
         with pytest.raises(UnreachableError):
-            await client.call(READ, {}, Priority.ORDER)
+            await client.call(READ, {}, RequestPriority.ORDER)
         kis.token_status = 200
-        assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+        assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
 
 
 async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
@@ -224,19 +234,19 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
         Choosy() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
-        await client.call(READ, {}, Priority.ORDER)
+        await client.call(READ, {}, RequestPriority.ORDER)
         kis.good = "token-2"
         clock.set_wall(clock.now() + timedelta(minutes=2))
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             for _ in range(2):
-                assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+                assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
         assert kis.tokens == 2
         kis.good = "token-3"  # the one in memory is the last one, not the one on disk
         with pytest.raises(OperationError, match="once a minute"):
-            await client.call(READ, {}, Priority.ORDER)
+            await client.call(READ, {}, RequestPriority.ORDER)
         clock.set_wall(clock.now() + timedelta(minutes=2))
-        assert (await client.call(READ, {}, Priority.ORDER)).rt_cd == "0"
+        assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
     assert "could not be kept on disk" in capsys.readouterr().err
     _check_token_file(tmp_path, "token-3")
 
@@ -247,19 +257,19 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
 @pytest.mark.parametrize(
     ("code", "status", "for_reads", "for_orders"),
     [
-        ("EGW00201", 500, Throttled, Throttled),
-        ("EGW00201", 200, Throttled, Throttled),
-        ("EGW00215", 500, Throttled, Throttled),
+        ("EGW00201", 500, RateLimitedError, RateLimitedError),
+        ("EGW00201", 200, RateLimitedError, RateLimitedError),
+        ("EGW00215", 500, RateLimitedError, RateLimitedError),
         ("EGW00301", 500, UnreachableError, OutcomeUnknownError),
         ("EGW00302", 504, UnreachableError, OutcomeUnknownError),
         ("EGW00103", 403, RefusedError, RefusedError),
         ("EGW00105", 500, RefusedError, RefusedError),
         ("EGW02004", 500, RefusedError, RefusedError),
-        ("EGW02006", 500, NotOffered, NotOffered),
-        ("APBK0952", 200, Rejected, Rejected),
-        ("OPSQ2001", 500, Rejected, Rejected),
+        ("EGW02006", 500, NotSupportedError, NotSupportedError),
+        ("APBK0952", 200, VenueRejectedError, VenueRejectedError),
+        ("OPSQ2001", 500, VenueRejectedError, VenueRejectedError),
         ("", 502, UnreachableError, OutcomeUnknownError),
-        ("", 429, Throttled, Throttled),
+        ("", 429, RateLimitedError, RateLimitedError),
     ],
 )
 async def test_every_code_is_refused_unknown_or_permanent(
@@ -276,7 +286,7 @@ async def test_every_code_is_refused_unknown_or_permanent(
     ):
         for service, expected in ((READ, for_reads), (ORDER, for_orders)):
             with pytest.raises(expected) as caught:
-                await client.call(service, {}, Priority.ORDER)
+                await client.call(service, {}, RequestPriority.ORDER)
             assert type(caught.value) is expected
             assert KEY.app_secret not in str(caught.value)
 
@@ -284,10 +294,10 @@ async def test_every_code_is_refused_unknown_or_permanent(
 async def test_a_limit_refusal_slows_the_budget_down(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         simulator.faults.plant(Fault(kind="limit", path="/uapi", count=1))
-        with pytest.raises(Throttled, match="EGW00201"):
-            await KisQuotes(client).quote("005930", Priority.BURST)
+        with pytest.raises(RateLimitedError, match="EGW00201"):
+            await KisQuotes(client).quote("005930", RequestPriority.BURST)
         assert client.budget.state().rate_per_s == 9
-        assert (await KisQuotes(client).quote("005930", Priority.BURST)).price > 0
+        assert (await KisQuotes(client).quote("005930", RequestPriority.BURST)).price > 0
 
 
 @pytest.mark.parametrize("kind", ["drop_reply", "cut"])
@@ -296,10 +306,10 @@ async def test_a_lost_reply_is_one_request_and_an_unknown_outcome(
 ) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         quotes = KisQuotes(client)
-        await quotes.quote("005930", Priority.BURST)  # the connection is now kept alive
+        await quotes.quote("005930", RequestPriority.BURST)  # the connection is now kept alive
         simulator.faults.plant(Fault(kind=kind, path="/uapi", count=1))  # type: ignore[arg-type]
         with pytest.raises(UnreachableError):
-            await quotes.quote("005930", Priority.BURST)
+            await quotes.quote("005930", RequestPriority.BURST)
         assert simulator.stats()["keys"][KEY.app_key]["requests"] == 2
 
 
@@ -309,9 +319,9 @@ async def test_an_answer_that_is_not_json_leaves_an_order_unknown(tmp_path: Path
         open_client(config_for(kis.url), tmp_path) as client,
     ):
         with pytest.raises(OutcomeUnknownError):
-            await client.call(ORDER, {}, Priority.ORDER)
+            await client.call(ORDER, {}, RequestPriority.ORDER)
         with pytest.raises(UnreachableError):
-            await client.call(READ, {}, Priority.ORDER)
+            await client.call(READ, {}, RequestPriority.ORDER)
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -323,9 +333,9 @@ async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(
         open_client(config_for(kis.url), tmp_path) as client,
     ):
         with pytest.raises(OutcomeUnknownError):
-            await client.call(ORDER, {}, Priority.ORDER)
+            await client.call(ORDER, {}, RequestPriority.ORDER)
         with pytest.raises(UnreachableError):
-            await client.call(READ, {}, Priority.ORDER)
+            await client.call(READ, {}, RequestPriority.ORDER)
         with pytest.raises(UnreachableError):
             await client.approval_key()
 
@@ -337,7 +347,7 @@ async def test_rows_that_are_not_utf_8_are_rows_that_cannot_be_read(tmp_path: Pa
         open_client(config_for(kis.url), tmp_path) as client,
     ):
         with pytest.raises(UnreachableError):
-            await KisQuotes(client).quote("005930", Priority.BURST)
+            await KisQuotes(client).quote("005930", RequestPriority.BURST)
 
 
 async def test_fields_kis_adds_later_are_ignored(tmp_path: Path) -> None:
@@ -346,14 +356,14 @@ async def test_fields_kis_adds_later_are_ignored(tmp_path: Path) -> None:
         Scripted(lambda _: told(body)) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
-        quote = await KisQuotes(client).quote("005930", Priority.BURST)
+        quote = await KisQuotes(client).quote("005930", RequestPriority.BURST)
         assert (quote.price, quote.volume) == (71900.0, 5.0)
 
 
 async def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
     async with open_client(config_for("http://127.0.0.1:1"), tmp_path) as client:
         with pytest.raises(UnreachableError, match=r"KIS at http://127\.0\.0\.1:1 does not answer"):
-            await KisQuotes(client).quote("005930", Priority.BURST)
+            await KisQuotes(client).quote("005930", RequestPriority.BURST)
 
 
 async def test_no_window_is_exceeded_as_the_simulator_counts(tmp_path: Path) -> None:
@@ -362,7 +372,7 @@ async def test_no_window_is_exceeded_as_the_simulator_counts(tmp_path: Path) -> 
     async with KisSimulator(config) as simulator, client_of(simulator, tmp_path) as client:
         simulator.faults.plant(Fault(kind="slow", path="/uapi", chance=0.3, seconds=0.2))
         quotes = KisQuotes(client)
-        await asyncio.gather(*(quotes.quote("005930", Priority.ORDER) for _ in range(40)))
+        await asyncio.gather(*(quotes.quote("005930", RequestPriority.ORDER) for _ in range(40)))
         seen = simulator.stats()["keys"][KEY.app_key]
         assert seen["requests"] == 40
         assert seen["refused"] == 0
@@ -375,7 +385,7 @@ def test_keys_that_are_not_set_are_refused_by_name() -> None:
 
 
 def test_a_paper_key_never_has_more_than_one_a_second() -> None:
-    config = KisConfig(paper=True, limits=LimitsConfig(per_second=18))
+    config = KisConfig(paper=True, limits=RateLimitConfig(per_second=18))
     assert config.key_limits.per_second == 1
     assert KisConfig(app_key=Secret("x")).rest.endswith(":9443")
     assert config.rest.endswith(":29443")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from qts.domain import Clock, ManualClock, RefusedError, SystemClock
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.simulators.faults import Fault
-from qts.venues import Fill, KisClient, KisStream, Priority, Quote
-from qts.venues.kis import Service
-from qts.venues.kis.frames import BrokenFrame, Control, Frame, parse, trade_quote
+from qts.venues import FillNotice, KisClient, KisStream, Quote, RequestPriority
+from qts.venues.kis import KisEndpoint
+from qts.venues.kis.frames import ControlMessage, Frame, MalformedFrameError, parse, trade_quote
 from tests.venues.kis import KEY, client_of
 
 SAMPLE = (
@@ -33,7 +33,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.quotes: list[Quote] = []
-        self.fills: list[Fill] = []
+        self.fills: list[FillNotice] = []
         self.live = 0
         self._news = asyncio.Event()
 
@@ -41,7 +41,7 @@ class Heard:
         self.quotes.append(quote)
         self._news.set()
 
-    def fill(self, fill: Fill) -> None:
+    def fill(self, fill: FillNotice) -> None:
         self.fills.append(fill)
         self._news.set()
 
@@ -113,19 +113,19 @@ async def floor(
 
 async def test_trades_of_watched_symbols_come_and_others_do_not(tmp_path: Path) -> None:
     async with floor(tmp_path) as (_, _, stream, heard):
-        stream.watch("005930")
+        stream.subscribe("005930")
         await heard.until(lambda: len(heard.quotes) >= 3)
         assert {quote.symbol for quote in heard.quotes} == {"005930"}
         volumes = [quote.volume for quote in heard.quotes]
         assert volumes == sorted(volumes)
-        stream.unwatch("005930")
-        stream.watch("000660")
+        stream.unsubscribe("005930")
+        stream.subscribe("000660")
         await heard.until(lambda: heard.quotes[-1].symbol == "000660")
 
 
 async def test_after_a_drop_everything_is_subscribed_again(tmp_path: Path) -> None:
     async with floor(tmp_path) as (simulator, _, stream, heard):
-        stream.watch("005930")
+        stream.subscribe("005930")
         await heard.until(lambda: bool(heard.quotes))
         assert simulator.drop_streams() == 1
         heard.quotes.clear()
@@ -136,7 +136,7 @@ async def test_a_session_that_drops_at_once_is_retried_ever_more_slowly(tmp_path
     """KIS blocks keys that connect and disconnect in a loop."""
     clock = Pauses()
     async with floor(tmp_path, clock=clock) as (simulator, _, stream, heard):
-        stream.watch("005930")
+        stream.subscribe("005930")
         for session in range(1, 5):
             await heard.until(lambda n=session: heard.live == n and stream.live)  # type: ignore[misc]
             simulator.drop_streams()
@@ -149,17 +149,17 @@ async def test_the_42nd_registration_is_refused_before_it_is_sent(tmp_path: Path
     async with KisSimulator(BUSY) as simulator, client_of(simulator, tmp_path) as client:
         stream = KisStream(client, SystemClock(), Heard().quote)
         for symbol in simulator.market.universe.codes[:41]:
-            stream.watch(symbol)
+            stream.subscribe(symbol)
         assert stream.free == 0
         with pytest.raises(RefusedError, match="41 registrations"):
-            stream.watch(simulator.market.universe.codes[41])
-        stream.watch(simulator.market.universe.codes[0])  # has its place already
+            stream.subscribe(simulator.market.universe.codes[41])
+        stream.subscribe(simulator.market.universe.codes[0])  # has its place already
 
 
 async def test_all_41_are_accepted_by_the_venue(tmp_path: Path) -> None:
     async with floor(tmp_path) as (simulator, _, stream, heard):
         for symbol in simulator.market.universe.codes[:41]:
-            stream.watch(symbol)
+            stream.subscribe(symbol)
         await heard.until(lambda: 41 in simulator.stats()["stream"]["registrations"].values())
         assert stream.refusals == {}
 
@@ -168,9 +168,9 @@ async def test_a_key_in_use_elsewhere_waits_a_minute_and_then_comes_back(tmp_pat
     first, clock = Heard(), Pauses()
     async with floor(tmp_path, clock=clock) as (simulator, client, late, second):
         async with running(client, first) as early:
-            early.watch("005930")
+            early.subscribe("005930")
             await first.until(lambda: bool(first.quotes))
-            late.watch("005930")
+            late.subscribe("005930")
             await second.until(lambda: "OPSP8996" in late.refusals)
             assert not second.quotes
         await second.until(lambda: not simulator.stream.sessions)
@@ -184,14 +184,14 @@ async def test_pings_are_echoed(tmp_path: Path) -> None:
         ping_interval_s=0.05, drop_after_pings=4, market=MarketConfig(symbols=60)
     )
     async with floor(tmp_path, config) as (simulator, _, stream, heard):
-        stream.watch("005930")
+        stream.subscribe("005930")
         await heard.until(lambda: simulator.stream.pongs >= 8)
         assert heard.live == 1
 
 
 async def test_a_field_more_in_every_record_changes_nothing(tmp_path: Path) -> None:
     async with floor(tmp_path) as (simulator, _, stream, heard):
-        stream.watch("005930")
+        stream.subscribe("005930")
         await heard.until(lambda: bool(heard.quotes))
         before = int(heard.quotes[-1].raw["fields"])
         simulator.faults.plant(Fault(kind="width", path="H0STCNT0", fields=1))
@@ -203,9 +203,11 @@ async def test_a_field_more_in_every_record_changes_nothing(tmp_path: Path) -> N
 async def test_an_encrypted_fill_notice_is_read(tmp_path: Path) -> None:
     config = KisSimulatorConfig(market=MarketConfig(symbols=60))
     async with floor(tmp_path, config) as (simulator, client, stream, heard):
-        stream.watch_fills(heard.fill, heard.on_live)
+        stream.subscribe_fills(heard.fill, heard.on_live)
         await heard.until(lambda: 1 in simulator.stats()["stream"]["registrations"].values())
-        order = Service("/uapi/domestic-stock/v1/trading/order-cash", "TTTC0012U", method="POST")
+        order = KisEndpoint(
+            "/uapi/domestic-stock/v1/trading/order-cash", "TTTC0012U", method="POST"
+        )
         body = {
             "CANO": KEY.account[:8],
             "ACNT_PRDT_CD": KEY.account[8:],
@@ -215,7 +217,7 @@ async def test_an_encrypted_fill_notice_is_read(tmp_path: Path) -> None:
             "ORD_UNPR": "0",
             "EXCG_ID_DVSN_CD": "KRX",
         }
-        reply = await client.call(order, body, Priority.ORDER)
+        reply = await client.call(order, body, RequestPriority.ORDER)
         await heard.until(lambda: sum(f.quantity for f in heard.fills if f.filled) == 3)
         assert not any(fill.rejected for fill in heard.fills)
         assert {fill.symbol for fill in heard.fills} == {"005930"}
@@ -227,7 +229,7 @@ async def test_a_fill_notice_that_cannot_be_read_is_told_as_missed(tmp_path: Pat
     config = KisSimulatorConfig(market=MarketConfig(symbols=60))
     async with floor(tmp_path, config) as (simulator, _, stream, heard):
         missed: list[int] = []
-        stream.watch_fills(heard.fill, lambda: missed.append(1))
+        stream.subscribe_fills(heard.fill, lambda: missed.append(1))
         await heard.until(lambda: len(missed) == 1)
         (session,) = simulator.stream.sessions.values()
         await session.socket.send_str("1|H0STCNI0|001|bm90IGVuY3J5cHRlZA==")
@@ -263,13 +265,13 @@ def test_records_of_any_width_are_told_apart(count: int, width: int) -> None:
     ["", "0|H0STCNT0|000|", "0|H0STCNT0|002|a^b^c", "1|H0STCNI0|001|xx", "{", "{}", "2|x|1|y"],
 )
 def test_a_broken_frame_is_told_not_guessed(text: str) -> None:
-    with pytest.raises(BrokenFrame):
+    with pytest.raises(MalformedFrameError):
         parse(text, {})
 
 
 @given(st.text(max_size=200))
 def test_no_text_breaks_the_parser_otherwise(text: str) -> None:
     found = None
-    with suppress(BrokenFrame):
+    with suppress(MalformedFrameError):
         found = parse(text, {})
-    assert found is None or isinstance(found, Control | Frame)
+    assert found is None or isinstance(found, ControlMessage | Frame)

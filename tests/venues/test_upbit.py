@@ -15,7 +15,15 @@ from aiohttp import web
 from qts.domain import OutcomeUnknownError, RefusedError, Secret, SystemClock, UnreachableError
 from qts.simulators import MarketConfig, UpbitKey, UpbitSimulator, UpbitSimulatorConfig
 from qts.simulators.faults import Fault
-from qts.venues import Priority, Quote, Rejected, Throttled, UpbitClient, UpbitConfig, UpbitStream
+from qts.venues import (
+    Quote,
+    RateLimitedError,
+    RequestPriority,
+    UpbitClient,
+    UpbitConfig,
+    UpbitStream,
+    VenueRejectedError,
+)
 from tests.venues.kis import Scripted
 
 KEY = UpbitKey()
@@ -55,19 +63,22 @@ async def test_an_order_is_placed_read_and_cancelled_by_its_identifier() -> None
             ("price", str(int(price * 0.8 // 1000 * 1000))),
             ("identifier", "qts-1"),
         ]
-        placed = await client.call("POST", "/v1/orders", order, "order", Priority.ORDER)
+        placed = await client.call("POST", "/v1/orders", order, "order", RequestPriority.ORDER)
         asked = [("identifier", "qts-1")]
-        read = await client.call("GET", "/v1/order", asked, "default", Priority.ACCOUNT)
+        read = await client.call("GET", "/v1/order", asked, "default", RequestPriority.ACCOUNT)
         assert read["uuid"] == placed["uuid"]
-        await client.call("DELETE", "/v1/order", asked, "default", Priority.ORDER)
-        with pytest.raises(Rejected):
-            await client.call("POST", "/v1/orders", order, "order", Priority.ORDER)
+        await client.call("DELETE", "/v1/order", asked, "default", RequestPriority.ORDER)
+        with pytest.raises(VenueRejectedError):
+            await client.call("POST", "/v1/orders", order, "order", RequestPriority.ORDER)
 
 
 async def test_lists_in_a_query_are_signed_as_they_are_sent() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
         asked = [("states[]", "wait"), ("states[]", "watch")]
-        assert await client.call("GET", "/v1/orders/open", asked, "default", Priority.ACCOUNT) == []
+        assert (
+            await client.call("GET", "/v1/orders/open", asked, "default", RequestPriority.ACCOUNT)
+            == []
+        )
 
 
 async def test_a_wrong_secret_is_refused_by_name_and_never_shown() -> None:
@@ -76,7 +87,7 @@ async def test_a_wrong_secret_is_refused_by_name_and_never_shown() -> None:
         client_of(simulator, secret_key=Secret("canary" * 8)) as client,
     ):
         with pytest.raises(RefusedError, match=r"venues\.upbit") as caught:
-            await client.call("GET", "/v1/accounts", [], "default", Priority.ACCOUNT)
+            await client.call("GET", "/v1/accounts", [], "default", RequestPriority.ACCOUNT)
         assert "canary" not in str(caught.value)
 
 
@@ -84,7 +95,7 @@ async def test_signed_requests_without_a_key_are_refused() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator, access_key=None) as client:
         assert await client.tickers()
         with pytest.raises(RefusedError, match="not set"):
-            await client.call("GET", "/v1/accounts", [], "default", Priority.ACCOUNT)
+            await client.call("GET", "/v1/accounts", [], "default", RequestPriority.ACCOUNT)
 
 
 async def test_a_greedy_client_is_never_refused() -> None:
@@ -100,7 +111,7 @@ async def test_a_greedy_client_is_never_refused() -> None:
 async def test_a_429_halves_the_rate() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
         simulator.faults.plant(Fault(kind="limit", path="/v1/ticker", count=1))
-        with pytest.raises(Throttled):
+        with pytest.raises(RateLimitedError):
             await client.tickers()
         assert client.budgets["quotes"].state().rate_per_s == 5
         assert client.budgets["order"].state().rate_per_s == 12
@@ -124,7 +135,7 @@ async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(status: in
             with pytest.raises(UnreachableError):
                 await client.tickers()
             with pytest.raises(OutcomeUnknownError):
-                await client.call("POST", "/v1/orders", [], "order", Priority.ORDER)
+                await client.call("POST", "/v1/orders", [], "order", RequestPriority.ORDER)
 
 
 async def test_quotes_stream_and_come_back_after_a_drop() -> None:
@@ -157,7 +168,7 @@ async def test_events_of_own_orders_stream() -> None:
         task = asyncio.create_task(stream.run())
         async with asyncio.timeout(60):
             await live.wait()
-            await client.call("GET", "/v1/accounts", [], "default", Priority.ACCOUNT)
+            await client.call("GET", "/v1/accounts", [], "default", RequestPriority.ACCOUNT)
             order = [
                 ("market", "KRW-BTC"),
                 ("side", "bid"),
@@ -165,7 +176,7 @@ async def test_events_of_own_orders_stream() -> None:
                 ("price", "10000"),
                 ("identifier", "qts-2"),
             ]
-            await client.call("POST", "/v1/orders", order, "order", Priority.ORDER)
+            await client.call("POST", "/v1/orders", order, "order", RequestPriority.ORDER)
             event = await events.get()
             assert event["identifier"] == "qts-2"
             assert event["code"] == "KRW-BTC"

@@ -11,8 +11,8 @@ from qts import telemetry
 from qts.domain import ManualClock, OutcomeUnknownError, UnreachableError
 from qts.simulators import UpbitSimulator
 from qts.simulators.faults import Fault
-from qts.venues import Priority, Rejected, Throttled
-from qts.venues.upbit import meter
+from qts.venues import RateLimitedError, RequestPriority, VenueRejectedError
+from qts.venues.upbit import metrics
 from tests.venues.test_upbit import SMALL, client_of
 
 REQUESTS = "everbit_upbit_http_requests_total"
@@ -42,8 +42,8 @@ async def test_requests_are_counted_by_status_and_timed() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
         await client.tickers()
         await client.tickers()
-        with pytest.raises(Rejected):
-            await client.call("GET", "/v1/ticker", [], "quotes", Priority.NORMAL)
+        with pytest.raises(VenueRejectedError):
+            await client.call("GET", "/v1/ticker", [], "quotes", RequestPriority.NORMAL)
     assert growth.of(REQUESTS, endpoint="ticker/all", method="GET", status="200") == 2
     assert growth.of(REQUESTS) == 3
     assert growth.of(REPLIES, endpoint="ticker/all") == 2
@@ -56,13 +56,13 @@ async def test_a_429_and_a_lost_reply_are_different_errors() -> None:
     growth = Growth()
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
         simulator.faults.plant(Fault(kind="limit", path="/v1/ticker", count=1))
-        with pytest.raises(Throttled):
+        with pytest.raises(RateLimitedError):
             await client.tickers()
         simulator.faults.plant(Fault(kind="drop_reply", path="/v1/", count=2))
         with pytest.raises(UnreachableError):
             await client.tickers()
         with pytest.raises(OutcomeUnknownError):
-            await client.call("POST", "/v1/orders", [("a", "b")], "order", Priority.ORDER)
+            await client.call("POST", "/v1/orders", [("a", "b")], "order", RequestPriority.ORDER)
     for kind in ("throttled", "unreachable", "unknown"):
         assert growth.of(ERRORS, **{"class": kind}) == 1
     assert growth.of(REQUESTS, status="429") == 1
@@ -78,29 +78,29 @@ async def test_a_block_is_counted_and_stops_every_group() -> None:
             while status != 418:
                 async with greedy.get(simulator.url + "/v1/ticker?markets=KRW-BTC") as reply:
                     status = reply.status
-        with pytest.raises(Throttled) as caught:
+        with pytest.raises(RateLimitedError) as caught:
             await client.tickers()
         assert caught.value.blocked
         assert growth.of(ERRORS, **{"class": "blocked"}) == 1
         for budget in client.budgets.values():
-            assert not budget.try_acquire(Priority.ORDER)
+            assert not budget.try_acquire(RequestPriority.ORDER)
 
 
 def test_every_kind_of_error_is_there_before_it_happens() -> None:
     kinds = {labels["class"] for labels, _ in telemetry.metric_samples()[ERRORS]}
-    assert kinds == set(meter.KINDS)
+    assert kinds == set(metrics.KINDS)
 
 
 @given(st.text(max_size=30), st.text(max_size=20), st.integers(-1, 2**31))
 def test_no_path_status_or_group_adds_a_series_without_end(
     path: str, group: str, status: int
 ) -> None:
-    sent = meter.Sent("GET", "/v1/" + path, ManualClock())
+    sent = metrics.RequestTimer("GET", "/v1/" + path, ManualClock())
     sent.ended(status)
     sent.failed(UnreachableError("lost"))
-    meter.left(group, 3)
+    metrics.left(group, 3)
     figures = telemetry.metric_samples()
-    assert {labels["endpoint"] for labels, _ in figures[REQUESTS]} <= set(meter.ENDPOINTS)
+    assert {labels["endpoint"] for labels, _ in figures[REQUESTS]} <= set(metrics.ENDPOINTS)
     statuses = {labels["status"] for labels, _ in figures[REQUESTS]}
-    assert len(statuses) <= len(meter.STATUSES) + 6
-    assert {labels["group"] for labels, _ in figures[LEFT]} <= meter.GROUPS | {"other"}
+    assert len(statuses) <= len(metrics.STATUSES) + 6
+    assert {labels["group"] for labels, _ in figures[LEFT]} <= metrics.GROUPS | {"other"}

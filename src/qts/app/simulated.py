@@ -23,7 +23,7 @@ from qts.embedded.process import Launch, spawn, stop
 from qts.feed import FeedConfig
 from qts.pipeline import PipelineConfig
 from qts.simulators import KisKey, UpbitKey
-from qts.venues import KisConfig, LimitsConfig, UpbitConfig
+from qts.venues import KisConfig, RateLimitConfig, UpbitConfig
 
 START_S = 30.0
 UPBIT_MARKETS = 200  # as many as one request can ask for
@@ -139,7 +139,9 @@ class Simulated:
             hts_id=Secret(key.hts_id),
             url=self.url,
             stream_url=self.stream_url,
-            limits=LimitsConfig(per_second=_PER_SECOND, per_minute=_PER_MINUTE, per_day=_PER_DAY),
+            limits=RateLimitConfig(
+                per_second=_PER_SECOND, per_minute=_PER_MINUTE, per_day=_PER_DAY
+            ),
         )
 
     def feed(self, other: FeedConfig) -> FeedConfig:

@@ -19,7 +19,7 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import Clock, RefusedError
 from qts.feed import Feed, read_symbols
-from qts.venues import KisClient, UpbitClient, UpbitConfig, open_kis
+from qts.venues import KisClient, UpbitClient, UpbitConfig, connect_kis
 
 
 class Ground(NamedTuple):
@@ -71,7 +71,7 @@ async def _client(
     config: Config, home: Path, clock: Clock
 ) -> AsyncIterator[KisClient | UpbitClient]:
     if config.feed.venue == "kis":
-        async with open_kis(config.venues.kis, home, clock) as kis:
+        async with connect_kis(config.venues.kis, home, clock) as kis:
             yield kis
     else:
         async with UpbitClient.open(upbit_key(config), clock) as upbit:

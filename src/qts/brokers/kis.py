@@ -52,7 +52,7 @@ from qts.domain import (
     RefusedError,
     UnreachableError,
 )
-from qts.venues import KisClient, KisStream, Priority, Rejected, Service
+from qts.venues import KisClient, KisEndpoint, KisStream, RequestPriority, VenueRejectedError
 
 _EARLY = timedelta(seconds=2)  # KIS dates to the second, by its own clock
 _PAGES = 200
@@ -96,7 +96,7 @@ class KisBroker:
                 self._clock,
                 self._config.patience_s,
                 lambda leaving: self._client.call(
-                    PLACE[request.side], body, Priority.ORDER, leaving=leaving
+                    PLACE[request.side], body, RequestPriority.ORDER, leaving=leaving
                 ),
             )
         try:
@@ -111,7 +111,7 @@ class KisBroker:
         branch = self._branches.get(order_id) or await self._branch(order_id)
         body = cancel_body(self._account, split_order_id(order_id)[1], branch)
         with changing():
-            await self._client.call(CHANGE, body, Priority.ORDER)
+            await self._client.call(CHANGE, body, RequestPriority.ORDER)
 
     async def find(self, request: OrderRequest, sent_at: datetime, known: frozenset[str]) -> Found:
         first, last = sent_at - _EARLY, sent_at + timedelta(seconds=self._config.find_window_s)
@@ -153,7 +153,7 @@ class KisBroker:
         shared = self._stream is not None
         stream = self._stream or KisStream(self._client, self._clock, lambda _quote: None)
         notices = KisNotices(self._look, self._clock)
-        stream.watch_fills(notices.heard, notices.live)
+        stream.subscribe_fills(notices.heard, notices.live)
         running = None if shared else asyncio.create_task(stream.run(), name="kis notices")
         try:
             while True:
@@ -178,7 +178,7 @@ class KisBroker:
         for row in await self._rows(day, number):
             if row.order.broker_order_id == order_id:
                 return row.branch
-        raise Rejected(f"KIS has no order {order_id}", "order_id")
+        raise VenueRejectedError(f"KIS has no order {order_id}", "order_id")
 
     async def _rows(self, first: date, number: str = "") -> list[Seen]:
         today = self._today()
@@ -190,13 +190,13 @@ class KisBroker:
         return found
 
     async def _pages(
-        self, service: Service, query: dict[str, str]
+        self, service: KisEndpoint, query: dict[str, str]
     ) -> AsyncIterator[tuple[list[Row], list[Row]]]:
         """Rows and totals, page by page."""
         area = {"CTX_AREA_FK100": "", "CTX_AREA_NK100": ""}
         for page in range(_PAGES):
             reply = await self._client.call(
-                service, query | area, Priority.ACCOUNT, next_page=page > 0
+                service, query | area, RequestPriority.ACCOUNT, next_page=page > 0
             )
             yield _rows_of(reply.output1), _rows_of(reply.output2)
             if not reply.more:

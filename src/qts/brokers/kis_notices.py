@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from qts.brokers.broker import Lost, Notice
 from qts.domain import BrokerOrder, Clock, Fill, OrderState, QtsError
-from qts.venues import Fill as KisFill
+from qts.venues import FillNotice as KisFill
 
 _FIRST_WAIT_S = 0.1
 _LOOKS = 6

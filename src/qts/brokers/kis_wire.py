@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from qts.domain import BrokerOrder, Holding, OrderRequest, OrderState, OrderType, Side
-from qts.venues import Rejected, Service
+from qts.venues import KisEndpoint, VenueRejectedError
 
 SEOUL = timezone(timedelta(hours=9))
 _TRADING = "/uapi/domestic-stock/v1/trading"
 PLACE = {
-    Side.BUY: Service(f"{_TRADING}/order-cash", "TTTC0012U", "VTTC0012U", "POST"),
-    Side.SELL: Service(f"{_TRADING}/order-cash", "TTTC0011U", "VTTC0011U", "POST"),
+    Side.BUY: KisEndpoint(f"{_TRADING}/order-cash", "TTTC0012U", "VTTC0012U", "POST"),
+    Side.SELL: KisEndpoint(f"{_TRADING}/order-cash", "TTTC0011U", "VTTC0011U", "POST"),
 }
-CHANGE = Service(f"{_TRADING}/order-rvsecncl", "TTTC0013U", "VTTC0013U", "POST")
-ORDERS = Service(f"{_TRADING}/inquire-daily-ccld", "TTTC0081R", "VTTC0081R")
-BALANCE = Service(f"{_TRADING}/inquire-balance", "TTTC8434R", "VTTC8434R")
+CHANGE = KisEndpoint(f"{_TRADING}/order-rvsecncl", "TTTC0013U", "VTTC0013U", "POST")
+ORDERS = KisEndpoint(f"{_TRADING}/inquire-daily-ccld", "TTTC0081R", "VTTC0081R")
+BALANCE = KisEndpoint(f"{_TRADING}/inquire-balance", "TTTC8434R", "VTTC8434R")
 _DIVISION = {OrderType.LIMIT: "00", OrderType.MARKET: "01"}
 _SIDES = {"01": Side.SELL, "02": Side.BUY}
 
@@ -40,7 +40,9 @@ class Seen(msgspec.Struct, frozen=True):
 def place_body(account: dict[str, str], request: OrderRequest) -> dict[str, str]:
     for name, value in (("quantity", request.quantity), ("price", request.price)):
         if value is not None and value != value.to_integral_value():
-            raise Rejected(f"{name} of {request.symbol} is {value}; KIS takes whole ones", name)
+            raise VenueRejectedError(
+                f"{name} of {request.symbol} is {value}; KIS takes whole ones", name
+            )
     return account | {
         "PDNO": request.symbol,
         "ORD_DVSN": _DIVISION[request.type],
@@ -105,7 +107,9 @@ def split_order_id(order_id: str) -> tuple[date, str]:
     try:
         moment = datetime.strptime(day, "%Y%m%d")  # noqa: DTZ007 - a day has no zone
     except ValueError:
-        raise Rejected(f"{order_id} is not the name of an order at KIS", "order_id") from None
+        raise VenueRejectedError(
+            f"{order_id} is not the name of an order at KIS", "order_id"
+        ) from None
     return moment.date(), number
 
 

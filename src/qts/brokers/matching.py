@@ -27,7 +27,7 @@ from qts.domain import (
     round_to_tick,
     tick_size,
 )
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 
 LOT = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}
 WON = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}  # what a fee is cut to
@@ -228,19 +228,23 @@ class Matching:
 
     def _check_form(self, request: OrderRequest, market: Market) -> None:
         if request.quantity % LOT[market]:
-            raise Rejected(f"{request.quantity} of {request.symbol} is no whole lot", "lot")
+            raise VenueRejectedError(
+                f"{request.quantity} of {request.symbol} is no whole lot", "lot"
+            )
         price = request.price
         if price is not None and not is_on_tick(market, price):
-            raise Rejected(f"{price} of {request.symbol} is not on a tick", "tick")
+            raise VenueRejectedError(f"{price} of {request.symbol} is not on a tick", "tick")
         if market is Market.UPBIT:
             amount = (price or self._quote(request)) * request.quantity
             if amount < UPBIT_LEAST:
-                raise Rejected(f"an order at Upbit is of {UPBIT_LEAST} won at least", "least")
+                raise VenueRejectedError(
+                    f"an order at Upbit is of {UPBIT_LEAST} won at least", "least"
+                )
 
     def _quote(self, request: OrderRequest) -> Decimal:
         tick = self._ticks.get(request.symbol)
         if tick is None or not 0 < tick[0] < _INFINITE:
-            raise Rejected(f"no price of {request.symbol} is known", "no_price")
+            raise VenueRejectedError(f"no price of {request.symbol} is known", "no_price")
         return quote_of(tick, request.side)
 
     def _cost(self, order: PaperOrder) -> FeeSchedule:

@@ -35,7 +35,7 @@ from qts.domain import (
     OrderState,
     OutcomeUnknownError,
 )
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 
 _AGAIN_S = 0.5
 _WRITE_S = 5.0
@@ -116,7 +116,7 @@ class PaperBroker:
         async with self._one_change:
             await self._adopt()
             if self._engine.cancel(order_id) is None:
-                raise Rejected(f"paper order {order_id} is not open", "not_open")
+                raise VenueRejectedError(f"paper order {order_id} is not open", "not_open")
             self._keep([Cancelled(order_id)])
         await self.settled()
 

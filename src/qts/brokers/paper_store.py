@@ -25,7 +25,7 @@ from qts.domain import (
     Side,
     UnreachableError,
 )
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 
 _AVERAGE = Decimal("0.00000001")
 
@@ -85,7 +85,7 @@ class PaperStore:
                     request.side, request.type, request.quantity, request.price, placed_at,
                 )  # fmt: skip
         except UniqueViolationError:
-            raise Rejected(
+            raise VenueRejectedError(
                 f"identifier {request.client_order_id} was used before", "identifier_used"
             ) from None
 

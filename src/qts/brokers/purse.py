@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from qts.domain import Account, FeeSchedule, Fill, Holding, OrderRequest, Side
-from qts.venues import Rejected
+from qts.venues import VenueRejectedError
 
 _ZERO = Decimal(0)
 _AVERAGE = Decimal("0.00000001")
@@ -47,13 +47,15 @@ class Purse:
         """Set aside what the order may need; Rejected when there is not enough."""
         if request.side is Side.SELL:
             if self.free(request.symbol) < request.quantity:
-                raise Rejected(
+                raise VenueRejectedError(
                     f"{self.free(request.symbol)} of {request.symbol} can be sold, "
                     f"not {request.quantity}",
                     "insufficient_holding",
                 )
         elif self.free_cash < (need := _need(request.quantity, worst, costs)):
-            raise Rejected(f"{self.free_cash} won are free, not {need}", "insufficient_cash")
+            raise VenueRejectedError(
+                f"{self.free_cash} won are free, not {need}", "insufficient_cash"
+            )
         self.hold_left(order_id, request, worst, request.quantity, costs)
 
     def hold_left(

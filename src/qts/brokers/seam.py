@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from qts.brokers.broker import Blocked
 from qts.domain import Clock, OperationError, OutcomeUnknownError, RefusedError, UnreachableError
-from qts.venues import Leaving, Rejected, Throttled
+from qts.venues import BeforeSend, RateLimitedError, VenueRejectedError
 
 R = TypeVar("R")
 
@@ -22,13 +22,13 @@ def changing() -> Iterator[None]:
     """Around a request that places or cancels: whatever happens is one of the port's errors."""
     try:
         yield
-    except Rejected as error:
+    except VenueRejectedError as error:
         if not error.code:  # no word of the venue's own: who knows what has answered
             raise OutcomeUnknownError(str(error)) from None
         raise
     except RefusedError as error:
-        raise Rejected(str(error), "settings") from None
-    except (Throttled, UnreachableError, Blocked):
+        raise VenueRejectedError(str(error), "settings") from None
+    except (RateLimitedError, UnreachableError, Blocked):
         raise
     except OperationError as error:  # before the request: a token that is not to be had
         raise UnreachableError(str(error)) from None
@@ -46,7 +46,7 @@ def reading(venue: str) -> Iterator[None]:
 
 
 async def send_in_time(
-    clock: Clock, patience_s: float, send: Callable[[Leaving], Awaitable[R]]
+    clock: Clock, patience_s: float, send: Callable[[BeforeSend], Awaitable[R]]
 ) -> R:
     """Send, unless it is held up for too long on its way out: an order that got old must not go.
 
@@ -62,7 +62,7 @@ async def send_in_time(
             raise held_up
         waiting.reschedule(None)
 
-    held_up = Throttled(
+    held_up = RateLimitedError(
         f"an order was held up for {patience_s:g} s (brokers.patience_s); nothing was sent"
     )
     try:

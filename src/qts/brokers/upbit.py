@@ -33,7 +33,14 @@ from qts.domain import (
     Side,
     round_to_tick,
 )
-from qts.venues import Leaving, Priority, Rejected, Throttled, UpbitClient, UpbitStream
+from qts.venues import (
+    BeforeSend,
+    RateLimitedError,
+    RequestPriority,
+    UpbitClient,
+    UpbitStream,
+    VenueRejectedError,
+)
 
 _WEEK = timedelta(days=7)  # the longest span of closed orders that Upbit shows at once
 _OPEN_PAGE = 100
@@ -55,9 +62,11 @@ class UpbitBroker:
         self._closed: dict[str, list[Fill]] = {}  # orders that are done: their fills are final
 
     async def place(self, request: OrderRequest) -> str:
-        async def send(leaving: Leaving) -> Any:
+        async def send(leaving: BeforeSend) -> Any:
             values = place_values(request, await self._worst(request))
-            return await self._call("POST", "/v1/orders", values, "order", Priority.ORDER, leaving)
+            return await self._call(
+                "POST", "/v1/orders", values, "order", RequestPriority.ORDER, leaving
+            )
 
         with changing():
             reply = await send_in_time(self._clock, self._config.patience_s, send)
@@ -69,7 +78,7 @@ class UpbitBroker:
     async def cancel(self, order_id: str) -> None:
         values = [("uuid", order_id)]
         with changing():
-            await self._call("DELETE", "/v1/order", values, "default", Priority.ORDER)
+            await self._call("DELETE", "/v1/order", values, "default", RequestPriority.ORDER)
 
     async def find(
         self,
@@ -79,7 +88,7 @@ class UpbitBroker:
     ) -> Found:
         try:
             row = await self._get("/v1/order", ("identifier", request.client_order_id))
-        except Rejected as error:
+        except VenueRejectedError as error:
             if error.code == "order_not_found":
                 return Found(())
             raise
@@ -147,7 +156,7 @@ class UpbitBroker:
         if request.type is not OrderType.MARKET or request.side is not Side.BUY:
             return None
         values = [("markets", request.symbol)]
-        book = await self._call("GET", "/v1/orderbook", values, "quotes", Priority.ORDER)
+        book = await self._call("GET", "/v1/orderbook", values, "quotes", RequestPriority.ORDER)
         with reading("Upbit"):
             ask = units(book[0]["orderbook_units"][0]["ask_price"])
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))
@@ -208,7 +217,7 @@ class UpbitBroker:
         return list(rows.values())
 
     async def _get(self, path: str, *values: tuple[str, str]) -> Any:
-        return await self._call("GET", path, values, "default", Priority.ACCOUNT)
+        return await self._call("GET", path, values, "default", RequestPriority.ACCOUNT)
 
     async def _call(
         self,
@@ -217,7 +226,7 @@ class UpbitBroker:
         values: Any,
         group: Any,
         priority: Any,
-        leaving: Leaving | None = None,
+        leaving: BeforeSend | None = None,
     ) -> Any:
         """One request; none at all while we are shut out, since asking makes it longer."""
         now, blocked = self._clock.now(), self._blocked
@@ -225,7 +234,7 @@ class UpbitBroker:
             raise Blocked(str(blocked), blocked.until)
         try:
             return await self._client.call(method, path, values, group, priority, leaving)
-        except Throttled as error:
+        except RateLimitedError as error:
             if not error.blocked:
                 raise
             pause_s = error.retry_after_s

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from qts import telemetry
 from qts.domain import Clock, OperationError
 from qts.feed.source import Source
-from qts.venues import Priority, Quote, Rejected, Throttled
+from qts.venues import Quote, RateLimitedError, RequestPriority, VenueRejectedError
 
 _RETRY_WAIT_S = 0.5  # after a lost reply: the network needs a breath
 
@@ -28,7 +28,7 @@ class Asking:
         self._broken: asyncio.Future[None] | None = None
         self.polls = self.failed = self.refused = 0
 
-    async def line_up(self, choose: Callable[[], Chosen], priority: Priority) -> None:
+    async def line_up(self, choose: Callable[[], Chosen], priority: RequestPriority) -> None:
         """Put one request in line; comes back when it was granted, not when it was answered."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._request(choose, priority, granted))
@@ -59,7 +59,7 @@ class Asking:
     async def _request(
         self,
         choose: Callable[[], Chosen],
-        priority: Priority,
+        priority: RequestPriority,
         granted: asyncio.Future[None],
     ) -> None:
         done: Callable[[bool], None] = _nothing
@@ -76,11 +76,13 @@ class Asking:
                 self._take(quote)
             good = True
             self.polls += 1
-        except Throttled:
+        except RateLimitedError:
             self.refused += 1
         except OperationError as error:
             self.failed += 1
-            good = isinstance(error, Rejected)  # asking again at once would change nothing
+            good = isinstance(
+                error, VenueRejectedError
+            )  # asking again at once would change nothing
             if due := telemetry.every(10.0, "poll failed"):
                 log.warning("a poll failed", reason=str(error), **due)
             await self._clock.sleep(_RETRY_WAIT_S)

@@ -23,13 +23,13 @@ from qts.feed.source import Client, Origin, UpbitTicks
 from qts.feed.symbols import read_symbols
 from qts.feed.trading_days import TradingDays
 from qts.venues import (
-    Budget,
-    BudgetState,
     KisConfig,
     KisQuotes,
     KisStream,
+    RateLimiter,
+    RateLimiterStatus,
     UpbitClient,
-    open_kis,
+    connect_kis,
     symbols_per_call,
 )
 
@@ -47,13 +47,13 @@ class FeedState(msgspec.Struct, frozen=True):
     symbols_known: int
     streaming: bool
     poller: PollerState
-    budget: BudgetState
+    budget: RateLimiterStatus
 
 
 class Feed:
     """Use `open`; `run` until cancelled."""
 
-    def __init__(self, poller: Poller, intake: Intake, budget: Budget, clock: Clock) -> None:
+    def __init__(self, poller: Poller, intake: Intake, budget: RateLimiter, clock: Clock) -> None:
         self.poller = poller
         self.budget = budget
         self._intake = intake
@@ -75,7 +75,7 @@ class Feed:
     ) -> AsyncIterator[Feed]:
         """A feed that has the key to itself."""
         read_symbols(config.symbols)  # the commonest mistake, told before the key is taken
-        async with open_kis(kis, home, clock) as client:
+        async with connect_kis(kis, home, clock) as client:
             with cls.on(client, config, home, clock, sinks) as feed:
                 yield feed
 

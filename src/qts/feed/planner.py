@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from qts.venues import LimitsConfig, Priority, room
+from qts.venues import RateLimitConfig, RequestPriority, quota_for
 
 REPLY_S = 0.1  # what we allow a venue for its answer
 BURST_SHARE = 0.10  # of what the day has left
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     bound: Bound
     day_share: float
     demand: Demand
-    limits: LimitsConfig
+    limits: RateLimitConfig
     by: dict[str, float]  # the shortest interval each limit allows by itself
 
     @property
@@ -71,8 +71,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(_lines(self))
 
 
-def plan(limits: LimitsConfig, demand: Demand) -> Plan:
-    quotes = room(limits, Priority.NORMAL)
+def plan(limits: RateLimitConfig, demand: Demand) -> Plan:
+    quotes = quota_for(limits, RequestPriority.NORMAL)
     calls = math.ceil(demand.symbols / demand.per_call)
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
     by_second, by_minute = quotes.second / (1 + REPLY_S), quotes.minute / (60 + REPLY_S)
@@ -119,7 +119,11 @@ def _interval(calls: int, rate: float) -> float:
 
 
 def _lines(made: Plan) -> list[str]:
-    limits, demand, quotes = made.limits, made.demand, room(made.limits, Priority.NORMAL)
+    limits, demand, quotes = (
+        made.limits,
+        made.demand,
+        quota_for(made.limits, RequestPriority.NORMAL),
+    )
     cost = burst_cost(made.bursts, demand.per_call)
     reserve = BURST_SHARE if made.bursts else 0.0
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))

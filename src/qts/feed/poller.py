@@ -25,7 +25,7 @@ from qts.feed.planner import Demand, Plan, plan
 from qts.feed.scan import Scan
 from qts.feed.source import Source, Stream
 from qts.feed.watch import Watch
-from qts.venues import Budget, Priority, Quote
+from qts.venues import Quote, RateLimiter, RequestPriority
 
 REPLAN_S = 60.0
 FULL_DAY_S = 6.5 * 3600
@@ -54,7 +54,7 @@ class Poller:
     def __init__(
         self,
         source: Source,
-        budget: Budget,
+        budget: RateLimiter,
         intake: Intake,
         clock: Clock,
         symbols: Sequence[str],
@@ -67,7 +67,7 @@ class Poller:
         self._count, self._per_call = len(symbols), source.per_call
         self._calendar = Calendar(config.calendar_overrides, config.after_market)
         self._asking = Asking(source, clock, self.take)
-        self._scan = Scan(symbols, source.per_call, clock, budget.repeat)
+        self._scan = Scan(symbols, source.per_call, clock, budget.skip_pace)
         self._watch = Watch(intake.bursts, self._asking, clock, config, source.per_call)
         self._open = False
         self.plan = self.make_plan()
@@ -92,7 +92,7 @@ class Poller:
             symbols=max(1, self._count),
             per_call=self._per_call,
             seconds_left=left_s,
-            day_left=self._budget.left_by(left_s),
+            day_left=self._budget.remaining_within(left_s),
             asked_s=self._config.interval_s,
             bursts=self._config.bursts,
             burst_s=self._config.burst_s,
@@ -146,7 +146,7 @@ class Poller:
         self._scan.begin()
         while True:
             await self._scan.ready()
-            await self._asking.line_up(self._scan.choose, Priority.NORMAL)
+            await self._asking.line_up(self._scan.choose, RequestPriority.NORMAL)
 
     # -- planning
 

@@ -13,14 +13,14 @@ import msgspec
 from qts import telemetry
 from qts.domain import Clock, Market, Secret
 from qts.venues import (
-    Budget,
     KisClient,
     KisQuotes,
-    Priority,
     Quote,
-    Rejected,
+    RateLimiter,
+    RequestPriority,
     UpbitClient,
     UpbitStream,
+    VenueRejectedError,
 )
 
 _NO_SUCH_MARKET = "404"  # Upbit's own name for the error
@@ -38,7 +38,7 @@ class Source(Protocol):
         """Symbols one request can ask for."""
         ...
 
-    async def quotes(self, choose: Choose, priority: Priority) -> list[Quote]:
+    async def quotes(self, choose: Choose, priority: RequestPriority) -> list[Quote]:
         """One request; `choose` names its symbols once the budget has granted it."""
         ...
 
@@ -67,7 +67,7 @@ class UpbitSource:
         self._client = client
         self._unknown: set[str] = set()
 
-    async def quotes(self, choose: Choose, priority: Priority) -> list[Quote]:
+    async def quotes(self, choose: Choose, priority: RequestPriority) -> list[Quote]:
         markets = [market for market in choose() if market not in self._unknown]
         if not markets:  # to name none is to ask for all
             async with self._client.budgets["quotes"].request(priority):  # a lane keeps its pace
@@ -78,11 +78,11 @@ class UpbitSource:
             part = parts.pop()
             try:
                 found += await self._client.tickers(part, priority)
-            except Rejected as error:
+            except VenueRejectedError as error:
                 if error.code != _NO_SUCH_MARKET:
                     raise
                 parts += self._halves(part)
-                priority = min(priority, Priority.BURST)  # no pace: the others wait for it
+                priority = min(priority, RequestPriority.BURST)  # no pace: the others wait for it
             if not parts:
                 break
         return found
@@ -143,7 +143,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """A venue as the feed has it."""
 
     source: Source
-    budget: Budget
+    budget: RateLimiter
     market: Market
     mode: str
     secrets: tuple[Secret, ...]

@@ -12,7 +12,7 @@ from qts.feed.config import FeedConfig
 from qts.feed.planner import Plan
 from qts.feed.purse import Purse
 from qts.feed.source import Stream
-from qts.venues import Priority
+from qts.venues import RequestPriority
 
 EVERY_S = 1.0
 
@@ -55,7 +55,7 @@ class Watch:
                 bursts = self._bursts.symbols
                 offered.extend(s for s in bursts if s not in self._streamed and s not in busy)
             else:
-                await self._asking.line_up(self._choose_of(offered, busy), Priority.BURST)
+                await self._asking.line_up(self._choose_of(offered, busy), RequestPriority.BURST)
 
     def _choose_of(self, offered: deque[str], busy: set[str]) -> Callable[[], Chosen]:
         def choose() -> Chosen:

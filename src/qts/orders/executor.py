@@ -28,7 +28,7 @@ from qts.orders.messages import CancelOrder, CreateOrderAttempt, Reconcile
 from qts.orders.outcome import Kind, Outcome, outcome_of
 from qts.orders.queries import SQL
 from qts.outbox import TRADE_COMMAND, Delivery, Dispatcher, Retryable
-from qts.venues import Rejected, Throttled
+from qts.venues import RateLimitedError, VenueRejectedError
 
 SETTLE_TRIES = 4
 SETTLE_PAUSE_S = 0.1
@@ -69,14 +69,14 @@ class Executor:
         try:
             async with asyncio.timeout(self._floor.config.place_timeout_s):
                 await self._floor.broker.cancel(row["broker_order_id"])
-        except Rejected as error:
+        except VenueRejectedError as error:
             if error.code == "settings":  # not the venue's word: a wrong key, another address
                 raise Retryable(str(error), code="CANCEL") from None
             log.info("nothing left to cancel", order=row["broker_order_id"], reason=str(error))
         except Blocked as error:
             await shut_out(self._floor, str(error))
             raise Retryable(str(error), code="BLOCKED") from None
-        except (Throttled, UnreachableError, TimeoutError) as error:
+        except (RateLimitedError, UnreachableError, TimeoutError) as error:
             # To ask for it twice does no harm.
             text = str(error) or "the venue did not answer in time"
             raise Retryable(text, code="CANCEL") from None

@@ -8,7 +8,7 @@ import msgspec
 
 from qts.brokers import Blocked
 from qts.domain import OutcomeUnknownError, RefusedError, UnreachableError
-from qts.venues import Rejected, Throttled
+from qts.venues import RateLimitedError, VenueRejectedError
 
 
 class Kind(Enum):
@@ -30,11 +30,11 @@ class Outcome(msgspec.Struct, frozen=True):
 def outcome_of(error: Exception) -> Outcome:
     """Only what a venue is known to mean by "no" is a no: everything else may have been placed."""
     text = str(error) or type(error).__name__
-    if isinstance(error, Throttled):
+    if isinstance(error, RateLimitedError):
         return Outcome(Kind.NOT_PLACED, code="THROTTLED", text=text, pause_s=error.retry_after_s)
     if isinstance(error, Blocked):
         return Outcome(Kind.BLOCKED, code="BLOCKED", text=text)
-    if isinstance(error, Rejected):
+    if isinstance(error, VenueRejectedError):
         return Outcome(Kind.REJECTED, code=error.code or "REJECTED", text=text)
     if isinstance(error, RefusedError):
         return Outcome(Kind.REJECTED, code="REFUSED", text=text)

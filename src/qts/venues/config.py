@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from qts.domain import RefusedError, Secret
-from qts.venues.limits import LimitsConfig
+from qts.venues.ratelimit.limits import RateLimitConfig
 
 KIS_REAL = "https://openapi.koreainvestment.com:9443"
 KIS_PAPER = "https://openapivts.koreainvestment.com:29443"
@@ -46,8 +46,8 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     timeout_s: Annotated[
         float, msgspec.Meta(ge=0.1, le=60, description="longest wait for a reply")
     ] = 5.0
-    limits: Annotated[LimitsConfig, msgspec.Meta(description="requests of this key")] = (
-        LimitsConfig()
+    limits: Annotated[RateLimitConfig, msgspec.Meta(description="requests of this key")] = (
+        RateLimitConfig()
     )
 
     @property
@@ -62,7 +62,7 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return (self.stream_url or own).rstrip("/")
 
     @property
-    def key_limits(self) -> LimitsConfig:
+    def key_limits(self) -> RateLimitConfig:
         """What the key may do: a paper key one request a second, whatever is set for real ones."""
         if not self.paper:
             return self.limits

@@ -16,7 +16,7 @@ import aiohttp
 from qts.domain import OperationError, OutcomeUnknownError, QtsError, UnreachableError
 
 
-class Throttled(OperationError):
+class RateLimitedError(OperationError):
     """The venue refused before it did anything; `retry_after_s` when it named a pause.
 
     `blocked`: it has shut us out altogether (HTTP 418).
@@ -30,7 +30,7 @@ class Throttled(OperationError):
         self.blocked = blocked
 
 
-class Rejected(OperationError):
+class VenueRejectedError(OperationError):
     """`code` is the venue's own."""
 
     def __init__(self, text: str, code: str = "") -> None:
@@ -38,11 +38,11 @@ class Rejected(OperationError):
         self.code = code
 
 
-class NotOffered(Rejected):
+class NotSupportedError(VenueRejectedError):
     pass
 
 
-def lost(venue: str, error: Exception, changes: bool) -> QtsError:
+def no_reply_error(venue: str, error: Exception, changes: bool) -> QtsError:
     """What it means that a request, one that changes something or not, got no reply."""
     if isinstance(error.__cause__, QtsError):  # held back as it was leaving
         return error.__cause__

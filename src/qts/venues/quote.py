@@ -19,15 +19,15 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
     source: str  # kis_rest, kis_ws, upbit_rest, upbit_ws
 
 
-class Level(msgspec.Struct, frozen=True, gc=False):
+class BookLevel(msgspec.Struct, frozen=True, gc=False):
     price: float
     quantity: float
 
 
-class Book(msgspec.Struct, frozen=True):
+class OrderBook(msgspec.Struct, frozen=True):
     """An order book, best levels first."""
 
     symbol: str
-    asks: list[Level]
-    bids: list[Level]
+    asks: list[BookLevel]
+    bids: list[BookLevel]
     raw: dict[str, Any]

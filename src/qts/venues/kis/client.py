@@ -1,7 +1,16 @@
-"""KIS over REST: every request through the budget, every refusal named for what it means."""
+"""KIS over REST: every request through the budget, every refusal named for what it means.
+
+What KIS's message codes mean for the one who asked; HTTP status alone says little.
+
+KIS answers HTTP 500 to a key that is over its limit and 200 to a rejected order, so the code
+decides and the status only where there is none.
+
+One key of KIS, ready for use: its ledger, its budget, its client. Everybody shares it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +19,55 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 
-from qts.domain import Clock, OperationError, UnreachableError
-from qts.venues.body import Body, Leaving
-from qts.venues.budget import Budget
+from qts.domain import (
+    Clock,
+    OperationError,
+    OutcomeUnknownError,
+    QtsError,
+    RefusedError,
+    UnreachableError,
+)
 from qts.venues.config import KisConfig
-from qts.venues.errors import NotOffered, Throttled, lost
-from qts.venues.kis.codes import TOKEN_ENDED, TOKEN_TOO_SOON, error_of
+from qts.venues.errors import (
+    NotSupportedError,
+    RateLimitedError,
+    VenueRejectedError,
+    no_reply_error,
+)
+from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
 from qts.venues.kis.token import TokenStore, token_file
-from qts.venues.limits import Priority
+from qts.venues.ratelimit.limiter import RateLimiter
+from qts.venues.ratelimit.limits import RequestPriority
+from qts.venues.ratelimit.usage_log import UsageLog
+
+TOKEN_ENDED = frozenset({"EGW00121", "EGW00123"})
+TOKEN_TOO_SOON = "EGW00133"  # noqa: S105 - a message code
+THROTTLED = frozenset({"EGW00201", "EGW00215"})
+OUTCOME_UNKNOWN = frozenset({"EGW00301", "EGW00302"})
+WRONG_SETTINGS = {
+    "EGW00103": "venues.kis.app_key is not known to KIS",
+    "EGW00105": "venues.kis.app_secret does not belong to the app key",
+    "EGW02004": "venues.kis.app_key belongs to the other environment; see venues.kis.paper",
+    "EGW02007": "venues.kis.app_key belongs to the other environment; see venues.kis.paper",
+    "IGW00002": "venues.kis.account does not belong to the app key",
+    "40910000": "the account is not registered for paper trading",
+}
+NOT_OFFERED = frozenset({"EGW02006", "90000000"})
+
+
+def error_for_code(code: str, text: str, status: int, changes: bool) -> QtsError:
+    """The error for a reply that is no success; `changes`: the request could move something."""
+    told = f"KIS {code or f'HTTP {status}'}: {text.strip() or 'no explanation'}"
+    if code in THROTTLED or (not code and status == 429):
+        return RateLimitedError(told)
+    if code in WRONG_SETTINGS:
+        return RefusedError(f"{WRONG_SETTINGS[code]} ({told})")
+    if code in NOT_OFFERED:
+        return NotSupportedError(told, code)
+    if code in OUTCOME_UNKNOWN or (not code and status >= 500):
+        return OutcomeUnknownError(told) if changes else UnreachableError(told)
+    return VenueRejectedError(told, code)
+
 
 _MORE = frozenset({"F", "M"})
 _HEADERS = {"content-type": "application/json; charset=utf-8", "custtype": "P"}
@@ -26,7 +76,7 @@ _HEADERS = {"content-type": "application/json; charset=utf-8", "custtype": "P"}
 Values = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
 
-class Service(msgspec.Struct, frozen=True):
+class KisEndpoint(msgspec.Struct, frozen=True):
     """One TR of KIS: where it is, and whether it changes anything there."""
 
     path: str
@@ -65,7 +115,9 @@ class IssuedToken(msgspec.Struct):
 class KisClient:
     """A session with KIS; `open` and leave it."""
 
-    def __init__(self, config: KisConfig, budget: Budget, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, config: KisConfig, budget: RateLimiter, session: aiohttp.ClientSession
+    ) -> None:
         self.config = config
         self.budget = budget
         self._session = session
@@ -75,7 +127,7 @@ class KisClient:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, config: KisConfig, budget: Budget, clock: Clock, folder: Path
+        cls, config: KisConfig, budget: RateLimiter, clock: Clock, folder: Path
     ) -> AsyncIterator[Self]:
         """`folder` keeps the token for the next process."""
         key, _ = config.credentials()
@@ -93,12 +145,12 @@ class KisClient:
 
     async def call(
         self,
-        service: Service,
+        service: KisEndpoint,
         values: Values,
-        priority: Priority,
+        priority: RequestPriority,
         *,
         next_page: bool = False,
-        leaving: Leaving | None = None,
+        leaving: BeforeSend | None = None,
     ) -> Reply:
         """One request; a token that has ended is replaced, and the request made once more.
 
@@ -116,9 +168,9 @@ class KisClient:
         if reply.rt_cd == "0":
             return reply
         code, text = reply.msg_cd or reply.error_code, reply.msg1 or reply.error_description
-        error = error_of(code, text, status, service.changes)
-        if isinstance(error, Throttled):
-            self.budget.refused()
+        error = error_for_code(code, text, status, service.changes)
+        if isinstance(error, RateLimitedError):
+            self.budget.on_throttled()
         raise error
 
     async def approval_key(self) -> str:
@@ -132,19 +184,19 @@ class KisClient:
         found = _decode(data, dict[str, Any])
         if approval := found.get("approval_key"):
             return str(approval)
-        raise error_of(
+        raise error_for_code(
             str(found.get("error_code", "")), str(found.get("error_description", "")), status, False
         )
 
     async def _send(
         self,
         token: str,
-        service: Service,
+        service: KisEndpoint,
         tr_id: str,
         values: Values,
-        priority: Priority,
+        priority: RequestPriority,
         next_page: bool,
-        leaving: Leaving | None,
+        leaving: BeforeSend | None,
     ) -> tuple[Reply, int]:
         headers = _HEADERS | {
             "authorization": f"Bearer {token}",
@@ -156,7 +208,9 @@ class KisClient:
         async with self.budget.request(priority):
             chosen = dict(values() if callable(values) else values)
             form: dict[str, Any] = (
-                {"data": Body(chosen, leaving)} if service.changes else {"params": chosen}
+                {"data": GuardedJsonBody(chosen, leaving)}
+                if service.changes
+                else {"params": chosen}
             )
             try:
                 async with self._session.request(
@@ -164,7 +218,7 @@ class KisClient:
                 ) as response:
                     data = await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise lost(f"KIS at {self.config.rest}", error, service.changes) from None
+                raise no_reply_error(f"KIS at {self.config.rest}", error, service.changes) from None
         try:
             reply = msgspec.json.decode(data, type=Reply)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -172,11 +226,11 @@ class KisClient:
         reply.more = response.headers.get("tr_cont", "") in _MORE
         return reply, response.status
 
-    def _tr_id(self, service: Service) -> str:
+    def _tr_id(self, service: KisEndpoint) -> str:
         if not self.config.paper or service.paper_tr_id is None:
             return service.tr_id
         if not service.paper_tr_id:
-            raise NotOffered(f"KIS does not offer {service.path} to paper keys", "EGW02006")
+            raise NotSupportedError(f"KIS does not offer {service.path} to paper keys", "EGW02006")
         return service.paper_tr_id
 
     async def _issue_token(self) -> tuple[str, float]:
@@ -193,7 +247,7 @@ class KisClient:
             raise OperationError(
                 "KIS issues a token once a minute, and one was just issued; wait a minute"
             )
-        raise error_of(issued.error_code, issued.error_description, status, False)
+        raise error_for_code(issued.error_code, issued.error_description, status, False)
 
     async def _exchange(self, method: str, path: str, **form: Any) -> tuple[int, bytes]:
         """A request outside of the budget: KIS counts those for tokens by themselves."""
@@ -201,7 +255,7 @@ class KisClient:
             async with self._session.request(method, self.config.rest + path, **form) as response:
                 return response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise lost(f"KIS at {self.config.rest}", error, False) from None
+            raise no_reply_error(f"KIS at {self.config.rest}", error, False) from None
 
 
 def _decode(data: bytes, kind: Any) -> Any:
@@ -209,3 +263,18 @@ def _decode(data: bytes, kind: Any) -> Any:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise UnreachableError("KIS answered something that is not its JSON") from None
+
+
+@asynccontextmanager
+async def connect_kis(config: KisConfig, home: Path, clock: Clock) -> AsyncIterator[KisClient]:
+    """`home` keeps the token and the ledger. Quotes, orders and balances use this one client."""
+    key, _ = config.credentials()
+    name = hashlib.sha256(key.reveal().encode()).hexdigest()[:16]
+    budget = RateLimiter(
+        config.key_limits, clock, UsageLog(home / "budgets" / f"kis-{name}", clock)
+    )
+    try:
+        async with KisClient.open(config, budget, clock, home / "tokens") as client:
+            yield client
+    finally:
+        budget.close()

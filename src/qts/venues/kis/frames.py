@@ -35,7 +35,7 @@ class Frame(NamedTuple):
     records: list[list[str]]
 
 
-class Cryptography(NamedTuple):
+class StreamCipher(NamedTuple):
     key: bytes
     iv: bytes
 
@@ -57,7 +57,7 @@ class _Body(msgspec.Struct):
     output: _Output | None = None
 
 
-class Control(msgspec.Struct):
+class ControlMessage(msgspec.Struct):
     """A JSON message of the venue: a ping, or the answer to a request."""
 
     header: _Header
@@ -68,14 +68,14 @@ class Control(msgspec.Struct):
         return self.body.msg_cd if self.body else ""
 
     @property
-    def cryptography(self) -> Cryptography | None:
+    def cryptography(self) -> StreamCipher | None:
         output = self.body.output if self.body else None
         if output is None or not output.key or not output.iv:
             return None
-        return Cryptography(output.key.encode(), output.iv.encode())
+        return StreamCipher(output.key.encode(), output.iv.encode())
 
 
-class Fill(msgspec.Struct, frozen=True):
+class FillNotice(msgspec.Struct, frozen=True):
     """A notice about an order of ours; KIS numbers no executions and never repeats a notice."""
 
     order_no: str
@@ -91,7 +91,7 @@ class Fill(msgspec.Struct, frozen=True):
     order_quantity: float
 
 
-class BrokenFrame(ValueError):  # noqa: N818 - named for what came in
+class MalformedFrameError(ValueError):
     """A frame that does not keep to the form."""
 
 
@@ -109,31 +109,31 @@ def request(approval: str, service: str, key: str, *, subscribe: bool) -> str:
     ).decode()
 
 
-def parse(text: str, secrets: dict[str, Cryptography]) -> Control | Frame:
+def parse(text: str, secrets: dict[str, StreamCipher]) -> ControlMessage | Frame:
     if text.startswith("{"):
         try:
-            return msgspec.json.decode(text, type=Control)
+            return msgspec.json.decode(text, type=ControlMessage)
         except msgspec.DecodeError as error:
-            raise BrokenFrame(str(error)) from None
+            raise MalformedFrameError(str(error)) from None
     parts = text.split("|", 3)
     if len(parts) != 4 or parts[0] not in "01" or not parts[2].isdigit() or int(parts[2]) < 1:
-        raise BrokenFrame(f"not flag|service|count|fields: {text[:60]!r}")
+        raise MalformedFrameError(f"not flag|service|count|fields: {text[:60]!r}")
     flag, service, count, payload = parts
     if flag == "1":
         if service not in secrets:
-            raise BrokenFrame(f"{service} is encrypted and its key was never given")
+            raise MalformedFrameError(f"{service} is encrypted and its key was never given")
         payload = decrypt(payload, secrets[service])
     return Frame(service, _records(service, payload.split("^"), int(count)))
 
 
-def decrypt(payload: str, secret: Cryptography) -> str:
+def decrypt(payload: str, secret: StreamCipher) -> str:
     try:
         decryptor = Cipher(AES(secret.key), CBC(secret.iv)).decryptor()
         padded = decryptor.update(base64.b64decode(payload, validate=True)) + decryptor.finalize()
         unpadder = PKCS7(128).unpadder()
         return (unpadder.update(padded) + unpadder.finalize()).decode()
     except (ValueError, binascii.Error):
-        raise BrokenFrame("an encrypted notice that its key does not open") from None
+        raise MalformedFrameError("an encrypted notice that its key does not open") from None
 
 
 def trade_quote(record: list[str]) -> Quote:
@@ -142,16 +142,16 @@ def trade_quote(record: list[str]) -> Quote:
     try:
         price, volume, ask, bid = (float(record[i]) for i in (2, 13, 10, 11))
     except ValueError as error:
-        raise BrokenFrame(f"a trade with a number that is none: {error}") from None
+        raise MalformedFrameError(f"a trade with a number that is none: {error}") from None
     return Quote(record[0], price, volume, bid, ask, raw, "kis_ws")
 
 
-def fill_of(record: list[str]) -> Fill:
+def fill_of(record: list[str]) -> FillNotice:
     try:
         quantity, price, ordered = (float(record[i] or 0) for i in (9, 10, 16))
     except ValueError as error:
-        raise BrokenFrame(f"a notice with a number that is none: {error}") from None
-    return Fill(
+        raise MalformedFrameError(f"a notice with a number that is none: {error}") from None
+    return FillNotice(
         order_no=record[2].lstrip("0"),
         original_order_no=record[3].lstrip("0"),
         symbol=record[8],
@@ -169,5 +169,5 @@ def fill_of(record: list[str]) -> Fill:
 def _records(service: str, fields: list[str], count: int) -> list[list[str]]:
     width, rest = divmod(len(fields), count)
     if rest or width < _NEEDED.get(service, 1):
-        raise BrokenFrame(f"{service}: {len(fields)} fields are not {count} whole records")
+        raise MalformedFrameError(f"{service}: {len(fields)} fields are not {count} whole records")
     return [fields[start : start + width] for start in range(0, len(fields), width)]

@@ -10,17 +10,17 @@ import msgspec
 
 from qts.domain import UnreachableError
 from qts.venues.config import KisConfig
-from qts.venues.kis.client import KisClient, Reply, Service
-from qts.venues.limits import Priority
-from qts.venues.quote import Book, Level, Quote
+from qts.venues.kis.client import KisClient, KisEndpoint, Reply
+from qts.venues.quote import BookLevel, OrderBook, Quote
+from qts.venues.ratelimit.limits import RequestPriority
 
 MULTI = 30
 _QUOTATIONS = "/uapi/domestic-stock/v1/quotations"
-_PRICE = Service(f"{_QUOTATIONS}/inquire-price", "FHKST01010100")
-_MULTI_PRICE = Service(f"{_QUOTATIONS}/intstock-multprice", "FHKST11300006", "")
-_BOOK = Service(f"{_QUOTATIONS}/inquire-asking-price-exp-ccn", "FHKST01010200")
-_VOLUME_RANK = Service(f"{_QUOTATIONS}/volume-rank", "FHPST01710000", "")
-_HOLIDAY = Service(f"{_QUOTATIONS}/chk-holiday", "CTCA0903R", "")
+_PRICE = KisEndpoint(f"{_QUOTATIONS}/inquire-price", "FHKST01010100")
+_MULTI_PRICE = KisEndpoint(f"{_QUOTATIONS}/intstock-multprice", "FHKST11300006", "")
+_BOOK = KisEndpoint(f"{_QUOTATIONS}/inquire-asking-price-exp-ccn", "FHKST01010200")
+_VOLUME_RANK = KisEndpoint(f"{_QUOTATIONS}/volume-rank", "FHPST01710000", "")
+_HOLIDAY = KisEndpoint(f"{_QUOTATIONS}/chk-holiday", "CTCA0903R", "")
 
 Row = dict[str, Any]
 
@@ -43,7 +43,9 @@ class KisQuotes:
         """Symbols one request can ask for with this key."""
         return symbols_per_call(self._client.config, multi=self._multi)
 
-    async def quotes(self, choose: Callable[[], Sequence[str]], priority: Priority) -> list[Quote]:
+    async def quotes(
+        self, choose: Callable[[], Sequence[str]], priority: RequestPriority
+    ) -> list[Quote]:
         """Up to `per_call` symbols in one request, chosen when the budget has granted it.
 
         A symbol that KIS does not know is left out.
@@ -60,17 +62,17 @@ class KisQuotes:
         reply = await self._client.call(_MULTI_PRICE, values, priority)
         return _many_quotes(reply)
 
-    async def quote(self, symbol: str, priority: Priority) -> Quote:
+    async def quote(self, symbol: str, priority: RequestPriority) -> Quote:
         reply = await self._client.call(_PRICE, self._one(symbol), priority)
         (row,) = _rows(reply.output) or [{}]
         return single_quote(symbol, row)
 
-    async def book(self, symbol: str, priority: Priority) -> Book:
+    async def book(self, symbol: str, priority: RequestPriority) -> OrderBook:
         reply = await self._client.call(_BOOK, self._one(symbol), priority)
         (row,) = _rows(reply.output1) or [{}]
-        return Book(symbol, _levels(row, "askp"), _levels(row, "bidp"), row)
+        return OrderBook(symbol, _levels(row, "askp"), _levels(row, "bidp"), row)
 
-    async def busiest(self, priority: Priority = Priority.ACCOUNT) -> list[Row]:
+    async def busiest(self, priority: RequestPriority = RequestPriority.ACCOUNT) -> list[Row]:
         """KIS's ranking by volume, its own fields."""
         asked = {
             "FID_COND_MRKT_DIV_CODE": self._market,
@@ -90,7 +92,7 @@ class KisQuotes:
     async def trading_days(self, since: date) -> dict[date, bool]:
         """Whether the market opens on the days from `since` on; KIS asks for one call a day."""
         asked = {"BASS_DT": f"{since:%Y%m%d}", "CTX_AREA_FK": "", "CTX_AREA_NK": ""}
-        reply = await self._client.call(_HOLIDAY, asked, Priority.ACCOUNT)
+        reply = await self._client.call(_HOLIDAY, asked, RequestPriority.ACCOUNT)
         return {
             datetime.strptime(row["bass_dt"], "%Y%m%d").date(): row["opnd_yn"] == "Y"  # noqa: DTZ007 - a day has no zone
             for row in _rows(reply.output)
@@ -141,9 +143,9 @@ def number(text: Any) -> float:
         return 0.0
 
 
-def _levels(row: Row, side: str) -> list[Level]:
+def _levels(row: Row, side: str) -> list[BookLevel]:
     levels = (
-        Level(number(row.get(f"{side}{n}")), number(row.get(f"{side}_rsqn{n}")))
+        BookLevel(number(row.get(f"{side}{n}")), number(row.get(f"{side}_rsqn{n}")))
         for n in range(1, 11)
     )
     return [level for level in levels if level.price > 0]

@@ -24,11 +24,11 @@ from qts.venues.kis.frames import (
     PAPER_FILLS,
     PING,
     TRADES,
-    BrokenFrame,
-    Control,
-    Cryptography,
-    Fill,
+    ControlMessage,
+    FillNotice,
     Frame,
+    MalformedFrameError,
+    StreamCipher,
     fill_of,
     parse,
     request,
@@ -47,7 +47,7 @@ _NEVER = frozenset({"OPSP0008", "OPSP8991", "OPSP8992"})  # too many, no such se
 log = telemetry.logger("venues")
 
 
-class Registration(NamedTuple):
+class StreamSubscription(NamedTuple):
     service: str
     key: str
 
@@ -65,14 +65,14 @@ class KisStream:
         self._client = client
         self._clock = clock
         self._on_quote = on_quote
-        self._on_fill: Callable[[Fill], None] | None = None
+        self._on_fill: Callable[[FillNotice], None] | None = None
         self._on_live = on_live
         self._on_fills_live: Callable[[], None] | None = None
-        self._wanted: dict[Registration, None] = {}
-        self._secrets: dict[str, Cryptography] = {}
+        self._wanted: dict[StreamSubscription, None] = {}
+        self._secrets: dict[str, StreamCipher] = {}
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._approval = ""
-        self._sent: asyncio.Queue[tuple[Registration, bool]] = asyncio.Queue()
+        self._sent: asyncio.Queue[tuple[StreamSubscription, bool]] = asyncio.Queue()
         self.sessions = 0
         self.broken_frames = 0
         self.refusals: dict[str, int] = {}
@@ -86,17 +86,17 @@ class KisStream:
     def live(self) -> bool:
         return self._socket is not None
 
-    def watch(self, symbol: str) -> None:
-        self._register(Registration(TRADES, symbol))
+    def subscribe(self, symbol: str) -> None:
+        self._register(StreamSubscription(TRADES, symbol))
 
-    def unwatch(self, symbol: str) -> None:
-        registration = Registration(TRADES, symbol)
+    def unsubscribe(self, symbol: str) -> None:
+        registration = StreamSubscription(TRADES, symbol)
         if registration in self._wanted:
             del self._wanted[registration]
             self._sent.put_nowait((registration, False))
 
-    def watch_fills(
-        self, on_fill: Callable[[Fill], None], on_live: Callable[[], None] | None = None
+    def subscribe_fills(
+        self, on_fill: Callable[[FillNotice], None], on_live: Callable[[], None] | None = None
     ) -> None:
         """Notices of our own orders; `on_live` is called whenever some may have been missed.
 
@@ -108,7 +108,7 @@ class KisStream:
         if not config.hts_id:
             raise RefusedError("venues.kis.hts_id is not set; KIS needs it to send fill notices")
         service = PAPER_FILLS if config.paper else FILLS
-        self._register(Registration(service, config.hts_id.reveal()))
+        self._register(StreamSubscription(service, config.hts_id.reveal()))
 
     async def run(self) -> None:
         """Until cancelled: connect, subscribe, deliver; again after every drop."""
@@ -118,7 +118,7 @@ class KisStream:
             wait_s = LONGEST_WAIT_S
             try:
                 await self._session()
-            except KeyInUse:
+            except KeyInUseError:
                 log.error("another session uses this KIS key; trying again in a minute")
             except (QtsError, aiohttp.ClientError, TimeoutError, OSError) as error:
                 log.warning("KIS stream lost", reason=str(error) or type(error).__name__)
@@ -128,7 +128,7 @@ class KisStream:
                 wait_s = min(2.0**failures, LONGEST_WAIT_S) * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secrecy
             await self._clock.sleep(wait_s)
 
-    def _register(self, registration: Registration) -> None:
+    def _register(self, registration: StreamSubscription) -> None:
         if registration in self._wanted:
             return
         if not self.free:
@@ -171,7 +171,7 @@ class KisStream:
                 raise ConnectionError(f"closed by KIS ({message.type.name.lower()})")
             try:
                 await self._take(socket, message.data)
-            except BrokenFrame as error:
+            except MalformedFrameError as error:
                 self.broken_frames += 1
                 if due := telemetry.every(60.0, "kis-frame"):
                     log.error("a frame of KIS could not be read", reason=str(error), **due)
@@ -199,7 +199,7 @@ class KisStream:
         if self._on_fills_live is not None:
             self._on_fills_live()
 
-    def _acknowledged(self, control: Control) -> None:
+    def _acknowledged(self, control: ControlMessage) -> None:
         if (secret := control.cryptography) is not None:
             self._secrets[control.header.tr_id] = secret
         if control.code in _FINE:
@@ -210,15 +210,15 @@ class KisStream:
         text = control.body.msg1.strip() if control.body else ""
         log.warning("KIS refused a registration", code=control.code, reason=text)
         if control.code == _IN_USE:
-            raise KeyInUse(text)
+            raise KeyInUseError(text)
         if control.code not in _NEVER:
             raise ConnectionError(f"{control.code} {text}")
-        self._wanted.pop(Registration(control.header.tr_id, control.header.tr_key), None)
+        self._wanted.pop(StreamSubscription(control.header.tr_id, control.header.tr_key), None)
 
 
 def _names_fills(text: str) -> bool:
     return text.split("|", 2)[1:2] in ([FILLS], [PAPER_FILLS])
 
 
-class KeyInUse(Exception):  # noqa: N818 - never leaves this file
+class KeyInUseError(Exception):
     """A second session on one key."""

@@ -22,13 +22,13 @@ from qts.domain import (
     SystemClock,
     UnreachableError,
 )
-from qts.venues.body import Body, Leaving
-from qts.venues.budget import Budget
 from qts.venues.config import UpbitConfig
-from qts.venues.errors import Rejected, Throttled, lost
-from qts.venues.limits import LimitsConfig, Priority
+from qts.venues.errors import RateLimitedError, VenueRejectedError, no_reply_error
+from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
 from qts.venues.quote import Quote
-from qts.venues.upbit import meter
+from qts.venues.ratelimit.limiter import RateLimiter
+from qts.venues.ratelimit.limits import RateLimitConfig, RequestPriority
+from qts.venues.upbit import metrics
 
 Group = Literal["quotes", "default", "order"]
 Values = Sequence[tuple[str, str]]
@@ -54,7 +54,7 @@ class UpbitClient:
             "default": config.requests_per_second,
             "order": config.orders_per_second,
         }
-        self.budgets = {group: Budget(_limits(rate), clock) for group, rate in rates.items()}
+        self.budgets = {group: RateLimiter(_limits(rate), clock) for group, rate in rates.items()}
 
     @classmethod
     @asynccontextmanager
@@ -74,7 +74,7 @@ class UpbitClient:
                     budget.close()
 
     async def tickers(
-        self, markets: Sequence[str] = (), priority: Priority = Priority.NORMAL
+        self, markets: Sequence[str] = (), priority: RequestPriority = RequestPriority.NORMAL
     ) -> list[Quote]:
         """Quotes of the markets in one request; of all won markets when none is named."""
         if markets:
@@ -90,8 +90,8 @@ class UpbitClient:
         path: str,
         values: Values,
         group: Group,
-        priority: Priority,
-        leaving: Leaving | None = None,
+        priority: RequestPriority,
+        leaving: BeforeSend | None = None,
     ) -> Any:
         """One request; those outside of the quotes are signed.
 
@@ -100,24 +100,26 @@ class UpbitClient:
         budget, changes = self.budgets[group], method != "GET"
         async with budget.request(priority):
             form: dict[str, Any] = (
-                {"data": Body(dict(values), leaving)} if method == "POST" else {"params": values}
+                {"data": GuardedJsonBody(dict(values), leaving)}
+                if method == "POST"
+                else {"params": values}
             )
             headers = {} if group == "quotes" else {"Authorization": self.authorization(values)}
-            sent, status = meter.Sent(method, path, self._clock), 0
+            sent, status = metrics.RequestTimer(method, path, self._clock), 0
             try:
                 async with self._session.request(
                     method, self.config.url + path, headers=headers, **form
                 ) as response:
                     data, status = await response.read(), response.status
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise sent.failed(lost("Upbit", error, changes)) from None
+                raise sent.failed(no_reply_error("Upbit", error, changes)) from None
             finally:
                 sent.ended(status)
         self._note_remaining(response.headers.get("Remaining-Req", ""), budget)
         found = _found_in(status, data, response.headers.get("Retry-After"), changes)
         if not isinstance(found, QtsError):
             return found
-        if isinstance(found, Throttled):
+        if isinstance(found, RateLimitedError):
             self._slow_down(budget, found)
         raise sent.failed(found)
 
@@ -135,21 +137,21 @@ class UpbitClient:
         signature = hmac.new(secret, signed.encode(), hashlib.sha512).digest()
         return f"Bearer {signed}.{_base64(signature)}"
 
-    def _slow_down(self, budget: Budget, refusal: Throttled) -> None:
-        budget.refused(refusal.retry_after_s)
+    def _slow_down(self, budget: RateLimiter, refusal: RateLimitedError) -> None:
+        budget.on_throttled(refusal.retry_after_s)
         if refusal.blocked:  # whatever is asked meanwhile makes the block longer
             for each in self.budgets.values():
-                each.hold(refusal.retry_after_s or _BLOCK_S)
+                each.pause_for(refusal.retry_after_s or _BLOCK_S)
 
-    def _note_remaining(self, header: str, budget: Budget) -> None:
+    def _note_remaining(self, header: str, budget: RateLimiter) -> None:
         """`group=order; min=1800; sec=0`: another program on this key may have used the second."""
         parts = dict(part.strip().split("=", 1) for part in header.split(";") if "=" in part)
         if "group" in parts and parts.get("sec", "").isdigit():
             left = self.remaining[parts["group"]] = int(parts["sec"])
-            meter.left(parts["group"], left)
-            if left == 0 and budget.try_acquire(Priority.ORDER):
+            metrics.left(parts["group"], left)
+            if left == 0 and budget.try_acquire(RequestPriority.ORDER):
                 budget.release()
-                budget.hold(1.0)
+                budget.pause_for(1.0)
 
 
 def ticker_quote(row: dict[str, Any], source: str) -> Quote:
@@ -158,9 +160,9 @@ def ticker_quote(row: dict[str, Any], source: str) -> Quote:
     return Quote(symbol, float(row["trade_price"]), volume, 0.0, 0.0, row, source)
 
 
-def _limits(per_second: int) -> LimitsConfig:
+def _limits(per_second: int) -> RateLimitConfig:
     """Upbit limits seconds only, and groups share nothing: nothing is kept back."""
-    return LimitsConfig(
+    return RateLimitConfig(
         per_second=per_second,
         per_minute=per_second * 60,
         per_day=1_000_000,
@@ -188,12 +190,12 @@ def _error_of(status: int, data: bytes, retry_after: str | None, changes: bool) 
         name, text = "", ""
     told = f"Upbit HTTP {status} {name}: {text.strip() or 'no explanation'}"
     if status in (429, 418):
-        return Throttled(told, _pause(status, text, retry_after), blocked=status == 418)
+        return RateLimitedError(told, _pause(status, text, retry_after), blocked=status == 418)
     if name in _WRONG_KEY:
         return RefusedError(f"venues.upbit.access_key or secret_key is wrong ({told})")
     if status >= 500:
         return OutcomeUnknownError(told) if changes else UnreachableError(told)
-    return Rejected(told, name)
+    return VenueRejectedError(told, name)
 
 
 def _pause(status: int, text: str, retry_after: str | None) -> float | None:

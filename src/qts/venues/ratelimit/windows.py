@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from datetime import timedelta, timezone
 
 from qts.domain import Clock
-from qts.venues.limits import (
+from qts.venues.ratelimit.limits import (
     DAY_NS,
     MINUTE_NS,
     SECOND_NS,
-    LimitsConfig,
-    Priority,
+    RateLimitConfig,
+    RequestPriority,
     ceilings,
 )
 
@@ -25,10 +25,10 @@ NEVER = 1 << 62
 SEOUL = timezone(timedelta(hours=9))
 
 
-class Windows:
+class SlidingWindows:
     """Pure count: told what was granted and answered, never waits."""
 
-    def __init__(self, limits: LimitsConfig, clock: Clock) -> None:
+    def __init__(self, limits: RateLimitConfig, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
         self._size = max(limits.per_second, limits.per_minute, limits.per_day)
@@ -47,7 +47,7 @@ class Windows:
         else:
             self._calendar = ceilings(limits, limits.per_day, DAY_NS)
         each = [(ceilings(limits, limit, span), span) for limit, span in spans]
-        self._windows = [[(tops[p], span) for tops, span in each] for p in Priority]
+        self._windows = [[(tops[p], span) for tops, span in each] for p in RequestPriority]
 
     def opens_ns(self, priority: int, now: int) -> int:
         """When all windows have room: now or earlier, a later moment, or never before a reply."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from qts import telemetry
 from qts.domain import Clock, OutcomeUnknownError, QtsError, UnreachableError
-from qts.venues.errors import Rejected, Throttled
+from qts.venues.errors import RateLimitedError, VenueRejectedError
 
 ENDPOINTS = (
     "accounts",
@@ -69,7 +69,7 @@ for _endpoint in ENDPOINTS:
 E = TypeVar("E", bound=QtsError)
 
 
-class Sent:
+class RequestTimer:
     """One request on its way."""
 
     __slots__ = ("_began", "_clock", "_endpoint", "_method")
@@ -104,8 +104,8 @@ def status_label(status: int) -> str:
 
 
 def _kind_of(error: QtsError) -> str:
-    if isinstance(error, Throttled):
+    if isinstance(error, RateLimitedError):
         return "blocked" if error.blocked else "throttled"
     if isinstance(error, UnreachableError):
         return "unknown" if isinstance(error, OutcomeUnknownError) else "unreachable"
-    return "rejected" if isinstance(error, Rejected) else "refused"
+    return "rejected" if isinstance(error, VenueRejectedError) else "refused"

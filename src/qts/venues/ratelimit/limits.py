@@ -12,7 +12,7 @@ MINUTE_NS = 60 * SECOND_NS
 DAY_NS = 86_400 * SECOND_NS
 
 
-class Priority(IntEnum):
+class RequestPriority(IntEnum):
     """Who goes first; each may use what those above it have not kept back."""
 
     ORDER = 0  # orders and cancels
@@ -21,7 +21,7 @@ class Priority(IntEnum):
     NORMAL = 3  # the scan
 
 
-class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests one key may make; all windows hold at once."""
 
     per_second: Annotated[
@@ -45,7 +45,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 1
 
 
-class Room(msgspec.Struct, frozen=True):
+class Quota(msgspec.Struct, frozen=True):
     """What one priority may use of each window."""
 
     second: int
@@ -53,13 +53,13 @@ class Room(msgspec.Struct, frozen=True):
     day: int
 
 
-def room(limits: LimitsConfig, priority: Priority) -> Room:
+def quota_for(limits: RateLimitConfig, priority: RequestPriority) -> Quota:
     spans = ((limits.per_second, SECOND_NS), (limits.per_minute, MINUTE_NS))
     second, minute = (ceilings(limits, limit, span)[priority] for limit, span in spans)
-    return Room(second, minute, ceilings(limits, limits.per_day, DAY_NS)[priority])
+    return Quota(second, minute, ceilings(limits, limits.per_day, DAY_NS)[priority])
 
 
-def ceilings(limits: LimitsConfig, limit: int, span_ns: int) -> tuple[int, int, int, int]:
+def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, int, int, int]:
     """How full a window may be for each priority, so that those above it always find room.
 
     What is kept back shrinks with the window: at most a quarter of it for orders and an eighth

@@ -8,17 +8,17 @@ from typing import Any
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
-Leaving = Callable[[], None]  # what it raises holds the request back
+BeforeSend = Callable[[], None]  # what it raises holds the request back
 
 
-class Body(aiohttp.JsonPayload):
+class GuardedJsonBody(aiohttp.JsonPayload):
     """JSON that asks, at the moment in which it goes into the connection, whether it may.
 
     Between a budget's grant and this moment a connection may have to be made, and whoever made
     it may have been stopped. A request without its body is none.
     """
 
-    def __init__(self, values: dict[str, Any], leaving: Leaving | None) -> None:
+    def __init__(self, values: dict[str, Any], leaving: BeforeSend | None) -> None:
         super().__init__(values)
         self._leaving = leaving
 

@@ -6,13 +6,13 @@ ten clean seconds after one begin them anew.
 
 from __future__ import annotations
 
-from qts.venues.limits import SECOND_NS
+from qts.venues.ratelimit.limits import SECOND_NS
 
 GROW_NS = 10 * SECOND_NS
 PAUSE_MAX_S = 60.0
 
 
-class Throttle:
+class AdaptiveRate:
     """Pure state; moments are nanoseconds of a clock that never goes back."""
 
     def __init__(self, per_second: int, now: int) -> None:

@@ -23,15 +23,15 @@ from collections import deque
 import msgspec
 
 from qts.domain import Clock, OperationError
-from qts.venues.ledger import LOST_S, Ledger
-from qts.venues.limits import MINUTE_NS, SECOND_NS, LimitsConfig, Priority
-from qts.venues.throttle import Throttle
-from qts.venues.windows import NEVER, Windows
+from qts.venues.ratelimit.adaptive_rate import AdaptiveRate
+from qts.venues.ratelimit.limits import MINUTE_NS, SECOND_NS, RateLimitConfig, RequestPriority
+from qts.venues.ratelimit.usage_log import LOST_S, UsageLog
+from qts.venues.ratelimit.windows import NEVER, SlidingWindows
 
 LEASE = 16  # grants covered by one write to the ledger
 
 
-class BudgetState(msgspec.Struct, frozen=True):
+class RateLimiterStatus(msgspec.Struct, frozen=True):
     """The budget as the owner sees it."""
 
     used_second: int
@@ -44,12 +44,12 @@ class BudgetState(msgspec.Struct, frozen=True):
     waiting: int
 
 
-class Request:
+class Permit:
     """Holds one request of a budget while it is entered."""
 
     __slots__ = ("_budget", "_priority")
 
-    def __init__(self, budget: Budget, priority: Priority) -> None:
+    def __init__(self, budget: RateLimiter, priority: RequestPriority) -> None:
         self._budget = budget
         self._priority = priority
 
@@ -62,20 +62,24 @@ class Request:
         self._budget.release()
 
 
-class Budget:
+class RateLimiter:
     """Grants requests of one key; `request` waits for its turn."""
 
-    def __init__(self, limits: LimitsConfig, clock: Clock, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, limits: RateLimitConfig, clock: Clock, ledger: UsageLog | None = None
+    ) -> None:
         self.limits = limits
         self._clock = clock
         self._now_ns = clock.monotonic_ns
         self._ledger = ledger
-        self._windows = Windows(limits, clock)
-        self._throttle = Throttle(limits.per_second, clock.monotonic_ns())
+        self._windows = SlidingWindows(limits, clock)
+        self._throttle = AdaptiveRate(limits.per_second, clock.monotonic_ns())
         self._granted = self._leased = 0
         self._lease = max(1, min(LEASE, limits.per_second // 2))
         self._pace_ns = self._paced_at_ns = 0
-        self._waiters: tuple[deque[asyncio.Future[None]], ...] = tuple(deque() for _ in Priority)
+        self._waiters: tuple[deque[asyncio.Future[None]], ...] = tuple(
+            deque() for _ in RequestPriority
+        )
         self._waiting = 0
         self._timer: asyncio.Task[None] | None = None
         self._timer_ns = 0
@@ -86,7 +90,7 @@ class Budget:
 
     # -- asking
 
-    def try_acquire(self, priority: Priority) -> bool:
+    def try_acquire(self, priority: RequestPriority) -> bool:
         """Take a request now, or answer False; each one taken must be released."""
         now = self._now_ns()
         if self._opens_ns(priority, now) > now:
@@ -106,7 +110,7 @@ class Budget:
         if self._waiting:
             self._pump()
 
-    async def acquire(self, priority: Priority) -> None:
+    async def acquire(self, priority: RequestPriority) -> None:
         """Wait for a request: those of higher priority first, then in the order of asking."""
         ahead = self._waiting and any(self._waiters[: priority + 1])
         if not ahead and self.try_acquire(priority):
@@ -122,18 +126,18 @@ class Budget:
                 self.release()  # granted in the very moment of giving up
             raise
 
-    def request(self, priority: Priority) -> Request:
+    def request(self, priority: RequestPriority) -> Permit:
         """One request, for `async with`: wait for it, make it inside, give it back."""
-        return Request(self, priority)
+        return Permit(self, priority)
 
     # -- telling
 
-    def refused(self, retry_after_s: float | None = None) -> None:
+    def on_throttled(self, retry_after_s: float | None = None) -> None:
         """The venue said it was too much: half the rate at once, and the pause it asked for."""
         self._throttle.refused(self._clock.monotonic_ns(), retry_after_s)
         self._windows.set_rate(self._throttle.rate)
 
-    def hold(self, seconds: float) -> None:
+    def pause_for(self, seconds: float) -> None:
         """Grant nothing for a while: the venue has counted more than we have."""
         self._throttle.hold(self._clock.monotonic_ns(), seconds)
 
@@ -146,13 +150,13 @@ class Budget:
         if self._waiting:
             self._pump()
 
-    def repeat(self) -> None:
+    def skip_pace(self) -> None:
         """A paced request brought nothing: another may follow without waiting for its pace."""
         self._paced_at_ns -= self._pace_ns
         if self._waiting:
             self._pump()
 
-    def left_by(self, seconds: float) -> int:
+    def remaining_within(self, seconds: float) -> int:
         """Requests the day still allows from now until so many seconds from now."""
         return self._windows.left_by(seconds)
 
@@ -160,9 +164,9 @@ class Budget:
     def refusals(self) -> int:
         return self._throttle.refusals
 
-    def state(self) -> BudgetState:
-        now, left = self._clock.monotonic_ns(), self.left_by(0.0)
-        return BudgetState(
+    def state(self) -> RateLimiterStatus:
+        now, left = self._clock.monotonic_ns(), self.remaining_within(0.0)
+        return RateLimiterStatus(
             used_second=self._windows.used(SECOND_NS, now),
             used_minute=self._windows.used(MINUTE_NS, now),
             used_day=self.limits.per_day - left,
@@ -182,7 +186,7 @@ class Budget:
             self._write_lease(self._ledger, self._granted)
             self._ledger.close()
 
-    def _write_lease(self, ledger: Ledger, upto: int) -> None:
+    def _write_lease(self, ledger: UsageLog, upto: int) -> None:
         ledger.lease(self._windows.done - self._started, upto)
 
     # -- waiting
@@ -203,7 +207,7 @@ class Budget:
         """Grant whoever can go now, the most urgent first; wake again when the next one can."""
         now = self._clock.monotonic_ns()
         wake = NEVER
-        for priority in Priority:
+        for priority in RequestPriority:
             line = self._waiters[priority]
             while line and (line[0].done() or self._admit(line[0], priority)):
                 line.popleft()
@@ -212,7 +216,7 @@ class Budget:
                 wake = min(wake, self._opens_ns(priority, now))
         self._wake_at(wake, now)
 
-    def _admit(self, turn: asyncio.Future[None], priority: Priority) -> bool:
+    def _admit(self, turn: asyncio.Future[None], priority: RequestPriority) -> bool:
         try:
             granted = self.try_acquire(priority)
         except (

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qts.domain import Clock, OperationError, RefusedError
-from qts.venues.limits import DAY_NS, SECOND_NS
+from qts.venues.ratelimit.limits import DAY_NS, SECOND_NS
 
 LOST_S = 2
 _SYNC_NS = SECOND_NS
@@ -35,7 +35,7 @@ _BODY = struct.Struct("<qqQQQ")
 _SIZE = _BODY.size + 8
 
 
-class Use(NamedTuple):
+class UsageRecord(NamedTuple):
     """Requests that completed by one moment."""
 
     wall_ns: int
@@ -44,7 +44,7 @@ class Use(NamedTuple):
     requests: int
 
 
-class Ledger:
+class UsageLog:
     """One file per key, held by one process at a time."""
 
     def __init__(self, path: Path, clock: Clock, boot: str | None = None) -> None:
@@ -119,21 +119,21 @@ class Ledger:
         os.ftruncate(self._file, size - size % _SIZE)
         self._torn = False
 
-    def _uses(self, records: list[tuple[int, ...]]) -> list[Use]:
+    def _uses(self, records: list[tuple[int, ...]]) -> list[UsageRecord]:
         """What completed by when; whatever is unexplained completed only now."""
-        uses: list[Use] = []
+        uses: list[UsageRecord] = []
         known = leased = 0
         for wall, monotonic, boot, completed, upto in records:
             if completed > known:
-                uses.append(Use(wall, monotonic, boot, completed - known))
+                uses.append(UsageRecord(wall, monotonic, boot, completed - known))
             known, leased = completed, max(upto, completed)
         uses = [use for use in uses if self._age_ns(use) <= _KEEP_NS]
         if leased > known:
             now = self._clock.monotonic_ns()
-            uses.append(Use(self._wall_ns(), now, self._boot, leased - known))
+            uses.append(UsageRecord(self._wall_ns(), now, self._boot, leased - known))
         return uses
 
-    def _rewrite(self, path: Path, uses: list[Use]) -> int:
+    def _rewrite(self, path: Path, uses: list[UsageRecord]) -> int:
         draft = path.with_name(path.name + ".draft")
         draft.unlink(missing_ok=True)
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -145,7 +145,7 @@ class Ledger:
         draft.rename(path)
         return file
 
-    def _age_ns(self, use: Use) -> int:
+    def _age_ns(self, use: UsageRecord) -> int:
         if use.boot == self._boot:
             return max(0, self._clock.monotonic_ns() - use.monotonic_ns)
         return max(0, self._wall_ns() - use.wall_ns)

@@ -1,0 +1,1 @@
+"""Rate limits of a venue: limiter, sliding windows, adaptive rate, usage log."""
