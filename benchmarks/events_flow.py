@@ -16,7 +16,7 @@ from benchmarks.machine import Others
 from benchmarks.measure import Case, Sample, Series, interleave
 from benchmarks.peers_events import nothing
 from qts.domain import OperationError
-from qts.events import Engine, Event, EventsConfig, LaneConfig, batch, compiled
+from qts.events import Event, EventEngine, EventsConfig, LaneConfig, batch, compiled
 from qts.events import payloads as p
 
 _SYMBOLS = 500
@@ -85,23 +85,23 @@ def _peers(notes: list[str]) -> Mapping[str, Callable[[Sequence[Any]], None]]:
     return PEERS | dict(zip(NAUTILUS, (nautilus.publish, nautilus.live), strict=True))
 
 
-def _engine(room: int) -> Engine:
+def _engine(room: int) -> EventEngine:
     lane = LaneConfig(queue_size=max(room, 1), overflow="drop_oldest", batch_window_ms=10)
-    return Engine(EventsConfig(p1=lane))
+    return EventEngine(EventsConfig(p1=lane))
 
 
-def _ticks(engine: Engine) -> list[Event]:
+def _ticks(engine: EventEngine) -> list[Event]:
     payloads = [p.PriceTick(symbol=f"{n:06}", price=1.0 + n, volume=1.0) for n in range(_SYMBOLS)]
-    return [engine.event("PRICE_TICK", payload, "bench") for payload in payloads]
+    return [engine.new_event("PRICE_TICK", payload, "bench") for payload in payloads]
 
 
-def _one_by_one(engine: Engine, events: Sequence[Event]) -> None:
+def _one_by_one(engine: EventEngine, events: Sequence[Event]) -> None:
     publish = engine.publish
     for event in events:
         publish(event)
 
 
-def _all_at_once(engine: Engine, events: Sequence[Event]) -> None:
+def _all_at_once(engine: EventEngine, events: Sequence[Event]) -> None:
     engine.publish_many(events)
 
 
@@ -112,7 +112,7 @@ def _trial(events: Sequence[Event], publish: Callable[..., None], handler: Any) 
     with engine:
         others, began = Others(), time.perf_counter()
         publish(engine, events)
-        drained = engine.drained(_DRAIN_S)
+        drained = engine.wait_drained(_DRAIN_S)
         took, disturbed = time.perf_counter() - began, others.disturb()
         lane = engine.status().lanes["P1"]
     if not drained or lane.handled != len(events):
@@ -145,9 +145,9 @@ def _glance(_record: Any, _state: Any) -> None:
 # ---- one event ----
 
 
-def _made(engine: Engine) -> Sample:
+def _made(engine: EventEngine) -> Sample:
     payload = p.PriceTick(symbol="005930", price=75000.0)
-    event, others, began = engine.event, Others(), time.perf_counter_ns()
+    event, others, began = engine.new_event, Others(), time.perf_counter_ns()
     for _ in range(_ONES):
         event("PRICE_TICK", payload, "bench")
     return Sample((time.perf_counter_ns() - began) / _ONES, others.disturb())

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from qts.domain import OperationError
-from qts.events import Engine, Event, Level
+from qts.events import DegradationLevel, Event, EventEngine
 from qts.events import payloads as p
 
 _BURNERS = 4
@@ -70,23 +70,23 @@ def latencies(run: Callable[[Seen], Any], events: int, most_s: float = float("in
 
 @contextmanager
 def ours(seen: Seen) -> Iterator[Send]:
-    engine = Engine()
+    engine = EventEngine()
 
     def burn(event: Event) -> None:
         seen.burn(lambda: engine.publish(event))
 
     engine.on("FILL_CONFIRMED", lambda event: seen.handle(event.payload.filled_time))
     engine.on("STRATEGY_EVALUATE", burn)
-    engine.degrade(Level.NORMAL)  # P2 is not paused, whatever the load
+    engine.degrade(DegradationLevel.NORMAL)  # P2 is not paused, whatever the load
     for number in range(_BURNERS):
         task = p.StrategyEvaluate(strategy_type=f"S{number}")
-        engine.publish(engine.event("STRATEGY_EVALUATE", task, "bench"))
-    fill = partial(p.Fill, order_id="1", symbol="005930", filled_qty=1, filled_price=1)
+        engine.publish(engine.new_event("STRATEGY_EVALUATE", task, "bench"))
+    fill = partial(p.FillPayload, order_id="1", symbol="005930", filled_qty=1, filled_price=1)
     with engine:
         yield lambda wake: engine.publish(
-            engine.event("FILL_CONFIRMED", fill(filled_time=wake), "bench")
+            engine.new_event("FILL_CONFIRMED", fill(filled_time=wake), "bench")
         )
-        engine.drained(_WAIT_S)
+        engine.wait_drained(_WAIT_S)
 
 
 @contextmanager

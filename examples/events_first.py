@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from qts.events import Engine, Event, Priority
+from qts.events import Event, EventEngine, Priority
 from qts.events import payloads as p
 
 
 def main() -> list[str]:
-    engine = Engine()
+    engine = EventEngine()
     seen: list[str] = []
 
     def note(event: Event) -> None:
@@ -20,13 +20,13 @@ def main() -> list[str]:
     engine.emit("LOG_WRITE", p.LogWrite(message="an hour of silence"))
     engine.emit("STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type="SCALP"))
     engine.emit("PRICE_TICK", p.PriceTick(symbol="005930", price=75_100))
-    fill = p.Fill(
+    fill = p.FillPayload(
         order_id="ORD1", symbol="005930", filled_qty=100, filled_price=75_000, filled_time=0.0
     )
     engine.emit("FILL_CONFIRMED", fill)
 
     with engine:
-        engine.drained(5)
+        engine.wait_drained(5)
     return seen
 
 

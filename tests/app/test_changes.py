@@ -11,7 +11,7 @@ from qts.app.changes import Changes
 from qts.cache import Cache, CacheConfig, Value
 from qts.cache.redis import RedisStore
 from qts.domain import Fill, Secret, Side, SystemClock
-from qts.events import Catalogue, Engine, EventsConfig
+from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.orders import FillApplied
 from qts.pipeline import Outcomes, World
 
@@ -51,7 +51,7 @@ async def test_a_fill_is_in_the_world_and_told_while_somebody_listens(
     valkey_url: Secret, at_the_end: bool
 ) -> None:
     clock, heard = SystemClock(), list[str]()
-    engine = Engine(EventsConfig(), Catalogue(), clock)
+    engine = EventEngine(EventsConfig(), Catalogue(), clock)
     engine.on("FILL_CONFIRMED", lambda event: heard.append(event.payload.symbol))
     engine.start()
     world = World(clock)

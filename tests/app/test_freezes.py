@@ -15,7 +15,7 @@ from qts.app.venue import Ground
 from qts.config import Config
 from qts.database import Database
 from qts.domain import SystemClock
-from qts.events import Catalogue, Engine, EventsConfig
+from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.orders import resume_by_hand, standing
 from qts.outbox import OutboxConfig, PostgresBus
 
@@ -58,12 +58,12 @@ async def frozen(database: Database) -> AsyncIterator[Frozen]:
 async def test_an_event_of_the_lane_freezes_its_symbol(frozen: Frozen) -> None:
     catalogue = Catalogue()
     catalogue.register(POSITION_FREEZE)
-    engine = Engine(EventsConfig(), catalogue, SystemClock())
+    engine = EventEngine(EventsConfig(), catalogue, SystemClock())
     engine.on(POSITION_FREEZE.name, frozen.freezes)
     engine.start()
     try:
         payload = PositionFreeze(symbol=SYMBOL, reason="odd prices")
-        engine.publish(engine.event(POSITION_FREEZE.name, payload, "test"))
+        engine.publish(engine.new_event(POSITION_FREEZE.name, payload, "test"))
         await frozen.until_written()
     finally:
         await asyncio.to_thread(engine.stop)

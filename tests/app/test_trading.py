@@ -123,7 +123,7 @@ async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(trading:
     symbol = await held(trading)
     engine = trading.engine
     payload = PositionFreeze(symbol=symbol, reason="odd prices")
-    engine.publish(engine.event(POSITION_FREEZE.name, payload, "test"))
+    engine.publish(engine.new_event(POSITION_FREEZE.name, payload, "test"))
 
     async def is_frozen() -> bool:
         return "G_FROZEN" in await refusals(trading, symbol, IntentType.ENTRY)

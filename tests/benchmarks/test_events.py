@@ -15,7 +15,7 @@ from benchmarks import events_under_load as load
 from benchmarks.curves import percentiles
 from benchmarks.measure import Sample, Series
 from qts.domain import OperationError
-from qts.events import Engine
+from qts.events import EventEngine
 from tests.benchmarks.test_bench_command import FIELDS, run
 
 
@@ -65,7 +65,7 @@ def test_a_peer_hands_every_event_to_the_handler(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(peers_events, "nothing", seen.append)
-    ticks = events_flow._ticks(Engine())
+    ticks = events_flow._ticks(EventEngine())
     peer(ticks * 3)
     assert [event.event_id for event in seen] == [event.event_id for event in ticks * 3]
 
@@ -82,7 +82,7 @@ def test_an_engine_that_is_slow_sends_fewer_and_all_of_them_count() -> None:
 
 
 def test_an_event_that_is_lost_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = events_flow._ticks(Engine())
+    ticks = events_flow._ticks(EventEngine())
     with pytest.raises(OperationError, match=r"^of 500 events 499 were handled$"):
         events_flow._trial(
             ticks, lambda engine, given: engine.publish_many(given[1:]), peers_events.nothing

@@ -23,7 +23,7 @@ from qts.dashboard.live import (
     StrategyFigures,
     encode,
 )
-from qts.events import LaneStatus, Latency, Status
+from qts.events import EngineStatus, LaneStatus, Latency
 from qts.feed import FeedState, PollerState
 from qts.outbox import Depth
 from qts.venues import RateLimiterStatus
@@ -114,7 +114,7 @@ def live(**more: Any) -> Live:
         "broker": "paper",
         "trades": "rsi_scalper on paper",
         "ticks": 123_456,
-        "events": Status(
+        "events": EngineStatus(
             {name: lane(size) for name, size in LANES.items()},
             "LEVEL_0 NORMAL",
             1,

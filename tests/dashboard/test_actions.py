@@ -13,7 +13,7 @@ from qts.dashboard import Role
 from qts.dashboard.params import checked
 from qts.database import Database
 from qts.domain import RefusedError
-from qts.events import DeadLetterDesk
+from qts.events import DeadLetterAdmin
 from qts.orders import Reconcile
 from qts.outbox import (
     TRADE_COMMAND,
@@ -175,7 +175,7 @@ async def test_a_dead_letter_is_asked_for_again(site: Site) -> None:
         (letter,) = (await trader.get("/api/events"))["dead_letters"]
         assert letter["state"] == "asked"
         assert (await trader.act(action="replay", number=999))[0] == 422
-    found = await DeadLetterDesk(site.database).find(10, None, True)
+    found = await DeadLetterAdmin(site.database).find(10, None, True)
     assert found[0].state == "asked"
 
 

@@ -22,7 +22,7 @@ from qts.dashboard import DashboardConfig, Live, read_live
 from qts.database import Database
 from qts.domain import Secret, SystemClock
 from qts.embedded import Home
-from qts.events import DeadLetterDesk, KeptLetter
+from qts.events import DeadLetterAdmin, StoredDeadLetter
 from qts.events import payloads as p
 from tests.dashboard.conftest import opened
 from tests.dashboard.pace import PATIENCE_S, soonest
@@ -97,7 +97,7 @@ async def test_a_lost_broker_and_a_code_are_told_within_a_second(told: Told) -> 
     async def lost() -> None:
         text = f"cut {next(numbers)}"
         cut = p.BrokerDisconnect(broker="kis", reason=text)
-        engine.publish(engine.event("BROKER_DISCONNECT", cut, "test"))
+        engine.publish(engine.new_event("BROKER_DISCONNECT", cut, "test"))
         live = await told.until(lambda live: any(text in each.text for each in live.notices))
         assert ("BROKER_DISCONNECT", f"kis {text}") in {(n.code, n.text) for n in live.notices}
 
@@ -165,11 +165,13 @@ async def test_parameters_that_are_set_reach_the_strategy(told: Told, database: 
 async def test_a_dead_letter_is_kept_and_replayed_when_asked_for(
     told: Told, database: Database
 ) -> None:
-    engine, desk = told.trading.engine, DeadLetterDesk(database)
-    cut = engine.event("BROKER_DISCONNECT", p.BrokerDisconnect(broker="kis", reason="x"), "test")
+    engine, desk = told.trading.engine, DeadLetterAdmin(database)
+    cut = engine.new_event(
+        "BROKER_DISCONNECT", p.BrokerDisconnect(broker="kis", reason="x"), "test"
+    )
     engine.dead_letters.add(cut, "handler", RuntimeError("no"))
 
-    async def until(wanted: str) -> KeptLetter:
+    async def until(wanted: str) -> StoredDeadLetter:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await desk.find(10, None, True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from qts.events import Event, Handler, Publisher, batch
+from qts.events import Event, EventHandler, Publisher, batch
 from qts.events import payloads as p
 
 TRACE = "QTS_TEST_TRACE"
@@ -121,19 +121,19 @@ class Strategy:
 
     def __call__(self, event: Event) -> None:
         write("made", self._made_in == os.getpid())
-        signal_ = p.Signal(symbol=event.payload.strategy_type, side="BUY", strength=0.5)
+        signal_ = p.SignalPayload(symbol=event.payload.strategy_type, side="BUY", strength=0.5)
         self._publisher.emit("STRATEGY_SIGNAL", signal_, "STRATEGY")
-        fill = p.Fill(
+        fill = p.FillPayload(
             order_id="ORD1", symbol="a", filled_qty=1.0, filled_price=2.0, filled_time=3.0
         )
-        self._publisher.publish(self._publisher.event("FILL_CONFIRMED", fill, "STRATEGY"))
+        self._publisher.publish(self._publisher.new_event("FILL_CONFIRMED", fill, "STRATEGY"))
 
 
 def many_signals(publisher: Publisher) -> Callable[[Event], None]:
     def handle(event: Event) -> None:
         if event.payload.strength == 0:
             for number in range(50):
-                payload = p.Signal(symbol=f"s{number}", side="BUY", strength=1.0)
+                payload = p.SignalPayload(symbol=f"s{number}", side="BUY", strength=1.0)
                 publisher.emit("SIGNAL_GENERATED", payload)
         write(event.payload.symbol)
 
@@ -142,14 +142,16 @@ def many_signals(publisher: Publisher) -> Callable[[Event], None]:
 
 def publish_nonsense(publisher: Publisher) -> Callable[[Event], None]:
     def handle(event: Event) -> None:
-        publisher.emit("SIGNAL_GENERATED", p.Signal(symbol="x", side="BUY", strength=float("nan")))
+        publisher.emit(
+            "SIGNAL_GENERATED", p.SignalPayload(symbol="x", side="BUY", strength=float("nan"))
+        )
 
     return handle
 
 
-def make_batch(_publisher: Publisher) -> Handler:
+def make_batch(_publisher: Publisher) -> EventHandler:
     return batch(note_batch)
 
 
-def refuse_to_be_made(_publisher: Publisher) -> Handler:
+def refuse_to_be_made(_publisher: Publisher) -> EventHandler:
     raise RuntimeError("no model file")

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from qts.events import Catalogue, Engine, EventsConfig, Hooks
+from qts.events import AlertHooks, Catalogue, EventEngine, EventsConfig
 
-MakeEngine = Callable[..., Engine]
+MakeEngine = Callable[..., EventEngine]
 
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
     """Makes engines; at the end the conservation law is checked on each of them."""
-    made: list[Engine] = []
+    made: list[EventEngine] = []
     before = sys.getswitchinterval()
 
     def make(
         config: EventsConfig | None = None,
         catalogue: Catalogue | None = None,
-        hooks: Hooks | None = None,
-    ) -> Engine:
-        made.append(Engine(config, catalogue, hooks=hooks))
+        hooks: AlertHooks | None = None,
+    ) -> EventEngine:
+        made.append(EventEngine(config, catalogue, hooks=hooks))
         return made[-1]
 
     yield make
@@ -36,10 +36,10 @@ def make_engine() -> Iterator[MakeEngine]:
 
 
 @pytest.fixture
-def engine(make_engine: MakeEngine) -> Engine:
+def engine(make_engine: MakeEngine) -> EventEngine:
     return make_engine()
 
 
-def check_conservation(engine: Engine) -> None:
+def check_conservation(engine: EventEngine) -> None:
     for name, lane in engine.status().lanes.items():
         assert lane.balanced, f"{name} has lost count: {lane}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qts.events import Engine, Event, EventsConfig, LaneConfig
+from qts.events import Event, EventEngine, EventsConfig, LaneConfig
 from qts.events import payloads as p
 
 PATIENCE_S = 20.0  # how long a test waits for what must happen
@@ -14,36 +14,36 @@ def lanes(**changed: LaneConfig) -> EventsConfig:
     return EventsConfig(**changed)  # type: ignore[arg-type]
 
 
-def fill(engine: Engine, number: int = 0, symbol: str = "005930") -> Event:
-    payload = p.Fill(
+def fill(engine: EventEngine, number: int = 0, symbol: str = "005930") -> Event:
+    payload = p.FillPayload(
         order_id=f"ORD{number}",
         symbol=symbol,
         filled_qty=100,
         filled_price=75000,
         filled_time=1.0,
     )
-    return engine.event("FILL_CONFIRMED", payload, "BROKER")
+    return engine.new_event("FILL_CONFIRMED", payload, "BROKER")
 
 
-def tick(engine: Engine, symbol: str = "005930", price: float = 75000.0) -> Event:
-    return engine.event("PRICE_TICK", p.PriceTick(symbol=symbol, price=price), "MARKET")
+def tick(engine: EventEngine, symbol: str = "005930", price: float = 75000.0) -> Event:
+    return engine.new_event("PRICE_TICK", p.PriceTick(symbol=symbol, price=price), "MARKET")
 
 
-def evaluate(engine: Engine, strategy: str = "SCALP", version: str = "") -> Event:
+def evaluate(engine: EventEngine, strategy: str = "SCALP", version: str = "") -> Event:
     payload = p.StrategyEvaluate(strategy_type=strategy, calc_data_version=version)
-    return engine.event("STRATEGY_EVALUATE", payload, "ETEDA")
+    return engine.new_event("STRATEGY_EVALUATE", payload, "ETEDA")
 
 
-def signal(engine: Engine, symbol: str = "005930", strength: float = 0.0) -> Event:
-    payload = p.Signal(symbol=symbol, side="BUY", strength=strength)
-    return engine.event("SIGNAL_GENERATED", payload, "STRATEGY")
+def signal(engine: EventEngine, symbol: str = "005930", strength: float = 0.0) -> Event:
+    payload = p.SignalPayload(symbol=symbol, side="BUY", strength=strength)
+    return engine.new_event("SIGNAL_GENERATED", payload, "STRATEGY")
 
 
-def log_line(engine: Engine, message: str = "hello") -> Event:
-    return engine.event("LOG_WRITE", p.LogWrite(message=message), "LOGGER")
+def log_line(engine: EventEngine, message: str = "hello") -> Event:
+    return engine.new_event("LOG_WRITE", p.LogWrite(message=message), "LOGGER")
 
 
-def run_by_hand(engine: Engine) -> int:
+def run_by_hand(engine: EventEngine) -> int:
     """Without threads: handle all that is ready, highest lane first; how many events."""
     handled = 0
     while True:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import EventRefusedError, LaneFullError
-from qts.events import Catalogue, Engine, Event, EventType, Payload, Priority, batch
+from qts.events import Catalogue, Event, EventEngine, EventType, Payload, Priority, batch
 from qts.events import payloads as p
 from tests.events.conftest import MakeEngine
 from tests.events.made import fill, lanes, log_line, tick
@@ -42,18 +42,18 @@ def test_the_catalogue_holds_every_type_in_its_lane() -> None:
         assert {each.name for each in catalogue if each.priority == priority} == set(names.split())
 
 
-def test_every_standard_payload_can_be_published(engine: Engine) -> None:
+def test_every_standard_payload_can_be_published(engine: EventEngine) -> None:
     for each in engine.catalogue:
         fields = {
             name: {1: "x", 2: 1, 4: 1.0}.get(bits)
             for name, bits in each.fields()
             if name in each.payload.__struct_fields__ and not bits & 32
         }
-        engine.publish(engine.event(each.name, each.payload(**fields), "TEST"))
+        engine.publish(engine.new_event(each.name, each.payload(**fields), "TEST"))
     assert sum(lane.published for lane in engine.status().lanes.values()) == len(engine.catalogue)
 
 
-def test_event_ids_are_uuids_and_differ(engine: Engine) -> None:
+def test_event_ids_are_uuids_and_differ(engine: EventEngine) -> None:
     ids = {tick(engine).event_id for _ in range(1000)}
     assert len(ids) == 1000
     assert {uuid.UUID(each).version for each in ids} == {7}
@@ -80,42 +80,42 @@ def test_event_ids_are_uuids_and_differ(engine: Engine) -> None:
     ],
 )
 def test_an_event_that_breaks_the_contract_is_refused(
-    engine: Engine, fields: dict[str, Any], words: str
+    engine: EventEngine, fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(EventRefusedError, match=words.replace("(", r"\(")):
         engine.publish(changed(tick(engine), **fields))
     assert engine.status().lanes["P1"].published == 0
 
 
-def test_only_events_are_published(engine: Engine) -> None:
+def test_only_events_are_published(engine: EventEngine) -> None:
     with pytest.raises(EventRefusedError, match="only an Event can be published, not str"):
         engine.publish("PRICE_TICK")
 
 
-def test_a_payload_of_ten_megabytes_is_refused(engine: Engine) -> None:
+def test_a_payload_of_ten_megabytes_is_refused(engine: EventEngine) -> None:
     large = p.DashboardUpdate(dashboard_id="R", data={"x": "y" * 10_000_000})
     with pytest.raises(EventRefusedError, match="at most 1,048,576 are allowed"):
-        engine.publish(engine.event("DASHBOARD_UPDATE", large))
+        engine.publish(engine.new_event("DASHBOARD_UPDATE", large))
 
 
-def test_a_nested_payload_is_looked_into(engine: Engine) -> None:
+def test_a_nested_payload_is_looked_into(engine: EventEngine) -> None:
     wrong: Any = (("a", "b"),)
     book = p.OrderbookUpdate(symbol="x", bids=wrong)
     with pytest.raises(EventRefusedError, match="the payload does not fit"):
-        engine.publish(engine.event("ORDERBOOK_UPDATE", book))
+        engine.publish(engine.new_event("ORDERBOOK_UPDATE", book))
 
 
 @given(st.one_of(st.none(), st.integers(), st.text(), st.binary(), st.lists(st.integers())))
 def test_nothing_but_an_event_gets_in(thing: object) -> None:
-    engine = Engine()
+    engine = EventEngine()
     with pytest.raises(EventRefusedError):
         engine.publish(thing)
 
 
 @given(price=st.one_of(st.none(), st.text(), st.booleans(), st.floats(), st.integers()))
 def test_a_price_is_a_finite_number_or_refused(price: Any) -> None:
-    engine = Engine()
-    event = engine.event("PRICE_TICK", p.PriceTick(symbol="x", price=price))
+    engine = EventEngine()
+    event = engine.new_event("PRICE_TICK", p.PriceTick(symbol="x", price=price))
     fits = not isinstance(price, bool) and isinstance(price, int | float)
     if fits and math.isfinite(price):
         engine.publish(event)
@@ -124,20 +124,20 @@ def test_a_price_is_a_finite_number_or_refused(price: Any) -> None:
             engine.publish(event)
 
 
-def test_publishing_after_a_stop_is_refused(engine: Engine) -> None:
+def test_publishing_after_a_stop_is_refused(engine: EventEngine) -> None:
     engine.start()
     engine.stop()
     with pytest.raises(EventRefusedError, match="after the engine was stopped"):
         engine.publish(tick(engine))
 
 
-def test_a_second_start_is_refused(engine: Engine) -> None:
+def test_a_second_start_is_refused(engine: EventEngine) -> None:
     engine.start()
     with pytest.raises(EventRefusedError, match="started once"):
         engine.start()
 
 
-def test_a_handler_registered_twice_is_refused(engine: Engine) -> None:
+def test_a_handler_registered_twice_is_refused(engine: EventEngine) -> None:
     engine.on("FILL_*", print)
     with pytest.raises(EventRefusedError, match=r"print is registered for FILL_CONFIRMED already"):
         engine.on("FILL_CONFIRMED", print)
@@ -146,18 +146,18 @@ def test_a_handler_registered_twice_is_refused(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("what", "words"), [("NOPE", "no event type"), ("NOPE_*", "matches no event type")]
 )
-def test_a_handler_for_nothing_is_refused(engine: Engine, what: str, words: str) -> None:
+def test_a_handler_for_nothing_is_refused(engine: EventEngine, what: str, words: str) -> None:
     with pytest.raises(EventRefusedError, match=words):
         engine.on(what, print)
 
 
-def test_a_handler_after_the_start_is_refused(engine: Engine) -> None:
+def test_a_handler_after_the_start_is_refused(engine: EventEngine) -> None:
     engine.start()
     with pytest.raises(EventRefusedError, match="before the start"):
         engine.on("PRICE_TICK", print)
 
 
-def test_p0_is_not_batched(engine: Engine) -> None:
+def test_p0_is_not_batched(engine: EventEngine) -> None:
     with pytest.raises(EventRefusedError, match="cannot be batched"):
         engine.on("FILL_CONFIRMED", batch(print))
 
@@ -202,7 +202,7 @@ def test_a_time_limit_on_a_full_lane_raises(make_engine: MakeEngine) -> None:
     assert engine.status().lanes["P0"].published == 100
 
 
-def test_a_text_log_of_normal_size_is_taken(engine: Engine) -> None:
+def test_a_text_log_of_normal_size_is_taken(engine: EventEngine) -> None:
     engine.publish(log_line(engine, "x" * 100_000))
     assert engine.status().lanes["P3"].waiting == 1
 

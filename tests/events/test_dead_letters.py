@@ -14,10 +14,10 @@ from structlog.testing import CapturingLogger
 
 from qts.database import Database
 from qts.domain import EventRefusedError, Secret
-from qts.events import Catalogue, DeadLetterDesk, Engine, Event
+from qts.events import Catalogue, DeadLetterAdmin, Event, EventEngine
 from qts.events import dead_letters as room
+from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.events.dead_letters import DeadLetter
-from qts.events.postgres import PostgresDeadLetters
 from tests.events.made import PATIENCE_S, fill, order_ids, run_by_hand
 
 
@@ -25,16 +25,16 @@ def fail(_event: Event) -> None:
     raise RuntimeError("no such account")
 
 
-def die(engine: Engine, count: int) -> None:
+def die(engine: EventEngine, count: int) -> None:
     for number in range(count):
         engine.publish(fill(engine, number))
     run_by_hand(engine)
 
 
-async def test_dead_letters_survive_in_postgres(engine: Engine, database: Database) -> None:
+async def test_dead_letters_survive_in_postgres(engine: EventEngine, database: Database) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 3)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     assert await engine.dead_letters.flush(store) == 3
     assert await engine.dead_letters.flush(store) == 0
     letters = await store.list(10)
@@ -45,24 +45,26 @@ async def test_dead_letters_survive_in_postgres(engine: Engine, database: Databa
 
 
 async def test_adding_the_same_letters_again_keeps_one_each(
-    engine: Engine, database: Database
+    engine: EventEngine, database: Database
 ) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 2)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     letters = engine.dead_letters.list()
     await store.add(letters)
     await store.add(letters)
     assert len(await store.list(10)) == 2
 
 
-async def test_a_kept_letter_is_published_again_once(engine: Engine, database: Database) -> None:
+async def test_a_kept_letter_is_published_again_once(
+    engine: EventEngine, database: Database
+) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 1)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     await engine.dead_letters.flush(store)
     (letter,) = await store.list(10)
-    event = await engine.replay_kept(store, letter.number)
+    event = await engine.replay_stored(store, letter.number)
     assert (event.event_id, event.retry_count) == (letter.event.event_id, 0)
     assert await store.list(10) == []
     assert engine.status().lanes["P0"].published == 2
@@ -71,10 +73,10 @@ async def test_a_kept_letter_is_published_again_once(engine: Engine, database: D
 
 
 async def test_what_is_dead_while_keeping_is_flushed_at_the_end(
-    engine: Engine, database: Database
+    engine: EventEngine, database: Database
 ) -> None:
     engine.on("FILL_CONFIRMED", fail)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     keeping = asyncio.create_task(engine.dead_letters.keep(store, 3600))
     await asyncio.sleep(0)
     die(engine, 1)
@@ -84,7 +86,7 @@ async def test_what_is_dead_while_keeping_is_flushed_at_the_end(
     assert len(await store.list(10)) == 1
 
 
-class Tried(PostgresDeadLetters):
+class Tried(PostgresDeadLetterStore):
     """Tells when somebody has looked for letters that are asked for."""
 
     def __init__(self, database: Database, catalogue: Catalogue) -> None:
@@ -112,14 +114,14 @@ READ_ONLY = """
 
 
 async def test_database_that_takes_no_changes_for_a_while_ends_nothing(
-    engine: Engine, database: Database, monkeypatch: pytest.MonkeyPatch
+    engine: EventEngine, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "log", log := CapturingLogger())
     engine.on("FILL_CONFIRMED", fail)
     store = Tried(database, engine.catalogue)
     await database.execute(READ_ONLY)
     async with asyncio.timeout(PATIENCE_S):
-        keeping = asyncio.create_task(engine.keep_dead_letters(store, 0.001))
+        keeping = asyncio.create_task(engine.persist_dead_letters(store, 0.001))
         await store.looked(5)
         die(engine, 1)
         await database.execute("DROP TRIGGER read_only ON event_dead_letter")
@@ -133,26 +135,26 @@ async def test_database_that_takes_no_changes_for_a_while_ends_nothing(
     assert told == ["dead letters wait for the database", "dead letters are kept again"]
 
 
-async def test_a_number_nobody_has_is_refused(engine: Engine, database: Database) -> None:
-    store = PostgresDeadLetters(database, engine.catalogue)
+async def test_a_number_nobody_has_is_refused(engine: EventEngine, database: Database) -> None:
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     with pytest.raises(EventRefusedError, match="no dead letter has number 99"):
         await store.show(99)
 
 
 async def test_a_letter_asked_for_is_published_by_the_next_engine_that_looks(
-    engine: Engine, database: Database
+    engine: EventEngine, database: Database
 ) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 2)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     await engine.dead_letters.flush(store)
-    desk = DeadLetterDesk(database)
+    desk = DeadLetterAdmin(database)
     newest, oldest = await desk.find(10, None, False)
     assert [newest.state, oldest.state] == ["dead", "dead"]
     assert (await desk.ask(oldest.number)).state == "asked"
     assert (await desk.taken(oldest.number, 0.0)).state == "asked"  # nobody looks yet
     async with asyncio.timeout(PATIENCE_S):
-        keeping = asyncio.create_task(engine.keep_dead_letters(store, 0.01))
+        keeping = asyncio.create_task(engine.persist_dead_letters(store, 0.01))
         assert (await desk.taken(oldest.number, PATIENCE_S)).state == "replayed"
         keeping.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -164,13 +166,13 @@ async def test_a_letter_asked_for_is_published_by_the_next_engine_that_looks(
 
 
 async def test_two_engines_do_not_replay_one_letter_twice(
-    engine: Engine, database: Database
+    engine: EventEngine, database: Database
 ) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 20)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     await engine.dead_letters.flush(store)
-    desk = DeadLetterDesk(database)
+    desk = DeadLetterAdmin(database)
     for letter in await desk.find(100, None, False):
         await desk.ask(letter.number)
     claimed = await asyncio.gather(*(store.claim() for _ in range(40)))
@@ -178,16 +180,16 @@ async def test_two_engines_do_not_replay_one_letter_twice(
     assert len(numbers) == len(set(numbers)) == 20
 
 
-async def test_a_letter_that_is_refused_stays_dead(engine: Engine, database: Database) -> None:
+async def test_a_letter_that_is_refused_stays_dead(engine: EventEngine, database: Database) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 1)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     await engine.dead_letters.flush(store)
-    desk = DeadLetterDesk(database)
+    desk = DeadLetterAdmin(database)
     (letter,) = await desk.find(10, None, False)
     await database.execute("UPDATE event_dead_letter SET event = event || '{\"priority\": 3}'")
     await desk.ask(letter.number)
-    keeping = asyncio.create_task(engine.keep_dead_letters(store, 0.01))
+    keeping = asyncio.create_task(engine.persist_dead_letters(store, 0.01))
     assert (await desk.taken(letter.number, PATIENCE_S)).state == "dead"
     keeping.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -195,12 +197,12 @@ async def test_a_letter_that_is_refused_stays_dead(engine: Engine, database: Dat
     assert engine.status().lanes["P0"].published == 1
 
 
-async def test_a_purge_takes_what_is_old_and_done(engine: Engine, database: Database) -> None:
+async def test_a_purge_takes_what_is_old_and_done(engine: EventEngine, database: Database) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 3)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     await engine.dead_letters.flush(store)
-    desk = DeadLetterDesk(database)
+    desk = DeadLetterAdmin(database)
     newest, *_ = await desk.find(10, None, False)
     await store.replayed(newest.number)
     assert await desk.purge(3600, unplayed=True) == 0
@@ -221,11 +223,11 @@ def qts(home: Path, url: Secret, *arguments: str) -> subprocess.CompletedProcess
 
 
 async def test_the_verbs_list_show_ask_and_purge(
-    engine: Engine, database: Database, database_url: Secret, tmp_path: Path
+    engine: EventEngine, database: Database, database_url: Secret, tmp_path: Path
 ) -> None:
     engine.on("FILL_CONFIRMED", fail)
     die(engine, 1)
-    store = PostgresDeadLetters(database, engine.catalogue)
+    store = PostgresDeadLetterStore(database, engine.catalogue)
     await engine.dead_letters.flush(store)
     (letter,) = await store.list(1)
 

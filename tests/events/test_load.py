@@ -8,26 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.events import Alert, EventsConfig, Hooks, LaneConfig, Level, Pressure, Priority
-from qts.events.load import Load
+from qts.events import (
+    AlertHooks,
+    DegradationLevel,
+    EventsConfig,
+    LaneAlert,
+    LaneConfig,
+    Pressure,
+    Priority,
+)
+from qts.events.degradation import DegradationController
 from tests.events.conftest import MakeEngine
 from tests.events.made import fill, log_line, run_by_hand, signal, tick
 
 CALM = 3
 
 
-def check(load: Load, fills: Sequence[float], times: int = 1) -> Level:
+def check(load: DegradationController, fills: Sequence[float], times: int = 1) -> DegradationLevel:
     for _ in range(times):
         load.check(fills)
     return load.level
 
 
 @pytest.fixture
-def load() -> Load:
-    return Load(EventsConfig(calm_checks=CALM))
+def load() -> DegradationController:
+    return DegradationController(EventsConfig(recovery_checks=CALM))
 
 
-def test_load_up_and_down_walks_the_ladder_up_and_down(load: Load) -> None:
+def test_load_up_and_down_walks_the_ladder_up_and_down(load: DegradationController) -> None:
     walked = [load.level]
     for fills in (
         [0, 0.75, 0, 0],
@@ -40,14 +48,16 @@ def test_load_up_and_down_walks_the_ladder_up_and_down(load: Load) -> None:
     assert walked == [0, 1, 2, 3, 2, 1, 0]
 
 
-def test_a_level_is_not_left_before_it_was_calm_for_long_enough(load: Load) -> None:
+def test_a_level_is_not_left_before_it_was_calm_for_long_enough(
+    load: DegradationController,
+) -> None:
     check(load, [0, 0.95, 0, 0])
     for _ in range(10):  # calm, but never long enough
-        assert check(load, [0, 0, 0, 0], CALM - 1) == Level.P2_P3_PAUSED
-        assert check(load, [0, 0.95, 0, 0]) == Level.P2_P3_PAUSED
+        assert check(load, [0, 0, 0, 0], CALM - 1) == DegradationLevel.P2_P3_PAUSED
+        assert check(load, [0, 0.95, 0, 0]) == DegradationLevel.P2_P3_PAUSED
 
 
-def test_pressure_ends_a_tenth_below_its_mark(load: Load) -> None:
+def test_pressure_ends_a_tenth_below_its_mark(load: DegradationController) -> None:
     assert load.check([0, 0.70, 0, 0]).pressures[1] == Pressure.WARNING
     assert load.check([0, 0.61, 0, 0]).pressures[1] == Pressure.WARNING
     assert load.check([0, 0.59, 0, 0]).pressures[1] == Pressure.NORMAL
@@ -55,7 +65,7 @@ def test_pressure_ends_a_tenth_below_its_mark(load: Load) -> None:
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), max_size=60))
 def test_levels_fall_one_step_at_a_time_and_not_soon(checks: list[list[float]]) -> None:
-    load = Load(EventsConfig(calm_checks=CALM))
+    load = DegradationController(EventsConfig(recovery_checks=CALM))
     since = CALM
     for fills in checks:
         before = load.level
@@ -66,17 +76,19 @@ def test_levels_fall_one_step_at_a_time_and_not_soon(checks: list[list[float]]) 
         since = 1 if load.level != before else since + 1
 
 
-def test_a_level_held_by_hand_stays(load: Load) -> None:
-    load.by_hand = Level.P3_PAUSED
-    assert check(load, [1, 1, 1, 1], 5) == Level.P3_PAUSED
+def test_a_level_held_by_hand_stays(load: DegradationController) -> None:
+    load.by_hand = DegradationLevel.P3_PAUSED
+    assert check(load, [1, 1, 1, 1], 5) == DegradationLevel.P3_PAUSED
     load.by_hand = None
-    assert check(load, [1, 1, 1, 1]) == Level.CRITICAL_ONLY
+    assert check(load, [1, 1, 1, 1]) == DegradationLevel.CRITICAL_ONLY
 
 
 def test_a_full_p1_pauses_lower_lanes_until_it_is_calm(make_engine: MakeEngine) -> None:
-    told: list[Alert] = []
+    told: list[LaneAlert] = []
     lane = LaneConfig(queue_size=10, overflow="drop_oldest")
-    engine = make_engine(EventsConfig(p1=lane, calm_checks=1), hooks=Hooks(alert=told.append))
+    engine = make_engine(
+        EventsConfig(p1=lane, recovery_checks=1), hooks=AlertHooks(alert=told.append)
+    )
     engine.publish_many([tick(engine, str(number)) for number in range(10)])
     engine.publish(signal(engine))
     engine.publish(log_line(engine))
@@ -103,15 +115,15 @@ def test_pressure_doubles_the_batch(make_engine: MakeEngine) -> None:
 
 
 def test_in_level_3_risk_still_gets_prices_and_nobody_else(make_engine: MakeEngine) -> None:
-    told: list[Alert] = []
-    engine = make_engine(hooks=Hooks(guardrail=told.append))
+    told: list[LaneAlert] = []
+    engine = make_engine(hooks=AlertHooks(guardrail=told.append))
     risk: list[float] = []
     chart: list[float] = []
     fills: list[str] = []
     engine.on("PRICE_TICK", lambda event: chart.append(event.payload.price))
     engine.on("PRICE_TICK", lambda event: risk.append(event.payload.price), essential=True)
     engine.on("FILL_CONFIRMED", lambda event: fills.append(event.payload.order_id))
-    engine.degrade(Level.CRITICAL_ONLY)
+    engine.degrade(DegradationLevel.CRITICAL_ONLY)
     engine.publish(tick(engine, price=1.0))
     engine.publish(signal(engine))
     engine.publish(log_line(engine))
@@ -119,13 +131,13 @@ def test_in_level_3_risk_still_gets_prices_and_nobody_else(make_engine: MakeEngi
     assert run_by_hand(engine) == 2
     assert (risk, chart, fills) == ([1.0], [], ["ORD0"])
     assert [alert.code for alert in told] == ["GR090"]
-    engine.degrade(Level.NORMAL)
+    engine.degrade(DegradationLevel.NORMAL)
     assert run_by_hand(engine) == 2
 
 
 def test_a_lane_paused_by_hand_stays_paused_when_the_level_falls(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.pause(Priority.P3)
-    engine.degrade(Level.P3_PAUSED)
-    engine.degrade(Level.NORMAL)
+    engine.degrade(DegradationLevel.P3_PAUSED)
+    engine.degrade(DegradationLevel.NORMAL)
     assert engine.lanes.paused(3)

@@ -7,12 +7,12 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qts.events import Engine, Event, EventsConfig, LaneConfig, Priority, batch
+from qts.events import Event, EventEngine, EventsConfig, LaneConfig, Priority, batch
 from tests.events.conftest import MakeEngine, check_conservation
 from tests.events.made import evaluate, fill, log_line, run_by_hand, signal, tick
 
 
-def test_p0_overtakes_everything_that_waits(engine: Engine) -> None:
+def test_p0_overtakes_everything_that_waits(engine: EventEngine) -> None:
     seen: list[int] = []
     for lane in Priority:
         engine.on(lane, lambda event: seen.append(event.priority))
@@ -23,7 +23,7 @@ def test_p0_overtakes_everything_that_waits(engine: Engine) -> None:
     assert seen == [0, 1, 2, 3]
 
 
-def test_a_p2_batch_interrupted_by_p0_resumes_at_its_place(engine: Engine) -> None:
+def test_a_p2_batch_interrupted_by_p0_resumes_at_its_place(engine: EventEngine) -> None:
     seen: list[str] = []
     engine.on("SIGNAL_GENERATED", lambda event: seen.append(event.payload.symbol))
     engine.on("FILL_CONFIRMED", lambda event: seen.append(event.payload.order_id))
@@ -50,7 +50,7 @@ def test_a_p2_batch_interrupted_by_p0_resumes_at_its_place(engine: Engine) -> No
 )
 def test_nothing_is_handled_twice_or_skipped(deeds: list[tuple[str, int]], taken: int) -> None:
     lane = LaneConfig(queue_size=1000, overflow="block", batch_size=taken)
-    engine = Engine(EventsConfig(p0=lane, p1=lane, p2=lane, p3=lane))
+    engine = EventEngine(EventsConfig(p0=lane, p1=lane, p2=lane, p3=lane))
     made: list[list[str]] = [[], [], [], []]
     seen: list[list[str]] = [[], [], [], []]
     waiting = [0, 0, 0, 0]
@@ -75,7 +75,7 @@ def test_nothing_is_handled_twice_or_skipped(deeds: list[tuple[str, int]], taken
     check_conservation(engine)
 
 
-def test_handlers_are_called_in_the_order_of_registration(engine: Engine) -> None:
+def test_handlers_are_called_in_the_order_of_registration(engine: EventEngine) -> None:
     seen: list[str] = []
     engine.on("PRICE_*", lambda _: seen.append("pattern"))
     engine.on(Priority.P1, lambda _: seen.append("lane"))
@@ -96,7 +96,7 @@ def test_a_batch_holds_one_type_in_p1(make_engine: MakeEngine) -> None:
     assert batches == [[float(number + 1) for number in range(100)]]
 
 
-def test_a_batch_holds_one_symbol_in_p2(engine: Engine) -> None:
+def test_a_batch_holds_one_symbol_in_p2(engine: EventEngine) -> None:
     batches: list[list[tuple[str, float]]] = []
     engine.on(
         "SIGNAL_GENERATED",
@@ -153,7 +153,7 @@ def test_a_window_never_delays_a_plain_handler(make_engine: MakeEngine) -> None:
     assert [event.event_type for event in seen] == ["SIGNAL_GENERATED", "STRATEGY_EVALUATE"]
 
 
-def test_a_paused_lane_waits_and_goes_on(engine: Engine) -> None:
+def test_a_paused_lane_waits_and_goes_on(engine: EventEngine) -> None:
     engine.publish(tick(engine))
     engine.pause(Priority.P1)
     assert engine.lanes.step(1) == 0

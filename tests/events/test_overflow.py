@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qts.events import AUDIT, DEEDS, Engine, Event, EventsConfig, LaneConfig, Priority, replay
+from qts.events import (
+    AUDIT_ACTIONS,
+    AUDIT_DTYPE,
+    Event,
+    EventEngine,
+    EventsConfig,
+    LaneConfig,
+    Priority,
+    replay_audit,
+)
 from tests.events.conftest import MakeEngine, check_conservation
 from tests.events.made import (
     PATIENCE_S,
@@ -24,7 +33,7 @@ from tests.events.made import (
 )
 
 
-def test_block_loses_nothing_under_eight_publishers(engine: Engine) -> None:
+def test_block_loses_nothing_under_eight_publishers(engine: EventEngine) -> None:
     seen: list[Event] = []
     engine.on("FILL_CONFIRMED", seen.append)
     each = 500
@@ -39,7 +48,7 @@ def test_block_loses_nothing_under_eight_publishers(engine: Engine) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     numbers = [int(order[3:]) for order in order_ids(seen)]
     assert sorted(numbers) == list(range(8 * each))
     for publisher in range(8):  # and in the order of each publisher
@@ -47,7 +56,7 @@ def test_block_loses_nothing_under_eight_publishers(engine: Engine) -> None:
         assert mine == sorted(mine)
 
 
-def test_a_full_p0_makes_the_publisher_wait_until_there_is_room(engine: Engine) -> None:
+def test_a_full_p0_makes_the_publisher_wait_until_there_is_room(engine: EventEngine) -> None:
     for number in range(100):
         engine.publish(fill(engine, number))
     entered = threading.Event()
@@ -66,7 +75,7 @@ def test_a_full_p0_makes_the_publisher_wait_until_there_is_room(engine: Engine) 
     assert engine.status().lanes["P0"].blocked == 1
 
 
-async def test_an_async_publisher_waits_without_blocking_its_loop(engine: Engine) -> None:
+async def test_an_async_publisher_waits_without_blocking_its_loop(engine: EventEngine) -> None:
     for number in range(100):
         engine.publish(fill(engine, number))
     publishing = asyncio.create_task(engine.publish_async(fill(engine, 100)))
@@ -107,7 +116,7 @@ def test_drop_oldest_drops_the_oldest_when_every_event_is_the_only_one_of_its_sy
     assert engine.dropped() == {"PRICE_TICK": {"a": 1, "b": 1}}
 
 
-def test_collapse_merges_in_place_and_never_across_keys(engine: Engine) -> None:
+def test_collapse_merges_in_place_and_never_across_keys(engine: EventEngine) -> None:
     seen: list[tuple[str, str]] = []
     engine.on(
         "STRATEGY_EVALUATE",
@@ -120,7 +129,7 @@ def test_collapse_merges_in_place_and_never_across_keys(engine: Engine) -> None:
     assert engine.status().lanes["P2"].collapsed == 2
 
 
-def test_what_happened_is_never_collapsed(engine: Engine) -> None:
+def test_what_happened_is_never_collapsed(engine: EventEngine) -> None:
     seen: list[Event] = []
     engine.on("SIGNAL_GENERATED", seen.append)
     for strength in range(5):
@@ -139,7 +148,7 @@ def test_sample_keeps_exactly_one_of_n(make_engine: MakeEngine, rate: float, one
     assert lane.sampled == 20 * one_of - 20
 
 
-def test_nothing_is_sampled_while_there_is_room(engine: Engine) -> None:
+def test_nothing_is_sampled_while_there_is_room(engine: EventEngine) -> None:
     engine.publish_many([log_line(engine) for _ in range(50_000)])
     assert engine.status().lanes["P3"].sampled == 0
 
@@ -158,7 +167,7 @@ def test_a_handler_may_publish_into_its_own_full_lane(make_engine: MakeEngine) -
     engine.on("FILL_CONFIRMED", answer)
     with engine:
         engine.publish(fill(engine, 0))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert seen == [f"ORD{number}" for number in range(11)]
     assert engine.status().lanes["P0"].over == 8
 
@@ -176,7 +185,7 @@ def test_replay_reproduces_every_drop_and_collapse(deeds: list[tuple[str, str]])
         p3=LaneConfig(queue_size=4, overflow="sample", sample_rate=0.5),
         audit_records=100_000,
     )
-    engine = Engine(config)
+    engine = EventEngine(config)
     for deed, key in deeds:
         if deed == "X":
             engine.lanes.step(ord(key) % 4)
@@ -187,10 +196,10 @@ def test_replay_reproduces_every_drop_and_collapse(deeds: list[tuple[str, str]])
         else:
             engine.publish(log_line(engine, key))
     recorded = engine.audit()
-    again = replay(config, recorded)
+    again = replay_audit(config, recorded)
     decided = ["published", "taken", "collapsed", "dropped", "sampled"]
-    wanted = recorded[np.isin(recorded["deed"], [DEEDS.index(each) for each in decided])]
-    assert again.dtype == AUDIT
+    wanted = recorded[np.isin(recorded["deed"], [AUDIT_ACTIONS.index(each) for each in decided])]
+    assert again.dtype == AUDIT_DTYPE
     for field in ("sequence", "other", "key", "lane", "deed"):
         assert (again[field] == wanted[field]).all()
     check_conservation(engine)
@@ -203,7 +212,10 @@ def test_the_audit_tells_what_became_of_each_event(make_engine: MakeEngine) -> N
     engine.publish(evaluate(engine, "A"))
     engine.publish(evaluate(engine, "A"))
     run_by_hand(engine)
-    told = [(DEEDS[row["deed"]], int(row["sequence"]), int(row["other"])) for row in engine.audit()]
+    told = [
+        (AUDIT_ACTIONS[row["deed"]], int(row["sequence"]), int(row["other"]))
+        for row in engine.audit()
+    ]
     assert told == [
         ("published", 1, 0),
         ("published", 2, 0),
@@ -213,7 +225,7 @@ def test_the_audit_tells_what_became_of_each_event(make_engine: MakeEngine) -> N
     ]
 
 
-def test_pausing_p0_is_refused(engine: Engine) -> None:
+def test_pausing_p0_is_refused(engine: EventEngine) -> None:
     with pytest.raises(Exception, match="never paused"):
         engine.pause(Priority.P0)
 
@@ -233,7 +245,7 @@ def test_a_million_ticks_keep_the_newest_of_each_of_2500_symbols(make_engine: Ma
     with engine:
         for turn in range(rounds):
             engine.publish_many([tick(engine, symbol, turn + 1.0) for symbol in symbols])
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert last == dict.fromkeys(symbols, float(rounds))
     lane = engine.status().lanes["P1"]
     assert lane.published == rounds * len(symbols) == 1_000_000
@@ -256,6 +268,6 @@ def test_a_p2_handler_may_publish_into_its_own_full_lane(
     engine.on("SIGNAL_GENERATED", answer)
     with engine:
         engine.publish(signal(engine, "first"))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert sorted(seen) == sorted(["first", *(f"s{number}" for number in range(30))])
     assert engine.status().lanes["P2"].over > 0

@@ -18,13 +18,13 @@ import pytest
 
 from qts.domain import EventRefusedError, OperationError
 from qts.events import (
-    DEEDS,
-    Alert,
+    AUDIT_ACTIONS,
+    AlertHooks,
+    DegradationLevel,
     Event,
     EventsConfig,
-    Hooks,
+    LaneAlert,
     LaneConfig,
-    Level,
     Priority,
     batch,
     compiled,
@@ -70,7 +70,7 @@ def test_handlers_run_in_another_process_in_the_order_of_publishing(
     with engine:
         for number in range(500):
             engine.publish(made_signal(engine, str(number)))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert apart.lines(trace) == [[str(number), "0"] for number in range(500)]
     assert os.getpid() not in apart.pids(trace)
     lane = engine.status().lanes["P2"]
@@ -84,7 +84,9 @@ def test_all_kinds_of_handlers_run_there(make_engine: MakeEngine, trace: Path) -
     engine.on("STRATEGY_SIGNAL", factory(apart.make_batch))
     engine.on("INDICATOR_UPDATE", apart.note_async)
     engine.on("LOG_WRITE", apart.note_line)
-    strategy = engine.event("STRATEGY_SIGNAL", p.Signal(symbol="b", side="BUY", strength=0.0))
+    strategy = engine.new_event(
+        "STRATEGY_SIGNAL", p.SignalPayload(symbol="b", side="BUY", strength=0.0)
+    )
     indicator = p.IndicatorUpdate(symbol="c", indicator="x", value=1.0)
     with engine:
         engine.publish(tick(engine, "t", 5.0))
@@ -93,7 +95,7 @@ def test_all_kinds_of_handlers_run_there(make_engine: MakeEngine, trace: Path) -
             engine.publish(strategy)
         engine.emit("INDICATOR_UPDATE", indicator)
         engine.publish(log_line(engine, "line"))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert sorted(apart.lines(trace)) == [
         ["batch", "a", "a"],
         ["batch", "b", "b"],
@@ -111,14 +113,14 @@ def test_a_failing_handler_is_tried_again_there_and_counted_here(
     engine.on("STRATEGY_SIGNAL", apart.fail)
     with engine:
         engine.publish(made_signal(engine, "a"))
-        engine.emit("STRATEGY_SIGNAL", p.Signal(symbol="b", side="BUY", strength=0.0))
-        assert engine.drained(PATIENCE_S)
+        engine.emit("STRATEGY_SIGNAL", p.SignalPayload(symbol="b", side="BUY", strength=0.0))
+        assert engine.wait_drained(PATIENCE_S)
     assert apart.lines(trace) == [["a", "0"], ["a", "1"], ["a", "2"]]
     lane = engine.status().lanes["P2"]
     assert (lane.handled, lane.dead, lane.retried) == (1, 1, 5)
     (letter,) = engine.dead_letters.list()
     assert (letter.error, letter.handler) == ("ValueError: no b", "tests.events.apart.fail")
-    deeds = Counter(DEEDS[row["deed"]] for row in engine.audit())
+    deeds = Counter(AUDIT_ACTIONS[row["deed"]] for row in engine.audit())
     assert deeds == {"published": 2, "taken": 2, "retried": 5, "handled": 1, "dead": 1}
 
 
@@ -133,7 +135,7 @@ def test_a_strategy_made_in_the_process_publishes_back(
     with engine:
         engine.publish(evaluate(engine, "SCALP"))
         wait_until(lambda: fills and ["SCALP", "0"] in apart.lines(trace))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert apart.lines(trace)[0] == ["made", "True"]
     assert (fills[0].source, fills[0].payload.filled_price) == ("STRATEGY", 2.0)
 
@@ -147,7 +149,7 @@ def test_a_factory_in_a_thread_lane_gets_the_engine(make_engine: MakeEngine, tra
         engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
     with engine:
         engine.publish(evaluate(engine, "SWING"))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert signals == ["SWING"]
 
 
@@ -159,7 +161,7 @@ def test_what_a_process_publishes_into_its_own_full_lane_goes_past_the_bound(
     with engine:
         engine.publish(made_signal(engine, "first"))
         wait_until(lambda: len(apart.lines(trace)) == 51)
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert engine.status().lanes["P2"].over > 0
 
 
@@ -168,7 +170,7 @@ def test_what_breaks_the_contract_is_refused_in_the_handler(make_engine: MakeEng
     engine.on("STRATEGY_EVALUATE", factory(apart.publish_nonsense))
     with engine:
         engine.publish(evaluate(engine))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     (letter,) = engine.dead_letters.list()
     assert "EventRefused: SIGNAL_GENERATED: the payload does not fit" in letter.error
 
@@ -212,12 +214,12 @@ def test_in_level_3_only_essential_handlers_run_there(make_engine: MakeEngine, t
     engine.on("PRICE_TICK", apart.note_price)
     engine.on("PRICE_TICK", apart.guard_price, essential=True)
     with engine:
-        engine.degrade(Level.CRITICAL_ONLY)
+        engine.degrade(DegradationLevel.CRITICAL_ONLY)
         engine.publish(tick(engine, price=1.0))
-        assert engine.drained(PATIENCE_S, Priority.P1)
-        engine.degrade(Level.NORMAL)
+        assert engine.wait_drained(PATIENCE_S, Priority.P1)
+        engine.degrade(DegradationLevel.NORMAL)
         engine.publish(tick(engine, price=2.0))
-        assert engine.drained(PATIENCE_S, Priority.P1)
+        assert engine.wait_drained(PATIENCE_S, Priority.P1)
     assert apart.lines(trace) == [["risk", "1.0"], ["chart", "2.0"], ["risk", "2.0"]]
 
 
@@ -227,10 +229,10 @@ def test_a_paused_lane_waits_here_and_there(make_engine: MakeEngine, trace: Path
     engine.pause(Priority.P2)
     with engine:
         engine.publish(made_signal(engine, "a"))
-        assert not engine.drained(0.2, Priority.P2)
+        assert not engine.wait_drained(0.2, Priority.P2)
         assert apart.lines(trace) == []
         engine.resume(Priority.P2)
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert apart.lines(trace) == [["a", "0"]]
 
 
@@ -260,13 +262,13 @@ def test_a_handler_that_overruns_there_is_counted(make_engine: MakeEngine) -> No
 
     catalogue = Catalogue()
     catalogue.register(
-        EventType("QUICK_CALL", Priority.P2, p.Signal, "symbol", max_process_time_ms=10)
+        EventType("QUICK_CALL", Priority.P2, p.SignalPayload, "symbol", max_process_time_ms=10)
     )
     engine = make_engine(config, catalogue)
     engine.on("QUICK_CALL", apart.sleep_a_little)
     with engine:
-        engine.emit("QUICK_CALL", p.Signal(symbol="a", side="BUY", strength=0.0))
-        assert engine.drained(PATIENCE_S)
+        engine.emit("QUICK_CALL", p.SignalPayload(symbol="a", side="BUY", strength=0.0))
+        assert engine.wait_drained(PATIENCE_S)
     lane = engine.status().lanes["P2"]
     assert lane.overran == 1
     assert lane.handling.max >= 50
@@ -277,14 +279,16 @@ def test_an_acknowledgement_comes_back_from_there(make_engine: MakeEngine, trace
 
     catalogue = Catalogue()
     for name in ("ASKED_CALL", "LOST_CALL"):
-        catalogue.register(EventType(name, Priority.P2, p.Signal, "symbol", requires_ack=True))
+        catalogue.register(
+            EventType(name, Priority.P2, p.SignalPayload, "symbol", requires_ack=True)
+        )
     engine = make_engine(apart_lanes("p2"), catalogue)
     engine.on("ASKED_CALL", apart.note)
     engine.on("LOST_CALL", apart.fail)
-    payload = p.Signal(symbol="a", side="BUY", strength=0.0)
+    payload = p.SignalPayload(symbol="a", side="BUY", strength=0.0)
     with engine:
-        done = engine.publish_for_ack(engine.event("ASKED_CALL", payload))
-        lost = engine.publish_for_ack(engine.event("LOST_CALL", payload))
+        done = engine.publish_for_ack(engine.new_event("ASKED_CALL", payload))
+        lost = engine.publish_for_ack(engine.new_event("LOST_CALL", payload))
         assert done.result(PATIENCE_S) is None
         with pytest.raises(OperationError, match="was given up"):
             lost.result(PATIENCE_S)
@@ -298,7 +302,7 @@ def test_an_event_too_large_for_the_way_there_is_a_dead_letter(
     with engine:
         engine.publish(msgspec.structs.replace(log_line(engine, "large"), source="x" * (5 << 20)))
         engine.publish(log_line(engine, "small"))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     (letter,) = engine.dead_letters.list()
     assert "cannot be sent to its process" in letter.error
     assert apart.lines(trace) == [["small", "0"]]
@@ -308,13 +312,13 @@ def test_an_event_too_large_for_the_way_there_is_a_dead_letter(
 
 
 def test_a_poison_that_ends_its_process_dies_alone(make_engine: MakeEngine, trace: Path) -> None:
-    told: list[Alert] = []
-    engine = make_engine(apart_lanes("p2"), hooks=Hooks(alert=told.append))
+    told: list[LaneAlert] = []
+    engine = make_engine(apart_lanes("p2"), hooks=AlertHooks(alert=told.append))
     engine.on("SIGNAL_GENERATED", apart.leave)
     symbols = ["a", "b", "poison", "c", "d"]
     with engine:
         engine.publish_many([made_signal(engine, symbol) for symbol in symbols])
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert apart.lines(trace) == [
         ["a", "0"],
         ["b", "0"],
@@ -337,7 +341,7 @@ def test_of_a_batch_that_kills_its_process_only_the_poisoned_die(
     strengths = [1.0, -1.0, 2.0]
     engine.publish_many([made_signal(engine, "s", strength) for strength in strengths])
     with engine:
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     lane = engine.status().lanes["P2"]
     assert (lane.handled, lane.dead) == (2, 1)
     assert apart.lines(trace)[0] == ["batch", "s", "s", "s"]
@@ -352,7 +356,7 @@ def test_a_handler_that_exits_on_any_thread_of_its_process_dies_alone(
     words = ["a", "b", "poison", "c", "d"]
     with engine:
         engine.publish_many([log_line(engine, word) for word in words])
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     lane = engine.status().lanes["P3"]
     assert (lane.handled, lane.dead) == (4, 1)
     assert {line[0] for line in apart.lines(trace)} == set(words)
@@ -380,9 +384,9 @@ def test_kill_9_in_mid_flood_loses_nothing_and_p0_does_not_notice(
             wait_until(lambda lane=lane: engine.pids()[lane])
             os.kill(engine.pids()[lane], signal.SIGKILL)
             engine.publish(fill(engine, number))
-            assert engine.drained(PATIENCE_S, Priority.P0)
+            assert engine.wait_drained(PATIENCE_S, Priority.P0)
         flood.join()
-        assert engine.drained(60)
+        assert engine.wait_drained(60)
         check_conservation(engine)
     assert len(fills) == 6
     seen = Counter(line[1] for line in apart.lines(trace))
@@ -398,7 +402,7 @@ def test_a_process_that_cannot_be_started_again_is_fs097_for_p1(
 ) -> None:
     codes: list[str] = []
     engine = make_engine(
-        apart_lanes("p1"), hooks=Hooks(fail_safe=lambda alert: codes.append(alert.code))
+        apart_lanes("p1"), hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code))
     )
     engine.on("PRICE_TICK", apart.note_price)
     with engine:
@@ -407,7 +411,7 @@ def test_a_process_that_cannot_be_started_again_is_fs097_for_p1(
             os.kill(engine.pids()["P1"], signal.SIGKILL)
             wait_until(lambda: len(codes) >= 2)
             engine.publish(tick(engine, price=7.0))
-        assert engine.drained(PATIENCE_S, Priority.P1)
+        assert engine.wait_drained(PATIENCE_S, Priority.P1)
     assert set(codes) == {"FS097"}
     assert apart.lines(trace) == [["chart", "7.0"]]
 

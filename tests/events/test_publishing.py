@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qts.domain import EventRefusedError, LaneFullError, ManualClock
-from qts.events import Catalogue, Engine, Event, EventsConfig, EventType, LaneConfig, Priority
+from qts.events import Catalogue, Event, EventEngine, EventsConfig, EventType, LaneConfig, Priority
 from qts.events import payloads as p
 from tests.events.conftest import MakeEngine, check_conservation
 from tests.events.made import (
@@ -32,9 +32,9 @@ from tests.events.made import (
 _PART = 128  # events that go into a lane under one lock
 
 
-def audited() -> Engine:
+def audited() -> EventEngine:
     small = LaneConfig(queue_size=7, overflow="drop_oldest", batch_size=3)
-    return Engine(
+    return EventEngine(
         EventsConfig(
             p1=small,
             p2=LaneConfig(queue_size=1000, overflow="collapse", batch_size=3),
@@ -56,7 +56,7 @@ def audited() -> Engine:
 )
 def test_a_list_fares_as_its_events_one_by_one(deeds: list[list[tuple[int, str]] | int]) -> None:
     many, single = audited(), audited()
-    make: dict[int, Callable[[Engine, str], Event]] = {1: tick, 2: evaluate, 3: log_line}
+    make: dict[int, Callable[[EventEngine, str], Event]] = {1: tick, 2: evaluate, 3: log_line}
     for deed in deeds:
         if isinstance(deed, int):
             assert many.lanes.step(deed) == single.lanes.step(deed)
@@ -72,11 +72,11 @@ def test_a_list_fares_as_its_events_one_by_one(deeds: list[list[tuple[int, str]]
         engine.stop()
 
 
-def test_a_list_longer_than_a_part_keeps_its_order_through_all_lanes(engine: Engine) -> None:
+def test_a_list_longer_than_a_part_keeps_its_order_through_all_lanes(engine: EventEngine) -> None:
     seen: list[list[str]] = [[], [], [], []]
     for lane in Priority:
         engine.on(lane, lambda event: seen[event.priority].append(event.event_id))
-    makers: tuple[Callable[[Engine], Event], ...] = (tick, signal, log_line)
+    makers: tuple[Callable[[EventEngine], Event], ...] = (tick, signal, log_line)
     events = [makers[number % 3](engine) for number in range(5 * _PART + 7)]
     assert engine.publish_many(tuple(events)) == len(events)
     run_by_hand(engine)
@@ -86,7 +86,7 @@ def test_a_list_longer_than_a_part_keeps_its_order_through_all_lanes(engine: Eng
 
 @pytest.mark.parametrize("place", [0, 1, _PART - 1, _PART, _PART + 1, 3 * _PART])
 def test_what_stands_before_a_refused_event_is_published_and_nothing_after(
-    engine: Engine, place: int
+    engine: EventEngine, place: int
 ) -> None:
     bad = msgspec.structs.replace(tick(engine), timestamp=float("nan"))
     before = [tick(engine, f"{number:06}") for number in range(place)]
@@ -135,11 +135,11 @@ def test_the_interpreter_is_given_away_in_the_middle_of_a_long_list(
             go.set()
             engine.publish_many(ticks)
             sender.join()
-            assert engine.drained(PATIENCE_S)
+            assert engine.wait_drained(PATIENCE_S)
     assert between.is_set()
 
 
-def test_a_type_is_known_by_its_letters_not_by_its_string(engine: Engine) -> None:
+def test_a_type_is_known_by_its_letters_not_by_its_string(engine: EventEngine) -> None:
     for _ in range(200):
         copied = "".join(["PRICE", "_", "TICK"])
         engine.publish(msgspec.structs.replace(tick(engine), event_type=copied))
@@ -148,7 +148,7 @@ def test_a_type_is_known_by_its_letters_not_by_its_string(engine: Engine) -> Non
         engine.publish(msgspec.structs.replace(tick(engine), event_type="PRICE_TICKS"))
 
 
-def test_publish_takes_its_arguments_by_name_and_refuses_others(engine: Engine) -> None:
+def test_publish_takes_its_arguments_by_name_and_refuses_others(engine: EventEngine) -> None:
     publish = engine.publish
     publish(event=tick(engine), timeout=0.5)
     publish(tick(engine), timeout=None)
@@ -162,7 +162,7 @@ def test_publish_takes_its_arguments_by_name_and_refuses_others(engine: Engine) 
         engine.publish_many(7)
 
 
-def test_ids_are_uuids_of_version_7_that_rise_and_never_repeat(engine: Engine) -> None:
+def test_ids_are_uuids_of_version_7_that_rise_and_never_repeat(engine: EventEngine) -> None:
     ids = [tick(engine).event_id for _ in range(2000)]
     assert len(set(ids)) == len(ids)
     assert {uuid.UUID(each).version for each in ids} == {7}
@@ -173,16 +173,16 @@ def test_ids_are_uuids_of_version_7_that_rise_and_never_repeat(engine: Engine) -
 
 def test_an_event_is_made_by_the_clock_that_was_handed_in() -> None:
     start = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
-    engine = Engine(clock=ManualClock(start))
-    event = engine.event("PRICE_TICK", p.PriceTick(symbol="a", price=1.0), "here")
+    engine = EventEngine(clock=ManualClock(start))
+    event = engine.new_event("PRICE_TICK", p.PriceTick(symbol="a", price=1.0), "here")
     assert (event.timestamp, event.source) == (start.timestamp(), "here")
     before = time.time()
-    assert before <= tick(Engine()).timestamp <= time.time()
+    assert before <= tick(EventEngine()).timestamp <= time.time()
 
 
-def test_a_made_event_says_what_the_catalogue_says_of_its_type(engine: Engine) -> None:
+def test_a_made_event_says_what_the_catalogue_says_of_its_type(engine: EventEngine) -> None:
     for kind in engine.catalogue:
-        made = engine.event(kind.name, p.Payload(), "x")
+        made = engine.new_event(kind.name, p.Payload(), "x")
         like = kind.event(
             made.payload, event_id=made.event_id, timestamp=made.timestamp, source="x"
         )
@@ -191,9 +191,9 @@ def test_a_made_event_says_what_the_catalogue_says_of_its_type(engine: Engine) -
 
 def test_a_type_that_came_after_the_engine_is_refused() -> None:
     catalogue = Catalogue()
-    engine = Engine(catalogue=catalogue)
+    engine = EventEngine(catalogue=catalogue)
     catalogue.register(EventType("SPREAD", Priority.P1, p.PriceTick))
     with pytest.raises(EventRefusedError, match="SPREAD was registered after the engine was made"):
-        engine.event("SPREAD", p.PriceTick(symbol="a", price=1.0))
+        engine.new_event("SPREAD", p.PriceTick(symbol="a", price=1.0))
     with pytest.raises(EventRefusedError, match="no event type is called 'SPREADS'"):
-        engine.event("SPREADS", p.PriceTick(symbol="a", price=1.0))
+        engine.new_event("SPREADS", p.PriceTick(symbol="a", price=1.0))

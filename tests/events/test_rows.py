@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from qts.domain import EventRefusedError
-from qts.events import RECORD, Engine, EventsConfig, LaneConfig, batch, rows
+from qts.events import EVENT_DTYPE, EventEngine, EventsConfig, LaneConfig, batch, rows
 from qts.events import payloads as p
-from qts.events.rows import RowCall
+from qts.events.handlers import RowBatchAdapter
 from tests.events.conftest import MakeEngine
 from tests.events.made import PATIENCE_S, tick
 
@@ -20,18 +20,18 @@ Array = npt.NDArray[np.void]
 
 
 @pytest.fixture
-def engine(make_engine: MakeEngine) -> Engine:
+def engine(make_engine: MakeEngine) -> EventEngine:
     return make_engine(EventsConfig(p1=LaneConfig(queue_size=1000, overflow="drop_oldest")))
 
 
-def test_a_batch_comes_as_rows_with_its_symbols(engine: Engine) -> None:
+def test_a_batch_comes_as_rows_with_its_symbols(engine: EventEngine) -> None:
     got: list[tuple[Array, list[str]]] = []
     engine.on("PRICE_TICK", rows(lambda array, symbols: got.append((array, list(symbols)))))
     events = [tick(engine, f"s{number}", float(number + 1)) for number in range(5)]
     engine.publish_many(events)
     assert engine.lanes.step(1) == 5
     ((array, symbols),) = got
-    assert array.dtype == RECORD
+    assert array.dtype == EVENT_DTYPE
     assert symbols == [f"s{number}" for number in range(5)]
     assert array["values"][:, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert array["timestamp"].tolist() == [event.timestamp for event in events]
@@ -39,7 +39,7 @@ def test_a_batch_comes_as_rows_with_its_symbols(engine: Engine) -> None:
     assert not array.flags.writeable
 
 
-def test_rows_made_by_the_lanes_and_rows_made_here_are_the_same(engine: Engine) -> None:
+def test_rows_made_by_the_lanes_and_rows_made_here_are_the_same(engine: EventEngine) -> None:
     fast: list[Array] = []
     events = [tick(engine, symbol, 2.5) for symbol in ("a", "005930", "한")]
     engine.on("PRICE_TICK", rows(lambda array, _: fast.append(array)))
@@ -47,12 +47,14 @@ def test_rows_made_by_the_lanes_and_rows_made_here_are_the_same(engine: Engine) 
     engine.lanes.step(1)
     slow: list[Array] = []
     numbers = {each.name: (n, each.key) for n, each in enumerate(engine.catalogue)}
-    RowCall(lambda array, _: slow.append(array), numbers)(events)
+    RowBatchAdapter(lambda array, _: slow.append(array), numbers)(events)
     for field in ("key", "timestamp", "type", "count", "values"):
         assert (slow[0][field] == fast[0][field]).all(), field
 
 
-def test_what_was_published_before_the_handler_was_there_comes_as_rows_too(engine: Engine) -> None:
+def test_what_was_published_before_the_handler_was_there_comes_as_rows_too(
+    engine: EventEngine,
+) -> None:
     got: list[float] = []
     engine.publish(tick(engine, "early", 7.0))
     engine.on("PRICE_TICK", rows(lambda array, _: got.extend(array["values"][:, 0])))
@@ -61,7 +63,7 @@ def test_what_was_published_before_the_handler_was_there_comes_as_rows_too(engin
     assert got == [7.0]
 
 
-def test_of_a_failing_array_only_the_poisoned_die(engine: Engine) -> None:
+def test_of_a_failing_array_only_the_poisoned_die(engine: EventEngine) -> None:
     done: set[str] = set()
 
     def handle(array: Array, symbols: Sequence[str]) -> None:
@@ -72,13 +74,13 @@ def test_of_a_failing_array_only_the_poisoned_die(engine: Engine) -> None:
     engine.on("PRICE_TICK", rows(handle))
     engine.publish_many([tick(engine, "a", 1.0), tick(engine, "b", -1.0), tick(engine, "c", 1.0)])
     with engine:
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert done == {"a", "c"}
     lane = engine.status().lanes["P1"]
     assert (lane.handled, lane.dead) == (2, 1)
 
 
-def test_rows_and_lists_and_plain_handlers_share_a_type(engine: Engine) -> None:
+def test_rows_and_lists_and_plain_handlers_share_a_type(engine: EventEngine) -> None:
     seen: list[str] = []
     engine.on("PRICE_TICK", rows(lambda array, _: seen.append(f"rows {len(array)}")))
     engine.on("PRICE_TICK", batch(lambda events: seen.append(f"list {len(events)}")))
@@ -92,7 +94,7 @@ def test_rows_and_lists_and_plain_handlers_share_a_type(engine: Engine) -> None:
     ("what", "words"),
     [("FILL_CONFIRMED", "cannot be batched"), ("ORDERBOOK_UPDATE", "fields that are no numbers")],
 )
-def test_what_is_no_row_of_numbers_is_refused(engine: Engine, what: str, words: str) -> None:
+def test_what_is_no_row_of_numbers_is_refused(engine: EventEngine, what: str, words: str) -> None:
     def handle(_array: Array, _symbols: Sequence[str]) -> None: ...
 
     with pytest.raises(EventRefusedError, match=words):
@@ -102,7 +104,7 @@ def test_what_is_no_row_of_numbers_is_refused(engine: Engine, what: str, words: 
         engine.on("PRICE_TICK", rows(handle))
 
 
-def test_a_type_without_a_key_has_empty_keys(engine: Engine) -> None:
+def test_a_type_without_a_key_has_empty_keys(engine: EventEngine) -> None:
     got: list[Any] = []
     engine.on("VIX_UPDATE", rows(lambda array, keys: got.append((len(array), list(keys)))))
     engine.emit("VIX_UPDATE", p.VixUpdate(value=20.0))

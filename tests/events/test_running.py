@@ -14,13 +14,13 @@ import pytest
 
 from qts.domain import EventRefusedError, OperationError
 from qts.events import (
-    Alert,
-    Engine,
+    AlertHooks,
+    DegradationLevel,
     Event,
+    EventEngine,
     EventsConfig,
-    Hooks,
+    LaneAlert,
     LaneConfig,
-    Level,
     Priority,
     batch,
     compiled,
@@ -30,14 +30,14 @@ from tests.events.conftest import MakeEngine
 from tests.events.made import PATIENCE_S, evaluate, fill, log_line, order_ids, signal, tick
 
 
-def test_the_switch_interval_is_short_while_running_and_restored(engine: Engine) -> None:
+def test_the_switch_interval_is_short_while_running_and_restored(engine: EventEngine) -> None:
     before = sys.getswitchinterval()
     with engine:
         assert sys.getswitchinterval() == pytest.approx(engine.config.switch_interval_ms / 1000)
     assert sys.getswitchinterval() == before
 
 
-def test_a_sleeping_p3_handler_holds_nobody_up(engine: Engine) -> None:
+def test_a_sleeping_p3_handler_holds_nobody_up(engine: EventEngine) -> None:
     asleep, wake = threading.Event(), threading.Event()
     seen: list[int] = []
 
@@ -54,15 +54,15 @@ def test_a_sleeping_p3_handler_holds_nobody_up(engine: Engine) -> None:
         assert asleep.wait(PATIENCE_S)
         for make in (fill, tick, signal):
             engine.publish(make(engine))
-        assert engine.drained(PATIENCE_S, Priority.P0, Priority.P1, Priority.P2)
+        assert engine.wait_drained(PATIENCE_S, Priority.P0, Priority.P1, Priority.P2)
         assert sorted(seen) == [0, 1, 2]
         assert engine.status().lanes["P3"].waiting == 2
         assert sum(engine.lanes.turns()) >= 1  # the sleeper was passed by
         wake.set()
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
 
 
-def test_p0_and_p1_go_ahead_of_a_burning_p2_handler(engine: Engine) -> None:
+def test_p0_and_p1_go_ahead_of_a_burning_p2_handler(engine: EventEngine) -> None:
     burning, stop = threading.Event(), threading.Event()
     seen: list[int] = []
 
@@ -80,11 +80,11 @@ def test_p0_and_p1_go_ahead_of_a_burning_p2_handler(engine: Engine) -> None:
         for _ in range(20):
             engine.publish(fill(engine))
             engine.publish(tick(engine))
-        assert engine.drained(PATIENCE_S, Priority.P0, Priority.P1)
+        assert engine.wait_drained(PATIENCE_S, Priority.P0, Priority.P1)
         assert not stop.is_set()
         assert sorted(seen) == [0] * 20 + [1] * 20
         stop.set()
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
 
 
 def test_what_waits_at_the_start_is_handled_in_the_order_of_the_lanes(
@@ -99,11 +99,11 @@ def test_what_waits_at_the_start_is_handled_in_the_order_of_the_lanes(
             for make in (log_line, signal, tick, fill):
                 engine.publish(make(engine))
         with engine:
-            assert engine.drained(PATIENCE_S)
+            assert engine.wait_drained(PATIENCE_S)
         assert seen == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
 
 
-def test_p0_arrives_once_each_and_in_order_under_floods(engine: Engine) -> None:
+def test_p0_arrives_once_each_and_in_order_under_floods(engine: EventEngine) -> None:
     seen: list[Event] = []
     engine.on("FILL_CONFIRMED", seen.append)
     engine.on("STRATEGY_EVALUATE", lambda _: sum(range(2000)))
@@ -120,13 +120,13 @@ def test_p0_arrives_once_each_and_in_order_under_floods(engine: Engine) -> None:
         thread.start()
         for number in range(2000):
             engine.publish(fill(engine, number))
-        assert engine.drained(PATIENCE_S, Priority.P0)
+        assert engine.wait_drained(PATIENCE_S, Priority.P0)
         stop.set()
         thread.join()
     assert order_ids(seen) == [f"ORD{number}" for number in range(2000)]
 
 
-def test_a_failing_handler_is_tried_again_in_place(engine: Engine) -> None:
+def test_a_failing_handler_is_tried_again_in_place(engine: EventEngine) -> None:
     seen: list[tuple[float, int]] = []
 
     def fail_twice(event: Event) -> None:
@@ -138,7 +138,7 @@ def test_a_failing_handler_is_tried_again_in_place(engine: Engine) -> None:
     with engine:
         engine.publish(tick(engine, "a", 1.0))
         engine.publish(tick(engine, "b", 2.0))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert seen == [(1, 0), (1, 1), (1, 2), (2, 0)]
     lane = engine.status().lanes["P1"]
     assert (lane.retried, lane.dead, lane.handled) == (2, 0, 2)
@@ -148,7 +148,7 @@ def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
     make_engine: MakeEngine,
 ) -> None:
     codes: list[str] = []
-    engine = make_engine(hooks=Hooks(fail_safe=lambda alert: codes.append(alert.code)))
+    engine = make_engine(hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code)))
     seen: list[Event] = []
 
     def broken(_event: Event) -> None:
@@ -158,7 +158,7 @@ def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
     engine.on("FILL_CONFIRMED", seen.append)
     with engine:
         engine.publish(fill(engine, 7))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
         (letter,) = engine.dead_letters.list()
         assert letter.error == "RuntimeError: no such account"
         assert letter.handler.endswith("broken")
@@ -166,7 +166,7 @@ def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
         assert codes == ["FS098"]
         assert engine.status().lanes["P0"].dead == 1
         assert engine.replay(letter.number).event_id == letter.event.event_id
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert order_ids(seen) == ["ORD7", "ORD7"]
     with pytest.raises(EventRefusedError, match="no dead letter has number 1"):
         engine.dead_letters.show(1)
@@ -185,13 +185,13 @@ def test_of_a_failing_batch_only_the_poisoned_die(make_engine: MakeEngine) -> No
     engine.on("PRICE_TICK", batch(handle))  # type: ignore[arg-type]
     engine.publish_many([tick(engine, symbol) for symbol in ("a", "poison", "b")])
     with engine:
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert done == {"a", "b"}
     lane = engine.status().lanes["P1"]
     assert (lane.handled, lane.dead) == (2, 1)
 
 
-def test_async_handlers_run_one_event_at_a_time_in_order(engine: Engine) -> None:
+def test_async_handlers_run_one_event_at_a_time_in_order(engine: EventEngine) -> None:
     seen: list[str] = []
     inside = 0
 
@@ -207,12 +207,12 @@ def test_async_handlers_run_one_event_at_a_time_in_order(engine: Engine) -> None
     with engine:
         for number in range(50):
             engine.publish(fill(engine, number))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert seen == [f"ORD{number}" for number in range(50)]
     assert engine.status().lanes["P0"].handled == 50
 
 
-def test_an_async_handler_that_fails_is_tried_again_then_dead(engine: Engine) -> None:
+def test_an_async_handler_that_fails_is_tried_again_then_dead(engine: EventEngine) -> None:
     tries: list[int] = []
 
     async def broken(event: Event) -> None:
@@ -222,12 +222,12 @@ def test_an_async_handler_that_fails_is_tried_again_then_dead(engine: Engine) ->
     engine.on("SIGNAL_GENERATED", broken)
     with engine:
         engine.publish(signal(engine))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert tries == [0, 1, 2, 3]
     assert engine.status().lanes["P2"].dead == 1
 
 
-def test_an_acknowledgement_comes_when_every_handler_is_done(engine: Engine) -> None:
+def test_an_acknowledgement_comes_when_every_handler_is_done(engine: EventEngine) -> None:
     let = threading.Event()
     engine.on("FILL_CONFIRMED", lambda _: let.wait(PATIENCE_S))
     with engine:
@@ -237,7 +237,7 @@ def test_an_acknowledgement_comes_when_every_handler_is_done(engine: Engine) -> 
         assert future.result(PATIENCE_S) is None
 
 
-def test_an_acknowledgement_fails_when_a_handler_gave_up(engine: Engine) -> None:
+def test_an_acknowledgement_fails_when_a_handler_gave_up(engine: EventEngine) -> None:
     def broken(_event: Event) -> None:
         raise ValueError("no")
 
@@ -248,13 +248,13 @@ def test_an_acknowledgement_fails_when_a_handler_gave_up(engine: Engine) -> None
             future.result(PATIENCE_S)
 
 
-def test_what_is_not_acknowledged_cannot_be_waited_for(engine: Engine) -> None:
+def test_what_is_not_acknowledged_cannot_be_waited_for(engine: EventEngine) -> None:
     with pytest.raises(EventRefusedError, match="not acknowledged"):
         engine.publish_for_ack(tick(engine))
 
 
 def test_a_compiled_handler_runs_while_another_thread_holds_the_interpreter(
-    engine: Engine,
+    engine: EventEngine,
 ) -> None:
     import numba
     from numba.core import types as core
@@ -276,11 +276,11 @@ def test_a_compiled_handler_runs_while_another_thread_holds_the_interpreter(
         end = time.monotonic() + PATIENCE_S
         while state[0] < 10 and time.monotonic() < end:
             sorted(range(20_000), reverse=True)  # one long C call after the other
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert state.tolist() == [10.0, 750_000.0]
 
 
-def test_a_stop_drains_p0_and_p1_and_reports_the_rest(engine: Engine) -> None:
+def test_a_stop_drains_p0_and_p1_and_reports_the_rest(engine: EventEngine) -> None:
     seen: list[int] = []
     for lane in Priority:
         engine.on(lane, lambda event: seen.append(event.priority))
@@ -297,8 +297,8 @@ def test_a_stop_drains_p0_and_p1_and_reports_the_rest(engine: Engine) -> None:
 
 
 def test_a_failed_thread_is_told_of_and_started_again(make_engine: MakeEngine) -> None:
-    told: list[Alert] = []
-    engine = make_engine(hooks=Hooks(alert=told.append))
+    told: list[LaneAlert] = []
+    engine = make_engine(hooks=AlertHooks(alert=told.append))
     seen: list[Event] = []
     engine.on("FILL_CONFIRMED", seen.append)
     engine.on("PRICE_TICK", seen.append)
@@ -310,7 +310,7 @@ def test_a_failed_thread_is_told_of_and_started_again(make_engine: MakeEngine) -
             engine.check()
         engine.publish(fill(engine))
         engine.publish(tick(engine))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert len(seen) == 2
     assert "FS096" in [alert.code for alert in told]
     assert [alert.kind for alert in told if not alert.code] == ["lane", "lane"]
@@ -318,7 +318,7 @@ def test_a_failed_thread_is_told_of_and_started_again(make_engine: MakeEngine) -
 
 def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
     codes: list[str] = []
-    engine = make_engine(hooks=Hooks(fail_safe=lambda alert: codes.append(alert.code)))
+    engine = make_engine(hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code)))
     for number in range(100):
         engine.publish(fill(engine, number))
     thread = threading.Thread(target=engine.publish, args=(fill(engine, 100),))
@@ -333,8 +333,8 @@ def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
 
 
 def test_a_handler_that_makes_p0_wait_is_named(make_engine: MakeEngine) -> None:
-    told: list[Alert] = []
-    engine = make_engine(EventsConfig(held_too_long_ms=1.0), hooks=Hooks(alert=told.append))
+    told: list[LaneAlert] = []
+    engine = make_engine(EventsConfig(gil_stall_ms=1.0), hooks=AlertHooks(alert=told.append))
     numbers = list(range(200_000, 0, -1)) * 4
     busy = threading.Event()
 
@@ -351,7 +351,7 @@ def test_a_handler_that_makes_p0_wait_is_named(make_engine: MakeEngine) -> None:
             engine.publish(signal(engine))
             busy.wait(PATIENCE_S)
             engine.publish(fill(engine))
-            assert engine.drained(PATIENCE_S)
+            assert engine.wait_drained(PATIENCE_S)
             engine.check()
     assert any("hold_the_interpreter" in alert.text for alert in told)
 
@@ -361,11 +361,11 @@ def test_a_handler_that_overruns_is_counted(make_engine: MakeEngine) -> None:
     engine.on("FILL_CONFIRMED", lambda _: time.sleep(0.03))
     with engine:
         engine.publish(fill(engine))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert engine.status().lanes["P0"].overran == 1
 
 
-def test_metrics_tell_every_lane(engine: Engine) -> None:
+def test_metrics_tell_every_lane(engine: EventEngine) -> None:
     from qts import telemetry
 
     engine.on("PRICE_TICK", lambda _: None)
@@ -394,7 +394,7 @@ def test_a_dead_letters_memory_is_bounded(make_engine: MakeEngine) -> None:
     assert (engine.dead_letters.count, engine.dead_letters.forgotten) == (5, 2)
 
 
-def test_a_handler_cannot_stop_its_own_engine(engine: Engine) -> None:
+def test_a_handler_cannot_stop_its_own_engine(engine: EventEngine) -> None:
     refused: list[str] = []
 
     def stop(_event: Event) -> None:
@@ -406,11 +406,11 @@ def test_a_handler_cannot_stop_its_own_engine(engine: Engine) -> None:
     engine.on("EMERGENCY_STOP", stop)
     with engine:
         engine.emit("EMERGENCY_STOP", p.Emergency(reason="test"))
-        assert engine.drained(PATIENCE_S)
+        assert engine.wait_drained(PATIENCE_S)
     assert refused == ["a handler cannot stop the engine that runs it; ask another thread"]
 
 
-def test_in_level_3_only_essential_async_handlers_run(engine: Engine) -> None:
+def test_in_level_3_only_essential_async_handlers_run(engine: EventEngine) -> None:
     seen: list[str] = []
 
     async def risk(_event: Event) -> None:
@@ -422,9 +422,9 @@ def test_in_level_3_only_essential_async_handlers_run(engine: Engine) -> None:
     engine.on("PRICE_TICK", risk, essential=True)
     engine.on("PRICE_TICK", chart)
     with engine:
-        engine.degrade(Level.CRITICAL_ONLY)
+        engine.degrade(DegradationLevel.CRITICAL_ONLY)
         engine.publish(tick(engine))
-        assert engine.drained(PATIENCE_S, Priority.P1)
+        assert engine.wait_drained(PATIENCE_S, Priority.P1)
     assert seen == ["risk"]
 
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from qts.events import wire
+from qts.events.process import protocol
 from tests.events.made import PATIENCE_S
 
 
-def small(room: int = 256) -> tuple[wire.SharedRing, wire.SharedRing]:
+def small(room: int = 256) -> tuple[protocol.SharedRing, protocol.SharedRing]:
     """Both sides, in one process."""
-    memory = wire.memory(room)
-    return wire.ring(memory), wire.ring(memory)
+    memory = protocol.shared_memory(room)
+    return protocol.open_ring(memory), protocol.open_ring(memory)
 
 
 class AgainstAList(RuleBasedStateMachine):
@@ -108,8 +108,8 @@ def test_a_closed_ring_lets_a_sleeper_go() -> None:
     assert reader.closed
 
 
-def push_until_killed(memory: wire.Memory, sizes: list[int]) -> None:
-    ring, number = wire.ring(memory), 0
+def push_until_killed(memory: protocol.Memory, sizes: list[int]) -> None:
+    ring, number = protocol.open_ring(memory), 0
     while True:
         record = number.to_bytes(8, "little") + b"x" * sizes[number % len(sizes)]
         if ring.push(record, 0.1):
@@ -120,12 +120,12 @@ def push_until_killed(memory: wire.Memory, sizes: list[int]) -> None:
 def test_a_writer_killed_at_any_moment_leaves_whole_records_in_order() -> None:
     """Read beside a writer that is killed in mid-flood: no gap, no torn record."""
     sizes = [0, 1, 7, 8, 100, 3000, 50_000]
-    memory = wire.memory()
+    memory = protocol.shared_memory()
     process = multiprocessing.get_context("spawn").Process(
         target=push_until_killed, args=(memory, sizes), daemon=True
     )
     process.start()
-    reader, number = wire.ring(memory), 0
+    reader, number = protocol.open_ring(memory), 0
 
     def read(seconds: float) -> int:
         nonlocal number

@@ -11,7 +11,7 @@ import typer
 
 from qts.cli import events, verify
 from qts.domain import RefusedError
-from qts.events import Engine, IsolationLoad, verify_isolation
+from qts.events import EventEngine, IsolationLoad, verify_isolation
 
 
 def run(app: typer.Typer, *words: str) -> int:
@@ -87,7 +87,7 @@ def test_the_demo_runs_with_lanes_in_processes(
 def test_the_panel_shows_a_paused_lane() -> None:
     from qts.events import Priority
 
-    engine = Engine()
+    engine = EventEngine()
     engine.pause(Priority.P3)
     lines = events.panel(engine.status(), {"P0": 12.0})
     assert "PAUSED" in lines[4]

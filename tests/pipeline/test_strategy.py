@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from qts.domain import RefusedError, SystemClock
-from qts.events import Catalogue, Engine, EventsConfig
+from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.events import payloads as p
 from qts.pipeline import Joints, Runner, Signal, Strategy, Tick, View
 from qts.pipeline import runner as room
@@ -226,12 +226,12 @@ async def test_strategy_is_never_in_two_workers_at_once_and_nothing_is_missed() 
 
 
 async def test_strategy_that_never_returns_holds_one_worker_of_its_lane() -> None:
-    engine = Engine(EventsConfig(pool_workers=2), Catalogue(), SystemClock())
+    engine = EventEngine(EventsConfig(pool_workers=2), Catalogue(), SystemClock())
     heard = asyncio.Event()
 
     def wake(key: str) -> None:
         payload = p.StrategyEvaluate(strategy_type=key)
-        engine.try_publish(engine.event("STRATEGY_EVALUATE", payload, "test"))
+        engine.try_publish(engine.new_event("STRATEGY_EVALUATE", payload, "test"))
 
     joints = Joints(view, wake, lambda _, _found: heard.set(), asyncio.get_running_loop())
     slow, other = Slow(Params()), Runner(Counting(Params()), joints)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qts.domain import LaneFullError, SystemClock
-from qts.events import Catalogue, Engine, Event, EventsConfig, LaneConfig
+from qts.events import Catalogue, Event, EventEngine, EventsConfig, LaneConfig
 from qts.events import payloads as p
 from qts.risk import EMERGENCY_ORDER, EmergencyOrder, MicroRisk, StopsConfig
 
@@ -22,7 +22,7 @@ class Desk:
     def __init__(self, config: EventsConfig | None = None) -> None:
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)
-        self.engine = Engine(config, catalogue)
+        self.engine = EventEngine(config, catalogue)
         self.seen: list[Event] = []
         self.fired: list[tuple[str, Any]] = []  # what took the way through Python
         for name in ("EMERGENCY_ORDER", "TRAILING_STOP_HIT"):
@@ -33,14 +33,14 @@ class Desk:
             lambda _code, _text: None,
             SystemClock(),
         )
-        self.engine.watch("PRICE_TICK", self.loop.stops, "price")
+        self.engine.attach_watcher("PRICE_TICK", self.loop.stops, "price")
 
     def hold(self, quantity: float = 10, stop: float = 0.0) -> None:
         held = Holding(symbol="A", quantity=quantity, average=10_000, stop=stop)
         self.loop.hold([held], 1e9)
 
     def tick(self, price: float) -> Event:
-        return self.engine.event("PRICE_TICK", p.PriceTick(symbol="A", price=price, volume=1.0))
+        return self.engine.new_event("PRICE_TICK", p.PriceTick(symbol="A", price=price, volume=1.0))
 
     @property
     def exits(self) -> list[Event]:
@@ -132,7 +132,7 @@ def test_exit_that_does_not_get_into_its_lane_is_asked_for_by_the_next_tick(
     desk.loop.stops.attach(broken, desk.engine.publish)
     with pytest.raises(MemoryError):
         desk.engine.publish(desk.tick(price))
-    desk.loop.stops.attach(desk.engine.event, desk.engine.publish)
+    desk.loop.stops.attach(desk.engine.new_event, desk.engine.publish)
     desk.engine.publish(desk.tick(price))
     (left,) = desk.exits
     assert isinstance(left.payload, EmergencyOrder)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from qts.domain import EventRefusedError, SystemClock
-from qts.events import Catalogue, Engine, Event, Priority
+from qts.events import Catalogue, Event, EventEngine, Priority
 from qts.events import payloads as p
 from qts.risk import EMERGENCY_ORDER, MicroRisk, StopsConfig
 
@@ -17,7 +17,7 @@ class Desk:
     def __init__(self) -> None:
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)
-        self.engine = Engine(catalogue=catalogue)
+        self.engine = EventEngine(catalogue=catalogue)
         self.codes: list[str] = []
         self.micro = MicroRisk(
             StopsConfig(),
@@ -25,7 +25,7 @@ class Desk:
             lambda code, _: self.codes.append(code),
             SystemClock(),
         )
-        self.engine.watch("PRICE_TICK", self.micro.stops, "price")
+        self.engine.attach_watcher("PRICE_TICK", self.micro.stops, "price")
         self.exits: list[Event] = []
         self.got = threading.Event()
         self.engine.on("EMERGENCY_ORDER", self._exit)
@@ -38,7 +38,7 @@ class Desk:
         self.micro.hold([Holding(symbol=symbol, quantity=10, average=10_000)], 1e9)
 
     def tick(self, symbol: str, price: float) -> Event:
-        return self.engine.event("PRICE_TICK", p.PriceTick(symbol=symbol, price=price))
+        return self.engine.new_event("PRICE_TICK", p.PriceTick(symbol=symbol, price=price))
 
     @property
     def waiting(self) -> int:
@@ -82,7 +82,7 @@ def test_strategies_that_burn_do_not_hold_a_stop_up(desk: Desk) -> None:
     desk.engine.on(Priority.P2, burn)
     desk.engine.start()
     for number in range(4):
-        desk.engine.emit("RISK_EVALUATE", p.Evaluate(subject=str(number)))
+        desk.engine.emit("RISK_EVALUATE", p.EvaluatePayload(subject=str(number)))
     desk.hold("005930")
     desk.engine.publish(desk.tick("005930", 9_800))
     assert desk.waiting == 1
@@ -94,4 +94,4 @@ def test_strategies_that_burn_do_not_hold_a_stop_up(desk: Desk) -> None:
 def test_watcher_is_set_before_the_start(desk: Desk) -> None:
     desk.engine.start()
     with pytest.raises(EventRefusedError, match="before the start"):
-        desk.engine.watch("PRICE_TICK", desk.micro.stops, "price")
+        desk.engine.attach_watcher("PRICE_TICK", desk.micro.stops, "price")

@@ -9,7 +9,7 @@ from typing import Any
 from qts import telemetry
 from qts.app.live import Notices
 from qts.domain import Clock, OperationError
-from qts.events import Hooks
+from qts.events import AlertHooks
 from qts.risk import CODES, Effect, FailSafe
 
 log = telemetry.logger("app")
@@ -34,7 +34,7 @@ class Alarm:
             self._notices.note(self._clock.now().timestamp(), "critical", said, code)
         self._loop.call_soon_threadsafe(self._soon, code, text)
 
-    def hooks(self) -> Hooks:
+    def hooks(self) -> AlertHooks:
         """For the event lanes."""
 
         def told(alert: Any) -> None:
@@ -44,7 +44,7 @@ class Alarm:
             at = self._clock.now().timestamp()
             self._notices.note(at, alert.severity, alert.text, alert.code)
 
-        return Hooks(alert=noted, fail_safe=told, guardrail=told)
+        return AlertHooks(alert=noted, fail_safe=told, guardrail=told)
 
     def _soon(self, code: str, text: str) -> None:
         self._waiting.append((code, text))

@@ -11,7 +11,7 @@ from qts import telemetry
 from qts.cache import Cache
 from qts.cache import Change as CacheChange
 from qts.domain import AttemptState, Clock, OperationError, OrderState
-from qts.events import Engine, Payload
+from qts.events import EventEngine, Payload
 from qts.events import payloads as p
 from qts.orders import AttemptChanged, Change, FillApplied, MarketChanged, OrderChanged
 from qts.pipeline import Outcomes, World
@@ -30,7 +30,7 @@ class Changes:
     """An OnChange for one loop; `hold` tells the stops what is held."""
 
     def __init__(
-        self, engine: Engine, world: World, outcomes: Outcomes, cache: Cache, clock: Clock
+        self, engine: EventEngine, world: World, outcomes: Outcomes, cache: Cache, clock: Clock
     ) -> None:
         self._engine = engine
         self._world = world
@@ -54,7 +54,7 @@ class Changes:
             case OrderChanged(state=OrderState.CANCELLED):
                 self.emit(
                     "ORDER_CANCELLED",
-                    p.OrderNotice(order_id=change.order_id, symbol=change.symbol),
+                    p.OrderUpdatePayload(order_id=change.order_id, symbol=change.symbol),
                 )
             case MarketChanged(suspended=True):
                 self.trip("FS111", f"{change.symbol}: {change.code}")
@@ -66,7 +66,7 @@ class Changes:
         """Into its lane without ever holding the loop up."""
         if self._closed:
             return
-        event = self._engine.event(name, payload, "orders")
+        event = self._engine.new_event(name, payload, "orders")
         if not self._engine.try_publish(event):
             self._later(self._engine.publish_async(event))
 
@@ -81,7 +81,7 @@ class Changes:
         self._world.fill(change)
         self.hold()
         fill = change.fill
-        told = p.Fill(
+        told = p.FillPayload(
             order_id=fill.broker_order_id,
             symbol=fill.symbol,
             filled_qty=float(fill.quantity),
@@ -106,7 +106,7 @@ class Changes:
         if name := _NOTICES.get(change.state):
             self.emit(
                 name,
-                p.OrderNotice(
+                p.OrderUpdatePayload(
                     order_id=change.order_id or str(change.attempt_id),
                     symbol=change.symbol,
                     reason=change.code or change.reason,

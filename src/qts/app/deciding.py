@@ -16,7 +16,7 @@ from qts.app.holding import Holding
 from qts.app.stillness import Stillness
 from qts.app.venue import Ground
 from qts.domain import RefusedError
-from qts.events import Engine, Event
+from qts.events import Event, EventEngine
 from qts.events import payloads as p
 from qts.orders import Desk, Submitted
 from qts.pipeline import (
@@ -41,7 +41,7 @@ class Deciding:
     def __init__(
         self,
         ground: Ground,
-        engine: Engine,
+        engine: EventEngine,
         world: World,
         facts: FactsNow,
         alarm: Alarm,
@@ -147,7 +147,7 @@ class Deciding:
                 self.pipeline.suspend, event.payload.reason, event.payload.code or "event"
             )
 
-        engine.watch("PRICE_TICK", self.micro.stops, "price")
+        engine.attach_watcher("PRICE_TICK", self.micro.stops, "price")
         engine.on("PRICE_TICK", on_tick)
         engine.on("STRATEGY_EVALUATE", on_evaluate)
         engine.on("EMERGENCY_ORDER", self.exits)
@@ -162,11 +162,13 @@ class Deciding:
             self._world.own(proposal.symbol, proposal.strategy_key)
 
     def _emit(self, name: str, payload: Any) -> None:
-        self._engine.publish(self._engine.event(name, payload, "risk"))
+        self._engine.publish(self._engine.new_event(name, payload, "risk"))
 
     def _wake(self, key: str) -> None:
         self._engine.try_publish(
-            self._engine.event("STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=key), "app")
+            self._engine.new_event(
+                "STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=key), "app"
+            )
         )
 
     def _leave(self) -> Leave:

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from qts.cache import Cache, Price
 from qts.domain import Clock, Market, market_for_symbol
-from qts.events import Engine
+from qts.events import EventEngine
 from qts.events import payloads as p
 from qts.feed import PatternRecord, best_quotes
 from qts.pipeline import Tick, World
@@ -22,7 +22,7 @@ OnTick = Callable[[str, float, float, float, float], None]
 class Ticks:
     """A sink of the feed. `paper` is the paper venue's ear, if there is one."""
 
-    def __init__(self, engine: Engine, world: World, cache: Cache, clock: Clock) -> None:
+    def __init__(self, engine: EventEngine, world: World, cache: Cache, clock: Clock) -> None:
         self._engine = engine
         self._world = world
         self._cache = cache
@@ -49,7 +49,7 @@ class Ticks:
         self._world.tick(Tick(symbol, price, volume, bid or price, ask or price, now))
         payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
         # First the lanes, whose stops look at it; what they start on the loop runs after the rest.
-        self._engine.publish(self._engine.event("PRICE_TICK", payload, "feed"))
+        self._engine.publish(self._engine.new_event("PRICE_TICK", payload, "feed"))
         self._push(symbol, price, day_volume, bid, ask, now)
         if self.paper is not None:
             self.paper(symbol, price, bid, ask, volume)

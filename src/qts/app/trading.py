@@ -29,8 +29,8 @@ from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.database import Database
 from qts.domain import Clock, Secret
-from qts.events import Catalogue, Engine, Priority
-from qts.events.postgres import PostgresDeadLetters
+from qts.events import Catalogue, EventEngine, Priority
+from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.feed import Feed
 from qts.notify import Notifications
 from qts.orders import Reconciler, Switchboard
@@ -64,7 +64,7 @@ class Trading:
 
     # --- made in this order ---------------------------------------------------------------------
 
-    engine: Engine
+    engine: EventEngine
     bus: EventBus
     cache: Cache
     changes: Changes
@@ -100,7 +100,7 @@ class Trading:
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)
         catalogue.register(POSITION_FREEZE)
-        self.engine = Engine(config.events, catalogue, clock, self._alarm.hooks())
+        self.engine = EventEngine(config.events, catalogue, clock, self._alarm.hooks())
         self.bus = await stack.enter_async_context(open_bus(database, config.outbox))
         store = await stack.enter_async_context(RedisStore.open(cache_url, config.cache))
         broker = config.brokers.broker
@@ -188,8 +188,8 @@ class Trading:
         self.engine.start()
         run("live", self._live.run())
         run("parameters", self._parameters.run())
-        letters = PostgresDeadLetters(self.database, self.engine.catalogue)
-        run("dead letters", self.engine.keep_dead_letters(letters))
+        letters = PostgresDeadLetterStore(self.database, self.engine.catalogue)
+        run("dead letters", self.engine.persist_dead_letters(letters))
         run("switches", self.watch.run())
         run("upkeep", Upkeep(self.database, self.config.outbox).run())
         run("figures", Figures(self.database, self.clock).run())
@@ -219,7 +219,7 @@ class Trading:
         self.stopping = True
         await self._crew.end(self._feeding)
         self.pipeline.suspend("stopping", "app")
-        await asyncio.to_thread(self.engine.drained, DRAIN_S, Priority.P1, Priority.P2)
+        await asyncio.to_thread(self.engine.wait_drained, DRAIN_S, Priority.P1, Priority.P2)
         await self.deciding.close()
         await self.ordering.settled(self.began)
         for consumer in self._consumers:

@@ -34,7 +34,7 @@ from qts.dashboard import Role, Tokens
 from qts.dashboard.visitors import Said, Visit
 from qts.domain import OperationError, SystemClock
 from qts.embedded import Home
-from qts.events import Engine
+from qts.events import EventEngine
 from qts.events import payloads as p
 
 RATE = 500  # events of P0 a second
@@ -96,7 +96,7 @@ async def _run(home: Home) -> AsyncIterator[tuple[Trading, DashboardProcess]]:
 
 
 async def _turns(
-    engine: Engine,
+    engine: EventEngine,
     view: DashboardProcess,
     visitors: _Visitors,
     turn_s: float,
@@ -122,7 +122,7 @@ async def _turns(
         yield turn
 
 
-def _measured(engine: Engine, seconds: float) -> list[float]:
+def _measured(engine: EventEngine, seconds: float) -> list[float]:
     """Publishes events of P0 at a steady pace; milliseconds until each was handled."""
     spans: list[float] = []
     waiting: list[Future[None]] = []
@@ -135,7 +135,7 @@ def _measured(engine: Engine, seconds: float) -> list[float]:
         due += 1 / RATE
         time.sleep(max(0.0, due - time.monotonic()))
         payload = p.BrokerDisconnect(broker="drill", reason=f"a drill, {number // RATE}")
-        event = engine.event("BROKER_DISCONNECT", payload, "drill")
+        event = engine.new_event("BROKER_DISCONNECT", payload, "drill")
         began_ns = time.perf_counter_ns()
         future = engine.publish_for_ack(event)
         future.add_done_callback(noted(began_ns))

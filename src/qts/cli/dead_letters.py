@@ -14,7 +14,7 @@ from qts.cli.options import ConfigOption, JsonOption
 from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
-    from qts.events import DeadLetterDesk, KeptLetter
+    from qts.events import DeadLetterAdmin, StoredDeadLetter
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def replay(
     """
     seconds = parse_duration(wait)
 
-    async def ask(desk: DeadLetterDesk) -> KeptLetter:
+    async def ask(desk: DeadLetterAdmin) -> StoredDeadLetter:
         await desk.ask(number)
         return await desk.taken(number, seconds)
 
@@ -123,17 +123,17 @@ def purge(
         typer.echo(f"purged {gone} dead letters")
 
 
-def _at_desk(config: Path | None, ask: Callable[[DeadLetterDesk], Awaitable[T]]) -> T:
-    from qts.events import DeadLetterDesk
+def _at_desk(config: Path | None, ask: Callable[[DeadLetterAdmin], Awaitable[T]]) -> T:
+    from qts.events import DeadLetterAdmin
 
-    return with_database(config, lambda database: ask(DeadLetterDesk(database)), OLDEST_SCHEMA)
+    return with_database(config, lambda database: ask(DeadLetterAdmin(database)), OLDEST_SCHEMA)
 
 
-def _row(letter: KeptLetter) -> dict[str, object]:
+def _row(letter: StoredDeadLetter) -> dict[str, object]:
     return {"state": letter.state, **msgspec.structs.asdict(letter)}
 
 
-def _line(letter: KeptLetter) -> str:
+def _line(letter: StoredDeadLetter) -> str:
     return (
         f"{letter.number:>6}  {letter.died_at:%Y-%m-%d %H:%M:%S}  {letter.state:<8}  "
         f"P{letter.priority}  {letter.event_type}  {letter.handler}  {letter.error}"

@@ -16,7 +16,7 @@ from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
-    from qts.events import Engine, Event, Status
+    from qts.events import EngineStatus, Event, EventEngine
 
 app = typer.Typer(name="events", help="The event lanes P0 to P3.", no_args_is_help=True)
 
@@ -44,11 +44,11 @@ def demo(
     import os
 
     from qts.config import resolve
-    from qts.events import Engine, Hooks
+    from qts.events import AlertHooks, EventEngine
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
-    engine = Engine(resolve(config, os.environ).config.events, hooks=Hooks())
+    engine = EventEngine(resolve(config, os.environ).config.events, hooks=AlertHooks())
     _register(engine)
     with engine, _flooded(engine):
         _watch(engine, seconds, quiet=output.prints)
@@ -57,7 +57,7 @@ def demo(
     return 0 if all(lane.balanced for lane in status.lanes.values()) else 1
 
 
-def panel(status: Status, rates: dict[str, float]) -> list[str]:
+def panel(status: EngineStatus, rates: dict[str, float]) -> list[str]:
     """The lanes as a person reads them."""
     lines = [
         f"{'Lane':5}{'Depth':>9}{'Max':>9}  {'Status':9}{'p99 ms':>10}{'events/s':>12}"
@@ -74,7 +74,7 @@ def panel(status: Status, rates: dict[str, float]) -> list[str]:
     return lines
 
 
-def _watch(engine: Engine, seconds: float, quiet: bool) -> None:
+def _watch(engine: EventEngine, seconds: float, quiet: bool) -> None:
     before, began = engine.status(), time.monotonic()
     last, shown = began, 0
     in_place = sys.stdout.isatty()
@@ -93,7 +93,7 @@ def _watch(engine: Engine, seconds: float, quiet: bool) -> None:
         shown = len(lines)
 
 
-def _register(engine: Engine) -> None:
+def _register(engine: EventEngine) -> None:
     engine.on("FILL_*", look)
     engine.on("PRICE_TICK", look)
     engine.on("STRATEGY_EVALUATE", think)
@@ -114,7 +114,7 @@ def nap(_event: Event) -> None:
 
 
 @contextlib.contextmanager
-def _flooded(engine: Engine) -> Iterator[None]:
+def _flooded(engine: EventEngine) -> Iterator[None]:
     stop = threading.Event()
     thread = threading.Thread(target=_flood, args=(engine, stop), daemon=True)
     thread.start()
@@ -125,19 +125,19 @@ def _flooded(engine: Engine) -> Iterator[None]:
         thread.join()
 
 
-def _flood(engine: Engine, stop: threading.Event) -> None:
+def _flood(engine: EventEngine, stop: threading.Event) -> None:
     from qts.events import payloads as p
 
-    fill = p.Fill(order_id="1", symbol="005930", filled_qty=1, filled_price=1, filled_time=1)
+    fill = p.FillPayload(order_id="1", symbol="005930", filled_qty=1, filled_price=1, filled_time=1)
     ticks = [
-        engine.event("PRICE_TICK", p.PriceTick(symbol=f"{n:06}", price=1.0), "demo")
+        engine.new_event("PRICE_TICK", p.PriceTick(symbol=f"{n:06}", price=1.0), "demo")
         for n in range(500)
     ]
     work = [
-        engine.event("STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=f"S{n}"), "demo")
+        engine.new_event("STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=f"S{n}"), "demo")
         for n in range(50)
     ]
-    line = engine.event("LOG_WRITE", p.LogWrite(message="demo"), "demo")
+    line = engine.new_event("LOG_WRITE", p.LogWrite(message="demo"), "demo")
     while not stop.wait(0.01):
         engine.emit("FILL_CONFIRMED", fill, "demo")
         engine.publish_many(ticks)

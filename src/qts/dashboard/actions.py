@@ -19,7 +19,7 @@ from qts.dashboard.session import Session
 from qts.dashboard.tokens import Role
 from qts.database import Database
 from qts.domain import OperationError, RefusedError
-from qts.events import DeadLetterDesk
+from qts.events import DeadLetterAdmin
 from qts.notify import hash_of, subscribe, unsubscribe
 from qts.orders import Reconcile as ReconcileCommand
 from qts.outbox import TRADE_COMMAND, Desk, Event, OutboxConfig, PostgresBus
@@ -191,7 +191,7 @@ class Actions:
                 row = await Desk(database).requeue(event_id, outcome_checked=was_checked)
                 return f"event {event_id} is {row.status}"
             case Replay(number=number):
-                letter = await DeadLetterDesk(database).ask(number)
+                letter = await DeadLetterAdmin(database).ask(number)
                 return f"dead letter {number} is {letter.state}"
             case Params():
                 return await self._set_params(action, actor)

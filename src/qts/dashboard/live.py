@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from qts.cache import CacheStatus, Store
-from qts.events import Status
+from qts.events import EngineStatus
 from qts.feed import FeedState
 from qts.outbox import Depth
 
@@ -89,7 +89,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     broker: str
     trades: str  # what is traded, in a sentence
     ticks: int
-    events: Status
+    events: EngineStatus
     rates: dict[str, float]  # handled in a second, by lane
     drops: dict[str, dict[str, int]]  # by type, then by symbol; the most
     feed: FeedState | None

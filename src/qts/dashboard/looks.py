@@ -16,7 +16,7 @@ from qts.dashboard.candles import Candles
 from qts.dashboard.routed import kept_route
 from qts.database import Database, Row
 from qts.domain import Clock, OperationError, RefusedError
-from qts.events import DeadLetterDesk
+from qts.events import DeadLetterAdmin
 from qts.orders import list_orders, positions, show_order
 from qts.outbox import OutboxConfig, depths, paused
 from qts.pipeline import show_job
@@ -93,7 +93,7 @@ class Looks:
         }
 
     async def events(self, _asked: Mapping[str, str]) -> Any:
-        letters = await DeadLetterDesk(self._database).find(100, None, True)
+        letters = await DeadLetterAdmin(self._database).find(100, None, True)
         return {
             "dead_letters": [
                 {"state": letter.state, **msgspec.structs.asdict(letter)} for letter in letters

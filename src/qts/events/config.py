@@ -94,13 +94,13 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             gt=0, le=100, description="how soon a thread gives up the interpreter while lanes run"
         ),
     ] = 0.2
-    hold_ms: Annotated[
+    gil_slice_ms: Annotated[
         float,
         msgspec.Meta(
             gt=0, le=1000, description="how long a lane keeps the interpreter between events"
         ),
     ] = 1.0
-    held_too_long_ms: Annotated[
+    gil_stall_ms: Annotated[
         float,
         msgspec.Meta(gt=0, le=10_000, description="a handler that made P0 wait this long is named"),
     ] = 5.0
@@ -114,7 +114,7 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     check_interval_ms: Annotated[
         float, msgspec.Meta(ge=10, le=10_000, description="how often pressure is looked at")
     ] = 100.0
-    calm_checks: Annotated[
+    recovery_checks: Annotated[
         int,
         msgspec.Meta(ge=1, le=10_000, description="calm checks before a step back to normal"),
     ] = 10

@@ -24,7 +24,7 @@ Publish = Callable[[Event, float], Awaitable[None]]  # an event, and how long to
 _REPLAY_S = 5.0  # how long a replay waits for room in its lane
 
 
-class Told(OperationError):
+class RemoteHandlerError(OperationError):
     """An error in the words of the process where it happened."""
 
 
@@ -38,7 +38,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     died_at: datetime
 
 
-class Store(Protocol):
+class DeadLetterStore(Protocol):
     """Where dead letters survive a crash."""
 
     async def add(self, letters: list[DeadLetter]) -> None: ...
@@ -49,7 +49,7 @@ class Store(Protocol):
     async def unclaim(self, number: int) -> None: ...
 
 
-class DeadLetters:
+class DeadLetterBuffer:
     """The newest in memory; any thread may add."""
 
     def __init__(self, most: int, clock: Clock) -> None:
@@ -67,7 +67,9 @@ class DeadLetters:
                 self.count,
                 event,
                 handler,
-                str(error) if isinstance(error, Told) else f"{type(error).__name__}: {error}",
+                str(error)
+                if isinstance(error, RemoteHandlerError)
+                else f"{type(error).__name__}: {error}",
                 self._clock.now().astimezone(UTC),
             )
             if len(self._unkept) == self._unkept.maxlen:
@@ -94,7 +96,7 @@ class DeadLetters:
                 for letter in [each for each in letters if each.number == number]:
                     letters.remove(letter)
 
-    async def flush(self, store: Store) -> int:
+    async def flush(self, store: DeadLetterStore) -> int:
         """Move what is not yet there into the store; what cannot be moved stays."""
         with self._lock:
             taken = [*self._unkept]
@@ -106,7 +108,9 @@ class DeadLetters:
                     self._unkept.remove(letter)
         return len(taken)
 
-    async def keep(self, store: Store, every_s: float, publish: Publish | None = None) -> None:
+    async def keep(
+        self, store: DeadLetterStore, every_s: float, publish: Publish | None = None
+    ) -> None:
         """Flush until cancelled, and once more then; publish what people have asked for."""
         waiting = False
         try:
@@ -114,7 +118,7 @@ class DeadLetters:
                 try:
                     await self.flush(store)
                     if publish is not None:
-                        await replay_asked(store, publish)
+                        await replay_requested(store, publish)
                     if waiting:
                         log.info("dead letters are kept again")
                     waiting = False
@@ -127,12 +131,12 @@ class DeadLetters:
             await self.flush(store)
 
 
-def fresh(letter: DeadLetter) -> Event:
+def reset_retries(letter: DeadLetter) -> Event:
     """The event as it was first published."""
     return msgspec.structs.replace(letter.event, retry_count=0)
 
 
-async def replay_asked(store: Store, publish: Publish) -> None:
+async def replay_requested(store: DeadLetterStore, publish: Publish) -> None:
     """Publish what people have asked for; what is refused is told and stays dead."""
     while True:
         try:
@@ -143,7 +147,7 @@ async def replay_asked(store: Store, publish: Publish) -> None:
             log.error("a dead letter was not replayed", error=str(error))
             continue
         try:
-            await publish(fresh(letter), _REPLAY_S)
+            await publish(reset_retries(letter), _REPLAY_S)
         except (EventRefusedError, LaneFullError) as error:
             await store.unclaim(letter.number)
             log.error("a dead letter was not replayed", number=letter.number, error=str(error))

@@ -18,37 +18,37 @@ from qts import telemetry
 from qts.domain import OperationError
 from qts.events.catalogue import EventType
 from qts.events.event import Event, Priority
-from qts.events.handlers import Handler
+from qts.events.handlers import EventHandler
 from qts.events.lanes import Lanes
-from qts.events.loops import Chain, LoopThread
+from qts.events.loops import LoopThread, SerialTaskQueue
 
 log = telemetry.logger("events")
 
-GaveUp = Callable[[Event, Handler, BaseException], None]
+GaveUp = Callable[[Event, EventHandler, BaseException], None]
 
 
-class Tries(Protocol):
+class RetryCounter(Protocol):
     """Who counts that an event is tried again."""
 
     def retried(self, lane: int, sequence: int, type: int) -> None: ...  # noqa: A002 - as the core has it
 
 
-class Letters(Protocol):
+class DeadLetterSink(Protocol):
     """Who keeps what was given up."""
 
     def add(self, event: Event, handler: str, error: BaseException) -> object: ...
 
 
-class Retry:
+class HandlerRetry:
     """Tries a failed handler again, its event's place kept, until it is done or given up."""
 
-    def __init__(self, lanes: Tries, dead: Letters, gave_up: GaveUp) -> None:
+    def __init__(self, lanes: RetryCounter, dead: DeadLetterSink, gave_up: GaveUp) -> None:
         self._lanes = lanes
         self._dead = dead
         self._gave_up = gave_up
 
     def again(
-        self, event: Event, handler: Handler, error: BaseException, sequence: int, number: int
+        self, event: Event, handler: EventHandler, error: BaseException, sequence: int, number: int
     ) -> bool:
         """True when it was handled after all."""
         for attempt in range(event.retry_count + 1, event.max_retries + 1):
@@ -62,7 +62,7 @@ class Retry:
         self.give_up(event, handler, error)
         return False
 
-    async def attempt(self, event: Event, handler: Handler, limit_s: float | None) -> bool:
+    async def attempt(self, event: Event, handler: EventHandler, limit_s: float | None) -> bool:
         error: BaseException | None = None
         for attempt in range(event.retry_count, event.max_retries + 1):
             try:
@@ -79,7 +79,7 @@ class Retry:
     def batch_again(
         self,
         events: Sequence[Event],
-        handler: Handler,
+        handler: EventHandler,
         error: BaseException,
         sequences: Sequence[int],
         number: int,
@@ -99,7 +99,7 @@ class Retry:
                 return [True] * len(events)
         return [self._alone(event, handler) for event in events]
 
-    def _alone(self, event: Event, handler: Handler) -> bool:
+    def _alone(self, event: Event, handler: EventHandler) -> bool:
         try:
             handler.call([msgspec.structs.replace(event, retry_count=event.max_retries)])
         except Exception as error:  # noqa: BLE001 - the same
@@ -107,7 +107,7 @@ class Retry:
             return False
         return True
 
-    def give_up(self, event: Event, handler: Handler, error: BaseException) -> None:
+    def give_up(self, event: Event, handler: EventHandler, error: BaseException) -> None:
         self._dead.add(event, handler.name, error)
         if due := telemetry.every(1, f"dead {handler.name}"):
             log.error(
@@ -123,7 +123,7 @@ class Retry:
     def _note(
         self,
         event: Event,
-        handler: Handler,
+        handler: EventHandler,
         error: BaseException,
         attempt: int,
         sequence: int,
@@ -141,7 +141,7 @@ class Retry:
             )
 
 
-class Acks:
+class AckTracker:
     """Who waits for the acknowledgement of which event."""
 
     def __init__(self) -> None:
@@ -171,15 +171,15 @@ class Acks:
             )
 
 
-class Managed:
+class ManagedHandlers:
     """All handlers of one type: called for every event with its place in the lane."""
 
     def __init__(
         self,
         kind: EventType,
-        handlers: Sequence[Handler],
-        retry: Retry,
-        acks: Acks,
+        handlers: Sequence[EventHandler],
+        retry: HandlerRetry,
+        acks: AckTracker,
         lanes: Lanes,
         number: int,
     ) -> None:
@@ -189,7 +189,7 @@ class Managed:
         self._acks = acks
         self._lanes = lanes
         self._number = number
-        self._chains: dict[int, Chain] = {}
+        self._chains: dict[int, SerialTaskQueue] = {}
         self.critical_only = False  # below P0, call essential handlers alone
 
     @property
@@ -205,7 +205,7 @@ class Managed:
         self._chains = {}
         for number, each in enumerate(self._handlers):
             if each.kind == "async":
-                self._chains[number] = Chain(
+                self._chains[number] = SerialTaskQueue(
                     loop,
                     lambda event, h=each: self._retry.attempt(event, h, limit_s),  # type: ignore[misc]
                 )
@@ -228,7 +228,7 @@ class Managed:
         self._acks.settle(event, handled)
         return handled
 
-    def _call(self, event: Event, handler: Handler, sequence: int) -> bool:
+    def _call(self, event: Event, handler: EventHandler, sequence: int) -> bool:
         try:
             handler.call(event)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure

@@ -24,18 +24,18 @@ from qts.events import lanes as native
 from qts.events import status as figures
 from qts.events.catalogue import Catalogue
 from qts.events.config import EventsConfig
-from qts.events.dead_letters import DeadLetters, Store, fresh
-from qts.events.dispatch import Retry
+from qts.events.dead_letters import DeadLetterBuffer, DeadLetterStore, reset_retries
+from qts.events.degradation import DegradationController, DegradationLevel
+from qts.events.dispatch import HandlerRetry
 from qts.events.event import Event, Priority
-from qts.events.handlers import Async, Handler, Plain, as_handler
-from qts.events.life import Life, Stopped
-from qts.events.load import Level, Load
-from qts.events.monitor import Hooks, Monitor
+from qts.events.handler_runtime import HandlerRuntime
+from qts.events.handlers import Async, EventHandler, Plain, as_handler
+from qts.events.lifecycle import EngineLifecycle, StopReport
+from qts.events.monitor import AlertHooks, LaneMonitor
 from qts.events.payloads import Payload
-from qts.events.wiring import Wiring
 
 
-class Engine:
+class EventEngine:
     """P0 to P3. Any thread may publish; handlers are registered before the start."""
 
     def __init__(
@@ -43,19 +43,19 @@ class Engine:
         config: EventsConfig | None = None,
         catalogue: Catalogue | None = None,
         clock: Clock | None = None,
-        hooks: Hooks | None = None,
+        hooks: AlertHooks | None = None,
     ) -> None:
         self.config = config or EventsConfig()
         self.catalogue = catalogue or Catalogue()
         self._clock = clock or SystemClock()
-        self.dead_letters = DeadLetters(self.config.dead_letters, self._clock)
-        self._lanes = native.build(self.config, self.catalogue)
-        self._make = native.maker(self.catalogue, self._clock)
-        self._load = Load(self.config)
-        self._monitor = Monitor(self, hooks or Hooks())
-        retry = Retry(self._lanes, self.dead_letters, self._monitor.gave_up)
-        self._wiring = Wiring(self.config, self.catalogue, self._lanes, self, retry)
-        self._life = Life(self.config, self._lanes, self._wiring, self._monitor)
+        self.dead_letters = DeadLetterBuffer(self.config.dead_letters, self._clock)
+        self._lanes = native.build_lanes(self.config, self.catalogue)
+        self._make = native.event_factory(self.catalogue, self._clock)
+        self._load = DegradationController(self.config)
+        self._monitor = LaneMonitor(self, hooks or AlertHooks())
+        retry = HandlerRetry(self._lanes, self.dead_letters, self._monitor.gave_up)
+        self._wiring = HandlerRuntime(self.config, self.catalogue, self._lanes, self, retry)
+        self._life = EngineLifecycle(self.config, self._lanes, self._wiring, self._monitor)
         self._paused_by_hand: set[int] = set()
         self._lanes.set_callbacks(
             native.refusal(self.catalogue),
@@ -73,7 +73,7 @@ class Engine:
     def on(
         self,
         what: str | Priority,
-        handler: Plain | Async | Handler,
+        handler: Plain | Async | EventHandler,
         *,
         essential: bool = False,
     ) -> None:
@@ -85,7 +85,7 @@ class Engine:
             raise EventRefusedError(f"handlers are registered before the start; it is {self.state}")
         self._wiring.add(what, as_handler(handler, essential))
 
-    def watch(self, name: str, watcher: native.TickWatch, field: str) -> None:
+    def attach_watcher(self, name: str, watcher: native.TickWatch, field: str) -> None:
         """Show every event of a type to a native watcher while it is being published.
 
         It sees the key and one number of the payload, before any handler and on the publisher's
@@ -100,12 +100,12 @@ class Engine:
 
     # --- publishing -----------------------------------------------------------------------------
 
-    def event(self, name: str, payload: Payload, source: str = "") -> Event:
+    def new_event(self, name: str, payload: Payload, source: str = "") -> Event:
         """An event of this type, now."""
         return self._make(name, payload, source)
 
     def emit(self, name: str, payload: Payload, source: str = "") -> Event:
-        event = self.event(name, payload, source)
+        event = self.new_event(name, payload, source)
         self.publish(event)
         return event
 
@@ -136,7 +136,7 @@ class Engine:
         """Start threads and processes; those handle what waits."""
         self._life.start(self.apply)
 
-    def stop(self) -> Stopped:
+    def stop(self) -> StopReport:
         """Drain P0 and P1, end the threads, report the rest. A second stop reports the same."""
         return self._life.stop()
 
@@ -165,7 +165,7 @@ class Engine:
         self._paused_by_hand.discard(int(lane))
         self.apply()
 
-    def degrade(self, level: Level | None) -> None:
+    def degrade(self, level: DegradationLevel | None) -> None:
         """Hold a level by hand; None lets the load decide again."""
         self._load.by_hand = level
         self.check()
@@ -177,14 +177,14 @@ class Engine:
     def apply(self) -> None:
         """Pause what a person or the level of degradation wants paused."""
         level = self._load.level
-        by_level = {3} if level >= Level.P3_PAUSED else set()
-        if level >= Level.P2_P3_PAUSED:
+        by_level = {3} if level >= DegradationLevel.P3_PAUSED else set()
+        if level >= DegradationLevel.P2_P3_PAUSED:
             by_level.add(2)
         paused = [lane in by_level or lane in self._paused_by_hand for lane in range(4)]
         for lane in (1, 2, 3):
             self._lanes.pause(lane, paused[lane])
-        self._lanes.set_critical_only(level == Level.CRITICAL_ONLY)
-        self._wiring.steer(paused, level == Level.CRITICAL_ONLY)
+        self._lanes.set_critical_only(level == DegradationLevel.CRITICAL_ONLY)
+        self._wiring.apply_level(paused, level == DegradationLevel.CRITICAL_ONLY)
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Engine:
         return self._life.state
 
     @property
-    def level(self) -> Level:
+    def level(self) -> DegradationLevel:
         return self._load.level
 
     @property
@@ -202,15 +202,15 @@ class Engine:
         return self._lanes
 
     @property
-    def wiring(self) -> Wiring:
+    def wiring(self) -> HandlerRuntime:
         """Who is called, and where; for the monitor."""
         return self._wiring
 
     @property
-    def load(self) -> Load:
+    def load(self) -> DegradationController:
         return self._load
 
-    def status(self) -> figures.Status:
+    def status(self) -> figures.EngineStatus:
         return figures.read(
             self._lanes,
             self.config,
@@ -219,7 +219,7 @@ class Engine:
             self.dead_letters.count,
         )
 
-    def drained(self, seconds: float, *lanes: Priority) -> bool:
+    def wait_drained(self, seconds: float, *lanes: Priority) -> bool:
         """Wait until these lanes (all, when none is named) are empty and their handlers done."""
         return self._lanes.drained([int(lane) for lane in lanes or tuple(Priority)], seconds)
 
@@ -237,25 +237,25 @@ class Engine:
 
     def audit(self) -> npt.NDArray[np.void]:
         """What became of every event since the last call; see `events.AUDIT`."""
-        return np.frombuffer(self._lanes.audit(), dtype=native.AUDIT)
+        return np.frombuffer(self._lanes.audit(), dtype=native.AUDIT_DTYPE)
 
     # --- dead letters ---------------------------------------------------------------------------
 
     def replay(self, number: int) -> Event:
         """Publish a dead letter again."""
         letter = self.dead_letters.show(number)
-        event = fresh(letter)
+        event = reset_retries(letter)
         self.publish(event)
         self.dead_letters.remove(number)
         return event
 
-    async def replay_kept(self, store: Store, number: int) -> Event:
+    async def replay_stored(self, store: DeadLetterStore, number: int) -> Event:
         """Publish a dead letter of the store again."""
-        event = fresh(await store.show(number))
+        event = reset_retries(await store.show(number))
         await self.publish_async(event)
         await store.replayed(number)
         return event
 
-    async def keep_dead_letters(self, store: Store, every_s: float = 0.2) -> None:
+    async def persist_dead_letters(self, store: DeadLetterStore, every_s: float = 0.2) -> None:
         """Move dead letters into the store and publish those asked for there, until cancelled."""
         await self.dead_letters.keep(store, every_s, self.publish_async)

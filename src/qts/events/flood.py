@@ -54,7 +54,7 @@ class Pressers:
         begin = time.monotonic()
         for turn in _paced(self._p0_per_s, self._stop):
             self.late_ms.append((time.monotonic() - begin - turn / self._p0_per_s) * 1e3)
-            fill = p.Fill(
+            fill = p.FillPayload(
                 order_id="1", symbol="005930", filled_qty=turn + 1, filled_price=1, filled_time=1
             )
             event = self._engine.event("FILL_CONFIRMED", fill, "verify")

@@ -8,6 +8,11 @@
     factory(make)       make(publisher) gives one of the first four, where it will run
 
 Handlers of one type are called in the order of their registration, compiled ones first.
+
+Batches as arrays: one row of numbers an event instead of an object.
+
+The lanes write a row when an event is published; only what was published before its handler was
+there, is tried again, or is handled in a process of its own, is turned into rows here.
 """
 
 from __future__ import annotations
@@ -26,7 +31,44 @@ from qts.domain import EventRefusedError
 from qts.events.catalogue import Catalogue, EventType
 from qts.events.config import EventsConfig
 from qts.events.event import Event, Priority
+from qts.events.lanes import EVENT_DTYPE
 from qts.events.payloads import Payload
+from qts.events.process.protocol import key_hash
+
+_VALUES = EVENT_DTYPE["values"].shape[0]
+
+
+class RowBatchAdapter:
+    """Calls a handler with rows, whatever the batch comes as."""
+
+    def __init__(
+        self,
+        function: Callable[[npt.NDArray[np.void], Sequence[str]], object],
+        numbers: dict[str, tuple[int, str | None]],
+    ) -> None:
+        self._function = function
+        self._numbers = numbers  # number and key of each type
+
+    def __call__(self, batch: bytes | Sequence[Event], keys: Sequence[str] | None = None) -> None:
+        if isinstance(batch, bytes) and keys is not None:
+            self._function(np.frombuffer(batch, dtype=EVENT_DTYPE), keys)
+        else:
+            self._function(*self._turned([each for each in batch if isinstance(each, Event)]))
+
+    def _turned(self, events: list[Event]) -> tuple[npt.NDArray[np.void], list[str]]:
+        rows = np.zeros(len(events), dtype=EVENT_DTYPE)
+        keys = []
+        for row, event in zip(rows, events, strict=True):
+            number, key = self._numbers[event.event_type]
+            keys.append(getattr(event.payload, key) if key else "")
+            fields = (getattr(event.payload, name) for name in event.payload.__struct_fields__)
+            found = [x for x in fields if isinstance(x, int | float) and not isinstance(x, bool)]
+            row["key"] = key_hash(number, keys[-1])
+            row["timestamp"], row["type"] = event.timestamp, number
+            row["count"] = min(len(found), _VALUES)
+            row["values"][: row["count"]] = found[:_VALUES]
+        return rows, keys
+
 
 Kind = Literal["plain", "async", "batch", "rows", "compiled", "factory"]
 Plain = Callable[[Event], object]
@@ -38,13 +80,13 @@ Rows = Callable[[npt.NDArray[np.void], Sequence[str]], object]
 class Publisher(Protocol):
     """What a factory is given: the engine, or in a lane's own process the way back to it."""
 
-    def event(self, name: str, payload: Payload, source: str = "") -> Event: ...
+    def new_event(self, name: str, payload: Payload, source: str = "") -> Event: ...
     def emit(self, name: str, payload: Payload, source: str = "") -> Event: ...
     @property
     def publish(self) -> Callable[..., None]: ...
 
 
-class Handler(msgspec.Struct, frozen=True):
+class EventHandler(msgspec.Struct, frozen=True):
     """One handler as the engine keeps it."""
 
     call: Any
@@ -63,40 +105,40 @@ class Handler(msgspec.Struct, frozen=True):
         return 0 if self.state is None else int(self.state.ctypes.data)
 
 
-Make = Callable[[Publisher], Plain | Async | Handler]
+Make = Callable[[Publisher], Plain | Async | EventHandler]
 
 
-def batch(function: Batch) -> Handler:
+def batch(function: Batch) -> EventHandler:
     """Called with up to `batch_size` events at once."""
-    return Handler(function, "batch", _name(function))
+    return EventHandler(function, "batch", _name(function))
 
 
-def rows(function: Rows) -> Handler:
+def rows(function: Rows) -> EventHandler:
     """Called with a batch as `events.RECORD` rows, and the key of each (its symbol)."""
-    return Handler(function, "rows", _name(function))
+    return EventHandler(function, "rows", _name(function))
 
 
-def compiled(function: Any, state: npt.NDArray[Any] | None = None) -> Handler:
+def compiled(function: Any, state: npt.NDArray[Any] | None = None) -> EventHandler:
     """`function` is a numba `cfunc`, anything else with an `address`, or the address itself."""
-    return Handler(function, "compiled", _name(function), state=state)
+    return EventHandler(function, "compiled", _name(function), state=state)
 
 
-def factory(make: Make) -> Handler:
+def factory(make: Make) -> EventHandler:
     """`make` is called once, in the process that will run the handler, with a Publisher."""
-    return Handler(make, "factory", _name(make))
+    return EventHandler(make, "factory", _name(make))
 
 
-def as_handler(given: Plain | Async | Handler, essential: bool) -> Handler:
-    if isinstance(given, Handler):
+def as_handler(given: Plain | Async | EventHandler, essential: bool) -> EventHandler:
+    if isinstance(given, EventHandler):
         return msgspec.structs.replace(given, essential=essential)
     if not callable(given):
         raise EventRefusedError(f"a handler is a function, not {type(given).__name__}")
     call = given if inspect.isfunction(given) else getattr(given, "__call__", given)  # noqa: B004
     is_async = inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(call)
-    return Handler(given, "async" if is_async else "plain", _name(given), essential)
+    return EventHandler(given, "async" if is_async else "plain", _name(given), essential)
 
 
-def build(handler: Handler, publisher: Publisher, catalogue: Catalogue) -> Handler:
+def build(handler: EventHandler, publisher: Publisher, catalogue: Catalogue) -> EventHandler:
     """The handler as it is called: a factory's product, an array's rows."""
     maker, made = handler.call, handler
     if handler.kind == "factory":
@@ -104,10 +146,10 @@ def build(handler: Handler, publisher: Publisher, catalogue: Catalogue) -> Handl
         if made.kind in ("factory", "compiled"):
             raise EventRefusedError(f"{handler.name} made a {made.kind} handler; make a plain one")
     if made.kind == "rows":
-        from qts.events.rows import RowCall
+        from qts.events.handlers import RowBatchAdapter
 
         numbers = {each.name: (n, each.key) for n, each in enumerate(catalogue)}
-        made = msgspec.structs.replace(made, call=RowCall(made.call, numbers))
+        made = msgspec.structs.replace(made, call=RowBatchAdapter(made.call, numbers))
     return msgspec.structs.replace(made, name=handler.name, maker=maker)
 
 
@@ -124,16 +166,16 @@ def matching(catalogue: Catalogue, what: str | Priority) -> list[EventType]:
     return found
 
 
-class Handlers:
+class HandlerTable:
     """Who handles what; closed once the engine runs."""
 
     def __init__(self, catalogue: Catalogue, config: EventsConfig, publisher: Publisher) -> None:
         self._catalogue = catalogue
         self._config = config
         self._publisher = publisher
-        self._by_type: dict[str, list[Handler]] = {each.name: [] for each in catalogue}
+        self._by_type: dict[str, list[EventHandler]] = {each.name: [] for each in catalogue}
 
-    def add(self, what: str | Priority, handler: Handler) -> None:
+    def add(self, what: str | Priority, handler: EventHandler) -> None:
         types = matching(self._catalogue, what)
         for each in types:
             have = self._by_type.setdefault(each.name, [])
@@ -141,28 +183,28 @@ class Handlers:
                 raise EventRefusedError(
                     f"handler {handler.name} is registered for {each.name} already"
                 )
-            if self.apart(each):
+            if self.is_isolated(each):
                 _check_apart(each, handler)
             check_batch(each, handler)
-        here: Handler | None = None
+        here: EventHandler | None = None
         for each in types:
-            if self.apart(each):
+            if self.is_isolated(each):
                 self._by_type[each.name].append(handler)
                 continue
             here = here or build(handler, self._publisher, self._catalogue)
             check_batch(each, here)
             self._by_type[each.name].append(here)
 
-    def apart(self, kind: EventType) -> bool:
+    def is_isolated(self, kind: EventType) -> bool:
         """Its lane has a process of its own."""
         return self._config.lanes[kind.priority].isolation == "process"
 
-    def of(self, name: str) -> list[Handler]:
+    def of(self, name: str) -> list[EventHandler]:
         """In the order in which they are called."""
         return sorted(self._by_type.get(name, []), key=lambda each: each.kind != "compiled")
 
 
-def check_batch(kind: EventType, handler: Handler) -> None:
+def check_batch(kind: EventType, handler: EventHandler) -> None:
     if handler.kind in ("batch", "rows") and not kind.can_batch:
         raise EventRefusedError(
             f"{kind.name} cannot be batched; register {handler.name} plain for it"
@@ -173,11 +215,11 @@ def check_batch(kind: EventType, handler: Handler) -> None:
         )
 
 
-def _same(one: Handler, other: Handler) -> bool:
+def _same(one: EventHandler, other: EventHandler) -> bool:
     return bool((one.maker or one.call) == (other.maker or other.call))
 
 
-def _check_apart(kind: EventType, handler: Handler) -> None:
+def _check_apart(kind: EventType, handler: EventHandler) -> None:
     lane = f"P{int(kind.priority)}"
     if handler.kind == "compiled":
         raise EventRefusedError(

@@ -18,15 +18,15 @@ import msgspec
 import numpy as np
 
 from qts.events.config import EventsConfig
-from qts.events.engine import Engine
+from qts.events.engine import EventEngine
 from qts.events.event import Event, Priority
 from qts.events.flood import Pressers
 from qts.events.handlers import compiled
 from qts.events.hogs import SLEEP_S, doze, glance, hogs
-from qts.events.monitor import SLA, Alert, Hooks
+from qts.events.monitor import SLA, AlertHooks, LaneAlert
 from qts.events.naive import NaiveEngine
+from qts.events.process.protocol import COUNT_IN_ORDER
 from qts.events.status import LaneStatus
-from qts.events.wire import COUNT_IN_ORDER
 
 _LOOK_S = 0.2
 _ENOUGH = 2000  # P0 events below which a p99 says little
@@ -135,8 +135,8 @@ class _Run:
         )
         self._seen: list[str] = []
         self._counted = np.zeros(3)  # seen, last, out of order: the compiled handler's own record
-        self._alerts: list[Alert] = []
-        self.engine = Engine(config, hooks=Hooks(alert=self._alerts.append))
+        self._alerts: list[LaneAlert] = []
+        self.engine = EventEngine(config, hooks=AlertHooks(alert=self._alerts.append))
         self._register(config)
         self.pressers = Pressers(self.engine, self.stop, load.p0_per_s, load.ticks_per_s)
 
@@ -156,7 +156,7 @@ class _Run:
     def end(self) -> None:
         self.stop.set()
         self.pressers.join()
-        self.engine.drained(5.0, Priority.P0, Priority.P1)
+        self.engine.wait_drained(5.0, Priority.P0, Priority.P1)
 
     def _fill(self, event: Event) -> None:
         self._seen.append(event.event_id)

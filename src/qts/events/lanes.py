@@ -16,19 +16,19 @@ from qts.events.event import Event
 from qts.events.payloads import Payload
 
 __all__ = [
-    "AUDIT",
-    "DEEDS",
-    "RECORD",
+    "AUDIT_ACTIONS",
+    "AUDIT_DTYPE",
+    "EVENT_DTYPE",
     "Lanes",
     "TickWatch",
-    "build",
+    "build_lanes",
+    "event_factory",
     "event_id",
-    "maker",
-    "replay",
+    "replay_audit",
     "specs",
 ]
 
-DEEDS = (
+AUDIT_ACTIONS = (
     "published",
     "taken",
     "handled",
@@ -39,7 +39,7 @@ DEEDS = (
     "sampled",
 )
 # One audit record, in the order in which its lane decided.
-AUDIT = np.dtype(
+AUDIT_DTYPE = np.dtype(
     [
         ("sequence", "u8"),
         ("other", "u8"),
@@ -53,7 +53,7 @@ AUDIT = np.dtype(
     ]
 )
 # What a compiled handler's first argument points to.
-RECORD = np.dtype(
+EVENT_DTYPE = np.dtype(
     [
         ("sequence", "u8"),
         ("key", "u8"),
@@ -80,7 +80,7 @@ def specs(config: EventsConfig) -> list[tuple[int, str, int, int, int, bool]]:
     ]
 
 
-def build(config: EventsConfig, catalogue: Catalogue) -> Lanes:
+def build_lanes(config: EventsConfig, catalogue: Catalogue) -> Lanes:
     """Lanes that know every type of the catalogue and have no handlers and no threads yet."""
     numbers: dict[str, int] = {}
     lanes = Lanes(
@@ -88,9 +88,9 @@ def build(config: EventsConfig, catalogue: Catalogue) -> Lanes:
         Event,
         numbers,
         config.audit_records,
-        round(config.hold_ms * 1e6),
+        round(config.gil_slice_ms * 1e6),
         _HOLD_EVENTS,
-        round(config.held_too_long_ms * 1e6),
+        round(config.gil_stall_ms * 1e6),
         max(1, config.pool_workers - 2),
     )
     for each in catalogue:
@@ -105,7 +105,7 @@ def build(config: EventsConfig, catalogue: Catalogue) -> Lanes:
     return lanes
 
 
-def maker(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str], Event]:
+def event_factory(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str], Event]:
     """Makes an event of a type, now, from (type, payload, source)."""
     fields = {}
     for each in catalogue:
@@ -171,6 +171,6 @@ def _misfit(known: Any, event: Event) -> str:
     return "a number is too large"
 
 
-def replay(config: EventsConfig, records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+def replay_audit(config: EventsConfig, records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """The records that the same publishing and taking makes again, drop by drop."""
-    return np.frombuffer(replay_lanes(specs(config), records.tobytes()), dtype=AUDIT)
+    return np.frombuffer(replay_lanes(specs(config), records.tobytes()), dtype=AUDIT_DTYPE)

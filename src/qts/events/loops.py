@@ -49,7 +49,7 @@ class LoopThread:
             self._loop.close()
 
 
-class Chain:
+class SerialTaskQueue:
     """The events of one async handler: one at a time, in the order in which they came."""
 
     def __init__(self, loop: LoopThread, attempt: Attempt) -> None:

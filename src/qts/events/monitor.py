@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from qts import telemetry
+from qts.events.degradation import DegradationLevel, Pressure
 from qts.events.event import Event, Priority
-from qts.events.handlers import Handler
-from qts.events.load import Level, Pressure
+from qts.events.handlers import EventHandler
 from qts.events.payloads import NotificationSend
-from qts.events.status import LANES, Metrics
+from qts.events.status import LANES, LaneMetrics
 
 if TYPE_CHECKING:
-    from qts.events.engine import Engine
+    from qts.events.engine import EventEngine
 
 log = telemetry.logger("events")
 
@@ -33,7 +33,7 @@ SLA: dict[str, dict[str, float]] = {
 }
 
 
-class Alert(msgspec.Struct, frozen=True):
+class LaneAlert(msgspec.Struct, frozen=True):
     """Something a person should know."""
 
     kind: Literal["pressure", "level", "slow", "fail_safe", "guardrail", "lane", "sla"]
@@ -42,25 +42,25 @@ class Alert(msgspec.Struct, frozen=True):
     code: str = ""  # FS…, GR…
 
 
-def _ignore(_alert: Alert) -> None:
+def _ignore(_alert: LaneAlert) -> None:
     """The alert stands in the log in any case."""
 
 
-class Hooks(msgspec.Struct, frozen=True):
+class AlertHooks(msgspec.Struct, frozen=True):
     """Who is told; called on the monitor's or a lane's thread, so: quickly."""
 
-    alert: Callable[[Alert], None] = _ignore
-    fail_safe: Callable[[Alert], None] = _ignore  # FS095 to FS098
-    guardrail: Callable[[Alert], None] = _ignore  # GR090
+    alert: Callable[[LaneAlert], None] = _ignore
+    fail_safe: Callable[[LaneAlert], None] = _ignore  # FS095 to FS098
+    guardrail: Callable[[LaneAlert], None] = _ignore  # GR090
 
 
-class Monitor:
+class LaneMonitor:
     """Checks by hand, or every `check_interval_ms` on a thread of its own."""
 
-    def __init__(self, engine: Engine, hooks: Hooks) -> None:
+    def __init__(self, engine: EventEngine, hooks: AlertHooks) -> None:
         self._engine = engine
         self._hooks = hooks
-        self._metrics = Metrics()
+        self._metrics = LaneMetrics()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class Monitor:
     def tell(self) -> None:
         self._metrics.tell(self._engine.status())
 
-    def gave_up(self, event: Event, handler: Handler, error: BaseException) -> None:
+    def gave_up(self, event: Event, handler: EventHandler, error: BaseException) -> None:
         if event.priority == Priority.P0:
             self._fail_safe(
                 "FS098", f"{handler.name} gave up on {event.event_type} {event.event_id}: {error}"
@@ -147,15 +147,15 @@ class Monitor:
         if verdict.level != before:
             self._level_changed(before, verdict.level)
 
-    def _level_changed(self, before: Level, now: Level) -> None:
+    def _level_changed(self, before: DegradationLevel, now: DegradationLevel) -> None:
         self._engine.apply()
         text = f"degradation LEVEL_{int(before)} to LEVEL_{int(now)} {now.name}"
         self._alert("level", "warning" if now > before else "info", text)
         if self._engine.state == "running":
             notice = NotificationSend(text=text, code=f"LEVEL_{int(now)}")
-            self._engine.try_publish(self._engine.event("NOTIFICATION_SEND", notice, "events"))
-        if now == Level.CRITICAL_ONLY:
-            alert = Alert("guardrail", "critical", "only P0 is handled", "GR090")
+            self._engine.try_publish(self._engine.new_event("NOTIFICATION_SEND", notice, "events"))
+        if now == DegradationLevel.CRITICAL_ONLY:
+            alert = LaneAlert("guardrail", "critical", "only P0 is handled", "GR090")
             self._tell(alert, self._hooks.guardrail)
 
     def _check_drops(self) -> None:
@@ -202,7 +202,7 @@ class Monitor:
         self._check_apart()
 
     def _check_apart(self) -> None:
-        long = {name: ns for name, ns in self._engine.wiring.at_work() if ns > P3_LIMIT_NS}
+        long = {name: ns for name, ns in self._engine.wiring.running_handlers() if ns > P3_LIMIT_NS}
         for name in long.keys() - self._told_apart:
             self._alert("slow", "warning", f"{name} has been at work for {long[name] / 1e9:.0f} s")
         self._told_apart = set(long)
@@ -251,7 +251,7 @@ class Monitor:
     # --- telling --------------------------------------------------------------------------------
 
     def _fail_safe(self, code: str, text: str) -> None:
-        self._tell(Alert("fail_safe", "critical", text, code), self._hooks.fail_safe)
+        self._tell(LaneAlert("fail_safe", "critical", text, code), self._hooks.fail_safe)
 
     def _alert(
         self,
@@ -262,10 +262,10 @@ class Monitor:
     ) -> None:
         more = f" ({suppressed} more like it)" if suppressed else ""
         self._tell(
-            msgspec.convert({"kind": kind, "severity": severity, "text": text + more}, Alert)
+            msgspec.convert({"kind": kind, "severity": severity, "text": text + more}, LaneAlert)
         )
 
-    def _tell(self, alert: Alert, hook: Callable[[Alert], None] | None = None) -> None:
+    def _tell(self, alert: LaneAlert, hook: Callable[[LaneAlert], None] | None = None) -> None:
         say = {"info": log.info, "warning": log.warning, "critical": log.error}[alert.severity]
         say(alert.text, kind=alert.kind, code=alert.code)
         for each in (self._hooks.alert, hook):

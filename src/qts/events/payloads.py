@@ -11,7 +11,7 @@ class Payload(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknow
     """Payloads of one's own derive from this: frozen, and never part of a cycle."""
 
 
-class Fill(Payload, frozen=True, kw_only=True):
+class FillPayload(Payload, frozen=True, kw_only=True):
     order_id: str
     symbol: str
     filled_qty: float
@@ -22,7 +22,7 @@ class Fill(Payload, frozen=True, kw_only=True):
     fee: float = 0.0
 
 
-class OrderNotice(Payload, frozen=True, kw_only=True):
+class OrderUpdatePayload(Payload, frozen=True, kw_only=True):
     order_id: str
     symbol: str
     reason: str = ""
@@ -96,7 +96,7 @@ class StrategyEvaluate(Payload, frozen=True, kw_only=True):
     calc_data_version: str = ""
 
 
-class Evaluate(Payload, frozen=True, kw_only=True):
+class EvaluatePayload(Payload, frozen=True, kw_only=True):
     subject: str = ""
     reason: str = ""
 
@@ -107,7 +107,7 @@ class IndicatorUpdate(Payload, frozen=True, kw_only=True):
     value: float
 
 
-class Signal(Payload, frozen=True, kw_only=True):
+class SignalPayload(Payload, frozen=True, kw_only=True):
     symbol: str
     side: str
     strategy_type: str = ""

@@ -6,8 +6,8 @@ import msgspec
 
 from qts import telemetry
 from qts.events.config import EventsConfig
+from qts.events.degradation import DegradationLevel, Pressure
 from qts.events.lanes import Lanes
-from qts.events.load import Level, Pressure
 
 LANES = ("P0", "P1", "P2", "P3")
 OUTCOMES = ("published", "handled", "collapsed", "dropped", "sampled", "dead")
@@ -53,7 +53,7 @@ class LaneStatus(msgspec.Struct, frozen=True):
         return self.published == ends + self.waiting
 
 
-class Status(msgspec.Struct, frozen=True):
+class EngineStatus(msgspec.Struct, frozen=True):
     """The engine at one moment; what the dashboard reads."""
 
     lanes: dict[str, LaneStatus]
@@ -66,9 +66,9 @@ def read(
     lanes: Lanes,
     config: EventsConfig,
     pressures: tuple[Pressure, ...],
-    level: Level,
+    level: DegradationLevel,
     dead_letters: int,
-) -> Status:
+) -> EngineStatus:
     rows = {}
     for number, name in enumerate(LANES):
         spans = lanes.latency(number)
@@ -81,7 +81,7 @@ def read(
             handling=_latency(spans["handling"]),
             total=_latency(spans["total"]),
         )
-    return Status(
+    return EngineStatus(
         rows, f"LEVEL_{int(level)} {level.name}", dead_letters, _latency(lanes.gil_wait())
     )
 
@@ -91,7 +91,7 @@ def _latency(spans: dict[str, int]) -> Latency:
     return Latency(count=spans["count"], **parts)
 
 
-class Metrics:
+class LaneMetrics:
     """Tells telemetry what changed since the last look."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Metrics:
             ["lane", "part", "quantile"],
         )
 
-    def tell(self, status: Status) -> None:
+    def tell(self, status: EngineStatus) -> None:
         for name, lane in status.lanes.items():
             for outcome in (*OUTCOMES, *_TROUBLES):
                 now = getattr(lane, outcome)

@@ -205,7 +205,7 @@ class Pipeline:
         for each in cycle.evaluations:
             self.emit(
                 "STRATEGY_SIGNAL",
-                p.Signal(
+                p.SignalPayload(
                     symbol=each.signal.symbol,
                     side=each.signal.side,
                     strategy_type=cycle.strategy_key,

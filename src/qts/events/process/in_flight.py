@@ -13,19 +13,19 @@ from collections import deque
 import msgspec
 
 from qts.events.event import Event
-from qts.events.spawn import Running
+from qts.events.process.child import LaneChild
 
 _UNDER_WAY_NS = 5_000_000
 _SHARE = 0.1  # of the newest event in the mean
 
 
-class Flying(msgspec.Struct):
+class InFlightFrame(msgspec.Struct):
     """A frame under way: one event, or one batch."""
 
     events: list[tuple[Event, int]]  # and its sequence
 
 
-class Flight:
+class InFlightWindow:
     """Shared by the thread that feeds and the one that reads; also says which process is there."""
 
     def __init__(self, batch: int, threads: int) -> None:
@@ -33,12 +33,12 @@ class Flight:
         self._least = 2 * threads
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
-        self._flying: dict[int, Flying] = {}
-        self._again: deque[Flying] = deque()
+        self._flying: dict[int, InFlightFrame] = {}
+        self._again: deque[InFlightFrame] = deque()
         self._under_way = 0  # events
         self._mean_ns = 0.0
         self._over = False
-        self.running: Running | None = None
+        self.running: LaneChild | None = None
 
     # --- the feeding thread ---------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class Flight:
             self._changed.wait_for(lambda: self._over or self._may_feed(), seconds)
             return not self._over and self._may_feed()
 
-    def next_again(self) -> Flying | None:
+    def next_again(self) -> InFlightFrame | None:
         with self._changed:
             return self._again.popleft() if self._again else None
 
@@ -59,7 +59,7 @@ class Flight:
     def number(self) -> int:
         return next(self._numbers)
 
-    def sent(self, number: int, frame: Flying) -> Running | None:
+    def sent(self, number: int, frame: InFlightFrame) -> LaneChild | None:
         """Before it is sent: to whom; None: it waits for the next process."""
         with self._changed:
             if self.running is None:
@@ -70,7 +70,7 @@ class Flight:
 
     # --- the reading thread ---------------------------------------------------------------------
 
-    def done(self, number: int, took_ns: int) -> Flying:
+    def done(self, number: int, took_ns: int) -> InFlightFrame:
         with self._changed:
             frame = self._flying.pop(number)
             each = took_ns / len(frame.events)
@@ -82,19 +82,19 @@ class Flight:
             self._under_way -= 1
             self._changed.notify_all()
 
-    def began(self, running: Running) -> None:
+    def began(self, running: LaneChild) -> None:
         with self._changed:
             self.running = running
             self._changed.notify_all()
 
-    def died(self) -> dict[int, Flying]:
+    def died(self) -> dict[int, InFlightFrame]:
         """All that was under way, oldest first; the caller says what goes `again`."""
         with self._changed:
             self.running = None
             flying, self._flying = self._flying, {}
         return dict(sorted(flying.items()))
 
-    def again(self, frames: list[Flying]) -> None:
+    def again(self, frames: list[InFlightFrame]) -> None:
         """Before all that waits: it was taken before it."""
         with self._changed:
             self._again.extendleft(reversed(frames))
@@ -102,7 +102,7 @@ class Flight:
 
     # --- any thread -----------------------------------------------------------------------------
 
-    def under_way(self) -> tuple[Running | None, dict[int, Flying]]:
+    def under_way(self) -> tuple[LaneChild | None, dict[int, InFlightFrame]]:
         with self._changed:
             return self.running, dict(self._flying)
 

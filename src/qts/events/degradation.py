@@ -25,33 +25,33 @@ class Pressure(IntEnum):
     CRITICAL = 2
 
 
-class Level(IntEnum):
+class DegradationLevel(IntEnum):
     NORMAL = 0
     P3_PAUSED = 1
     P2_P3_PAUSED = 2
     CRITICAL_ONLY = 3  # P0, and of P1 only the handlers marked essential
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class LoadCheck(msgspec.Struct, frozen=True):
     """What a check found."""
 
     pressures: tuple[Pressure, ...]
-    level: Level
+    level: DegradationLevel
     changed: tuple[tuple[int, Pressure], ...] = ()  # lanes whose pressure is new
 
 
-class Load:
+class DegradationController:
     """Looks at fill ratios, one check after the other; holds no clock and no lane."""
 
     def __init__(self, config: EventsConfig) -> None:
         self._lanes = config.lanes
-        self._calm_checks = config.calm_checks
+        self._calm_checks = config.recovery_checks
         self._pressures = [Pressure.NORMAL] * 4
         self._calm = 0
-        self.level = Level.NORMAL
-        self.by_hand: Level | None = None
+        self.level = DegradationLevel.NORMAL
+        self.by_hand: DegradationLevel | None = None
 
-    def check(self, fills: Sequence[float]) -> Verdict:
+    def check(self, fills: Sequence[float]) -> LoadCheck:
         changed = []
         for lane, fill in enumerate(fills):
             new = self._pressure(lane, fill)
@@ -59,7 +59,7 @@ class Load:
                 self._pressures[lane] = new
                 changed.append((lane, new))
         self._move()
-        return Verdict(tuple(self._pressures), self.level, tuple(changed))
+        return LoadCheck(tuple(self._pressures), self.level, tuple(changed))
 
     def _pressure(self, lane: int, fill: float) -> Pressure:
         config, now = self._lanes[lane], self._pressures[lane]
@@ -71,15 +71,15 @@ class Load:
                 return pressure
         return Pressure.NORMAL
 
-    def _asked(self) -> Level:
+    def _asked(self) -> DegradationLevel:
         p0, p1, p2, _ = self._pressures
         if p0 == Pressure.CRITICAL:
-            return Level.CRITICAL_ONLY
+            return DegradationLevel.CRITICAL_ONLY
         if p1 == Pressure.CRITICAL or p0 == Pressure.WARNING:
-            return Level.P2_P3_PAUSED
+            return DegradationLevel.P2_P3_PAUSED
         if p1 == Pressure.WARNING or p2 == Pressure.CRITICAL:
-            return Level.P3_PAUSED
-        return Level.NORMAL
+            return DegradationLevel.P3_PAUSED
+        return DegradationLevel.NORMAL
 
     def _move(self) -> None:
         asked = self._asked() if self.by_hand is None else self.by_hand
@@ -90,4 +90,4 @@ class Load:
         else:
             self._calm += 1
             if self._calm >= self._calm_checks:
-                self.level, self._calm = Level(self.level - 1), 0
+                self.level, self._calm = DegradationLevel(self.level - 1), 0

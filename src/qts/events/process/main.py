@@ -15,66 +15,66 @@ from collections.abc import Callable
 import msgspec
 
 from qts.domain import EventRefusedError, SystemClock
-from qts.events import wire
 from qts.events.catalogue import Catalogue, EventType
-from qts.events.dispatch import Retry
+from qts.events.dispatch import HandlerRetry
 from qts.events.event import Event, Priority
-from qts.events.handlers import Handler, build, check_batch
+from qts.events.handlers import EventHandler, build, check_batch
 from qts.events.lanes import event_id
 from qts.events.loops import LoopThread
 from qts.events.payloads import Payload
+from qts.events.process import protocol
 
 _LOOK_S = 0.1  # how often a process without work looks for its parent
 _WAKE_NS = 500_000  # outcomes are told at least so often
 _LONGEST_ERROR = 2000  # characters
 
 
-class Setup(msgspec.Struct, frozen=True):
+class LaneChildSetup(msgspec.Struct, frozen=True):
     """What a lane's process begins with."""
 
     lane: int
     parent: int  # process id
     threads: int
     types: tuple[EventType, ...]
-    handlers: dict[str, list[Handler]]  # by type
+    handlers: dict[str, list[EventHandler]]  # by type
 
 
-def work(setup: Setup, inbox: wire.Memory, outbox: wire.Memory) -> None:
+def run_child(setup: LaneChildSetup, inbox: protocol.Memory, outbox: protocol.Memory) -> None:
     """The whole life of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's process decides when it is over
-    wire.die_with_parent(setup.parent)
+    protocol.die_with_parent(setup.parent)
     if os.getppid() != setup.parent:
         return
     catalogue = Catalogue(setup.types)
-    out = _Outbox(wire.ring(outbox), catalogue, setup.parent)
+    out = _Outbox(protocol.open_ring(outbox), catalogue, setup.parent)
     try:
-        worker = _Worker(setup, catalogue, wire.ring(inbox), out)
+        worker = _Worker(setup, catalogue, protocol.open_ring(inbox), out)
     except Exception as error:  # noqa: BLE001 - a factory may raise anything
-        out.tell(wire.Broken(f"{type(error).__name__}: {error}"))
+        out.tell(protocol.LaneChildFailed(f"{type(error).__name__}: {error}"))
         return
-    out.tell(wire.Ready(worker.kinds()))
+    out.tell(protocol.LaneChildReady(worker.kinds()))
     worker.run(setup.threads)
 
 
 class _Outbox:
     """The way back to the engine; any thread may tell."""
 
-    def __init__(self, ring: wire.SharedRing, catalogue: Catalogue, parent: int) -> None:
+    def __init__(self, ring: protocol.SharedRing, catalogue: Catalogue, parent: int) -> None:
         self._ring = ring
         self._catalogue = catalogue
-        self._codec = wire.Codec(catalogue)
+        self._codec = protocol.FrameCodec(catalogue)
         self._clock = SystemClock()
         self._lock = threading.Lock()
         self._parent = parent
         self._last_wake = self._clock.monotonic_ns()
         self.publish: Callable[..., None] = self._publish
 
-    def tell(self, record: wire.Record) -> None:
+    def tell(self, record: protocol.Record) -> None:
         with self._lock:
             self._push(self._codec.record(record))
             self.wake()
 
-    def tell_soon(self, record: wire.Record) -> None:
+    def tell_soon(self, record: protocol.Record) -> None:
         """It is in shared memory at once; the engine is woken for several together."""
         with self._lock:
             self._push(self._codec.record(record))
@@ -85,7 +85,7 @@ class _Outbox:
         self._last_wake = self._clock.monotonic_ns()
         self._ring.wake()
 
-    def event(self, name: str, payload: Payload, source: str = "") -> Event:
+    def new_event(self, name: str, payload: Payload, source: str = "") -> Event:
         return self._catalogue[name].event(
             payload,
             event_id=event_id(),
@@ -94,7 +94,7 @@ class _Outbox:
         )
 
     def emit(self, name: str, payload: Payload, source: str = "") -> Event:
-        event = self.event(name, payload, source)
+        event = self.new_event(name, payload, source)
         self.publish(event)
         return event
 
@@ -121,7 +121,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.retries: list[int] = []
-        self.letters: list[wire.Letter] = []
+        self.letters: list[protocol.HandlerFailure] = []
         self._errors: list[str] = []
 
     def retried(self, _lane: int, sequence: int, _type: int) -> None:
@@ -134,13 +134,13 @@ class _Tally:
         """Each that was not handled has left its error, in the same order."""
         lost = [place for place, good in enumerate(handled) if not good]
         for place, error in zip(lost, self._errors, strict=True):
-            self.letters.append(wire.Letter(place, handler, error))
+            self.letters.append(protocol.HandlerFailure(place, handler, error))
         self._errors = []
 
 
 class _Worker:
     def __init__(
-        self, setup: Setup, catalogue: Catalogue, inbox: wire.SharedRing, out: _Outbox
+        self, setup: LaneChildSetup, catalogue: Catalogue, inbox: protocol.SharedRing, out: _Outbox
     ) -> None:
         self._catalogue = catalogue
         self._inbox = inbox
@@ -148,8 +148,8 @@ class _Worker:
         self._parent = setup.parent
         self._taking = threading.Lock()
         self._loop: LoopThread | None = None
-        made: dict[int, Handler] = {}
-        self._handlers: dict[str, list[Handler]] = {}
+        made: dict[int, EventHandler] = {}
+        self._handlers: dict[str, list[EventHandler]] = {}
         for name, given in setup.handlers.items():
             self._handlers[name] = have = []
             for each in given:
@@ -183,7 +183,7 @@ class _Worker:
             os._exit(1)
 
     def _serve(self, slot: int) -> None:
-        codec = wire.Codec(self._catalogue)
+        codec = protocol.FrameCodec(self._catalogue)
         while not self._inbox.closed:
             data = self._next()
             if data is None:
@@ -203,19 +203,19 @@ class _Worker:
             os._exit(1)
         return data
 
-    def _handle(self, number: int, events: list[Event]) -> wire.Done:
+    def _handle(self, number: int, events: list[Event]) -> protocol.FrameDone:
         kind = self._catalogue[events[0].event_type]
         tally = _Tally()
-        retry = Retry(tally, tally, lambda _event, _handler, _error: None)
-        began = wire.ticks()
+        retry = HandlerRetry(tally, tally, lambda _event, _handler, _error: None)
+        began = protocol.ticks()
         for place, handler in enumerate(self._handlers[kind.name]):
             if self._inbox.flag and not handler.essential:
                 continue
             tally.note(place, self._call(kind, handler, events, retry))
-        return wire.Done(number, began, wire.ticks(), tally.retries, tally.letters)
+        return protocol.FrameDone(number, began, protocol.ticks(), tally.retries, tally.letters)
 
     def _call(
-        self, kind: EventType, handler: Handler, events: list[Event], retry: Retry
+        self, kind: EventType, handler: EventHandler, events: list[Event], retry: HandlerRetry
     ) -> list[bool]:
         if handler.kind in ("batch", "rows"):
             return _call_batch(handler, events, retry)
@@ -226,7 +226,7 @@ class _Worker:
         return [_call_plain(handler, each, place, retry) for place, each in enumerate(events)]
 
 
-def _call_plain(handler: Handler, event: Event, place: int, retry: Retry) -> bool:
+def _call_plain(handler: EventHandler, event: Event, place: int, retry: HandlerRetry) -> bool:
     try:
         handler.call(event)
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
@@ -234,7 +234,7 @@ def _call_plain(handler: Handler, event: Event, place: int, retry: Retry) -> boo
     return True
 
 
-def _call_batch(handler: Handler, events: list[Event], retry: Retry) -> list[bool]:
+def _call_batch(handler: EventHandler, events: list[Event], retry: HandlerRetry) -> list[bool]:
     try:
         handler.call([*events])
     except Exception as error:  # noqa: BLE001 - the same

@@ -10,22 +10,24 @@ import time
 from multiprocessing.context import SpawnProcess
 
 from qts.domain import OperationError
-from qts.events import wire
 from qts.events.catalogue import Catalogue
-from qts.events.worker import Setup, work
+from qts.events.process import protocol
+from qts.events.process.main import LaneChildSetup, run_child
 
 _START_S = 60.0
 _LOOK_S = 0.05
 
 
-class Running:
+class LaneChild:
     """One process with its two rings."""
 
-    def __init__(self, process: SpawnProcess, codec: wire.Codec, rings: list[wire.Memory]) -> None:
+    def __init__(
+        self, process: SpawnProcess, codec: protocol.FrameCodec, rings: list[protocol.Memory]
+    ) -> None:
         self._process = process
         self._began = time.monotonic()
         self.codec = codec
-        self.inbox, self.outbox = (wire.ring(each) for each in rings)
+        self.inbox, self.outbox = (protocol.open_ring(each) for each in rings)
 
     @property
     def pid(self) -> int:
@@ -59,16 +61,16 @@ class Running:
         self._process.close()
 
 
-def begin(
-    setup: Setup, catalogue: Catalogue, stop: threading.Event
-) -> tuple[Running, dict[str, list[str]]]:
+def start_child(
+    setup: LaneChildSetup, catalogue: Catalogue, stop: threading.Event
+) -> tuple[LaneChild, dict[str, list[str]]]:
     """A process that has made its handlers, and their kinds by type.
 
     It is killed when the calling thread ends.
     """
-    rings = [wire.memory(), wire.memory()]
+    rings = [protocol.shared_memory(), protocol.shared_memory()]
     process = multiprocessing.get_context("spawn").Process(
-        target=work, args=(setup, *rings), name=f"qts-events-p{setup.lane}", daemon=True
+        target=run_child, args=(setup, *rings), name=f"qts-events-p{setup.lane}", daemon=True
     )
     lane = f"P{setup.lane}'s process"
     try:
@@ -76,7 +78,7 @@ def begin(
     except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
         why = " ".join(str(error).split())  # one of them has a whole paragraph to say
         raise OperationError(f"{lane} could not be started: {why}") from None
-    running = Running(process, wire.Codec(catalogue), rings)
+    running = LaneChild(process, protocol.FrameCodec(catalogue), rings)
     end = time.monotonic() + _START_S
     while not stop.is_set() and time.monotonic() < end:
         alive = running.alive()
@@ -86,9 +88,9 @@ def begin(
             running.close()
             raise OperationError(f"{lane} did not start: {why}{_hint()}")
         told = running.codec.read_record(data) if data is not None else None
-        if isinstance(told, wire.Ready):
+        if isinstance(told, protocol.LaneChildReady):
             return running, told.kinds
-        if isinstance(told, wire.Broken):
+        if isinstance(told, protocol.LaneChildFailed):
             running.kill()
             running.close()
             raise OperationError(f"{lane} could not make its handlers: {told.why}")

@@ -12,17 +12,17 @@ from qts import telemetry
 from qts.domain import EventRefusedError
 from qts.events.config import EventsConfig
 from qts.events.event import Priority
+from qts.events.handler_runtime import HandlerRuntime
 from qts.events.lanes import Lanes
-from qts.events.monitor import Monitor
+from qts.events.monitor import LaneMonitor
 from qts.events.status import LANES
-from qts.events.wiring import Wiring
 
 log = telemetry.logger("events")
 
 _FIRST = (int(Priority.P0), int(Priority.P1))  # what a stop drains
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class StopReport(msgspec.Struct, frozen=True):
     """How a stop went."""
 
     drained: bool  # P0 and P1 are empty
@@ -30,11 +30,11 @@ class Stopped(msgspec.Struct, frozen=True):
     rest: dict[str, int]  # events that were not handled any more, by lane
 
 
-class Life:
+class EngineLifecycle:
     """Starts once and stops once; asked again, it answers the same."""
 
     def __init__(
-        self, config: EventsConfig, lanes: Lanes, wiring: Wiring, monitor: Monitor
+        self, config: EventsConfig, lanes: Lanes, wiring: HandlerRuntime, monitor: LaneMonitor
     ) -> None:
         self._config = config
         self._lanes = lanes
@@ -59,7 +59,7 @@ class Life:
         self._monitor.start()
         atexit.register(self.stop)
 
-    def stop(self) -> Stopped:
+    def stop(self) -> StopReport:
         if self._lanes.inside():
             raise EventRefusedError(
                 "a handler cannot stop the engine that runs it; ask another thread"
@@ -69,7 +69,7 @@ class Life:
         elif self.state == "made":
             self._lanes.open(False)
             self.state = "stopped"
-        return Stopped(self._drained, self._ended, self._rest())
+        return StopReport(self._drained, self._ended, self._rest())
 
     def _stop(self) -> None:
         self.state = "stopping"

@@ -19,17 +19,17 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import EventRefusedError, LaneFullError, OperationError
-from qts.events import wire
 from qts.events.catalogue import Catalogue
 from qts.events.config import LaneConfig
-from qts.events.dead_letters import Told
+from qts.events.dead_letters import RemoteHandlerError
 from qts.events.event import Event
-from qts.events.feeding import Feeder
-from qts.events.flight import Flight, Flying
-from qts.events.handlers import Handler
+from qts.events.handlers import EventHandler
 from qts.events.lanes import Lanes
-from qts.events.spawn import Running, begin
-from qts.events.worker import Setup
+from qts.events.process import protocol
+from qts.events.process.child import LaneChild, start_child
+from qts.events.process.feeder import LaneFeeder
+from qts.events.process.in_flight import InFlightFrame, InFlightWindow
+from qts.events.process.main import LaneChildSetup
 
 log = telemetry.logger("events")
 
@@ -39,11 +39,11 @@ _CALM_S = 5.0  # a process that lived so long did not die of its start
 _LONGEST_PAUSE_S = 5.0
 
 
-class Outcomes(msgspec.Struct, frozen=True):
+class LaneProcessCallbacks(msgspec.Struct, frozen=True):
     """Whom the engine's side of a lane's process tells."""
 
     settled: Callable[[Event, bool], None]  # an event is done; handled?
-    gave_up: Callable[[Event, Handler, BaseException], None]
+    gave_up: Callable[[Event, EventHandler, BaseException], None]
     died: Callable[[int, str], None]  # lane, how
     not_started: Callable[[int, str], None]
 
@@ -53,14 +53,14 @@ class LaneProcess:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: LaneChildSetup,
         catalogue: Catalogue,
         config: LaneConfig,
         lanes: Lanes,
-        outcomes: Outcomes,
+        outcomes: LaneProcessCallbacks,
     ) -> None:
         self.lane = setup.lane
-        self.flight = Flight(config.batch_size, setup.threads)
+        self.flight = InFlightWindow(config.batch_size, setup.threads)
         self.kinds: dict[str, list[str]] = {}
         self._setup = setup
         self._catalogue = catalogue
@@ -73,7 +73,7 @@ class LaneProcess:
         self._ended = True
         self._ready = threading.Event()
         self._paused = self._critical_only = False
-        self._feeder = Feeder(
+        self._feeder = LaneFeeder(
             self.lane, lanes, catalogue, config.batch_by == "symbol", self.flight, self
         )
         name = f"qts-events-p{self.lane}"
@@ -122,10 +122,10 @@ class LaneProcess:
     def at_work(self) -> Iterator[tuple[str, int]]:
         """The handlers of each frame in hand, and for how many ns they have been at it."""
         running, flying = self.flight.under_way()
-        now = wire.ticks_to_ns(wire.ticks())
+        now = protocol.ticks_to_ns(protocol.ticks())
         for frame, since in running.inbox.marks() if running else ():
             if frame in flying:
-                yield self._names(flying[frame]), now - wire.ticks_to_ns(since)
+                yield self._names(flying[frame]), now - protocol.ticks_to_ns(since)
 
     # --- the guard: reads outcomes, starts the process again --------------------------------------
 
@@ -164,7 +164,7 @@ class LaneProcess:
         running.close()
 
     def _begin(self) -> None:
-        running, self.kinds = begin(self._setup, self._catalogue, self._stop)
+        running, self.kinds = start_child(self._setup, self._catalogue, self._stop)
         self.flight.began(running)
         running.steer(self._paused, self._critical_only)  # after: a change meanwhile is not missed
 
@@ -183,7 +183,7 @@ class LaneProcess:
             else:
                 return
 
-    def _bury(self, running: Running) -> None:
+    def _bury(self, running: LaneChild) -> None:
         """The process is dead: whose fault was it, and what goes to the next one?"""
         how = running.how_it_ended()
         marked = {frame for frame, _ in running.inbox.marks()}
@@ -197,7 +197,7 @@ class LaneProcess:
         running.close()
         self._outcomes.died(self.lane, text)
 
-    def _tried(self, frame: Flying, how: str) -> list[Flying]:
+    def _tried(self, frame: InFlightFrame, how: str) -> list[InFlightFrame]:
         """Each event alone, one more time; dead when that was its last."""
         again = []
         for event, sequence in frame.events:
@@ -206,39 +206,39 @@ class LaneProcess:
                 continue
             self._lanes.retried(self.lane, sequence, self._numbers[event.event_type])
             more = msgspec.structs.replace(event, retry_count=event.retry_count + 1)
-            again.append(Flying([(more, sequence)]))
+            again.append(InFlightFrame([(more, sequence)]))
         return again
 
     def give_up(self, event: Event, sequence: int, why: str) -> None:
         handlers = self._setup.handlers[event.event_type]
-        self._outcomes.gave_up(event, handlers[0], Told(why))
-        now = wire.ticks()
+        self._outcomes.gave_up(event, handlers[0], RemoteHandlerError(why))
+        now = protocol.ticks()
         self.settle(event, sequence, False, now, now)
 
-    def _names(self, frame: Flying) -> str:
+    def _names(self, frame: InFlightFrame) -> str:
         return ", ".join(each.name for each in self._setup.handlers[frame.events[0][0].event_type])
 
     # --- outcomes -------------------------------------------------------------------------------
 
-    def _read(self, running: Running, seconds: float) -> bool:
+    def _read(self, running: LaneChild, seconds: float) -> bool:
         """What the process has told; False when that was nothing."""
         found = running.outbox.pop_many(_RECORDS, seconds)
         for data in found:
             record = running.codec.read_record(data)
-            if isinstance(record, wire.Done):
+            if isinstance(record, protocol.FrameDone):
                 self._done(record)
-            elif isinstance(record, wire.Said):
+            elif isinstance(record, protocol.ChildPublished):
                 self._said(running.codec.event(record.event))
         return bool(found)
 
-    def _done(self, done: wire.Done) -> None:
-        took_ns = wire.ticks_to_ns(done.ended) - wire.ticks_to_ns(done.began)
+    def _done(self, done: protocol.FrameDone) -> None:
+        took_ns = protocol.ticks_to_ns(done.ended) - protocol.ticks_to_ns(done.began)
         frame = self.flight.done(done.frame, took_ns)
         dead = set()
         for letter in done.letters:
             event = frame.events[letter.place][0]
             handler = self._setup.handlers[event.event_type][letter.handler]
-            self._outcomes.gave_up(event, handler, Told(letter.error))
+            self._outcomes.gave_up(event, handler, RemoteHandlerError(letter.error))
             dead.add(letter.place)
         for place in done.retried:
             event, sequence = frame.events[place]
@@ -253,7 +253,7 @@ class LaneProcess:
 
     def _said(self, event: Event) -> None:
         """Never waits: what waits for room behind it may be the very outcome that makes room."""
-        nobody = Handler(None, "plain", f"P{self.lane}'s process")
+        nobody = EventHandler(None, "plain", f"P{self.lane}'s process")
         try:
             if not self._lanes.publish_over(event):
                 lane = f"lane P{event.priority}"

@@ -24,19 +24,19 @@ from qts.events.event import Event
 __all__ = [
     "COUNT_IN_ORDER",
     "LARGEST",
-    "Broken",
-    "Codec",
-    "Done",
-    "Letter",
+    "ChildPublished",
+    "FrameCodec",
+    "FrameDone",
+    "HandlerFailure",
+    "LaneChildFailed",
+    "LaneChildReady",
     "Memory",
-    "Ready",
     "Record",
-    "Said",
     "SharedRing",
     "die_with_parent",
     "key_hash",
-    "memory",
-    "ring",
+    "open_ring",
+    "shared_memory",
     "ticks",
     "ticks_to_ns",
 ]
@@ -65,7 +65,7 @@ class _Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_retries: int
 
 
-class Letter(msgspec.Struct, frozen=True, array_like=True):
+class HandlerFailure(msgspec.Struct, frozen=True, array_like=True):
     """One handler gave up on one event of a frame."""
 
     place: int
@@ -73,52 +73,52 @@ class Letter(msgspec.Struct, frozen=True, array_like=True):
     error: str
 
 
-class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class LaneChildReady(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """The process has its handlers; what kind each is, by type."""
 
     kinds: dict[str, list[str]]
 
 
-class Broken(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class LaneChildFailed(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The process could not make its handlers."""
 
     why: str
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class FrameDone(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A frame is done."""
 
     frame: int
     began: int  # ticks, the same counter in every process of a machine
     ended: int
     retried: list[int]  # the place of an event for each time it was tried again
-    letters: list[Letter]
+    letters: list[HandlerFailure]
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class ChildPublished(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A handler has published."""
 
     event: _Sent
 
 
-Record = Ready | Broken | Done | Said
+Record = LaneChildReady | LaneChildFailed | FrameDone | ChildPublished
 
 
-def memory(room: int = _RING_BYTES) -> Memory:
+def shared_memory(room: int = _RING_BYTES) -> Memory:
     """Zeros that a process started with them sees too: enough for a ring of `room` bytes."""
     return multiprocessing.get_context("spawn").RawArray(
         c_ubyte, _CACHE_LINE + SHARED_RING_OVERHEAD + room
     )
 
 
-def ring(shared: Memory) -> SharedRing:
+def open_ring(shared: Memory) -> SharedRing:
     """From the first cache line on: at the same place in every process, since pages are."""
     array = np.frombuffer(memoryview(shared), dtype=np.uint8)
     first = -array.ctypes.data % _CACHE_LINE
     return SharedRing(array[first : len(array) - _CACHE_LINE + first])
 
 
-class Codec:
+class FrameCodec:
     """Bytes of frames and records; belongs to one thread."""
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -140,7 +140,7 @@ class Codec:
     def said(self, event: Event) -> bytes:
         fields: list[Any] = [*msgspec.structs.astuple(event)]
         fields[5] = msgspec.Raw(self._encoder.encode(event.payload))
-        return self._encoder.encode(Said(_Sent(*fields)))
+        return self._encoder.encode(ChildPublished(_Sent(*fields)))
 
     def read_record(self, data: bytes) -> Record:
         record: Record = self._records.decode(data)

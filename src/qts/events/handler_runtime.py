@@ -10,13 +10,13 @@ from typing import NoReturn
 from qts.domain import OperationError
 from qts.events.catalogue import Catalogue, EventType
 from qts.events.config import EventsConfig
-from qts.events.dispatch import Acks, Managed, Retry
+from qts.events.dispatch import AckTracker, HandlerRetry, ManagedHandlers
 from qts.events.event import Event, Priority
-from qts.events.handlers import Handler, Handlers, Publisher
+from qts.events.handlers import EventHandler, HandlerTable, Publisher
 from qts.events.lanes import Lanes
 from qts.events.loops import LoopThread
-from qts.events.process import LaneProcess, Outcomes
-from qts.events.worker import Setup
+from qts.events.process.lane_process import LaneProcess, LaneProcessCallbacks
+from qts.events.process.main import LaneChildSetup
 
 _ENDING_S = 1.0  # what a stop gives each kind of handler to return
 
@@ -24,7 +24,7 @@ Row = tuple[str, object, int, bool]
 Told = Callable[[int, str], None]
 
 
-class Wiring:
+class HandlerRuntime:
     """Who is called, and where; built up before the start."""
 
     def __init__(
@@ -33,24 +33,24 @@ class Wiring:
         catalogue: Catalogue,
         lanes: Lanes,
         publisher: Publisher,
-        retry: Retry,
+        retry: HandlerRetry,
     ) -> None:
         self._config = config
         self._catalogue = catalogue
         self._lanes = lanes
         self._retry = retry
-        self._handlers = Handlers(catalogue, config, publisher)
+        self._handlers = HandlerTable(catalogue, config, publisher)
         self._numbers = {each.name: number for number, each in enumerate(catalogue)}
         self._names = list(self._numbers)
-        self._acks = Acks()
-        self._managed: list[Managed] = []
+        self._acks = AckTracker()
+        self._managed: list[ManagedHandlers] = []
         self._loops: list[LoopThread] = []
         self._workers: list[int] = []  # the lane of each thread
         self.processes: list[LaneProcess] = []
 
     # --- registering ----------------------------------------------------------------------------
 
-    def add(self, what: str | Priority, handler: Handler) -> None:
+    def add(self, what: str | Priority, handler: EventHandler) -> None:
         self._handlers.add(what, handler)
         self.install()
 
@@ -60,7 +60,7 @@ class Wiring:
             return "outside the lanes"
         name = self._names[type_number]
         have = self._handlers.of(name)
-        together = self._handlers.apart(self._catalogue[name]) or any(
+        together = self._handlers.is_isolated(self._catalogue[name]) or any(
             each.manages(name) for each in self._managed
         )
         if together:
@@ -71,7 +71,7 @@ class Wiring:
         """Tell the lanes; only while nothing runs."""
         self._managed = []
         for kind in self._catalogue:
-            rows = self._rows_apart(kind) if self._handlers.apart(kind) else self._rows(kind)
+            rows = self._rows_apart(kind) if self._handlers.is_isolated(kind) else self._rows(kind)
             self._lanes.set_handlers(self._numbers[kind.name], rows)
 
     def _rows(self, kind: EventType) -> list[Row]:
@@ -83,7 +83,7 @@ class Wiring:
         ]
         rest = [each for each in have if each.kind != "compiled"]
         if rest and (kind.requires_ack or any(each.kind == "async" for each in rest)):
-            managed = Managed(kind, rest, self._retry, self._acks, self._lanes, number)
+            managed = ManagedHandlers(kind, rest, self._retry, self._acks, self._lanes, number)
             self._managed.append(managed)
             rows.append(("managed", managed, 0, any(each.essential for each in rest)))
         else:
@@ -101,11 +101,11 @@ class Wiring:
 
     def start(self, died: Told, not_started: Told) -> None:
         """Loops and processes; nothing is fed to them before `feed`."""
-        outcomes = Outcomes(self._acks.settle, self._retry.give_up, died, not_started)
+        outcomes = LaneProcessCallbacks(self._acks.settle, self._retry.give_up, died, not_started)
         for number, lane in enumerate(self._config.lanes):
             if lane.isolation != "process":
                 continue
-            setup = Setup(
+            setup = LaneChildSetup(
                 number,
                 os.getpid(),
                 lane.process_threads,
@@ -159,7 +159,7 @@ class Wiring:
 
     # --- while it runs --------------------------------------------------------------------------
 
-    def steer(self, paused: Sequence[bool], critical_only: bool) -> None:
+    def apply_level(self, paused: Sequence[bool], critical_only: bool) -> None:
         for process in self.processes:
             process.steer(paused[process.lane], critical_only)
         for each in self._managed:
@@ -175,7 +175,7 @@ class Wiring:
             if process.lane == lane:
                 process.flight.batch = size
 
-    def at_work(self) -> Iterator[tuple[str, int]]:
+    def running_handlers(self) -> Iterator[tuple[str, int]]:
         """Handlers in processes, and for how many ns each has been at its event."""
         for process in self.processes:
             yield from process.at_work()

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from qts.events import wire
 from qts.events.catalogue import Catalogue
 from qts.events.event import Event
-from qts.events.flight import Flight, Flying
 from qts.events.lanes import Lanes
+from qts.events.process import protocol
+from qts.events.process.in_flight import InFlightFrame, InFlightWindow
 
 _LOOK_S = 0.05
 _BATCHED = {"batch", "rows"}
 
 
-class Settler(Protocol):
+class FrameSettler(Protocol):
     """Who says what became of an event that is not sent."""
 
     def settle(
@@ -24,7 +24,7 @@ class Settler(Protocol):
     def give_up(self, event: Event, sequence: int, why: str) -> None: ...
 
 
-class Feeder:
+class LaneFeeder:
     """Runs on a thread of its own."""
 
     def __init__(
@@ -33,8 +33,8 @@ class Feeder:
         lanes: Lanes,
         catalogue: Catalogue,
         by_symbol: bool,
-        flight: Flight,
-        settler: Settler,
+        flight: InFlightWindow,
+        settler: FrameSettler,
     ) -> None:
         self._lane = lane
         self._lanes = lanes
@@ -42,7 +42,7 @@ class Feeder:
         self._by_symbol = by_symbol
         self._flight = flight
         self._settler = settler
-        self._codec = wire.Codec(catalogue)
+        self._codec = protocol.FrameCodec(catalogue)
         self._kinds: dict[str, list[str]] = {}
         self._batches = False
 
@@ -56,7 +56,7 @@ class Feeder:
             if running := self._flight.running:
                 running.inbox.wake()
 
-    def _next(self) -> list[Flying]:
+    def _next(self) -> list[InFlightFrame]:
         if not self._flight.wait(_LOOK_S):
             return []
         if again := self._flight.next_again():
@@ -67,27 +67,27 @@ class Feeder:
         self._flight.taken(len(taken))
         return self._framed(taken)
 
-    def _framed(self, taken: list[tuple[Event, int]]) -> list[Flying]:
-        frames: list[Flying] = []
-        groups: dict[tuple[str, str], Flying] = {}
+    def _framed(self, taken: list[tuple[Event, int]]) -> list[InFlightFrame]:
+        frames: list[InFlightFrame] = []
+        groups: dict[tuple[str, str], InFlightFrame] = {}
         for event, sequence in taken:
             kinds = self._kinds[event.event_type]
             if not kinds:  # nobody wants it
-                now = wire.ticks()
+                now = protocol.ticks()
                 self._settler.settle(event, sequence, True, now, now)
                 continue
             if not _BATCHED & set(kinds):
-                frames.append(Flying([(event, sequence)]))
+                frames.append(InFlightFrame([(event, sequence)]))
                 continue
             key = self._catalogue[event.event_type].key if self._by_symbol else None
             group = (event.event_type, getattr(event.payload, key) if key else "")
             if group not in groups:
-                groups[group] = Flying([])
+                groups[group] = InFlightFrame([])
                 frames.append(groups[group])
             groups[group].events.append((event, sequence))
         return frames
 
-    def _send(self, frame: Flying, over: Callable[[], bool]) -> None:
+    def _send(self, frame: InFlightFrame, over: Callable[[], bool]) -> None:
         """Into the ring; what cannot go there is given up."""
         number = self._flight.number()
         try:
@@ -95,8 +95,8 @@ class Feeder:
         except (OverflowError, TypeError, ValueError) as error:
             self._too_much(frame, str(error), over)
             return
-        if len(data) > wire.LARGEST:
-            why = f"it has {len(data):,} bytes, at most {wire.LARGEST:,} are allowed"
+        if len(data) > protocol.LARGEST:
+            why = f"it has {len(data):,} bytes, at most {protocol.LARGEST:,} are allowed"
             self._too_much(frame, why, over)
             return
         running = self._flight.sent(number, frame)
@@ -105,11 +105,11 @@ class Feeder:
             if over() or self._flight.running is not running:
                 return  # it is among those under way, and goes where they go
 
-    def _too_much(self, frame: Flying, why: str, over: Callable[[], bool]) -> None:
+    def _too_much(self, frame: InFlightFrame, why: str, over: Callable[[], bool]) -> None:
         """Of a batch each goes alone, so that only those die that cannot go at all."""
         if len(frame.events) > 1:
             for each in frame.events:
-                self._send(Flying([each]), over)
+                self._send(InFlightFrame([each]), over)
             return
         event, sequence = frame.events[0]
         self._settler.give_up(event, sequence, f"it cannot be sent to its process: {why}")

@@ -1,0 +1,204 @@
+"""Dead letters in PostgreSQL as a person deals with them: look, ask for a replay, purge.
+
+The desk runs no engine. A letter asked for is published by the next engine that looks
+(`Engine.keep_dead_letters`); until then it stays asked for.
+
+Dead letters in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+
+from qts.domain import Clock, EventRefusedError, SystemClock
+from qts.events.catalogue import Catalogue
+from qts.events.dead_letters import DeadLetter, decode, encode
+
+_ADD = """
+    INSERT INTO event_dead_letter (event_id, event_type, priority, handler, error, event, died_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT (event_id, handler, died_at) DO NOTHING
+"""
+_COLUMNS = "number, event, handler, error, died_at"
+_CLAIM = f"""
+    UPDATE event_dead_letter SET replayed_at = now() WHERE number = (
+        SELECT number FROM event_dead_letter
+        WHERE replay_asked_at IS NOT NULL AND replayed_at IS NULL
+        ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING {_COLUMNS}
+"""  # noqa: S608 - our own words
+
+
+class QueryRunner(Protocol):
+    """The part of a database this file needs."""
+
+    async def execute(self, query: str, *args: Any) -> str: ...
+    async def fetch(self, query: str, *args: Any) -> list[Any]: ...
+    async def fetchrow(self, query: str, *args: Any) -> Any: ...
+
+
+class PostgresDeadLetterStore:
+    """A store that survives a crash; adding the same letter twice keeps one."""
+
+    def __init__(self, database: QueryRunner, catalogue: Catalogue) -> None:
+        self._database = database
+        self._catalogue = catalogue
+
+    async def add(self, letters: list[DeadLetter]) -> None:
+        for each in letters:
+            await self._database.execute(
+                _ADD,
+                each.event.event_id,
+                each.event.event_type,
+                each.event.priority,
+                each.handler,
+                each.error,
+                encode(each.event),
+                each.died_at,
+            )
+
+    async def list(self, limit: int) -> list[DeadLetter]:
+        """Not yet replayed, the newest first."""
+        rows = await self._database.fetch(
+            f"SELECT {_COLUMNS} FROM event_dead_letter WHERE replayed_at IS NULL "  # noqa: S608 - our own words
+            "ORDER BY number DESC LIMIT $1",
+            limit,
+        )
+        return [self._letter(row) for row in rows]
+
+    async def show(self, number: int) -> DeadLetter:
+        row = await self._database.fetchrow(
+            f"SELECT {_COLUMNS} FROM event_dead_letter WHERE number = $1",  # noqa: S608
+            number,
+        )
+        if row is None:
+            raise EventRefusedError(f"no dead letter has number {number}")
+        return self._letter(row)
+
+    async def claim(self) -> DeadLetter | None:
+        """One that a person has asked for; it counts as replayed, and no other engine gets it."""
+        row = await self._database.fetchrow(_CLAIM)
+        if row is None:
+            return None
+        try:
+            return self._letter(row)
+        except (EventRefusedError, msgspec.ValidationError) as error:
+            await self.unclaim(row["number"])
+            raise EventRefusedError(
+                f"dead letter {row['number']} cannot be replayed: {error}"
+            ) from None
+
+    async def unclaim(self, number: int) -> None:
+        """It could not be published: dead as before, until it is asked for again."""
+        await self._database.execute(
+            "UPDATE event_dead_letter SET replayed_at = NULL, replay_asked_at = NULL "
+            "WHERE number = $1",
+            number,
+        )
+
+    async def replayed(self, number: int) -> None:
+        await self._database.execute(
+            "UPDATE event_dead_letter SET replayed_at = now() WHERE number = $1", number
+        )
+
+    def _letter(self, row: Any) -> DeadLetter:
+        event = decode(row["event"], self._catalogue)
+        return DeadLetter(row["number"], event, row["handler"], row["error"], row["died_at"])
+
+
+_LISTED_COLUMNS = (
+    "number, event_id, event_type, priority, handler, error, died_at, replay_asked_at, "
+    "replayed_at, event"
+)
+
+
+class StoredDeadLetter(msgspec.Struct, frozen=True):
+    """A row as it is, also of a type this program does not know."""
+
+    number: int
+    event_id: str
+    event_type: str
+    priority: int
+    handler: str
+    error: str
+    died_at: datetime
+    replay_asked_at: datetime | None
+    replayed_at: datetime | None
+    event: dict[str, Any]
+
+    @property
+    def state(self) -> str:
+        if self.replayed_at:
+            return "replayed"
+        return "asked" if self.replay_asked_at else "dead"
+
+
+class DeadLetterAdmin:
+    def __init__(self, database: QueryRunner, clock: Clock | None = None) -> None:
+        self._database = database
+        self._clock = clock or SystemClock()
+
+    async def find(
+        self, limit: int, event_type: str | None, replayed: bool
+    ) -> list[StoredDeadLetter]:
+        """The newest first; those published again only when asked for."""
+        rows = await self._database.fetch(
+            f"SELECT {_LISTED_COLUMNS} FROM event_dead_letter "  # noqa: S608 - our own words
+            "WHERE ($2::text IS NULL OR event_type = $2) AND ($3 OR replayed_at IS NULL) "
+            "ORDER BY number DESC LIMIT $1",
+            limit,
+            event_type,
+            replayed,
+        )
+        return [_letter(row) for row in rows]
+
+    async def show(self, number: int) -> StoredDeadLetter:
+        row = await self._database.fetchrow(
+            f"SELECT {_LISTED_COLUMNS} FROM event_dead_letter WHERE number = $1",  # noqa: S608 - the same
+            number,
+        )
+        if row is None:
+            raise EventRefusedError(f"no dead letter has number {number}; qts dead-letters list")
+        return _letter(row)
+
+    async def ask(self, number: int) -> StoredDeadLetter:
+        """Mark it for the next engine that looks; asked for twice is asked for once."""
+        letter = await self.show(number)
+        if letter.replayed_at is not None:
+            when = letter.replayed_at.strftime("%Y-%m-%d %H:%M:%S")
+            raise EventRefusedError(
+                f"dead letter {number} was published again already, at {when} UTC"
+            )
+        await self._database.execute(
+            "UPDATE event_dead_letter SET replay_asked_at = now() "
+            "WHERE number = $1 AND replay_asked_at IS NULL AND replayed_at IS NULL",
+            number,
+        )
+        return await self.show(number)
+
+    async def taken(self, number: int, seconds: float) -> StoredDeadLetter:
+        """The letter once an engine has published it, or as it is when the time is up."""
+        end = self._clock.monotonic_ns() + seconds * 1e9
+        while True:
+            letter = await self.show(number)
+            if letter.state != "asked" or self._clock.monotonic_ns() >= end:
+                return letter
+            await self._clock.sleep(0.1)
+
+    async def purge(self, older_than_s: float, unplayed: bool) -> int:
+        """Delete those published again so long ago; with `unplayed`, also those that died then."""
+        before = self._clock.now() - timedelta(seconds=older_than_s)
+        done = await self._database.execute(
+            "DELETE FROM event_dead_letter WHERE replayed_at < $1 "
+            "OR ($2 AND replayed_at IS NULL AND died_at < $1)",
+            before,
+            unplayed,
+        )
+        return int(done.split()[-1])
+
+
+def _letter(row: Any) -> StoredDeadLetter:
+    return StoredDeadLetter(**{name: row[name] for name in StoredDeadLetter.__struct_fields__})

@@ -1,0 +1,1 @@
+"""A lane in a process of its own."""
