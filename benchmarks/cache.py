@@ -18,12 +18,21 @@ from benchmarks import machine
 from benchmarks.cache_peers import TTL_MS, Library, RedisPy, libraries, redis_py
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
-from qts.cache import Cache, CacheConfig, OrderStatus, Position, Price, Risk, Ttls, Value
-from qts.cache.behind import entry_of
-from qts.cache.kept import Kept
-from qts.cache.near import Slot
+from qts.cache import (
+    Cache,
+    CacheConfig,
+    CachedOrder,
+    CachedPosition,
+    CachedPrice,
+    CachedRisk,
+    CacheEntry,
+    Ttls,
+)
+from qts.cache.connection import RedisConnection
+from qts.cache.near_cache import NearCacheSlot
 from qts.cache.redis import RedisStore
-from qts.cache.wire import Wire
+from qts.cache.region import CacheRegion
+from qts.cache.write_behind import entry_of
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 
@@ -43,16 +52,16 @@ class Bench(NamedTuple):
 
     cache: Cache
     store: RedisStore
-    wire: Wire
+    wire: RedisConnection
     peer: RedisPy
     libraries: dict[str, Library]
     keys: list[str]
-    here: dict[str, Slot]  # what this process has, all of it
+    here: dict[str, NearCacheSlot]  # what this process has, all of it
 
     async def renew(self) -> None:
         """A run may take longer than the longest TTL."""
         cache = self.cache
-        kept: list[Kept[Any]] = [cache.prices, cache.positions, cache.risks, cache.orders]
+        kept: list[CacheRegion[Any]] = [cache.prices, cache.positions, cache.risks, cache.orders]
         for each, value in zip(kept, _values(), strict=True):
             await each.put(value)
         for name, library in self.libraries.items():
@@ -63,7 +72,7 @@ class Bench(NamedTuple):
 class Nothing:
     """The database is not asked: everything is in the cache."""
 
-    async def load(self, kind: str, name: str) -> Value | None:
+    async def load(self, kind: str, name: str) -> CacheEntry | None:
         raise AssertionError(f"the {kind} of {name} should have been in the cache")
 
 
@@ -124,7 +133,7 @@ async def _measure(url: Secret, quick: bool) -> dict[str, np.ndarray[Any, Any]]:
 
 @asynccontextmanager
 async def _bench(url: Secret) -> AsyncIterator[Bench]:
-    wire = Wire(url, _CONFIG)
+    wire = RedisConnection(url, _CONFIG)
     async with (
         redis_py(url) as peer,
         libraries(url) as others,
@@ -167,10 +176,10 @@ def _precheck_cases(bench: Bench) -> Mapping[str, Case]:
 
 def _tick_cases(bench: Bench) -> Mapping[str, Case]:
     store, peer = bench.store, bench.peer
-    ticks: dict[str, Value] = _ticks()
-    one: dict[str, Value] = dict([next(iter(ticks.items()))])
+    ticks: dict[str, CacheEntry] = _ticks()
+    one: dict[str, CacheEntry] = dict([next(iter(ticks.items()))])
 
-    def write(values: dict[str, Value]) -> Awaitable[Any]:
+    def write(values: dict[str, CacheEntry]) -> Awaitable[Any]:
         return store.write(entry_of(key, tick, TTL_MS) for key, tick in values.items())
 
     return {
@@ -281,12 +290,12 @@ def _below(bound: float) -> tuple[Goal, ...]:
     return (Goal("ours", "<", bound),)
 
 
-def _values() -> tuple[Price, Position, Risk, OrderStatus]:
+def _values() -> tuple[CachedPrice, CachedPosition, CachedRisk, CachedOrder]:
     now_ms = int(time.time() * 1000)
     some = Decimal("0.5")
     return (
         _price("005930"),
-        Position(
+        CachedPosition(
             symbol="005930",
             qty=Decimal(100),
             avg_price=Decimal(74500),
@@ -294,7 +303,7 @@ def _values() -> tuple[Price, Position, Risk, OrderStatus]:
             exposure_pct=some,
             updated_at=now_ms,
         ),
-        Risk(
+        CachedRisk(
             exposure_used=some,
             daily_pnl=Decimal(125000),
             trade_count=15,
@@ -303,7 +312,7 @@ def _values() -> tuple[Price, Position, Risk, OrderStatus]:
             daily_loss_limit=Decimal(-500000),
             updated_at=now_ms,
         ),
-        OrderStatus(
+        CachedOrder(
             order_id="ORD1",
             status="PARTIALLY_FILLED",
             filled_qty=Decimal(50),
@@ -314,8 +323,8 @@ def _values() -> tuple[Price, Position, Risk, OrderStatus]:
     )
 
 
-def _price(symbol: str) -> Price:
-    return Price(
+def _price(symbol: str) -> CachedPrice:
+    return CachedPrice(
         symbol=symbol,
         bid=Decimal(75000),
         ask=Decimal(75100),
@@ -330,5 +339,5 @@ def _four(library: str) -> dict[str, dict[str, str]]:
     return {f"{library}:{value.kind}": value.fields() for value in _values()}
 
 
-def _ticks() -> dict[str, Value]:
+def _ticks() -> dict[str, CacheEntry]:
     return {f"{_CONFIG.prefix}price:S{n:03}": _price(f"S{n:03}") for n in range(_BATCH)}

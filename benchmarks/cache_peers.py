@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 
-from qts.cache import Value
+from qts.cache import CacheEntry
 from qts.domain import Secret
 
 TTL_MS = 60_000
@@ -44,7 +44,7 @@ class RedisPy:
             pipe.hgetall(key)
         return await pipe.execute()
 
-    async def write(self, values: dict[str, Value], *, atomic: bool = False) -> Any:
+    async def write(self, values: dict[str, CacheEntry], *, atomic: bool = False) -> Any:
         pipe = self.client.pipeline(transaction=atomic)
         for key, value in values.items():
             pipe.hset(key, mapping=cast("Any", value.fields()))

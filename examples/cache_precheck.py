@@ -9,14 +9,14 @@ import asyncio
 import time
 from decimal import Decimal
 
-from qts.cache import Cache, CacheConfig, Position, Price, Risk, Value
+from qts.cache import Cache, CacheConfig, CachedPosition, CachedPrice, CachedRisk, CacheEntry
 from qts.cache.memory import MemoryStore
 from qts.domain import CacheStaleDataError
 
 NOW = int(time.time() * 1000)
 
-ROWS: dict[tuple[str, str], Value] = {
-    ("position", "005930"): Position(
+ROWS: dict[tuple[str, str], CacheEntry] = {
+    ("position", "005930"): CachedPosition(
         symbol="005930",
         qty=Decimal(100),
         avg_price=Decimal(74500),
@@ -25,7 +25,7 @@ ROWS: dict[tuple[str, str], Value] = {
         updated_at=NOW,
         ver=1,
     ),
-    ("risk", "account"): Risk(
+    ("risk", "account"): CachedRisk(
         exposure_used=Decimal("0.45"),
         daily_pnl=Decimal(125000),
         trade_count=15,
@@ -41,12 +41,12 @@ ROWS: dict[tuple[str, str], Value] = {
 class Table:
     """In place of a database."""
 
-    async def load(self, kind: str, name: str) -> Value | None:
+    async def load(self, kind: str, name: str) -> CacheEntry | None:
         return ROWS.get((kind, name))
 
 
-def tick(last: int) -> Price:
-    return Price(
+def tick(last: int) -> CachedPrice:
+    return CachedPrice(
         symbol="005930",
         bid=Decimal(last - 50),
         ask=Decimal(last + 50),

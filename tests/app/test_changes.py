@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from qts.app.changes import Changes
-from qts.cache import Cache, CacheConfig, Value
+from qts.cache import Cache, CacheConfig, CacheEntry
 from qts.cache.redis import RedisStore
 from qts.domain import Fill, Secret, Side, SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
@@ -21,7 +21,7 @@ CONFIG = CacheConfig(prefix="changes:", socket_timeout_ms=5000)
 class Nothing:
     """A Truth that knows nothing."""
 
-    async def load(self, kind: str, name: str) -> Value | None:  # noqa: ARG002
+    async def load(self, kind: str, name: str) -> CacheEntry | None:  # noqa: ARG002
         return None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from qts.cache import Cache, CacheConfig, Store, Truth
+from qts.cache import Cache, CacheConfig, CacheLoader, CacheStore
 from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
 from qts.database import Database
@@ -39,7 +39,7 @@ async def opened() -> AsyncIterator[Callable[..., Awaitable[Cache]]]:
     async with AsyncExitStack() as stack:
 
         async def opening(
-            store: Store, truth: Truth, config: CacheConfig, clock: Clock | None = None
+            store: CacheStore, truth: CacheLoader, config: CacheConfig, clock: Clock | None = None
         ) -> Cache:
             cache = Cache.open(store, truth, config, clock=clock)
             return await stack.enter_async_context(cache)

@@ -5,15 +5,25 @@ from __future__ import annotations
 import time
 from decimal import Decimal
 
-from qts.cache import Book, Level, OrderStatus, Position, Price, Risk, StrategyParams
+from qts.cache import (
+    CachedLevel,
+    CachedOrder,
+    CachedOrderBook,
+    CachedPosition,
+    CachedPrice,
+    CachedRisk,
+    CachedStrategyParams,
+)
 
 
 def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def price(symbol: str = "005930", last: int = 75050, at: int | None = None, ver: int = 0) -> Price:
-    return Price(
+def price(
+    symbol: str = "005930", last: int = 75050, at: int | None = None, ver: int = 0
+) -> CachedPrice:
+    return CachedPrice(
         symbol=symbol,
         bid=Decimal(last - 50),
         ask=Decimal(last + 50),
@@ -24,8 +34,8 @@ def price(symbol: str = "005930", last: int = 75050, at: int | None = None, ver:
     )
 
 
-def position(symbol: str = "005930", qty: int = 100, ver: int = 1) -> Position:
-    return Position(
+def position(symbol: str = "005930", qty: int = 100, ver: int = 1) -> CachedPosition:
+    return CachedPosition(
         symbol=symbol,
         qty=Decimal(qty),
         avg_price=Decimal(74500),
@@ -36,8 +46,8 @@ def position(symbol: str = "005930", qty: int = 100, ver: int = 1) -> Position:
     )
 
 
-def risk(account: str = "account", used: str = "0.45", ver: int = 1) -> Risk:
-    return Risk(
+def risk(account: str = "account", used: str = "0.45", ver: int = 1) -> CachedRisk:
+    return CachedRisk(
         account=account,
         exposure_used=Decimal(used),
         daily_pnl=Decimal(125000),
@@ -50,8 +60,8 @@ def risk(account: str = "account", used: str = "0.45", ver: int = 1) -> Risk:
     )
 
 
-def order(order_id: str = "ORD123456", filled: int = 50, ver: int = 1) -> OrderStatus:
-    return OrderStatus(
+def order(order_id: str = "ORD123456", filled: int = 50, ver: int = 1) -> CachedOrder:
+    return CachedOrder(
         order_id=order_id,
         status="PARTIALLY_FILLED",
         filled_qty=Decimal(filled),
@@ -62,8 +72,8 @@ def order(order_id: str = "ORD123456", filled: int = 50, ver: int = 1) -> OrderS
     )
 
 
-def strategy(strategy_id: str = "SCALP_RSI", ver: int = 1, **params: str) -> StrategyParams:
-    return StrategyParams(
+def strategy(strategy_id: str = "SCALP_RSI", ver: int = 1, **params: str) -> CachedStrategyParams:
+    return CachedStrategyParams(
         strategy_id=strategy_id,
         active=True,
         params=params or {"rsi_oversold": "30", "rsi_overbought": "70", "position_size": "0.02"},
@@ -72,11 +82,13 @@ def strategy(strategy_id: str = "SCALP_RSI", ver: int = 1, **params: str) -> Str
     )
 
 
-def book(symbol: str = "005930", best: int = 75000, at: int | None = None, ver: int = 0) -> Book:
-    def levels(first: int, step: int) -> tuple[Level, ...]:
-        return tuple(Level(Decimal(first + n * step), Decimal(1000 + n)) for n in range(3))
+def book(
+    symbol: str = "005930", best: int = 75000, at: int | None = None, ver: int = 0
+) -> CachedOrderBook:
+    def levels(first: int, step: int) -> tuple[CachedLevel, ...]:
+        return tuple(CachedLevel(Decimal(first + n * step), Decimal(1000 + n)) for n in range(3))
 
-    return Book(
+    return CachedOrderBook(
         symbol=symbol,
         bids=levels(best, -100),
         asks=levels(best + 100, 100),

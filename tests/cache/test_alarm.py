@@ -8,14 +8,14 @@ import time
 import pytest
 import uvloop
 
-from qts.cache.alarm import Alarm
+from qts.cache.deadlines import DeadlineTimer
 
 
 class LimitError(Exception):
     """A time limit was reached."""
 
 
-async def limited(alarm: Alarm, limit_s: float, until: asyncio.Event) -> float:
+async def limited(alarm: DeadlineTimer, limit_s: float, until: asyncio.Event) -> float:
     """Seconds until the event; LimitError when the limit came first."""
     began = time.monotonic()
     limit = alarm.set(asyncio.get_running_loop().time() + limit_s)
@@ -31,7 +31,7 @@ async def limited(alarm: Alarm, limit_s: float, until: asyncio.Event) -> float:
 
 
 async def test_each_ends_at_its_own_time() -> None:
-    alarm, never = Alarm(), asyncio.Event()
+    alarm, never = DeadlineTimer(), asyncio.Event()
     limits = [0.15, 0.01, 0.08, 0.04]
     ended: list[float] = []
 
@@ -48,7 +48,7 @@ async def test_each_ends_at_its_own_time() -> None:
 def test_it_keeps_time_on_uvloop_as_the_program_does() -> None:
     async def run() -> float:
         with pytest.raises(LimitError) as over:
-            await limited(Alarm(), 0.02, asyncio.Event())
+            await limited(DeadlineTimer(), 0.02, asyncio.Event())
         took: float = over.value.args[0]
         return took
 
@@ -56,7 +56,7 @@ def test_it_keeps_time_on_uvloop_as_the_program_does() -> None:
 
 
 async def test_a_call_that_ends_in_time_is_left_alone() -> None:
-    alarm, done = Alarm(), asyncio.Event()
+    alarm, done = DeadlineTimer(), asyncio.Event()
     done.set()
     for _ in range(3):
         await limited(alarm, 0.005, done)
@@ -67,7 +67,7 @@ async def test_a_call_that_ends_in_time_is_left_alone() -> None:
 
 
 async def test_a_short_limit_is_not_kept_waiting_by_a_long_one() -> None:
-    alarm, never = Alarm(), asyncio.Event()
+    alarm, never = DeadlineTimer(), asyncio.Event()
     long = asyncio.create_task(limited(alarm, 60, never))
     await asyncio.sleep(0)
     began = time.monotonic()
@@ -81,7 +81,7 @@ async def test_a_short_limit_is_not_kept_waiting_by_a_long_one() -> None:
 
 
 async def test_a_caller_that_is_cancelled_is_cancelled() -> None:
-    alarm = Alarm()
+    alarm = DeadlineTimer()
     call = asyncio.create_task(limited(alarm, 60, asyncio.Event()))
     await asyncio.sleep(0)
     call.cancel()
@@ -91,7 +91,7 @@ async def test_a_caller_that_is_cancelled_is_cancelled() -> None:
 
 async def test_cancelled_and_over_at_once_is_cancelled() -> None:
     """Whoever cancelled it must see it end, even when the alarm rings in the same turn."""
-    alarm = Alarm()
+    alarm = DeadlineTimer()
     call = asyncio.create_task(limited(alarm, 60, asyncio.Event()))
     await asyncio.sleep(0)
     (limit,) = alarm._limits
@@ -102,7 +102,7 @@ async def test_cancelled_and_over_at_once_is_cancelled() -> None:
 
 
 async def test_a_limit_around_it_still_holds() -> None:
-    alarm = Alarm()
+    alarm = DeadlineTimer()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await limited(alarm, 60, asyncio.Event())

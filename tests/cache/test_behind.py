@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.cache import BreakerConfig, Cache, CacheConfig, Ttls
-from qts.cache.behind import Behind
-from qts.cache.guard import Guard
+from qts.cache.call_policy import CallPolicy
 from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
-from qts.cache.store import Entry
+from qts.cache.store import StoreWrite
+from qts.cache.write_behind import WriteBehindQueue
 from qts.domain import ManualClock, Secret, UnreachableError
 from tests.cache import samples
 from tests.cache.conftest import until
@@ -27,18 +27,18 @@ class Away(MemoryStore):
 
     is_away = False
 
-    async def write(self, entries: list[Entry]) -> list[bool]:  # type: ignore[override]
+    async def write(self, entries: list[StoreWrite]) -> list[bool]:  # type: ignore[override]
         if self.is_away:
             raise UnreachableError("unplugged")
         return await super().write(entries)
 
 
-def behind(store: MemoryStore, clock: ManualClock, **settings: int) -> Behind:
+def behind(store: MemoryStore, clock: ManualClock, **settings: int) -> WriteBehindQueue:
     config = msgspec.structs.replace(
         CacheConfig(breaker=BreakerConfig(failures=1000)),
         **settings,
     )
-    return Behind(store, Guard(config, clock), config, clock)
+    return WriteBehindQueue(store, CallPolicy(config, clock), config, clock)
 
 
 @pytest.fixture

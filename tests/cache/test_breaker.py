@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from qts.cache import BreakerConfig
-from qts.cache.breaker import Breaker, State
+from qts.cache.breaker import CircuitBreaker, State
 from qts.domain import ManualClock
 
 CONFIG = BreakerConfig(failures=5, open_s=60)
 
 
-def is_in(breaker: Breaker, state: State) -> bool:
+def is_in(breaker: CircuitBreaker, state: State) -> bool:
     return breaker.state == state
 
 
-def opened(clock: ManualClock) -> Breaker:
-    breaker = Breaker(CONFIG, clock)
+def opened(clock: ManualClock) -> CircuitBreaker:
+    breaker = CircuitBreaker(CONFIG, clock)
     for _ in range(5):
         assert breaker.try_enter()
         breaker.failed()
@@ -26,7 +26,7 @@ def opened(clock: ManualClock) -> Breaker:
 
 
 async def test_five_failures_in_a_row_open_it(clock: ManualClock) -> None:
-    breaker = Breaker(CONFIG, clock)
+    breaker = CircuitBreaker(CONFIG, clock)
     for _ in range(4):
         breaker.failed()
     breaker.succeeded()
@@ -89,7 +89,7 @@ class BreakerLaws(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.breaker = Breaker(CONFIG, self.clock)
+        self.breaker = CircuitBreaker(CONFIG, self.clock)
         self.probes = 0
 
     @rule(early=st.booleans())

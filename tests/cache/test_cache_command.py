@@ -17,7 +17,7 @@ import pytest
 
 from qts.cache import Cache, CacheConfig
 from qts.cache.redis import RedisStore
-from qts.cache.store import Entry
+from qts.cache.store import StoreWrite
 from qts.cli import cache as command
 from qts.cli.main import app, run_command
 from qts.domain import Secret
@@ -116,7 +116,7 @@ async def test_get_shows_a_value_as_it_is(
     assert "status          PARTIALLY_FILLED\n" in told.out
 
     book = samples.book()
-    entry = Entry.of(patient.prefix + "book:{005930}", 1, 60_000, book.fields(), book.sides())
+    entry = StoreWrite.of(patient.prefix + "book:{005930}", 1, 60_000, book.fields(), book.sides())
     await shared.write([entry])
     found = msgspec.json.decode((await qts("get", "book", "005930", "--json")).out)
     assert found["bids"][0] == [75000, "1000"]
@@ -127,10 +127,10 @@ async def test_flush_deletes_ours_and_only_ours(
     qts: Qts, shared: RedisStore, config: CacheConfig, valkey_url: Secret
 ) -> None:
     await shared.write(
-        [Entry.of(f"{config.prefix}k{n}", 1, 60_000, {"ver": "1"}) for n in range(1200)]
+        [StoreWrite.of(f"{config.prefix}k{n}", 1, 60_000, {"ver": "1"}) for n in range(1200)]
     )
     foreign = config.prefix.replace(":", "-of-somebody-else")
-    await shared.write([Entry.of(foreign, 1, 60_000, {"ver": "1"})])
+    await shared.write([StoreWrite.of(foreign, 1, 60_000, {"ver": "1"})])
     try:
         refused = await qts("flush")
         assert refused.code == 2
@@ -149,7 +149,7 @@ async def test_flush_asks_first(
     settings: dict[str, str], shared: RedisStore, config: CacheConfig, answer: bytes, left: int
 ) -> None:
     await shared.write(
-        [Entry.of(f"{config.prefix}k{n}", 1, 60_000, {"ver": "1"}) for n in range(3)]
+        [StoreWrite.of(f"{config.prefix}k{n}", 1, 60_000, {"ver": "1"}) for n in range(3)]
     )
     ours, theirs = pty.openpty()
     try:

@@ -15,10 +15,10 @@ import pytest
 
 from qts.cache import CacheConfig
 from qts.cache.address import Command, pack
-from qts.cache.claim import Claim
+from qts.cache.connection import RedisConnection
+from qts.cache.exclusive_writer import ExclusiveWriter
 from qts.cache.redis import RedisStore
-from qts.cache.store import Entry
-from qts.cache.wire import Wire
+from qts.cache.store import StoreWrite
 from qts.domain import OperationError, Secret, UnreachableError
 from qts.embedded import ValkeyServer
 from tests.cache.proxy import Proxy
@@ -46,28 +46,28 @@ async def other(valkey_url: Secret, config: CacheConfig) -> AsyncIterator[RedisS
 
 
 @pytest.fixture
-async def wire(valkey_url: Secret, config: CacheConfig) -> AsyncIterator[Wire]:
-    wire = Wire(valkey_url, config)
+async def wire(valkey_url: Secret, config: CacheConfig) -> AsyncIterator[RedisConnection]:
+    wire = RedisConnection(valkey_url, config)
     yield wire
     await wire.close()
 
 
-def entry(key: str, ver: int, text: str = "x", ttl_ms: int = 60_000) -> Entry:
+def entry(key: str, ver: int, text: str = "x", ttl_ms: int = 60_000) -> StoreWrite:
     names = ("key", "text", "ver")
-    return Entry(key, ver, ttl_ms, names, (key, text, str(ver)), None, "sample")
+    return StoreWrite(key, ver, ttl_ms, names, (key, text, str(ver)), None, "sample")
 
 
-def batch(config: CacheConfig, ver: int, size: int = SIZE) -> list[Entry]:
+def batch(config: CacheConfig, ver: int, size: int = SIZE) -> list[StoreWrite]:
     return [entry(f"{config.prefix}{n}", ver) for n in range(size)]
 
 
-def claim_of(store: RedisStore) -> Claim:
+def claim_of(store: RedisStore) -> ExclusiveWriter:
     claim = getattr(store._write, "__self__", None)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, ExclusiveWriter)
     return claim
 
 
-async def claimed(store: RedisStore, entries: Sequence[Entry]) -> Claim:
+async def claimed(store: RedisStore, entries: Sequence[StoreWrite]) -> ExclusiveWriter:
     """The store has written them, and holds the claim on their kind."""
     assert all(await store.write(entries))
     claim = claim_of(store)
@@ -75,13 +75,13 @@ async def claimed(store: RedisStore, entries: Sequence[Entry]) -> Claim:
     return claim
 
 
-async def vers(store: RedisStore, entries: Sequence[Entry]) -> list[int]:
+async def vers(store: RedisStore, entries: Sequence[StoreWrite]) -> list[int]:
     found = await store.read([each.key for each in entries])
     return [int(fields["ver"]) if fields else 0 for fields in found]
 
 
 async def test_a_writer_alone_goes_without_a_script(
-    store: RedisStore, config: CacheConfig, wire: Wire
+    store: RedisStore, config: CacheConfig, wire: RedisConnection
 ) -> None:
     claim = await claimed(store, batch(config, 1))
     for ver in range(2, 7):
@@ -149,7 +149,7 @@ async def test_versions_that_go_back_are_refused_within_one_batch_too(
 
 
 async def test_what_has_expired_may_be_older_again(
-    store: RedisStore, config: CacheConfig, wire: Wire
+    store: RedisStore, config: CacheConfig, wire: RedisConnection
 ) -> None:
     await claimed(store, batch(config, 1))
     short = [msgspec.structs.replace(each, ttl_ms=30) for each in batch(config, 9)]
@@ -246,7 +246,7 @@ async def test_an_old_connection_can_no_longer_write(
 async def test_values_that_cannot_be_made_leave_no_transaction_open(
     store: RedisStore, config: CacheConfig
 ) -> None:
-    def broken(after: int) -> Iterator[Entry]:
+    def broken(after: int) -> Iterator[StoreWrite]:
         yield from batch(config, 5)[:after]
         raise ValueError("no more")
 
@@ -259,7 +259,7 @@ async def test_values_that_cannot_be_made_leave_no_transaction_open(
 
 
 async def test_all_is_flushed_under_a_claim(
-    store: RedisStore, config: CacheConfig, wire: Wire
+    store: RedisStore, config: CacheConfig, wire: RedisConnection
 ) -> None:
     claim = await claimed(store, batch(config, 1))
     await store.delete(await store.keys(config.prefix))
@@ -295,7 +295,7 @@ async def test_two_writers_under_cuts_and_cancellations_never_turn_a_version_bac
     told: dict[str, int] = {}
     next_ver = 0
 
-    def some() -> list[Entry]:
+    def some() -> list[StoreWrite]:
         nonlocal next_ver
         next_ver += 3
         names = chance.sample(range(SIZE), chance.randrange(1, SIZE))

@@ -42,10 +42,12 @@ async def test_keys_that_change_together_lie_on_one_node(
 ) -> None:
     from redis.crc import key_slot
 
-    from qts.cache import Book
+    from qts.cache import CachedOrderBook
     from qts.cache.commands import book_keys
 
-    slots = {key_slot(key.encode()) for key in book_keys(config.prefix + Book.key("005930"))}
+    slots = {
+        key_slot(key.encode()) for key in book_keys(config.prefix + CachedOrderBook.key("005930"))
+    }
     assert len(slots) == 1
-    others = {key_slot((config.prefix + Book.key(f"S{n}")).encode()) for n in range(50)}
+    others = {key_slot((config.prefix + CachedOrderBook.key(f"S{n}")).encode()) for n in range(50)}
     assert len(others) > 40, "not everything on one node"

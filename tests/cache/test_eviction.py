@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from qts.cache import CacheConfig
-from qts.cache.behind import entry_of
 from qts.cache.redis import RedisStore, connect
-from qts.cache.store import UNKNOWN_COUNT, Count
+from qts.cache.store import UNKNOWN_COUNT, CountRequest
+from qts.cache.write_behind import entry_of
 from qts.embedded import ValkeyServer
 from tests.cache import samples
 
@@ -39,8 +39,10 @@ async def test_the_trade_count_outlives_thousands_of_evicted_values(
     quiet = CacheConfig(prefix=config.prefix, socket_timeout_ms=5000)
     tomorrow = int(time.time() * 1000) + 86_400_000
 
-    def trade(n: int) -> Count:
-        return Count(f"{config.prefix}daily_trade_count:account/day", f"t{n}", 1000, tomorrow)
+    def trade(n: int) -> CountRequest:
+        return CountRequest(
+            f"{config.prefix}daily_trade_count:account/day", f"t{n}", 1000, tomorrow
+        )
 
     async with RedisStore.open(valkey.tcp_url, quiet) as store:
         for n in range(TRADES):

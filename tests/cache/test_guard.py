@@ -8,8 +8,8 @@ import time
 import pytest
 
 from qts.cache import CacheConfig
-from qts.cache.guard import CircuitOpen, Guard
-from qts.cache.store import Busy
+from qts.cache.call_policy import CallPolicy, CircuitOpenError
+from qts.cache.store import StoreBusyError
 from qts.domain import OperationError, SystemClock, UnreachableError
 from tests.cache.conftest import until
 
@@ -31,13 +31,13 @@ class Server:
         return "answer"
 
 
-def guard() -> Guard:
-    return Guard(CacheConfig(), SystemClock())
+def guard() -> CallPolicy:
+    return CallPolicy(CacheConfig(), SystemClock())
 
 
 async def test_a_call_is_repeated_three_times_ten_milliseconds_apart() -> None:
     server, began = Server(*[UnreachableError("x")] * 3), time.monotonic()
-    assert await guard().patiently(server.ask, 5000) == "answer"
+    assert await guard().call_with_retry(server.ask, 5000) == "answer"
     assert server.calls == 4
     assert time.monotonic() - began >= 0.03
 
@@ -45,14 +45,14 @@ async def test_a_call_is_repeated_three_times_ten_milliseconds_apart() -> None:
 async def test_a_fourth_repeat_is_not_made() -> None:
     server = Server(*[UnreachableError("x")] * 9)
     with pytest.raises(UnreachableError):
-        await guard().patiently(server.ask, 5000)
+        await guard().call_with_retry(server.ask, 5000)
     assert server.calls == 4
 
 
 async def test_once_is_once() -> None:
     server = Server(UnreachableError("x"))
     with pytest.raises(UnreachableError):
-        await guard().once(server.ask, 5000)
+        await guard().call_once(server.ask, 5000)
     assert server.calls == 1
 
 
@@ -68,19 +68,21 @@ async def test_an_open_circuit_answers_without_asking() -> None:
     it, server = guard(), Server(*[UnreachableError("x")] * 9)
     for _ in range(2):
         with pytest.raises(UnreachableError):
-            await it.patiently(server.ask, 5000)
+            await it.call_with_retry(server.ask, 5000)
     assert server.calls == 5
-    with pytest.raises(CircuitOpen):
-        await it.once(server.ask, 5000)
+    with pytest.raises(CircuitOpenError):
+        await it.call_once(server.ask, 5000)
     assert server.calls == 5
 
 
-@pytest.mark.parametrize("error", [Busy("full"), OperationError("OOM command not allowed")])
+@pytest.mark.parametrize(
+    "error", [StoreBusyError("full"), OperationError("OOM command not allowed")]
+)
 async def test_a_full_line_or_a_plain_no_is_not_a_failure_of_redis(error: OperationError) -> None:
     it, server = guard(), Server(*[error] * 20)
     for _ in range(20):
         with pytest.raises(OperationError):
-            await it.patiently(server.ask, 5000)
+            await it.call_with_retry(server.ask, 5000)
     assert server.calls == 20  # nor is it repeated
     assert it.breaker.state == "closed"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.cache import Cache, CacheConfig, Change, Price
+from qts.cache import Cache, CacheConfig, CachedPrice, Invalidation
 from qts.cache.memory import MemoryStore
 from qts.domain import (
     CacheStaleDataError,
@@ -49,7 +49,7 @@ def at(clock: ManualClock) -> int:
     return int(clock.now().timestamp() * 1000)
 
 
-def tick(clock: ManualClock, last: int = 75050, ver: int = 0) -> Price:
+def tick(clock: ManualClock, last: int = 75050, ver: int = 0) -> CachedPrice:
     return samples.price(last=last, at=at(clock), ver=ver)
 
 
@@ -214,7 +214,7 @@ async def test_a_change_is_seen_by_the_next_reader(
 ) -> None:
     assert await cache.positions.get("005930")
     truth.keep(samples.position(qty=150, ver=2))
-    await cache.changed(Change("position", "005930"))
+    await cache.invalidate(Invalidation("position", "005930"))
     found = cache.positions.try_get("005930")
     assert found is not None
     assert found.qty == 150
@@ -227,7 +227,7 @@ async def test_a_load_from_before_a_change_is_not_kept_after_it(
     early = asyncio.create_task(cache.positions.get("005930"))
     await clock.advance(0)  # it has read the old row and waits for its answer
     truth.keep(samples.position(qty=150, ver=2))
-    changing = asyncio.create_task(cache.changed(Change("position", "005930")))
+    changing = asyncio.create_task(cache.invalidate(Invalidation("position", "005930")))
     await clock.advance(0)
     truth.open.set()
     await asyncio.gather(early, changing)
@@ -259,17 +259,17 @@ async def test_a_change_of_every_kind_is_followed(
     await cache.orders.get("ORD123456")
     await cache.strategies.get("SCALP_RSI")
     news = [
-        Change("position", "005930"),
-        Change("risk", "account"),
-        Change("order", "ORD123456"),
-        Change("strategy", "SCALP_RSI"),
+        Invalidation("position", "005930"),
+        Invalidation("risk", "account"),
+        Invalidation("order", "ORD123456"),
+        Invalidation("strategy", "SCALP_RSI"),
     ]
 
-    async def bus() -> AsyncIterator[Change]:
+    async def bus() -> AsyncIterator[Invalidation]:
         for change in news:
             yield change
 
-    await cache.follow(bus())
+    await cache.follow_invalidations(bus())
     assert cache.positions.try_get("005930") is None  # at once, whatever Redis does
     await clock.advance(0)
     assert all(truth.loads[change.kind, change.name] == 2 for change in news)
@@ -292,7 +292,7 @@ async def test_an_old_value_in_redis_does_not_come_back_here(
     await other.positions.put(samples.position(qty=100, ver=1))
     assert await cache.positions.get("005930")
     truth.keep(samples.position(qty=150, ver=2))
-    await cache.changed(Change("position", "005930"))
+    await cache.invalidate(Invalidation("position", "005930"))
     await cache._levels.store.delete(await cache._levels.store.keys(""))
     await other.positions.put(samples.position(qty=100, ver=1))
     cache.positions.forget("005930")
@@ -421,7 +421,7 @@ async def test_what_redis_could_not_be_told_to_forget_is_not_believed(
     cache.prices.push(tick(clock))
     truth.keep(samples.position(qty=2, ver=2))
     truth.open.clear()
-    changing = asyncio.create_task(cache.changed(Change("position", "005930")))
+    changing = asyncio.create_task(cache.invalidate(Invalidation("position", "005930")))
     while not truth.loads["position", "005930"] > 1:
         await clock.advance(0.01)
     checking = asyncio.create_task(cache.precheck("005930"))
@@ -445,7 +445,7 @@ async def test_a_change_the_database_cannot_tell_is_refused_not_guessed(
     await cache.positions.get("005930")
     await clock.advance(0.006)
     truth.is_away = True
-    changing = asyncio.create_task(cache.changed(Change("position", "005930")))
+    changing = asyncio.create_task(cache.invalidate(Invalidation("position", "005930")))
     while not changing.done():
         await clock.advance(0.01)
     with pytest.raises(UnreachableError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from qts.cache.entry import BookSides
 from qts.cache.memory import MemoryStore
-from qts.cache.store import Entry
-from qts.cache.value import Sides
+from qts.cache.store import StoreWrite
 from qts.domain import ManualClock
 
 
@@ -17,9 +17,9 @@ class Hurrying(ManualClock):
 
 
 async def test_a_book_is_there_as_a_whole_or_not_at_all() -> None:
-    store, sides = MemoryStore(Hurrying()), Sides([(100, "1")], [(101, "1")])
+    store, sides = MemoryStore(Hurrying()), BookSides([(100, "1")], [(101, "1")])
     for ttl_ms in range(1, 20):
-        await store.write([Entry.of("{b}", 1, ttl_ms, {"ver": "1"}, sides)])
+        await store.write([StoreWrite.of("{b}", 1, ttl_ms, {"ver": "1"}, sides)])
         while found := await store.read_book("{b}", 5):
             assert found[1] == sides
         assert await store.keys("{b}") == []

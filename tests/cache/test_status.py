@@ -11,7 +11,7 @@ import pytest
 from qts import telemetry
 from qts.cache import Cache, CacheConfig, CacheStatus
 from qts.cache.memory import MemoryStore
-from qts.cache.status import KindStatus, QueueStatus
+from qts.cache.status import QueueStatus, RegionStatus
 from qts.cache.store import Health
 from qts.domain import ManualClock
 from tests.cache import samples
@@ -19,7 +19,7 @@ from tests.cache.truth import HeldTruth
 
 HEALTHY = CacheStatus(
     at=0,
-    kinds={"position": KindStatus(980, 0, 20, 0, 0, 0, 1000, 0.98, 0.95)},
+    kinds={"position": RegionStatus(980, 0, 20, 0, 0, 0, 1000, 0.98, 0.95)},
     precheck_p50_us=3,
     precheck_p99_us=900,
     prechecks=1000,
@@ -34,8 +34,8 @@ def test_a_healthy_cache_raises_nothing() -> None:
     assert HEALTHY.alerts() == []
 
 
-def kinds(rate: float, recent: int = 1000) -> dict[str, KindStatus]:
-    return {"position": KindStatus(1, 0, 0, 0, 0, 0, recent, rate, 0.95)}
+def kinds(rate: float, recent: int = 1000) -> dict[str, RegionStatus]:
+    return {"position": RegionStatus(1, 0, 0, 0, 0, 0, recent, rate, 0.95)}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from qts.cache import Cache, CacheConfig, TradeIds
 from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
-from qts.cache.store import Count
+from qts.cache.store import CountRequest
 from qts.domain import ManualClock, RefusedError, TradeLimitExceededError
 from qts.embedded import ValkeyServer
 from tests.cache.conftest import until
@@ -75,8 +75,8 @@ async def test_a_hundred_trades_across_stalls_are_a_hundred(
         assert total == 100, "Redis itself has counted each of them once"
 
 
-def _count(key: str, ends_at: datetime) -> Count:
-    return Count(key, "t0", 100, int(ends_at.timestamp() * 1000))
+def _count(key: str, ends_at: datetime) -> CountRequest:
+    return CountRequest(key, "t0", 100, int(ends_at.timestamp() * 1000))
 
 
 async def test_a_forgotten_count_is_begun_again_from_what_is_known(

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.cache import Book, Level, OrderStatus, Position, Price, Risk, StrategyParams, Value
-from qts.cache.value import are_plain, is_plain
+from qts.cache import (
+    CachedLevel,
+    CachedOrder,
+    CachedOrderBook,
+    CachedPosition,
+    CachedPrice,
+    CachedRisk,
+    CachedStrategyParams,
+    CacheEntry,
+)
+from qts.cache.entry import are_plain, is_plain
 from qts.domain import RefusedError
 from tests.cache import samples
 
@@ -22,12 +31,12 @@ moments = st.integers(0, 2**53 - 1)
 
 
 def test_keys_are_those_of_the_contract() -> None:
-    assert Price.key("005930") == "price:005930"
-    assert Position.key("005930") == "pos:005930"
-    assert Book.key("005930") == "book:{005930}"
-    assert Risk.key("account") == "risk:account"
-    assert OrderStatus.key("ORD123456") == "ord:ORD123456"
-    assert StrategyParams.key("SCALP_RSI") == "strat:SCALP_RSI"
+    assert CachedPrice.key("005930") == "price:005930"
+    assert CachedPosition.key("005930") == "pos:005930"
+    assert CachedOrderBook.key("005930") == "book:{005930}"
+    assert CachedRisk.key("account") == "risk:account"
+    assert CachedOrder.key("ORD123456") == "ord:ORD123456"
+    assert CachedStrategyParams.key("SCALP_RSI") == "strat:SCALP_RSI"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +53,7 @@ def test_keys_are_those_of_the_contract() -> None:
         (samples.strategy(), "active rsi_oversold rsi_overbought position_size updated_at"),
     ],
 )
-def test_fields_are_those_of_the_contract_and_a_few_of_ours(value: Value, fields: str) -> None:
+def test_fields_are_those_of_the_contract_and_a_few_of_ours(value: CacheEntry, fields: str) -> None:
     found = value.fields()
     assert set(fields.split()) <= set(found)
     assert set(found) - set(fields.split()) == {value.named_by, "received_at", "ver"}
@@ -61,7 +70,7 @@ def test_a_price_comes_back_as_it_went(
     got: int,
     v: int,
 ) -> None:
-    price = Price(
+    price = CachedPrice(
         symbol=symbol,
         bid=bid,
         ask=ask,
@@ -71,14 +80,14 @@ def test_a_price_comes_back_as_it_went(
         received_at=got,
         ver=v,
     )
-    assert Price.from_fields(price.fields()) == price
+    assert CachedPrice.from_fields(price.fields()) == price
 
 
 @given(symbols, signed, amounts, signed, signed)
 def test_a_position_comes_back_as_it_went(
     symbol: str, qty: Decimal, avg: Decimal, pnl: Decimal, share: Decimal
 ) -> None:
-    position = Position(
+    position = CachedPosition(
         symbol=symbol,
         qty=qty,
         avg_price=avg,
@@ -86,7 +95,7 @@ def test_a_position_comes_back_as_it_went(
         exposure_pct=share,
         updated_at=1,
     )
-    assert Position.from_fields(position.fields()) == position
+    assert CachedPosition.from_fields(position.fields()) == position
 
 
 @given(
@@ -100,8 +109,8 @@ def test_a_position_comes_back_as_it_went(
     st.booleans(),
 )
 def test_parameters_come_back_as_they_went(params: dict[str, str], active: bool) -> None:
-    value = StrategyParams(strategy_id="S", active=active, params=params, updated_at=5, ver=7)
-    assert StrategyParams.from_fields(value.fields()) == value
+    value = CachedStrategyParams(strategy_id="S", active=active, params=params, updated_at=5, ver=7)
+    assert CachedStrategyParams.from_fields(value.fields()) == value
 
 
 @given(
@@ -110,18 +119,18 @@ def test_parameters_come_back_as_they_went(params: dict[str, str], active: bool)
     st.sampled_from([Decimal(1), Decimal("0.05"), Decimal("0.00000001"), Decimal(1000)]),
 )
 def test_a_book_comes_back_sorted(bids: list[int], asks: list[int], unit: Decimal) -> None:
-    def levels(side: list[int]) -> tuple[Level, ...]:
-        return tuple(Level(n * unit, Decimal(n % 97)) for n in side)
+    def levels(side: list[int]) -> tuple[CachedLevel, ...]:
+        return tuple(CachedLevel(n * unit, Decimal(n % 97)) for n in side)
 
-    book = Book(symbol="A", bids=levels(bids), asks=levels(asks), unit=unit, timestamp=1)
-    found = Book.from_parts(book.fields(), book.sides())
+    book = CachedOrderBook(symbol="A", bids=levels(bids), asks=levels(asks), unit=unit, timestamp=1)
+    found = CachedOrderBook.from_parts(book.fields(), book.sides())
     assert [price for price, _ in found.bids] == sorted((n * unit for n in bids), reverse=True)
     assert [price for price, _ in found.asks] == sorted(n * unit for n in asks)
     assert set(found.bids) == set(book.bids)
     assert set(found.asks) == set(book.asks)
 
 
-def spoilt(value: Value, **fields: Any) -> Value:
+def spoilt(value: CacheEntry, **fields: Any) -> CacheEntry:
     return msgspec.structs.replace(value, **fields)
 
 
@@ -154,20 +163,20 @@ def spoilt(value: Value, **fields: Any) -> Value:
         (samples.strategy(), {"params": {"a b": "9"}}, "a parameter is 'a b'"),
         (samples.strategy(), {"params": {"a": "\ud800"}}, "text that UTF-8 can write"),
         (samples.strategy(), {"params": {"a": 1}}, "text that UTF-8 can write"),
-        (samples.book(), {"bids": (Level(Decimal("75000.5"), Decimal(1)),)}, "multiple of 1"),
-        (samples.book(), {"bids": (Level(Decimal(1), Decimal("NaN")),)}, "bid volume is NaN"),
-        (samples.book(), {"asks": (Level(Decimal(0), Decimal(1)),)}, "ask price is 0"),
-        (samples.book(), {"asks": (Level(Decimal(5), Decimal(1)),) * 2}, "named twice"),
+        (samples.book(), {"bids": (CachedLevel(Decimal("75000.5"), Decimal(1)),)}, "multiple of 1"),
+        (samples.book(), {"bids": (CachedLevel(Decimal(1), Decimal("NaN")),)}, "bid volume is NaN"),
+        (samples.book(), {"asks": (CachedLevel(Decimal(0), Decimal(1)),)}, "ask price is 0"),
+        (samples.book(), {"asks": (CachedLevel(Decimal(5), Decimal(1)),) * 2}, "named twice"),
         (samples.book(), {"unit": Decimal(0)}, "unit is 0"),
         (
             samples.book(),
-            {"bids": tuple(Level(Decimal(n), Decimal(1)) for n in range(1, 600))},
+            {"bids": tuple(CachedLevel(Decimal(n), Decimal(1)) for n in range(1, 600))},
             "599 levels deep",
         ),
     ],
 )
 def test_bad_input_is_refused_with_its_reason(
-    value: Value, fields: dict[str, Any], told: str
+    value: CacheEntry, fields: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(RefusedError) as refused:
         spoilt(value, **fields)

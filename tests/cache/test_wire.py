@@ -14,10 +14,9 @@ import uvloop
 
 from qts.cache import CacheConfig
 from qts.cache.address import pack
-from qts.cache.looks import Looks
+from qts.cache.connection import WAITING_MAX, RedisConnection, SpinPolicy
 from qts.cache.redis import RedisStore
-from qts.cache.store import Busy, Entry
-from qts.cache.wire import WAITING_MAX, Wire
+from qts.cache.store import StoreBusyError, StoreWrite
 from qts.domain import Secret, UnreachableError
 from qts.embedded import ValkeyServer
 from tests.cache.proxy import Proxy
@@ -26,24 +25,24 @@ SEED = 20260131
 
 
 @pytest.fixture
-async def wire(valkey_url: Secret) -> AsyncIterator[Wire]:
-    wire = Wire(valkey_url, CacheConfig(socket_timeout_ms=5000))
+async def wire(valkey_url: Secret) -> AsyncIterator[RedisConnection]:
+    wire = RedisConnection(valkey_url, CacheConfig(socket_timeout_ms=5000))
     yield wire
     await wire.close()
 
 
-def entry(key: str, ver: int = 1) -> Entry:
-    return Entry.of(
+def entry(key: str, ver: int = 1) -> StoreWrite:
+    return StoreWrite.of(
         key, ver, 60_000, {"ver": str(ver), "key": key, "pad": "x" * (len(key) * 37 % 500)}
     )
 
 
-async def test_replies_come_in_the_order_of_the_commands(wire: Wire) -> None:
+async def test_replies_come_in_the_order_of_the_commands(wire: RedisConnection) -> None:
     found = await wire.call([("ECHO", str(n)) for n in range(500)])
     assert found == [str(n) for n in range(500)]
 
 
-async def test_callers_at_once_get_their_own_answers(wire: Wire) -> None:
+async def test_callers_at_once_get_their_own_answers(wire: RedisConnection) -> None:
     found = await asyncio.gather(*(wire.call([("ECHO", str(n))]) for n in range(500)))
     assert found == [[str(n)] for n in range(500)]
     assert wire.waiting == 0
@@ -51,7 +50,7 @@ async def test_callers_at_once_get_their_own_answers(wire: Wire) -> None:
 
 async def test_it_runs_on_uvloop_as_the_program_does(valkey_url: Secret) -> None:
     async def talk() -> list[list[str]]:
-        wire = Wire(valkey_url, CacheConfig(socket_timeout_ms=5000))
+        wire = RedisConnection(valkey_url, CacheConfig(socket_timeout_ms=5000))
         try:
             asked = [wire.call([("ECHO", str(n))]) for n in range(50)]
             return [*await asyncio.gather(*asked)]
@@ -62,21 +61,23 @@ async def test_it_runs_on_uvloop_as_the_program_does(valkey_url: Secret) -> None
     assert found == [[str(n)] for n in range(50)]
 
 
-async def test_a_refusal_is_a_reply_like_any_other(wire: Wire) -> None:
+async def test_a_refusal_is_a_reply_like_any_other(wire: RedisConnection) -> None:
     first, second, third = await wire.call([("ECHO", "a"), ("NO SUCH",), ("ECHO", "b")])
     assert (first, third) == ("a", "b")
     assert "unknown command" in str(second)
 
 
-async def test_too_many_calls_at_once_are_refused_as_busy(wire: Wire) -> None:
+async def test_too_many_calls_at_once_are_refused_as_busy(wire: RedisConnection) -> None:
     await wire.call([("PING",)])
     asked = [asyncio.create_task(wire.call([("PING",)])) for _ in range(WAITING_MAX + 10)]
     done = await asyncio.gather(*asked, return_exceptions=True)
-    assert sum(isinstance(each, Busy) for each in done) == 10
+    assert sum(isinstance(each, StoreBusyError) for each in done) == 10
     assert await wire.call([("PING",)]) == ["PONG"]
 
 
-async def test_cancelled_callers_leave_their_place_and_not_their_answer(wire: Wire) -> None:
+async def test_cancelled_callers_leave_their_place_and_not_their_answer(
+    wire: RedisConnection,
+) -> None:
     chance = random.Random(SEED)  # noqa: S311 - the same each time
     for _ in range(40):
         asked = [asyncio.create_task(wire.call([("ECHO", str(n))])) for n in range(20)]
@@ -129,7 +130,7 @@ async def test_no_reader_gets_the_value_of_another_key(valkey_url: Secret, spin_
     assert right > 100
 
 
-async def test_an_answer_is_found_on_the_spot(wire: Wire) -> None:
+async def test_an_answer_is_found_on_the_spot(wire: RedisConnection) -> None:
     """The loop has no turn between question and answer."""
     had_a_turn = asyncio.Event()
     assert await wire.say(((pack(("PING",)), 1),), spin_s=5.0) == ["PONG"]  # slept for, at first
@@ -140,7 +141,9 @@ async def test_an_answer_is_found_on_the_spot(wire: Wire) -> None:
     assert had_a_turn.is_set()
 
 
-async def test_who_looks_on_the_spot_brings_the_answers_of_those_before(wire: Wire) -> None:
+async def test_who_looks_on_the_spot_brings_the_answers_of_those_before(
+    wire: RedisConnection,
+) -> None:
     assert await wire.say(((pack(("PING",)), 1),), spin_s=5.0) == ["PONG"]  # slept for, at first
     waiting = [asyncio.create_task(wire.call([("ECHO", str(n))])) for n in range(20)]
     await asyncio.sleep(0)
@@ -149,7 +152,7 @@ async def test_who_looks_on_the_spot_brings_the_answers_of_those_before(wire: Wi
 
 
 def test_the_way_that_was_faster_lately_is_taken_and_the_other_one_tried() -> None:
-    looks = Looks()
+    looks = SpinPolicy()
     for looked_s, slept_s, wanted in ((50e-6, 90e-6, 31), (90e-6, 50e-6, 1), (50e-6, 90e-6, 31)):
         for _ in range(3000):
             looked = looks.choose()
@@ -158,7 +161,7 @@ def test_the_way_that_was_faster_lately_is_taken_and_the_other_one_tried() -> No
 
 
 def test_one_call_that_was_held_up_does_not_change_the_way_for_long() -> None:
-    looks = Looks()
+    looks = SpinPolicy()
     for turn in range(1000):
         looked = looks.choose()
         looks.note(looked, 10.0 if turn == 500 else 50e-6 if looked else 90e-6)
@@ -172,7 +175,7 @@ async def test_what_the_socket_does_not_take_at_once_goes_out_in_order(
     big = "x" * 20_000_000
 
     async def talk() -> list[list[str]]:
-        wire = Wire(valkey_url, CacheConfig(socket_timeout_ms=60_000))
+        wire = RedisConnection(valkey_url, CacheConfig(socket_timeout_ms=60_000))
         await wire.call([("PING",)])
         try:
             texts = ["a", big, *(str(n) for n in range(20)), big, "z"]
@@ -184,7 +187,7 @@ async def test_what_the_socket_does_not_take_at_once_goes_out_in_order(
     assert [text for (text,) in found] == ["a", big, *(str(n) for n in range(20)), big, "z"]
 
 
-async def test_pieces_that_cannot_be_made_leave_the_line_in_order(wire: Wire) -> None:
+async def test_pieces_that_cannot_be_made_leave_the_line_in_order(wire: RedisConnection) -> None:
     def echo(text: str) -> tuple[bytes, int]:
         return pack(("ECHO", text)), 1
 
@@ -204,7 +207,7 @@ async def test_pieces_that_cannot_be_made_leave_the_line_in_order(wire: Wire) ->
 async def test_a_silent_connection_is_cut_and_replaced(valkey_url: Secret) -> None:
     config = CacheConfig(socket_timeout_ms=100)
     async with Proxy.to_url(valkey_url) as proxy:
-        wire = Wire(proxy.url_of(valkey_url), config)
+        wire = RedisConnection(proxy.url_of(valkey_url), config)
         assert await wire.call([("PING",)]) == ["PONG"]
         proxy.silent = True
         with pytest.raises(UnreachableError, match="no answer for 100 ms"):
@@ -222,14 +225,14 @@ async def test_another_protocol_is_not_taken_for_an_answer() -> None:
 
     async with await asyncio.start_server(web, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        wire = Wire(Secret(f"redis://127.0.0.1:{port}"), CacheConfig())
+        wire = RedisConnection(Secret(f"redis://127.0.0.1:{port}"), CacheConfig())
         with pytest.raises(UnreachableError):
             await wire.call([("PING",)])
         await wire.close()
 
 
 async def test_a_wrong_password_is_told_without_it(valkey: ValkeyServer) -> None:
-    wire = Wire(Secret(f"redis://:canary@127.0.0.1:{valkey.port}"), CacheConfig())
+    wire = RedisConnection(Secret(f"redis://:canary@127.0.0.1:{valkey.port}"), CacheConfig())
     with pytest.raises(UnreachableError, match="refuses us") as refused:
         await wire.call([("PING",)])
     assert "canary" not in str(refused.value)
@@ -237,7 +240,7 @@ async def test_a_wrong_password_is_told_without_it(valkey: ValkeyServer) -> None
 
 
 async def test_a_closed_port_is_unreachable_at_once() -> None:
-    wire = Wire(Secret("redis://127.0.0.1:1"), CacheConfig())
+    wire = RedisConnection(Secret("redis://127.0.0.1:1"), CacheConfig())
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 does not answer"):
         await wire.call([("PING",)])
     await wire.close()
@@ -268,7 +271,7 @@ asyncio.run(main())
 async def test_a_value_without_a_ttl_is_never_seen(valkey_url: Secret) -> None:
     """Writers are killed at any moment; whatever they left has a TTL."""
     chance, prefix = random.Random(SEED), "qts-test-ttl:"  # noqa: S311
-    wire = Wire(valkey_url, CacheConfig(socket_timeout_ms=5000))
+    wire = RedisConnection(valkey_url, CacheConfig(socket_timeout_ms=5000))
 
     async def write_and_die(layout: str) -> None:
         """Those of one layout take its claim from each other, the third is left alone."""

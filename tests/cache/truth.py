@@ -7,12 +7,20 @@ from collections import Counter
 
 import msgspec
 
-from qts.cache import OrderStatus, Position, Risk, StrategyParams, TradeIds, Value
+from qts.cache import (
+    CachedOrder,
+    CachedPosition,
+    CachedRisk,
+    CachedStrategyParams,
+    CacheEntry,
+    TradeIds,
+)
 from qts.database import Database
 from qts.domain import UnreachableError
 
-_TYPES: dict[str, type[Value]] = {
-    each.kind: each for each in (Position, Risk, OrderStatus, StrategyParams, TradeIds)
+_TYPES: dict[str, type[CacheEntry]] = {
+    each.kind: each
+    for each in (CachedPosition, CachedRisk, CachedOrder, CachedStrategyParams, TradeIds)
 }
 
 
@@ -28,7 +36,7 @@ class TableTruth:
             "CREATE TABLE cached (kind text, name text, body jsonb, PRIMARY KEY (kind, name))"
         )
 
-    async def keep(self, value: Value) -> None:
+    async def keep(self, value: CacheEntry) -> None:
         await self._database.execute(
             "INSERT INTO cached VALUES ($1, $2, $3) "
             "ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body",
@@ -37,7 +45,7 @@ class TableTruth:
             msgspec.to_builtins(value),
         )
 
-    async def load(self, kind: str, name: str) -> Value | None:
+    async def load(self, kind: str, name: str) -> CacheEntry | None:
         self.loads[kind, name] += 1
         body = await self._database.fetchval(
             "SELECT body FROM cached WHERE kind = $1 AND name = $2", kind, name
@@ -48,17 +56,17 @@ class TableTruth:
 class HeldTruth:
     """A Truth in memory whose answers can be held back, made to fail, and counted."""
 
-    def __init__(self, *values: Value) -> None:
+    def __init__(self, *values: CacheEntry) -> None:
         self.rows = {(value.kind, value.name): value for value in values}
         self.loads: Counter[tuple[str, str]] = Counter()
         self.open = asyncio.Event()
         self.open.set()
         self.is_away = False
 
-    def keep(self, value: Value) -> None:
+    def keep(self, value: CacheEntry) -> None:
         self.rows[value.kind, value.name] = value
 
-    async def load(self, kind: str, name: str) -> Value | None:
+    async def load(self, kind: str, name: str) -> CacheEntry | None:
         self.loads[kind, name] += 1
         found = self.rows.get((kind, name))  # read before the wait, as a slow reply would be
         await self.open.wait()

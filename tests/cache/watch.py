@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import TypeVar
 
-from qts.cache import Cache, Change, Price
-from qts.cache.breaker import Breaker
+from qts.cache import Cache, CachedPrice, Invalidation
+from qts.cache.breaker import CircuitBreaker
 from qts.domain import CacheStaleDataError, PriceDataUnavailableError
 from tests.cache import samples
 from tests.cache.conftest import until
@@ -65,7 +65,7 @@ class Watch:
         finally:
             stop.set()
             await asyncio.gather(*tasks)  # a wrong answer comes out here
-        limit_s = (reader._levels.config.read_ms + reader._levels.config.truth_ms) / 1000
+        limit_s = (reader._levels.config.read_ms + reader._levels.config.load_timeout_ms) / 1000
         assert watch.longest_s < limit_s + SLACK_S
 
     async def during(self, seconds: float) -> None:
@@ -105,7 +105,7 @@ class Watch:
 
     async def _fill(self, symbol: str, ver: int) -> None:
         await self.truth.keep(samples.position(symbol, qty=ver, ver=ver))
-        await self.reader.changed(Change("position", symbol))
+        await self.reader.invalidate(Invalidation("position", symbol))
         self._told[symbol] = ver
 
     async def _prechecks(self) -> None:
@@ -146,12 +146,12 @@ class Watch:
         self.answers[what] += 1
         return answer
 
-    def _judge_price(self, symbol: str, price: Price) -> None:
+    def _judge_price(self, symbol: str, price: CachedPrice) -> None:
         last = Decimal(10_000 * (SYMBOLS.index(symbol) + 1))
         assert (price.symbol, price.last) == (symbol, last)
         assert price.ask - price.bid == 100
         assert samples.now_ms() - price.received_at <= 100 + SLACK_S * 1000
 
 
-def _is_closed(breaker: Breaker) -> bool:
+def _is_closed(breaker: CircuitBreaker) -> bool:
     return breaker.state == "closed"

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from yarl import URL
 
-from qts.cache import CacheConfig, Store
+from qts.cache import CacheConfig, CacheStore
 from qts.cache.redis import RedisStore
 from qts.dashboard import (
     Dashboard,
@@ -47,7 +47,7 @@ class Site:
         self.tokens = tokens
         self.home = home
         self.database: Database
-        self.store: Store
+        self.store: CacheStore
         self.prefix = ""
         self.record = home / "record"
         self._telling: asyncio.Task[None] | None = None

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from qts.cache import CacheStatus, Store
-from qts.cache.status import KindStatus, QueueStatus
-from qts.cache.store import Entry, Health
+from qts.cache import CacheStatus, CacheStore
+from qts.cache.status import QueueStatus, RegionStatus
+from qts.cache.store import Health, StoreWrite
 from qts.dashboard.live import (
     KEY,
     TTL_MS,
@@ -74,7 +74,7 @@ def feed() -> FeedState:
 def cache() -> CacheStatus:
     return CacheStatus(
         at=0,
-        kinds={"price": KindStatus(900, 90, 10, 0, 0, 0, 1000, 0.99, 0.99)},
+        kinds={"price": RegionStatus(900, 90, 10, 0, 0, 0, 1000, 0.99, 0.99)},
         precheck_p50_us=80.0,
         precheck_p99_us=400.0,
         prechecks=1000,
@@ -152,11 +152,11 @@ def live(**more: Any) -> Live:
     return Live(**told)
 
 
-async def tell(store: Store, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> Live:
+async def tell(store: CacheStore, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> Live:
     """As a run does."""
     told = live(**more)
     ver = int(told.at * 1000)
     await store.write(
-        [Entry.of(prefix + KEY, ver, ttl_ms, {"ver": str(ver), "json": encode(told)})]
+        [StoreWrite.of(prefix + KEY, ver, ttl_ms, {"ver": str(ver), "json": encode(told)})]
     )
     return told

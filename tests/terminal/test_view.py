@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import DataTable, Static, TabbedContent
 
-from qts.cache import CacheConfig, Store
+from qts.cache import CacheConfig, CacheStore
 from qts.cache.redis import RedisStore
 from qts.database import Database
 from qts.domain import OperationError, Secret
@@ -135,13 +135,13 @@ async def test_news_is_shown_within_a_second() -> None:
 
 
 @pytest.fixture
-async def store(valkey_url: Secret) -> AsyncIterator[Store]:
+async def store(valkey_url: Secret) -> AsyncIterator[CacheStore]:
     async with RedisStore.open(valkey_url, CacheConfig()) as store:
         yield store
 
 
 async def test_the_servers_say_what_a_run_told(
-    store: Store, database: Database, database_url: Secret
+    store: CacheStore, database: Database, database_url: Secret
 ) -> None:
     prefix = f"top-{os.getpid()}:"
     source = ServerSource(store, database, prefix)

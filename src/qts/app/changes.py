@@ -9,7 +9,7 @@ from typing import Any
 
 from qts import telemetry
 from qts.cache import Cache
-from qts.cache import Change as CacheChange
+from qts.cache import Invalidation as CacheChange
 from qts.domain import AttemptState, Clock, OperationError, OrderState
 from qts.events import EventEngine, Payload
 from qts.events import payloads as p
@@ -116,7 +116,7 @@ class Changes:
 
     async def _forget(self, change: CacheChange) -> None:
         try:
-            await self._cache.changed(change)
+            await self._cache.invalidate(change)
         except OperationError as error:
             log.warning("the cache was not told of a change", kind=change.kind, error=str(error))
 

@@ -16,7 +16,7 @@ import msgspec
 import qts
 from qts import telemetry
 from qts.app.facts import day_start
-from qts.cache.store import Entry, Store
+from qts.cache.store import CacheStore, StoreWrite
 from qts.dashboard.live import (
     EVERY_S,
     KEY,
@@ -89,7 +89,7 @@ class Rates:
 class LivePublisher:
     """`run` it beside the trading until cancelled; the value is gone soon after."""
 
-    def __init__(self, trading: Trading, store: Store, notices: Notices) -> None:
+    def __init__(self, trading: Trading, store: CacheStore, notices: Notices) -> None:
         self._trading = trading
         self._store = store
         self._notices = notices
@@ -126,7 +126,7 @@ class LivePublisher:
         ver = int(now.timestamp() * 1000)
         fields = {"ver": str(ver), "json": encode(self.collect(now))}
         try:
-            await self._store.write([Entry.of(self._key, ver, TTL_MS, fields)])
+            await self._store.write([StoreWrite.of(self._key, ver, TTL_MS, fields)])
         except OperationError as error:
             if due := telemetry.every(10.0, "live"):
                 log.warning("the dashboard was told nothing", error=str(error), **due)

@@ -9,7 +9,7 @@ import msgspec
 
 from qts import telemetry
 from qts.cache import Cache
-from qts.cache import Change as CacheChange
+from qts.cache import Invalidation as CacheChange
 from qts.database import Database
 from qts.domain import OperationError, RefusedError
 from qts.pipeline import Runner
@@ -57,6 +57,6 @@ class Parameters:
             return
         log.warning("a strategy has other parameters", strategy=key, by=actor, params=params)
         try:
-            await self._cache.changed(CacheChange("strategy", key))
+            await self._cache.invalidate(CacheChange("strategy", key))
         except OperationError as error:
             log.warning("the cache was not told of a change", kind="strategy", error=str(error))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 
-from qts.cache import Cache, Price
+from qts.cache import Cache, CachedPrice
 from qts.domain import Clock, Market, market_for_symbol
 from qts.events import EventEngine
 from qts.events import payloads as p
@@ -60,7 +60,7 @@ class Ticks:
         whole = market_for_symbol(symbol) is Market.KRX
         last, low, high = (_exact(value, whole) for value in (price, bid or price, ask or price))
         self._cache.prices.push(
-            Price(
+            CachedPrice(
                 symbol=symbol,
                 bid=low,
                 ask=max(low, high),

@@ -24,7 +24,7 @@ from qts.app.ticks import Ticks
 from qts.app.truth import DatabaseTruth
 from qts.app.venue import Ground, open_venue
 from qts.brokers import Broker
-from qts.cache import Cache, Store
+from qts.cache import Cache, CacheStore
 from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.database import Database
@@ -95,7 +95,7 @@ class Trading:
             finally:
                 await self.stop()
 
-    async def _open_stores(self, stack: contextlib.AsyncExitStack, cache_url: Secret) -> Store:
+    async def _open_stores(self, stack: contextlib.AsyncExitStack, cache_url: Secret) -> CacheStore:
         config, database, clock = self.ground
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from qts.app.facts import day_start
-from qts.cache import OrderStatus, Position, Risk, StrategyParams, Value
+from qts.cache import CachedOrder, CachedPosition, CachedRisk, CachedStrategyParams, CacheEntry
 from qts.database import Database
 from qts.domain import Clock, RefusedError
 from qts.orders import show_order, standing
@@ -33,7 +33,7 @@ class DatabaseTruth:
         self._limits = limits
         self._clock = clock
 
-    async def load(self, kind: str, name: str) -> Value | None:
+    async def load(self, kind: str, name: str) -> CacheEntry | None:
         match kind:
             case "position":
                 return await self._position(name)
@@ -45,7 +45,7 @@ class DatabaseTruth:
                 return await self._strategy(name)
         return None
 
-    async def _position(self, symbol: str) -> Position | None:
+    async def _position(self, symbol: str) -> CachedPosition | None:
         row = await self._database.fetchrow(_POSITION, self._broker, symbol)
         if row is None:
             return None
@@ -53,7 +53,7 @@ class DatabaseTruth:
         tick = self._world.latest(symbol)
         price = Decimal(str(tick.price)) if tick else average
         equity = self._world.equity
-        return Position(
+        return CachedPosition(
             symbol=symbol,
             qty=quantity,
             avg_price=average,
@@ -65,7 +65,7 @@ class DatabaseTruth:
             ver=_version(row["updated_at"]),
         )
 
-    async def _risk(self, account: str) -> Risk:
+    async def _risk(self, account: str) -> CachedRisk:
         now = self._clock.now()
         ours = await standing(self._database, self._broker, day_start(now), now)
         equity = max(self._world.equity, Decimal(1))
@@ -77,7 +77,7 @@ class DatabaseTruth:
             Decimal(0),
         )
         part = (used / equity).quantize(Decimal("0.000001"))
-        return Risk(
+        return CachedRisk(
             account=account,
             exposure_used=part,
             daily_pnl=(ours.earned_today + self._world.unrealised).quantize(Decimal("0.01")),
@@ -89,14 +89,14 @@ class DatabaseTruth:
             ver=_version(now),
         )
 
-    async def _order(self, intent: str) -> OrderStatus | None:
+    async def _order(self, intent: str) -> CachedOrder | None:
         try:
             life = await show_order(self._database, UUID(intent))
         except (RefusedError, ValueError):
             return None
         order = life.order
         now = self._clock.now()
-        return OrderStatus(
+        return CachedOrder(
             order_id=intent,
             status=order.attempt_state or order.status,
             filled_qty=order.filled,
@@ -106,11 +106,11 @@ class DatabaseTruth:
             ver=_version(now),
         )
 
-    async def _strategy(self, key: str) -> StrategyParams | None:
+    async def _strategy(self, key: str) -> CachedStrategyParams | None:
         row = await self._database.fetchrow(_PARAMS, key)
         if row is None:
             return None
-        return StrategyParams(
+        return CachedStrategyParams(
             strategy_id=key,
             active=True,
             params={name: str(value) for name, value in row["params"].items()},

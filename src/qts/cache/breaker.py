@@ -20,7 +20,7 @@ from qts.domain import Clock
 State = Literal["closed", "open", "half-open"]
 
 
-class Breaker:
+class CircuitBreaker:
     """Whoever was let in says how it went, with one of `succeeded`, `failed`, `left`."""
 
     def __init__(self, config: BreakerConfig, clock: Clock) -> None:

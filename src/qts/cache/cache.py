@@ -11,25 +11,33 @@ from typing import Any, Literal, Self
 import msgspec
 
 from qts import telemetry
-from qts.cache.backed import Backed, Orders, Positions, Risks, Strategies
-from qts.cache.behind import Behind
-from qts.cache.book import Book
+from qts.cache.call_policy import CallPolicy
 from qts.cache.config import CacheConfig
-from qts.cache.figures import Figures
-from qts.cache.flights import Flights
-from qts.cache.guard import Guard
-from qts.cache.keeper import Keeper
-from qts.cache.kept import Levels, Truth, monotonic_ns, wall_ms
-from qts.cache.near import Near, Slot
-from qts.cache.order import OrderStatus
-from qts.cache.position import Position
-from qts.cache.price import Price
-from qts.cache.pushed import Books, Prices
-from qts.cache.risk import Risk
+from qts.cache.entries import (
+    CachedOrder,
+    CachedOrderBook,
+    CachedPosition,
+    CachedPrice,
+    CachedRisk,
+    CachedStrategyParams,
+)
+from qts.cache.monitor import CacheMonitor
+from qts.cache.near_cache import NearCache, NearCacheSlot
+from qts.cache.push_region import OrderBookRegion, PriceRegion
+from qts.cache.read_through import (
+    OrderRegion,
+    PositionRegion,
+    ReadThroughRegion,
+    RiskRegion,
+    StrategyRegion,
+)
+from qts.cache.region import CacheLoader, CacheTiers, monotonic_ns, wall_ms
+from qts.cache.single_flight import SingleFlight
+from qts.cache.stats import CacheStats
 from qts.cache.status import CacheStatus
-from qts.cache.store import Fields, Store
-from qts.cache.strategy import StrategyParams
-from qts.cache.trades import Trades
+from qts.cache.store import CacheStore, Fields
+from qts.cache.trade_counter import TradeCounter
+from qts.cache.write_behind import WriteBehindQueue
 from qts.domain import Clock, OperationError, SystemClock
 
 KINDS = ("price", "position", "book", "risk", "order", "strategy")
@@ -38,7 +46,7 @@ _CLOSE_S = 1.0  # for the writes that still wait
 log = telemetry.logger("cache")
 
 
-class Change(msgspec.Struct, frozen=True):
+class Invalidation(msgspec.Struct, frozen=True):
     """News from the bus: the database has another value than before.
 
     A fill changes a position, a new parameter a strategy, a new limit the risk of an account.
@@ -51,10 +59,10 @@ class Change(msgspec.Struct, frozen=True):
 class PreCheck(msgspec.Struct, frozen=True):
     """All that the gate looks at before an order; None: no position, no such order."""
 
-    price: Price
-    position: Position | None
-    risk: Risk
-    order: OrderStatus | None = None
+    price: CachedPrice
+    position: CachedPosition | None
+    risk: CachedRisk
+    order: CachedOrder | None = None
 
 
 _Names = tuple[str, ...]
@@ -63,30 +71,32 @@ _Names = tuple[str, ...]
 class Cache:
     """For one event loop. Nothing here waits longer than the settings allow, Redis or not."""
 
-    def __init__(self, store: Store, truth: Truth, config: CacheConfig, clock: Clock) -> None:
-        guard = Guard(config, clock)
-        self._levels = Levels(
+    def __init__(
+        self, store: CacheStore, truth: CacheLoader, config: CacheConfig, clock: Clock
+    ) -> None:
+        guard = CallPolicy(config, clock)
+        self._levels = CacheTiers(
             config=config,
             clock=clock,
             store=store,
             guard=guard,
-            near=Near(clock),
-            behind=Behind(store, guard, config, clock),
-            flights=Flights(),
-            figures=Figures(KINDS, clock, together=("price", "position", "risk", "order")),
+            near=NearCache(clock),
+            behind=WriteBehindQueue(store, guard, config, clock),
+            flights=SingleFlight(),
+            figures=CacheStats(KINDS, clock, together=("price", "position", "risk", "order")),
             truth=truth,
             now_ms=wall_ms(clock),
             now_ns=monotonic_ns(clock),
         )
-        self._keeper = Keeper(self._levels)
-        self.prices = Prices(Price, self._levels)
-        self.books = Books(Book, self._levels)
-        self.positions = Positions(Position, self._levels)
-        self.risks = Risks(Risk, self._levels)
-        self.orders = Orders(OrderStatus, self._levels)
-        self.strategies = Strategies(StrategyParams, self._levels)
-        self.trades = Trades(self._levels)
-        self._asked: tuple[Prices | Positions | Risks | Orders, ...] = (
+        self._keeper = CacheMonitor(self._levels)
+        self.prices = PriceRegion(CachedPrice, self._levels)
+        self.books = OrderBookRegion(CachedOrderBook, self._levels)
+        self.positions = PositionRegion(CachedPosition, self._levels)
+        self.risks = RiskRegion(CachedRisk, self._levels)
+        self.orders = OrderRegion(CachedOrder, self._levels)
+        self.strategies = StrategyRegion(CachedStrategyParams, self._levels)
+        self.trades = TradeCounter(self._levels)
+        self._asked: tuple[PriceRegion | PositionRegion | RiskRegion | OrderRegion, ...] = (
             self.prices,
             self.positions,
             self.risks,
@@ -95,7 +105,7 @@ class Cache:
         self._served_here = self._levels.figures.served_here
         self._at = self._levels.near.at
         self._keys = functools.lru_cache(4096)(self._keys_of)
-        self._changing: dict[str, Backed[Any]] = {
+        self._changing: dict[str, ReadThroughRegion[Any]] = {
             each.kind.kind: each
             for each in (self.positions, self.risks, self.orders, self.strategies)
         }
@@ -103,7 +113,12 @@ class Cache:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, store: Store, truth: Truth, config: CacheConfig, *, clock: Clock | None = None
+        cls,
+        store: CacheStore,
+        truth: CacheLoader,
+        config: CacheConfig,
+        *,
+        clock: Clock | None = None,
     ) -> AsyncIterator[Self]:
         """With its writer and its keeper at work; what waits is written on the way out."""
         cache = cls(store, truth, config, clock or SystemClock())
@@ -150,7 +165,7 @@ class Cache:
         keys = (self.prices.key(symbol), self.positions.key(symbol), self.risks.key(account))
         return keys if order_id is None else (*keys, self.orders.key(order_id))
 
-    def _from_here(self, found: list[Slot | None]) -> PreCheck | None:
+    def _from_here(self, found: list[NearCacheSlot | None]) -> PreCheck | None:
         """By one look at the clocks. Written out: most of its time is memory that is cold."""
         now_ns, now_ms = self._levels.now_ns(), self._levels.now_ms()
         values: list[Any] = []
@@ -170,12 +185,14 @@ class Cache:
         self._served_here(len(values))
         return PreCheck(*values)
 
-    def _renew(self, found: list[Slot | None], now_ns: int) -> None:
+    def _renew(self, found: list[NearCacheSlot | None], now_ns: int) -> None:
         for kept, slot in zip(self._asked, found, strict=False):
             if slot is not None and slot.renew_ns <= now_ns and slot.value is not None:
                 kept.renew(slot.value.name, slot)
 
-    async def _from_below(self, names: _Names, keys: _Names, found: list[Slot | None]) -> PreCheck:
+    async def _from_below(
+        self, names: _Names, keys: _Names, found: list[NearCacheSlot | None]
+    ) -> PreCheck:
         levels = self._levels
         now_ns, now_ms = levels.now_ns(), levels.now_ms()
         values: list[Any] = [None] * len(keys)
@@ -201,7 +218,7 @@ class Cache:
         return PreCheck(*values)
 
     def _keep(
-        self, missed: list[int], told: list[Any], before: list[Slot | None], now_ms: int
+        self, missed: list[int], told: list[Any], before: list[NearCacheSlot | None], now_ms: int
     ) -> None:
         for at in missed:
             if told[at] is not None:
@@ -219,7 +236,7 @@ class Cache:
         began_ns = levels.now_ns()
         try:
             read = functools.partial(levels.store.read, keys)
-            return await levels.guard.once(read, levels.config.precheck_ms)
+            return await levels.guard.call_once(read, levels.config.precheck_ms)
         except OperationError as error:
             if due := telemetry.every(10, "cache precheck"):
                 log.warning("a PreCheck went without Redis", error=str(error), **due)
@@ -227,15 +244,15 @@ class Cache:
         finally:
             levels.figures.reads.record(levels.now_ns() - began_ns)
 
-    async def changed(self, change: Change) -> None:
+    async def invalidate(self, change: Invalidation) -> None:
         """Forget the old value everywhere and load the new one."""
         await self._changing[change.kind].changed(change.name)
 
-    async def follow(self, changes: AsyncIterator[Change]) -> None:
+    async def follow_invalidations(self, changes: AsyncIterator[Invalidation]) -> None:
         """Until the news end. No change waits for the one before it to reach Redis."""
         async for change in changes:
             self._changing[change.kind].forget(change.name)
-            self._levels.flights.start(self.changed(change))
+            self._levels.flights.start(self.invalidate(change))
 
     def status(self) -> CacheStatus:
         return self._keeper.status()

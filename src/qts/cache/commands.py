@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from qts.cache.address import Command, pack
-from qts.cache.store import Count, Entry, Fields
-from qts.cache.value import Sides
+from qts.cache.entry import BookSides
+from qts.cache.store import CountRequest, Fields, StoreWrite
 from qts.domain import OperationError, UnreachableError
 
 # The first thing each script writes is something a full server refuses: what follows a write
@@ -110,12 +110,12 @@ _WRITE_SHA, _WRITE_BOOK_SHA, _READ_BOOK_SHA, _COUNT_SHA = _TEXT
 _AWAY = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "UNBLOCKED")
 
 
-def layout(entry: Entry) -> str | tuple[str, ...]:
+def layout(entry: StoreWrite) -> str | tuple[str, ...]:
     """Entries of one layout can be written by one script."""
     return entry.layout or tuple(entry.names)
 
 
-def write(entries: Sequence[Entry], writer: tuple[str, str] | None = None) -> Command:
+def write(entries: Sequence[StoreWrite], writer: tuple[str, str] | None = None) -> Command:
     """All of them by one script: they have one layout, and none is a book.
 
     `writer`: the key where it leaves its token, and the token.
@@ -134,7 +134,7 @@ def write(entries: Sequence[Entry], writer: tuple[str, str] | None = None) -> Co
     return said
 
 
-def write_plain(entries: Sequence[Entry]) -> bytes:
+def write_plain(entries: Sequence[StoreWrite]) -> bytes:
     """HSET and PEXPIRE of each as they go over the wire, in a third of the time packing takes."""
     said: list[str] = []
     for entry in entries:
@@ -152,7 +152,7 @@ def write_plain(entries: Sequence[Entry]) -> bytes:
     return b"".join(map(_packed, entries))  # in bytes the lengths are others
 
 
-def _packed(entry: Entry) -> bytes:
+def _packed(entry: StoreWrite) -> bytes:
     parts = (part for pair in zip(entry.names, entry.texts, strict=True) for part in pair)
     return pack(("HSET", entry.key, *parts)) + pack(("PEXPIRE", entry.key, entry.ttl_ms))
 
@@ -170,7 +170,7 @@ def _form(key: str, names: tuple[str, ...]) -> list[str]:
     return [part for each in words for part in (each, "", "")] + ["\r\n"]
 
 
-def write_book(entry: Entry, sides: Sides) -> Command:
+def write_book(entry: StoreWrite, sides: BookSides) -> Command:
     parts: list[list[str | int]] = [
         [part for pair in zip(entry.names, entry.texts, strict=True) for part in pair],
         [part for units, volume in sides.bids for part in (units, f"{units}:{volume}")],
@@ -185,7 +185,7 @@ def read_book(key: str, depth: int) -> Command:
     return ("EVALSHA", _READ_BOOK_SHA, 3, *book_keys(key), depth)
 
 
-def count(count: Count, known: Collection[str] | None) -> Command:
+def count(count: CountRequest, known: Collection[str] | None) -> Command:
     head = ("EVALSHA", _COUNT_SHA, 1, count.key, count.member, count.limit, count.until_ms)
     return (*head, "0") if known is None else (*head, "1", *known)
 
@@ -219,9 +219,9 @@ def fields(reply: Any) -> Fields | None:
     return reply or None
 
 
-def book(reply: Any) -> tuple[Fields, Sides] | None:
+def book(reply: Any) -> tuple[Fields, BookSides] | None:
     found = fields(reply[0])
-    return (found, Sides(_levels(reply[1]), _levels(reply[2]))) if found else None
+    return (found, BookSides(_levels(reply[1]), _levels(reply[2]))) if found else None
 
 
 def _levels(members: Sequence[str]) -> list[tuple[int, str]]:

@@ -81,7 +81,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     write_ms: Annotated[
         int, msgspec.Meta(ge=1, le=60_000, description="time a write gives Redis")
     ] = 500
-    truth_ms: Annotated[
+    load_timeout_ms: Annotated[
         int, msgspec.Meta(ge=1, le=60_000, description="time a read gives the database")
     ] = 250
     retries: Annotated[

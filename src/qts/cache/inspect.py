@@ -7,22 +7,32 @@ from typing import Any
 
 import msgspec
 
-from qts.cache.book import Book
 from qts.cache.config import CacheConfig
-from qts.cache.keeper import STATUS
-from qts.cache.order import OrderStatus
-from qts.cache.position import Position
-from qts.cache.price import Price
-from qts.cache.risk import Risk
+from qts.cache.entries import (
+    CachedOrder,
+    CachedOrderBook,
+    CachedPosition,
+    CachedPrice,
+    CachedRisk,
+    CachedStrategyParams,
+)
+from qts.cache.entry import CacheEntry
+from qts.cache.monitor import STATUS
 from qts.cache.status import CacheStatus
-from qts.cache.store import Health, Store
-from qts.cache.strategy import StrategyParams
-from qts.cache.trades import TradeIds
-from qts.cache.value import Value
+from qts.cache.store import CacheStore, Health
+from qts.cache.trade_counter import TradeIds
 from qts.domain import RefusedError
 
-_KINDS: dict[str, type[Value]] = {
-    each.kind: each for each in (Price, Position, Book, Risk, OrderStatus, StrategyParams)
+_KINDS: dict[str, type[CacheEntry]] = {
+    each.kind: each
+    for each in (
+        CachedPrice,
+        CachedPosition,
+        CachedOrderBook,
+        CachedRisk,
+        CachedOrder,
+        CachedStrategyParams,
+    )
 }
 _PREFIXES = {each.prefix: each.kind for each in _KINDS.values()} | {TradeIds.prefix: TradeIds.kind}
 _DEPTH = 50
@@ -36,7 +46,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
     processes: dict[str, CacheStatus]  # by process id
 
 
-async def look(store: Store, config: CacheConfig) -> ServerStatus:
+async def inspect_server(store: CacheStore, config: CacheConfig) -> ServerStatus:
     health = await store.health()
     keys = [key.removeprefix(config.prefix) for key in await store.keys(config.prefix)]
     told = [key for key in keys if key.startswith(STATUS)]
@@ -51,13 +61,13 @@ async def look(store: Store, config: CacheConfig) -> ServerStatus:
 
 
 async def read_raw(
-    store: Store, config: CacheConfig, kind: str, name: str
+    store: CacheStore, config: CacheConfig, kind: str, name: str
 ) -> dict[str, Any] | None:
     """The fields as they are; a book with its levels, best first, prices in units."""
     if kind not in _KINDS:
         raise RefusedError(f"{kind!r} is not a kind of value; allowed are {', '.join(_KINDS)}")
     key = config.prefix + _KINDS[kind].key(name)
-    if kind != Book.kind:
+    if kind != CachedOrderBook.kind:
         (fields,) = await store.read([key])
         return dict(fields) if fields is not None else None
     found = await store.read_book(key, _DEPTH)
@@ -71,6 +81,6 @@ def _count(keys: list[str]) -> dict[str, int]:
     kinds = (
         _PREFIXES.get(key.split(":")[0] + ":")
         for key in keys
-        if not (key.startswith(Book.prefix) and key.endswith((":bid", ":ask")))
+        if not (key.startswith(CachedOrderBook.prefix) and key.endswith((":bid", ":ask")))
     )
     return dict(Counter(kind for kind in kinds if kind))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from qts.cache.commands import book_keys
-from qts.cache.store import LIMIT_REACHED, UNKNOWN_COUNT, Count, Entry, Fields, Health
-from qts.cache.value import Sides
+from qts.cache.entry import BookSides
+from qts.cache.store import LIMIT_REACHED, UNKNOWN_COUNT, CountRequest, Fields, Health, StoreWrite
 from qts.domain import Clock, SystemClock
 
 Side = list[tuple[int, str]]
@@ -24,16 +24,16 @@ class MemoryStore:
         now = self._clock.monotonic_ns()
         return [self._hash(key, now) for key in keys]
 
-    async def read_book(self, key: str, depth: int) -> tuple[Fields, Sides] | None:
+    async def read_book(self, key: str, depth: int) -> tuple[Fields, BookSides] | None:
         now = self._clock.monotonic_ns()
         found = self._hash(key, now)
         if found is None:
             return None
         _, bids, asks = (self._get(each, now) for each in book_keys(key))
         bids, asks = (side if isinstance(side, list) else [] for side in (bids, asks))
-        return found, Sides(bids[:depth], asks[:depth])
+        return found, BookSides(bids[:depth], asks[:depth])
 
-    async def write(self, entries: Iterable[Entry]) -> list[bool]:
+    async def write(self, entries: Iterable[StoreWrite]) -> list[bool]:
         now = self._clock.monotonic_ns()
         return [self._write(entry, now) for entry in entries]
 
@@ -44,7 +44,7 @@ class MemoryStore:
             self._kept.pop(key, None)
         return there
 
-    async def count(self, count: Count, known: Collection[str] | None = None) -> int:
+    async def count(self, count: CountRequest, known: Collection[str] | None = None) -> int:
         now = self._clock.monotonic_ns()
         members = self._get(count.key, now)
         if not isinstance(members, set):
@@ -67,7 +67,7 @@ class MemoryStore:
     async def health(self) -> Health:
         return Health("memory", 0, 0, 0, 1, 0.0)
 
-    def _write(self, entry: Entry, now: int) -> bool:
+    def _write(self, entry: StoreWrite, now: int) -> bool:
         seen = self._hash(entry.key, now)
         if seen is not None and int(seen["ver"]) > entry.ver:
             return False

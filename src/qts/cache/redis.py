@@ -11,15 +11,15 @@ from redis.exceptions import RedisError
 
 from qts.cache import commands
 from qts.cache.address import Command
-from qts.cache.claim import ByScript, Writer, Writing
 from qts.cache.config import CacheConfig
-from qts.cache.direct import Direct
-from qts.cache.store import Count, Entry, Fields, Health
-from qts.cache.value import Sides
+from qts.cache.entry import BookSides
+from qts.cache.exclusive_writer import ScriptWriter, Writer, Writing
+from qts.cache.store import CountRequest, Fields, Health, StoreWrite
+from qts.cache.transports import SingleNodeTransport
 from qts.domain import Secret, UnreachableError
 
 
-class Sender(Protocol):
+class RedisTransport(Protocol):
     """Brings commands to the right server."""
 
     where: str
@@ -34,7 +34,7 @@ class Sender(Protocol):
         """The same for writes; a command may be on its way before the next one is made."""
         ...
 
-    def writing(self, by_script: ByScript) -> Writing:
+    def writing(self, by_script: ScriptWriter) -> Writing:
         """How values are written: by script, or better where there is a way."""
         ...
 
@@ -54,7 +54,7 @@ class Sender(Protocol):
 class RedisStore:
     """A Store; see there."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: RedisTransport) -> None:
         self._sender = sender
         self.where = sender.where
         self._write = sender.writing(self._by_script)
@@ -63,11 +63,11 @@ class RedisStore:
     @asynccontextmanager
     async def open(cls, url: Secret, config: CacheConfig) -> AsyncIterator[RedisStore]:
         """Nothing is said before the first call: a server that is away does not stop a start."""
-        sender: Sender = Direct(url, config)
+        sender: RedisTransport = SingleNodeTransport(url, config)
         if config.cluster:
-            from qts.cache.cluster import Cluster
+            from qts.cache.transports import ClusterTransport
 
-            sender = Cluster(url, config)
+            sender = ClusterTransport(url, config)
         try:
             yield cls(sender)
         finally:
@@ -80,15 +80,15 @@ class RedisStore:
                 raise commands.error(self.where, reply)
         return [commands.fields(reply) for reply in replies]
 
-    async def read_book(self, key: str, depth: int) -> tuple[Fields, Sides] | None:
+    async def read_book(self, key: str, depth: int) -> tuple[Fields, BookSides] | None:
         (reply,) = await self._ask([commands.read_book(key, depth)], reads=True)
         return commands.book(reply)
 
-    async def write(self, entries: Iterable[Entry]) -> list[bool]:
+    async def write(self, entries: Iterable[StoreWrite]) -> list[bool]:
         return await self._write(entries)
 
     async def _by_script(
-        self, entries: Iterable[Entry], writer: Writer | None = None
+        self, entries: Iterable[StoreWrite], writer: Writer | None = None
     ) -> list[bool]:
         asked: list[Command] = []
         places: list[list[int]] = []
@@ -109,7 +109,7 @@ class RedisStore:
     async def delete(self, keys: Sequence[str]) -> int:
         return sum(await self._ask([("DEL", key) for key in keys], reads=False))
 
-    async def count(self, count: Count, known: Collection[str] | None = None) -> int:
+    async def count(self, count: CountRequest, known: Collection[str] | None = None) -> int:
         (reply,) = await self._ask([commands.count(count, known)], reads=False)
         return int(reply)
 
@@ -155,12 +155,12 @@ class RedisStore:
 
 
 def _in_batches(
-    entries: Iterable[Entry], size: int, writer: Writer | None
+    entries: Iterable[StoreWrite], size: int, writer: Writer | None
 ) -> Iterator[tuple[list[int], Command]]:
     """Each command with the places of its entries; those of one layout share one."""
-    groups: dict[Any, tuple[list[int], list[Entry]]] = {}
+    groups: dict[Any, tuple[list[int], list[StoreWrite]]] = {}
 
-    def written(group: list[Entry]) -> Command:
+    def written(group: list[StoreWrite]) -> Command:
         named = group[0].layout
         return commands.write(group, writer(named) if writer and named else None)
 

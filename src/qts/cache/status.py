@@ -19,7 +19,7 @@ FEW = 100  # questions below which a rate or a percentile says nothing
 Severity = Literal["warning", "critical"]
 
 
-class KindStatus(msgspec.Struct, frozen=True):
+class RegionStatus(msgspec.Struct, frozen=True):
     """Counts since the start; the rate is of the last minute."""
 
     near: int
@@ -43,7 +43,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
     failed: int
 
 
-class Alert(msgspec.Struct, frozen=True):
+class CacheAlert(msgspec.Struct, frozen=True):
     rule: str
     severity: Severity
     text: str
@@ -52,7 +52,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 class CacheStatus(msgspec.Struct, frozen=True, kw_only=True):
     at: int  # Unix ms
-    kinds: dict[str, KindStatus]
+    kinds: dict[str, RegionStatus]
     precheck_p50_us: float
     precheck_p99_us: float
     prechecks: int
@@ -61,9 +61,9 @@ class CacheStatus(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueStatus
     server: Health | None  # None: it did not answer
 
-    def alerts(self) -> list[Alert]:
+    def alerts(self) -> list[CacheAlert]:
         return [
-            Alert(rule, severity, text, action)
+            CacheAlert(rule, severity, text, action)
             for rule, severity, action, look in RULES
             for text in look(self)
         ]

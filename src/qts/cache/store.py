@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from qts.cache.value import Sides
+from qts.cache.entry import BookSides
 from qts.domain import OperationError
 
 Fields = dict[str, str]
@@ -20,11 +20,11 @@ UNKNOWN_COUNT = -1  # the store has not heard of this count: give it what is kno
 LIMIT_REACHED = -2
 
 
-class Busy(OperationError):
+class StoreBusyError(OperationError):
     """Too many calls at once on our side; it says nothing about the server."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class StoreWrite(msgspec.Struct, frozen=True):
     """One value to write; its fields name the version too. With sides it is an order book."""
 
     key: str
@@ -32,12 +32,12 @@ class Entry(msgspec.Struct, frozen=True):
     ttl_ms: int
     names: tuple[str, ...]
     texts: Sequence[str]
-    sides: Sides | None = None
+    sides: BookSides | None = None
     layout: str = ""  # all entries of a layout, before and after, have the very same fields
 
     @classmethod
     def of(
-        cls, key: str, ver: int, ttl_ms: int, fields: Fields, sides: Sides | None = None
+        cls, key: str, ver: int, ttl_ms: int, fields: Fields, sides: BookSides | None = None
     ) -> Self:
         return cls(key, ver, ttl_ms, tuple(fields), tuple(fields.values()), sides)
 
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True):
         return dict(zip(self.names, self.texts, strict=True))
 
 
-class Count(msgspec.Struct, frozen=True):
+class CountRequest(msgspec.Struct, frozen=True):
     """One member to be counted once, below a limit, until a moment (Unix ms)."""
 
     key: str
@@ -66,18 +66,18 @@ class Health(msgspec.Struct, frozen=True):
     pool_use: float  # 0 to 1: how much of what may be under way at once is
 
 
-class Store(Protocol):
+class CacheStore(Protocol):
     """Raises Unreachable when there is no answer, Busy, or Failed when the server said no."""
 
     async def read(self, keys: Sequence[str]) -> list[Fields | None]:
         """One round trip; None where there is nothing."""
         ...
 
-    async def read_book(self, key: str, depth: int) -> tuple[Fields, Sides] | None:
+    async def read_book(self, key: str, depth: int) -> tuple[Fields, BookSides] | None:
         """Both sides as they were at one moment."""
         ...
 
-    async def write(self, entries: Iterable[Entry]) -> list[bool]:
+    async def write(self, entries: Iterable[StoreWrite]) -> list[bool]:
         """Each value and its TTL in one step; False where a greater version was there.
 
         The server may have the first of them before the last one is made.
@@ -88,7 +88,7 @@ class Store(Protocol):
         """How many of them were there."""
         ...
 
-    async def count(self, count: Count, known: Collection[str] | None = None) -> int:
+    async def count(self, count: CountRequest, known: Collection[str] | None = None) -> int:
         """How many members there are with this one, LIMIT_REACHED, or UNKNOWN_COUNT.
 
         `known` members are there before it is counted; without them an unknown count is not

@@ -17,7 +17,7 @@ from qts.cli.options import ConfigOption, JsonOption
 from qts.domain import OperationError, RefusedError
 
 if TYPE_CHECKING:
-    from qts.cache import CacheConfig, CacheStatus, Store
+    from qts.cache import CacheConfig, CacheStatus, CacheStore
     from qts.cache import ServerStatus as Found
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     Example: qts cache status --json
     """
-    from qts.cache import look
+    from qts.cache import inspect_server
 
-    found = _with_store(config, look)
+    found = _with_store(config, inspect_server)
     if as_json:
         print_json(found)
     else:
@@ -84,7 +84,7 @@ def flush(
             "qts cache flush asks before it deletes; add --yes where nobody can answer"
         )
 
-    async def ask_and_delete(store: Store, settings: CacheConfig) -> int:
+    async def ask_and_delete(store: CacheStore, settings: CacheConfig) -> int:
         keys = await store.keys(settings.prefix)
         if not yes and not typer.confirm(
             f"Delete {len(keys)} keys that begin with {settings.prefix}?"
@@ -95,7 +95,7 @@ def flush(
     typer.echo(f"deleted {_with_store(config, ask_and_delete)} keys")
 
 
-def _with_store(config: Path | None, ask: Callable[[Store, CacheConfig], Awaitable[T]]) -> T:
+def _with_store(config: Path | None, ask: Callable[[CacheStore, CacheConfig], Awaitable[T]]) -> T:
     from qts.app import open_store
     from qts.config import load
 

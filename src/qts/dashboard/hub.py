@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from qts import telemetry
-from qts.cache import Store
+from qts.cache import CacheStore
 from qts.dashboard.live import EVERY_S, Live, read_text
 from qts.database import Database
 from qts.domain import Clock, OperationError
@@ -61,7 +61,7 @@ _GLANCE = msgspec.json.Decoder(_Glance)
 class Hub:
     """`run` it until cancelled."""
 
-    def __init__(self, store: Store, prefix: str, database: Database, clock: Clock) -> None:
+    def __init__(self, store: CacheStore, prefix: str, database: Database, clock: Clock) -> None:
         self._store = store
         self._prefix = prefix
         self._database = database

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from qts.cache import CacheStatus, Store
+from qts.cache import CacheStatus, CacheStore
 from qts.events import EngineStatus
 from qts.feed import FeedState
 from qts.outbox import Depth
@@ -107,13 +107,13 @@ def encode(live: Live) -> str:
     return msgspec.json.encode(live).decode()
 
 
-async def read_text(store: Store, prefix: str) -> str | None:
+async def read_text(store: CacheStore, prefix: str) -> str | None:
     """As it was written; None: nothing runs."""
     (fields,) = await store.read([prefix + KEY])
     return fields.get("json") if fields else None
 
 
-async def read_live(store: Store, prefix: str = "qts:") -> Live | None:
+async def read_live(store: CacheStore, prefix: str = "qts:") -> Live | None:
     text = await read_text(store, prefix)
     return None if text is None else msgspec.json.decode(text, type=Live)
 

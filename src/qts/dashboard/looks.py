@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from qts.cache import CacheConfig, Store, read_raw
+from qts.cache import CacheConfig, CacheStore, read_raw
 from qts.dashboard.audit import Audit
 from qts.dashboard.candles import Candles
 from qts.dashboard.routed import kept_route
@@ -67,7 +67,7 @@ class Looks:
     def __init__(
         self,
         database: Database,
-        store: Store,
+        store: CacheStore,
         cache: CacheConfig,
         home: Path,
         record: Path,

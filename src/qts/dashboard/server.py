@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from qts import telemetry
-from qts.cache import CacheConfig, Store
+from qts.cache import CacheConfig, CacheStore
 from qts.dashboard.actions import Actions, Forbidden, decode
 from qts.dashboard.answers import Answers
 from qts.dashboard.audit import Audit
@@ -45,7 +45,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """What the pages are made of."""
 
     database: Database
-    store: Store
+    store: CacheStore
     cache: CacheConfig
     home: Path
     record: Path

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from qts.cache import Store
+from qts.cache import CacheStore
 from qts.dashboard import Live, read_live
 from qts.database import Database
 from qts.domain import OperationError
@@ -33,7 +33,7 @@ class Source(Protocol):
 
 
 class ServerSource:
-    def __init__(self, store: Store, database: Database, prefix: str) -> None:
+    def __init__(self, store: CacheStore, database: Database, prefix: str) -> None:
         self._store = store
         self._database = database
         self._prefix = prefix

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qts.app.facts import FactsNow, Sources
-from qts.cache import Cache, CacheConfig, Price, Value
+from qts.cache import Cache, CacheConfig, CachedPrice, CacheEntry
 from qts.cache.memory import MemoryStore
 from qts.domain import Secret, SystemClock
 from qts.orders import Submitted
@@ -38,7 +38,7 @@ class SetClock(SystemClock):
 class Nothing:
     """A Truth that knows nothing: only the feed tells prices."""
 
-    async def load(self, _kind: str, _name: str) -> Value | None:
+    async def load(self, _kind: str, _name: str) -> CacheEntry | None:
         return None
 
 
@@ -58,7 +58,7 @@ class Trader:
         made.simulator.catch_up()
         book = made.simulator.market.book(made.simulator.market.index[self.symbol])
         bid, ask = book.bids[0].price / COIN, book.asks[0].price / COIN
-        price = Price(
+        price = CachedPrice(
             symbol=self.symbol,
             bid=bid,
             ask=ask,

@@ -20,9 +20,8 @@ from typing import Any, Protocol
 
 from qts.cache import commands
 from qts.cache.address import pack
-from qts.cache.line import Line, Piece
-from qts.cache.store import Entry
-from qts.cache.wire import WAITING_MAX, Wire
+from qts.cache.connection import WAITING_MAX, Piece, RedisConnection, RedisProtocol
+from qts.cache.store import StoreWrite
 from qts.domain import OperationError
 
 _WORTH = 8  # values in one batch
@@ -33,26 +32,26 @@ _PIECE = 20  # of them leave together, while the next ones are made
 
 _MULTI, _DISCARD, _EXEC = (pack((word,)) for word in ("MULTI", "DISCARD", "EXEC"))
 
-Placed = list[tuple[int, Entry]]
+Placed = list[tuple[int, StoreWrite]]
 Writer = Callable[[str], tuple[str, str]]
 """By layout: the key where its script leaves a token, and the token."""
-Writing = Callable[[Iterable[Entry]], Awaitable[list[bool]]]
+Writing = Callable[[Iterable[StoreWrite]], Awaitable[list[bool]]]
 
 
-class ByScript(Protocol):
+class ScriptWriter(Protocol):
     def __call__(
-        self, entries: Iterable[Entry], writer: Writer | None = None
+        self, entries: Iterable[StoreWrite], writer: Writer | None = None
     ) -> Awaitable[list[bool]]: ...
 
 
-class Claim:
+class ExclusiveWriter:
     """Of the writes of one Wire."""
 
-    def __init__(self, wire: Wire, prefix: str, by_script: ByScript) -> None:
+    def __init__(self, wire: RedisConnection, prefix: str, by_script: ScriptWriter) -> None:
         self._wire = wire
         self._prefix = prefix
         self._by_script = by_script
-        self._line: Line | None = None  # the connection that the token belongs to
+        self._line: RedisProtocol | None = None  # the connection that the token belongs to
         self._token = secrets.token_hex(8)
         self._layout = ""  # of which it is held, if it is
         self._known: dict[str, int] = {}  # the version under each key, as it was written here
@@ -64,13 +63,13 @@ class Claim:
         """A Writer."""
         return f"{self._prefix}writer:{layout}", self._token
 
-    async def write(self, entries: Iterable[Entry]) -> list[bool]:
+    async def write(self, entries: Iterable[StoreWrite]) -> list[bool]:
         self._begun += 1
         self._under_way += 1
         try:
             if self._is_sure():
                 return await self._write_known(entries)
-            seen: list[Entry] = []
+            seen: list[StoreWrite] = []
             written = await self._ask(entries, seen)
             await self._take(seen, written)
         except BaseException:  # what is there now nobody knows
@@ -95,8 +94,8 @@ class Claim:
     def _let_go(self) -> None:
         self._layout, self._known = "", {}
 
-    async def _ask(self, entries: Iterable[Entry], seen: list[Entry]) -> list[bool]:
-        def noting() -> Iterator[Entry]:
+    async def _ask(self, entries: Iterable[StoreWrite], seen: list[StoreWrite]) -> list[bool]:
+        def noting() -> Iterator[StoreWrite]:
             for entry in entries:
                 seen.append(entry)
                 yield entry
@@ -105,14 +104,14 @@ class Claim:
         self._note(seen, written)
         return written
 
-    def _note(self, seen: Sequence[Entry], written: Sequence[bool]) -> None:
+    def _note(self, seen: Sequence[StoreWrite], written: Sequence[bool]) -> None:
         for entry, done in zip(seen, written, strict=True):
             if not done:
                 self._known.pop(entry.key, None)
             elif entry.layout and entry.layout == self._layout:
                 self._known[entry.key] = max(entry.ver, self._known.get(entry.key, 0))
 
-    async def _take(self, seen: Sequence[Entry], written: Sequence[bool]) -> None:
+    async def _take(self, seen: Sequence[StoreWrite], written: Sequence[bool]) -> None:
         """Make sure that our token is there, watched from now on, and that no other write began."""
         if self._layout or len(seen) < _WORTH or not (layout := seen[0].layout):
             return
@@ -130,9 +129,9 @@ class Claim:
             self._line, self._layout = line, layout
             self._note(seen, written)
 
-    async def _write_known(self, entries: Iterable[Entry]) -> list[bool]:
+    async def _write_known(self, entries: Iterable[StoreWrite]) -> list[bool]:
         """In transactions, one after the other, as long as that is sure; the rest by script."""
-        placed, rest = enumerate(entries), list[tuple[int, Entry]]()
+        placed, rest = enumerate(entries), list[tuple[int, StoreWrite]]()
         written = 0
         while self._is_sure() and self._line is not None:
             mine: Placed = []
@@ -152,10 +151,10 @@ class Claim:
         return told
 
     def _transaction(
-        self, placed: Iterator[tuple[int, Entry]], mine: Placed, rest: Placed
+        self, placed: Iterator[tuple[int, StoreWrite]], mine: Placed, rest: Placed
     ) -> Iterator[Piece]:
         known, layout, head = self._known, self._layout, _MULTI
-        piece: list[Entry] = []
+        piece: list[StoreWrite] = []
         try:
             for at, entry in placed:
                 if entry.layout != layout or not 0 <= known.get(entry.key, -1) <= entry.ver:

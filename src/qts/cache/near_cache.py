@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from qts.cache.value import Value
+from qts.cache.entry import CacheEntry
 from qts.domain import Clock
 
 _EVER_MS = 2**63
 
 
-class Slot:
+class NearCacheSlot:
     """One value. After its end it is a floor for one more TTL: older versions stay out."""
 
     __slots__ = (
@@ -22,7 +22,7 @@ class Slot:
         "ver",
     )
 
-    def __init__(self, value: Value | None, ver: int, ends_ns: int, ttl_ns: int) -> None:
+    def __init__(self, value: CacheEntry | None, ver: int, ends_ns: int, ttl_ns: int) -> None:
         self.value = value
         self.ver = ver
         self.ends_ns = ends_ns
@@ -37,26 +37,26 @@ class Slot:
         return self.ends_ns > now_ns and self.from_ms <= now_ms <= self.until_ms
 
 
-class Near:
+class NearCache:
     """By key; for one event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, NearCacheSlot] = {}
         self.at = self._slots.get
         """Live or not; changes with every put and drop, so that it tells whether there was one."""
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def get(self, key: str, now_ns: int, now_ms: int) -> Slot | None:
+    def get(self, key: str, now_ns: int, now_ms: int) -> NearCacheSlot | None:
         """Live by both clocks."""
         slot = self._slots.get(key)
         return slot if slot is not None and slot.serves(now_ns, now_ms) else None
 
     def put(
-        self, key: str, value: Value | None, ttl_ms: int, life_ms: int | None = None
-    ) -> Slot | None:
+        self, key: str, value: CacheEntry | None, ttl_ms: int, life_ms: int | None = None
+    ) -> NearCacheSlot | None:
         """Kept for its life (its TTL, if none is given); None when a greater version is known."""
         now_ns = self._clock.monotonic_ns()
         known = self._slots.get(key)
@@ -66,14 +66,14 @@ class Near:
                 return None
             ver = known.ver
         life_ms = ttl_ms if life_ms is None else min(life_ms, ttl_ms)
-        slot = Slot(value, ver, now_ns + life_ms * 1_000_000, ttl_ms * 1_000_000)
+        slot = NearCacheSlot(value, ver, now_ns + life_ms * 1_000_000, ttl_ms * 1_000_000)
         self._slots[key] = slot
         return slot
 
     def drop(self, key: str, ttl_ms: int) -> None:
         now_ns = self._clock.monotonic_ns()
         known = self._slots.get(key)
-        slot = Slot(None, known.ver if known else 0, now_ns, ttl_ms * 1_000_000)
+        slot = NearCacheSlot(None, known.ver if known else 0, now_ns, ttl_ms * 1_000_000)
         slot.dropped = True
         self._slots[key] = slot
 

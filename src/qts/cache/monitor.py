@@ -7,9 +7,9 @@ import os
 import msgspec
 
 from qts import telemetry
-from qts.cache.kept import Levels
-from qts.cache.status import HIT_RATE_GOALS, CacheStatus, KindStatus, QueueStatus
-from qts.cache.store import Entry, Health
+from qts.cache.region import CacheTiers
+from qts.cache.status import HIT_RATE_GOALS, CacheStatus, QueueStatus, RegionStatus
+from qts.cache.store import Health, StoreWrite
 from qts.domain import OperationError
 
 STATUS = "status:"  # below the prefix; the process id follows
@@ -19,10 +19,10 @@ _PROBE_SLACK = 4  # a probe may take so many times what a PreCheck may
 log = telemetry.logger("cache")
 
 
-class Keeper:
+class CacheMonitor:
     """Also publishes the status in Redis, where other processes find it for a few seconds."""
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: CacheTiers) -> None:
         self._levels = levels
         self._health: Health | None = None
         self._said: set[str] = set()
@@ -66,9 +66,9 @@ class Keeper:
             server=self._health,
         )
 
-    def _kind(self, kind: str) -> KindStatus:
+    def _kind(self, kind: str) -> RegionStatus:
         ever, lately = self._levels.figures.tallies[kind], self._levels.figures.lately(kind)
-        return KindStatus(
+        return RegionStatus(
             **msgspec.structs.asdict(ever),
             recent=lately.questions,
             hit_rate=lately.hit_rate,
@@ -79,7 +79,7 @@ class Keeper:
         guard, store, config = self._levels.guard, self._levels.store, self._levels.config
         if guard.breaker.state == "closed":
             try:
-                self._health = await guard.once(store.health, config.socket_timeout_ms)
+                self._health = await guard.call_once(store.health, config.socket_timeout_ms)
             except OperationError:
                 self._health = None
         else:
@@ -91,9 +91,9 @@ class Keeper:
         levels = self._levels
         text = msgspec.json.encode(status).decode()
         key = f"{levels.config.prefix}{STATUS}{os.getpid()}"
-        entry = Entry.of(key, status.at, STATUS_TTL_MS, {"ver": str(status.at), "json": text})
+        entry = StoreWrite.of(key, status.at, STATUS_TTL_MS, {"ver": str(status.at), "json": text})
         try:
-            await levels.guard.once(
+            await levels.guard.call_once(
                 lambda: levels.store.write([entry]), levels.config.socket_timeout_ms
             )
         except OperationError as error:

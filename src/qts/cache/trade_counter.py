@@ -13,15 +13,15 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from qts.cache.kept import Levels
-from qts.cache.store import LIMIT_REACHED, UNKNOWN_COUNT, Count
-from qts.cache.value import Value, check_name
+from qts.cache.entry import CacheEntry, check_name
+from qts.cache.region import CacheTiers
+from qts.cache.store import LIMIT_REACHED, UNKNOWN_COUNT, CountRequest
 from qts.domain import OperationError, RefusedError, TradeLimitExceededError
 
 _DAYS_MAX = 16  # account-days remembered here
 
 
-class TradeIds(Value, frozen=True, kw_only=True):
+class TradeIds(CacheEntry, frozen=True, kw_only=True):
     """What the database knows of a day; its name is `<account>/<day>`."""
 
     kind: ClassVar[str] = "trades"
@@ -33,10 +33,10 @@ class TradeIds(Value, frozen=True, kw_only=True):
     ids: frozenset[str]
 
 
-class Trades:
+class TradeCounter:
     """`daily_trade_count:<account>/<day>`, until the trading day ends."""
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: CacheTiers) -> None:
         self._levels = levels
         self._days: dict[str, _Day] = {}
 
@@ -50,7 +50,7 @@ class Trades:
             raise RefusedError(f"the trading day of {account} ended at {ends_at:%Y-%m-%d %H:%M %Z}")
         name = check_name("trades", f"{account}/{ends_at.astimezone(UTC):%Y-%m-%dT%H}")
         key = self._levels.config.prefix + TradeIds.key(name)
-        count = Count(key, trade_id, limit, int(ends_at.timestamp() * 1000))
+        count = CountRequest(key, trade_id, limit, int(ends_at.timestamp() * 1000))
         day = self._day(name)
         try:
             total = await self._ask(count, await self._known(name, day) if day.owed else None)
@@ -67,10 +67,10 @@ class Trades:
         day.counted.add(trade_id)
         return total
 
-    async def _ask(self, count: Count, known: Collection[str] | None) -> int:
+    async def _ask(self, count: CountRequest, known: Collection[str] | None) -> int:
         levels = self._levels
         ask = functools.partial(levels.store.count, count, known)
-        return await levels.guard.patiently(ask, levels.config.write_ms)
+        return await levels.guard.call_with_retry(ask, levels.config.write_ms)
 
     async def _known(self, name: str, day: _Day) -> frozenset[str]:
         found = await self._levels.load_truth(TradeIds.kind, name)
@@ -92,7 +92,7 @@ class _Day:
         self.owed = False
 
 
-def _decide(count: Count, known: frozenset[str]) -> int:
+def _decide(count: CountRequest, known: frozenset[str]) -> int:
     if count.member in known:
         return len(known)
     return LIMIT_REACHED if len(known) >= count.limit else len(known) + 1

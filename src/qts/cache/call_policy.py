@@ -6,41 +6,41 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from qts.cache.alarm import Alarm
-from qts.cache.breaker import Breaker
+from qts.cache.breaker import CircuitBreaker
 from qts.cache.config import CacheConfig
-from qts.cache.store import Busy
+from qts.cache.deadlines import DeadlineTimer
+from qts.cache.store import StoreBusyError
 from qts.domain import Clock, OperationError, UnreachableError
 
 T = TypeVar("T")
 
 
-class CircuitOpen(UnreachableError):
+class CircuitOpenError(UnreachableError):
     """Redis was not asked: it failed too often just now."""
 
 
-class Guard:
+class CallPolicy:
     """A repeat is always safe here: the port has no call that counts twice."""
 
     def __init__(self, config: CacheConfig, clock: Clock) -> None:
-        self.breaker = Breaker(config.breaker, clock)
+        self.breaker = CircuitBreaker(config.breaker, clock)
         self._retries = config.retries
         self._wait_s = config.retry_wait_ms / 1000
         self._clock = clock
-        self._alarm = Alarm()
+        self._alarm = DeadlineTimer()
 
-    def once(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> Awaitable[T]:
+    def call_once(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> Awaitable[T]:
         """One attempt, to be awaited at once."""
         if not self.breaker.try_enter():
-            raise CircuitOpen("the cache is left alone: it failed too often just now")
+            raise CircuitOpenError("the cache is left alone: it failed too often just now")
         return self._attempt(ask, _deadline(limit_ms))
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T:
+    async def call_with_retry(self, ask: Callable[[], Awaitable[T]], limit_ms: int) -> T:
         """Repeated while Redis does not answer, within the limit."""
         deadline = _deadline(limit_ms)
         for left in range(self._retries, -1, -1):
             if not self.breaker.try_enter():
-                raise CircuitOpen("the cache is left alone: it failed too often just now")
+                raise CircuitOpenError("the cache is left alone: it failed too often just now")
             try:
                 return await self._attempt(ask, deadline)
             except UnreachableError:
@@ -72,7 +72,7 @@ class Guard:
         except UnreachableError:
             self.breaker.failed()
             raise
-        except Busy:
+        except StoreBusyError:
             self.breaker.left()
             raise
         except OperationError:  # it said no, so it is there

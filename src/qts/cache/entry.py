@@ -44,14 +44,14 @@ _plus = _SHORT.plus
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
 
 
-class Sides(msgspec.Struct, frozen=True):
+class BookSides(msgspec.Struct, frozen=True):
     """Both sides of a book as (price in units, volume), best first: how it travels."""
 
     bids: Sequence[tuple[int, str]]
     asks: Sequence[tuple[int, str]]
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Moments are Unix milliseconds. `ver` orders writers: of two values the greater one stays."""
 
     kind: ClassVar[str]
@@ -109,7 +109,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     def from_fields(cls, fields: dict[str, str]) -> Self:
         return msgspec.convert(fields, cls, strict=False)
 
-    def sides(self) -> Sides | None:
+    def sides(self) -> BookSides | None:
         """The two sorted sides that an order book has beside its hash."""
         return None
 

@@ -5,34 +5,33 @@ from __future__ import annotations
 import functools
 from typing import TypeVar
 
-from qts.cache.book import Book
-from qts.cache.kept import Kept, Levels
-from qts.cache.near import Slot
-from qts.cache.price import Price
+from qts.cache.entries import CachedOrderBook, CachedPrice
+from qts.cache.entry import CacheEntry
+from qts.cache.near_cache import NearCacheSlot
+from qts.cache.region import CacheRegion, CacheTiers
 from qts.cache.store import Fields
-from qts.cache.value import Value
 from qts.domain import CacheStaleDataError, OperationError, PriceDataUnavailableError
 
-V = TypeVar("V", bound=Value)
+V = TypeVar("V", bound=CacheEntry)
 
 
-class Pushed(Kept[V]):
+class PushRegion(CacheRegion[V]):
     """What Redis tells is not kept here: the next question deserves the next tick."""
 
-    def __init__(self, kind: type[V], levels: Levels) -> None:
+    def __init__(self, kind: type[V], levels: CacheTiers) -> None:
         super().__init__(kind, levels)
         self._dated_by = kind.dated_by
         self._apart_ms = levels.config.venue_age_ms
 
     async def get(self, name: str) -> V:
-        if (slot := self.look(name)) is not None:
+        if (slot := self.peek(name)) is not None:
             self.tally.near += 1
             kept: V = self.value_of(slot)
             return kept
         levels = self.levels
         began_ns = levels.clock.monotonic_ns()
         try:
-            value = await levels.guard.patiently(
+            value = await levels.guard.call_with_retry(
                 functools.partial(self._read, name), levels.config.read_ms
             )
         except OperationError as error:
@@ -48,7 +47,7 @@ class Pushed(Kept[V]):
         """What Redis told, or refused."""
         return self.checked(name, self.decoded(name, fields), now_ms)
 
-    def keep_told(self, value: V, before: Slot | None, now_ms: int) -> None:  # noqa: ARG002
+    def keep_told(self, value: V, before: NearCacheSlot | None, now_ms: int) -> None:  # noqa: ARG002
         """Count it; it is not kept."""
         self.tally.redis += 1
 
@@ -68,7 +67,7 @@ class Pushed(Kept[V]):
             f" {self.levels.config.venue_age_ms} ms are allowed)"
         )
 
-    def usable(self, value: Value) -> tuple[int, int]:
+    def usable(self, value: CacheEntry) -> tuple[int, int]:
         """Received a moment ago, and not long after the venue said it."""
         from_ms, until_ms = super().usable(value)
         said_at: int = getattr(value, self._dated_by)
@@ -78,21 +77,23 @@ class Pushed(Kept[V]):
         (fields,) = await self.levels.store.read([self.key(name)])
         return self.decoded(name, fields)
 
-    def _last(self, name: str) -> Value | None:
-        slot: Slot | None = self.levels.near.at(self.key(name))
+    def _last(self, name: str) -> CacheEntry | None:
+        slot: NearCacheSlot | None = self.levels.near.at(self.key(name))
         return slot.value if slot is not None else None
 
 
-class Prices(Pushed[Price]):
+class PriceRegion(PushRegion[CachedPrice]):
     pass
 
 
-class Books(Pushed[Book]):
+class OrderBookRegion(PushRegion[CachedOrderBook]):
     DEPTH = 50
 
-    async def _read(self, name: str) -> Book | None:
+    async def _read(self, name: str) -> CachedOrderBook | None:
         found = await self.levels.store.read_book(self.key(name), self.DEPTH)
         if found is None:
             return None
         fields, sides = found
-        return self.decoded(name, fields, functools.partial(Book.from_parts, sides=sides))
+        return self.decoded(
+            name, fields, functools.partial(CachedOrderBook.from_parts, sides=sides)
+        )

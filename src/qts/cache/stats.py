@@ -20,7 +20,7 @@ _PERIOD_NS = 20_000_000_000
 _PERIODS = 3  # lately: the last minute
 
 
-class Tally(msgspec.Struct):
+class HitCounts(msgspec.Struct):
     """How the questions for one kind were answered.
 
     near, redis: a hit. database: loaded. absent: there is none (a price nobody has sent).
@@ -44,13 +44,13 @@ class Tally(msgspec.Struct):
         questions = self.questions
         return sum(getattr(self, answer) for answer in _HITS) / questions if questions else None
 
-    def minus(self, before: Tally) -> Tally:
-        return Tally(
+    def minus(self, before: HitCounts) -> HitCounts:
+        return HitCounts(
             **{name: getattr(self, name) - getattr(before, name) for name in _ANSWERS},
         )
 
 
-class Latencies:
+class LatencyWindow:
     """A histogram for all time, and one of the last minute or so."""
 
     def __init__(self, name: str, about: str, **labels: str) -> None:
@@ -77,34 +77,34 @@ class Latencies:
         return merged
 
 
-class Figures:
+class CacheStats:
     """All tallies; `tick` once a second moves the window and tells Prometheus."""
 
     def __init__(self, kinds: tuple[str, ...], clock: Clock, together: tuple[str, ...]) -> None:
         self._clock = clock
-        self._tallies = {kind: Tally() for kind in kinds}
+        self._tallies = {kind: HitCounts() for kind in kinds}
         self._together = together
         self._served: list[int] = []
         self.served_here = self._served.append
         """This process had the first so many of those asked for together; tallied later."""
-        self.precheck = Latencies("qts_cache_precheck_seconds", "A PreCheck, all levels")
-        self.reads = Latencies("qts_cache_read_seconds", "Reads that went to Redis")
-        self._told = {kind: Tally() for kind in kinds}
-        self._past: deque[dict[str, Tally]] = deque([self._copy()], maxlen=_PERIODS)
+        self.precheck = LatencyWindow("qts_cache_precheck_seconds", "A PreCheck, all levels")
+        self.reads = LatencyWindow("qts_cache_read_seconds", "Reads that went to Redis")
+        self._told = {kind: HitCounts() for kind in kinds}
+        self._past: deque[dict[str, HitCounts]] = deque([self._copy()], maxlen=_PERIODS)
         self._turned_ns = clock.monotonic_ns()
         self._requests = telemetry.counter(
             "qts_cache_requests_total", "Questions to the cache", ("kind", "answer")
         )
 
     @property
-    def tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> dict[str, HitCounts]:
         for size, times in Counter(self._served).items():
             for kind in self._together[:size]:
                 self._tallies[kind].near += times
         self._served.clear()
         return self._tallies
 
-    def lately(self, kind: str) -> Tally:
+    def lately(self, kind: str) -> HitCounts:
         return self.tallies[kind].minus(self._past[0][kind])
 
     def tick(self) -> None:
@@ -122,5 +122,5 @@ class Figures:
             self.precheck.turn()
             self.reads.turn()
 
-    def _copy(self) -> dict[str, Tally]:
+    def _copy(self) -> dict[str, HitCounts]:
         return {kind: msgspec.structs.replace(tally) for kind, tally in self.tallies.items()}

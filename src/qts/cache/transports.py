@@ -1,8 +1,12 @@
-"""Commands to a Redis cluster, through redis-py, which knows which node holds which key."""
+"""Commands to a Redis cluster, through redis-py, which knows which node holds which key.
+
+Commands to one Redis server, over wires of our own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from redis.asyncio.cluster import RedisCluster
@@ -10,17 +14,19 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 
-from qts.cache.address import Address, Command
-from qts.cache.claim import ByScript, Writing
+from qts.cache import commands
+from qts.cache.address import Address, Command, pack
 from qts.cache.config import CacheConfig
-from qts.cache.store import Busy, Fields
+from qts.cache.connection import WAITING_MAX, RedisConnection
+from qts.cache.exclusive_writer import ExclusiveWriter, ScriptWriter, Writing
+from qts.cache.store import Fields, StoreBusyError
 from qts.domain import Secret, UnreachableError
 
 # redis-py raises AttributeError when a connection is cut while it introduces itself.
 _LOST = (RedisError, OSError, AttributeError)
 
 
-class Cluster:
+class ClusterTransport:
     """A script touches the keys of one value at a time: others may lie on another node."""
 
     batch = 1
@@ -59,7 +65,7 @@ class Cluster:
     async def send_each(self, asked: Iterable[Command]) -> list[Any]:
         return await self.send(list(asked), reads=False)
 
-    def writing(self, by_script: ByScript) -> Writing:
+    def writing(self, by_script: ScriptWriter) -> Writing:
         return by_script
 
     async def hashes(self, keys: Sequence[str]) -> list[Any]:
@@ -88,7 +94,65 @@ class Cluster:
 
     def _ours(self, error: Exception) -> Exception:
         if isinstance(error, MaxConnectionsError):
-            return Busy(f"all {self._pool_max} connections to a node of the cluster are in use")
+            return StoreBusyError(
+                f"all {self._pool_max} connections to a node of the cluster are in use"
+            )
         return UnreachableError(
             f"{self.where} does not answer: {str(error) or type(error).__name__}"
         )
+
+
+class SingleNodeTransport:
+    """One server, two wires: a batch of ticks on its way never stands before a read."""
+
+    batch = 25
+    """Few enough that a read never waits long for a script, and the server is not left waiting."""
+
+    def __init__(self, url: Secret, config: CacheConfig) -> None:
+        self._reads = RedisConnection(url, config)
+        self._writes = RedisConnection(url, config)
+        self._prefix = config.prefix
+        self._spin_s = config.spin_us / 1_000_000
+        self.where = self._reads.where
+
+    async def send(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
+        return await (self._reads if reads else self._writes).call(asked)
+
+    async def send_each(self, asked: Iterable[Command]) -> list[Any]:
+        return await self._writes.say((pack(command), 1) for command in asked)
+
+    def writing(self, by_script: ScriptWriter) -> Writing:
+        return ExclusiveWriter(self._writes, self._prefix, by_script).write
+
+    def hashes(self, keys: Sequence[str]) -> Awaitable[list[Any]]:
+        packed = b"".join(map(_pack_hgetall, keys))
+        return self._reads.say(((packed, len(keys)),), self._spin_s)
+
+    async def scan(self, pattern: str) -> list[str]:
+        cursor, found = "0", set[str]()
+        while True:
+            (reply,) = await self._reads.call([("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)])
+            if isinstance(reply, Exception):
+                raise commands.error(self.where, reply)
+            cursor, keys = reply
+            found.update(keys)
+            if cursor == "0":
+                return list(found)
+
+    async def info(self) -> list[Fields]:
+        (reply,) = await self._reads.call([("INFO",)])
+        if isinstance(reply, Exception):
+            raise commands.error(self.where, reply)
+        return [commands.info(reply)]
+
+    def pool_use(self) -> float:
+        return max(self._reads.waiting, self._writes.waiting) / WAITING_MAX
+
+    async def close(self) -> None:
+        await self._reads.close()
+        await self._writes.close()
+
+
+@functools.lru_cache(8192)
+def _pack_hgetall(key: str) -> bytes:
+    return pack(("HGETALL", key))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Flights:
+class SingleFlight:
     """For one event loop."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Flights:
         self.shared = 0
         """How often a caller found somebody loading already."""
 
-    async def join(self, key: str, load: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def run(self, key: str, load: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The load of this key, begun if need be; who gives up does not end it for the rest."""
         return await asyncio.shield(self.begin(key, load))
 

@@ -14,7 +14,7 @@ import math
 _TICK_S = 0.0005  # half a tick of uvloop's clock: what is due within it is due now
 
 
-class Limit:
+class Deadline:
     """Of one call in one task."""
 
     __slots__ = ("_cancelled_before", "_task", "ends_at", "rang")
@@ -37,23 +37,23 @@ class Limit:
         return self.rang and self._task.uncancel() <= self._cancelled_before
 
 
-class Alarm:
+class DeadlineTimer:
     """For one event loop."""
 
     def __init__(self) -> None:
-        self._limits: set[Limit] = set()
+        self._limits: set[Deadline] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
 
-    def set(self, ends_at: float) -> Limit:
+    def set(self, ends_at: float) -> Deadline:
         """For the running task, until it is cleared."""
-        limit = Limit(ends_at)
+        limit = Deadline(ends_at)
         self._limits.add(limit)
         if ends_at < self._due_at:
             self._wake(ends_at)
         return limit
 
-    def clear(self, limit: Limit) -> None:
+    def clear(self, limit: Deadline) -> None:
         self._limits.discard(limit)
 
     def _wake(self, due_at: float) -> None:

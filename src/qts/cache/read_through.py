@@ -8,17 +8,14 @@ from typing import TypeVar
 import msgspec
 
 from qts import telemetry
-from qts.cache.kept import Kept, Levels
-from qts.cache.near import Slot
-from qts.cache.order import OrderStatus
-from qts.cache.position import Position
-from qts.cache.risk import Risk
+from qts.cache.entries import CachedOrder, CachedPosition, CachedRisk, CachedStrategyParams
+from qts.cache.entry import CacheEntry
+from qts.cache.near_cache import NearCacheSlot
+from qts.cache.region import CacheRegion, CacheTiers
 from qts.cache.store import Fields
-from qts.cache.strategy import StrategyParams
-from qts.cache.value import Value
 from qts.domain import OperationError, QtsError
 
-V = TypeVar("V", bound=Value)
+V = TypeVar("V", bound=CacheEntry)
 
 _AHEAD_FROM_MS = 5_000  # kinds that live this long are loaded anew before they end
 _AHEAD = 0.2
@@ -27,16 +24,16 @@ _NONE_MS = 1_000  # "there is none" is believed so long
 log = telemetry.logger("cache")
 
 
-class Backed(Kept[V]):
+class ReadThroughRegion(CacheRegion[V]):
     """None is an answer: the database knows of no such thing."""
 
-    def __init__(self, kind: type[V], levels: Levels) -> None:
+    def __init__(self, kind: type[V], levels: CacheTiers) -> None:
         super().__init__(kind, levels)
         if self.ttl_ms >= _AHEAD_FROM_MS:
             self._renewed_ahead = _AHEAD
 
     async def get(self, name: str) -> V | None:
-        if (slot := self.look(name)) is not None:
+        if (slot := self.peek(name)) is not None:
             self.tally.near += 1
             found: V | None = self.value_of(slot)
             return found
@@ -44,7 +41,7 @@ class Backed(Kept[V]):
         before, began_ns = levels.near.at(key), levels.clock.monotonic_ns()
         try:
             read = functools.partial(levels.store.read, [key])
-            (fields,) = await levels.guard.patiently(read, levels.config.read_ms)
+            (fields,) = await levels.guard.call_with_retry(read, levels.config.read_ms)
         except OperationError:
             fields = None
         finally:
@@ -70,7 +67,7 @@ class Backed(Kept[V]):
             return None
         return value
 
-    def keep_told(self, value: V, before: Slot | None, now_ms: int) -> None:
+    def keep_told(self, value: V, before: NearCacheSlot | None, now_ms: int) -> None:
         """Keep what Redis told and count it, unless there was news since it was asked."""
         self.tally.redis += 1
         key = self.key(value.name)
@@ -80,7 +77,7 @@ class Backed(Kept[V]):
     async def load(self, name: str) -> V | None:
         """From the database, in one flight with everybody who needs the same."""
         try:
-            value = await self.levels.flights.join(
+            value = await self.levels.flights.run(
                 self.key(name), functools.partial(self._load, name)
             )
         except QtsError:
@@ -102,7 +99,7 @@ class Backed(Kept[V]):
         levels = self.levels
         delete = functools.partial(levels.store.delete, [self.key(name)])
         try:
-            await levels.guard.patiently(delete, levels.config.write_ms)
+            await levels.guard.call_with_retry(delete, levels.config.write_ms)
         except OperationError as error:
             log.debug("Redis was not told of a change", kind=self.kind.kind, error=str(error))
         try:
@@ -110,7 +107,7 @@ class Backed(Kept[V]):
         except QtsError as error:
             log.warning("a changed value was not loaded", kind=self.kind.kind, error=str(error))
 
-    def renew(self, name: str, slot: Slot) -> None:
+    def renew(self, name: str, slot: NearCacheSlot) -> None:
         slot.renew_ns = slot.ends_ns
         self.levels.flights.begin(self.key(name), functools.partial(self._load, name))
 
@@ -120,7 +117,7 @@ class Backed(Kept[V]):
         found = await levels.load_truth(self.kind.kind, name)
         value = self._as_asked(name, found, asked_ms)
         if levels.near.at(key) is not before:  # news came meanwhile: that is what counts
-            slot = self.look(name)
+            slot = self.peek(name)
             return self.value_of(slot) if slot is not None else value
         if value is None:
             levels.near.put(key, None, self.ttl_ms, _NONE_MS)
@@ -128,7 +125,7 @@ class Backed(Kept[V]):
             levels.behind.put(key, value, self._redis_ttl_ms())
         return value
 
-    def _as_asked(self, name: str, found: Value | None, asked_ms: int) -> V | None:
+    def _as_asked(self, name: str, found: CacheEntry | None, asked_ms: int) -> V | None:
         if found is None:
             return None
         if not isinstance(found, self.kind) or found.name != name:
@@ -138,17 +135,17 @@ class Backed(Kept[V]):
         return msgspec.structs.replace(found, received_at=asked_ms)
 
 
-class Positions(Backed[Position]):
+class PositionRegion(ReadThroughRegion[CachedPosition]):
     pass
 
 
-class Risks(Backed[Risk]):
+class RiskRegion(ReadThroughRegion[CachedRisk]):
     pass
 
 
-class Orders(Backed[OrderStatus]):
+class OrderRegion(ReadThroughRegion[CachedOrder]):
     pass
 
 
-class Strategies(Backed[StrategyParams]):
+class StrategyRegion(ReadThroughRegion[CachedStrategyParams]):
     pass

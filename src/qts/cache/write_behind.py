@@ -11,10 +11,10 @@ import functools
 from typing import NamedTuple
 
 from qts import telemetry
+from qts.cache.call_policy import CallPolicy
 from qts.cache.config import CacheConfig
-from qts.cache.guard import Guard
-from qts.cache.store import Entry, Store
-from qts.cache.value import Value
+from qts.cache.entry import CacheEntry
+from qts.cache.store import CacheStore, StoreWrite
 from qts.domain import Clock, OperationError
 
 BATCH = 500
@@ -23,21 +23,23 @@ _RETRY_S = 0.05
 log = telemetry.logger("cache")
 
 
-class Waiting(NamedTuple):
-    value: Value
+class PendingWrite(NamedTuple):
+    value: CacheEntry
     ends_ns: int
     since_ns: int
 
 
-class Behind:
+class WriteBehindQueue:
     """Bounded: with `queue_max` keys waiting, the one that waits longest makes room."""
 
-    def __init__(self, store: Store, guard: Guard, config: CacheConfig, clock: Clock) -> None:
+    def __init__(
+        self, store: CacheStore, guard: CallPolicy, config: CacheConfig, clock: Clock
+    ) -> None:
         self._store = store
         self._guard = guard
         self._config = config
         self._clock = clock
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingWrite] = {}
         self._some = asyncio.Event()
         self.written = 0
         self.dropped = 0
@@ -53,7 +55,7 @@ class Behind:
         first = next(iter(self._waiting.values()), None)
         return (self._clock.monotonic_ns() - first.since_ns) / 1e6 if first else 0.0
 
-    def put(self, key: str, value: Value, ttl_ms: int) -> None:
+    def put(self, key: str, value: CacheEntry, ttl_ms: int) -> None:
         """Never waits. A key keeps its place in the line when its value is replaced."""
         now_ns = self._clock.monotonic_ns()
         before = self._waiting.get(key)
@@ -61,7 +63,7 @@ class Behind:
             del self._waiting[next(iter(self._waiting))]
             self.dropped += 1
         since_ns = before.since_ns if before else now_ns
-        self._waiting[key] = Waiting(value, now_ns + ttl_ms * 1_000_000, since_ns)
+        self._waiting[key] = PendingWrite(value, now_ns + ttl_ms * 1_000_000, since_ns)
         self._some.set()
 
     def drop(self, key: str) -> None:
@@ -81,7 +83,7 @@ class Behind:
             batch = self._take()
             write = functools.partial(self._write, batch)
             try:
-                self.written += await self._guard.once(write, self._config.write_ms)
+                self.written += await self._guard.call_once(write, self._config.write_ms)
             except OperationError as error:
                 self.failed += 1
                 self._put_back(batch)
@@ -91,13 +93,13 @@ class Behind:
         self._some.clear()
         return True
 
-    def _take(self) -> dict[str, Waiting]:
+    def _take(self) -> dict[str, PendingWrite]:
         if len(self._waiting) <= BATCH:
             batch, self._waiting = self._waiting, {}
             return batch
         return {key: self._waiting.pop(key) for key in list(self._waiting)[:BATCH]}
 
-    async def _write(self, batch: dict[str, Waiting]) -> int:
+    async def _write(self, batch: dict[str, PendingWrite]) -> int:
         """How many of them were still worth it."""
         now_ns = self._clock.monotonic_ns()
         entries = (
@@ -107,7 +109,7 @@ class Behind:
         )
         return len(await self._store.write(entries))
 
-    def _put_back(self, batch: dict[str, Waiting]) -> None:
+    def _put_back(self, batch: dict[str, PendingWrite]) -> None:
         now_ns = self._clock.monotonic_ns()
         alive = {key: each for key, each in batch.items() if each.ends_ns > now_ns}
         newer = self._waiting
@@ -117,8 +119,8 @@ class Behind:
             self.dropped += 1
 
 
-def entry_of(key: str, value: Value, ttl_ms: int) -> Entry:
+def entry_of(key: str, value: CacheEntry, ttl_ms: int) -> StoreWrite:
     if value.varies:
-        return Entry.of(key, value.ver, ttl_ms, value.fields(), value.sides())
+        return StoreWrite.of(key, value.ver, ttl_ms, value.fields(), value.sides())
     names = value.__struct_fields__
-    return Entry(key, value.ver, ttl_ms, names, value.texts(), None, value.kind)
+    return StoreWrite(key, value.ver, ttl_ms, names, value.texts(), None, value.kind)

@@ -13,17 +13,17 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from qts import telemetry
-from qts.cache.behind import Behind, entry_of
+from qts.cache.call_policy import CallPolicy
 from qts.cache.config import CacheConfig
-from qts.cache.figures import Figures
-from qts.cache.flights import Flights
-from qts.cache.guard import Guard
-from qts.cache.near import Near, Slot
-from qts.cache.store import Fields, Store
-from qts.cache.value import Value
+from qts.cache.entry import CacheEntry
+from qts.cache.near_cache import NearCache, NearCacheSlot
+from qts.cache.single_flight import SingleFlight
+from qts.cache.stats import CacheStats
+from qts.cache.store import CacheStore, Fields
+from qts.cache.write_behind import WriteBehindQueue, entry_of
 from qts.domain import Clock, OperationError, RefusedError, SystemClock, UnreachableError
 
-V = TypeVar("V", bound=Value)
+V = TypeVar("V", bound=CacheEntry)
 
 CLOCK_SLACK_MS = 50  # clocks of two machines may differ by so much; more is a clock that jumped
 _LONG_MS = 5_000
@@ -32,44 +32,44 @@ _JITTER = 0.1
 log = telemetry.logger("cache")
 
 
-class Truth(Protocol):
+class CacheLoader(Protocol):
     """The third level: the database."""
 
-    async def load(self, kind: str, name: str) -> Value | None:
+    async def load(self, kind: str, name: str) -> CacheEntry | None:
         """The value as it is now; None when there is none."""
         ...
 
 
 @dataclass(frozen=True)
-class Levels:
+class CacheTiers:
     """What all kinds share."""
 
     config: CacheConfig
     clock: Clock
-    store: Store
-    guard: Guard
-    near: Near
-    behind: Behind
-    flights: Flights
-    figures: Figures
-    truth: Truth
+    store: CacheStore
+    guard: CallPolicy
+    near: NearCache
+    behind: WriteBehindQueue
+    flights: SingleFlight
+    figures: CacheStats
+    truth: CacheLoader
     now_ms: Callable[[], int]  # by the wall clock
     now_ns: Callable[[], int]  # by the monotonic clock
 
-    async def load_truth(self, kind: str, name: str) -> Value | None:
+    async def load_truth(self, kind: str, name: str) -> CacheEntry | None:
         try:
-            async with asyncio.timeout(self.config.truth_ms / 1000):
+            async with asyncio.timeout(self.config.load_timeout_ms / 1000):
                 return await self.truth.load(kind, name)
         except TimeoutError:
             raise UnreachableError(
-                f"the database did not tell the {kind} of {name} within {self.config.truth_ms} ms"
+                f"the database did not tell the {kind} of {name} within {self.config.load_timeout_ms} ms"
             ) from None
 
 
-class Kept(Generic[V]):
+class CacheRegion(Generic[V]):
     """What every kind can do. For one event loop; `try_` and `push` never wait."""
 
-    def __init__(self, kind: type[V], levels: Levels) -> None:
+    def __init__(self, kind: type[V], levels: CacheTiers) -> None:
         self.kind = kind
         self.levels = levels
         self.ttl_ms = levels.config.ttl.of(kind.kind)
@@ -82,7 +82,7 @@ class Kept(Generic[V]):
 
     def try_get(self, name: str) -> V | None:
         """What this process knows and may still use."""
-        slot = self.look(name)
+        slot = self.peek(name)
         return self.value_of(slot) if slot is not None else None
 
     def push(self, value: V) -> bool:
@@ -104,12 +104,12 @@ class Kept(Generic[V]):
         entry = entry_of(key, value, self._redis_ttl_ms())
         write = functools.partial(levels.store.write, [entry])
         try:
-            await levels.guard.patiently(write, levels.config.write_ms)
+            await levels.guard.call_with_retry(write, levels.config.write_ms)
         except OperationError:
             levels.behind.put(key, value, self._redis_ttl_ms())
         return True
 
-    def look(self, name: str) -> Slot | None:
+    def peek(self, name: str) -> NearCacheSlot | None:
         """The live slot of this name."""
         now_ns = self.levels.clock.monotonic_ns()
         slot = self.levels.near.get(self.key(name), now_ns, self.levels.now_ms())
@@ -117,14 +117,14 @@ class Kept(Generic[V]):
             self.renew(name, slot)
         return slot
 
-    def renew(self, name: str, slot: Slot) -> None:
+    def renew(self, name: str, slot: NearCacheSlot) -> None:
         """It ends soon and is asked for."""
 
-    def value_of(self, slot: Slot) -> Any:
+    def value_of(self, slot: NearCacheSlot) -> Any:
         """Only values of this kind lie under its keys."""
         return slot.value
 
-    def keep(self, key: str, value: V, life_ms: int | None = None) -> Slot | None:
+    def keep(self, key: str, value: V, life_ms: int | None = None) -> NearCacheSlot | None:
         """In this process, for as long as both clocks allow; None when a newer one is known."""
         slot = self.levels.near.put(key, value, self.ttl_ms, life_ms)
         if slot is not None:
@@ -134,14 +134,14 @@ class Kept(Generic[V]):
                 slot.renew_ns -= int(life_ms * 1_000_000 * self._renewed_ahead)
         return slot
 
-    def usable(self, value: Value) -> tuple[int, int]:
+    def usable(self, value: CacheEntry) -> tuple[int, int]:
         """From when until when the wall clock lets it be used.
 
         Before it was received is a clock that went back: that makes it old, not new.
         """
         return value.received_at - CLOCK_SLACK_MS, value.received_at + self.ttl_ms
 
-    def is_fresh(self, value: Value, now_ms: int) -> bool:
+    def is_fresh(self, value: CacheEntry, now_ms: int) -> bool:
         from_ms, until_ms = self.usable(value)
         return from_ms <= now_ms <= until_ms
 
