@@ -21,7 +21,7 @@ from benchmarks.measure import Case, Sample, Series, interleave
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
 from qts.domain import SystemClock
-from qts.feed import FeedConfig, Intake, Observer, Recorder
+from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues.kis.quotes import parse_many
 
@@ -84,11 +84,11 @@ def ours(replies: list[bytes], folder: Path) -> float:
     """The feed's own way, from the bytes on; answers snapshots a second."""
     clock = SystemClock()
     recorder = Recorder(folder, clock)
-    intake = Intake(FeedConfig(), Observer([recorder.write]), uuid.uuid4().hex)
+    intake = QuoteIngest(FeedConfig(), Observer([recorder.write]), uuid.uuid4().hex)
     began = time.perf_counter()
     for body in replies:
         for quote in parse_many(body):
-            intake.take(quote, clock.monotonic_ns() / 1e9, clock.now())
+            intake.ingest(quote, clock.monotonic_ns() / 1e9, clock.now())
     seconds = time.perf_counter() - began
     recorder.close()
     return recorder.written / seconds

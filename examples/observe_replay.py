@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from qts.domain import SystemClock
-from qts.feed import FeedConfig, Intake, Observer, Recorder, Surge, read, replay
+from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder, Surge, read_records, replay
 from qts.venues import Quote
 
 OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
@@ -19,18 +19,18 @@ OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
 
 def record_a_minute(folder: Path) -> None:
     recorder = Recorder(folder, SystemClock())
-    intake = Intake(FeedConfig(), Observer([recorder.write]), "example", mode="SIMULATION")
+    intake = QuoteIngest(FeedConfig(), Observer([recorder.write]), "example", mode="SIMULATION")
     for second in range(60):
         price = 71_900 if second < 40 else 74_500  # 3.6 % up
         quote = Quote("005930", price, second * 1_000, 0.0, 0.0, {}, "example")
-        intake.take(quote, float(second), OPEN + timedelta(seconds=second))
+        intake.ingest(quote, float(second), OPEN + timedelta(seconds=second))
     recorder.close()
 
 
 async def play(folder: Path) -> tuple[int, list[Surge]]:
     surges: list[Surge] = []
-    intake = Intake(FeedConfig(), Observer([]), "replay", on_surge=surges.append)
-    return await replay(read(folder), intake, SystemClock()), surges
+    intake = QuoteIngest(FeedConfig(), Observer([]), "replay", on_surge=surges.append)
+    return await replay(read_records(folder), intake, SystemClock()), surges
 
 
 def main() -> None:

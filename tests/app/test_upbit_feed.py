@@ -46,7 +46,7 @@ async def watched(tmp_path: Path, sink: Heard) -> AsyncIterator[tuple[UpbitSimul
         upbit = UpbitConfig(url=simulator.url, stream_url=f"{simulator.ws_url}/websocket/v1")
         config = feed_config(tmp_path, *simulator.symbols())
         async with UpbitClient.open(upbit, SystemClock()) as client:
-            with Feed.on(client, config, tmp_path, SystemClock(), [sink]) as feed:
+            with Feed.attach(client, config, tmp_path, SystemClock(), [sink]) as feed:
                 running = asyncio.ensure_future(feed.run())
                 try:
                     yield simulator, feed
@@ -94,6 +94,6 @@ async def test_a_stock_in_the_list_is_refused(tmp_path: Path) -> None:
         client = UpbitClient(UpbitConfig(), SystemClock(), session)
         with (
             pytest.raises(RefusedError, match=r"005930 is not of the UPBIT market"),
-            Feed.on(client, config, tmp_path, SystemClock()),
+            Feed.attach(client, config, tmp_path, SystemClock()),
         ):
             pass

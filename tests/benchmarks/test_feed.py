@@ -11,14 +11,17 @@ import pytest
 
 from benchmarks import feed
 from benchmarks.limiters import PER_SECOND, tried, worst_window
-from qts.feed import read
+from qts.feed import read_records
 
 
 def test_both_ways_record_the_same(tmp_path: Path) -> None:
     replies = feed.made_replies(symbols=60, scans=2)
     assert feed.ours(replies, tmp_path / "ours") > 0
     assert feed.plain(replies, tmp_path / "plain.jsonl") > 0
-    ours, plain = list(read(tmp_path / "ours")), list(read(tmp_path / "plain.jsonl"))
+    ours, plain = (
+        list(read_records(tmp_path / "ours")),
+        list(read_records(tmp_path / "plain.jsonl")),
+    )
     assert len(ours) == len(plain) == 120
     for mine, theirs in zip(ours, plain, strict=True):
         assert mine.number == theirs.number

@@ -24,7 +24,7 @@ from qts.dashboard.live import (
     encode,
 )
 from qts.events import EngineStatus, LaneStatus, Latency
-from qts.feed import FeedState, PollerState
+from qts.feed import FeedStatus, PollerStatus
 from qts.outbox import Depth
 from qts.venues import RateLimiterStatus
 
@@ -55,8 +55,8 @@ def lane(capacity: int, depth: int = 3) -> LaneStatus:
     )
 
 
-def feed() -> FeedState:
-    return FeedState(
+def feed() -> FeedStatus:
+    return FeedStatus(
         seconds=60.0,
         plan="300 symbols every 6.0 s",
         interval_s=6.0,
@@ -66,7 +66,7 @@ def feed() -> FeedState:
         surges=4,
         symbols_known=300,
         streaming=True,
-        poller=PollerState(9, 4, 10, 6.1, 90, 0, 1, 1, ["005930"], True),
+        poller=PollerStatus(9, 4, 10, 6.1, 90, 0, 1, 1, ["005930"], True),
         budget=RateLimiterStatus(8, 300, 5000, 95_000, 18, 5000, 0, 0),
     )
 

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from qts.dashboard.candles import Candles, bars
 from qts.domain import RefusedError
 from qts.feed import PatternRecord
+from qts.feed.observer import Context, Inputs, Meta, Observation, ObservationSnapshot, State
 from qts.feed.recorder import compress
-from qts.feed.snapshot import (
-    Context,
-    Inputs,
-    Meta,
-    Observation,
-    ObservationSnapshot,
-    State,
-)
 
 BEGAN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)
 

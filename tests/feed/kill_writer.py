@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from qts.domain import SystemClock
-from qts.feed import Recorder, read
-from qts.feed.reader import recorded_files
+from qts.feed import Recorder, read_records
+from qts.feed.replay import recorded_files
 from tests.feed.records import record
 
 LIFE = 1_000_000
@@ -43,7 +43,7 @@ def main(folder: Path, lives: int) -> None:
         time.sleep(luck.uniform(0.0, 0.04))  # a kill at any moment is what is tested
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        numbers = [each.number for each in read(folder)] if recorded_files(folder) else []
+        numbers = [each.number for each in read_records(folder)] if recorded_files(folder) else []
         if numbers[: len(kept)] != kept:
             sys.exit(f"life {life} changed what was there before it")
         if any(b - a != 1 and b % LIFE != 1 for a, b in pairwise(numbers)):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from qts.domain import ManualClock, QtsError
-from qts.feed import FeedConfig, Intake, Observer, PatternRecord, Poller
+from qts.feed import FeedConfig, Observer, PatternRecord, Poller, QuoteIngest
 from qts.venues import Quote, RateLimitConfig, RateLimiter, RequestPriority
 
 MONDAY_OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
@@ -61,7 +61,7 @@ class Market:
 class Stand:
     market: Market
     poller: Poller
-    intake: Intake
+    intake: QuoteIngest
     clock: ManualClock
     records: list[PatternRecord]
 
@@ -84,7 +84,7 @@ async def poller_on(
     market = Market(budget, clock, per_call)
     records: list[PatternRecord] = []
     config = config or FeedConfig(stream=False)
-    intake = Intake(config, Observer([records.append]), "test")
+    intake = QuoteIngest(config, Observer([records.append]), "test")
     poller = Poller(market, budget, intake, clock, codes(symbols), config)
     try:
         yield Stand(market, poller, intake, clock, records)

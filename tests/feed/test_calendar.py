@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from qts.domain import RefusedError
-from qts.feed import SEOUL, Calendar
+from qts.feed import SEOUL, TradingCalendar
 
 
-def _hours(calendar: Calendar, day: date) -> dict[str, str]:
+def _hours(calendar: TradingCalendar, day: date) -> dict[str, str]:
     def seoul(moment: datetime) -> str:
         return f"{moment.astimezone(SEOUL):%H:%M}"
 
@@ -38,12 +38,12 @@ def _at(text: str) -> datetime:
     ],
 )
 def test_known_days(day: date, trades: bool) -> None:
-    assert Calendar().trades_on(day) is trades
-    assert bool(Calendar().sessions(day)) is trades
+    assert TradingCalendar().trades_on(day) is trades
+    assert bool(TradingCalendar().sessions(day)) is trades
 
 
 def test_an_ordinary_day_has_its_sessions_in_order() -> None:
-    assert _hours(Calendar(), date(2026, 11, 16)) == {
+    assert _hours(TradingCalendar(), date(2026, 11, 16)) == {
         "opening auction": "08:30-09:00",
         "regular": "09:00-15:30",
         "after-market": "16:00-20:00",
@@ -51,30 +51,30 @@ def test_an_ordinary_day_has_its_sessions_in_order() -> None:
 
 
 def test_there_is_no_after_market_before_it_was_opened() -> None:
-    assert "after-market" not in _hours(Calendar(), date(2026, 9, 11))
-    assert "after-market" in _hours(Calendar(), date(2026, 9, 14))
+    assert "after-market" not in _hours(TradingCalendar(), date(2026, 9, 11))
+    assert "after-market" in _hours(TradingCalendar(), date(2026, 9, 14))
 
 
 def test_the_first_trading_day_opens_an_hour_late_and_closes_as_ever() -> None:
-    assert _hours(Calendar(), date(2026, 1, 2))["regular"] == "10:00-15:30"
-    assert _hours(Calendar(), date(2026, 1, 5))["regular"] == "09:00-15:30"
-    assert _hours(Calendar(), date(2027, 1, 4))["regular"] == "10:00-15:30"
+    assert _hours(TradingCalendar(), date(2026, 1, 2))["regular"] == "10:00-15:30"
+    assert _hours(TradingCalendar(), date(2026, 1, 5))["regular"] == "09:00-15:30"
+    assert _hours(TradingCalendar(), date(2027, 1, 4))["regular"] == "10:00-15:30"
 
 
 def test_the_examination_day_is_an_hour_later() -> None:
-    assert _hours(Calendar(), date(2026, 11, 19))["regular"] == "10:00-16:30"
+    assert _hours(TradingCalendar(), date(2026, 11, 19))["regular"] == "10:00-16:30"
 
 
 def test_what_is_left_of_today() -> None:
-    calendar = Calendar()
+    calendar = TradingCalendar()
     assert calendar.seconds_left(_at("2026-11-16 08:00")) == 6.5 * 3600
     assert calendar.seconds_left(_at("2026-11-16 15:00")) == 1800
     assert calendar.seconds_left(_at("2026-11-16 15:30")) == 0
-    assert Calendar(after_market=True).seconds_left(_at("2026-11-16 15:30")) == 4 * 3600
+    assert TradingCalendar(after_market=True).seconds_left(_at("2026-11-16 15:30")) == 4 * 3600
 
 
 def test_the_next_session_after_a_weekend() -> None:
-    calendar = Calendar()
+    calendar = TradingCalendar()
     friday_evening = _at("2026-11-13 18:00")
     assert calendar.current(friday_evening) is None
     opens_at = calendar.next_open(friday_evening).opens_at
@@ -84,7 +84,7 @@ def test_the_next_session_after_a_weekend() -> None:
 
 
 def test_the_venue_has_the_last_word() -> None:
-    calendar = Calendar()
+    calendar = TradingCalendar()
     calendar.learn(date(2026, 11, 16), False)
     assert not calendar.sessions(date(2026, 11, 16))
     calendar.learn(date(2026, 11, 15), True)
@@ -98,7 +98,7 @@ def test_overrides_close_days_and_change_hours(tmp_path: Path) -> None:
         "[[day]]\ndate = 2026-11-18\n"
         'sessions = [{ name = "regular", opens = 11:00:00, closes = 12:00:00 }]\n'
     )
-    calendar = Calendar(file)
+    calendar = TradingCalendar(file)
     assert not calendar.trades_on(date(2026, 11, 17))
     assert _hours(calendar, date(2026, 11, 18))["regular"] == "11:00-12:00"
 
@@ -108,4 +108,4 @@ def test_a_wrong_overrides_file_is_refused_by_name(tmp_path: Path, text: str) ->
     file = tmp_path / "days.toml"
     file.write_text(text)
     with pytest.raises(RefusedError, match=r"feed\.calendar_overrides, .*days\.toml"):
-        Calendar(file)
+        TradingCalendar(file)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qts.domain import RefusedError, Secret, SystemClock
-from qts.feed import Feed, FeedConfig, PatternRecord, offline_plan, read
+from qts.feed import Feed, FeedConfig, PatternRecord, plan_scan_offline, read_records
 from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues import KisConfig, RateLimitConfig
 from tests.feed.market import MONDAY_OPEN, write_symbols
@@ -51,7 +51,7 @@ async def test_every_symbol_is_seen_recorded_and_within_the_limits(tmp_path: Pat
             await _run_until(feed, lambda: feed.poller.state().scans >= 3)
             state = feed.state()
         seen = simulator.stats()["keys"][KEY.app_key]
-    records = list(read(tmp_path / "home" / "record"))
+    records = list(read_records(tmp_path / "home" / "record"))
     assert {each.snapshot.context.symbol for each in records} == set(
         simulator.market.universe.codes
     )
@@ -155,6 +155,6 @@ async def test_a_wrong_key_ends_the_feed_by_name(tmp_path: Path) -> None:
 
 def test_a_plan_needs_no_key() -> None:
     kis = KisConfig(limits=RateLimitConfig(per_second=20))
-    made = offline_plan(kis, FeedConfig(multi_quotes=False), 2500, MONDAY_OPEN)
+    made = plan_scan_offline(kis, FeedConfig(multi_quotes=False), 2500, MONDAY_OPEN)
     assert round(made.interval_s) == 670
-    assert offline_plan(kis, FeedConfig(), 2500, MONDAY_OPEN).granted
+    assert plan_scan_offline(kis, FeedConfig(), 2500, MONDAY_OPEN).granted

@@ -11,7 +11,7 @@ import pytest
 
 from qts.cli.observe import _Line, _observe, export, observe, replay
 from qts.domain import RefusedError, SystemClock
-from qts.feed import FeedConfig, FeedState, PollerState, Recorder, read
+from qts.feed import FeedConfig, FeedStatus, PollerStatus, Recorder, read_records
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues import RateLimiterStatus
 from tests.feed.market import write_symbols
@@ -112,7 +112,7 @@ def test_an_export_names_its_rows(
         export(day, tmp_path / "day.csv")
 
 
-STATE = FeedState(
+STATE = FeedStatus(
     seconds=61.0,
     plan="30.0 s scan",
     interval_s=30.0,
@@ -122,7 +122,7 @@ STATE = FeedState(
     surges=2,
     symbols_known=2500,
     streaming=False,
-    poller=PollerState(
+    poller=PollerStatus(
         scans=2,
         position=3,
         batches=84,
@@ -159,7 +159,7 @@ def test_a_terminal_shows_one_line_and_a_pipe_gets_json() -> None:
     assert "left today 99,829" in terminal.getvalue()
     assert "\n" not in terminal.getvalue()
     _Line(pipe).show(STATE)
-    assert msgspec.json.decode(pipe.getvalue(), type=FeedState) == STATE
+    assert msgspec.json.decode(pipe.getvalue(), type=FeedStatus) == STATE
 
 
 async def test_observing_the_simulator_tells_how_it_goes_and_records(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_observing_the_simulator_tells_how_it_goes_and_records(tmp_path: P
         feed = FeedConfig(symbols=symbols, interval_s=1.0, always_open=True, stream=False)
         where = (tmp_path / "home", SystemClock())
         state = await _observe(config_for(simulator.url), feed, where, 1.5, _Line(pipe))
-    lines = [msgspec.json.decode(line, type=FeedState) for line in pipe.getvalue().splitlines()]
+    lines = [msgspec.json.decode(line, type=FeedStatus) for line in pipe.getvalue().splitlines()]
     assert len(lines) == 2
     assert lines[-1].records <= state.records
-    assert len(list(read(tmp_path / "home" / "record"))) == state.records >= 60
+    assert len(list(read_records(tmp_path / "home" / "record"))) == state.records >= 60

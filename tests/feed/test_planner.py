@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.feed import Demand, plan
+from qts.feed import Demand, plan_scan
 from qts.feed.planner import BURST_SHARE, REPLY_S, burst_cost
 from qts.venues import RateLimitConfig, RequestPriority, quota_for
 
@@ -16,7 +16,7 @@ DAY = Demand(symbols=2500, per_call=30, seconds_left=23_400, day_left=100_000)
 
 
 def test_a_real_key_scans_2500_symbols_every_30_seconds() -> None:
-    made = plan(REAL, DAY)
+    made = plan_scan(REAL, DAY)
     assert made.sentence == "30.0 s scan, 84 calls, 2.8/s, 65 % of today's quota"
     assert made.granted
     assert made.bursts == 10
@@ -24,7 +24,7 @@ def test_a_real_key_scans_2500_symbols_every_30_seconds() -> None:
 
 def test_single_quotes_are_bound_by_the_day_and_the_plan_says_what_can_be_had() -> None:
     single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
-    made = plan(RateLimitConfig(per_second=20), single)
+    made = plan_scan(RateLimitConfig(per_second=20), single)
     assert made.bound == "day"
     assert round(made.interval_s, 1) == 670.1  # 2,500 x 23,400 / (97,000 x 0.9)
     assert "30 s cannot be had: the day allows 670.1 s" in made.render()
@@ -34,12 +34,12 @@ def test_single_quotes_are_bound_by_the_day_and_the_plan_says_what_can_be_had() 
 def test_a_paper_key_has_no_room_for_bursts() -> None:
     paper = RateLimitConfig(per_second=1, per_minute=1000)
     single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
-    made = plan(paper, single)
+    made = plan_scan(paper, single)
     assert (made.bursts, made.bound, round(made.interval_s)) == (0, "second", 2750)
 
 
 def test_an_empty_day_says_so() -> None:
-    made = plan(REAL, Demand(symbols=2500, per_call=30, seconds_left=600, day_left=10))
+    made = plan_scan(REAL, Demand(symbols=2500, per_call=30, seconds_left=600, day_left=10))
     assert math.isinf(made.interval_s)
     assert made.rate_per_s == 0
     assert made.sentence == "no scan: the day's requests are used up"
@@ -51,7 +51,7 @@ def test_a_shorter_day_allows_a_faster_scan() -> None:
         demand = Demand(
             symbols=2500, per_call=1, seconds_left=seconds_left, day_left=50_000, asked_s=1
         )
-        return plan(RateLimitConfig(per_second=20), demand).interval_s
+        return plan_scan(RateLimitConfig(per_second=20), demand).interval_s
 
     assert interval(23_400) > interval(20_000) > interval(15_000)
 
@@ -73,7 +73,7 @@ def test_a_shorter_day_allows_a_faster_scan() -> None:
     ),
 )
 def test_every_plan_fits_every_limit(limits: RateLimitConfig, demand: Demand) -> None:
-    made = plan(limits, demand)
+    made = plan_scan(limits, demand)
     quotes = quota_for(limits, RequestPriority.NORMAL)
     bursts = burst_cost(made.bursts, demand.per_call)
     reserve = BURST_SHARE if made.bursts else 0.0

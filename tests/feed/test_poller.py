@@ -259,7 +259,7 @@ async def test_an_order_overtakes_the_scan() -> None:
 async def test_a_whole_day_of_single_quotes_uses_its_quota_and_not_more() -> None:
     """A tenth of the key's limits and of the symbols: the same plan, a tenth of the work."""
     limits = RateLimitConfig(per_second=2, per_minute=100, per_day=10_000)
-    config = FeedConfig(stream=False, bursts=1)
+    config = FeedConfig(stream=False, max_bursts=1)
     async with poller_on(250, limits, config, per_call=1) as stand, running(stand):
         stand.market.latency_s = 0.0
         await stand.clock.advance(6.5 * 3600)
@@ -272,7 +272,7 @@ async def test_a_whole_day_of_single_quotes_uses_its_quota_and_not_more() -> Non
 
 async def test_a_day_full_of_surges_does_not_slow_the_scan_that_was_promised() -> None:
     limits = RateLimitConfig(per_second=4, per_minute=200, per_day=10_000)
-    config = FeedConfig(stream=False, bursts=1)
+    config = FeedConfig(stream=False, max_bursts=1)
     async with poller_on(250, limits, config, per_call=1) as stand, running(stand):
         stand.market.latency_s = 0.0
         promised = stand.poller.plan.interval_s

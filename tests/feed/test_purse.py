@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.feed.purse import Purse
+from qts.feed.burst import BurstBudget
 
 
 def test_a_full_set_can_begin_at_once() -> None:
-    assert Purse(10, 300.0, 1, at=0.0).slots([], 0.0) == 10
-    assert Purse(10, 300.0, 30, at=0.0).slots([], 0.0) == 30
+    assert BurstBudget(10, 300.0, 1, at=0.0).slots([], 0.0) == 10
+    assert BurstBudget(10, 300.0, 30, at=0.0).slots([], 0.0) == 30
 
 
 def test_who_has_begun_is_paid_to_the_end_and_nobody_else_begins() -> None:
-    purse = Purse(10, 300.0, 1, at=0.0)
+    purse = BurstBudget(10, 300.0, 1, at=0.0)
     for second in range(300):
         assert purse.slots([300.0 - second] * 10, float(second)) == 10
         for _ in range(10):
@@ -23,7 +23,7 @@ def test_who_has_begun_is_paid_to_the_end_and_nobody_else_begins() -> None:
 
 
 def test_what_ended_early_is_there_for_the_next() -> None:
-    purse = Purse(2, 300.0, 1, at=0.0)
+    purse = BurstBudget(2, 300.0, 1, at=0.0)
     for _ in range(100):
         purse.spend()
     assert purse.slots([200.0], 100.0) == 2
@@ -31,7 +31,7 @@ def test_what_ended_early_is_there_for_the_next() -> None:
 
 
 def test_symbols_that_share_a_request_share_its_cost() -> None:
-    purse = Purse(10, 300.0, 30, at=0.0)
+    purse = BurstBudget(10, 300.0, 30, at=0.0)
     assert purse.slots([300.0] * 7, 0.0) == 30
 
 
@@ -43,7 +43,7 @@ def test_symbols_that_share_a_request_share_its_cost() -> None:
 def test_never_more_is_spent_than_came_in_and_a_full_set(
     steps: list[tuple[float, int, float]],
 ) -> None:
-    purse, at, came_in, spent, per_s = Purse(3, 100.0, 1, at=0.0), 0.0, 0.0, 0, 0.0
+    purse, at, came_in, spent, per_s = BurstBudget(3, 100.0, 1, at=0.0), 0.0, 0.0, 0, 0.0
     for wait, wanted, rate in steps:
         at += wait
         came_in += wait * per_s

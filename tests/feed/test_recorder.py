@@ -15,9 +15,9 @@ import pytest
 import zstandard
 
 from qts.domain import OperationError, RefusedError, Secret, SystemClock
-from qts.feed import Recorder, read
-from qts.feed.reader import recorded_files
+from qts.feed import Recorder, read_records
 from qts.feed.recorder import _finish
+from qts.feed.replay import recorded_files
 from tests.feed.market import MONDAY_OPEN
 from tests.feed.records import record
 
@@ -35,9 +35,9 @@ def test_what_is_written_is_read_again_in_its_order(tmp_path: Path) -> None:
     records = [record(n, price=n / 7, raw={"stck_prpr": str(n)}) for n in range(1, 200)]
     for each in records:
         recorder.write(each)
-    assert list(read(tmp_path)) == records
+    assert list(read_records(tmp_path)) == records
     recorder.close()
-    assert list(read(tmp_path)) == records
+    assert list(read_records(tmp_path)) == records
     assert [path.name for path in recorded_files(tmp_path)] == ["2026-11-16.0001.jsonl.zst"]
 
 
@@ -84,7 +84,7 @@ def test_a_full_file_is_closed_compressed_and_followed_by_another(tmp_path: Path
     recorder.close()
     assert len(recorded_files(tmp_path)) >= 3
     assert all(path.suffix == ".zst" for path in recorded_files(tmp_path))
-    assert list(read(tmp_path)) == records
+    assert list(read_records(tmp_path)) == records
 
 
 def test_a_restart_begins_a_new_file_and_changes_no_old_one(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_restart_begins_a_new_file_and_changes_no_old_one(tmp_path: Path) -> N
     recorder = _recorder(tmp_path)
     recorder.write(record(2))
     recorder.close()
-    assert [each.number for each in read(tmp_path)] == [1, 2]
+    assert [each.number for each in read_records(tmp_path)] == [1, 2]
     packed = (tmp_path / "2026-11-16.0001.jsonl.zst").read_bytes()
     plain = zstandard.ZstdDecompressor().stream_reader(packed).read()
     assert plain == line + b"\n" + line[:50]
@@ -107,7 +107,7 @@ def test_a_file_beside_its_compressed_twin_is_read_once(tmp_path: Path) -> None:
     data = plain.read_bytes()
     recorder.close()
     plain.write_bytes(data)
-    assert len(list(read(tmp_path))) == 1
+    assert len(list(read_records(tmp_path))) == 1
 
 
 def test_a_file_that_is_compressed_while_the_folder_is_read_is_read(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_file_that_is_compressed_while_the_folder_is_read_is_read(tmp_path: Pa
     first.close()
     second = _recorder(tmp_path)
     second.write(record(2))
-    records = read(tmp_path)
+    records = read_records(tmp_path)
     assert next(records).number == 1
     second.close()
     assert [each.number for each in records] == [2]
@@ -126,7 +126,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "2026-11-16.0001.jsonl"
     path.write_bytes(b"{}\n" + msgspec.json.encode(record(1)) + b"\n")
     with pytest.raises(OperationError, match=r"0001\.jsonl, line 1: not a record"):
-        list(read(tmp_path))
+        list(read_records(tmp_path))
 
 
 def test_a_second_recorder_on_the_folder_is_refused(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_secrets_are_masked_by_name_by_look_and_by_value(tmp_path: Path) -> None
     }
     recorder.write(record(1, raw=raw))
     recorder.close()
-    (again,) = read(tmp_path)
+    (again,) = read_records(tmp_path)
     seen = again.snapshot.observation.inputs.kis_raw
     assert seen["appkey"] == "***"
     assert seen["echo"] == "x *** y"
@@ -215,7 +215,7 @@ def test_a_full_disk_loses_records_loudly_and_tears_no_line_in_the_middle(tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     recorder.write(record(99))
     recorder.close()
-    numbers = [each.number for each in read(tmp_path)]
+    numbers = [each.number for each in read_records(tmp_path)]
     assert recorder.lost > 0
     assert recorder.written == len(numbers)
     assert numbers[-1] == 99
@@ -238,7 +238,7 @@ def test_a_full_disk_does_not_fill_the_folder_with_files(
     assert len(recorded_files(tmp_path)) == 1
     recorder.close()
     assert recorder.lost == 98
-    assert [each.number for each in read(tmp_path)] == [1, 100]
+    assert [each.number for each in read_records(tmp_path)] == [1, 100]
 
 
 def test_a_file_that_the_disk_does_not_take_is_closed_all_the_same(
@@ -275,7 +275,7 @@ def test_a_line_that_cannot_be_taken_off_stays_the_end_of_its_file(
         recorder.write(record(2))
     recorder.write(record(3))
     recorder.close()
-    assert [each.number for each in read(tmp_path)] == [1, 3]
+    assert [each.number for each in read_records(tmp_path)] == [1, 3]
 
 
 def test_a_disk_that_does_not_take_what_was_written_is_told_of(

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from qts.domain import ManualClock, RefusedError, SystemClock
 from qts.feed import (
     FeedConfig,
-    Intake,
     Observer,
     PatternRecord,
+    QuoteIngest,
     Surge,
     export_parquet,
-    read,
+    read_records,
     replay,
 )
 from qts.feed.export import parquet
@@ -32,7 +32,7 @@ SEEN = st.lists(
 
 async def _events(records: list[PatternRecord]) -> list[object]:
     events: list[object] = []
-    intake = Intake(FeedConfig(), Observer([events.append]), "again", on_surge=events.append)
+    intake = QuoteIngest(FeedConfig(), Observer([events.append]), "again", on_surge=events.append)
     await replay(records, intake, SystemClock())
     return events
 
@@ -63,7 +63,7 @@ async def test_a_replay_notices_what_was_noticed_live() -> None:
 async def test_a_replay_at_a_speed_takes_its_time() -> None:
     clock = ManualClock()
     done: list[PatternRecord] = []
-    intake = Intake(FeedConfig(), Observer([done.append]), "again")
+    intake = QuoteIngest(FeedConfig(), Observer([done.append]), "again")
     records = [record(n, time=MONDAY_OPEN + timedelta(seconds=10 * n)) for n in range(1, 5)]
     task = asyncio.create_task(replay(records, intake, clock, speed=10.0))
     await clock.advance(1.5)
@@ -87,7 +87,7 @@ def test_an_export_has_a_row_for_each_record(tmp_path: Path) -> None:
 def test_an_exported_day_can_be_replayed(tmp_path: Path) -> None:
     target = tmp_path / "day.parquet"
     export_parquet([record(n, price=100.0 + n) for n in range(1, 51)], target)
-    again = list(read(target))
+    again = list(read_records(target))
     assert [each.snapshot.observation.inputs.price for each in again] == [
         101.0 + n for n in range(50)
     ]
@@ -96,7 +96,7 @@ def test_an_exported_day_can_be_replayed(tmp_path: Path) -> None:
 def test_ticks_of_a_csv_file_become_records(tmp_path: Path) -> None:
     file = tmp_path / "ticks.csv"
     file.write_text("time,symbol,price,volume\n2026-11-16T09:00:00+09:00,005930,71900,10\n")
-    (only,) = read(file)
+    (only,) = read_records(file)
     assert only.snapshot.meta.time == MONDAY_OPEN
     assert only.snapshot.observation.inputs.price == 71900.0
 
@@ -108,15 +108,15 @@ def test_a_csv_file_of_another_form_is_refused_by_row(tmp_path: Path, text: str)
     file = tmp_path / "ticks.csv"
     file.write_text(text)
     with pytest.raises(RefusedError, match=r"ticks\.csv, row 1: .*expected columns time, symbol"):
-        list(read(file))
+        list(read_records(file))
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "missing.csv", "odd.txt"])
 def test_a_path_that_holds_no_record_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RefusedError, match=name.replace(".", r"\.")):
-        list(read(tmp_path / name))
+        list(read_records(tmp_path / name))
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="holds no recorded file"):
-        list(read(tmp_path))
+        list(read_records(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from qts.domain import SystemClock
-from qts.feed.source import UpbitSource
+from qts.feed.source import UpbitQuoteSource
 from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
 from qts.venues import RequestPriority, UpbitClient, UpbitConfig
 from tests.venues.kis import Scripted, told
@@ -30,7 +30,7 @@ async def test_a_market_that_upbit_does_not_know_is_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with client_of_upbit() as client:
-        source, budget = UpbitSource(client), client.budgets["quotes"]
+        source, budget = UpbitQuoteSource(client), client.budgets["quotes"]
         known = [quote.symbol for quote in await client.tickers()][:3]
         asked = [known[0], "KRW-GONE", *known[1:]]
         found = await source.quotes(lambda: asked, RequestPriority.NORMAL)
@@ -45,7 +45,7 @@ async def test_a_market_that_upbit_does_not_know_is_left_out(
 
 async def test_where_no_market_is_known_a_poll_brings_nothing_and_keeps_its_pace() -> None:
     async with client_of_upbit() as client:
-        source, budget = UpbitSource(client), client.budgets["quotes"]
+        source, budget = UpbitQuoteSource(client), client.budgets["quotes"]
         for granted in (1, 2):
             assert await source.quotes(lambda: ["KRW-GONE"], RequestPriority.NORMAL) == []
             assert budget.state().granted == granted
@@ -56,7 +56,7 @@ async def test_a_search_among_many_unknown_markets_is_bounded_and_goes_on() -> N
     async with Scripted(_knows_bitcoin_only) as upbit:
         config = UpbitConfig(url=upbit.url, quotes_per_second=100)
         async with UpbitClient.open(config, SystemClock()) as client:
-            source = UpbitSource(client)
+            source = UpbitQuoteSource(client)
             assert await source.quotes(lambda: asked, RequestPriority.NORMAL) == []
             assert upbit.requests == 32
             (found,) = await source.quotes(lambda: asked, RequestPriority.NORMAL)

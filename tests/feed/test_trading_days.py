@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qts.domain import ManualClock, UnreachableError
-from qts.feed import Calendar
-from qts.feed.trading_days import TradingDays
+from qts.feed import TradingCalendar
+from qts.feed.calendar import TradingDaySync
 from tests.feed.market import MONDAY_OPEN
 
 MONDAY = date(2026, 11, 16)
@@ -25,12 +25,12 @@ async def test_a_day_is_learned_once_and_kept_for_the_next_start(tmp_path: Path)
 
     clock = ManualClock(MONDAY_OPEN)
     for _ in range(3):
-        calendar = Calendar()
-        await TradingDays(tmp_path / "days.json", calendar, clock, ask).learn()
+        calendar = TradingCalendar()
+        await TradingDaySync(tmp_path / "days.json", calendar, clock, ask).learn()
         assert not calendar.trades_on(MONDAY)
     assert asked == [MONDAY]
     clock.set_wall(MONDAY_OPEN + timedelta(days=1))
-    await TradingDays(tmp_path / "days.json", Calendar(), clock, ask).learn()
+    await TradingDaySync(tmp_path / "days.json", TradingCalendar(), clock, ask).learn()
     assert asked == [MONDAY, MONDAY + timedelta(days=1)]
 
 
@@ -42,8 +42,8 @@ async def test_without_an_answer_the_table_stands_and_kis_is_asked_again(tmp_pat
         asked += 1
         raise UnreachableError("no answer")
 
-    clock, calendar = ManualClock(MONDAY_OPEN), Calendar()
-    days = TradingDays(tmp_path / "days.json", calendar, clock, ask)
+    clock, calendar = ManualClock(MONDAY_OPEN), TradingCalendar()
+    days = TradingDaySync(tmp_path / "days.json", calendar, clock, ask)
     task = asyncio.create_task(days.run())
     await clock.advance(1500.0)
     task.cancel()
@@ -65,8 +65,8 @@ async def test_on_a_full_disk_the_answer_is_learned_and_kis_asked_once(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    clock, calendar = ManualClock(MONDAY_OPEN), Calendar()
-    task = asyncio.create_task(TradingDays(tmp_path / "d.json", calendar, clock, ask).run())
+    clock, calendar = ManualClock(MONDAY_OPEN), TradingCalendar()
+    task = asyncio.create_task(TradingDaySync(tmp_path / "d.json", calendar, clock, ask).run())
     await clock.advance(1500.0)
     assert not task.done()
     task.cancel()

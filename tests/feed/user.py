@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-from qts.feed import FeedState, PatternRecord, read
+from qts.feed import FeedStatus, PatternRecord, read_records
 from tests.venues.kis import KEY
 
 QTS = (sys.executable, "-m", "qts")
@@ -69,7 +69,7 @@ def simulated(*options: str) -> Iterator[Simulated]:
 
 class Outcome(NamedTuple):
     code: int
-    states: list[FeedState]
+    states: list[FeedStatus]
     cpu: float  # cores
     rss_mb: float
 
@@ -91,15 +91,17 @@ class Observing:
         self._left: Outcome | None = None
 
     @property
-    def states(self) -> list[FeedState]:
+    def states(self) -> list[FeedStatus]:
         """So far; the last line may be half written."""
         whole = self._lines.read_bytes().rpartition(b"\n")[0]
-        return [msgspec.json.decode(line, type=FeedState) for line in whole.splitlines()]
+        return [msgspec.json.decode(line, type=FeedStatus) for line in whole.splitlines()]
 
     @property
     def records(self) -> list[PatternRecord]:
         folder = self.home / "record"
-        return list(read(folder)) if folder.is_dir() and any(folder.glob("*.jsonl*")) else []
+        return (
+            list(read_records(folder)) if folder.is_dir() and any(folder.glob("*.jsonl*")) else []
+        )
 
     def until(self, condition: Any, seconds: float) -> None:
         """Wait for a state that is as asked for, at most so long."""

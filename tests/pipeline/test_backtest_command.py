@@ -16,7 +16,7 @@ from qts import telemetry
 from qts.cli.history import _ticks
 from qts.cli.main import run_command
 from qts.domain import ManualClock, Secret
-from qts.feed import FeedConfig, Intake, Observer, Recorder
+from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder
 from qts.venues import Quote
 from tests.pipeline.tapes import walk
 
@@ -52,7 +52,7 @@ def record(tmp_path: Path) -> Path:
     """A day as the feed writes it: volumes run up, quotes in the venue's words."""
     folder, clock = tmp_path / "record", ManualClock()
     recorder = Recorder(folder, clock)
-    intake = Intake(FeedConfig(), Observer([recorder.write]), "test")
+    intake = QuoteIngest(FeedConfig(), Observer([recorder.write]), "test")
     volumes: dict[str, float] = {}
     for tick in walk(7, 120, ["005930", "000660"]):
         if not 0 < tick.price < float("inf"):
@@ -62,7 +62,7 @@ def record(tmp_path: Path) -> Path:
         quote = Quote(
             tick.symbol, tick.price, volumes[tick.symbol], tick.bid, tick.ask, raw, "kis_rest"
         )
-        intake.take(quote, tick.at, datetime.fromtimestamp(tick.at, UTC))
+        intake.ingest(quote, tick.at, datetime.fromtimestamp(tick.at, UTC))
     recorder.close()
     return folder
 

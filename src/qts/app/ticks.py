@@ -13,7 +13,7 @@ from qts.cache import Cache, CachedPrice
 from qts.domain import Clock, Market, market_for_symbol
 from qts.events import EventEngine
 from qts.events import payloads as p
-from qts.feed import PatternRecord, best_quotes
+from qts.feed import PatternRecord, best_bid_ask
 from qts.pipeline import Tick, World
 
 OnTick = Callable[[str, float, float, float, float], None]
@@ -35,7 +35,7 @@ class Ticks:
     def __call__(self, record: PatternRecord) -> None:
         snapshot = record.snapshot
         inputs = snapshot.observation.inputs
-        bid, ask = best_quotes(inputs.kis_raw)
+        bid, ask = best_bid_ask(inputs.kis_raw)
         self.tick(snapshot.context.symbol, inputs.price, inputs.volume, bid, ask)
 
     def tick(self, symbol: str, price: float, day_volume: float, bid: float, ask: float) -> None:

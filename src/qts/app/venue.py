@@ -43,7 +43,7 @@ async def open_venue(ground: Ground, home: Path, ticks: Ticks) -> AsyncIterator[
     read_symbols(config.feed.symbols)  # the commonest mistake, told before the key is taken
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(_client(config, home, clock))
-        feed = stack.enter_context(Feed.on(client, config.feed, home, clock, [ticks]))
+        feed = stack.enter_context(Feed.attach(client, config.feed, home, clock, [ticks]))
         broker = await stack.enter_async_context(_broker(ground, client, feed))
         if isinstance(broker, PaperBroker):
             ticks.paper = broker.on_tick

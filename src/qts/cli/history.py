@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from qts.domain import RefusedError
-from qts.feed import best_quotes, read
+from qts.feed import best_bid_ask, read_records
 from qts.pipeline import Tape, Tick
 
 Volume = Literal["auto", "day", "tick"]
@@ -24,7 +24,7 @@ def tape_of(data: Path, volume: Volume = "auto") -> Tape:
 def _ticks(data: Path, runs_up: bool) -> Iterator[Tick]:
     """As they were heard live: a volume that runs up over the day becomes the tick's own."""
     before: dict[str, float] = {}
-    for record in read(data):
+    for record in read_records(data):
         snapshot = record.snapshot
         inputs, symbol = snapshot.observation.inputs, snapshot.context.symbol
         if not 0 < inputs.price < math.inf:
@@ -33,7 +33,7 @@ def _ticks(data: Path, runs_up: bool) -> Iterator[Tick]:
         if runs_up:
             traded = max(0.0, inputs.volume - before.get(symbol, inputs.volume))
             before[symbol] = inputs.volume
-        bid, ask = best_quotes(inputs.kis_raw)
+        bid, ask = best_bid_ask(inputs.kis_raw)
         yield Tick(symbol, inputs.price, traded, bid, ask, snapshot.meta.time.timestamp())
 
 

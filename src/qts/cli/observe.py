@@ -21,7 +21,7 @@ from qts.cli.output import JsonFile
 from qts.domain import Clock, RefusedError, SystemClock, parse_duration
 
 if TYPE_CHECKING:
-    from qts.feed import Feed, FeedConfig, FeedState
+    from qts.feed import Feed, FeedConfig, FeedStatus
     from qts.venues import KisConfig
 
 ASSUMED_SYMBOLS = 2500
@@ -65,7 +65,7 @@ def observe(
 
     Example: qts observe --for 60s --symbols symbols.txt
     """
-    from qts.feed import offline_plan, read_symbols
+    from qts.feed import plan_scan_offline, read_symbols
 
     seconds = parse_duration(lasting) if lasting else None
     report = JsonFile(json_file)
@@ -77,7 +77,7 @@ def observe(
     clock: Clock = _time_of(kis.url) if simulated_time else SystemClock()
     if show_plan:
         count = len(read_symbols(feed.symbols)) if feed.symbols else ASSUMED_SYMBOLS
-        made = offline_plan(kis, feed, count, clock.now())
+        made = plan_scan_offline(kis, feed, count, clock.now())
         typer.echo(made.render())
         report.write({**msgspec.to_builtins(made), "sentence": made.sentence})
         return 0
@@ -98,7 +98,7 @@ def replay(
 
     Example: qts replay record/ --speed 60
     """
-    from qts.feed import Intake, Observer, read
+    from qts.feed import Observer, QuoteIngest, read_records
     from qts.feed import replay as play
 
     if speed < 0:
@@ -107,9 +107,9 @@ def replay(
         )
     report = JsonFile(json_file)
     _, feed, _ = _settings(config, None)
-    intake = Intake(feed, Observer([]), "replay", mode="REPLAY")
+    intake = QuoteIngest(feed, Observer([]), "replay", mode="REPLAY")
     began = time.perf_counter()
-    records = _run(play(read(data), intake, SystemClock(), speed))
+    records = _run(play(read_records(data), intake, SystemClock(), speed))
     summary = {
         "records": records,
         "symbols": len(intake.cache),
@@ -130,11 +130,11 @@ def export(
 
     Example: qts export record/ day.parquet
     """
-    from qts.feed import export_parquet, read
+    from qts.feed import export_parquet, read_records
 
     if target.suffix != ".parquet":
         raise RefusedError(f"{target} does not end in .parquet, the only form there is")
-    typer.echo(f"{export_parquet(read(data), target):,} rows in {target}")
+    typer.echo(f"{export_parquet(read_records(data), target):,} rows in {target}")
     return 0
 
 
@@ -176,7 +176,7 @@ async def _observe(
     where: tuple[Path, Clock],
     seconds: float | None,
     line: _Line,
-) -> FeedState:
+) -> FeedStatus:
     from qts.feed import Feed
 
     stop = asyncio.Event()
@@ -227,7 +227,7 @@ class _Line:
         self._stream = stream
         self._in_place = stream.isatty()
 
-    def show(self, state: FeedState) -> None:
+    def show(self, state: FeedStatus) -> None:
         if self._in_place:
             columns = shutil.get_terminal_size().columns
             self._stream.write(f"\r\x1b[2K{_told(state)[: columns - 1]}")
@@ -246,7 +246,7 @@ class _Line:
             self._stream.flush()
 
 
-def _told(state: FeedState) -> str:
+def _told(state: FeedStatus) -> str:
     poller, budget = state.poller, state.budget
     if not poller.open:
         return f"{state.seconds:6.0f} s  the market is closed  records {state.records:,}"

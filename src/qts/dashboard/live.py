@@ -15,7 +15,7 @@ import msgspec
 
 from qts.cache import CacheStatus, CacheStore
 from qts.events import EngineStatus
-from qts.feed import FeedState
+from qts.feed import FeedStatus
 from qts.outbox import Depth
 
 KEY = "live"  # below the prefix of the cache
@@ -92,7 +92,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     events: EngineStatus
     rates: dict[str, float]  # handled in a second, by lane
     drops: dict[str, dict[str, int]]  # by type, then by symbol; the most
-    feed: FeedState | None
+    feed: FeedStatus | None
     cache: CacheStatus
     outbox: OutboxFigures
     strategies: list[StrategyFigures]

@@ -28,7 +28,7 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     multi_quotes: Annotated[
         bool, msgspec.Meta(description="thirty symbols in one request, where the key allows it")
     ] = True
-    bursts: Annotated[
+    max_bursts: Annotated[
         int, msgspec.Meta(ge=0, le=30, description="symbols polled once a second, at most")
     ] = 10
     burst_s: Annotated[

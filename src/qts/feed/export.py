@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from qts.domain import RefusedError
-from qts.feed.snapshot import PatternRecord
+from qts.feed.observer import PatternRecord
 
 _BATCH = 20_000
 

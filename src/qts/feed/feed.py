@@ -12,16 +12,15 @@ from pathlib import Path
 import msgspec
 
 from qts.domain import Clock, Market, RefusedError, market_for_symbol
-from qts.feed.calendar import Calendar
+from qts.feed.calendar import TradingCalendar, TradingDaySync
 from qts.feed.config import FeedConfig
-from qts.feed.intake import Intake
+from qts.feed.ingest import QuoteIngest
 from qts.feed.observer import Observer, Sink
-from qts.feed.planner import Demand, Plan, plan
-from qts.feed.poller import Poller, PollerState
+from qts.feed.planner import Demand, ScanPlan, plan_scan
+from qts.feed.poller import Poller, PollerStatus
 from qts.feed.recorder import Recorder
-from qts.feed.source import Client, Origin, UpbitTicks
+from qts.feed.source import Client, FeedVenue, UpbitTickStream
 from qts.feed.symbols import read_symbols
-from qts.feed.trading_days import TradingDays
 from qts.venues import (
     KisConfig,
     KisQuotes,
@@ -34,7 +33,7 @@ from qts.venues import (
 )
 
 
-class FeedState(msgspec.Struct, frozen=True):
+class FeedStatus(msgspec.Struct, frozen=True):
     """The figures that the terminal, the dashboard and scripts are shown."""
 
     seconds: float
@@ -46,22 +45,24 @@ class FeedState(msgspec.Struct, frozen=True):
     surges: int
     symbols_known: int
     streaming: bool
-    poller: PollerState
+    poller: PollerStatus
     budget: RateLimiterStatus
 
 
 class Feed:
     """Use `open`; `run` until cancelled."""
 
-    def __init__(self, poller: Poller, intake: Intake, budget: RateLimiter, clock: Clock) -> None:
+    def __init__(
+        self, poller: Poller, intake: QuoteIngest, budget: RateLimiter, clock: Clock
+    ) -> None:
         self.poller = poller
         self.budget = budget
         self._intake = intake
         self._clock = clock
         self._began_ns = clock.monotonic_ns()
         self._recorder: Recorder | None = None
-        self._stream: KisStream | UpbitTicks | None = None
-        self._days: TradingDays | None = None
+        self._stream: KisStream | UpbitTickStream | None = None
+        self._days: TradingDaySync | None = None
 
     @classmethod
     @asynccontextmanager
@@ -76,12 +77,12 @@ class Feed:
         """A feed that has the key to itself."""
         read_symbols(config.symbols)  # the commonest mistake, told before the key is taken
         async with connect_kis(kis, home, clock) as client:
-            with cls.on(client, config, home, clock, sinks) as feed:
+            with cls.attach(client, config, home, clock, sinks) as feed:
                 yield feed
 
     @classmethod
     @contextmanager
-    def on(
+    def attach(
         cls,
         client: Client,
         config: FeedConfig,
@@ -90,24 +91,24 @@ class Feed:
         sinks: Sequence[Sink] = (),
     ) -> Iterator[Feed]:
         """A feed beside others on one client; `home` keeps the records, unless set elsewhere."""
-        origin = Origin.of(client, multi=config.multi_quotes)
+        origin = FeedVenue.of(client, multi=config.multi_quotes)
         symbols = _symbols_of(origin.market, config)
         if origin.always_open:
             config = msgspec.structs.replace(config, always_open=True)
         recorder = _recorder(origin, config, home, clock)
         observer = Observer([*([recorder.write] if recorder else []), *sinks])
         session = uuid.uuid4().hex
-        intake = Intake(config, observer, session, mode=origin.mode, market=origin.market)
+        intake = QuoteIngest(config, observer, session, mode=origin.mode, market=origin.market)
         poller = Poller(origin.source, origin.budget, intake, clock, symbols, config)
         feed = cls(poller, intake, origin.budget, clock)
         feed._recorder = recorder
         quotes = origin.source
         if isinstance(quotes, KisQuotes) and not (origin.mode == "PAPER" or config.always_open):
             days = home / "trading-days.json"
-            feed._days = TradingDays(days, poller.calendar, clock, quotes.trading_days)
-        if config.stream and config.bursts:
+            feed._days = TradingDaySync(days, poller.calendar, clock, quotes.trading_days)
+        if config.stream and config.max_bursts:
             if isinstance(client, UpbitClient):
-                feed._stream = UpbitTicks(client, clock, poller.take)
+                feed._stream = UpbitTickStream(client, clock, poller.take)
             else:
                 feed._stream = KisStream(client, clock, poller.take)
             poller.use_stream(feed._stream)
@@ -123,7 +124,7 @@ class Feed:
         return self._stream if isinstance(self._stream, KisStream) else None
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ScanPlan:
         return self.poller.plan
 
     async def run(self) -> None:
@@ -139,9 +140,9 @@ class Feed:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    def state(self) -> FeedState:
+    def state(self) -> FeedStatus:
         recorder, poller = self._recorder, self.poller.state()
-        return FeedState(
+        return FeedStatus(
             seconds=round((self._clock.monotonic_ns() - self._began_ns) / 1e9, 1),
             plan=self.plan.sentence,
             interval_s=round(self.plan.interval_s, 1),
@@ -156,19 +157,19 @@ class Feed:
         )
 
 
-def offline_plan(kis: KisConfig, config: FeedConfig, symbols: int, now: datetime) -> Plan:
+def plan_scan_offline(kis: KisConfig, config: FeedConfig, symbols: int, now: datetime) -> ScanPlan:
     """The plan of a fresh day without asking anybody: of today's rest, or of the next session."""
-    calendar = Calendar(config.calendar_overrides, config.after_market)
+    calendar = TradingCalendar(config.calendar_overrides, config.after_market)
     demand = Demand(
         symbols=symbols,
         per_call=symbols_per_call(kis, multi=config.multi_quotes),
         seconds_left=calendar.seconds_left(now) or calendar.next_open(now).seconds,
         day_left=kis.key_limits.per_day,
         asked_s=config.interval_s,
-        bursts=config.bursts,
+        bursts=config.max_bursts,
         burst_s=config.burst_s,
     )
-    return plan(kis.key_limits, demand)
+    return plan_scan(kis.key_limits, demand)
 
 
 def _symbols_of(market: Market, config: FeedConfig) -> list[str]:
@@ -182,7 +183,7 @@ def _symbols_of(market: Market, config: FeedConfig) -> list[str]:
     return symbols
 
 
-def _recorder(origin: Origin, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
+def _recorder(origin: FeedVenue, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
     if not config.record:
         return None
     place = config.record_dir or home / "record"

@@ -1,11 +1,92 @@
-"""Passes every snapshot on as a record; holds no market state and judges nothing."""
+"""Passes every snapshot on as a record; holds no market state and judges nothing.
+
+The best bid and ask of a snapshot, in whichever words its venue tells them.
+
+What was seen, in the form every consumer relies on: snapshot, and the record that wraps it.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
 
-from qts.feed.snapshot import SCHEMA, ObservationSnapshot, PatternRecord
+import msgspec
+
+_BID = ("inter2_bidp", "bidp1", "BIDP1", "bid_price")
+_ASK = ("inter2_askp", "askp1", "ASKP1", "ask_price")
+
+
+def best_bid_ask(raw: Mapping[str, object]) -> tuple[float, float]:
+    """Bid and ask; 0 where it tells none."""
+    return _first(raw, _BID), _first(raw, _ASK)
+
+
+def _first(raw: Mapping[str, object], names: tuple[str, ...]) -> float:
+    for name in names:
+        if name in raw:
+            try:
+                return max(0.0, float(str(raw[name])))
+            except ValueError:
+                return 0.0
+    return 0.0
+
+
+Mode = Literal["normal", "burst"]
+SCHEMA = 1
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False):
+    time: datetime
+    session_id: str
+    mode: str  # PROD, PAPER, SIMULATION or REPLAY: where the quotes come from
+    tick_source: str
+    loop_interval_ms: float
+
+
+class Context(msgspec.Struct, frozen=True, gc=False):
+    source: str
+    stage: str
+    symbol: str
+    market: str
+
+
+class Inputs(msgspec.Struct, frozen=True, gc=False):
+    price: float
+    volume: float
+    kis_raw: dict[str, Any]  # the venue's own words, whichever venue it is
+
+
+class State(msgspec.Struct, frozen=True, gc=False):
+    polling_mode: Mode
+
+
+class Observation(msgspec.Struct, frozen=True, gc=False):
+    inputs: Inputs
+    computed: dict[str, float]
+    state: State
+
+
+class ObservationSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """One look at one symbol; nothing in it is a judgement."""
+
+    meta: Meta
+    context: Context
+    observation: Observation
+
+
+class PatternRecord(msgspec.Struct, frozen=True, gc=False):
+    """A snapshot as it is kept: numbered within its session."""
+
+    schema: int
+    number: int
+    snapshot: ObservationSnapshot
+
+
+ENCODER = msgspec.json.Encoder()
+DECODER = msgspec.json.Decoder(PatternRecord)
+
 
 Sink = Callable[[PatternRecord], None]
 

@@ -40,7 +40,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     burst_s: float = 300.0
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A scan that holds until the end of the day."""
 
     interval_s: float
@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(_lines(self))
 
 
-def plan(limits: RateLimitConfig, demand: Demand) -> Plan:
+def plan_scan(limits: RateLimitConfig, demand: Demand) -> ScanPlan:
     quotes = quota_for(limits, RequestPriority.NORMAL)
     calls = math.ceil(demand.symbols / demand.per_call)
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
@@ -88,7 +88,7 @@ def plan(limits: RateLimitConfig, demand: Demand) -> Plan:
     bound = max(by, key=lambda name: (by[name], name == "asked"))
     rate = calls / by[bound]
     left_per_s = spendable / max(demand.seconds_left, 1.0)
-    return Plan(
+    return ScanPlan(
         interval_s=by[bound],
         calls=calls,
         rate_per_s=rate,
@@ -118,7 +118,7 @@ def _interval(calls: int, rate: float) -> float:
     return calls / rate if rate > 0 else math.inf
 
 
-def _lines(made: Plan) -> list[str]:
+def _lines(made: ScanPlan) -> list[str]:
     limits, demand, quotes = (
         made.limits,
         made.demand,
@@ -154,7 +154,7 @@ def _lines(made: Plan) -> list[str]:
     return lines
 
 
-def _way_out(made: Plan) -> str:
+def _way_out(made: ScanPlan) -> str:
     fitting = math.floor(made.demand.symbols * made.demand.asked_s / made.interval_s)
     if fitting < 1:
         return f"no symbol can be scanned every {made.demand.asked_s:g} s today"

@@ -17,14 +17,14 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Clock
-from qts.feed.asking import Asking
-from qts.feed.calendar import Calendar
+from qts.feed.burst_poller import BurstPoller
+from qts.feed.calendar import TradingCalendar
 from qts.feed.config import FeedConfig
-from qts.feed.intake import Intake
-from qts.feed.planner import Demand, Plan, plan
+from qts.feed.ingest import QuoteIngest
+from qts.feed.planner import Demand, ScanPlan, plan_scan
+from qts.feed.quote_requests import QuoteRequester
 from qts.feed.scan import Scan
-from qts.feed.source import Source, Stream
-from qts.feed.watch import Watch
+from qts.feed.source import QuoteSource, TickStream
 from qts.venues import Quote, RateLimiter, RequestPriority
 
 REPLAN_S = 60.0
@@ -33,7 +33,7 @@ FULL_DAY_S = 6.5 * 3600
 log = telemetry.logger("feed")
 
 
-class PollerState(msgspec.Struct, frozen=True):
+class PollerStatus(msgspec.Struct, frozen=True):
     """How the scan goes."""
 
     scans: int
@@ -53,9 +53,9 @@ class Poller:
 
     def __init__(
         self,
-        source: Source,
+        source: QuoteSource,
         budget: RateLimiter,
-        intake: Intake,
+        intake: QuoteIngest,
         clock: Clock,
         symbols: Sequence[str],
         config: FeedConfig,
@@ -65,26 +65,26 @@ class Poller:
         self._clock = clock
         self._config = config
         self._count, self._per_call = len(symbols), source.per_call
-        self._calendar = Calendar(config.calendar_overrides, config.after_market)
-        self._asking = Asking(source, clock, self.take)
+        self._calendar = TradingCalendar(config.calendar_overrides, config.after_market)
+        self._asking = QuoteRequester(source, clock, self.take)
         self._scan = Scan(symbols, source.per_call, clock, budget.skip_pace)
-        self._watch = Watch(intake.bursts, self._asking, clock, config, source.per_call)
+        self._watch = BurstPoller(intake.bursts, self._asking, clock, config, source.per_call)
         self._open = False
         self.plan = self.make_plan()
 
     @property
-    def calendar(self) -> Calendar:
+    def calendar(self) -> TradingCalendar:
         return self._calendar
 
-    def use_stream(self, stream: Stream) -> None:
+    def use_stream(self, stream: TickStream) -> None:
         """Real ticks for symbols in a burst, while the stream lives and has room."""
         self._watch.use_stream(stream)
 
     def take(self, quote: Quote) -> None:
         """A quote from anywhere: a poll's, or a stream's."""
-        self._intake.take(quote, self._clock.monotonic_ns() / 1e9, self._clock.now())
+        self._intake.ingest(quote, self._clock.monotonic_ns() / 1e9, self._clock.now())
 
-    def make_plan(self) -> Plan:
+    def make_plan(self) -> ScanPlan:
         """For what is left of today, or for a whole day when the market is closed."""
         left_s = 0.0 if self._config.always_open else self._calendar.seconds_left(self._clock.now())
         left_s = left_s or FULL_DAY_S
@@ -94,14 +94,14 @@ class Poller:
             seconds_left=left_s,
             day_left=self._budget.remaining_within(left_s),
             asked_s=self._config.interval_s,
-            bursts=self._config.bursts,
+            bursts=self._config.max_bursts,
             burst_s=self._config.burst_s,
         )
-        return plan(self._budget.limits, demand)
+        return plan_scan(self._budget.limits, demand)
 
-    def state(self) -> PollerState:
+    def state(self) -> PollerStatus:
         scan, asking = self._scan, self._asking
-        return PollerState(
+        return PollerStatus(
             scans=scan.scans,
             position=scan.position,
             batches=len(scan.batches),
@@ -126,7 +126,7 @@ class Poller:
 
     async def _poll_until_closed(self) -> None:
         works = (
-            self._asking.broken(),
+            self._asking.wait_fatal(),
             self._scan_all(),
             self._watch.run(),
             self._keep_planned(),
@@ -146,7 +146,7 @@ class Poller:
         self._scan.begin()
         while True:
             await self._scan.ready()
-            await self._asking.line_up(self._scan.choose, RequestPriority.NORMAL)
+            await self._asking.enqueue(self._scan.choose, RequestPriority.NORMAL)
 
     # -- planning
 
@@ -160,7 +160,7 @@ class Poller:
         changed = abs(made.interval_s - self.plan.interval_s) > 0.05 * self.plan.interval_s
         self.plan = made
         self._budget.pace(made.rate_per_s or 1 / FULL_DAY_S)
-        self._watch.follow(made)
+        self._watch.apply_plan(made)
         self._intake.interval_ms["normal"] = made.interval_s * 1e3
         # A slow scan needs a longer memory, or nothing could ever be compared.
         self._intake.cache.ttl_s = max(self._config.cache_ttl_s, 2 * made.interval_s)

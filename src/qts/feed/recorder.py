@@ -24,7 +24,7 @@ import zstandard
 from qts import telemetry
 from qts.domain import Clock, RefusedError, Secret
 from qts.feed.calendar import SEOUL
-from qts.feed.snapshot import ENCODER, PatternRecord
+from qts.feed.observer import ENCODER, PatternRecord
 
 MASK = "***"
 _SYNC_NS = 1_000_000_000

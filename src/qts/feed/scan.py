@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from qts.domain import Clock
-from qts.feed.asking import Chosen
+from qts.feed.quote_requests import Chosen
 
 _RETRIES = 3  # at once; after that a batch waits for its turn, so that it cannot stop the others
 

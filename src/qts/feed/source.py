@@ -32,7 +32,7 @@ Choose = Callable[[], Sequence[str]]
 Client = KisClient | UpbitClient
 
 
-class Source(Protocol):
+class QuoteSource(Protocol):
     @property
     def per_call(self) -> int:
         """Symbols one request can ask for."""
@@ -43,18 +43,18 @@ class Source(Protocol):
         ...
 
 
-class Stream(Protocol):
+class TickStream(Protocol):
     """Live ticks of a few symbols; they arrive by the callback it was made with."""
 
     @property
     def live(self) -> bool: ...
     @property
     def free(self) -> int: ...
-    def watch(self, symbol: str) -> None: ...
-    def unwatch(self, symbol: str) -> None: ...
+    def subscribe(self, symbol: str) -> None: ...
+    def unsubscribe(self, symbol: str) -> None: ...
 
 
-class UpbitSource:
+class UpbitQuoteSource:
     """Upbit gives any number of markets in one request; an address has room for some hundred.
 
     For one market that it does not know it answers none of them: it is found by halves, and left
@@ -96,7 +96,7 @@ class UpbitSource:
         return []
 
 
-class UpbitTicks:
+class UpbitTickStream:
     """A Stream of Upbit: it takes the whole set of markets anew whenever one is added or left."""
 
     room = 100
@@ -114,11 +114,11 @@ class UpbitTicks:
     def free(self) -> int:
         return self.room - len(self._markets)
 
-    def watch(self, symbol: str) -> None:
+    def subscribe(self, symbol: str) -> None:
         self._markets.add(symbol)
         self._changed.set()
 
-    def unwatch(self, symbol: str) -> None:
+    def unsubscribe(self, symbol: str) -> None:
         self._markets.discard(symbol)
         self._changed.set()
 
@@ -139,10 +139,10 @@ class UpbitTicks:
                 await self._stream.watch(sorted(self._markets))
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class FeedVenue(msgspec.Struct, frozen=True, kw_only=True):
     """A venue as the feed has it."""
 
-    source: Source
+    source: QuoteSource
     budget: RateLimiter
     market: Market
     mode: str
@@ -150,7 +150,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     always_open: bool
 
     @classmethod
-    def of(cls, client: Client, *, multi: bool) -> Origin:
+    def of(cls, client: Client, *, multi: bool) -> FeedVenue:
         if isinstance(client, UpbitClient):
             return _upbit(client)
         kis = client.config
@@ -164,10 +164,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _upbit(client: UpbitClient) -> Origin:
+def _upbit(client: UpbitClient) -> FeedVenue:
     upbit = client.config
-    return Origin(
-        source=UpbitSource(client),
+    return FeedVenue(
+        source=UpbitQuoteSource(client),
         budget=client.budgets["quotes"],
         market=Market.UPBIT,
         mode="PROD" if upbit.url == type(upbit)().url else "SIMULATION",

@@ -7,21 +7,21 @@ from datetime import datetime
 
 from qts.feed.burst import BurstManager
 from qts.feed.config import FeedConfig
-from qts.feed.observer import Observer
-from qts.feed.snapshot import (
+from qts.feed.observer import (
     Context,
     Inputs,
     Meta,
     Mode,
     Observation,
     ObservationSnapshot,
+    Observer,
     State,
 )
 from qts.feed.surge import PriceCache, Surge, SurgeDetector
 from qts.venues import Quote
 
 
-class Intake:
+class QuoteIngest:
     """Moments come with the quotes: `at` in seconds that never go back, `time` of the wall."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Intake:
         on_surge: Callable[[Surge], None] | None = None,
     ) -> None:
         self.cache = PriceCache(config.cache_ttl_s)
-        self.bursts = BurstManager(config.bursts, config.burst_s)
+        self.bursts = BurstManager(config.max_bursts, config.burst_s)
         self.surges = 0
         self.interval_ms: dict[Mode, float] = {"normal": config.interval_s * 1e3, "burst": 1e3}
         self._detector = SurgeDetector(self.cache, config.price_change, config.volume_ratio)
@@ -45,7 +45,7 @@ class Intake:
         self._market = market
         self._on_surge = on_surge
 
-    def take(self, quote: Quote, at: float, time: datetime) -> None:
+    def ingest(self, quote: Quote, at: float, time: datetime) -> None:
         self._notice(quote.symbol, quote.price, quote.volume, at)
         polling: Mode = "burst" if quote.symbol in self.bursts else "normal"
         interval = self.interval_ms[polling]
@@ -57,7 +57,7 @@ class Intake:
             )
         )
 
-    def take_again(self, snapshot: ObservationSnapshot) -> None:
+    def ingest_recorded(self, snapshot: ObservationSnapshot) -> None:
         """A recorded snapshot: passed on as it was, noticed as it would have been."""
         inputs, at = snapshot.observation.inputs, snapshot.meta.time.timestamp()
         self.bursts.end(at)

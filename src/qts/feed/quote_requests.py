@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from qts import telemetry
 from qts.domain import Clock, OperationError
-from qts.feed.source import Source
+from qts.feed.source import QuoteSource
 from qts.venues import Quote, RateLimitedError, RequestPriority, VenueRejectedError
 
 _RETRY_WAIT_S = 0.5  # after a lost reply: the network needs a breath
@@ -17,10 +17,10 @@ Chosen = tuple[Sequence[str], Callable[[bool], None]]  # the symbols, and who is
 log = telemetry.logger("feed")
 
 
-class Asking:
+class QuoteRequester:
     """All requests under way; `broken` ends by an error that stays: a wrong key, or a bug."""
 
-    def __init__(self, source: Source, clock: Clock, take: Callable[[Quote], None]) -> None:
+    def __init__(self, source: QuoteSource, clock: Clock, take: Callable[[Quote], None]) -> None:
         self._source = source
         self._clock = clock
         self._take = take
@@ -28,7 +28,7 @@ class Asking:
         self._broken: asyncio.Future[None] | None = None
         self.polls = self.failed = self.refused = 0
 
-    async def line_up(self, choose: Callable[[], Chosen], priority: RequestPriority) -> None:
+    async def enqueue(self, choose: Callable[[], Chosen], priority: RequestPriority) -> None:
         """Put one request in line; comes back when it was granted, not when it was answered."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._request(choose, priority, granted))
@@ -41,7 +41,7 @@ class Asking:
                 task.cancel()
             raise
 
-    async def broken(self) -> None:
+    async def wait_fatal(self) -> None:
         """Until an error that stays, which it raises."""
         if self._broken is None:
             self._broken = asyncio.get_running_loop().create_future()

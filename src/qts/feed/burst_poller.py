@@ -6,37 +6,41 @@ from collections import deque
 from collections.abc import Callable
 
 from qts.domain import Clock
-from qts.feed.asking import Asking, Chosen
-from qts.feed.burst import BurstManager
+from qts.feed.burst import BurstBudget, BurstManager
 from qts.feed.config import FeedConfig
-from qts.feed.planner import Plan
-from qts.feed.purse import Purse
-from qts.feed.source import Stream
+from qts.feed.planner import ScanPlan
+from qts.feed.quote_requests import Chosen, QuoteRequester
+from qts.feed.source import TickStream
 from qts.venues import RequestPriority
 
 EVERY_S = 1.0
 
 
-class Watch:
+class BurstPoller:
     """`run` it on a loop."""
 
     def __init__(
-        self, bursts: BurstManager, asking: Asking, clock: Clock, config: FeedConfig, per_call: int
+        self,
+        bursts: BurstManager,
+        asking: QuoteRequester,
+        clock: Clock,
+        config: FeedConfig,
+        per_call: int,
     ) -> None:
         self._bursts = bursts
         self._asking = asking
         self._clock = clock
-        self._most = self._polled = config.bursts
+        self._most = self._polled = config.max_bursts
         self._per_call = per_call
         at = clock.monotonic_ns() / 1e9
-        self._purse = Purse(config.bursts, config.burst_s, per_call, at)
-        self._stream: Stream | None = None
+        self._purse = BurstBudget(config.max_bursts, config.burst_s, per_call, at)
+        self._stream: TickStream | None = None
         self._streamed: set[str] = set()
 
-    def use_stream(self, stream: Stream) -> None:
+    def use_stream(self, stream: TickStream) -> None:
         self._stream = stream
 
-    def follow(self, plan: Plan) -> None:
+    def apply_plan(self, plan: ScanPlan) -> None:
         """Bursts that are polled are as many as the plan has room and requests for."""
         self._polled = plan.bursts
         self._purse.fill(plan.burst_per_s, self._clock.monotonic_ns() / 1e9)
@@ -55,7 +59,7 @@ class Watch:
                 bursts = self._bursts.symbols
                 offered.extend(s for s in bursts if s not in self._streamed and s not in busy)
             else:
-                await self._asking.line_up(self._choose_of(offered, busy), RequestPriority.BURST)
+                await self._asking.enqueue(self._choose_of(offered, busy), RequestPriority.BURST)
 
     def _choose_of(self, offered: deque[str], busy: set[str]) -> Callable[[], Chosen]:
         def choose() -> Chosen:
@@ -77,14 +81,14 @@ class Watch:
         if self._stream is None:
             return
         for symbol in [each for each in self._streamed if each not in bursts]:
-            self._stream.unwatch(symbol)
+            self._stream.unsubscribe(symbol)
             self._streamed.discard(symbol)
         if not live:
             for symbol in self._streamed:
-                self._stream.unwatch(symbol)
+                self._stream.unsubscribe(symbol)
             self._streamed.clear()  # polled again until it is back
             return
         for symbol in bursts.symbols:
             if symbol not in self._streamed and self._stream.free > 0:
-                self._stream.watch(symbol)
+                self._stream.subscribe(symbol)
                 self._streamed.add(symbol)
