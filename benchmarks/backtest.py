@@ -17,7 +17,7 @@ from benchmarks.peers_backtest import CASH, ORDER, Bars, Ran, Rule, peers
 from benchmarks.plot import bars as bars_of
 from benchmarks.report import Goal, Picture, Result, Row
 from qts import telemetry
-from qts.brokers import CostsConfig
+from qts.brokers import FeesConfig
 from qts.cli.simulated_day import simulated_day
 from qts.pipeline import BacktestConfig, Chunk, StepStrategy, Tape, backtest
 from qts.risk import LimitsConfig
@@ -135,7 +135,7 @@ def ours(bars: Bars, rule: Rule, way: Any = "compiled") -> Callable[[], Ran]:
         cash=Decimal(CASH),
         limits=_OPEN,
         use_stops=False,
-        costs=CostsConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0),
+        costs=FeesConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0),
     )
     params = {"fast": rule.fast, "slow": rule.slow, "margin": 0}
 

@@ -10,7 +10,7 @@ import random
 import sys
 from decimal import Decimal
 
-from qts.brokers import CostsConfig, PaperBroker, PaperConfig
+from qts.brokers import FeesConfig, PaperBroker, PaperConfig
 from qts.database import Database, DatabaseConfig
 from qts.domain import OrderRequest, OrderType, Secret, Side, SystemClock
 from qts.venues import VenueRejectedError
@@ -24,7 +24,7 @@ async def live(url: str, seed: int) -> None:
     pool = DatabaseConfig(pool_min=1, pool_max=3)
     async with (
         Database.open(Secret(url), pool) as database,
-        PaperBroker.open(database, CONFIG, CostsConfig(), SystemClock()) as broker,
+        PaperBroker.open(database, CONFIG, FeesConfig(), SystemClock()) as broker,
     ):
         for number in range(100_000):
             price = 70_000 + 100 * chance.randrange(-5, 6)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from qts.brokers import BrokersConfig, Found, KisBroker
-from qts.brokers.kis_steps import Steps, price_of_one
-from qts.brokers.kis_wire import Seen
+from qts.brokers import BrokersConfig, KisBroker, OrderMatches
+from qts.brokers.kis_codec import KisOrderRow
+from qts.brokers.kis_fills import KisFillStore, price_of_one
 from qts.database import Database
 from qts.domain import (
     BrokerOrder,
@@ -60,7 +60,7 @@ async def another_broker(
     return KisBroker(client, database, CONFIG, venue.clock)
 
 
-def names(found: Found) -> list[str]:
+def names(found: OrderMatches) -> list[str]:
     return [order.broker_order_id for order in found.candidates]
 
 
@@ -113,19 +113,19 @@ async def test_whatever_is_seen_in_whatever_order_the_steps_add_up(
     parts = [(chance.randrange(1, 50), 100 * chance.randrange(690, 710)) for _ in range(20)]
     filled = [sum(q for q, _ in parts[: n + 1]) for n in range(20)]
     amounts = [sum(q * p for q, p in parts[: n + 1]) for n in range(20)]
-    lives = [Steps(database, "a", costs), Steps(database, "a", costs)]
+    lives = [KisFillStore(database, "a", costs), KisFillStore(database, "a", costs)]
     known: dict[str, Decimal] = {}
     for now in range(20):
         for _ in range(2):
             place, seen = chance.randrange(2), max(0, now - chance.randrange(3))
             if chance.random() < 0.2:
-                lives[place] = Steps(database, "a", costs)
-            row = Seen(an_order(filled[seen], filled[-1]), Decimal(amounts[seen]), "")
+                lives[place] = KisFillStore(database, "a", costs)
+            row = KisOrderRow(an_order(filled[seen], filled[-1]), Decimal(amounts[seen]), "")
             for fill in await lives[place].take([row], MORNING):
                 assert known.setdefault(fill.trade_id, fill.quantity) == fill.quantity
-    last = Seen(an_order(filled[-1], filled[-1]), Decimal(amounts[-1]), "")
+    last = KisOrderRow(an_order(filled[-1], filled[-1]), Decimal(amounts[-1]), "")
     await lives[0].take([last], MORNING)
-    fills = await Steps(database, "a", costs).since(MORNING)
+    fills = await KisFillStore(database, "a", costs).since(MORNING)
     assert sum(fill.quantity for fill in fills) == filled[-1]
     total = sum((fill.quantity * fill.price for fill in fills), Decimal(0))
     assert abs(total - amounts[-1]) < Decimal("0.0001")
@@ -160,9 +160,9 @@ async def test_orders_that_could_each_be_it_are_all_told(venue: KisVenue) -> Non
     plant(venue, "drop_reply")
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
-    found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+    found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
     assert len(found.candidates) == 2
-    (lost,) = names(await venue.broker.find(request, sent_at, frozenset({first})))
+    (lost,) = names(await venue.broker.find_order(request, sent_at, frozenset({first})))
     assert lost != first
 
 
@@ -176,7 +176,7 @@ async def test_another_order_is_no_candidate(venue: KisVenue) -> None:
     ):
         await venue.broker.place(other)
     await venue.broker.place(venue.request(Side.SELL))
-    assert (await venue.broker.find(request, sent_at, NOTHING_KNOWN)).candidates == ()
+    assert (await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)).candidates == ()
 
 
 async def test_an_order_of_another_time_is_no_candidate(venue: KisVenue) -> None:
@@ -185,7 +185,7 @@ async def test_an_order_of_another_time_is_no_candidate(venue: KisVenue) -> None
     placed_at = venue.clock.now()
     for moment, count in ((3, 0), (2, 1), (-60, 1), (-61, 0)):
         sent_at = placed_at + timedelta(seconds=moment)
-        found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+        found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
         assert len(found.candidates) == count, moment
 
 
@@ -194,7 +194,7 @@ async def test_a_lost_market_order_is_found_after_it_was_filled(venue: KisVenue)
     plant(venue, "drop_reply")
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
-    (order,) = (await venue.broker.find(request, sent_at, NOTHING_KNOWN)).candidates
+    (order,) = (await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)).candidates
     assert (order.type, order.state) == (OrderType.MARKET, OrderState.FILLED)
 
 
@@ -348,7 +348,7 @@ async def test_an_order_that_waits_too_long_for_its_turn_is_not_sent(
         per_second=1, per_minute=60, orders_per_second=0, accounts_per_second=0
     )
     config = kis_config(venue.simulator.url, limits=limits)
-    patience = BrokersConfig(broker="kis", costs=COSTS, patience_s=0.05)
+    patience = BrokersConfig(broker="kis", costs=COSTS, send_timeout_s=0.05)
     async with kis_client(config, tmp_path) as client:
         broker = KisBroker(client, database, patience, venue.clock)
         assert client.budget.try_acquire(RequestPriority.ORDER)  # somebody else is on the line
@@ -379,7 +379,7 @@ async def test_rows_of_another_form_are_no_answer(
             broker.orders(MORNING),
             broker.fills(MORNING),
             broker.account(),
-            broker.find(a_request(), MORNING, NOTHING_KNOWN),
+            broker.find_order(a_request(), MORNING, NOTHING_KNOWN),
         ):
             with pytest.raises(UnreachableError):
                 await asking

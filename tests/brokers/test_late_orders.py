@@ -12,13 +12,13 @@ import aiohttp
 import pytest
 
 from qts.brokers import BrokersConfig
-from qts.brokers.seam import send_in_time
+from qts.brokers.error_boundary import send_before_deadline
 from qts.database import Database
 from qts.domain import ManualClock
 from qts.venues import BeforeSend, RateLimitedError
 from tests.conformance.venues import KisVenue, UpbitVenue, kis, upbit
 
-PATIENCE_S = BrokersConfig().patience_s
+PATIENCE_S = BrokersConfig().send_timeout_s
 
 
 @pytest.fixture(params=["kis", "upbit"])
@@ -70,7 +70,7 @@ async def test_given_up_and_leaving_in_one_turn_of_the_loop(writes_after_s: floa
         await asyncio.sleep(60)
 
     with pytest.raises(RateLimitedError, match="nothing was sent"):
-        await send_in_time(ManualClock(), 0.02, send)
+        await send_before_deadline(ManualClock(), 0.02, send)
     with pytest.raises(RateLimitedError, match="nothing was sent"):
         await (await writing)
     assert left == []

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.brokers import CostsConfig, Matching, PaperConfig
+from qts.brokers import FeesConfig, PaperConfig, PaperMatchingEngine
 from qts.domain import Fill, OrderRequest, OrderType, Side
 from qts.venues import VenueRejectedError
 
 STOCK, BITCOIN = "005930", "KRW-BTC"
 CASH = Decimal(100_000_000)
-FREE = CostsConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
+FREE = FeesConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
 SECOND = 10**9
 
 
-def engine(costs: CostsConfig = FREE, **settings: Any) -> Matching:
-    return Matching(PaperConfig(**settings), costs, CASH)
+def engine(costs: FeesConfig = FREE, **settings: Any) -> PaperMatchingEngine:
+    return PaperMatchingEngine(PaperConfig(**settings), costs, CASH)
 
 
 def order(side: Side, quantity: Any, price: Any = None, symbol: str = STOCK) -> OrderRequest:
@@ -39,7 +39,7 @@ def prices(fills: Sequence[Fill]) -> list[int]:
     return [int(fill.price) for fill in fills]
 
 
-def held(venue: Matching, symbol: str = STOCK) -> Decimal:
+def held(venue: PaperMatchingEngine, symbol: str = STOCK) -> Decimal:
     return venue.purse.free(symbol)
 
 
@@ -147,7 +147,7 @@ def test_only_a_share_of_a_tick_can_be_taken() -> None:
 
 
 def test_fees_and_taxes_are_the_markets() -> None:
-    venue = engine(CostsConfig())
+    venue = engine(FeesConfig())
     venue.on_tick(STOCK, 70_000, 70_000, 70_000, 1, 0)
     venue.on_tick(BITCOIN, 100_000_000, 0, 0, 1, 0)
     (bought,) = venue.submit("a", order(Side.BUY, 11), 0)
@@ -214,7 +214,9 @@ MOVES = st.lists(
 )
 
 
-def play(venue: Matching, moves: list[Move]) -> tuple[list[Fill], dict[str, OrderRequest]]:
+def play(
+    venue: PaperMatchingEngine, moves: list[Move]
+) -> tuple[list[Fill], dict[str, OrderRequest]]:
     fills: list[Fill] = []
     taken: dict[str, OrderRequest] = {}
     venue.on_tick(STOCK, 70_000, 70_000, 70_100, 50, 0)
@@ -240,7 +242,7 @@ def play(venue: Matching, moves: list[Move]) -> tuple[list[Fill], dict[str, Orde
 def test_money_and_holdings_are_the_sum_of_the_fills(
     moves: list[Move], share: float, slippage: int
 ) -> None:
-    venue = engine(CostsConfig(), volume_share=share, slippage_ticks=slippage)
+    venue = engine(FeesConfig(), volume_share=share, slippage_ticks=slippage)
     fills, taken = play(venue, moves)
     spent = sum((f.side.sign * f.price * f.quantity + f.fee for f in fills), Decimal(0))
     assert venue.purse.cash == CASH - spent
@@ -260,7 +262,7 @@ def test_money_and_holdings_are_the_sum_of_the_fills(
 
 @given(MOVES)
 def test_when_all_orders_are_gone_nothing_is_held(moves: list[Move]) -> None:
-    venue = engine(CostsConfig(), volume_share=0.3)
+    venue = engine(FeesConfig(), volume_share=0.3)
     _, taken = play(venue, moves)
     for name in taken:
         venue.cancel(name)

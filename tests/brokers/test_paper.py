@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.brokers import CostsConfig, PaperBroker, PaperConfig
+from qts.brokers import FeesConfig, PaperBroker, PaperConfig
 from qts.database import Database
 from qts.domain import (
     ManualClock,
@@ -46,7 +46,7 @@ def order(identifier: str, side: Side = Side.BUY, price: int | None = None) -> O
 
 def opened(database: Database, **settings: Any) -> AbstractAsyncContextManager[PaperBroker]:
     config = PaperConfig(**settings)
-    return PaperBroker.open(database, config, CostsConfig(), SystemClock())
+    return PaperBroker.open(database, config, FeesConfig(), SystemClock())
 
 
 def tick(broker: PaperBroker, price: int, volume: int = 100) -> None:
@@ -168,7 +168,7 @@ async def test_an_order_whose_caller_gave_up_is_found_and_trades(
         with pytest.raises(asyncio.CancelledError):
             await placing
     await insert_as_if_kept(database, request)
-    (found,) = (await broker.find(request, LONG_AGO, frozenset())).candidates
+    (found,) = (await broker.find_order(request, LONG_AGO, frozenset())).candidates
     tick(broker, 68_000)
     await broker.settled()
     assert [fill.broker_order_id for fill in await broker.fills(LONG_AGO)] == [
@@ -230,10 +230,10 @@ async def test_a_closed_order_can_never_be_filled(broker: PaperBroker, database:
 
 async def test_two_books_know_nothing_of_each_other(database: Database) -> None:
     clock = ManualClock()
-    costs = CostsConfig()
+    costs = FeesConfig()
     async with (
-        PaperBroker.open(database, PaperConfig(book="one", cash=5), costs, clock) as one,
-        PaperBroker.open(database, PaperConfig(book="two"), costs, clock) as two,
+        PaperBroker.open(database, PaperConfig(account="one", cash=5), costs, clock) as one,
+        PaperBroker.open(database, PaperConfig(account="two"), costs, clock) as two,
     ):
         tick(two, 70_000)
         await two.place(order("a"))
@@ -254,7 +254,7 @@ async def test_a_killed_broker_loses_nothing_it_promised(
         rows = await database.fetch("SELECT order_id FROM paper_order")
         assert promised <= {row["order_id"] for row in rows}
         await books_balance(database)
-    async with PaperBroker.open(database, CONFIG, CostsConfig(), SystemClock()) as broker:
+    async with PaperBroker.open(database, CONFIG, FeesConfig(), SystemClock()) as broker:
         still_open = [o for o in await broker.orders(LONG_AGO) if o.state is OrderState.OPEN]
         for _ in range(200):  # a market far below and far above trades all of them
             tick(broker, 60_000, volume=10_000)

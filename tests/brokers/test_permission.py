@@ -11,7 +11,7 @@ import pytest
 
 import qts.brokers.paper
 from qts.brokers import ACKNOWLEDGEMENT, BrokersConfig
-from qts.brokers.config import is_loopback, permit_kis, permit_upbit
+from qts.brokers.config import is_loopback, require_live_consent_kis, require_live_consent_upbit
 from qts.domain import RefusedError, Secret
 from qts.venues import KisConfig, UpbitConfig
 
@@ -43,10 +43,10 @@ def is_let(permit: Callable[[BrokersConfig, Any], None], said: BrokersConfig, ve
 def test_all_three_open_the_real_venue_and_no_other() -> None:
     kis, upbit = BrokersConfig(**SAID), BrokersConfig(**{**SAID, "broker": "upbit"})
     real = UpbitConfig(access_key=Secret("a"), secret_key=Secret("b"))
-    assert is_let(permit_kis, kis, KisConfig(**KEY))
-    assert is_let(permit_upbit, upbit, real)
-    assert not is_let(permit_kis, upbit, KisConfig(**KEY))
-    assert not is_let(permit_upbit, kis, real)
+    assert is_let(require_live_consent_kis, kis, KisConfig(**KEY))
+    assert is_let(require_live_consent_upbit, upbit, real)
+    assert not is_let(require_live_consent_kis, upbit, KisConfig(**KEY))
+    assert not is_let(require_live_consent_upbit, kis, real)
 
 
 @pytest.mark.parametrize(
@@ -63,31 +63,35 @@ def test_all_three_open_the_real_venue_and_no_other() -> None:
 )
 def test_each_missing_word_is_named(said: dict[str, Any], key: dict[str, Any], named: str) -> None:
     with pytest.raises(RefusedError, match=named):
-        permit_kis(BrokersConfig(**{**SAID, **said}), KisConfig(**{**KEY, **key}))
+        require_live_consent_kis(BrokersConfig(**{**SAID, **said}), KisConfig(**{**KEY, **key}))
 
 
 def test_upbit_without_a_key_is_refused() -> None:
     with pytest.raises(RefusedError, match="access_key"):
-        permit_upbit(BrokersConfig(**{**SAID, "broker": "upbit"}), UpbitConfig())
+        require_live_consent_upbit(BrokersConfig(**{**SAID, "broker": "upbit"}), UpbitConfig())
 
 
 def test_a_paper_key_at_its_own_host_needs_no_permission_and_a_real_one_does() -> None:
     said = BrokersConfig(broker="kis")
-    assert is_let(permit_kis, said, KisConfig(paper=True, **KEY))
-    assert not is_let(permit_kis, said, KisConfig(paper=False, **KEY))
+    assert is_let(require_live_consent_kis, said, KisConfig(paper=True, **KEY))
+    assert not is_let(require_live_consent_kis, said, KisConfig(paper=False, **KEY))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_a_simulator_on_this_machine_needs_no_permission(host: str) -> None:
     url = f"http://{host}:9000"
-    assert is_let(permit_kis, BrokersConfig(broker="kis"), KisConfig(url=url, **KEY))
-    assert is_let(permit_upbit, BrokersConfig(broker="upbit"), UpbitConfig(url=url))
+    assert is_let(require_live_consent_kis, BrokersConfig(broker="kis"), KisConfig(url=url, **KEY))
+    assert is_let(require_live_consent_upbit, BrokersConfig(broker="upbit"), UpbitConfig(url=url))
 
 
 def test_a_simulator_on_another_machine_needs_it() -> None:
     url = "http://192.0.2.7:9000"
-    assert not is_let(permit_kis, BrokersConfig(broker="kis"), KisConfig(url=url, **KEY))
-    assert not is_let(permit_upbit, BrokersConfig(broker="upbit"), UpbitConfig(url=url))
+    assert not is_let(
+        require_live_consent_kis, BrokersConfig(broker="kis"), KisConfig(url=url, **KEY)
+    )
+    assert not is_let(
+        require_live_consent_upbit, BrokersConfig(broker="upbit"), UpbitConfig(url=url)
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.brokers import Blocked, BrokersConfig, Lost, UpbitBroker
+from qts.brokers import BrokersConfig, StreamGap, UpbitBroker, VenueBlockedError
 from qts.brokers import upbit as upbit_room
-from qts.brokers.upbit_wire import order_of, place_values, plain, units
+from qts.brokers.upbit_codec import order_of, place_values, plain, units
 from qts.database import Database
 from qts.domain import (
     Fill,
@@ -61,7 +61,7 @@ async def test_who_is_shut_out_is_told_until_when_and_asks_no_more(
         await venue.broker.place(venue.resting())
         with pytest.raises(RateLimitedError):
             await venue.broker.place(venue.resting())
-        with pytest.raises(Blocked) as raised:
+        with pytest.raises(VenueBlockedError) as raised:
             await venue.broker.orders(MORNING)
         assert raised.value.until == venue.clock.now() + timedelta(seconds=30)
         asked = requests(venue)
@@ -71,7 +71,7 @@ async def test_who_is_shut_out_is_told_until_when_and_asks_no_more(
             venue.broker.account(),
             venue.broker.fills(MORNING),
         ):
-            with pytest.raises(Blocked):
+            with pytest.raises(VenueBlockedError):
                 await call
         assert requests(venue) == asked
         assert len(await venue.record()) == 1
@@ -86,7 +86,7 @@ async def test_after_the_block_requests_go_again(database: Database, tmp_path: P
         await venue.broker.account()
         with pytest.raises(RateLimitedError):
             await venue.broker.account()
-        with pytest.raises(Blocked):
+        with pytest.raises(VenueBlockedError):
             await venue.broker.account()
         await venue.clock.advance(2.5)
         assert (await venue.broker.account()).cash == venue.start_cash
@@ -166,7 +166,7 @@ async def test_a_reply_that_does_not_say_leaves_the_outcome_open(reply: web.Resp
         (400, "insufficient_funds_bid", VenueRejectedError),
         (401, "jwt_verification", VenueRejectedError),
         (429, "too_many_requests", RateLimitedError),
-        (418, "blocked", Blocked),
+        (418, "blocked", VenueBlockedError),
     ],
 )
 async def test_a_reply_that_says_no_means_that_nothing_was_placed(
@@ -294,8 +294,8 @@ def test_a_fill_too_fine_for_the_stream_has_to_be_asked_for() -> None:
         "price": 0.0123, "volume": 1_000_000.5, "trade_fee": 1, "trade_timestamp": 1,
     }  # fmt: skip
     assert isinstance(upbit_room._notice(event), Fill)
-    assert isinstance(upbit_room._notice(event | {"volume": 123_456_789.123_456_78}), Lost)
-    assert isinstance(upbit_room._notice({"state": "trade"}), Lost)
+    assert isinstance(upbit_room._notice(event | {"volume": 123_456_789.123_456_78}), StreamGap)
+    assert isinstance(upbit_room._notice({"state": "trade"}), StreamGap)
 
 
 def test_an_order_that_cannot_be_read_is_no_order() -> None:
@@ -331,7 +331,7 @@ async def test_rows_of_another_form_are_no_answer(rows: Any) -> None:
                 broker.orders(SystemClock().now()),
                 broker.fills(SystemClock().now()),
                 broker.account(),
-                broker.find(a_request(), MORNING, frozenset()),
+                broker.find_order(a_request(), MORNING, frozenset()),
             ):
                 with pytest.raises(UnreachableError, match="cannot be read"):
                     await asking

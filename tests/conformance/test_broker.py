@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.brokers import Lost
+from qts.brokers import StreamGap
 from qts.database import Database
 from qts.domain import BrokerOrder, OrderState, OutcomeUnknownError, Side
 from qts.venues import RateLimitedError, VenueRejectedError
@@ -134,7 +134,7 @@ async def test_a_finished_order_is_told(venue: Venue) -> None:
 
 async def test_every_stream_begins_by_saying_that_it_knows_nothing_yet(venue: Venue) -> None:
     async with Listener.on(venue.broker) as listener:
-        assert isinstance(listener.notices[0], Lost)
+        assert isinstance(listener.notices[0], StreamGap)
 
 
 async def test_a_cancelled_order_is_cancelled_and_told(venue: Venue) -> None:
@@ -213,7 +213,7 @@ async def test_the_account_is_the_sum_of_its_fills(venue: Venue) -> None:
 async def test_an_order_is_found_after_it_was_placed(venue: Venue) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
     order_id = await venue.broker.place(request)
-    found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+    found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
     assert [order.broker_order_id for order in found.candidates] == [order_id]
 
 
@@ -226,7 +226,7 @@ async def test_an_order_whose_reply_was_lost_is_found(venue: Venue, fault: str) 
         await venue.broker.place(request)
     (order_id,) = await venue.record()  # it was accepted, once
     await venue.go()
-    found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+    found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
     assert [order.broker_order_id for order in found.candidates] == [order_id]
 
 
@@ -236,7 +236,7 @@ async def test_a_reply_that_comes_too_late_leaves_the_outcome_open(venue: Venue)
     plant(venue, "slow", seconds=3600)  # on a clock that stands still
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
-    found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+    found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
     assert {order.broker_order_id for order in found.candidates} == set(await venue.record())
 
 
@@ -248,7 +248,7 @@ async def test_an_order_that_was_never_accepted_is_not_found(venue: Venue, fault
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     assert await venue.record() == {}
-    found = await venue.broker.find(request, sent_at, NOTHING_KNOWN)
+    found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
     assert found.candidates == ()
 
 
@@ -275,7 +275,7 @@ async def test_an_order_is_sent_once_whatever_happens(venue: Venue) -> None:
 async def test_orders_of_other_attempts_are_no_candidates(venue: Venue) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
     order_id = await venue.broker.place(request)
-    found = await venue.broker.find(request, sent_at, frozenset({order_id}))
+    found = await venue.broker.find_order(request, sent_at, frozenset({order_id}))
     assert found.candidates == ()
 
 
@@ -318,7 +318,7 @@ async def test_an_interrupted_stream_says_so_and_goes_on(venue: Venue) -> None:
         await venue.broker.place(venue.request())
 
         def is_back() -> bool:
-            return sum(isinstance(notice, Lost) for notice in listener.notices) >= 2
+            return sum(isinstance(notice, StreamGap) for notice in listener.notices) >= 2
 
         for _ in range(200):
             await venue.go()

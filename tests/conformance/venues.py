@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from qts.brokers import (
     Broker,
     BrokersConfig,
-    CostsConfig,
+    ExecutionReport,
+    FeesConfig,
     KisBroker,
-    Notice,
     PaperBroker,
     PaperConfig,
     UpbitBroker,
 )
-from qts.brokers.kis_wire import SEOUL
+from qts.brokers.kis_codec import SEOUL
 from qts.database import Database
 from qts.domain import Fill, ManualClock, OrderRequest, OrderType, Secret, Side, SystemClock
 from qts.simulators import (
@@ -41,7 +41,7 @@ MORNING = datetime(2026, 11, 16, 9, 30, tzinfo=SEOUL)  # a Monday, the market is
 CALM = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0, start=MORNING)
 PLENTY = RateLimitConfig(per_second=1000, per_minute=60_000, per_day=1_000_000)
 # What the simulated KIS charges.
-COSTS = CostsConfig(krx_fee=0.00014, krx_sale_tax=0.0015)
+COSTS = FeesConfig(krx_fee=0.00014, krx_sale_tax=0.0015)
 COIN = Decimal(10**8)
 CASH = 100_000_000_000  # enough to empty a level of a book
 
@@ -128,7 +128,7 @@ class Listener:
     """Hears everything a broker tells."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[ExecutionReport] = []
         self._changed = asyncio.Event()
 
     @classmethod
@@ -145,7 +145,7 @@ class Listener:
             await asyncio.wait({task})
 
     async def _listen(self, broker: Broker) -> None:
-        async with aclosing(broker.notices()) as notices:  # type: ignore[type-var]
+        async with aclosing(broker.execution_reports()) as notices:  # type: ignore[type-var]
             async for notice in notices:
                 self.notices.append(notice)
                 self._changed.set()

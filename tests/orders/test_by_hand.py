@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from qts.brokers import KisBroker
-from qts.brokers.kis_wire import CHANGE, PLACE, cancel_body, place_body, split_order_id
-from qts.brokers.upbit_wire import order_of
+from qts.brokers.kis_codec import CHANGE, PLACE, cancel_body, place_body, split_order_id
+from qts.brokers.upbit_codec import order_of
 from qts.database import Database
 from qts.domain import ManualClock, OrderState, Side
 from qts.orders import books_agree

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from qts.brokers import Blocked
+from qts.brokers import VenueBlockedError
 from qts.database import Database
 from qts.domain import (
     Clock,
@@ -77,7 +77,7 @@ async def test_a_command_that_comes_again_does_nothing(floor: Room) -> None:
         (ConnectionResetError("gone"), "UNKNOWN", "UNKNOWN"),
         (RateLimitedError("429"), "THROTTLED", "THROTTLED"),
         (UnreachableError("refused"), "THROTTLED", "UNREACHABLE"),
-        (Blocked("418"), "REJECTED", "BLOCKED"),
+        (VenueBlockedError("418"), "REJECTED", "BLOCKED"),
     ],
 )
 async def test_every_answer_has_its_state(
@@ -243,7 +243,7 @@ async def test_a_lockdown_stops_entries_and_lets_exits_out(floor: Room) -> None:
 
 
 async def test_a_block_stops_everything_until_a_person_resumes(floor: Room) -> None:
-    floor.venue.before = lambda _request: Blocked("418 for 10 seconds")
+    floor.venue.before = lambda _request: VenueBlockedError("418 for 10 seconds")
     await floor.submit()
     await floor.work()
     floor.venue.before = lambda _request: None
@@ -282,7 +282,7 @@ async def test_a_look_that_is_blocked_stops_everything_once(floor: Room) -> None
     """The venue shuts us out of its questions as of its orders: the first to hear of it stops."""
     floor.venue.is_shut = True
     for _ in range(2):
-        with pytest.raises(Blocked):
+        with pytest.raises(VenueBlockedError):
             await floor.reconciler.once()
     assert await floor.suspended() == {"*": "BLOCKED"}
     assert not (await floor.kill.all())["account"].enabled

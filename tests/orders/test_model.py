@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from qts.brokers import Notice
+from qts.brokers import ExecutionReport
 from qts.database import Database, DatabaseConfig
 from qts.domain import BrokerOrder, IntentType, ManualClock, OrderState, Secret, Side
 from qts.orders import books_agree
@@ -59,7 +59,7 @@ class Life(RuleBasedStateMachine):
         self.clock = ManualClock(START)
         self.venue = Venue(self.clock, named=self.named)
         self.room = self.begin()
-        self.news: list[Notice] = []  # on its way to us, in no order
+        self.news: list[ExecutionReport] = []  # on its way to us, in no order
 
     def begin(self) -> Room:
         room = Room(self.database, self.bus, self.venue, self.clock)

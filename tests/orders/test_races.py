@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qts.brokers.seam import changing
+from qts.brokers.error_boundary import translate_order_errors
 from qts.database import Database
 from qts.domain import IntentType, ManualClock, OrderRequest, OrderState, RefusedError, Side
 from qts.orders import Submitted, markets
@@ -169,7 +169,7 @@ async def test_a_cancel_that_a_wrong_key_stopped_is_not_done(
     await floor.work()
 
     async def cancel(_order_id: str) -> None:
-        with changing():
+        with translate_order_errors():
             raise RefusedError("venues.upbit.access_key or secret_key is wrong (HTTP 401)")
 
     with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from qts.brokers import Lost
+from qts.brokers import StreamGap
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Side, SystemClock, UnreachableError
 from qts.orders import books_agree, resolve_by_hand, resume_by_hand
@@ -235,7 +235,7 @@ async def test_a_gap_in_the_stream_is_filled(database: Database) -> None:
         name = await floor.order()
         async with _running(floor):
             floor.venue.trade(name, D(1), PRICE)  # its notice never came
-            await floor.venue.stream.put(Lost("the connection ended"))
+            await floor.venue.stream.put(StreamGap("the connection ended"))
             await until(lambda: _holds(floor, D(1)))
             await floor.venue.stream.put(floor.venue.trade(name, D(1), PRICE))
             await until(lambda: _holds(floor, D(2)))

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import msgspec
 
-from qts.brokers import Blocked, Found, Notice
+from qts.brokers import ExecutionReport, OrderMatches, VenueBlockedError
 from qts.domain import (
     Account,
     BrokerOrder,
@@ -48,7 +48,7 @@ class Venue:
         self.is_shut = False
         self.external: dict[str, Decimal] = {}
         self.lag_s = 0.0  # before an order shows
-        self.stream: asyncio.Queue[Notice | None] = asyncio.Queue()
+        self.stream: asyncio.Queue[ExecutionReport | None] = asyncio.Queue()
         self._numbers = itertools.count(1)
 
     async def place(self, request: OrderRequest) -> str:
@@ -83,11 +83,13 @@ class Venue:
             raise VenueRejectedError("nothing left to cancel", "order_not_cancelable")
         self._change(order_id, state=OrderState.CANCELLED)
 
-    async def find(self, request: OrderRequest, sent_at: datetime, known: frozenset[str]) -> Found:
+    async def find(
+        self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
+    ) -> OrderMatches:
         self._reach()
         if self._named:
             fits = [o for o in self._shown() if o.identifier == request.client_order_id]
-            return Found(tuple(fits))
+            return OrderMatches(tuple(fits))
         window = timedelta(seconds=60)
         fits = [
             order
@@ -97,7 +99,7 @@ class Venue:
             and (order.quantity, order.price) == (request.quantity, request.price)
             and abs(order.placed_at - sent_at) <= window
         ]
-        return Found(tuple(fits))
+        return OrderMatches(tuple(fits))
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
         self._reach()
@@ -125,7 +127,7 @@ class Venue:
             ),
         )
 
-    async def notices(self) -> AsyncIterator[Notice]:
+    async def notices(self) -> AsyncIterator[ExecutionReport]:
         while (notice := await self.stream.get()) is not None:
             yield notice
 
@@ -179,7 +181,7 @@ class Venue:
 
     def _reach(self) -> None:
         if self.is_shut:
-            raise Blocked("418 for 10 seconds")
+            raise VenueBlockedError("418 for 10 seconds")
         if self.is_away:
             raise UnreachableError("the venue does not answer")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qts.brokers import CostsConfig, PaperConfig
+from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import IntentType, OrderType, RefusedError, Side
 from qts.pipeline import (
     BacktestConfig,
@@ -28,7 +28,7 @@ from tests.pipeline.tapes import BEGIN, prices, tape, walk
 
 # ruff: noqa: ARG002 - a strategy takes what it is given
 
-FREE = CostsConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
+FREE = FeesConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
 DAY = 86_400.0
 
 
@@ -73,7 +73,7 @@ def test_an_order_meets_the_next_event_and_never_its_own() -> None:
 
 
 def test_fees_and_taxes_are_taken() -> None:
-    costs = CostsConfig(krx_fee=0.001, krx_sale_tax=0.002)
+    costs = FeesConfig(krx_fee=0.001, krx_sale_tax=0.002)
     config = BacktestConfig(costs=costs, use_stops=False)
     result = backtest(scripted((0,), (2,)), tape(prices([10_000] * 4)), config)
     assert [fill.fee for fill in result.fills] == [500, 1500]

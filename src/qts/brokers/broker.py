@@ -19,7 +19,7 @@ import msgspec
 from qts.domain import Account, BrokerOrder, Fill, OperationError, OrderRequest
 
 
-class Blocked(OperationError):
+class VenueBlockedError(OperationError):
     """The venue answers nothing any more (HTTP 418); `until` when it said for how long."""
 
     def __init__(self, text: str, until: datetime | None = None) -> None:
@@ -27,7 +27,7 @@ class Blocked(OperationError):
         self.until = until
 
 
-class Found(msgspec.Struct, frozen=True):
+class OrderMatches(msgspec.Struct, frozen=True):
     """What looking for an order whose outcome is unknown has shown.
 
     One candidate: that is it. None: the venue does not have it. Several: a person must choose.
@@ -36,13 +36,13 @@ class Found(msgspec.Struct, frozen=True):
     candidates: tuple[BrokerOrder, ...]
 
 
-class Lost(msgspec.Struct, frozen=True):
+class StreamGap(msgspec.Struct, frozen=True):
     """The stream was interrupted: what happened meanwhile has to be asked for."""
 
     reason: str
 
 
-Notice = Fill | BrokerOrder | Lost
+ExecutionReport = Fill | BrokerOrder | StreamGap
 
 
 class Broker(Protocol):
@@ -56,7 +56,9 @@ class Broker(Protocol):
         """Ask for it; Rejected when there is nothing left to cancel."""
         ...
 
-    async def find(self, request: OrderRequest, sent_at: datetime, known: frozenset[str]) -> Found:
+    async def find_order(
+        self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
+    ) -> OrderMatches:
         """Look for an order that may have been placed at about `sent_at`.
 
         `known` are names of orders that belong to other attempts and cannot be this one.
@@ -73,6 +75,6 @@ class Broker(Protocol):
 
     async def account(self) -> Account: ...
 
-    def notices(self) -> AsyncIterator[Notice]:
+    def execution_reports(self) -> AsyncIterator[ExecutionReport]:
         """What happens to our orders, as it happens; ends only when closed."""
         ...

@@ -15,7 +15,7 @@ from qts.venues import KisConfig, UpbitConfig
 ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
 
 
-class CostsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FeesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a trade costs, as parts of its amount."""
 
     krx_fee: Annotated[
@@ -37,7 +37,7 @@ class CostsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The paper venue: how kindly it fills."""
 
-    book: Annotated[str, msgspec.Meta(max_length=64, description="name of the account book")] = (
+    account: Annotated[str, msgspec.Meta(max_length=64, description="name of the account book")] = (
         "paper"
     )
     cash: Annotated[
@@ -86,13 +86,13 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             gt=0, le=0.1, description="how far above the best ask a market buy at Upbit may pay"
         ),
     ] = 0.01
-    patience_s: Annotated[
+    send_timeout_s: Annotated[
         float,
         msgspec.Meta(
             gt=0, le=60, description="how long an order may be on its way out; then it is unsent"
         ),
     ] = 3.0
-    costs: Annotated[CostsConfig, msgspec.Meta(description="Fees and taxes")] = CostsConfig()
+    costs: Annotated[FeesConfig, msgspec.Meta(description="Fees and taxes")] = FeesConfig()
     paper: Annotated[PaperConfig, msgspec.Meta(description="The paper venue")] = PaperConfig()
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError('mode is "live" and broker is "paper"; say one of them')
 
 
-def permit_kis(config: BrokersConfig, venue: KisConfig) -> None:
+def require_live_consent_kis(config: BrokersConfig, venue: KisConfig) -> None:
     """Refuse to open KIS where real money moves, unless all three things were said."""
     real_key = bool(venue.app_key and venue.app_secret and venue.account) and not venue.paper
     play = is_loopback(venue.rest) or (venue.paper and venue.url is None)
@@ -108,7 +108,7 @@ def permit_kis(config: BrokersConfig, venue: KisConfig) -> None:
         _permit(config, "kis", real_key, "venues.kis.app_key, app_secret and account of a real key")
 
 
-def permit_upbit(config: BrokersConfig, venue: UpbitConfig) -> None:
+def require_live_consent_upbit(config: BrokersConfig, venue: UpbitConfig) -> None:
     """Refuse to open Upbit itself, unless all three things were said."""
     if not is_loopback(venue.url):
         real_key = bool(venue.access_key and venue.secret_key)

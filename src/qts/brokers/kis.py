@@ -14,29 +14,33 @@ from decimal import Decimal
 
 import msgspec
 
-from qts.brokers.broker import Found, Notice
-from qts.brokers.config import BrokersConfig, permit_kis
-from qts.brokers.kis_notices import KisNotices
-from qts.brokers.kis_steps import Steps
-from qts.brokers.kis_wire import (
+from qts.brokers.broker import ExecutionReport, OrderMatches
+from qts.brokers.config import BrokersConfig, require_live_consent_kis
+from qts.brokers.error_boundary import (
+    send_before_deadline,
+    translate_decode_errors,
+    translate_order_errors,
+)
+from qts.brokers.kis_codec import (
     BALANCE,
     CHANGE,
     ORDERS,
     PLACE,
     SEOUL,
+    KisOrderRow,
     Row,
-    Seen,
     balance_query,
     cancel_body,
-    held,
     number_of,
     order_id_of,
     orders_query,
+    parse_holding,
+    parse_order,
     place_body,
-    seen,
     split_order_id,
 )
-from qts.brokers.seam import changing, reading, send_in_time
+from qts.brokers.kis_fill_tracker import KisFillTracker
+from qts.brokers.kis_fills import KisFillStore
 from qts.database import Database
 from qts.domain import (
     Account,
@@ -76,7 +80,7 @@ class KisBroker:
         clock: Clock,
         stream: KisStream | None = None,
     ) -> None:
-        permit_kis(config, client.config)
+        require_live_consent_kis(config, client.config)
         if client.config.account is None:
             raise RefusedError("venues.kis.account is not set; orders need it")
         number = client.config.account.reveal()
@@ -86,15 +90,15 @@ class KisBroker:
         self._stream = stream
         self._account = {"CANO": number[:8], "ACNT_PRDT_CD": number[8:]}
         digest = hashlib.sha256(number.encode()).hexdigest()[:16]
-        self._steps = Steps(database, digest, config.costs.of(Market.KRX))
+        self._steps = KisFillStore(database, digest, config.costs.of(Market.KRX))
         self._branches: dict[str, str] = {}
 
     async def place(self, request: OrderRequest) -> str:
         body = place_body(self._account, request)
-        with changing():
-            reply = await send_in_time(
+        with translate_order_errors():
+            reply = await send_before_deadline(
                 self._clock,
-                self._config.patience_s,
+                self._config.send_timeout_s,
                 lambda leaving: self._client.call(
                     PLACE[request.side], body, RequestPriority.ORDER, leaving=leaving
                 ),
@@ -110,13 +114,15 @@ class KisBroker:
     async def cancel(self, order_id: str) -> None:
         branch = self._branches.get(order_id) or await self._branch(order_id)
         body = cancel_body(self._account, split_order_id(order_id)[1], branch)
-        with changing():
+        with translate_order_errors():
             await self._client.call(CHANGE, body, RequestPriority.ORDER)
 
-    async def find(self, request: OrderRequest, sent_at: datetime, known: frozenset[str]) -> Found:
+    async def find_order(
+        self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
+    ) -> OrderMatches:
         first, last = sent_at - _EARLY, sent_at + timedelta(seconds=self._config.find_window_s)
         rows = await self._rows(sent_at.astimezone(SEOUL).date())
-        return Found(
+        return OrderMatches(
             tuple(
                 row.order
                 for row in rows
@@ -143,16 +149,16 @@ class KisBroker:
     async def account(self) -> Account:
         cash, holdings = Decimal(0), list[Holding]()
         async for rows, totals in self._pages(BALANCE, balance_query(self._account)):
-            with reading("KIS"):
-                holdings += [holding for row in rows if (holding := held(row))]
+            with translate_decode_errors("KIS"):
+                holdings += [holding for row in rows if (holding := parse_holding(row))]
                 # The cash when today's trades have been paid for, two days on.
                 cash = number_of(totals[0]["prvs_rcdl_excc_amt"])
         return Account(cash=cash, holdings=tuple(holdings))
 
-    async def notices(self) -> AsyncIterator[Notice]:
+    async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
         shared = self._stream is not None
         stream = self._stream or KisStream(self._client, self._clock, lambda _quote: None)
-        notices = KisNotices(self._look, self._clock)
+        notices = KisFillTracker(self._look, self._clock)
         stream.subscribe_fills(notices.heard, notices.live)
         running = None if shared else asyncio.create_task(stream.run(), name="kis notices")
         try:
@@ -180,13 +186,13 @@ class KisBroker:
                 return row.branch
         raise VenueRejectedError(f"KIS has no order {order_id}", "order_id")
 
-    async def _rows(self, first: date, number: str = "") -> list[Seen]:
+    async def _rows(self, first: date, number: str = "") -> list[KisOrderRow]:
         today = self._today()
         query = orders_query(self._account, min(first, today), today, number)
-        found: list[Seen] = []
+        found: list[KisOrderRow] = []
         async for rows, _ in self._pages(ORDERS, query):
-            with reading("KIS"):
-                found += [order for row in rows if (order := seen(row, today))]
+            with translate_decode_errors("KIS"):
+                found += [order for row in rows if (order := parse_order(row, today))]
         return found
 
     async def _pages(

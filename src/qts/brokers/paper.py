@@ -19,11 +19,11 @@ from decimal import Decimal
 from typing import Self
 
 from qts import telemetry
-from qts.brokers.broker import Found, Lost, Notice
-from qts.brokers.config import CostsConfig, PaperConfig
-from qts.brokers.matching import Matching, Number
-from qts.brokers.paper_store import Cancelled, PaperStore, TakenOver
-from qts.brokers.purse import Purse
+from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap
+from qts.brokers.config import FeesConfig, PaperConfig
+from qts.brokers.paper_account import PaperAccount
+from qts.brokers.paper_matching import Number, PaperMatchingEngine
+from qts.brokers.paper_store import FencedOutError, PaperCancel, PaperStore
 from qts.database import Database
 from qts.domain import (
     Account,
@@ -49,35 +49,35 @@ class PaperBroker:
 
     name = "paper"
 
-    def __init__(self, store: PaperStore, engine: Matching, clock: Clock) -> None:
+    def __init__(self, store: PaperStore, engine: PaperMatchingEngine, clock: Clock) -> None:
         self._store = store
         self._engine = engine
         self._clock = clock
         self._known: set[str] = set()  # orders the engine has or had
         self._one_change = asyncio.Lock()
-        self._unwritten: list[Fill | Cancelled] = []
+        self._unwritten: list[Fill | PaperCancel] = []
         self._wake = asyncio.Event()
         self._written = asyncio.Condition()
-        self._taken_over: TakenOver | None = None
-        self._listeners: list[asyncio.Queue[Notice]] = []
+        self._taken_over: FencedOutError | None = None
+        self._listeners: list[asyncio.Queue[ExecutionReport]] = []
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, database: Database, config: PaperConfig, costs: CostsConfig, clock: Clock
+        cls, database: Database, config: PaperConfig, costs: FeesConfig, clock: Clock
     ) -> AsyncIterator[Self]:
         """Take the book over from whoever had it, with the orders that are open in it."""
         cash = Decimal(config.cash)
-        store = await PaperStore.claim(database, config.book, cash, clock.now())
-        engine = Matching(config, costs, cash)
-        engine.purse = Purse(*await store.lots())
+        store = await PaperStore.claim(database, config.account, cash, clock.now())
+        engine = PaperMatchingEngine(config, costs, cash)
+        engine.purse = PaperAccount(*await store.lots())
         broker = cls(store, engine, clock)
         await broker._adopt()
         writer = asyncio.create_task(broker._write(), name="paper")
         try:
             yield broker
             await broker.settled()
-        except (TakenOver, OutcomeUnknownError) as error:
+        except (FencedOutError, OutcomeUnknownError) as error:
             log.error("the paper book was left unwritten", reason=str(error))
         finally:
             writer.cancel()
@@ -117,19 +117,19 @@ class PaperBroker:
             await self._adopt()
             if self._engine.cancel(order_id) is None:
                 raise VenueRejectedError(f"paper order {order_id} is not open", "not_open")
-            self._keep([Cancelled(order_id)])
+            self._keep([PaperCancel(order_id)])
         await self.settled()
 
-    async def find(
+    async def find_order(
         self,
         request: OrderRequest,
         sent_at: datetime,  # noqa: ARG002 - the identifier is enough
         known: frozenset[str],
-    ) -> Found:
+    ) -> OrderMatches:
         async with self._one_change:
             await self._adopt()
             found = await self._store.by_identifier(request.client_order_id)
-        return Found(tuple(order for order in found if order.broker_order_id not in known))
+        return OrderMatches(tuple(order for order in found if order.broker_order_id not in known))
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
         async with self._one_change:
@@ -142,9 +142,9 @@ class PaperBroker:
     async def account(self) -> Account:
         return await self._store.account()
 
-    async def notices(self) -> AsyncIterator[Notice]:
-        line: asyncio.Queue[Notice] = asyncio.Queue()
-        line.put_nowait(Lost("listening from now on"))
+    async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
+        line: asyncio.Queue[ExecutionReport] = asyncio.Queue()
+        line.put_nowait(StreamGap("listening from now on"))
         self._listeners.append(line)
         try:
             while True:
@@ -161,7 +161,7 @@ class PaperBroker:
                 self._known.add(order.order_id)
                 self._engine.restore(order, filled, fills)
 
-    def _keep(self, changes: Sequence[Fill | Cancelled]) -> None:
+    def _keep(self, changes: Sequence[Fill | PaperCancel]) -> None:
         if changes:
             self._unwritten.extend(changes)
             self._wake.set()
@@ -174,7 +174,7 @@ class PaperBroker:
                 batch = tuple(self._unwritten)
                 try:
                     orders = await self._store.write(batch)
-                except TakenOver as error:
+                except FencedOutError as error:
                     self._taken_over = error
                     break
                 except OperationError as error:  # kept or not: written again, each counts once
@@ -199,7 +199,7 @@ class PaperBroker:
         if self._taken_over is not None:
             raise self._taken_over
 
-    def _tell(self, notices: Sequence[Notice]) -> None:
+    def _tell(self, notices: Sequence[ExecutionReport]) -> None:
         for line in self._listeners:
             for notice in notices:
                 line.put_nowait(notice)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 from asyncpg import UniqueViolationError
 
-from qts.brokers.matching import PaperOrder
-from qts.brokers.purse import Lot
+from qts.brokers.paper_account import Lot
+from qts.brokers.paper_matching import PaperOrder
 from qts.database import Connection, Database, Row
 from qts.domain import (
     Account,
@@ -55,8 +55,8 @@ _OPEN = """
 """
 
 
-class Cancelled(NamedTuple):
-    order_id: str
+class PaperCancel(NamedTuple):
+    broker_order_id: str
 
 
 class PaperStore:
@@ -89,18 +89,18 @@ class PaperStore:
                 f"identifier {request.client_order_id} was used before", "identifier_used"
             ) from None
 
-    async def write(self, changes: Sequence[Fill | Cancelled]) -> list[BrokerOrder]:
+    async def write(self, changes: Sequence[Fill | PaperCancel]) -> list[BrokerOrder]:
         """All of them, each once however often it is written; the orders as they are then."""
         async with self._fenced() as tx:
             for change in changes:
-                if isinstance(change, Cancelled):
-                    await tx.execute(_CANCEL, change.order_id)
+                if isinstance(change, PaperCancel):
+                    await tx.execute(_CANCEL, change.broker_order_id)
                 else:
                     await tx.execute(
                         _FILL, change.trade_id, change.broker_order_id, self._book, change.symbol,
                         change.side, change.quantity, change.price, change.fee, change.at,
                     )  # fmt: skip
-            touched = list({change.order_id for change in changes})
+            touched = list({change.broker_order_id for change in changes})
             rows = await tx.fetch("SELECT * FROM paper_order WHERE order_id = ANY($1)", touched)
         return [order_of(row) for row in rows]
 
@@ -108,7 +108,7 @@ class PaperStore:
     async def _fenced(self) -> AsyncIterator[Connection]:
         async with self._database.transaction() as tx:
             if await tx.fetchval(_FENCE, self._book, self._epoch) is None:
-                raise TakenOver(f"the paper book {self._book} was opened by another process")
+                raise FencedOutError(f"the paper book {self._book} was opened by another process")
             yield tx
 
     # -- looking
@@ -163,7 +163,7 @@ class PaperStore:
         return [fill_of(row) for row in rows]
 
 
-class TakenOver(UnreachableError):
+class FencedOutError(UnreachableError):
     """Nothing was written: the book belongs to a later opening."""
 
 

@@ -8,17 +8,15 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from qts.brokers.broker import Blocked, Found, Lost, Notice
-from qts.brokers.config import BrokersConfig, permit_upbit
-from qts.brokers.seam import UNREADABLE, changing, reading, send_in_time
-from qts.brokers.upbit_wire import (
-    fill_event,
-    fills_of,
-    order_event,
-    order_of,
-    place_values,
-    units,
+from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap, VenueBlockedError
+from qts.brokers.config import BrokersConfig, require_live_consent_upbit
+from qts.brokers.error_boundary import (
+    UNREADABLE,
+    send_before_deadline,
+    translate_decode_errors,
+    translate_order_errors,
 )
+from qts.brokers.upbit_codec import fill_event, fills_of, order_event, order_of, place_values, units
 from qts.domain import (
     Account,
     BrokerOrder,
@@ -53,12 +51,12 @@ class UpbitBroker:
     name = "upbit"
 
     def __init__(self, client: UpbitClient, config: BrokersConfig, clock: Clock) -> None:
-        permit_upbit(config, client.config)
+        require_live_consent_upbit(config, client.config)
         self._client = client
         self._config = config
         self._clock = clock
         self._costs = config.costs.of(Market.UPBIT)
-        self._blocked: Blocked | None = None
+        self._blocked: VenueBlockedError | None = None
         self._closed: dict[str, list[Fill]] = {}  # orders that are done: their fills are final
 
     async def place(self, request: OrderRequest) -> str:
@@ -68,8 +66,8 @@ class UpbitBroker:
                 "POST", "/v1/orders", values, "order", RequestPriority.ORDER, leaving
             )
 
-        with changing():
-            reply = await send_in_time(self._clock, self._config.patience_s, send)
+        with translate_order_errors():
+            reply = await send_before_deadline(self._clock, self._config.send_timeout_s, send)
         name = reply.get("uuid") if isinstance(reply, dict) else None
         if not isinstance(name, str) or not name:
             raise OutcomeUnknownError("Upbit took an order and did not name it")
@@ -77,28 +75,28 @@ class UpbitBroker:
 
     async def cancel(self, order_id: str) -> None:
         values = [("uuid", order_id)]
-        with changing():
+        with translate_order_errors():
             await self._call("DELETE", "/v1/order", values, "default", RequestPriority.ORDER)
 
-    async def find(
+    async def find_order(
         self,
         request: OrderRequest,
         sent_at: datetime,  # noqa: ARG002 - the identifier is enough
         known: frozenset[str],
-    ) -> Found:
+    ) -> OrderMatches:
         try:
             row = await self._get("/v1/order", ("identifier", request.client_order_id))
         except VenueRejectedError as error:
             if error.code == "order_not_found":
-                return Found(())
+                return OrderMatches(())
             raise
-        with reading("Upbit"):
+        with translate_decode_errors("Upbit"):
             order = order_of(row)
-        return Found((order,) if order.broker_order_id not in known else ())
+        return OrderMatches((order,) if order.broker_order_id not in known else ())
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
         first = since.replace(microsecond=0)
-        with reading("Upbit"):
+        with translate_decode_errors("Upbit"):
             return [
                 order
                 for order in map(order_of, await self._rows(since))
@@ -108,7 +106,7 @@ class UpbitBroker:
     async def fills(self, since: datetime) -> Sequence[Fill]:
         """Closed orders are listed by when they were placed: a week further back is looked at."""
         first = since.replace(microsecond=0)
-        with reading("Upbit"):
+        with translate_decode_errors("Upbit"):
             rows = await self._rows(since - _WEEK)
             names = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
             self._closed = {name: self._closed[name] for name in names if name in self._closed}
@@ -118,7 +116,7 @@ class UpbitBroker:
     async def account(self) -> Account:
         cash, holdings = Decimal(0), []
         rows = await self._get("/v1/accounts")
-        with reading("Upbit"):
+        with translate_decode_errors("Upbit"):
             for row in rows:
                 quantity = Decimal(row["balance"]) + Decimal(row["locked"])
                 if row["currency"] == "KRW":
@@ -131,14 +129,14 @@ class UpbitBroker:
                     )
         return Account(cash=cash, holdings=tuple(holdings))
 
-    async def notices(self) -> AsyncIterator[Notice]:
-        line: asyncio.Queue[Notice] = asyncio.Queue()
+    async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
+        line: asyncio.Queue[ExecutionReport] = asyncio.Queue()
 
         def heard(event: Json) -> None:
             line.put_nowait(_notice(event))
 
         def live() -> None:
-            line.put_nowait(Lost("listening from now on"))
+            line.put_nowait(StreamGap("listening from now on"))
 
         stream = UpbitStream(self._client, self._clock, lambda _quote: None, heard, live)
         running = asyncio.create_task(stream.run(), name="upbit notices")
@@ -157,7 +155,7 @@ class UpbitBroker:
             return None
         values = [("markets", request.symbol)]
         book = await self._call("GET", "/v1/orderbook", values, "quotes", RequestPriority.ORDER)
-        with reading("Upbit"):
+        with translate_decode_errors("Upbit"):
             ask = units(book[0]["orderbook_units"][0]["ask_price"])
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))
         return max(ask, round_to_tick(Market.UPBIT, worst, Side.BUY))
@@ -231,7 +229,7 @@ class UpbitBroker:
         """One request; none at all while we are shut out, since asking makes it longer."""
         now, blocked = self._clock.now(), self._blocked
         if blocked is not None and (blocked.until is None or now < blocked.until):
-            raise Blocked(str(blocked), blocked.until)
+            raise VenueBlockedError(str(blocked), blocked.until)
         try:
             return await self._client.call(method, path, values, group, priority, leaving)
         except RateLimitedError as error:
@@ -239,16 +237,16 @@ class UpbitBroker:
                 raise
             pause_s = error.retry_after_s
             until = None if pause_s is None else self._clock.now() + timedelta(seconds=pause_s)
-            self._blocked = Blocked(str(error), until)
+            self._blocked = VenueBlockedError(str(error), until)
             raise self._blocked from None
 
 
-def _notice(event: Json) -> Notice:
+def _notice(event: Json) -> ExecutionReport:
     """An event that cannot be read exactly has to be asked for."""
     try:
         return fill_event(event) if event["state"] == "trade" else order_event(event)
     except UNREADABLE as error:
-        return Lost(f"an event of Upbit could not be read: {error!r}")
+        return StreamGap(f"an event of Upbit could not be read: {error!r}")
 
 
 def _milliseconds(moment: datetime) -> str:

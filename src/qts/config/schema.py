@@ -78,7 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     )
 
     def __post_init__(self) -> None:
-        patience, limit = self.brokers.patience_s, self.orders.place_timeout_s
+        patience, limit = self.brokers.send_timeout_s, self.orders.place_timeout_s
         if patience >= limit:
             raise ValueError(
                 f"brokers.patience_s ({patience:g}) must be below orders.place_timeout_s"

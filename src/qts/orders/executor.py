@@ -18,7 +18,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from qts import telemetry
-from qts.brokers import Blocked
+from qts.brokers import VenueBlockedError
 from qts.domain import AttemptState, BrokerOrder, OperationError, OrderState, UnreachableError
 from qts.orders.attempts import Attempt, Attempts, lock, moved, send, why_stopped
 from qts.orders.blocked import shut_out
@@ -73,7 +73,7 @@ class Executor:
             if error.code == "settings":  # not the venue's word: a wrong key, another address
                 raise Retryable(str(error), code="CANCEL") from None
             log.info("nothing left to cancel", order=row["broker_order_id"], reason=str(error))
-        except Blocked as error:
+        except VenueBlockedError as error:
             await shut_out(self._floor, str(error))
             raise Retryable(str(error), code="BLOCKED") from None
         except (RateLimitedError, UnreachableError, TimeoutError) as error:

@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from qts.brokers import Blocked
+from qts.brokers import VenueBlockedError
 from qts.domain import OutcomeUnknownError, RefusedError, UnreachableError
 from qts.venues import RateLimitedError, VenueRejectedError
 
@@ -32,7 +32,7 @@ def outcome_of(error: Exception) -> Outcome:
     text = str(error) or type(error).__name__
     if isinstance(error, RateLimitedError):
         return Outcome(Kind.NOT_PLACED, code="THROTTLED", text=text, pause_s=error.retry_after_s)
-    if isinstance(error, Blocked):
+    if isinstance(error, VenueBlockedError):
         return Outcome(Kind.BLOCKED, code="BLOCKED", text=text)
     if isinstance(error, VenueRejectedError):
         return Outcome(Kind.REJECTED, code=error.code or "REJECTED", text=text)

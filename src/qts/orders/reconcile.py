@@ -18,7 +18,7 @@ import asyncpg
 import msgspec
 
 from qts import telemetry
-from qts.brokers import Blocked, Lost, Notice
+from qts.brokers import ExecutionReport, StreamGap, VenueBlockedError
 from qts.database import Row
 from qts.domain import Account, BrokerOrder, Fill, OperationError
 from qts.orders.blocked import shut_out
@@ -93,17 +93,17 @@ class Reconciler:
         """Take the venue's notices as they come, until cancelled."""
         while True:
             try:
-                async for notice in self._floor.broker.notices():
+                async for notice in self._floor.broker.execution_reports():
                     await self.take(notice)
                 self._gap("the stream ended")
             except TROUBLE as error:
                 self._gap(str(error))
             await self._floor.clock.sleep(RETRY_S)
 
-    async def take(self, notice: Notice) -> None:
+    async def take(self, notice: ExecutionReport) -> None:
         """What cannot be kept now is asked for later."""
         try:
-            if isinstance(notice, Lost):
+            if isinstance(notice, StreamGap):
                 self._gap(notice.reason)
             elif isinstance(notice, Fill):
                 await self._floor.ledger.fill(notice)
@@ -121,7 +121,7 @@ class Reconciler:
             except BaseException as error:
                 self._failures += 1
                 self._lost = self._lost or was_lost
-                if isinstance(error, Blocked):
+                if isinstance(error, VenueBlockedError):
                     await shut_out(self._floor, str(error))
                 raise
         self._failures = 0

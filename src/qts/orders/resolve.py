@@ -129,7 +129,7 @@ async def _resolve(floor: Floor, one: Attempt, order_id: str | None) -> Answer:
     known = frozenset(row["broker_order_id"] for row in rows)
     if one.sent_at is None:
         raise AssertionError("it was sent")
-    found = await floor.broker.find(one.request, one.sent_at, known)
+    found = await floor.broker.find_order(one.request, one.sent_at, known)
     if len(found.candidates) == 1:
         await _accept(floor, one, found.candidates[0])
         return "accepted"

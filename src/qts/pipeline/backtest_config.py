@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from qts.brokers import CostsConfig, PaperConfig
+from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import RefusedError
 from qts.risk import LimitsConfig, StopsConfig
 
@@ -27,7 +27,7 @@ class BacktestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     paper: Annotated[PaperConfig, Meta(description="how kindly orders are filled")] = PaperConfig(
         latency_ms=LATENCY_MS
     )
-    costs: Annotated[CostsConfig, Meta(description="fees and taxes")] = CostsConfig()
+    costs: Annotated[FeesConfig, Meta(description="fees and taxes")] = FeesConfig()
     interval_s: Annotated[float, Meta(gt=0, description="between two beats")] = 1.0
     signal_life_s: Annotated[float, Meta(gt=0, description="how long a signal is good for")] = 5.0
     fill_wait_s: Annotated[

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import msgspec
 
-from qts.brokers import Matching
+from qts.brokers import PaperMatchingEngine
 from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_for_symbol
 from qts.orders import Book, FillApplied, Held, Pending, Standing
 from qts.pipeline.past import PastClock, PastWorld, day_end
@@ -37,7 +37,7 @@ class PaperDesk:
     """`changed` is told the symbol whose orders or holdings are others now."""
 
     def __init__(
-        self, matching: Matching, world: PastWorld, clock: PastClock, limits: Limits
+        self, matching: PaperMatchingEngine, world: PastWorld, clock: PastClock, limits: Limits
     ) -> None:
         self._matching = matching
         self._world = world

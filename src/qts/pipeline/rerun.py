@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any
 
 from qts import telemetry
-from qts.brokers import Matching
+from qts.brokers import PaperMatchingEngine
 from qts.pipeline.backtest_config import BacktestConfig
 from qts.pipeline.compiled import StepStrategy
 from qts.pipeline.cycle import Cycle, StepFailed
@@ -47,7 +47,7 @@ class Rerun:
         self.world = PastWorld(self.clock)
         self.world.begin(config.cash, ())
         self._limits = config.limits.exact
-        matching = Matching(config.paper, config.costs, config.cash)
+        matching = PaperMatchingEngine(config.paper, config.costs, config.cash)
         self.desk = PaperDesk(matching, self.world, self.clock, self._limits)
         self.desk.changed = self._changed
         self.curve = Curve(config.sample_s)

@@ -50,7 +50,9 @@ async def open_broker(stack: AsyncExitStack, asked: Orders) -> Broker:
     )
     client = await stack.enter_async_context(UpbitClient.open(config, clock))
     return UpbitBroker(
-        client, BrokersConfig(broker="upbit", patience_s=asked.config.place_timeout_s / 2), clock
+        client,
+        BrokersConfig(broker="upbit", send_timeout_s=asked.config.place_timeout_s / 2),
+        clock,
     )
 
 

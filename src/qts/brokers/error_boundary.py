@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from qts.brokers.broker import Blocked
+from qts.brokers.broker import VenueBlockedError
 from qts.domain import Clock, OperationError, OutcomeUnknownError, RefusedError, UnreachableError
 from qts.venues import BeforeSend, RateLimitedError, VenueRejectedError
 
@@ -18,7 +18,7 @@ UNREADABLE = (LookupError, ValueError, TypeError, ArithmeticError, AttributeErro
 
 
 @contextmanager
-def changing() -> Iterator[None]:
+def translate_order_errors() -> Iterator[None]:
     """Around a request that places or cancels: whatever happens is one of the port's errors."""
     try:
         yield
@@ -28,14 +28,14 @@ def changing() -> Iterator[None]:
         raise
     except RefusedError as error:
         raise VenueRejectedError(str(error), "settings") from None
-    except (RateLimitedError, UnreachableError, Blocked):
+    except (RateLimitedError, UnreachableError, VenueBlockedError):
         raise
     except OperationError as error:  # before the request: a token that is not to be had
         raise UnreachableError(str(error)) from None
 
 
 @contextmanager
-def reading(venue: str) -> Iterator[None]:
+def translate_decode_errors(venue: str) -> Iterator[None]:
     """Around the reading of an answer: one of another form is as good as none."""
     try:
         yield
@@ -45,7 +45,7 @@ def reading(venue: str) -> Iterator[None]:
         ) from None
 
 
-async def send_in_time(
+async def send_before_deadline(
     clock: Clock, patience_s: float, send: Callable[[BeforeSend], Awaitable[R]]
 ) -> R:
     """Send, unless it is held up for too long on its way out: an order that got old must not go.

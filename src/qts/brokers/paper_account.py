@@ -17,19 +17,19 @@ class Lot(NamedTuple):
     cost: Decimal
 
 
-class Hold(NamedTuple):
+class FundsHold(NamedTuple):
     symbol: str
     cash: Decimal
     quantity: Decimal
 
 
-class Purse:
+class PaperAccount:
     """A market buy may cost more than was held for it: then cash goes below zero, and is told."""
 
     def __init__(self, cash: Decimal, lots: dict[str, Lot] | None = None) -> None:
         self.cash = cash
         self.lots = dict(lots or {})
-        self._holds: dict[str, Hold] = {}
+        self._holds: dict[str, FundsHold] = {}
         self._held_cash = _ZERO
         self._held: dict[str, Decimal] = {}
 
@@ -69,9 +69,9 @@ class Purse:
         """The order still wants so much: hold that and no more."""
         self.release(order_id)
         if request.side is Side.SELL:
-            hold = Hold(request.symbol, _ZERO, left)
+            hold = FundsHold(request.symbol, _ZERO, left)
         else:
-            hold = Hold(request.symbol, _need(left, worst, costs), _ZERO)
+            hold = FundsHold(request.symbol, _need(left, worst, costs), _ZERO)
         self._holds[order_id] = hold
         self._held_cash += hold.cash
         self._held[hold.symbol] = self._held.get(hold.symbol, _ZERO) + hold.quantity

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_FLOOR, Decimal
 
-from qts.brokers.config import CostsConfig, PaperConfig
-from qts.brokers.purse import Purse
+from qts.brokers.config import FeesConfig, PaperConfig
+from qts.brokers.paper_account import PaperAccount
 from qts.domain import (
     FeeSchedule,
     Fill,
@@ -62,10 +62,10 @@ class PaperOrder:
         return self.request.quantity - self.filled
 
 
-class Matching:
+class PaperMatchingEngine:
     """For one thread. `on_tick` tells the market; what it answers has happened."""
 
-    def __init__(self, config: PaperConfig, costs: CostsConfig, cash: Decimal) -> None:
+    def __init__(self, config: PaperConfig, costs: FeesConfig, cash: Decimal) -> None:
         self._config = config
         self._costs: dict[Market, FeeSchedule] = {market: costs.of(market) for market in Market}
         self._chance = random.Random(config.seed)  # noqa: S311 - reproducible on purpose
@@ -75,7 +75,7 @@ class Matching:
         self._open: dict[str, dict[str, PaperOrder]] = {}
         self._symbols: dict[str, str] = {}
         self._left: dict[str, tuple[Tick, Decimal]] = {}
-        self.purse = Purse(cash)
+        self.purse = PaperAccount(cash)
 
     # -- the market
 

@@ -29,7 +29,7 @@ _SIDES = {"01": Side.SELL, "02": Side.BUY}
 Row = dict[str, Any]
 
 
-class Seen(msgspec.Struct, frozen=True):
+class KisOrderRow(msgspec.Struct, frozen=True):
     """A row of the day's orders: the order, what its fills came to, and the branch it went by."""
 
     order: BrokerOrder
@@ -113,7 +113,7 @@ def split_order_id(order_id: str) -> tuple[date, str]:
     return moment.date(), number
 
 
-def seen(row: Row, today: date) -> Seen | None:
+def parse_order(row: Row, today: date) -> KisOrderRow | None:
     """A row as an order; None for the record of a cancel, which never trades."""
     quantity, filled = number_of(row["ord_qty"]), number_of(row["tot_ccld_qty"])
     left, price = number_of(row["rmn_qty"]), number_of(row["ord_unpr"])
@@ -132,10 +132,10 @@ def seen(row: Row, today: date) -> Seen | None:
         placed_at=at,
         price=None if is_market else price,
     )
-    return Seen(order, number_of(row["tot_ccld_amt"]), str(row.get("ord_gno_brno", "")))
+    return KisOrderRow(order, number_of(row["tot_ccld_amt"]), str(row.get("ord_gno_brno", "")))
 
 
-def held(row: Row) -> Holding | None:
+def parse_holding(row: Row) -> Holding | None:
     """A row of the balance; what was sold out stays as a row of nothing."""
     quantity, average = number_of(row["hldg_qty"]), number_of(row["pchs_avg_pric"])
     if not quantity:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import ROUND_FLOOR, Decimal
 
-from qts.brokers.kis_wire import Seen
+from qts.brokers.kis_codec import KisOrderRow
 from qts.database import Database, Row
 from qts.domain import FeeSchedule, Fill, Side
 
@@ -41,7 +41,7 @@ _STEPS = """
 """
 
 
-class Steps:
+class KisFillStore:
     """Of one account."""
 
     def __init__(self, database: Database, account: str, costs: FeeSchedule) -> None:
@@ -50,7 +50,7 @@ class Steps:
         self._costs = costs
         self._reached: dict[str, Decimal] = {}
 
-    async def take(self, rows: Sequence[Seen], at: datetime) -> list[Fill]:
+    async def take(self, rows: Sequence[KisOrderRow], at: datetime) -> list[Fill]:
         """Write down what has grown; the fills that we did not know."""
         grown = [row for row in rows if row.order.filled > self.reached(row.order.broker_order_id)]
         if not grown:
