@@ -38,7 +38,7 @@ class Claimer(NamedTuple):
             since, first_id = self.horizon.due_from, self.horizon.first_id
             closed_to = self.horizon.closed_to
         began = time.perf_counter()
-        claimed = await self.claims.take(connection, TAKE, 0, since, first_id)
+        claimed = await self.claims.claim(connection, TAKE, 0, since, first_id)
         took_ms = (time.perf_counter() - began) * 1e3
         await self.claims.complete(connection, claimed)
         if self.horizon:

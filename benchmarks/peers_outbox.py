@@ -21,7 +21,7 @@ import msgspec
 
 from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
-from qts.outbox import BACKTEST_EVENT, Delivery, Dispatcher, Event, PostgresBus, StreamConfig
+from qts.outbox import BACKTEST_EVENT, Delivery, Dispatcher, OutboxEvent, PostgresBus, StreamConfig
 from qts.outbox.claims import Claims
 from qts.outbox.horizon import BEGINNING
 from qts.outbox.queries import SQL
@@ -86,10 +86,10 @@ class Ours:
         async with self._database.transaction() as tx:
             await self._bus.publish(tx, event(next(self._numbers), at_ns))
 
-    def batch(self, events: int) -> list[Event]:
+    def batch(self, events: int) -> list[OutboxEvent]:
         return [event(next(self._numbers)) for _ in range(events)]
 
-    async def publish_many(self, batch: list[Event]) -> None:
+    async def publish_many(self, batch: list[OutboxEvent]) -> None:
         async with self._database.transaction() as tx:
             await self._bus.publish_many(tx, batch)
 
@@ -284,16 +284,16 @@ def present() -> dict[str, Any]:
     }
 
 
-def event(number: int, at_ns: int = 0, stream: str = STREAM) -> Event:
+def event(number: int, at_ns: int = 0, stream: str = STREAM) -> OutboxEvent:
     key = ("Bench", str(number % LINES))
-    return Event.of(stream, Noop(number, at_ns), key, trace_id="0" * 31 + "1")
+    return OutboxEvent.of(stream, Noop(number, at_ns), key, trace_id="0" * 31 + "1")
 
 
-def body_of(made: Event) -> str:
+def body_of(made: OutboxEvent) -> str:
     return msgspec.json.encode(made.envelope).decode()
 
 
-def row_of(made: Event) -> tuple[Any, ...]:
+def row_of(made: OutboxEvent) -> tuple[Any, ...]:
     return (
         made.envelope.event_id,
         made.stream,

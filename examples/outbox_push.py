@@ -16,11 +16,11 @@ from qts.outbox import (
     TRADE_EVENT,
     Delivery,
     Dispatcher,
-    Event,
     OutboxConfig,
+    OutboxEvent,
     PostgresBus,
-    Retryable,
-    once,
+    RetryableError,
+    mark_handled,
 )
 
 
@@ -39,16 +39,16 @@ async def main(url: Secret) -> list[str]:
         @dispatcher.on(TRADE_EVENT, OrderAccepted)
         async def push(payload: OrderAccepted, delivery: Delivery) -> None:
             if delivery.attempt == 1:
-                raise Retryable("the push service is busy", code="HTTP_503")
+                raise RetryableError("the push service is busy", code="HTTP_503")
             async with database.transaction() as tx:
-                if await once(tx, delivery.event_id, "push"):
+                if await mark_handled(tx, delivery.event_id, "push"):
                     sent.append(f"{payload.side} {payload.market} accepted")
             pushed.set()
 
         async with PostgresBus.open(database, OutboxConfig().streams) as bus:
             worker = bus.consumer(TRADE_EVENT, dispatcher)
             serving = asyncio.create_task(worker.run())
-            event = Event.of(TRADE_EVENT, OrderAccepted("KRW-BTC", "BUY"), ("Order", "42"))
+            event = OutboxEvent.of(TRADE_EVENT, OrderAccepted("KRW-BTC", "BUY"), ("Order", "42"))
             async with database.transaction() as tx:
                 # ... store the order here: both are kept, or neither ...
                 await bus.publish(tx, event)

@@ -21,10 +21,10 @@ from qts.outbox import (
     TRADE_EVENT,
     Delivery,
     Dispatcher,
-    Event,
     EventBus,
-    Retryable,
-    once,
+    OutboxEvent,
+    RetryableError,
+    mark_handled,
     open_bus,
 )
 
@@ -56,17 +56,17 @@ class Desk:
 
     async def place(self, order: PlaceOrder, delivery: Delivery) -> None:
         if order.number == 1 and delivery.attempt == 1:
-            raise Retryable("the venue is busy")  # those of its market wait for it
+            raise RetryableError("the venue is busy")  # those of its market wait for it
         accepted = OrderAccepted(order.market, order.number)
         async with self._database.transaction() as tx:
-            if await once(tx, delivery.event_id, "place"):
+            if await mark_handled(tx, delivery.event_id, "place"):
                 await self._bus.publish(
-                    tx, Event.of(TRADE_EVENT, accepted, ("Order", order.market))
+                    tx, OutboxEvent.of(TRADE_EVENT, accepted, ("Order", order.market))
                 )
 
     async def tell(self, order: OrderAccepted, delivery: Delivery) -> None:
         async with self._database.transaction() as tx:
-            if await once(tx, delivery.event_id, "tell"):
+            if await mark_handled(tx, delivery.event_id, "tell"):
                 self.told.setdefault(order.market, []).append(order.number)
         if sum(map(len, self.told.values())) == ORDERS * len(MARKETS):
             self.all_told.set()
@@ -84,7 +84,9 @@ async def main(settings: Path, environment: Mapping[str, str]) -> dict[str, list
                 for number in range(ORDERS):
                     for market in MARKETS:
                         order = PlaceOrder(market, number)
-                        await bus.publish(tx, Event.of(TRADE_COMMAND, order, ("Market", market)))
+                        await bus.publish(
+                            tx, OutboxEvent.of(TRADE_COMMAND, order, ("Market", market))
+                        )
             await desk.all_told.wait()
             for consumer in consumers:
                 consumer.stop()

@@ -13,12 +13,12 @@ from qts.domain import Secret
 from qts.outbox import (
     TRADE_COMMAND,
     TRADE_EVENT,
-    Event,
     EventBus,
     KafkaBus,
     KafkaBusConfig,
     NatsBus,
     NatsBusConfig,
+    OutboxEvent,
     PostgresBus,
     StreamConfig,
 )
@@ -47,7 +47,7 @@ class Adapter(msgspec.Struct):
     transaction: Callable[[], AbstractAsyncContextManager[Connection]]
     by_partition: bool = False  # consumers share a stream by its partitions, not by its events
 
-    async def publish(self, *events: Event) -> None:
+    async def publish(self, *events: OutboxEvent) -> None:
         async with self.transaction() as tx:
             await self.bus.publish_many(tx, events)
 

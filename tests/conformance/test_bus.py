@@ -11,7 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.outbox import Consumer, Delivery, Event, Permanent, Retryable, Unknown
+from qts.outbox import (
+    Consumer,
+    Delivery,
+    OutboxEvent,
+    PermanentError,
+    RetryableError,
+    UnknownOutcomeError,
+)
 from tests.conformance.buses import ADAPTERS, LOOSE, ORDERED, PATIENCE, Adapter
 
 LIMIT_S = 60.0  # of waits for what comes within a second where others leave us the CPUs
@@ -57,8 +64,8 @@ async def adapter(opening: AbstractAsyncContextManager[Adapter]) -> AsyncIterato
         yield adapter
 
 
-def step(number: int, line: str = "x", stream: str = LOOSE, **more: Any) -> Event:
-    return Event.of(stream, Step(number), ("Order", line), **more)
+def step(number: int, line: str = "x", stream: str = LOOSE, **more: Any) -> OutboxEvent:
+    return OutboxEvent.of(stream, Step(number), ("Order", line), **more)
 
 
 @asynccontextmanager
@@ -125,7 +132,7 @@ async def test_a_key_keeps_its_order_over_consumers_and_failures(adapter: Adapte
         try:
             await asyncio.sleep(0.002)
             if number % 10 == 3 and delivery.attempt == 1:
-                raise Retryable("again")
+                raise RetryableError("again")
             done.setdefault(line, []).append(number)
         finally:
             busy.discard(line)
@@ -161,10 +168,10 @@ async def test_what_a_crashed_consumer_held_is_delivered_again(adapter: Adapter)
 @pytest.mark.parametrize(
     ("error", "attempts", "code"),
     [
-        (Retryable("busy", code="HTTP_503"), PATIENCE["max_attempts"], "HTTP_503"),
+        (RetryableError("busy", code="HTTP_503"), PATIENCE["max_attempts"], "HTTP_503"),
         (ValueError("bug"), PATIENCE["max_attempts"], "ValueError"),
-        (Permanent("bad", code="BAD"), 1, "BAD"),
-        (Unknown("sent, no answer"), 1, "UNKNOWN"),
+        (PermanentError("bad", code="BAD"), 1, "BAD"),
+        (UnknownOutcomeError("sent, no answer"), 1, "UNKNOWN"),
     ],
 )
 async def test_a_failed_event_is_a_dead_letter_and_others_flow_on(
@@ -187,7 +194,7 @@ async def test_a_failed_event_is_a_dead_letter_and_others_flow_on(
 async def test_a_dead_letter_is_requeued_by_hand_unless_its_outcome_is_unknown(
     adapter: Adapter,
 ) -> None:
-    errors: list[Exception] = [Permanent("bad"), Unknown("sent, no answer")]
+    errors: list[Exception] = [PermanentError("bad"), UnknownOutcomeError("sent, no answer")]
 
     async def then(_delivery: Delivery, _number: int) -> None:
         if errors:

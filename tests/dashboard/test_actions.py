@@ -18,13 +18,13 @@ from qts.orders import Reconcile
 from qts.outbox import (
     TRADE_COMMAND,
     Delivery,
-    Desk,
     Dispatcher,
-    Event,
+    OutboxAdmin,
     OutboxConfig,
-    Permanent,
+    OutboxEvent,
+    PermanentError,
     PostgresBus,
-    Unknown,
+    UnknownOutcomeError,
 )
 from qts.outbox.testing import run_due
 from qts.risk import FailSafe, KillSwitch, SafetyState
@@ -118,7 +118,7 @@ async def test_what_is_not_understood_is_refused(site: Site, action: dict[str, A
 
 async def dead_event(database: Database, error: Exception) -> UUID:
     """A dead letter of the bus, as a worker leaves it."""
-    event = Event.of(TRADE_COMMAND, Reconcile(), ("Books", "all"))
+    event = OutboxEvent.of(TRADE_COMMAND, Reconcile(), ("Books", "all"))
     dispatcher = Dispatcher()
 
     @dispatcher.on(TRADE_COMMAND, Reconcile)
@@ -135,21 +135,21 @@ async def dead_event(database: Database, error: Exception) -> UUID:
 
 
 async def test_a_dead_event_is_requeued(site: Site) -> None:
-    event = await dead_event(site.database, Permanent("no"))
+    event = await dead_event(site.database, PermanentError("no"))
     async with site.come(Role.TRADE) as trader:
         assert len((await trader.get("/api/outbox"))["dead"]) == 1
         assert (await trader.act(action="requeue", event_id=str(event)))[0] == 200
         assert (await trader.get("/api/outbox"))["dead"] == []
-    assert (await Desk(site.database).show(event)).status == "PENDING"
+    assert (await OutboxAdmin(site.database).show(event)).status == "PENDING"
 
 
 async def test_an_unknown_outcome_is_requeued_only_when_looked_at(site: Site) -> None:
-    event = await dead_event(site.database, Unknown("no answer"))
+    event = await dead_event(site.database, UnknownOutcomeError("no answer"))
     async with site.come(Role.TRADE) as trader:
         status, said = await trader.act(action="requeue", event_id=str(event))
         assert status == 422
         assert "may have taken effect" in said["error"]
-        assert (await Desk(site.database).show(event)).status == "DEAD"
+        assert (await OutboxAdmin(site.database).show(event)).status == "DEAD"
         done = await trader.act(action="requeue", event_id=str(event), outcome_checked=True)
         assert done[0] == 200
     assert [row["outcome"] for row in await book(site.database)] == ["REFUSED", "DONE"]
@@ -158,7 +158,7 @@ async def test_an_unknown_outcome_is_requeued_only_when_looked_at(site: Site) ->
 async def test_reconcile_asks_by_the_bus(site: Site) -> None:
     async with site.come(Role.TRADE) as trader:
         assert (await trader.act(action="reconcile"))[0] == 200
-    (row,) = await Desk(site.database).find(stream=TRADE_COMMAND)
+    (row,) = await OutboxAdmin(site.database).find(stream=TRADE_COMMAND)
     assert row.event_type == "Reconcile"
     assert row.status == "PENDING"
 

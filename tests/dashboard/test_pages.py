@@ -15,7 +15,7 @@ import pytest
 
 from qts.dashboard import Role
 from qts.database import Database
-from qts.outbox import TRADE_COMMAND, Desk, Permanent
+from qts.outbox import TRADE_COMMAND, OutboxAdmin, PermanentError
 from qts.risk import FailSafe, KillSwitch, SafetyState
 from tests.dashboard.conftest import Site
 from tests.dashboard.pace import PATIENCE_S, soonest
@@ -286,13 +286,13 @@ async def test_the_fail_safe_is_released_on_the_page(site: Site, browser: Any) -
 
 
 async def test_a_dead_event_is_requeued_on_the_page(site: Site, browser: Any) -> None:
-    event = await dead_event(site.database, Permanent("no"))
+    event = await dead_event(site.database, PermanentError("no"))
     async with visit(browser, site.tokens.link(site.address)) as seen:
         await seen.go("outbox")
         await seen.page.click('[data-do="requeue"]')
         await seen.page.click("#yes")
         await seen.sees("#toast", "PENDING")
-    assert (await Desk(site.database).show(event)).status == "PENDING"
+    assert (await OutboxAdmin(site.database).show(event)).status == "PENDING"
 
 
 async def test_reconcile_is_asked_for_on_the_page_and_there_is_no_order_button(
@@ -308,7 +308,7 @@ async def test_reconcile_is_asked_for_on_the_page_and_there_is_no_order_button(
             find = "[...document.querySelectorAll('[data-do]')].map((each) => each.dataset.do)"
             deeds |= set(await seen.page.evaluate(find))
         assert not {deed for deed in deeds if "order" in deed}
-    (row,) = await Desk(site.database).find(stream=TRADE_COMMAND)
+    (row,) = await OutboxAdmin(site.database).find(stream=TRADE_COMMAND)
     assert row.event_type == "Reconcile"
 
 

@@ -22,8 +22,8 @@ from qts.outbox import (
     Delivery,
     Dispatcher,
     Envelope,
-    Event,
     OutboxConfig,
+    OutboxEvent,
     PostgresBus,
 )
 from qts.risk import FailSafe, KillSwitch
@@ -78,8 +78,8 @@ async def consuming(database: Database, notifications: Notifications) -> AsyncIt
             await task
 
 
-async def publish(database: Database, bus: PostgresBus, payload: Any = None) -> Event:
-    event = Event.of(TRADE_EVENT, payload or OrderAccepted(), ("order", "1"))
+async def publish(database: Database, bus: PostgresBus, payload: Any = None) -> OutboxEvent:
+    event = OutboxEvent.of(TRADE_EVENT, payload or OrderAccepted(), ("order", "1"))
     async with database.transaction() as tx:
         await bus.publish(tx, event)
     return event

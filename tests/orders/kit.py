@@ -28,10 +28,10 @@ from qts.outbox import (
     Delivery,
     Dispatcher,
     OutboxConfig,
-    Permanent,
+    PermanentError,
     PostgresBus,
 )
-from qts.outbox.testing import Handled, make_due, run_due
+from qts.outbox.testing import HandledEvent, make_due, run_due
 from qts.risk import Approved, FailSafe, KillSwitch, Proposal
 from qts.risk.proposal import approve
 from tests.orders.venue import Venue
@@ -92,7 +92,7 @@ class Room:
     async def submit(self, **more: Any) -> Submitted:
         return await self.desk.submit(approved(self.clock, **more))
 
-    async def work(self) -> list[Handled]:
+    async def work(self) -> list[HandledEvent]:
         """Carry out every command that is due."""
         return await run_due(self.database, TRADE_COMMAND, STREAMS[TRADE_COMMAND], self.dispatcher)
 
@@ -100,13 +100,13 @@ class Room:
         """Make dead letters of the commands that are due."""
 
         async def refuse(_command: CreateOrderAttempt, _delivery: Delivery) -> None:
-            raise Permanent("nobody can carry it out")
+            raise PermanentError("nobody can carry it out")
 
         refusing = Dispatcher()
         refusing.on(TRADE_COMMAND, CreateOrderAttempt)(refuse)
         await run_due(self.database, TRADE_COMMAND, STREAMS[TRADE_COMMAND], refusing)
 
-    async def work_later(self) -> list[Handled]:
+    async def work_later(self) -> list[HandledEvent]:
         await make_due(self.database, TRADE_COMMAND)
         return await self.work()
 

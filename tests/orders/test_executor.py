@@ -23,7 +23,7 @@ from qts.domain import (
     UnreachableError,
 )
 from qts.orders import AttemptChanged, CreateOrderAttempt, Desk
-from qts.outbox import TRADE_COMMAND, Event
+from qts.outbox import TRADE_COMMAND, OutboxEvent
 from qts.risk import SafetyState
 from qts.venues import RateLimitedError, VenueRejectedError
 from tests.orders.kit import SYMBOL, Room, room
@@ -396,7 +396,7 @@ async def _was_placed(floor: Room) -> bool:
 
 async def _publish_again(floor: Room, attempt_id: UUID | None, line: str = SYMBOL) -> None:
     assert attempt_id is not None
-    event = Event.of(TRADE_COMMAND, CreateOrderAttempt(attempt_id), ("Market", line))
+    event = OutboxEvent.of(TRADE_COMMAND, CreateOrderAttempt(attempt_id), ("Market", line))
     async with floor.database.transaction() as tx:
         await floor.bus.publish(tx, event)
 

@@ -13,7 +13,7 @@ from qts.database import Database
 from qts.domain import IntentType, ManualClock, OrderRequest, OrderState, RefusedError, Side
 from qts.orders import Submitted, markets
 from qts.orders.resolve import resolve_all
-from qts.outbox import Event
+from qts.outbox import OutboxEvent
 from qts.venues import RateLimitedError
 from tests.orders.kit import PRICE, SYMBOL, Room, room
 from tests.orders.venue import lost_reply
@@ -28,7 +28,7 @@ class Cancelling:
         self._written, self._go_on = asyncio.Event(), asyncio.Event()
         publish = floor.bus.publish
 
-        async def held(tx: Any, event: Event) -> Any:
+        async def held(tx: Any, event: OutboxEvent) -> Any:
             told = await publish(tx, event)
             if "Cancel" in repr(event):
                 self._written.set()

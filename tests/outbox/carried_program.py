@@ -14,7 +14,7 @@ import uvloop
 
 from qts.database import Database, DatabaseConfig
 from qts.domain import Secret
-from qts.outbox import KafkaBusConfig, NatsBusConfig, OutboxConfig, StreamConfig, open_carried
+from qts.outbox import KafkaBusConfig, NatsBusConfig, OutboxConfig, StreamConfig, open_relayed_bus
 from tests.outbox.kit import QUICK
 from tests.outbox.program import Effects
 
@@ -40,7 +40,7 @@ def settings_of(order: Order) -> OutboxConfig:
 async def serve(order: Order) -> None:
     async with (
         Database.open(Secret(order.database), DatabaseConfig(pool_min=1, pool_max=12)) as database,
-        open_carried(database, settings_of(order)) as bus,
+        open_relayed_bus(database, settings_of(order)) as bus,
     ):
         work = (
             bus.relay()

@@ -15,8 +15,8 @@ from qts.outbox import (
     TRADE_COMMAND,
     TRADE_EVENT,
     Consumer,
-    Event,
     EventDispatcher,
+    OutboxEvent,
     PostgresBus,
     StreamConfig,
 )
@@ -42,11 +42,13 @@ class OrderAccepted(msgspec.Struct):
     number: int = 0
 
 
-def accepted(order: str = "1", number: int = 0, *, stream: str = TRADE_EVENT, **more: Any) -> Event:
-    return Event.of(stream, OrderAccepted(order, number), ("Order", order), **more)
+def accepted(
+    order: str = "1", number: int = 0, *, stream: str = TRADE_EVENT, **more: Any
+) -> OutboxEvent:
+    return OutboxEvent.of(stream, OrderAccepted(order, number), ("Order", order), **more)
 
 
-async def publish(database: Database, bus: PostgresBus, *events: Event) -> None:
+async def publish(database: Database, bus: PostgresBus, *events: OutboxEvent) -> None:
     async with database.transaction() as tx:
         await bus.publish_many(tx, events)
 

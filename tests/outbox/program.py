@@ -17,7 +17,7 @@ import uvloop
 
 from qts.database import Database, DatabaseConfig
 from qts.domain import Secret
-from qts.outbox import Delivery, PostgresBus, StreamConfig, once
+from qts.outbox import Delivery, PostgresBus, StreamConfig, mark_handled
 
 
 class Order(msgspec.Struct):
@@ -46,7 +46,7 @@ class Effects:
                 pass
         number = msgspec.json.decode(delivery.envelope.payload)["number"]
         async with self._database.transaction() as tx:
-            if await once(tx, delivery.event_id):
+            if await mark_handled(tx, delivery.event_id):
                 await tx.execute(
                     "INSERT INTO effect (event_id, line, number) VALUES ($1, $2, $3)",
                     delivery.event_id,

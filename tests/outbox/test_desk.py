@@ -18,14 +18,14 @@ from qts.domain import RefusedError, Secret
 from qts.outbox import (
     TRADE_COMMAND,
     TRADE_EVENT,
-    Desk,
-    Event,
-    Permanent,
+    OutboxAdmin,
+    OutboxEvent,
+    PermanentError,
     PostgresBus,
-    Unknown,
+    UnknownOutcomeError,
     uuid7,
 )
-from qts.outbox.testing import CapturingBus, FailFirst, make_due, run_due
+from qts.outbox.testing import FailFirst, RecordingBus, make_due, run_due
 from tests.outbox.kit import STREAMS, Recorder, accepted, publish, running, statuses
 
 PROGRAM = """
@@ -38,7 +38,7 @@ sys.exit(run_command(["outbox", *sys.argv[1:]]))
 """
 
 
-async def kill(database: Database, bus: PostgresBus, event: Event, error: Exception) -> None:
+async def kill(database: Database, bus: PostgresBus, event: OutboxEvent, error: Exception) -> None:
     async def fail(_: Any) -> None:
         raise error
 
@@ -50,11 +50,11 @@ async def test_a_requeued_dead_letter_has_all_its_attempts_again(
     database: Database, bus: PostgresBus
 ) -> None:
     event = accepted()
-    await kill(database, bus, event, Permanent("bad"))
-    before = await Desk(database).show(event.envelope.event_id)
+    await kill(database, bus, event, PermanentError("bad"))
+    before = await OutboxAdmin(database).show(event.envelope.event_id)
     assert before.status == "DEAD"
     assert await bus.requeue(event.envelope.event_id)
-    after = await Desk(database).show(event.envelope.event_id)
+    after = await OutboxAdmin(database).show(event.envelope.event_id)
     assert (after.status, after.attempt_count) == ("PENDING", 0)
     assert after.id > before.id
     assert not await bus.requeue(event.envelope.event_id)
@@ -64,8 +64,8 @@ async def test_an_unknown_outcome_is_requeued_only_by_someone_who_looked(
     database: Database, bus: PostgresBus
 ) -> None:
     event_id = (event := accepted()).envelope.event_id
-    await kill(database, bus, event, Unknown("no answer to the order"))
-    desk = Desk(database, STREAMS)
+    await kill(database, bus, event, UnknownOutcomeError("no answer to the order"))
+    desk = OutboxAdmin(database, STREAMS)
     assert not await bus.requeue(event_id)
     assert await desk.requeue_all(TRADE_EVENT) == 0
     with pytest.raises(RefusedError, match="--outcome-checked"):
@@ -77,8 +77,8 @@ async def test_an_edited_letter_is_handled_with_its_new_payload(
     database: Database, bus: PostgresBus
 ) -> None:
     event_id = (event := accepted("1")).envelope.event_id
-    await kill(database, bus, event, Permanent("bad"))
-    desk = Desk(database, STREAMS)
+    await kill(database, bus, event, PermanentError("bad"))
+    desk = OutboxAdmin(database, STREAMS)
     row = await desk.edit(event_id, {"order": "2", "number": 5})
     assert row.payload_json == {
         **msgspec.to_builtins(event.envelope),
@@ -97,8 +97,8 @@ async def test_an_edited_letter_is_handled_with_its_new_payload(
 async def test_purged_dead_letters_are_gone_and_their_ids_stay_taken(
     database: Database, bus: PostgresBus
 ) -> None:
-    await kill(database, bus, event := accepted(), Permanent("bad"))
-    desk = Desk(database)
+    await kill(database, bus, event := accepted(), PermanentError("bad"))
+    desk = OutboxAdmin(database)
     assert await desk.purge_dead(3600) == 0
     assert await desk.purge_dead(0) == 1
     assert await statuses(database) == {}
@@ -111,8 +111,8 @@ async def test_all_dead_letters_of_a_stream_come_back_in_their_order(
 ) -> None:
     events = [accepted("x", n, stream=TRADE_COMMAND) for n in range(5)]
     for event in events:
-        await kill(database, bus, event, Permanent("bad"))
-    assert await Desk(database, STREAMS).requeue_all(TRADE_COMMAND) == 5
+        await kill(database, bus, event, PermanentError("bad"))
+    assert await OutboxAdmin(database, STREAMS).requeue_all(TRADE_COMMAND) == 5
     recorder = Recorder()
     async with running(bus.consumer(TRADE_COMMAND, recorder)):
         async with asyncio.timeout(60):
@@ -125,7 +125,7 @@ async def test_all_dead_letters_of_a_stream_come_back_in_their_order(
 async def test_the_helpers_run_what_is_due_capture_and_fail_on_purpose(
     database: Database, bus: PostgresBus
 ) -> None:
-    captured = CapturingBus(bus)
+    captured = RecordingBus(bus)
     async with database.transaction() as tx:
         await captured.publish(tx, first := accepted("1"))
         await captured.publish(tx, first)
@@ -147,7 +147,7 @@ async def test_the_helpers_run_what_is_due_capture_and_fail_on_purpose(
 async def test_tail_shows_an_event_come_and_go(database: Database, bus: PostgresBus) -> None:
     since = await database.fetchval("SELECT clock_timestamp()")
     await publish(database, bus, event := accepted())
-    async with asyncio.timeout(60), aclosing(Desk(database).tail(since=since)) as tail:
+    async with asyncio.timeout(60), aclosing(OutboxAdmin(database).tail(since=since)) as tail:
         assert (await anext(tail)).event_id == event.envelope.event_id
         await run_due(database, TRADE_EVENT, STREAMS[TRADE_EVENT], Recorder())
         assert (await anext(tail)).status == "DONE"
@@ -168,7 +168,7 @@ def qts(home: Path, url: Secret, *arguments: str) -> subprocess.CompletedProcess
 async def test_the_command_looks_edits_requeues_and_purges(
     database: Database, bus: PostgresBus, database_url: Secret, tmp_path: Path
 ) -> None:
-    await kill(database, bus, dead := accepted("9"), Permanent("bad tick", code="BAD_TICK"))
+    await kill(database, bus, dead := accepted("9"), PermanentError("bad tick", code="BAD_TICK"))
     await publish(database, bus, accepted("10"))
     await bus.pause(TRADE_COMMAND)
     event_id = str(dead.envelope.event_id)

@@ -18,7 +18,7 @@ from qts.outbox import (
     Delivery,
     KafkaBus,
     KafkaBusConfig,
-    Retryable,
+    RetryableError,
     StreamConfig,
 )
 from tests.conformance.brokers import kafka
@@ -49,7 +49,7 @@ async def test_a_failing_aggregate_holds_up_nobody_else_and_is_not_overtaken(
 
     async def then(delivery: Delivery) -> None:
         if delivery.aggregate_id == "bad" and not free.is_set():
-            raise Retryable("not yet")
+            raise RetryableError("not yet")
 
     recorder = Recorder(then)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qts.outbox.ledger import WINDOW, Ledger
+from qts.outbox.kafka_offsets import WINDOW, OffsetTracker
 
 KAFKA_LIMIT = 4096
 
@@ -25,7 +25,7 @@ class Owners(RuleBasedStateMachine):
         self._take_over()
 
     def _take_over(self) -> None:
-        self.ledger = Ledger(*self.committed) if self.committed else Ledger()
+        self.ledger = OffsetTracker(*self.committed) if self.committed else OffsetTracker()
         self.position = self.committed[0] if self.committed else 0
         self.open: list[int] = []
         self.ended_here: set[int] = set()
@@ -84,7 +84,7 @@ TestOwners.settings = settings(max_examples=200, stateful_step_count=40)
 
 @given(st.integers(0, 2**62), st.data())
 def test_a_full_window_fits_into_kafkas_metadata(start: int, data: st.DataObject) -> None:
-    ledger = Ledger(start)
+    ledger = OffsetTracker(start)
     offset = start
     ended = data.draw(st.lists(st.booleans(), min_size=WINDOW, max_size=WINDOW))
     for ends in ended:
@@ -99,26 +99,26 @@ def test_a_full_window_fits_into_kafkas_metadata(start: int, data: st.DataObject
 
 
 def test_the_next_owner_repeats_nothing_and_knows_the_attempts() -> None:
-    first = Ledger(10)
+    first = OffsetTracker(10)
     for offset in (10, 11, 12, 14):  # 13 is a hole
         first.take(offset)
         first.begin(offset)
     first.end(12)
     first.end(14)
     first.begin(11)
-    second = Ledger(first.floor, first.note())
+    second = OffsetTracker(first.floor, first.note())
     assert [second.take(offset) for offset in (10, 11, 12, 14)] == [True, True, False, False]
     assert (second.floor, second.tries(10), second.tries(11)) == (10, 1, 2)
 
 
 def test_a_note_of_others_counts_as_none() -> None:
-    ledger = Ledger(5, "something else")
+    ledger = OffsetTracker(5, "something else")
     assert ledger.take(5)
     assert (ledger.floor, ledger.tries(5)) == (5, 0)
 
 
 def test_an_attempt_that_did_not_begin_is_not_counted() -> None:
-    ledger = Ledger(0)
+    ledger = OffsetTracker(0)
     ledger.take(0)
     ledger.begin(0)
     ledger.undo(0)

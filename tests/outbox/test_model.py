@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 
 from qts.database import Database, DatabaseConfig
 from qts.domain import RefusedError, Secret
-from qts.outbox import TRADE_COMMAND, Desk, Event, PostgresBus, StreamConfig
-from qts.outbox.attempt import Outcome
-from qts.outbox.claims import Claimed, Claims
+from qts.outbox import TRADE_COMMAND, OutboxAdmin, OutboxEvent, PostgresBus, StreamConfig
+from qts.outbox.claims import ClaimedEvent, Claims
+from qts.outbox.handling import HandlerResult
 from qts.outbox.horizon import Horizon
 from tests.outbox.kit import accepted
 
@@ -35,12 +35,12 @@ URL: list[Secret] = []
 class Model:
     """One event as it should be."""
 
-    def __init__(self, event: Event, place: int) -> None:
+    def __init__(self, event: OutboxEvent, place: int) -> None:
         self.event = event
         self.place = place
         self.status = "PENDING"
         self.attempts = 0
-        self.holder: Claimed | None = None
+        self.holder: ClaimedEvent | None = None
         self.expired = False
         self.due = True
 
@@ -72,7 +72,7 @@ class Life(RuleBasedStateMachine):
         self.events: dict[UUID, Model] = {}
         self.open: tuple[Any, Model] | None = None  # published, not yet committed
         self.places = iter(range(1_000_000))
-        self.stale: list[Claimed] = []
+        self.stale: list[ClaimedEvent] = []
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
@@ -164,7 +164,7 @@ class Life(RuleBasedStateMachine):
         in_hand = {i for i, one in self.events.items() if one.in_hand}
         since: Any = (horizon.due_from, horizon.first_id) if how == "take" else ()
         closed_to = horizon.closed_to
-        ask = claims.recover if how == "recover" else claims.take
+        ask = claims.claim_stale if how == "recover" else claims.claim
         claimed = self.on_connection(lambda c: ask(c, at_most, 0, *since))
         got = [each.delivery.event_id for each in claimed]
         assert in_hand.isdisjoint(got)
@@ -185,7 +185,7 @@ class Life(RuleBasedStateMachine):
             assert mine == self.unfinished(key)[: len(mine)]
             assert not mine or not any(one.in_hand for one in self.unfinished(key))
 
-    def note(self, claimed: list[Claimed]) -> None:
+    def note(self, claimed: list[ClaimedEvent]) -> None:
         for each in claimed:
             one = self.events[each.delivery.event_id]
             if one.holder is not None:
@@ -209,7 +209,7 @@ class Life(RuleBasedStateMachine):
         claims = self.workers[1]
         assert self.on_connection(lambda c: claims.complete(c, [mine])) == 0
         assert self.on_connection(lambda c: claims.extend(c, [mine])) == set()
-        failed = [(mine, Outcome("retry", "CODE", "message"), 1.0)]
+        failed = [(mine, HandlerResult("retry", "CODE", "message"), 1.0)]
         assert self.on_connection(lambda c: claims.fail(c, failed)) == 0
         self.on_connection(lambda c: claims.release(c, [mine]))
 
@@ -237,7 +237,7 @@ class Life(RuleBasedStateMachine):
             assert kept == (set() if lost else {holder.id})
             one.expired = lost
         else:
-            outcome = Outcome("retry" if end == "retry" else "dead", "CODE", "message")
+            outcome = HandlerResult("retry" if end == "retry" else "dead", "CODE", "message")
             assert self.on_connection(lambda c: claims.fail(c, [(holder, outcome, 3600.0)])) == 1
             dead = end == "dead" or one.attempts >= MAX_ATTEMPTS
             one.status, one.holder = "DEAD" if dead else "PENDING", None
@@ -250,7 +250,7 @@ class Life(RuleBasedStateMachine):
         claims = self.workers[0]
         assert self.on_connection(lambda c: claims.complete(c, [old])) == 0
         assert self.on_connection(lambda c: claims.extend(c, [old])) == set()
-        failed = [(old, Outcome("dead", "CODE", "message"), 1.0)]
+        failed = [(old, HandlerResult("dead", "CODE", "message"), 1.0)]
         assert self.on_connection(lambda c: claims.fail(c, failed)) == 0
 
     @precondition(lambda self: self.held())
@@ -286,7 +286,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def bury(self) -> None:
-        buried = self.on_connection(self.workers[0].bury)
+        buried = self.on_connection(self.workers[0].mark_exhausted)
         expected = {
             i
             for i, one in self.events.items()
@@ -313,7 +313,7 @@ class Life(RuleBasedStateMachine):
     @rule(data=st.data())
     def edit(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(list(self.events.values())))
-        desk = Desk(self.database, self.streams)
+        desk = OutboxAdmin(self.database, self.streams)
         try:
             self.do(desk.edit(one.event.envelope.event_id, {"order": "edited"}))
         except RefusedError:
@@ -325,7 +325,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def purge(self) -> None:
         dead = self.dead()
-        assert self.do(Desk(self.database).purge_dead(0)) == len(dead)
+        assert self.do(OutboxAdmin(self.database).purge_dead(0)) == len(dead)
         for event_id in dead:
             del self.events[event_id]
 

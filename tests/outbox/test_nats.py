@@ -21,11 +21,11 @@ from qts.outbox import (
     TRADE_COMMAND,
     TRADE_EVENT,
     Delivery,
-    Desk,
     Envelope,
     NatsBus,
     NatsBusConfig,
-    Permanent,
+    OutboxAdmin,
+    PermanentError,
     StreamConfig,
 )
 from tests.conformance.brokers import nats, nats_server
@@ -198,9 +198,9 @@ async def test_the_desk_shows_edits_and_requeues_its_dead_letters(
 ) -> None:
     async def then(delivery: Delivery) -> None:
         if msgspec.json.decode(delivery.envelope.payload)["number"] == 0:
-            raise Permanent("no such order", code="NO_ORDER")
+            raise PermanentError("no such order", code="NO_ORDER")
 
-    recorder, desk = Recorder(then), Desk(database)
+    recorder, desk = Recorder(then), OutboxAdmin(database)
     async with moved(database, nats) as bus, running(bus.consumer(TRADE_COMMAND, recorder)):
         async with database.transaction() as tx:
             await bus.publish(tx, event := accepted("1", 0, stream=TRADE_COMMAND))

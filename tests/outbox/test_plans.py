@@ -90,7 +90,7 @@ async def test_the_claim_reads_the_due_index_and_no_more_than_it_takes(filled: D
 
 @pytest.mark.parametrize("name", ["complete", "fail", "extend", "release", "recover", "bury"])
 async def test_the_other_hot_statements_use_an_index(filled: Database, name: str) -> None:
-    claimed = await Claims(TRADE_EVENT, StreamConfig(), "w").take(filled, 100, 0)  # type: ignore[arg-type]
+    claimed = await Claims(TRADE_EVENT, StreamConfig(), "w").claim(filled, 100, 0)  # type: ignore[arg-type]
     ids, token = [each.id for each in claimed], claimed[0].token
     arguments: dict[str, tuple[Any, ...]] = {
         "complete": (ids, token),
@@ -131,7 +131,7 @@ async def test_a_claim_writes_no_index(database: Database, database_url: Secret)
 
 async def _claim_ms(connection: Connection, claims: Claims) -> float:
     began = time.perf_counter()
-    claimed = await claims.take(connection, 100, 0)
+    claimed = await claims.claim(connection, 100, 0)
     took_ms = (time.perf_counter() - began) * 1e3
     assert len(claimed) == 100
     await claims.release(connection, claimed)
@@ -198,7 +198,7 @@ async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(
                 await _move(connection, horizon, turn)
                 ends = (horizon.due_from, horizon.first_id)
                 reads.append(await _pages(connection, config, *ends))
-                claimed = await claims.take(connection, 100, 0, *ends)
+                claimed = await claims.claim(connection, 100, 0, *ends)
                 assert len(claimed) == 100
                 assert await claims.complete(connection, claimed) == 100
             await connection.execute(FILL_LINES, TRADE_EVENT)
@@ -254,7 +254,7 @@ async def test_the_horizon_waits_for_a_publisher_that_has_not_committed(
                 await _move(connection, horizon, turn)
             before = (horizon.due_from, horizon.first_id)
         claims = Claims(TRADE_COMMAND, StreamConfig(ordered=ordered), "w")
-        claimed = await claims.take(connection, 10, 0, *before)
+        claimed = await claims.claim(connection, 10, 0, *before)
         assert [each.delivery.event_id for each in claimed] == [
             event.envelope.event_id for event in (late, early)
         ]
@@ -273,7 +273,7 @@ async def test_a_claim_does_not_walk_over_what_workers_hold(database: Database) 
         await claims.prepare(connection)
         await _move(connection, horizon, 0)
         for _ in range(10):
-            claimed = await claims.take(connection, 100, 0, horizon.due_from)
+            claimed = await claims.claim(connection, 100, 0, horizon.due_from)
             assert len(claimed) == 100
             horizon.claimed(claimed[-1].due_at, horizon.closed_to)
         passed_over = [
@@ -295,9 +295,9 @@ async def test_a_claim_does_not_move_the_horizon_past_a_publisher_that_has_not_c
             await bus.publish(tx, late)
             await publish(database, bus, early)
             await _move(connection, horizon, 0)
-            (claimed,) = await claims.take(connection, 10, 0, horizon.due_from)
+            (claimed,) = await claims.claim(connection, 10, 0, horizon.due_from)
             horizon.claimed(claimed.due_at, horizon.closed_to)
-        (found,) = await claims.take(connection, 10, 0, horizon.due_from)
+        (found,) = await claims.claim(connection, 10, 0, horizon.due_from)
         assert found.delivery.event_id == late.envelope.event_id
         for turn in range(1, 3):
             await _move(connection, horizon, turn)
@@ -314,8 +314,8 @@ async def test_what_the_look_left_out_holds_up_those_behind_it(
     claims = Claims(TRADE_COMMAND, StreamConfig(ordered=True), "w")
     since = await database.fetchval("SELECT max(next_retry_at) FROM outbox_event")
     async with database.connection() as connection:
-        assert await claims.take(connection, 10, 0, since) == []
-        assert len(await claims.take(connection, 10, 0)) == 2
+        assert await claims.claim(connection, 10, 0, since) == []
+        assert len(await claims.claim(connection, 10, 0)) == 2
 
 
 async def test_events_given_back_are_found_at_once_by_another_worker(database: Database) -> None:
@@ -326,7 +326,7 @@ async def test_events_given_back_are_found_at_once_by_another_worker(database: D
         await publish(database, bus, accepted("first"))
         stopped = Claims(TRADE_EVENT, config, "stopped")
         async with database.connection() as connection:
-            unused = await stopped.take(connection, 10, 0)
+            unused = await stopped.claim(connection, 10, 0)
             async with running(bus.consumer(TRADE_EVENT, recorder)):
                 await publish(database, bus, *(accepted(str(n)) for n in range(20)))
                 await until_statuses(database, {"DONE": 20, "PROCESSING": 1})
@@ -341,15 +341,15 @@ async def test_a_line_left_by_a_lost_worker_is_taken_up_from_its_head(
     await publish(database, bus, *(accepted("x", n, stream=TRADE_COMMAND) for n in range(3)))
     lost, other = (Claims(TRADE_COMMAND, config, name) for name in ("lost", "other"))
     async with database.connection() as connection:
-        line = await lost.take(connection, 10, 0)
+        line = await lost.claim(connection, 10, 0)
         assert len(line) == 3
-        assert await other.take(connection, 10, 0) == []
+        assert await other.claim(connection, 10, 0) == []
         await asyncio.sleep(0.3)  # the lock runs out
         for expected in line:
-            assert await other.take(connection, 10, 0) == []
-            (taken,) = await other.recover(connection, 1, 0)
+            assert await other.claim(connection, 10, 0) == []
+            (taken,) = await other.claim_stale(connection, 1, 0)
             assert taken.id == expected.id
-            assert await other.recover(connection, 1, 0) == []
+            assert await other.claim_stale(connection, 1, 0) == []
             assert await other.complete(connection, [taken]) == 1
         assert await lost.complete(connection, line) == 0
 
@@ -362,10 +362,10 @@ async def test_a_line_that_was_lost_is_not_kept_by_a_late_heartbeat(
     await publish(database, bus, *(accepted("x", n, stream=TRADE_COMMAND) for n in range(2)))
     late, other = (Claims(TRADE_COMMAND, config, name) for name in ("late", "other"))
     async with database.connection() as connection:
-        line = await late.take(connection, 10, 0)
+        line = await late.claim(connection, 10, 0)
         assert await late.extend(connection, line) == {each.id for each in line}
         await asyncio.sleep(0.3)  # the lock runs out
-        (head,) = await other.recover(connection, 1, 0)
+        (head,) = await other.claim_stale(connection, 1, 0)
         assert head.id == line[0].id
         assert await late.extend(connection, line) == set()
 
@@ -377,8 +377,8 @@ async def test_an_event_given_back_waits_for_those_of_its_line_in_hand(
     await publish(database, bus, *(accepted("x", n, stream=TRADE_COMMAND) for n in range(2)))
     one, other = (Claims(TRADE_COMMAND, config, name) for name in ("one", "other"))
     async with database.connection() as connection:
-        first, second = await one.take(connection, 10, 0)
+        first, second = await one.claim(connection, 10, 0)
         await one.release(connection, [first])
-        assert await other.take(connection, 10, 0) == []
+        assert await other.claim(connection, 10, 0) == []
         assert await one.complete(connection, [second]) == 1
-        assert [each.id for each in await other.take(connection, 10, 0)] == [first.id]
+        assert [each.id for each in await other.claim(connection, 10, 0)] == [first.id]

@@ -18,16 +18,16 @@ from qts.domain import Secret
 from qts.outbox import (
     SYSTEM_EVENT,
     TRADE_EVENT,
-    Desk,
     Envelope,
-    Event,
-    EventRefused,
+    OutboxAdmin,
     OutboxConfig,
+    OutboxEvent,
+    OutboxEventRefusedError,
     PostgresBus,
     uuid7,
 )
-from qts.outbox.check import body_of
-from qts.outbox.notifier import BETWEEN_WAKES_S
+from qts.outbox.validation import encode_checked
+from qts.outbox.wakeup import BETWEEN_WAKES_S
 from tests.outbox.kit import STREAMS, accepted, publish, statuses, until
 
 
@@ -35,7 +35,7 @@ async def test_the_envelope_is_stored_whole(database: Database, bus: PostgresBus
     event = accepted("7", 1, market="KRW-BTC", strategy_key="EXTREME_FLIP")
     async with database.transaction() as tx:
         assert await bus.publish(tx, event)
-    row = await Desk(database).show(event.envelope.event_id)
+    row = await OutboxAdmin(database).show(event.envelope.event_id)
     assert row.payload_json == msgspec.to_builtins(event.envelope)
     assert set(row.payload_json) == {
         "schemaVersion", "eventId", "type", "occurredAt", "traceId", "ownerId", "strategyKey",
@@ -112,7 +112,7 @@ async def test_many_keep_their_order(database: Database, bus: PostgresBus) -> No
         assert [row[0] for row in rows] == [event.envelope.event_id for event in events]
 
 
-REFUSED: list[tuple[str, Event, str]] = [
+REFUSED: list[tuple[str, OutboxEvent, str]] = [
     ("market data", accepted(type="PRICE_TICK"), "market data does not travel on the bus"),
     ("ticker", accepted(type="Ticker"), "market data does not travel on the bus"),
     ("order book", accepted(type="ORDERBOOK_UPDATE"), "market data does not travel on the bus"),
@@ -127,8 +127,8 @@ REFUSED: list[tuple[str, Event, str]] = [
 ]
 
 
-def raw(payload: Any) -> Event:
-    return Event.of(TRADE_EVENT, payload, ("Order", "1"), type="Custom")
+def raw(payload: Any) -> OutboxEvent:
+    return OutboxEvent.of(TRADE_EVENT, payload, ("Order", "1"), type="Custom")
 
 
 REFUSED += [
@@ -149,12 +149,12 @@ REFUSED += [
     ("event", "why"), [case[1:] for case in REFUSED], ids=[c[0] for c in REFUSED]
 )
 async def test_bad_input_is_refused_and_the_transaction_stays_usable(
-    database: Database, bus: PostgresBus, event: Event, why: str
+    database: Database, bus: PostgresBus, event: OutboxEvent, why: str
 ) -> None:
     good = accepted("good")
     async with database.transaction() as tx:
         for attempt in (bus.publish(tx, event), bus.publish_many(tx, [good, event])):
-            with pytest.raises(EventRefused) as caught:
+            with pytest.raises(OutboxEventRefusedError) as caught:
                 await attempt
             assert why in str(caught.value)
             assert len(str(caught.value).splitlines()) == 1
@@ -168,7 +168,7 @@ async def test_a_name_that_is_no_text_is_refused(
 ) -> None:
     event = msgspec.structs.replace(accepted(), aggregate_id=name)
     async with database.transaction() as tx:
-        with pytest.raises(EventRefused, match="need 1 to 200 characters each"):
+        with pytest.raises(OutboxEventRefusedError, match="need 1 to 200 characters each"):
             await bus.publish(tx, event)
 
 
@@ -181,7 +181,7 @@ async def test_a_bad_event_among_many_undoes_them_and_not_the_transaction(
     if known:
         await publish(database, bus, many[7])
     async with database.transaction() as tx:
-        with pytest.raises(EventRefused, match="schemaVersion 2 is not 1"):
+        with pytest.raises(OutboxEventRefusedError, match="schemaVersion 2 is not 1"):
             await bus.publish_many(tx, [*many, accepted(schema_version=2)])
         assert await bus.publish(tx, accepted("another"))
     assert await statuses(database) == {"PENDING": 1 + known}
@@ -208,7 +208,7 @@ async def test_what_looks_bad_and_is_not_passes(database: Database, bus: Postgre
     for payload in payloads:
         event = raw(payload)
         await publish(database, bus, event)
-        row = await Desk(database).show(event.envelope.event_id)
+        row = await OutboxAdmin(database).show(event.envelope.event_id)
         assert row.payload_json["payload"] == payload
 
 
@@ -226,8 +226,8 @@ json_values = st.recursive(
 @given(json_values)
 def test_a_body_is_the_payload_itself_or_refused(payload: Any) -> None:
     try:
-        body = body_of(raw(payload), STREAMS)
-    except EventRefused:
+        body = encode_checked(raw(payload), STREAMS)
+    except OutboxEventRefusedError:
         assert _unsayable(payload)
     else:
         assert not _unsayable(payload)

@@ -25,7 +25,7 @@ from qts.outbox import (
     Relay,
     StreamConfig,
 )
-from qts.outbox.relay import relayed
+from qts.outbox.relay import relay_configs
 from tests.conformance.brokers import kafka, nats, nats_server
 from tests.outbox.carried_kit import order_of, process
 from tests.outbox.crowd import seed
@@ -33,7 +33,7 @@ from tests.outbox.kit import QUICK, accepted, publish, running, until, until_sta
 
 __all__ = ["kafka", "nats", "nats_server"]
 
-STREAMS = relayed({TRADE_COMMAND: StreamConfig(ordered=True, **QUICK)})
+STREAMS = relay_configs({TRADE_COMMAND: StreamConfig(ordered=True, **QUICK)})
 EVENTS, LINES, KILLS = 1200, 20, 5
 
 Seen = list[tuple[str, int]]
@@ -143,7 +143,7 @@ async def test_a_server_that_is_away_uses_up_no_attempts(database: Database) -> 
 
     # A lock that outlasts a busy machine: what is counted here are attempts.
     patience = StreamConfig(ordered=True, max_attempts=3, **{**QUICK, "lock_ttl_s": 20.0})
-    async with PostgresBus.open(database, relayed({TRADE_COMMAND: patience})) as bus:
+    async with PostgresBus.open(database, relay_configs({TRADE_COMMAND: patience})) as bus:
         await publish(database, bus, *(accepted("1", n, stream=TRADE_COMMAND) for n in range(5)))
         async with running(Relay(database, {TRADE_COMMAND: patience}, send)):
             await until_statuses(database, {"DONE": 5}, 60)

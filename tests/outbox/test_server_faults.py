@@ -13,7 +13,7 @@ import msgspec
 from qts.database import Database, DatabaseConfig, migrate
 from qts.domain import OutcomeUnknownError, Secret, UnreachableError
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
-from qts.outbox import TRADE_COMMAND, Delivery, Event, PostgresBus, StreamConfig, once
+from qts.outbox import TRADE_COMMAND, Delivery, OutboxEvent, PostgresBus, StreamConfig, mark_handled
 from tests.faults.proxy import CommitProxy
 from tests.outbox.crowd import TABLES, effects_by_line, seed
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until_statuses
@@ -22,7 +22,7 @@ CONFIG = StreamConfig(ordered=True, **QUICK)
 STREAMS = {TRADE_COMMAND: CONFIG}
 
 
-async def publish_for_sure(database: Database, bus: PostgresBus, event: Event) -> int:
+async def publish_for_sure(database: Database, bus: PostgresBus, event: OutboxEvent) -> int:
     """As a careful caller does: again with the same event_id until there is an answer."""
     lost = 0
     while True:
@@ -40,7 +40,7 @@ async def publish_for_sure(database: Database, bus: PostgresBus, event: Event) -
 def effects(database: Database) -> Recorder:
     async def handle(delivery: Delivery) -> None:
         async with database.transaction() as tx:
-            if await once(tx, delivery.event_id):
+            if await mark_handled(tx, delivery.event_id):
                 await tx.execute(
                     "INSERT INTO effect (event_id, line, number) VALUES ($1, $2, $3)",
                     delivery.event_id,

@@ -10,7 +10,7 @@ import pytest
 
 from qts.database import Database
 from qts.outbox import PostgresBus
-from qts.outbox.upkeep import turn_days
+from qts.outbox.maintenance import rotate_partitions
 from tests.outbox.kit import accepted, publish
 
 AS = {
@@ -121,14 +121,14 @@ async def test_days_are_made_ahead_and_dropped_behind(database: Database) -> Non
             "WHERE id = $1",
             number,
         )
-    assert await turn_days(database, 30) == [f"outbox_archive_{old:%Y%m%d}"]
+    assert await rotate_partitions(database, 30) == [f"outbox_archive_{old:%Y%m%d}"]
     assert await database.fetchval("SELECT array_agg(id) FROM outbox_event_all") == [2]
     assert await database.fetchval("SELECT count(*) FROM outbox_event_id") == 1
     today = await database.fetchval(
         "SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox_archive'::regclass"
     )
     assert today == 10  # one kept, today and seven ahead, the rest
-    assert await turn_days(database, 30) == []
+    assert await rotate_partitions(database, 30) == []
 
 
 async def test_a_day_whose_rows_lie_in_the_rest_is_left_there(database: Database) -> None:
@@ -139,6 +139,6 @@ async def test_a_day_whose_rows_lie_in_the_rest_is_left_there(database: Database
         "clock_timestamp(), NULL, 'w', NULL, NULL, clock_timestamp(), clock_timestamp()"
     )
     await database.execute(insert)
-    await turn_days(database, 30)
+    await rotate_partitions(database, 30)
     await database.execute(insert)
     assert await database.fetchval("SELECT count(*) FROM outbox_archive_rest") == 2

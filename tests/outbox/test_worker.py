@@ -24,16 +24,15 @@ from qts.outbox import (
     Delivery,
     Dispatcher,
     OutboxWorker,
-    Permanent,
+    PermanentError,
     PostgresBus,
-    Retryable,
+    RetryableError,
     StreamConfig,
-    Unknown,
-    once,
+    UnknownOutcomeError,
+    mark_handled,
 )
-from qts.outbox.attempt import outcome_of
-from qts.outbox.retry import pause_s
-from qts.outbox.upkeep import measure
+from qts.outbox.handling import backoff_s, classify_error
+from qts.outbox.maintenance import update_gauges
 from qts.telemetry import TelemetryConfig
 from tests.database.backends import end_backends
 from tests.outbox.kit import (
@@ -73,10 +72,10 @@ async def test_a_handler_gets_its_payload_typed_and_its_delivery(
 @pytest.mark.parametrize(
     ("error", "status", "attempts", "code"),
     [
-        (Retryable("busy", code="HTTP_503"), "DEAD", 3, "HTTP_503"),
+        (RetryableError("busy", code="HTTP_503"), "DEAD", 3, "HTTP_503"),
         (KeyError("gone"), "DEAD", 3, "KeyError"),
-        (Permanent("bad tick size", code="BAD_TICK"), "DEAD", 1, "BAD_TICK"),
-        (Unknown("no answer to the order"), "DEAD", 1, "UNKNOWN"),
+        (PermanentError("bad tick size", code="BAD_TICK"), "DEAD", 1, "BAD_TICK"),
+        (UnknownOutcomeError("no answer to the order"), "DEAD", 1, "UNKNOWN"),
     ],
 )
 async def test_the_class_of_an_error_decides_whether_it_is_tried_again(
@@ -100,7 +99,7 @@ async def test_the_class_of_an_error_decides_whether_it_is_tried_again(
 async def test_a_failure_that_passes_ends_well(database: Database, bus: PostgresBus) -> None:
     async def fail_twice(delivery: Delivery) -> None:
         if delivery.attempt < 3:
-            raise Retryable("not yet")
+            raise RetryableError("not yet")
 
     recorder = Recorder(fail_twice)
     async with running(bus.consumer(TRADE_EVENT, recorder)):
@@ -234,7 +233,7 @@ async def test_events_of_one_aggregate_come_in_order_and_never_two_at_once(
         try:
             await asyncio.sleep(chance.uniform(0, 0.004))
             if chance.random() < 0.1:
-                raise Retryable("again")
+                raise RetryableError("again")
             done.setdefault(key, []).append(
                 msgspec.json.decode(delivery.envelope.payload)["number"]
             )
@@ -257,7 +256,7 @@ async def test_a_dead_letter_lets_those_behind_it_pass(
 ) -> None:
     async def fail_first(delivery: Delivery) -> None:
         if msgspec.json.decode(delivery.envelope.payload)["number"] == 0:
-            raise Permanent("bad")
+            raise PermanentError("bad")
 
     events = [accepted("x", n, stream=TRADE_COMMAND) for n in range(3)]
     await publish(database, bus, *events)
@@ -362,10 +361,10 @@ async def test_an_effect_happens_once_though_its_event_comes_twice(
 
     async def work(delivery: Delivery) -> None:
         async with database.transaction() as tx:
-            if await once(tx, delivery.event_id, "booking"):
+            if await mark_handled(tx, delivery.event_id, "booking"):
                 await tx.execute("INSERT INTO effect VALUES ($1)", delivery.event_id)
         if delivery.attempt == 1:
-            raise Retryable("lost after the effect")
+            raise RetryableError("lost after the effect")
 
     async with running(bus.consumer(TRADE_EVENT, Recorder(work))):
         await publish(database, bus, accepted())
@@ -377,12 +376,12 @@ async def test_once_undone_is_not_once(database: Database) -> None:
     event_id = accepted().envelope.event_id
     with pytest.raises(LookupError):
         async with database.transaction() as tx:
-            assert await once(tx, event_id)
+            assert await mark_handled(tx, event_id)
             raise LookupError
     async with database.transaction() as tx:
-        assert await once(tx, event_id)
-        assert not await once(tx, event_id)
-        assert await once(tx, event_id, "another handler")
+        assert await mark_handled(tx, event_id)
+        assert not await mark_handled(tx, event_id)
+        assert await mark_handled(tx, event_id, "another handler")
 
 
 async def test_a_broken_envelope_is_a_dead_letter(database: Database, bus: PostgresBus) -> None:
@@ -405,7 +404,7 @@ async def test_log_lines_and_metrics_carry_the_agreed_names(
 
     async def fail(_: Any) -> None:
         telemetry.logger("mine").info("in the handler")
-        raise Permanent("no", code="NO")
+        raise PermanentError("no", code="NO")
 
     event = accepted("9")
     try:
@@ -427,7 +426,7 @@ async def test_log_lines_and_metrics_carry_the_agreed_names(
     for text in ("in the handler", "event failed for good"):
         assert ids.items() <= said[text].items()
 
-    await measure(database, STREAMS)
+    await update_gauges(database, STREAMS)
     shown = telemetry.render_metrics().decode()
     for metric in (
         f'everbit_outbox_pending{{stream="{TRADE_EVENT}"}} 0.0',
@@ -443,7 +442,7 @@ async def test_log_lines_and_metrics_carry_the_agreed_names(
 @given(st.integers(1, 1000), st.integers(0, 2**32))
 def test_pauses_double_are_capped_and_spread_by_a_fifth(attempt: int, chance: int) -> None:
     config = StreamConfig(backoff_base_s=0.5, backoff_max_s=60)
-    pause = pause_s(config, attempt, random.Random(chance))
+    pause = backoff_s(config, attempt, random.Random(chance))
     middle = min(0.5 * 2 ** (attempt - 1), 60)
     assert 0.8 * middle <= pause <= 1.2 * middle
 
@@ -455,5 +454,5 @@ def test_a_worker_has_a_name_of_its_own(database: Database) -> None:
 
 def test_a_code_that_cannot_be_stored_is_made_so_that_it_can() -> None:
     """It would be tried for ever, and hold up every outcome after it."""
-    outcome = outcome_of(Retryable("no", code="a\0b\ud800"))
+    outcome = classify_error(RetryableError("no", code="a\0b\ud800"))
     assert outcome.code == "a\\0b\\ud800"

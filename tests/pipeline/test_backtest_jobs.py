@@ -22,7 +22,7 @@ from qts.outbox import (
     Dispatcher,
     OutboxConfig,
     PostgresBus,
-    Retryable,
+    RetryableError,
     uuid7,
 )
 from qts.pipeline import (
@@ -192,7 +192,7 @@ async def test_a_run_that_breaks_is_tried_again_and_then_failed(
         raise JobBroke("killed", again=True)
 
     jobs, asked = BacktestJobs(database, bus, run), BacktestRequested(job_id=uuid7(), arguments=())
-    with pytest.raises(Retryable, match="killed"):
+    with pytest.raises(RetryableError, match="killed"):
         await jobs.handle(asked)
     assert (await show_job(database, asked.job_id)).status == "RUNNING"
     await jobs.handle(asked, last=True)

@@ -35,7 +35,7 @@ from qts.dashboard.live import (
 from qts.domain import OperationError
 from qts.events import Event
 from qts.orders import standing
-from qts.outbox import Depth, depths, paused
+from qts.outbox import Depth, paused_streams, stream_depths
 
 if TYPE_CHECKING:
     from qts.app.trading import Trading
@@ -238,11 +238,11 @@ class LivePublisher:
         trading, now = self._trading, self._clock.now()
         self._cache = trading.cache.status()
         database = trading.database
-        found: list[Depth] = await depths(database, trading.config.outbox.streams)
+        found: list[Depth] = await stream_depths(database, trading.config.outbox.streams)
         self._outbox = OutboxFigures(
             depths=found,
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
-            paused=sorted(await paused(database)),
+            paused=sorted(await paused_streams(database)),
         )
         ours = await standing(database, trading.broker.name, day_start(now), now)
         self._today = (ours.earned_today, ours.orders_today)

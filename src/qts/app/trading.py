@@ -34,7 +34,7 @@ from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.feed import Feed
 from qts.notify import Notifications
 from qts.orders import Reconciler, Switchboard
-from qts.outbox import Consumer, EventBus, Upkeep, open_bus
+from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import Apart, Outcomes, Pipeline, RecordedWorld, Runner, Trader, World
 from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRisk, Watch
 
@@ -191,7 +191,7 @@ class Trading:
         letters = PostgresDeadLetterStore(self.database, self.engine.catalogue)
         run("dead letters", self.engine.persist_dead_letters(letters))
         run("switches", self.watch.run())
-        run("upkeep", Upkeep(self.database, self.config.outbox).run())
+        run("upkeep", OutboxMaintenance(self.database, self.config.outbox).run())
         run("figures", Figures(self.database, self.clock).run())
         if self.notifications.notifiers:
             run("messages", self.notifications.run())

@@ -228,9 +228,9 @@ async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> 
 
 async def _ask_to_reconcile(database: Database) -> None:
     from qts.orders import Reconcile
-    from qts.outbox import TRADE_COMMAND, Event, OutboxConfig, PostgresBus
+    from qts.outbox import TRADE_COMMAND, OutboxConfig, OutboxEvent, PostgresBus
 
-    event = Event.of(TRADE_COMMAND, Reconcile(), ("Books", "all"))
+    event = OutboxEvent.of(TRADE_COMMAND, Reconcile(), ("Books", "all"))
     async with (
         PostgresBus.open(database, OutboxConfig().streams) as bus,
         database.transaction() as tx,

@@ -42,10 +42,10 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     Example: qts outbox status --json
     """
-    from qts.outbox import OutboxConfig, depths, paused
+    from qts.outbox import OutboxConfig, paused_streams, stream_depths
 
     async def ask(database: Database) -> tuple[Any, set[str]]:
-        return await depths(database, OutboxConfig().streams), await paused(database)
+        return await stream_depths(database, OutboxConfig().streams), await paused_streams(database)
 
     found, waiting = _at_bus(config, ask)
     if as_json:
@@ -79,14 +79,14 @@ def list_events(
 
     Example: qts outbox list --status DEAD --stream everbit.trade.command
     """
-    from qts.outbox import Desk
+    from qts.outbox import OutboxAdmin
 
     wanted = status.upper() if status else None
     if wanted not in (None, "PENDING", "PROCESSING", "DONE", "DEAD"):
         raise RefusedError(f"--status {status}: must be PENDING, PROCESSING, DONE or DEAD")
     rows = _at_bus(
         config,
-        lambda database: Desk(database).find(
+        lambda database: OutboxAdmin(database).find(
             stream=stream,
             status=wanted,
             event_type=event_type,
@@ -106,9 +106,9 @@ def show(event_id: EventArgument, config: ConfigOption = None, as_json: JsonOpti
 
     Example: qts outbox show 0198c0de-0000-7000-8000-000000000001
     """
-    from qts.outbox import Desk
+    from qts.outbox import OutboxAdmin
 
-    row = _at_bus(config, lambda database: Desk(database).show(_uuid(event_id)))
+    row = _at_bus(config, lambda database: OutboxAdmin(database).show(_uuid(event_id)))
     if as_json:
         print_json(row)
         return
@@ -133,13 +133,13 @@ def requeue(
 
     Example: qts outbox requeue 0198c0de-0000-7000-8000-000000000001
     """
-    from qts.outbox import Desk
+    from qts.outbox import OutboxAdmin
 
     if (event_id is None) == (stream is None):
         raise RefusedError("name one EVENT_ID, or --stream for all of its dead letters")
 
     async def ask(database: Database) -> int:
-        desk = Desk(database)
+        desk = OutboxAdmin(database)
         if stream is not None:
             return await desk.requeue_all(stream)
         await desk.requeue(_uuid(event_id or ""), outcome_checked=outcome_checked)
@@ -165,14 +165,14 @@ def edit(
 
     Example: qts outbox edit 0198c0de-0000-7000-8000-000000000001 --payload '{"price": "100"}'
     """
-    from qts.outbox import Desk
+    from qts.outbox import OutboxAdmin
 
     text = sys.stdin.read() if payload == "-" else payload
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise RefusedError(f"--payload is not JSON: {error}") from None
-    row = _at_bus(config, lambda database: Desk(database).edit(_uuid(event_id), value))
+    row = _at_bus(config, lambda database: OutboxAdmin(database).edit(_uuid(event_id), value))
     if as_json:
         print_json(row)
     else:
@@ -195,7 +195,7 @@ def purge(
 
     Example: qts outbox purge --older-than 90d
     """
-    from qts.outbox import Desk
+    from qts.outbox import OutboxAdmin
 
     seconds = parse_duration(older_than)
     days = int(seconds // 86_400)
@@ -205,7 +205,7 @@ def purge(
         )
 
     async def ask(database: Database) -> dict[str, Any]:
-        desk = Desk(database)
+        desk = OutboxAdmin(database)
         if dead:
             return {"dead_letters": await desk.purge_dead(seconds, stream)}
         return {"days": await desk.purge_done(days)}
@@ -232,14 +232,14 @@ def tail(
 
     Example: qts outbox tail --stream everbit.trade.event --for 60s
     """
-    from qts.outbox import Desk
+    from qts.outbox import OutboxAdmin
 
     limit_s = parse_duration(seconds) if seconds else None
 
     async def ask(database: Database) -> None:
         try:
             async with asyncio.timeout(limit_s):
-                async for row in Desk(database).tail(stream):
+                async for row in OutboxAdmin(database).tail(stream):
                     typer.echo(msgspec.json.encode(row).decode() if as_json else _line(row))
         except TimeoutError:
             pass

@@ -27,7 +27,7 @@ def relay(
     """
     from qts.app import open_database
     from qts.config import load
-    from qts.outbox import open_carried
+    from qts.outbox import open_relayed_bus
 
     limit_s = parse_duration(seconds) if seconds else None
     settings = load(config, os.environ)
@@ -37,7 +37,7 @@ def relay(
     async def move() -> None:
         async with (
             open_database(settings) as database,
-            open_carried(database, settings.outbox) as bus,
+            open_relayed_bus(database, settings.outbox) as bus,
         ):
             moving = bus.relay()
             loop = asyncio.get_running_loop()

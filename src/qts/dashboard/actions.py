@@ -22,7 +22,7 @@ from qts.domain import OperationError, RefusedError
 from qts.events import DeadLetterAdmin
 from qts.notify import hash_of, subscribe, unsubscribe
 from qts.orders import Reconcile as ReconcileCommand
-from qts.outbox import TRADE_COMMAND, Desk, Event, OutboxConfig, PostgresBus
+from qts.outbox import TRADE_COMMAND, OutboxAdmin, OutboxConfig, OutboxEvent, PostgresBus
 from qts.risk import FailSafe, KillSwitch
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -188,7 +188,7 @@ class Actions:
             case Reconcile():
                 return await self._reconcile()
             case Requeue(event_id=event_id, outcome_checked=was_checked):
-                row = await Desk(database).requeue(event_id, outcome_checked=was_checked)
+                row = await OutboxAdmin(database).requeue(event_id, outcome_checked=was_checked)
                 return f"event {event_id} is {row.status}"
             case Replay(number=number):
                 letter = await DeadLetterAdmin(database).ask(number)
@@ -204,7 +204,7 @@ class Actions:
         raise AssertionError(f"{action} has no deed")
 
     async def _reconcile(self) -> str:
-        event = Event.of(TRADE_COMMAND, ReconcileCommand(), ("Books", "all"))
+        event = OutboxEvent.of(TRADE_COMMAND, ReconcileCommand(), ("Books", "all"))
         async with (
             PostgresBus.open(self._database, OutboxConfig().streams) as bus,
             self._database.transaction() as tx,

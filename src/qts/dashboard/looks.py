@@ -18,7 +18,7 @@ from qts.database import Database, Row
 from qts.domain import Clock, OperationError, RefusedError
 from qts.events import DeadLetterAdmin
 from qts.orders import list_orders, positions, show_order
-from qts.outbox import OutboxConfig, depths, paused
+from qts.outbox import OutboxConfig, paused_streams, stream_depths
 from qts.pipeline import show_job
 from qts.risk import FailSafe
 
@@ -126,8 +126,8 @@ class Looks:
         database = self._database
         since = UUID(int=(int(self._clock.now().timestamp() - _LATEST_S) * 1000) << 80)
         return {
-            "depths": await depths(database, OutboxConfig().streams),
-            "paused": sorted(await paused(database)),
+            "depths": await stream_depths(database, OutboxConfig().streams),
+            "paused": sorted(await paused_streams(database)),
             "dead": _plain(await database.fetch(_DEAD)),
             "latest": _plain(await database.fetch(_LATEST, since)),
         }

@@ -32,7 +32,7 @@ from qts.orders.messages import (
     OrderUnknown,
 )
 from qts.orders.queries import SQL
-from qts.outbox import TRADE_COMMAND, TRADE_EVENT, Event, EventBus, uuid7
+from qts.outbox import TRADE_COMMAND, TRADE_EVENT, EventBus, OutboxEvent, uuid7
 
 S = AttemptState
 OPEN = (S.SENT, S.UNKNOWN)
@@ -185,7 +185,7 @@ class Attempts:
         why = markets.Suspended(symbol, code, text, self._now)
         if await markets.suspend(self._tx, broker, symbol, why):
             told = MarketSuspended(symbol=symbol, code=code, reason=text)
-            await self._bus.publish(self._tx, Event.of(TRADE_EVENT, told, ("Market", symbol)))
+            await self._bus.publish(self._tx, OutboxEvent.of(TRADE_EVENT, told, ("Market", symbol)))
             self.changes.append(MarketChanged(symbol=symbol, suspended=True, code=code))
 
     async def _follow(self, one: Attempt, delay_s: float) -> UUID:
@@ -202,7 +202,7 @@ class Attempts:
             request,
         )
         # In a line of its own: it must not hold up an exit of the same market while it waits.
-        event = Event.of(
+        event = OutboxEvent.of(
             TRADE_COMMAND,
             CreateOrderAttempt(following),
             ("OrderAttempt", str(following)),
@@ -255,7 +255,7 @@ class Attempts:
             identifier=one.request.client_order_id,
             **more,
         )
-        event = Event.of(
+        event = OutboxEvent.of(
             TRADE_EVENT,
             payload,
             ("Market", one.symbol),
@@ -289,5 +289,5 @@ def new_identifier() -> str:
     return str(uuid7())
 
 
-def cancel_event(attempt_id: UUID, symbol: str) -> Event:
-    return Event.of(TRADE_COMMAND, CancelOrder(attempt_id), ("Market", symbol), market=symbol)
+def cancel_event(attempt_id: UUID, symbol: str) -> OutboxEvent:
+    return OutboxEvent.of(TRADE_COMMAND, CancelOrder(attempt_id), ("Market", symbol), market=symbol)

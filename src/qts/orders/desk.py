@@ -18,7 +18,7 @@ from qts.orders.changes import Change, OnChange, nobody
 from qts.orders.config import OrdersConfig
 from qts.orders.messages import CreateOrderAttempt
 from qts.orders.queries import SQL
-from qts.outbox import TRADE_COMMAND, Event, EventBus, uuid7
+from qts.outbox import TRADE_COMMAND, EventBus, OutboxEvent, uuid7
 from qts.risk import Approved, Proposal
 
 IN_DOUBT = 5  # looks at a commit whose outcome was lost
@@ -105,7 +105,7 @@ class Desk:
 
     async def _submit(self, approved: Approved, intent_id: UUID, attempt_id: UUID) -> Submitted:
         proposal = approved.proposal
-        command = Event.of(
+        command = OutboxEvent.of(
             TRADE_COMMAND,
             CreateOrderAttempt(attempt_id),
             ("Market", proposal.symbol),
@@ -120,7 +120,7 @@ class Desk:
         )
 
     async def _write(
-        self, approved: Approved, intent_id: UUID, attempt_id: UUID, command: Event
+        self, approved: Approved, intent_id: UUID, attempt_id: UUID, command: OutboxEvent
     ) -> str | None:
         """Why it has no attempt, or nothing; None when its signal had been heard before."""
         proposal = approved.proposal

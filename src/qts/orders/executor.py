@@ -27,7 +27,7 @@ from qts.orders.floor import Floor
 from qts.orders.messages import CancelOrder, CreateOrderAttempt, Reconcile
 from qts.orders.outcome import Kind, Outcome, outcome_of
 from qts.orders.queries import SQL
-from qts.outbox import TRADE_COMMAND, Delivery, Dispatcher, Retryable
+from qts.outbox import TRADE_COMMAND, Delivery, Dispatcher, RetryableError
 from qts.venues import RateLimitedError, VenueRejectedError
 
 SETTLE_TRIES = 4
@@ -71,15 +71,15 @@ class Executor:
                 await self._floor.broker.cancel(row["broker_order_id"])
         except VenueRejectedError as error:
             if error.code == "settings":  # not the venue's word: a wrong key, another address
-                raise Retryable(str(error), code="CANCEL") from None
+                raise RetryableError(str(error), code="CANCEL") from None
             log.info("nothing left to cancel", order=row["broker_order_id"], reason=str(error))
         except VenueBlockedError as error:
             await shut_out(self._floor, str(error))
-            raise Retryable(str(error), code="BLOCKED") from None
+            raise RetryableError(str(error), code="BLOCKED") from None
         except (RateLimitedError, UnreachableError, TimeoutError) as error:
             # To ask for it twice does no harm.
             text = str(error) or "the venue did not answer in time"
-            raise Retryable(text, code="CANCEL") from None
+            raise RetryableError(text, code="CANCEL") from None
         self._look("a cancel was asked for")
 
     async def reconcile(self, _command: Reconcile, _delivery: Delivery) -> None:
@@ -125,7 +125,7 @@ class Executor:
             await moves.suspended(one, "NOT_RECONCILED")
             return
         self._look("an order waits")
-        raise Retryable("the venue's books have not been compared yet", code="NOT_RECONCILED")
+        raise RetryableError("the venue's books have not been compared yet", code="NOT_RECONCILED")
 
     async def _place(self, one: Attempt, began_ns: int) -> Outcome:
         floor = self._floor

@@ -28,7 +28,7 @@ from qts.orders.checkpoints import checkpoint
 from qts.orders.messages import FillReceived, OrderClosed
 from qts.orders.position import ZERO, Book, replay
 from qts.orders.queries import SQL
-from qts.outbox import TRADE_EVENT, Event, EventBus
+from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
 
 log = telemetry.logger("orders")
 
@@ -226,7 +226,7 @@ class Ledger:
             average_price=book.average_price,
             realised_pnl=book.realised_pnl,
         )
-        await self._bus.publish(tx, Event.of(TRADE_EVENT, payload, ("Market", fill.symbol)))
+        await self._bus.publish(tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", fill.symbol)))
         return _applied(fill, attempt_id, True, book)
 
     async def _uncounted(self, tx: Connection, fill: Fill, attempt_id: UUID | None) -> FillApplied:
@@ -255,7 +255,7 @@ class Ledger:
             state=known.state,
             filled=known.applied,
         )
-        await self._bus.publish(tx, Event.of(TRADE_EVENT, payload, ("Market", known.symbol)))
+        await self._bus.publish(tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", known.symbol)))
 
     async def _compare(self, tx: Connection, fill: Fill) -> None:
         row = await tx.fetchrow(SQL.look_fill, self.broker, fill.trade_id)

@@ -20,7 +20,7 @@ from qts.orders.floor import Floor
 from qts.orders.ledger import Ledger
 from qts.orders.messages import MarketResumed
 from qts.orders.queries import SQL
-from qts.outbox import TRADE_EVENT, Event, EventBus
+from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
 
 Answer = Literal["accepted", "absent", "waiting", "ambiguous"]
 
@@ -62,7 +62,7 @@ async def lift(database: Database, ledger: Ledger, bus: EventBus) -> None:
         async with database.transaction() as tx:
             lifted = await markets.resume_resolved(tx, ledger.broker, symbol)
             if lifted:
-                told = Event.of(TRADE_EVENT, MarketResumed(symbol=symbol), ("Market", symbol))
+                told = OutboxEvent.of(TRADE_EVENT, MarketResumed(symbol=symbol), ("Market", symbol))
                 await bus.publish(tx, told)
         if lifted:
             ledger.tell([MarketChanged(symbol=symbol, suspended=False)])

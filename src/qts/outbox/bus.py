@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from qts.database import Connection
-from qts.outbox.envelope import Envelope, Event
+from qts.outbox.envelope import Envelope, OutboxEvent
 from qts.telemetry import Ids
 
 
@@ -52,7 +52,7 @@ class Delivery(msgspec.Struct, gc=False):
             self.deadline_ns += round(seconds * 1e9)
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class OutboxDeadLetter(msgspec.Struct, frozen=True):
     """An event that was given up, and why."""
 
     event_id: UUID
@@ -64,10 +64,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
     died_at: datetime
 
 
-Handler = Callable[[Any, Delivery], Awaitable[None]]
+OutboxHandler = Callable[[Any, Delivery], Awaitable[None]]
 
 
-Outgoing = tuple[Any, ...]
+OutboxRow = tuple[Any, ...]
 
 
 class EventDispatcher(Protocol):
@@ -94,15 +94,15 @@ class Consumer(Protocol):
 
 
 class EventBus(Protocol):
-    async def publish(self, tx: Connection, event: Event) -> bool:
+    async def publish(self, tx: Connection, event: OutboxEvent) -> bool:
         """Publish with the caller's transaction; False when this event_id was there before."""
         ...
 
-    async def publish_many(self, tx: Connection, events: Sequence[Event]) -> set[UUID]:
+    async def publish_many(self, tx: Connection, events: Sequence[OutboxEvent]) -> set[UUID]:
         """Publish in this order; answers the ids that were new."""
         ...
 
-    def row_of(self, event: Event) -> Outgoing:
+    def row_of(self, event: OutboxEvent) -> OutboxRow:
         """All but the last of what outbox_publish takes, for a statement that does more."""
         ...
 
@@ -114,7 +114,7 @@ class EventBus(Protocol):
 
     async def resume(self, stream: str) -> None: ...
 
-    async def dead_letters(self, stream: str, limit: int = 100) -> list[DeadLetter]:
+    async def dead_letters(self, stream: str, limit: int = 100) -> list[OutboxDeadLetter]:
         """The youngest first."""
         ...
 

@@ -19,10 +19,10 @@ from uuid import UUID
 import msgspec
 
 from qts.database import Connection, Row
-from qts.outbox.attempt import Outcome
 from qts.outbox.bus import Delivery
 from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Envelope
+from qts.outbox.handling import HandlerResult
 from qts.outbox.horizon import BEGINNING
 from qts.outbox.queries import SQL
 
@@ -35,7 +35,7 @@ _number, _due_at = itemgetter(0), itemgetter(1)  # of a row
 _decoder = msgspec.json.Decoder(_Received)
 
 
-class Claimed(msgspec.Struct, eq=False, gc=False):
+class ClaimedEvent(msgspec.Struct, eq=False, gc=False):
     """An event in hand; part of no cycle, as the collector would walk over all of them anew."""
 
     id: int
@@ -43,7 +43,7 @@ class Claimed(msgspec.Struct, eq=False, gc=False):
     due_at: datetime
     delivery: Delivery
     held_until_ns: int  # on our monotonic clock; safely before the lock in the database ends
-    broken: Outcome | None = None  # it cannot be read
+    broken: HandlerResult | None = None  # it cannot be read
 
 
 class Claims:
@@ -64,14 +64,14 @@ class Claims:
         """
         await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
 
-    async def take(
+    async def claim(
         self,
         connection: Connection,
         at_most: int,
         now_ns: int,
         since: datetime = BEGINNING,
         first_id: int = 0,
-    ) -> list[Claimed]:
+    ) -> list[ClaimedEvent]:
         """Due events that nobody holds, in the order in which they came due."""
         token = self._new_token()
         if self.config.ordered:
@@ -82,7 +82,9 @@ class Claims:
             rows = await connection.fetch(SQL.claim, self.stream, at_most, token, self._ttl, since)
         return self._claimed(rows, token, now_ns)
 
-    async def recover(self, connection: Connection, at_most: int, now_ns: int) -> list[Claimed]:
+    async def claim_stale(
+        self, connection: Connection, at_most: int, now_ns: int
+    ) -> list[ClaimedEvent]:
         """Events whose holder let its lock run out."""
         token = self._new_token()
         if self.config.ordered:
@@ -93,7 +95,7 @@ class Claims:
             rows = await connection.fetch(SQL.recover, self.stream, at_most, token, self._ttl)
         return self._claimed(rows, token, now_ns)
 
-    async def bury(self, connection: Connection) -> list[UUID]:
+    async def mark_exhausted(self, connection: Connection) -> list[UUID]:
         """Make dead letters of events that used up their attempts without an outcome."""
         return [row["event_id"] for row in await connection.fetch(SQL.bury, self.stream)]
 
@@ -101,7 +103,7 @@ class Claims:
         seconds: float | None = await connection.fetchval(SQL.next_due, self.stream)
         return seconds
 
-    async def complete(self, connection: Connection, done: Sequence[Claimed]) -> int:
+    async def complete(self, connection: Connection, done: Sequence[ClaimedEvent]) -> int:
         """Archive them; answers how many were still ours."""
         ours = 0
         for token, group in groupby(done, attrgetter("token")):
@@ -110,7 +112,7 @@ class Claims:
         return ours
 
     async def fail(
-        self, connection: Connection, failed: Sequence[tuple[Claimed, Outcome, float]]
+        self, connection: Connection, failed: Sequence[tuple[ClaimedEvent, HandlerResult, float]]
     ) -> int:
         """Send back after a pause or bury; answers how many were still ours."""
         rows = await connection.fetch(
@@ -124,11 +126,11 @@ class Claims:
         )
         return len(rows)
 
-    async def release(self, connection: Connection, unused: Sequence[Claimed]) -> None:
+    async def release(self, connection: Connection, unused: Sequence[ClaimedEvent]) -> None:
         await connection.execute(SQL.release, *_ids_and_tokens(unused))
         await connection.execute(SQL.wake, self.stream)
 
-    async def extend(self, connection: Connection, held: Iterable[Claimed]) -> set[int]:
+    async def extend(self, connection: Connection, held: Iterable[ClaimedEvent]) -> set[int]:
         """Keep the locks; answers the ids that are still ours."""
         ids, tokens = _ids_and_tokens(held)
         rows = await connection.fetch(SQL.extend, ids, tokens, self._ttl, not self.config.ordered)
@@ -137,7 +139,7 @@ class Claims:
     def _new_token(self) -> str:
         return f"{self.name}#{next(self._numbers)}"
 
-    def _claimed(self, rows: list[Row], token: str, now_ns: int) -> list[Claimed]:
+    def _claimed(self, rows: list[Row], token: str, now_ns: int) -> list[ClaimedEvent]:
         held_until_ns = now_ns + round(self.config.lock_ttl_s * 1e9)
         rows.sort(key=_number)
         rows.sort(key=_due_at)  # leaves those due at the same moment in the order of their ids
@@ -147,13 +149,13 @@ class Claims:
             try:
                 envelope: Envelope = _decoder.decode(body)
             except msgspec.MsgspecError as error:
-                broken = Outcome("dead", "ENVELOPE_INVALID", str(error))
+                broken = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
                 envelope = Envelope(type="?", trace_id="?", payload=None)
             delivery = Delivery(self.stream, kind, key, envelope, attempt, max_attempts, 0, number)
-            claimed.append(Claimed(number, token, due_at, delivery, held_until_ns, broken))
+            claimed.append(ClaimedEvent(number, token, due_at, delivery, held_until_ns, broken))
         return claimed
 
 
-def _ids_and_tokens(claimed: Iterable[Claimed]) -> tuple[list[int], list[str]]:
+def _ids_and_tokens(claimed: Iterable[ClaimedEvent]) -> tuple[list[int], list[str]]:
     each = list(claimed)
     return [one.id for one in each], sorted({one.token for one in each})

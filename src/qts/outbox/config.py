@@ -106,7 +106,7 @@ class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["postgres", "nats", "kafka"],
         Meta(description="what brings events to handlers; publishing always is PostgreSQL's"),
     ] = "postgres"
-    relay_here: Annotated[
+    run_relay: Annotated[
         bool,
         Meta(description="move events to NATS or Kafka in this process; else: qts outbox relay"),
     ] = True

@@ -1,18 +1,24 @@
-"""Handlers by stream and type, with typed payloads."""
+"""Handlers by stream and type, with typed payloads.
+
+Doing a thing once, though its event may come twice.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 
+from qts.database import Connection
 from qts.domain import RefusedError
-from qts.outbox.bus import Delivery, Handler
-from qts.outbox.errors import Permanent
+from qts.outbox.bus import Delivery, OutboxHandler
+from qts.outbox.errors import PermanentError
+from qts.outbox.queries import SQL
 
-H = TypeVar("H", bound=Handler)
+H = TypeVar("H", bound=OutboxHandler)
 
 
 class Dispatcher:
@@ -23,7 +29,7 @@ class Dispatcher:
     """
 
     def __init__(self) -> None:
-        self._handlers: dict[tuple[str, str], tuple[Handler, msgspec.json.Decoder[Any]]] = {}
+        self._handlers: dict[tuple[str, str], tuple[OutboxHandler, msgspec.json.Decoder[Any]]] = {}
         self._ignored: set[tuple[str, str | None]] = set()
 
     def on(
@@ -57,13 +63,13 @@ class Dispatcher:
         found = self._handlers.get((stream, name))
         if found is None:
             if self._ignored.isdisjoint(((stream, name), (stream, None))):
-                raise Permanent(f"no handler for {name} on {stream}", code="NO_HANDLER")
+                raise PermanentError(f"no handler for {name} on {stream}", code="NO_HANDLER")
             return _pass()
         handler, decoder = found
         try:
             payload = decoder.decode(delivery.envelope.payload)
         except msgspec.MsgspecError as error:
-            raise Permanent(f"payload of {name}: {error}", code="PAYLOAD_INVALID") from None
+            raise PermanentError(f"payload of {name}: {error}", code="PAYLOAD_INVALID") from None
         return handler(payload, delivery)
 
 
@@ -73,3 +79,12 @@ async def _pass() -> None:
 
 def _is_async(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler)
+
+
+async def mark_handled(tx: Connection, event_id: UUID, handler: str = "") -> bool:
+    """True the first time: call it in the transaction of the effect, and do nothing on False.
+
+    Of two at the same moment one waits for the other's transaction to end. Handlers of one
+    event that do different things need different names.
+    """
+    return await tx.execute(SQL.once, handler, event_id) == "INSERT 0 1"

@@ -42,7 +42,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     payload: Any
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An envelope addressed: to a stream, in the line of its aggregate."""
 
     stream: str

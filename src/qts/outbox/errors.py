@@ -12,7 +12,7 @@ from __future__ import annotations
 from qts.domain import OperationError, RefusedError
 
 
-class Retryable(OperationError):
+class RetryableError(OperationError):
     code = "RETRYABLE"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
@@ -20,7 +20,7 @@ class Retryable(OperationError):
         self.code = code or self.code
 
 
-class Permanent(OperationError):
+class PermanentError(OperationError):
     code = "PERMANENT"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
@@ -28,12 +28,12 @@ class Permanent(OperationError):
         self.code = code or self.code
 
 
-class Unknown(OperationError):
+class UnknownOutcomeError(OperationError):
     code = "UNKNOWN"
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
 
 
-class EventRefused(RefusedError):
+class OutboxEventRefusedError(RefusedError):
     """An event that cannot be published as it is; the transaction it was meant for is usable."""

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from qts.database import Database
 from qts.domain import OperationError, RefusedError, UnreachableError
-from qts.outbox import wire
+from qts.outbox import codec
 from qts.outbox.bus import Delivery
-from qts.outbox.carried import CarriedBus
 from qts.outbox.config import KafkaBusConfig, StreamConfig
-from qts.outbox.errors import Permanent
+from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.errors import PermanentError
 from qts.outbox.kafka_consumer import KafkaConsumer
-from qts.outbox.station import Station
+from qts.outbox.relayed_bus import RelayedBus
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -30,7 +30,7 @@ ANSWER_S = 5.0
 DELIVER_MS = 30_000  # after that the relay decides anew
 
 
-class KafkaBus(CarriedBus):
+class KafkaBus(RelayedBus):
     """One producer for all that this process sends; each consumer has a connection of its own."""
 
     def __init__(
@@ -74,9 +74,11 @@ class KafkaBus(CarriedBus):
         try:
             self._producer.produce(
                 self._topic(delivery.stream),
-                key=wire.key_of(delivery),
-                value=wire.body_of(delivery),
-                headers=[(name, text.encode()) for name, text in wire.headers_of(delivery).items()],
+                key=codec.partition_key(delivery),
+                value=codec.encode_body(delivery),
+                headers=[
+                    (name, text.encode()) for name, text in codec.encode_headers(delivery).items()
+                ],
                 on_delivery=delivered,
             )
         except BufferError:
@@ -84,7 +86,7 @@ class KafkaBus(CarriedBus):
         if error := await answer:
             self._fail(error)
 
-    def consumer_of(self, station: Station) -> KafkaConsumer:
+    def consumer_of(self, station: DeliveryRunner) -> KafkaConsumer:
         settings = {
             **connection_of(self._config),
             "group.id": f"{self._config.group}.{self._topic(station.stream)}",
@@ -101,7 +103,7 @@ class KafkaBus(CarriedBus):
         from confluent_kafka import KafkaError as Codes
 
         if error.code() == Codes.MSG_SIZE_TOO_LARGE:
-            raise Permanent(f"larger than {self._place} takes", code="TOO_LARGE")
+            raise PermanentError(f"larger than {self._place} takes", code="TOO_LARGE")
         if error.fatal():  # this producer is of no use any more
             self._producer = self._new_producer()
         raise UnreachableError(f"{self._place} did not confirm: {error.str()}")

@@ -17,9 +17,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from qts import telemetry
-from qts.outbox.lane import Lane
-from qts.outbox.ledger import Ledger
-from qts.outbox.station import Station
+from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.kafka_offsets import OffsetTracker
+from qts.outbox.kafka_partition import PartitionConsumer
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, TopicPartition
@@ -36,14 +36,14 @@ log = telemetry.logger("outbox")
 class KafkaConsumer:
     """Handles one stream; several may do so at once, here and elsewhere. Runs once."""
 
-    def __init__(self, settings: dict[str, Any], topic: str, station: Station) -> None:
+    def __init__(self, settings: dict[str, Any], topic: str, station: DeliveryRunner) -> None:
         self._settings = settings
         self._topic = topic
         self._station = station
         self._config = station.config
         self._slots = asyncio.Semaphore(station.config.concurrency)
         self._suspects = asyncio.Lock()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, PartitionConsumer] = {}
         self._paused: set[int] = set()
         self._changed = asyncio.Event()
         self._broken: Exception | None = None
@@ -140,7 +140,7 @@ class KafkaConsumer:
             await self._client.resume([self._partition(number) for number in less])
         self._paused = want
 
-    async def _commit(self, lanes: list[Lane]) -> None:
+    async def _commit(self, lanes: list[PartitionConsumer]) -> None:
         from confluent_kafka import KafkaException
 
         if not lanes:
@@ -174,8 +174,8 @@ class KafkaConsumer:
             self._broken = error  # ends the session; a new one asks again
             return
         for one in known:
-            ledger = Ledger(one.offset if one.offset >= 0 else None, one.metadata or "")
-            self._lanes[one.partition] = Lane(
+            ledger = OffsetTracker(one.offset if one.offset >= 0 else None, one.metadata or "")
+            self._lanes[one.partition] = PartitionConsumer(
                 one.partition, ledger, self._station, (self._slots, self._suspects), self._note
             )
 

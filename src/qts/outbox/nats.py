@@ -18,14 +18,14 @@ from zlib import crc32
 
 from qts.database import Database
 from qts.domain import RefusedError, UnreachableError
-from qts.outbox import wire
+from qts.outbox import codec
 from qts.outbox.bus import Delivery
-from qts.outbox.carried import CarriedBus
 from qts.outbox.config import NatsBusConfig, StreamConfig
-from qts.outbox.errors import Permanent
+from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.errors import PermanentError
+from qts.outbox.nats_connection import ANSWER_S, connect, server_addresses, trouble
 from qts.outbox.nats_consumer import NatsConsumer
-from qts.outbox.nats_link import ANSWER_S, connect, places, trouble
-from qts.outbox.station import Station
+from qts.outbox.relayed_bus import RelayedBus
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -34,7 +34,7 @@ _NAME_TAKEN = 10058
 _LONG = 100  # a longer name in a subject is cut: the headers have it whole
 
 
-class NatsBus(CarriedBus):
+class NatsBus(RelayedBus):
     """One connection for all that this process sends and handles."""
 
     def __init__(
@@ -48,7 +48,7 @@ class NatsBus(CarriedBus):
         self._config = config
         self._client = client
         self._jetstream = client.jetstream(timeout=ANSWER_S)
-        self._place = places(config)
+        self._place = server_addresses(config)
 
     @classmethod
     @asynccontextmanager
@@ -83,19 +83,19 @@ class NatsBus(CarriedBus):
         try:
             await self._jetstream.publish(
                 self._subject(delivery),
-                wire.body_of(delivery),
+                codec.encode_body(delivery),
                 timeout=ANSWER_S,
-                headers=wire.headers_of(delivery),
+                headers=codec.encode_headers(delivery),
             )
         except MaxPayloadError:
-            raise Permanent(f"larger than {self._place} takes", code="TOO_LARGE") from None
+            raise PermanentError(f"larger than {self._place} takes", code="TOO_LARGE") from None
         except NoStreamResponseError:  # lost with its server's disk, or without a leader
             await self._make(delivery.stream)
             raise UnreachableError(f"{self._place} has no stream for {delivery.stream}") from None
         except trouble() as error:
             raise UnreachableError(f"{self._place} did not confirm: {error!r}") from None
 
-    def consumer_of(self, station: Station) -> NatsConsumer:
+    def consumer_of(self, station: DeliveryRunner) -> NatsConsumer:
         ordered = station.config.ordered
         filters = (
             {f"partition-{n}": f"{station.stream}.{n}.>" for n in range(self._config.partitions)}
@@ -147,7 +147,7 @@ class NatsBus(CarriedBus):
             )
 
     def _subject(self, delivery: Delivery) -> str:
-        partition = crc32(wire.key_of(delivery)) % self._config.partitions
+        partition = crc32(codec.partition_key(delivery)) % self._config.partitions
         names = (delivery.aggregate_type, delivery.aggregate_id)
         return f"{delivery.stream}.{partition}.{'.'.join(map(_token, names))}"
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qts import telemetry
-from qts.outbox.attempt import Outcome
-from qts.outbox.nats_link import ANSWER_S, trouble
-from qts.outbox.station import Station
+from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.handling import HandlerResult
+from qts.outbox.nats_connection import ANSWER_S, trouble
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -41,7 +41,7 @@ class _Held:
     def __init__(self, message: Msg, until_ns: int) -> None:
         self.message = message
         self.until_ns = until_ns  # from then on the server may give it to others
-        self.work: asyncio.Task[Outcome] | None = None
+        self.work: asyncio.Task[HandlerResult] | None = None
         self.lost = False
 
 
@@ -49,7 +49,7 @@ class NatsConsumer:
     """Handles one stream; several may do so at once, here and elsewhere. Runs once."""
 
     def __init__(
-        self, client: Client, name: str, filters: Mapping[str, str], station: Station
+        self, client: Client, name: str, filters: Mapping[str, str], station: DeliveryRunner
     ) -> None:
         self._client = client
         self._jetstream = client.jetstream(timeout=ANSWER_S)
@@ -152,12 +152,12 @@ class NatsConsumer:
         finally:
             self._held.discard(held)
 
-    async def _work(self, held: _Held) -> Outcome | None:
+    async def _work(self, held: _Held) -> HandlerResult | None:
         message = held.message
-        delivery, broken = self._station.read(
+        delivery, broken = self._station.decode(
             message.headers or {}, message.data, message.metadata.num_delivered
         )
-        held.work = asyncio.create_task(self._station.work(delivery, broken))
+        held.work = asyncio.create_task(self._station.run(delivery, broken))
         try:
             return await held.work
         except asyncio.CancelledError:

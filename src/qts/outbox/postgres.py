@@ -13,12 +13,12 @@ import msgspec
 
 from qts.database import Connection, Database, savepoint
 from qts.domain import Clock, RefusedError, SystemClock
-from qts.outbox.bus import DeadLetter, EventDispatcher, Outgoing
-from qts.outbox.check import body_of
+from qts.outbox.bus import EventDispatcher, OutboxDeadLetter, OutboxRow
 from qts.outbox.config import StreamConfig
-from qts.outbox.envelope import Event
-from qts.outbox.notifier import Notifier
+from qts.outbox.envelope import OutboxEvent
 from qts.outbox.queries import SQL
+from qts.outbox.validation import encode_checked
+from qts.outbox.wakeup import WakeupNotifier
 from qts.outbox.worker import OutboxWorker
 
 COPY_FROM = 50  # below this many the round trips of COPY cost more than it saves
@@ -43,7 +43,7 @@ class PostgresBus:
         self._database = database
         self._streams = streams
         self._clock = clock or SystemClock()
-        self._notifier = Notifier(database, self._clock)
+        self._notifier = WakeupNotifier(database, self._clock)
 
     @classmethod
     @asynccontextmanager
@@ -59,7 +59,7 @@ class PostgresBus:
     async def close(self) -> None:
         await self._notifier.close()
 
-    async def publish(self, tx: Connection, event: Event) -> bool:
+    async def publish(self, tx: Connection, event: OutboxEvent) -> bool:
         row = self.row_of(event)
         tells = self._notifier.may_tell(tx)
         xid = await tx.fetchval(SQL.publish, *row, tells)
@@ -67,7 +67,7 @@ class PostgresBus:
             self._notifier.published(xid, event.stream, tx)
         return xid is not None
 
-    async def publish_many(self, tx: Connection, events: Sequence[Event]) -> set[UUID]:
+    async def publish_many(self, tx: Connection, events: Sequence[OutboxEvent]) -> set[UUID]:
         by_id = {event.envelope.event_id: event for event in reversed(events)}
         in_order = list(reversed(by_id.values()))  # of one id given twice, the first counts
         if not in_order:
@@ -84,7 +84,7 @@ class PostgresBus:
                 return set(by_id)
         return await self._insert(tx, in_order)
 
-    def row_of(self, event: Event) -> Outgoing:
+    def row_of(self, event: OutboxEvent) -> OutboxRow:
         *names, body, attempts = self._row(event)
         return *names, bytes(body).decode(), attempts, float(event.delay_s)
 
@@ -99,16 +99,16 @@ class PostgresBus:
         self._config(stream)
         await self._database.execute(SQL.resume, stream)
 
-    async def dead_letters(self, stream: str, limit: int = 100) -> list[DeadLetter]:
+    async def dead_letters(self, stream: str, limit: int = 100) -> list[OutboxDeadLetter]:
         self._config(stream)
         rows = await self._database.fetch(SQL.dead_letters, stream, limit)
-        return [DeadLetter(*row) for row in rows]
+        return [OutboxDeadLetter(*row) for row in rows]
 
     async def requeue(self, event_id: UUID) -> bool:
         """Never an event whose outcome is not known: that needs someone who looked."""
         return await self._database.fetchrow(SQL.requeue, event_id, False) is not None
 
-    async def _copy(self, tx: Connection, events: list[Event]) -> int:
+    async def _copy(self, tx: Connection, events: list[OutboxEvent]) -> int:
         """The ids are on their way while the events are checked; a refusal undoes both."""
         ids = [(event.envelope.event_id,) for event in events]
         async with savepoint(tx):
@@ -125,7 +125,7 @@ class PostgresBus:
             xid: int = await tx.fetchval("SELECT pg_current_xact_id()::text::bigint")
         return xid
 
-    async def _insert(self, tx: Connection, events: list[Event]) -> set[UUID]:
+    async def _insert(self, tx: Connection, events: list[OutboxEvent]) -> set[UUID]:
         rows = await self._rows(events)
         ids, streams, types, kinds, keys, bodies, attempts = map(list, zip(*rows, strict=True))
         texts = [bytes(body).decode() for body in bodies]
@@ -139,7 +139,7 @@ class PostgresBus:
             self._notifier.published(stored[0]["xid"], stream, tx)
         return new
 
-    async def _rows(self, events: list[Event]) -> list[tuple[Any, ...]]:
+    async def _rows(self, events: list[OutboxEvent]) -> list[tuple[Any, ...]]:
         """Check and encode them, a few at a time: others want the loop too."""
         rows: list[tuple[Any, ...]] = []
         for start in range(0, len(events), SLICE):
@@ -147,8 +147,8 @@ class PostgresBus:
             await asyncio.sleep(0)
         return rows
 
-    def _row(self, event: Event) -> tuple[Any, ...]:
-        body = body_of(event, self._streams)
+    def _row(self, event: OutboxEvent) -> tuple[Any, ...]:
+        body = encode_checked(event, self._streams)
         return (
             event.envelope.event_id,
             event.stream,

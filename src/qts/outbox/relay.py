@@ -19,7 +19,7 @@ from qts.database import Database
 from qts.domain import Clock, SystemClock, UnreachableError
 from qts.outbox.bus import Delivery
 from qts.outbox.config import StreamConfig
-from qts.outbox.errors import Retryable
+from qts.outbox.errors import RetryableError
 from qts.outbox.worker import OutboxWorker
 
 # Those of handlers are counted where they run. Here an attempt is used up by nothing but the
@@ -32,7 +32,7 @@ Send = Callable[[Delivery], Awaitable[None]]
 log = telemetry.logger("outbox")
 
 
-def relayed(streams: Mapping[str, StreamConfig]) -> dict[str, StreamConfig]:
+def relay_configs(streams: Mapping[str, StreamConfig]) -> dict[str, StreamConfig]:
     """The streams as rows that are to be sent: patient, and many at once."""
     return {
         name: msgspec.structs.replace(
@@ -59,7 +59,7 @@ class Relay:
         self._sender = _Sender(send, clock or SystemClock())
         self._workers = [
             OutboxWorker(database, name, config, self._sender)
-            for name, config in relayed(streams).items()
+            for name, config in relay_configs(streams).items()
         ]
 
     def stop(self) -> None:
@@ -90,7 +90,7 @@ class _Sender:
                 await self._send(delivery)
             except UnreachableError as error:
                 if self.stopping:
-                    raise Retryable(str(error), code="NOT_SENT") from None
+                    raise RetryableError(str(error), code="NOT_SENT") from None
                 self._note_away(error)
                 await self._clock.sleep(delay_s)
                 delay_s = min(delay_s * 2, longest_s)

@@ -13,7 +13,7 @@ from qts.domain import RefusedError
 from qts.outbox.bus import Delivery
 from qts.outbox.config import BACKTEST_EVENT, StreamConfig
 from qts.outbox.dispatcher import Dispatcher
-from qts.outbox.envelope import Event
+from qts.outbox.envelope import OutboxEvent
 from qts.outbox.postgres import PostgresBus
 
 STREAM = BACKTEST_EVENT
@@ -133,5 +133,7 @@ async def _latencies(database: Database, bus: PostgresBus) -> list[float]:
     return seconds
 
 
-def _event(number: int) -> Event:
-    return Event.of(STREAM, Noop(number), ("Bench", str(number % 1000)), trace_id="0" * 31 + "1")
+def _event(number: int) -> OutboxEvent:
+    return OutboxEvent.of(
+        STREAM, Noop(number), ("Bench", str(number % 1000)), trace_id="0" * 31 + "1"
+    )

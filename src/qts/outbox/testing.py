@@ -16,23 +16,23 @@ from uuid import UUID
 import msgspec
 
 from qts.database import Connection, Database
-from qts.outbox.attempt import attempt
 from qts.outbox.bus import (
     Consumer,
-    DeadLetter,
     Delivery,
     EventBus,
     EventDispatcher,
-    Outgoing,
+    OutboxDeadLetter,
+    OutboxRow,
 )
-from qts.outbox.claims import Claimed, Claims
+from qts.outbox.claims import ClaimedEvent, Claims
 from qts.outbox.config import StreamConfig
-from qts.outbox.envelope import Event
+from qts.outbox.envelope import OutboxEvent
+from qts.outbox.handling import run_handler
 
 AT_ONCE = 100
 
 
-class Handled(msgspec.Struct, frozen=True):
+class HandledEvent(msgspec.Struct, frozen=True):
     """An event that was tried, and how it ended."""
 
     delivery: Delivery
@@ -43,16 +43,16 @@ class Handled(msgspec.Struct, frozen=True):
 
 async def run_due(
     database: Database, stream: str, config: StreamConfig, dispatcher: EventDispatcher
-) -> list[Handled]:
+) -> list[HandledEvent]:
     """Handle all events that are due, one by one, here and now, and what they publish too.
 
     A failed event waits at least a minute for its next attempt, so that it is not seen again.
     """
     claims = Claims(stream, config, name="run_due")
     at_once = 1 if config.ordered else AT_ONCE  # a failure holds up those behind it
-    handled: list[Handled] = []
+    handled: list[HandledEvent] = []
     async with database.connection() as connection:
-        while claimed := await claims.take(connection, at_once, time.monotonic_ns()):
+        while claimed := await claims.claim(connection, at_once, time.monotonic_ns()):
             handled += [await _handle(connection, claims, dispatcher, one) for one in claimed]
     return handled
 
@@ -66,28 +66,28 @@ async def make_due(database: Database, stream: str) -> None:
     )
 
 
-class CapturingBus:
+class RecordingBus:
     """Publishes through another bus and remembers what it was given, committed or not."""
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
-        self.published: list[Event] = []
+        self.published: list[OutboxEvent] = []
 
-    def of_type(self, name: str) -> list[Event]:
+    def of_type(self, name: str) -> list[OutboxEvent]:
         return [event for event in self.published if event.envelope.type == name]
 
-    async def publish(self, tx: Connection, event: Event) -> bool:
+    async def publish(self, tx: Connection, event: OutboxEvent) -> bool:
         new = await self._bus.publish(tx, event)
         if new:
             self.published.append(event)
         return new
 
-    async def publish_many(self, tx: Connection, events: Sequence[Event]) -> set[UUID]:
+    async def publish_many(self, tx: Connection, events: Sequence[OutboxEvent]) -> set[UUID]:
         new = await self._bus.publish_many(tx, events)
         self.published += [event for event in events if event.envelope.event_id in new]
         return new
 
-    def row_of(self, event: Event) -> Outgoing:
+    def row_of(self, event: OutboxEvent) -> OutboxRow:
         row = self._bus.row_of(event)
         self.published.append(event)
         return row
@@ -101,7 +101,7 @@ class CapturingBus:
     async def resume(self, stream: str) -> None:
         await self._bus.resume(stream)
 
-    async def dead_letters(self, stream: str, limit: int = 100) -> list[DeadLetter]:
+    async def dead_letters(self, stream: str, limit: int = 100) -> list[OutboxDeadLetter]:
         return await self._bus.dead_letters(stream, limit)
 
     async def requeue(self, event_id: UUID) -> bool:
@@ -124,11 +124,11 @@ class FailFirst:
 
 
 async def _handle(
-    connection: Connection, claims: Claims, dispatcher: EventDispatcher, claimed: Claimed
-) -> Handled:
-    outcome = claimed.broken or await attempt(dispatcher, claimed.delivery)
+    connection: Connection, claims: Claims, dispatcher: EventDispatcher, claimed: ClaimedEvent
+) -> HandledEvent:
+    outcome = claimed.broken or await run_handler(dispatcher, claimed.delivery)
     if outcome.result == "done":
         await claims.complete(connection, [claimed])
     else:
         await claims.fail(connection, [(claimed, outcome, 60.0)])
-    return Handled(claimed.delivery, outcome.result, outcome.code, outcome.message)
+    return HandledEvent(claimed.delivery, outcome.result, outcome.code, outcome.message)

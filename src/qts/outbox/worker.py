@@ -24,11 +24,11 @@ from qts import telemetry
 from qts.database import Connection, Database, ListenStarted
 from qts.domain import Clock, SystemClock
 from qts.outbox.bus import EventDispatcher
-from qts.outbox.claims import Claimed, Claims
+from qts.outbox.claims import ClaimedEvent, Claims
+from qts.outbox.completer import TROUBLE, BatchCompleter
 from qts.outbox.config import StreamConfig
-from qts.outbox.hands import Hands
+from qts.outbox.handler_pool import HandlerPool
 from qts.outbox.horizon import BEGINNING, Horizon
-from qts.outbox.settler import TROUBLE, Settler
 
 FULL_EVERY_NS = 1_000_000_000  # how often everything is looked over, not only what is new
 FULL_SHARE = 50  # of our time at most a fiftieth, when there is much to look over
@@ -58,10 +58,10 @@ class OutboxWorker:
         self._clock = clock or SystemClock()
         self._claims = Claims(stream, config)
         self._horizon = Horizon(stream, config.ordered)
-        self._settler = Settler(
+        self._settler = BatchCompleter(
             database, self._claims, self._horizon, self._clock, self._on_settled
         )
-        self._hands = Hands(self._claims, dispatcher, self._settler, self._clock)
+        self._hands = HandlerPool(self._claims, dispatcher, self._settler, self._clock)
         self._stopping = False
         self._wake = asyncio.Event()
         self._caught_up = asyncio.Event()
@@ -70,7 +70,7 @@ class OutboxWorker:
         self._full_at_ns = self._full_soonest_ns = self._clock.monotonic_ns() + FULL_EVERY_NS
         self._new = True  # everything is still to be looked over
         self._suspects = False  # there may be events of lost workers
-        self._suspect: Claimed | None = None
+        self._suspect: ClaimedEvent | None = None
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ class OutboxWorker:
 
     def stop(self) -> None:
         self._stopping = True
-        self._hands.give_back()
+        self._hands.release_waiting()
         self._wake.set()
         self._hands.room.set()
 
@@ -89,13 +89,13 @@ class OutboxWorker:
                 helpers = [
                     group.create_task(self._listen()),
                     group.create_task(self._settler.run()),
-                    group.create_task(self._hands.watch()),
+                    group.create_task(self._hands.enforce_timeouts()),
                     group.create_task(self._keep_locks()),
                 ]
                 self._hands.open()
                 await self._claim_until_stopped()
-                await self._hands.idle()
-                await self._settler.empty()
+                await self._hands.wait_idle()
+                await self._settler.drain()
                 for helper in helpers:
                     helper.cancel()
         finally:
@@ -146,18 +146,18 @@ class OutboxWorker:
         await asyncio.sleep(0)  # handlers go first
         return await self._idle_s(connection, full)
 
-    async def _take(self, connection: Connection, now_ns: int, full: bool) -> list[Claimed]:
+    async def _take(self, connection: Connection, now_ns: int, full: bool) -> list[ClaimedEvent]:
         since, first_id = self._horizon.due_from, self._horizon.first_id
         closed_to = self._horizon.closed_to
         if full:
             since, first_id = BEGINNING, 0
-        claimed = await self._claims.take(connection, self._want, now_ns, since, first_id)
-        self._hands.accept(claimed)
+        claimed = await self._claims.claim(connection, self._want, now_ns, since, first_id)
+        self._hands.submit(claimed)
         if claimed:
             self._horizon.claimed(claimed[-1].due_at, closed_to)
         return claimed
 
-    def _is_behind(self, claimed: list[Claimed]) -> bool:
+    def _is_behind(self, claimed: list[ClaimedEvent]) -> bool:
         """There may be more where only a full look finds it."""
         return len(claimed) >= self._want and claimed[-1].due_at < self._horizon.due_from
 
@@ -168,7 +168,7 @@ class OutboxWorker:
 
     async def _bury(self, connection: Connection) -> None:
         self._suspects = True
-        for event_id in await self._claims.bury(connection):
+        for event_id in await self._claims.mark_exhausted(connection):
             log.error(
                 "event lost its worker with its last attempt",
                 stream=self._claims.stream,
@@ -180,10 +180,10 @@ class OutboxWorker:
         in_hand = self._suspect is not None and self._hands.holds(self._suspect)
         if in_hand or not self._suspects:
             return False
-        found = await self._claims.recover(connection, 1, self._clock.monotonic_ns())
+        found = await self._claims.claim_stale(connection, 1, self._clock.monotonic_ns())
         self._suspects = bool(found)
         self._suspect = found[0] if found else None
-        self._hands.accept(found)
+        self._hands.submit(found)
         return bool(found)
 
     async def _keep_locks(self) -> None:
@@ -217,7 +217,7 @@ class OutboxWorker:
                     self._full_at_ns = min(self._full_at_ns, self._full_soonest_ns)
                 self._wake.set()
 
-    def _on_settled(self, settled: Sequence[Claimed]) -> None:
+    def _on_settled(self, settled: Sequence[ClaimedEvent]) -> None:
         self._hands.settled(settled)
         # Others of the same line may be free now.
         if self._config.ordered or (self._suspect is not None and self._suspect in settled):

@@ -30,9 +30,9 @@ from qts.outbox import (
     BACKTEST_EVENT,
     Delivery,
     Dispatcher,
-    Event,
     EventBus,
-    Retryable,
+    OutboxEvent,
+    RetryableError,
     uuid7,
 )
 
@@ -95,7 +95,7 @@ async def submit_job(
         )
         if made == "INSERT 0 1":
             address = (AGGREGATE, str(asked.job_id))
-            await bus.publish(tx, Event.of(BACKTEST_COMMAND, asked, address))
+            await bus.publish(tx, OutboxEvent.of(BACKTEST_COMMAND, asked, address))
     return asked.job_id
 
 
@@ -180,7 +180,7 @@ class BacktestJobs:
             result = await self._run(asked.arguments)
         except JobBroke as error:
             if error.again and not last:
-                raise Retryable(str(error), code="BACKTEST_BROKE") from None
+                raise RetryableError(str(error), code="BACKTEST_BROKE") from None
             failed = BacktestFailed(job_id=asked.job_id, error=str(error))
             await self._end(asked.job_id, failed, None, str(error))
         else:
@@ -205,6 +205,6 @@ class BacktestJobs:
             )
             if ended == "UPDATE 1":
                 await self._bus.publish(
-                    tx, Event.of(BACKTEST_EVENT, told, (AGGREGATE, str(job_id)))
+                    tx, OutboxEvent.of(BACKTEST_EVENT, told, (AGGREGATE, str(job_id)))
                 )
         log.info("a backtest ended", job=str(job_id), error=error)

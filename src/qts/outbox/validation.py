@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from qts.outbox.config import StreamConfig
-from qts.outbox.envelope import SCHEMA_VERSION, Envelope, Event
-from qts.outbox.errors import EventRefused
+from qts.outbox.envelope import SCHEMA_VERSION, Envelope, OutboxEvent
+from qts.outbox.errors import OutboxEventRefusedError
 
 MAX_BYTES = 1_000_000
 MAX_NAME = 200
@@ -40,11 +40,13 @@ MARKET_DATA = frozenset(
 _encoder = msgspec.json.Encoder()
 
 
-def body_of(event: Event, streams: Mapping[str, StreamConfig]) -> bytes:
+def encode_checked(event: OutboxEvent, streams: Mapping[str, StreamConfig]) -> bytes:
     """The envelope as JSON, or EventRefused with the reason."""
     envelope = event.envelope
     if event.stream not in streams:
-        raise EventRefused(f"stream {event.stream!r} is unknown; known: {', '.join(streams)}")
+        raise OutboxEventRefusedError(
+            f"stream {event.stream!r} is unknown; known: {', '.join(streams)}"
+        )
     if envelope.schema_version != SCHEMA_VERSION:
         raise _refused(envelope, f"schemaVersion {envelope.schema_version} is not {SCHEMA_VERSION}")
     _check_names(event)
@@ -68,7 +70,7 @@ def _is_market_data(event_type: str) -> bool:
     return event_type.replace("_", "").casefold() in MARKET_DATA
 
 
-def _check_names(event: Event) -> None:
+def _check_names(event: OutboxEvent) -> None:
     envelope = event.envelope
     try:
         fine = (
@@ -122,5 +124,5 @@ def _unwritable(text: str) -> bool:
     return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
-def _refused(envelope: Envelope, why: str) -> EventRefused:
-    return EventRefused(f"event {envelope.type!r} refused: {why}")
+def _refused(envelope: Envelope, why: str) -> OutboxEventRefusedError:
+    return OutboxEventRefusedError(f"event {envelope.type!r} refused: {why}")

@@ -33,7 +33,7 @@ class _Note(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Note)
 
 
-class Ledger:
+class OffsetTracker:
     """Begins where a commit left off; None: at the first event that comes."""
 
     def __init__(self, floor: int | None = None, note: str = "") -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, cast
 
-from qts.outbox.ledger import Ledger
-from qts.outbox.station import Station
+from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.kafka_offsets import OffsetTracker
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -18,14 +18,14 @@ Key = bytes | str | int | None
 Note = Callable[[BaseException | None], None]
 
 
-class Lane:
+class PartitionConsumer:
     """Runs until its partition goes to somebody else."""
 
     def __init__(
         self,
         number: int,
-        ledger: Ledger,
-        station: Station,
+        ledger: OffsetTracker,
+        station: DeliveryRunner,
         gates: tuple[asyncio.Semaphore, asyncio.Lock],
         note: Note,
     ) -> None:
@@ -125,10 +125,10 @@ class Lane:
 
     async def _work(self, message: Message, attempt: int) -> str:
         headers = _headers(message)
-        delivery, broken = self._station.read(headers, message.value() or b"", attempt)
+        delivery, broken = self._station.decode(headers, message.value() or b"", attempt)
         self.running += 1
         try:
-            return (await self._station.work(delivery, broken)).result
+            return (await self._station.run(delivery, broken)).result
         finally:
             self.running -= 1
             if not self.running:

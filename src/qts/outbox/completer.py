@@ -11,11 +11,10 @@ import asyncpg
 from qts import telemetry
 from qts.database import Connection, Database
 from qts.domain import Clock, QtsError
-from qts.outbox import attempt
-from qts.outbox.attempt import Outcome
-from qts.outbox.claims import Claimed, Claims
+from qts.outbox import handling
+from qts.outbox.claims import ClaimedEvent, Claims
+from qts.outbox.handling import HandlerResult, backoff_s
 from qts.outbox.horizon import Horizon
-from qts.outbox.retry import pause_s
 
 # What a database can raise that another try may mend.
 TROUBLE = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
@@ -27,7 +26,7 @@ RETRY_S = (0.05, 2.0)
 log = telemetry.logger("outbox")
 
 
-class Settler:
+class BatchCompleter:
     """Writes outcomes until it is cancelled; none is dropped while we may still hold the event."""
 
     def __init__(
@@ -36,7 +35,7 @@ class Settler:
         claims: Claims,
         horizon: Horizon,
         clock: Clock,
-        settled: Callable[[Sequence[Claimed]], None],
+        settled: Callable[[Sequence[ClaimedEvent]], None],
     ) -> None:
         self._database = database
         self._claims = claims
@@ -44,9 +43,9 @@ class Settler:
         self._clock = clock
         self._settled = settled
         self._chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
-        self._done: list[Claimed] = []
-        self._failed: list[tuple[Claimed, Outcome, float]] = []
-        self._unused: list[Claimed] = []
+        self._done: list[ClaimedEvent] = []
+        self._failed: list[tuple[ClaimedEvent, HandlerResult, float]] = []
+        self._unused: list[ClaimedEvent] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._gathered = 0
         self._enough = claims.config.batch
@@ -58,11 +57,11 @@ class Settler:
     def backlog(self) -> int:
         return len(self._done) + len(self._failed) + len(self._unused)
 
-    def add(self, claimed: Claimed, outcome: Outcome) -> None:
+    def add(self, claimed: ClaimedEvent, outcome: HandlerResult) -> None:
         if outcome.result == "done":
             self._done.append(claimed)
         else:
-            pause = pause_s(self._claims.config, claimed.delivery.attempt, self._chance)
+            pause = backoff_s(self._claims.config, claimed.delivery.attempt, self._chance)
             self._failed.append((claimed, outcome, pause))
         self._gathered += 1
         if self._gathering is None:
@@ -78,12 +77,12 @@ class Settler:
             self._gathered = 0
             self._more.set()
 
-    def give_back(self, unused: Sequence[Claimed]) -> None:
+    def release(self, unused: Sequence[ClaimedEvent]) -> None:
         """Return events that were not tried."""
         self._unused.extend(unused)
         self._more.set()
 
-    async def empty(self) -> None:
+    async def drain(self) -> None:
         """Wait until all is written, but no longer than the locks would last anyway."""
         if not self.backlog:
             return
@@ -131,22 +130,24 @@ class Settler:
         if done := self._done[:AT_ONCE]:
             ours = await self._claims.complete(connection, done)
             del self._done[: len(done)]
-            attempt.count(stream, "done", ours)
+            handling.count_results(stream, "done", ours)
             self._end(done, ours)
         if failed := self._failed[:AT_ONCE]:
             ours = await self._claims.fail(connection, failed)
             del self._failed[: len(failed)]
             for result in ("retry", "dead"):
-                attempt.count(stream, result, sum(_result(each) == result for each in failed))
+                handling.count_results(
+                    stream, result, sum(_result(each) == result for each in failed)
+                )
             self._end([claimed for claimed, _, _ in failed], ours)
         if unused := self._unused[:AT_ONCE]:
             await self._claims.release(connection, unused)
             del self._unused[: len(unused)]
             self._settled(unused)
 
-    def _end(self, ended: Sequence[Claimed], ours: int) -> None:
+    def _end(self, ended: Sequence[ClaimedEvent], ours: int) -> None:
         if stale := len(ended) - ours:
-            attempt.count(self._claims.stream, "stale", stale)
+            handling.count_results(self._claims.stream, "stale", stale)
             log.warning(
                 "outcomes came too late and were refused: others hold the events now",
                 stream=self._claims.stream,
@@ -156,7 +157,7 @@ class Settler:
         self._settled(ended)
 
 
-def _result(failed: tuple[Claimed, Outcome, float]) -> str:
+def _result(failed: tuple[ClaimedEvent, HandlerResult, float]) -> str:
     claimed, outcome, _ = failed
     used_up = claimed.delivery.attempt >= claimed.delivery.max_attempts
     return "dead" if used_up else outcome.result

@@ -1,7 +1,11 @@
-"""One attempt: ids into the logs, time taken, and what its end means. The same on every bus."""
+"""One attempt: ids into the logs, time taken, and what its end means. The same on every bus.
+
+How long a failed event waits: doubling pauses, capped, spread by chance.
+"""
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any, Literal
 
@@ -10,7 +14,8 @@ import msgspec
 from qts import telemetry
 from qts.domain import QtsError
 from qts.outbox.bus import Delivery, EventDispatcher
-from qts.outbox.errors import Permanent, Retryable, Unknown
+from qts.outbox.config import StreamConfig
+from qts.outbox.errors import PermanentError, RetryableError, UnknownOutcomeError
 
 MAX_MESSAGE = 2000
 
@@ -28,7 +33,7 @@ _duration = telemetry.histogram(
 _timers: dict[tuple[str, str], Any] = {}
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class HandlerResult(msgspec.Struct, frozen=True):
     """How an attempt ended, and the error if it failed."""
 
     result: Literal["done", "retry", "dead"]
@@ -36,14 +41,14 @@ class Outcome(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-DONE = Outcome("done")
+DONE = HandlerResult("done")
 
 
-def timed_out(delivery: Delivery) -> Outcome:
-    return Outcome("retry", "TIMEOUT", f"{delivery.envelope.type} took longer than it may")
+def timeout_result(delivery: Delivery) -> HandlerResult:
+    return HandlerResult("retry", "TIMEOUT", f"{delivery.envelope.type} took longer than it may")
 
 
-async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
+async def run_handler(dispatcher: EventDispatcher, delivery: Delivery) -> HandlerResult:
     """Run the handler and say how it ended; only a cancellation is raised on."""
     began_s = time.perf_counter()
     with telemetry.lazy_context(delivery.ids):
@@ -54,8 +59,8 @@ async def attempt(dispatcher: EventDispatcher, delivery: Delivery) -> Outcome:
                 await dispatcher.dispatch(delivery)
             outcome = DONE
         except Exception as error:  # noqa: BLE001 - a handler's any error is an outcome here
-            outcome = outcome_of(error)
-            tell(delivery, outcome)
+            outcome = classify_error(error)
+            log_result(delivery, outcome)
     took_s = time.perf_counter() - began_s
     key = (delivery.stream, delivery.envelope.type)
     (_timers.get(key) or _timer(key)).observe(took_s)
@@ -67,17 +72,17 @@ async def _traced(dispatcher: EventDispatcher, delivery: Delivery) -> None:
         await dispatcher.dispatch(delivery)
 
 
-def outcome_of(error: Exception) -> Outcome:
+def classify_error(error: Exception) -> HandlerResult:
     """What an error of a handler means for its event."""
-    if isinstance(error, Permanent | Unknown):
-        return Outcome("dead", _clean(error.code), _text(error))
-    if isinstance(error, Retryable):
-        return Outcome("retry", _clean(error.code), _text(error))
+    if isinstance(error, PermanentError | UnknownOutcomeError):
+        return HandlerResult("dead", _clean(error.code), _text(error))
+    if isinstance(error, RetryableError):
+        return HandlerResult("retry", _clean(error.code), _text(error))
     code = type(error).__name__
-    return Outcome("retry", code, _text(error))
+    return HandlerResult("retry", code, _text(error))
 
 
-def tell(delivery: Delivery, outcome: Outcome) -> None:
+def log_result(delivery: Delivery, outcome: HandlerResult) -> None:
     if outcome.result == "dead" or delivery.attempt >= delivery.max_attempts:
         log.error("event failed for good", code=outcome.code, error=outcome.message)
     else:
@@ -89,7 +94,7 @@ def tell(delivery: Delivery, outcome: Outcome) -> None:
         )
 
 
-def count(stream: str, result: str, events: int = 1) -> None:
+def count_results(stream: str, result: str, events: int = 1) -> None:
     """Add to the processed counter; in bulk, as one by one costs as much as the event."""
     if events:
         _processed.labels(stream, result).inc(events)
@@ -109,3 +114,13 @@ def _text(error: Exception) -> str:
 def _clean(text: str) -> str:
     text = text.replace("\0", "\\0")
     return text.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE]
+
+
+JITTER = 0.2  # so that what failed together is not tried together
+
+
+def backoff_s(config: StreamConfig, attempt: int, chance: random.Random) -> float:
+    """Seconds to wait after this attempt, counted from 1."""
+    # The exponent is bounded too: 2**1000 does not fit a float.
+    pause = min(config.backoff_base_s * 2.0 ** min(attempt - 1, 60), config.backoff_max_s)
+    return pause * chance.uniform(1 - JITTER, 1 + JITTER)

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from qts.database import Database
 from qts.domain import RefusedError
 from qts.outbox.bus import EventBus
-from qts.outbox.carried import CarriedBus
 from qts.outbox.config import OutboxConfig
 from qts.outbox.kafka import KafkaBus
 from qts.outbox.nats import NatsBus
 from qts.outbox.postgres import PostgresBus
+from qts.outbox.relayed_bus import RelayedBus
 
 
 @asynccontextmanager
@@ -22,17 +22,17 @@ async def open_bus(database: Database, config: OutboxConfig) -> AsyncIterator[Ev
         async with PostgresBus.open(database, config.streams) as rows:
             yield rows
         return
-    async with open_carried(database, config) as bus:
-        if not config.relay_here:
+    async with open_relayed_bus(database, config) as bus:
+        if not config.run_relay:
             yield bus
             return
         async with bus.relaying():
             yield bus
 
 
-def open_carried(
+def open_relayed_bus(
     database: Database, config: OutboxConfig
-) -> AbstractAsyncContextManager[CarriedBus]:
+) -> AbstractAsyncContextManager[RelayedBus]:
     """The bus on NATS or Kafka, without a relay."""
     if config.bus == "nats":
         return NatsBus.open(database, config.streams, config.nats)

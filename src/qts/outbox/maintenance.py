@@ -10,9 +10,9 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, SystemClock
+from qts.outbox.completer import TROUBLE
 from qts.outbox.config import OutboxConfig
 from qts.outbox.queries import SQL
-from qts.outbox.settler import TROUBLE
 
 DAYS_AHEAD = 7
 GAUGES_EVERY_S = 5.0
@@ -41,7 +41,7 @@ class Depth(msgspec.Struct, frozen=True):
     oldest_pending_s: float = 0.0
 
 
-class Upkeep:
+class OutboxMaintenance:
     """Runs beside the consumers, once per system; two at once do no harm."""
 
     def __init__(
@@ -56,10 +56,10 @@ class Upkeep:
         next_days_ns = self._clock.monotonic_ns()
         while True:
             with _trouble_told():
-                await measure(self._database, self._config.streams)
+                await update_gauges(self._database, self._config.streams)
             if self._clock.monotonic_ns() >= next_days_ns:
                 with _trouble_told():  # a backup that is being made may hold it up
-                    await turn_days(self._database, self._config.keep_days)
+                    await rotate_partitions(self._database, self._config.keep_days)
                     next_days_ns = self._clock.monotonic_ns() + round(DAYS_EVERY_S * 1e9)
             await self._clock.sleep(GAUGES_EVERY_S)
 
@@ -72,23 +72,23 @@ def _trouble_told() -> Iterator[None]:
         log.warning("upkeep failed, trying again", error=str(error))
 
 
-async def turn_days(database: Database, keep_days: int) -> list[str]:
+async def rotate_partitions(database: Database, keep_days: int) -> list[str]:
     """Make the partitions of the next days and drop those too old; answers what was dropped."""
     await database.execute("SELECT outbox_make_days($1)", DAYS_AHEAD)
     rows = await database.fetch("SELECT outbox_drop_days($1)", keep_days)
     return [row[0] for row in rows]
 
 
-async def depths(database: Database, streams: Iterable[str]) -> list[Depth]:
+async def stream_depths(database: Database, streams: Iterable[str]) -> list[Depth]:
     """The streams in this order, then any others that hold events."""
     found = {row["stream"]: Depth(*row) for row in await database.fetch(SQL.depths)}
     named = [found.pop(stream, Depth(stream)) for stream in streams]
     return named + [found[stream] for stream in sorted(found)]
 
 
-async def measure(database: Database, streams: Iterable[str]) -> list[Depth]:
+async def update_gauges(database: Database, streams: Iterable[str]) -> list[Depth]:
     """Set the gauges."""
-    measured = await depths(database, streams)
+    measured = await stream_depths(database, streams)
     for depth in measured:
         _gauges["pending"].labels(depth.stream).set(depth.pending)
         _gauges["processing"].labels(depth.stream).set(depth.processing)

@@ -14,12 +14,18 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock
-from qts.outbox import letters, wire
-from qts.outbox.attempt import Outcome, attempt, count, tell, timed_out
+from qts.outbox import codec, dead_letters
 from qts.outbox.bus import Delivery, EventDispatcher
+from qts.outbox.completer import TROUBLE
 from qts.outbox.config import StreamConfig
-from qts.outbox.retry import pause_s
-from qts.outbox.settler import TROUBLE
+from qts.outbox.handling import (
+    HandlerResult,
+    backoff_s,
+    count_results,
+    log_result,
+    run_handler,
+    timeout_result,
+)
 
 GRACE_S = 1.0  # from the cancellation of a handler until it is given up
 RETRY_S = (0.05, 5.0)
@@ -27,7 +33,7 @@ RETRY_S = (0.05, 5.0)
 log = telemetry.logger("outbox")
 
 
-class Station:
+class DeliveryRunner:
     """What a consumer does with an event between taking it and answering for it."""
 
     def __init__(
@@ -59,31 +65,33 @@ class Station:
                 self.open.clear() if paused else self.open.set()
             await self.clock.sleep(self.config.poll_max_s)
 
-    def read(
+    def decode(
         self, headers: Mapping[str, str], body: bytes, attempt_number: int
-    ) -> tuple[Delivery, Outcome | None]:
-        return wire.read(self.stream, self.config, headers, body, attempt_number)
+    ) -> tuple[Delivery, HandlerResult | None]:
+        return codec.read(self.stream, self.config, headers, body, attempt_number)
 
-    async def work(self, delivery: Delivery, known: Outcome | None = None) -> Outcome:
+    async def run(self, delivery: Delivery, known: HandlerResult | None = None) -> HandlerResult:
         """Try it once, unless its outcome is known; a dead letter is kept when this returns."""
         if known is None and delivery.attempt > delivery.max_attempts:
-            known = Outcome("dead", "WORKER_LOST", "its consumer was lost with the last attempt")
+            known = HandlerResult(
+                "dead", "WORKER_LOST", "its consumer was lost with the last attempt"
+            )
             delivery.attempt = delivery.max_attempts
         outcome = known or await self._attempt(delivery)
         if outcome.result == "retry" and delivery.attempt >= delivery.max_attempts:
             outcome = msgspec.structs.replace(outcome, result="dead")
         if outcome.result == "dead":
             await self._bury(delivery, outcome)
-        count(self.stream, outcome.result)
+        count_results(self.stream, outcome.result)
         return outcome
 
     def pause_s(self, attempt_number: int) -> float:
-        return pause_s(self.config, attempt_number, self._chance)
+        return backoff_s(self.config, attempt_number, self._chance)
 
-    async def _attempt(self, delivery: Delivery) -> Outcome:
+    async def _attempt(self, delivery: Delivery) -> HandlerResult:
         limit_ns = round(self.config.handler_timeout_s * 1e9)
         delivery.deadline_ns = self.clock.monotonic_ns() + limit_ns
-        running = asyncio.create_task(attempt(self._dispatcher, delivery))
+        running = asyncio.create_task(run_handler(self._dispatcher, delivery))
         try:
             while (left_ns := delivery.deadline_ns - self.clock.monotonic_ns()) > 0:
                 await asyncio.wait({running}, timeout=left_ns / 1e9)
@@ -94,16 +102,16 @@ class Station:
                 await _end(running, delivery)
         if running.done() and not running.cancelled():
             return running.result()
-        outcome = timed_out(delivery)
-        tell(delivery, outcome)
+        outcome = timeout_result(delivery)
+        log_result(delivery, outcome)
         return outcome
 
-    async def _bury(self, delivery: Delivery, outcome: Outcome) -> None:
+    async def _bury(self, delivery: Delivery, outcome: HandlerResult) -> None:
         """Until it is written: an event is not answered for before that."""
         delay_s, longest_s = RETRY_S
         while True:
             try:
-                await letters.keep(self._database, delivery, outcome)
+                await dead_letters.store_dead_letter(self._database, delivery, outcome)
             except TROUBLE as error:
                 log.warning("cannot keep a dead letter, trying again", error=str(error))
                 await self.clock.sleep(delay_s)
@@ -112,7 +120,7 @@ class Station:
                 return
 
 
-async def _end(running: asyncio.Task[Outcome], delivery: Delivery) -> None:
+async def _end(running: asyncio.Task[HandlerResult], delivery: Delivery) -> None:
     running.cancel()
     await asyncio.wait({running}, timeout=GRACE_S)
     if not running.done():

@@ -32,7 +32,7 @@ LINGER_S = 0.5  # the connection is kept so long for what is published next
 log = telemetry.logger("outbox")
 
 
-class Notifier:
+class WakeupNotifier:
     """For one event loop; `published` never waits."""
 
     def __init__(self, database: Database, clock: Clock) -> None:

@@ -24,7 +24,7 @@ def trouble() -> tuple[type[Exception], ...]:
     return (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError)
 
 
-def places(config: NatsBusConfig) -> str:
+def server_addresses(config: NatsBusConfig) -> str:
     """Where the servers are, without their passwords."""
     return "NATS at " + ",".join(
         urlsplit(url).netloc.rpartition("@")[2] or "?" for url in _urls(config)
@@ -36,7 +36,7 @@ async def connect(config: NatsBusConfig) -> Client:
         import nats
     except ImportError:
         raise OperationError('the client of NATS is missing; pip install "qts[nats]"') from None
-    place = places(config)
+    place = server_addresses(config)
     if "?" in place or not _urls(config):
         raise RefusedError('outbox.nats.url: must look like "nats://host:4222"')
     try:

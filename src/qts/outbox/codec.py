@@ -8,10 +8,10 @@ from uuid import UUID
 
 import msgspec
 
-from qts.outbox.attempt import Outcome
 from qts.outbox.bus import Delivery
 from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Envelope, uuid7
+from qts.outbox.handling import HandlerResult
 
 # Percent-encoded: NATS knows only headers of one line.
 AGGREGATE_TYPE = "Qts-Aggregate-Type"
@@ -28,11 +28,11 @@ _decoder = msgspec.json.Decoder(_Received)
 _encoder = msgspec.json.Encoder()
 
 
-def body_of(delivery: Delivery) -> bytes:
+def encode_body(delivery: Delivery) -> bytes:
     return _encoder.encode(delivery.envelope)
 
 
-def headers_of(delivery: Delivery) -> dict[str, str]:
+def encode_headers(delivery: Delivery) -> dict[str, str]:
     return {
         MESSAGE_ID: f"{delivery.event_id}.{delivery.place}",
         AGGREGATE_TYPE: quote(delivery.aggregate_type),
@@ -41,20 +41,20 @@ def headers_of(delivery: Delivery) -> dict[str, str]:
     }
 
 
-def key_of(delivery: Delivery) -> bytes:
+def partition_key(delivery: Delivery) -> bytes:
     """What one line of events has in common."""
     return f"{quote(delivery.aggregate_type, safe='')}/{quote(delivery.aggregate_id)}".encode()
 
 
 def read(
     stream: str, config: StreamConfig, headers: Mapping[str, str], body: bytes, attempt: int
-) -> tuple[Delivery, Outcome | None]:
+) -> tuple[Delivery, HandlerResult | None]:
     """The event as a handler sees it; with an outcome already where it cannot be read."""
     broken = None
     try:
         envelope: Envelope = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        broken = Outcome("dead", "ENVELOPE_INVALID", str(error))
+        broken = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
         text = body.decode(errors="replace")
         envelope = Envelope(
             event_id=_event_id(headers), type="?", trace_id="?", payload={"body": text}

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Sequence
 
 from qts import telemetry
 from qts.domain import Clock
-from qts.outbox.attempt import Outcome, attempt, tell, timed_out
 from qts.outbox.bus import EventDispatcher
-from qts.outbox.claims import Claimed, Claims
-from qts.outbox.settler import Settler
+from qts.outbox.claims import ClaimedEvent, Claims
+from qts.outbox.completer import BatchCompleter
+from qts.outbox.handling import HandlerResult, log_result, run_handler, timeout_result
 
 TICK_S = 0.1
 GRACE_S = 1.0  # from the cancellation of a handler until it is given up
 BREATHE = 50  # events after which a slot lets others run, when no handler waits for anything
 
-Line = Sequence[Claimed]
+Line = Sequence[ClaimedEvent]
 log = telemetry.logger("outbox")
 
 
@@ -34,23 +34,23 @@ class _Slot:
         self.task: asyncio.Task[None] | None = None
         self.line: Line = ()
         self.place = 0
-        self.running: Claimed | None = None
+        self.running: ClaimedEvent | None = None
         self.cancelled_ns = 0
         self.given_up = False
 
 
-class Hands:
+class HandlerPool:
     """Runs the lines given to it on a fixed number of slots."""
 
     def __init__(
-        self, claims: Claims, dispatcher: EventDispatcher, settler: Settler, clock: Clock
+        self, claims: Claims, dispatcher: EventDispatcher, settler: BatchCompleter, clock: Clock
     ) -> None:
         self._config = claims.config
         self._dispatcher = dispatcher
         self._settler = settler
         self._clock = clock
         self._timeout_ns = round(claims.config.handler_timeout_s * 1e9)
-        self._held: dict[int, Claimed] = {}
+        self._held: dict[int, ClaimedEvent] = {}
         self._lines: deque[Line] = deque()
         self._resting: list[asyncio.Future[None]] = []  # of slots without a line
         self._waiting = 0
@@ -68,54 +68,54 @@ class Hands:
             if slot.task is not None:
                 slot.task.cancel()
 
-    def accept(self, claimed: Iterable[Claimed]) -> None:
+    def submit(self, claimed: Iterable[ClaimedEvent]) -> None:
         """Queue events for handling, those of one aggregate as one line where order matters."""
         held = {each.id: each for each in claimed}
         self._held |= held
         self._waiting += len(held)
         self._lines.extend(self._in_lines(held.values()))
         if self._closing:
-            self.give_back()
+            self.release_waiting()
         for _ in range(min(len(self._lines), len(self._resting))):
             self._resting.pop().set_result(None)
 
-    def _in_lines(self, claimed: Iterable[Claimed]) -> Iterable[Line]:
+    def _in_lines(self, claimed: Iterable[ClaimedEvent]) -> Iterable[Line]:
         if not self._config.ordered:
             return [(each,) for each in claimed]
-        by_aggregate: dict[tuple[str, str], list[Claimed]] = {}
+        by_aggregate: dict[tuple[str, str], list[ClaimedEvent]] = {}
         for each in claimed:
             key = (each.delivery.aggregate_type, each.delivery.aggregate_id)
             by_aggregate.setdefault(key, []).append(each)
         return by_aggregate.values()
 
-    def give_back(self) -> None:
+    def release_waiting(self) -> None:
         """Return what waits, untried; from now on lines end after the event that runs."""
         self._closing = True
         while self._lines:
             line = self._lines.popleft()
             self._waiting -= len(line)
-            self._settler.give_back(line)
+            self._settler.release(line)
 
     def has_room(self, want: int) -> bool:
         """One batch may wait while the next one is claimed: else handlers idle meanwhile."""
         self._room_from = want
         return self._waiting <= want and self._settler.backlog <= 4 * self._config.batch
 
-    def held(self) -> list[Claimed]:
+    def held(self) -> list[ClaimedEvent]:
         """All whose outcome is not written yet."""
         return list(self._held.values())
 
-    def holds(self, claimed: Claimed) -> bool:
+    def holds(self, claimed: ClaimedEvent) -> bool:
         return self._held.get(claimed.id) is claimed
 
-    def settled(self, claimed: Sequence[Claimed]) -> None:
+    def settled(self, claimed: Sequence[ClaimedEvent]) -> None:
         held = self._held
         for each in claimed:
             if held.get(each.id) is each:
                 del held[each.id]
         self.room.set()
 
-    def extended(self, asked: Sequence[Claimed], kept: set[int], until_ns: int) -> None:
+    def extended(self, asked: Sequence[ClaimedEvent], kept: set[int], until_ns: int) -> None:
         """The answer to a heartbeat: longer locks, and handlers stopped whose lock was lost."""
         for each in asked:
             if each.id in kept:
@@ -124,12 +124,12 @@ class Hands:
                 each.held_until_ns = 0
                 self._stop(each)
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no handler runs."""
         while any(slot.running for slot in self._slots):  # noqa: ASYNC110 - the watch ends them
             await asyncio.sleep(TICK_S / 10)
 
-    async def watch(self) -> None:
+    async def enforce_timeouts(self) -> None:
         """Hold handlers to their time limits."""
         tick_s = min(TICK_S, self._config.handler_timeout_s / 4)
         while True:
@@ -151,7 +151,7 @@ class Hands:
         elif now_ns - slot.cancelled_ns > GRACE_S * 1e9:
             self._give_up(slot, running)
 
-    def _give_up(self, slot: _Slot, running: Claimed) -> None:
+    def _give_up(self, slot: _Slot, running: ClaimedEvent) -> None:
         log.error(
             "a handler does not end; its slot is lost",
             eventType=running.delivery.envelope.type,
@@ -159,10 +159,10 @@ class Hands:
         )
         slot.given_up = True
         slot.running = None
-        self._end(slot, running, timed_out(running.delivery))
+        self._end(slot, running, timeout_result(running.delivery))
         self._slots[self._slots.index(slot)] = self._new_slot()
 
-    def _stop(self, claimed: Claimed) -> None:
+    def _stop(self, claimed: ClaimedEvent) -> None:
         for slot in self._slots:
             if slot.running is claimed and slot.task is not None and not slot.cancelled_ns:
                 slot.cancelled_ns = self._clock.monotonic_ns()
@@ -205,7 +205,9 @@ class Hands:
             while slot.place < len(slot.line) and self._begin(slot):
                 claimed = slot.line[slot.place]
                 try:
-                    outcome = claimed.broken or await attempt(self._dispatcher, claimed.delivery)
+                    outcome = claimed.broken or await run_handler(
+                        self._dispatcher, claimed.delivery
+                    )
                 except asyncio.CancelledError:
                     outcome = self._cut_short(slot, claimed)
                 if slot.cancelled_ns and slot.task is not None:
@@ -227,21 +229,21 @@ class Hands:
         slot.running, slot.cancelled_ns = claimed, 0
         return True
 
-    def _cut_short(self, slot: _Slot, claimed: Claimed) -> Outcome:
+    def _cut_short(self, slot: _Slot, claimed: ClaimedEvent) -> HandlerResult:
         if slot.cancelled_ns:
-            outcome = timed_out(claimed.delivery)
+            outcome = timeout_result(claimed.delivery)
         elif slot.task is None or slot.task.cancelling():
             raise asyncio.CancelledError
         else:
-            outcome = Outcome("retry", "CANCELLED", "its handler was cancelled from within")
-        tell(claimed.delivery, outcome)
+            outcome = HandlerResult("retry", "CANCELLED", "its handler was cancelled from within")
+        log_result(claimed.delivery, outcome)
         return outcome
 
-    def _end(self, slot: _Slot, claimed: Claimed, outcome: Outcome) -> None:
+    def _end(self, slot: _Slot, claimed: ClaimedEvent, outcome: HandlerResult) -> None:
         """Pass the outcome on; after a failure, those behind it wait for its next attempt."""
         self._settler.add(claimed, outcome)
         slot.place += 1
         ends = outcome.result == "retry" or self._closing
         if ends and slot.place < len(slot.line):
-            self._settler.give_back(slot.line[slot.place :])
+            self._settler.release(slot.line[slot.place :])
             slot.place = len(slot.line)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import msgspec
 
 from qts.database import Connection, Database
-from qts.outbox.attempt import Outcome
 from qts.outbox.bus import Delivery
+from qts.outbox.handling import HandlerResult
 from qts.outbox.queries import SQL
 
 HOLDER = "dead letters"
@@ -22,7 +22,7 @@ HOLDER = "dead letters"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('qts dead letter'), hashtext($1::text))"
 
 
-async def keep(database: Database, delivery: Delivery, outcome: Outcome) -> None:
+async def store_dead_letter(database: Database, delivery: Delivery, outcome: HandlerResult) -> None:
     """Write the event down as DEAD; a letter that is there already stays as it is."""
     async with database.transaction() as tx:
         await tx.execute(_LOCK, str(delivery.event_id))

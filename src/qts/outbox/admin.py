@@ -11,11 +11,11 @@ import msgspec
 
 from qts.database import Database
 from qts.domain import Clock, RefusedError, SystemClock
-from qts.outbox.check import body_of
 from qts.outbox.config import OutboxConfig, StreamConfig
-from qts.outbox.envelope import Envelope, Event
+from qts.outbox.envelope import Envelope, OutboxEvent
+from qts.outbox.maintenance import rotate_partitions
 from qts.outbox.queries import SQL
-from qts.outbox.upkeep import turn_days
+from qts.outbox.validation import encode_checked
 
 TAIL_EVERY_S = 0.5
 TAIL_AT_ONCE = 1000
@@ -47,7 +47,7 @@ class EventRow(msgspec.Struct, frozen=True):
     processed_at: datetime | None
 
 
-class Desk:
+class OutboxAdmin:
     """By hand, and told so."""
 
     def __init__(
@@ -96,13 +96,13 @@ class Desk:
         """Another payload for a dead letter, checked as if it were published."""
         row = await self._dead(event_id)
         envelope = msgspec.convert({**row.payload_json, "payload": payload}, Envelope)
-        event = Event(
+        event = OutboxEvent(
             stream=row.stream,
             aggregate_type=row.aggregate_type,
             aggregate_id=row.aggregate_id,
             envelope=envelope,
         )
-        body = body_of(event, self._streams)
+        body = encode_checked(event, self._streams)
         await self._database.execute(SQL.edit, event_id, body.decode())
         return await self.show(event_id)
 
@@ -113,7 +113,7 @@ class Desk:
 
     async def purge_done(self, keep_days: int) -> list[str]:
         """Drop the days before the last `keep_days`; answers their partitions."""
-        return await turn_days(self._database, keep_days)
+        return await rotate_partitions(self._database, keep_days)
 
     async def tail(
         self, stream: str | None = None, since: datetime | None = None, clock: Clock | None = None
@@ -141,6 +141,6 @@ class Desk:
             raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
 
 
-async def paused(database: Database) -> set[str]:
+async def paused_streams(database: Database) -> set[str]:
     """The streams that no worker takes from."""
     return {row[0] for row in await database.fetch("SELECT stream FROM outbox_paused")}

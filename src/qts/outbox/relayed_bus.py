@@ -19,17 +19,17 @@ from uuid import UUID
 from qts import telemetry
 from qts.database import Connection, Database
 from qts.domain import Clock, RefusedError, SystemClock
-from qts.outbox.bus import Consumer, DeadLetter, Delivery, EventDispatcher, Outgoing
+from qts.outbox.bus import Consumer, Delivery, EventDispatcher, OutboxDeadLetter, OutboxRow
 from qts.outbox.config import StreamConfig
-from qts.outbox.envelope import Event
+from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.envelope import OutboxEvent
 from qts.outbox.postgres import PostgresBus
-from qts.outbox.relay import Relay, relayed
-from qts.outbox.station import Station
+from qts.outbox.relay import Relay, relay_configs
 
 log = telemetry.logger("outbox")
 
 
-class CarriedBus(ABC):
+class RelayedBus(ABC):
     """An EventBus for one event loop; which server carries the events, a kind of it says."""
 
     def __init__(
@@ -38,33 +38,35 @@ class CarriedBus(ABC):
         self.streams = streams
         self._database = database
         self._clock = clock or SystemClock()
-        self._outbox = PostgresBus(database, relayed(streams), self._clock)
+        self._outbox = PostgresBus(database, relay_configs(streams), self._clock)
 
     @abstractmethod
     async def send(self, delivery: Delivery) -> None:
         """Hand over one event; the server has it for good when this returns, else Unreachable."""
 
     @abstractmethod
-    def consumer_of(self, station: Station) -> Consumer:
+    def consumer_of(self, station: DeliveryRunner) -> Consumer:
         """Brings the events of a stream to where they are handled."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
-    async def publish(self, tx: Connection, event: Event) -> bool:
+    async def publish(self, tx: Connection, event: OutboxEvent) -> bool:
         return await self._outbox.publish(tx, event)
 
-    async def publish_many(self, tx: Connection, events: Sequence[Event]) -> set[UUID]:
+    async def publish_many(self, tx: Connection, events: Sequence[OutboxEvent]) -> set[UUID]:
         return await self._outbox.publish_many(tx, events)
 
-    def row_of(self, event: Event) -> Outgoing:
+    def row_of(self, event: OutboxEvent) -> OutboxRow:
         return self._outbox.row_of(event)
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
         if stream not in self.streams:
             raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self.streams)}")
         config = self.streams[stream]
-        return self.consumer_of(Station(self._database, stream, config, dispatcher, self._clock))
+        return self.consumer_of(
+            DeliveryRunner(self._database, stream, config, dispatcher, self._clock)
+        )
 
     def relay(self) -> Relay:
         return Relay(self._database, self.streams, self.send, self._clock)
@@ -88,7 +90,7 @@ class CarriedBus(ABC):
     async def resume(self, stream: str) -> None:
         await self._outbox.resume(stream)
 
-    async def dead_letters(self, stream: str, limit: int = 100) -> list[DeadLetter]:
+    async def dead_letters(self, stream: str, limit: int = 100) -> list[OutboxDeadLetter]:
         return await self._outbox.dead_letters(stream, limit)
 
     async def requeue(self, event_id: UUID) -> bool:
