@@ -27,7 +27,7 @@ from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
-from qts.router.plot import draw
+from qts.router.plot import draw_latency_plot
 
 RATE = 100  # events a second while latency is measured
 SETTLE_S = 0.3  # a consumer listens by then
@@ -311,7 +311,7 @@ def _curves(late: dict[str, list[float]]) -> str:
         name: tuple((float(p), float(np.percentile(took, p)) * 1000) for p in PERCENTILES)
         for name, took in late.items()
     }
-    return draw(f"Publish to handler at {RATE} events a second", curves)
+    return draw_latency_plot(f"Publish to handler at {RATE} events a second", curves)
 
 
 def _notes(described: dict[str, Any]) -> Iterator[str]:

@@ -11,8 +11,8 @@ from benchmarks.measure import Sample, Series, interleave
 from benchmarks.report import Goal, Picture, Row
 from qts.domain import OperationError
 from qts.machine import detect_topology
-from qts.router import Options, Plan, Report, Router, Scenario, plan
-from qts.router.plot import draw
+from qts.router import Options, PlacementPlan, Router, RouterReport, Scenario, plan_placement
+from qts.router.plot import draw_latency_plot
 from qts.router.scenario import (
     ProcessorSettings,
     ProducerSettings,
@@ -78,18 +78,24 @@ def throughput(effort: Effort) -> list[Row]:
     return [row for stamp in stamps for row in _throughput_rows(found, plans[stamp], stamp)]
 
 
-def _plans(busy: Scenario, stamps: Stamps) -> dict[str, Plan]:
+def _plans(busy: Scenario, stamps: Stamps) -> dict[str, PlacementPlan]:
     """As planned for this machine, the other number of workers, and a thread for each component."""
-    planned = plan(busy, detect_topology(), "fused", lean=stamps != "all")
+    planned = plan_placement(busy, detect_topology(), "fused", lean=stamps != "all")
     other = 1 if len(planned.workers) > 1 else 2
     return {
         "planned": planned,
-        "other": plan(busy, detect_topology(), "fused", workers=other, oversubscribe=True),
-        "threads": plan(busy, detect_topology(), "threads", wait="spin", oversubscribe=True),
+        "other": plan_placement(
+            busy, detect_topology(), "fused", workers=other, oversubscribe=True
+        ),
+        "threads": plan_placement(
+            busy, detect_topology(), "threads", wait="spin", oversubscribe=True
+        ),
     }
 
 
-def _throughput_rows(found: dict[str, Series], plans: dict[str, Plan], stamps: Stamps) -> list[Row]:
+def _throughput_rows(
+    found: dict[str, Series], plans: dict[str, PlacementPlan], stamps: Stamps
+) -> list[Row]:
     threads = found[f"threads {stamps}"]
     goals = (Goal("ratio", ">=", 50), Goal("ours", ">=", 8 if stamps == "all" else 25))
     return [
@@ -113,7 +119,7 @@ def _counted(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
 
 
-def _full_speed(busy: Scenario, placed: Plan, stamps: Stamps, seconds: float) -> Sample:
+def _full_speed(busy: Scenario, placed: PlacementPlan, stamps: Stamps, seconds: float) -> Sample:
     router = Router(busy, placed, options=Options(stamps=stamps))
     others, started = Others(), time.monotonic()
     router.start()
@@ -136,7 +142,7 @@ def _full_speed(busy: Scenario, placed: Plan, stamps: Stamps, seconds: float) ->
 
 
 class Paced(NamedTuple):
-    report: Report
+    report: RouterReport
     disturbed: bool
 
     def total(self, name: str) -> Sample:
@@ -152,8 +158,10 @@ def open_loop(effort: Effort) -> tuple[list[Row], list[Picture]]:
     calm = scenario(_CALM, effort.open_seconds)
     ours, threads = [], []
     for _ in range(effort.open_rounds):
-        ours.append(_paced(calm, plan(calm, detect_topology())))
-        threads.append(_paced(calm, plan(calm, detect_topology(), "threads", wait="yield")))
+        ours.append(_paced(calm, plan_placement(calm, detect_topology())))
+        threads.append(
+            _paced(calm, plan_placement(calm, detect_topology(), "threads", wait="yield"))
+        )
     rows = [
         _latency_row(ours, threads, "p50", (Goal("ours", "<", 0.51),)),
         _latency_row(ours, threads, "p90", (Goal("ours", "<", 0.89),)),
@@ -162,7 +170,7 @@ def open_loop(effort: Effort) -> tuple[list[Row], list[Picture]]:
     return rows, [_picture(ours, threads)]
 
 
-def _paced(calm: Scenario, placed: Plan) -> Paced:
+def _paced(calm: Scenario, placed: PlacementPlan) -> Paced:
     router, others = Router(calm, placed, options=Options(sample=1)), Others()
     router.start()
     while not router.wait(1.0):
@@ -197,4 +205,6 @@ def _picture(ours: list[Paced], threads: list[Paced]) -> Picture:
     best, peer = (min(runs, key=lambda run: run.total("p50")).report for runs in (ours, threads))
     curves = {"total": best.curves["total"], "threads": peer.curves["total"]}
     floor = best.stall_floor.longest_us if best.stall_floor else None
-    return Picture("router-latency", draw("1 M messages a second, all measured", curves, floor))
+    return Picture(
+        "router-latency", draw_latency_plot("1 M messages a second, all measured", curves, floor)
+    )

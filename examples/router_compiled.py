@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import carray, cfunc, from_dtype, types  # type: ignore[attr-defined]
 
-from qts.router import MESSAGE, Handler, Message, Router, batch, compiled, each, load
+from qts.router import (
+    MESSAGE,
+    Message,
+    MessageHandler,
+    Router,
+    batch,
+    compiled,
+    each,
+    load_scenario,
+)
 
 TICKS = types.CPointer(from_dtype(MESSAGE))  # type: ignore[no-untyped-call]
 SIGNATURE = types.void(TICKS, types.uint64, types.CPointer(types.int64))  # type: ignore[no-untyped-call]
@@ -36,9 +45,9 @@ def main() -> int:
 
     ticks = np.zeros(50_000, MESSAGE)
     ticks["price"] = np.arange(50_000) * 10**8
-    tiers: list[Handler] = [each(add_one), batch(add_many), compiled(add_prices, sums[2:])]
+    tiers: list[MessageHandler] = [each(add_one), batch(add_many), compiled(add_prices, sums[2:])]
     for handler, place in zip(tiers, range(3), strict=True):
-        with Router(load("baseline"), strategies={0: handler}, live=True) as router:
+        with Router(load_scenario("baseline"), strategies={0: handler}, live=True) as router:
             router.push_many(ticks)
         print(f"{handler.kind:<8}  {router.report.verdict}  {sums[place] // 10**8:,}")
     return 0 if sums[0] == sums[1] == sums[2] == ticks["price"].sum() else 1

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from qts.domain import QtsError, Secret
-from qts.router import EdgeConfig, Scenario, Sink, batch, load
+from qts.router import EdgeConfig, Scenario, Sink, batch, load_scenario
 
 # One line of the record. A record in a database would be written with the strategy's own rows.
 HANDLED = np.dtype([("producer", "u1"), ("type", "u1"), ("sequence", "<u8")])
@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=10.0)
     given = parser.parse_args()
     try:
-        scenario, record = load(given.scenario), Record(given.record)
+        scenario, record = load_scenario(given.scenario), Record(given.record)
         sink = Sink(
             scenario,
             EdgeConfig(url=Secret(given.nats), run=given.run, patience_s=given.patience),

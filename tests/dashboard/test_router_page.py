@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qts.dashboard import keep_route, kept_route
+from qts.router import load_last_report, save_last_report
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_pages import shots, visit
 
@@ -38,7 +38,7 @@ async def test_a_run_of_the_router_is_shown_with_plan_rate_and_stages(
         code, out = await route(site.home)
         assert code == 0, out
         await seen.sees("#route", "baseline")  # the open page takes it up by itself
-        kept = kept_route(site.home)
+        kept = load_last_report(site.home)
         assert kept is not None
         text = await seen.page.inner_text("main")
         for words in ("PASSED", f"{kept['delivered']:,}", f"{kept['offered']:,}"):
@@ -54,17 +54,17 @@ async def test_without_a_home_nothing_is_made(tmp_path: Path) -> None:
     code, out = await route(tmp_path / "none")
     assert code == 0, out
     assert not (tmp_path / "none").exists()
-    assert kept_route(tmp_path / "none") is None
+    assert load_last_report(tmp_path / "none") is None
 
 
 def test_the_last_one_is_kept_whole(tmp_path: Path) -> None:
-    assert keep_route(tmp_path, {"scenario": "one"}, 1.0)
-    assert keep_route(tmp_path, {"scenario": "two"}, 2.0)
-    assert kept_route(tmp_path) == {"at": 2.0, "scenario": "two"}
+    assert save_last_report(tmp_path, {"scenario": "one"}, 1.0)
+    assert save_last_report(tmp_path, {"scenario": "two"}, 2.0)
+    assert load_last_report(tmp_path) == {"at": 2.0, "scenario": "two"}
     assert [path.name for path in tmp_path.iterdir()] == ["router.json"]
     assert stat.S_ISREG((tmp_path / "router.json").stat().st_mode)
 
 
 def test_a_damaged_one_is_none(tmp_path: Path) -> None:
     (tmp_path / "router.json").write_text("{")
-    assert kept_route(tmp_path) is None
+    assert load_last_report(tmp_path) is None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from qts.machine import detect_topology
-from qts.router import MESSAGE, Plan, Scenario, plan
+from qts.router import MESSAGE, PlacementPlan, Scenario, plan_placement
 from qts.router.handlers import Messages
 
 LayoutName = Literal["one worker", "two workers", "threads"]
@@ -57,12 +57,14 @@ def scenario(
     return msgspec.convert(values | changes, Scenario)
 
 
-def laid_out(what: Scenario, layout: LayoutName) -> Plan:
+def laid_out(what: Scenario, layout: LayoutName) -> PlacementPlan:
     """On few cores too: threads that wait let others run."""
     machine = detect_topology()
     if layout == "threads":
-        return plan(what, machine, "threads", wait="yield")
-    return plan(what, machine, "fused", workers=1 if layout == "one worker" else 2, wait="yield")
+        return plan_placement(what, machine, "threads", wait="yield")
+    return plan_placement(
+        what, machine, "fused", workers=1 if layout == "one worker" else 2, wait="yield"
+    )
 
 
 def ticks(count: int, *, types: int = 3, symbols: int = 8) -> Messages:

@@ -19,7 +19,16 @@ import pytest
 
 from qts.domain import Secret, UnreachableError
 from qts.embedded import Home, NatsServer
-from qts.router import EdgeConfig, Handler, Report, Scenario, Sink, Source, batch, load
+from qts.router import (
+    EdgeConfig,
+    MessageHandler,
+    RouterReport,
+    Scenario,
+    Sink,
+    Source,
+    batch,
+    load_scenario,
+)
 from tests.embedded import clients
 
 SINK = Path(__file__).parents[2] / "examples" / "distributed" / "sink.py"
@@ -42,7 +51,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 def scenario(rate: float = 20_000, strategy_ns: int = 0) -> Scenario:
     """Longer than any test: a source that is stopped has sent something on the slowest machine."""
-    base = load("baseline")
+    base = load_scenario("baseline")
     busy = {f"strategy_{number}": strategy_ns for number in range(3)}
     return msgspec.structs.replace(
         base,
@@ -285,7 +294,7 @@ def edge(nats: NatsServer, run: str, **changes: Any) -> EdgeConfig:
     return EdgeConfig(**{"url": nats.url, "run": run, "patience_s": 10.0, **small, **changes})
 
 
-def finished(half: Source | Sink, seconds: float = 30.0) -> Report:
+def finished(half: Source | Sink, seconds: float = 30.0) -> RouterReport:
     assert half.wait(seconds)
     return half.report
 
@@ -401,7 +410,7 @@ class Seen:
         self.keys.extend(messages[names].tolist())
 
     @property
-    def strategies(self) -> dict[int, Handler]:
+    def strategies(self) -> dict[int, MessageHandler]:
         return dict.fromkeys(range(3), batch(self.handle))
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import OperationError, RefusedError, Secret
-from qts.router import MESSAGE, EdgeConfig, load, strategies_only
+from qts.router import MESSAGE, EdgeConfig, load_scenario, strategies_only
+from qts.router.distributed.delivery_tracker import DeliveryTracker
 from qts.router.distributed.edge import Batch, decode, encode
-from qts.router.distributed.ledger import Ledger
-from qts.router.distributed.window import Window
+from qts.router.distributed.send_window import SendWindow
 
 Stream = tuple[int, int]  # producer, type
 
@@ -43,7 +43,7 @@ def rows(order: list[Stream], start: dict[Stream, int] | None = None) -> Any:
 
 def sent(order: list[tuple[Stream, bool]]) -> list[Batch]:
     """What an outlet makes of it; True ends a batch."""
-    window = Window(batch=100_000, held=100_000)
+    window = SendWindow(batch=100_000, held=100_000)
     for row, (_, cut) in zip(rows([stream for stream, _ in order]), order, strict=True):
         window.add(np.array([row]))
         if cut:
@@ -52,7 +52,7 @@ def sent(order: list[tuple[Stream, bool]]) -> list[Batch]:
     return [decode(one.data) for one in iter_from(window, 0)]
 
 
-def iter_from(window: Window, number: int) -> list[Any]:
+def iter_from(window: SendWindow, number: int) -> list[Any]:
     found = []
     while (batch := window.after(number)) is not None:
         found.append(batch)
@@ -102,7 +102,7 @@ def test_a_sink_from_the_start_passes_everything_on_once_and_in_order(
     order: list[tuple[Stream, bool]],
 ) -> None:
     *batches, last = sent(order)
-    ledger = Ledger(range(8))
+    ledger = DeliveryTracker(range(8))
     passed = numbers_by_stream([ledger.admit(batch) for batch in batches])
     assert ledger.taken == len(order) == sum(last.before.values())
     assert list(ledger.missing(last.before, from_start=True)) == []
@@ -128,7 +128,7 @@ def test_a_later_sink_goes_on_behind_its_positions(
         done += reached
         if reached:
             positions[stream] = told[reached - 1][0]
-    ledger = Ledger(range(8), positions)
+    ledger = DeliveryTracker(range(8), positions)
     passed = numbers_by_stream([ledger.admit(batch) for batch in batches[confirmed:]])
     for stream, told in whole.items():
         fresh = [pair for pair in told if pair[0] > positions.get(stream, -1)]
@@ -147,7 +147,7 @@ def test_a_lost_batch_is_counted_stream_by_stream(
 ) -> None:
     *batches, last = sent(order)
     lost = batches.pop(data.draw(st.integers(0, len(batches) - 1)))
-    ledger = Ledger(range(8))
+    ledger = DeliveryTracker(range(8))
     for batch in batches:
         ledger.admit(batch)
     # The first batch of the run tells by its number that this sink began there.
@@ -157,7 +157,7 @@ def test_a_lost_batch_is_counted_stream_by_stream(
 
 
 def test_numbers_go_on_beyond_65536() -> None:
-    ledger = Ledger([0])
+    ledger = DeliveryTracker([0])
     before = 200_000
     late = Batch(9, False, {0: before}, rows([(0, 0)] * 3, {(0, 0): before}))
     assert ledger.admit(late)["stream_number"].tolist() == [0, 1, 2]
@@ -166,12 +166,12 @@ def test_numbers_go_on_beyond_65536() -> None:
 def test_a_message_out_of_order_is_passed_on_for_strategies_to_see() -> None:
     messages = rows([(0, 0)] * 3)
     messages["sequence_number"] = [5, 7, 6]
-    assert len(Ledger([0]).admit(Batch(1, False, {0: 0}, messages))) == 3
+    assert len(DeliveryTracker([0]).admit(Batch(1, False, {0: 0}, messages))) == 3
 
 
 def test_positions_of_types_without_order_are_refused() -> None:
     with pytest.raises(RefusedError, match="order is not promised"):
-        Ledger([0, 2], {(0, 1): 5})
+        DeliveryTracker([0, 2], {(0, 1): 5})
 
 
 @given(
@@ -182,7 +182,7 @@ def test_positions_of_types_without_order_are_refused() -> None:
     )
 )
 def test_a_window_accounts_for_every_message(moves: list[tuple[str, int]]) -> None:
-    window, handed = Window(batch=10, held=4), 0
+    window, handed = SendWindow(batch=10, held=4), 0
     for move, size in moves:
         if move == "add":
             window.add(rows([(1, 1)] * size))
@@ -204,7 +204,7 @@ def test_a_window_accounts_for_every_message(moves: list[tuple[str, int]]) -> No
 
 
 def test_a_window_is_complete_when_its_last_batch_is_confirmed() -> None:
-    window = Window(batch=10, held=10)
+    window = SendWindow(batch=10, held=10)
     window.add(rows([(0, 0)] * 7))
     window.finish()
     assert window.sealed == 2
@@ -254,7 +254,7 @@ def test_the_place_of_a_server_shows_no_password(url: str, place: str) -> None:
 
 @pytest.mark.parametrize("name", ["baseline", "burst_pattern", "ordering_stress"])
 def test_the_half_of_the_strategies_is_a_scenario(name: str) -> None:
-    whole = load(name)
+    whole = load_scenario(name)
     half = strategies_only(whole)
     assert half.stage2_rules == whole.stage2_rules
     assert half.producers.messages_per_sec == pytest.approx(

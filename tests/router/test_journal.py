@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qts.domain import OperationError, RefusedError
-from qts.router import JournalConfig, Options, Replay, Report, Router, Scenario, batch
+from qts.router import JournalConfig, JournalReplay, Options, Router, RouterReport, Scenario, batch
 from qts.router.handlers import Messages
-from qts.router.journal import Torn, check, read
+from qts.router.journal import TornTail, read_journal, verify_journal
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
     LayoutName,
     laid_out,
@@ -39,10 +39,10 @@ def journaled(path: Path, what: Scenario = SMALL, **options: str) -> Streams:
 
 def replayed(
     path: Path, what: Scenario = SMALL, layout: LayoutName = "two workers"
-) -> tuple[Streams, Report]:
+) -> tuple[Streams, RouterReport]:
     options = Options(digest=True, keep_numbers=True)
     router = Router(what, laid_out(what, layout), options=options, live=True)
-    report = Replay(router, path).run()
+    report = JournalReplay(router, path).run()
     return router.streams, report
 
 
@@ -80,7 +80,7 @@ def test_a_replay_delivers_the_same_in_every_layout(
 @pytest.mark.parametrize("fsync", ["never", "interval", "always"])
 def test_every_fsync_policy_keeps_everything(fsync: str, tmp_path: Path) -> None:
     streams = journaled(tmp_path / "j", fsync=fsync)
-    assert check(tmp_path / "j").messages == 5_000
+    assert verify_journal(tmp_path / "j").messages == 5_000
     assert replayed(tmp_path / "j")[0] == streams
 
 
@@ -105,7 +105,7 @@ def test_each_stage1_router_has_a_file_of_its_own(tmp_path: Path) -> None:
     what = scenario(producers=3, stage1_routers=3, rate=20_000)
     streams = journaled(tmp_path / "j", what)
     files = [tmp_path / name for name in ("j", "j.1", "j.2")]
-    assert [check(file).messages for file in files] == [1_000] * 3
+    assert [verify_journal(file).messages for file in files] == [1_000] * 3
     for number, file in enumerate(files):
         assert {int(p) for block in blocks(file) for p in block["producer_id"]} == {number}
     assert replayed(tmp_path / "j", what)[0] == streams
@@ -114,7 +114,7 @@ def test_each_stage1_router_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def blocks(path: Path) -> list[Messages]:
-    return [block for block in read(path) if not isinstance(block, Torn)]
+    return [block for block in read_journal(path) if not isinstance(block, TornTail)]
 
 
 def test_pushed_messages_are_journaled_as_they_were(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_replay_that_is_stopped_says_what_was_never_sent(
         run.stop()
 
     router = Router(SMALL, options=options, strategies={0: batch(stop_at_once)}, live=True)
-    run = Replay(router, tmp_path / "j")
+    run = JournalReplay(router, tmp_path / "j")
     run.start()
     until(lambda: run.wait(0.1))
     report = run.report
@@ -169,11 +169,11 @@ def test_a_torn_end_loses_its_block_only_wherever_it_is_torn(
     for cut in interesting_cuts(content):
         path.write_bytes(content[:cut])
         begun = [at for at in [*whole, len(content)] if at <= cut][-1]
-        found = check(path)
+        found = verify_journal(path)
         assert found.messages == sum(
             int.from_bytes(content[at + 4 : at + 8], "little") for at in whole if at < begun
         )
-        assert found.torn == (Torn(begun, cut - begun) if cut > begun else None)
+        assert found.torn == (TornTail(begun, cut - begun) if cut > begun else None)
 
 
 def test_a_torn_journal_is_replayed_as_far_as_it_goes_and_says_so(
@@ -182,7 +182,7 @@ def test_a_torn_journal_is_replayed_as_far_as_it_goes_and_says_so(
     path = tmp_path / "j"
     last = list(block_offsets(journal[0]))[-1]
     path.write_bytes(journal[0][: last + 50])
-    whole = check(path).messages
+    whole = verify_journal(path).messages
     _, report = replayed(path)
     assert report.verdict == "PASSED"
     assert report.delivered == whole
@@ -205,7 +205,7 @@ def test_a_flipped_bit_is_never_taken_for_a_message(
     )
     path.write_bytes(content)
     with pytest.raises(OperationError, match=f"j is damaged at byte {starts[block]}: its checksum"):
-        check(path)
+        verify_journal(path)
 
 
 def test_a_damaged_journal_is_not_replayed_at_all(
@@ -216,7 +216,7 @@ def test_a_damaged_journal_is_not_replayed_at_all(
     (tmp_path / "j").write_bytes(content)
     router = Router(SMALL, options=Options(keep_numbers=True), live=True)
     with pytest.raises(OperationError, match="damaged at byte"):
-        Replay(router, tmp_path / "j")
+        JournalReplay(router, tmp_path / "j")
     router.start()
     router.abort()
     assert router.report.produced == 0
@@ -226,14 +226,14 @@ def test_a_damaged_journal_is_not_replayed_at_all(
 def test_what_is_no_journal_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "j").write_bytes(content)
     with pytest.raises(RefusedError, match="is not a journal of this version"):
-        check(tmp_path / "j")
+        verify_journal(tmp_path / "j")
 
 
 def test_a_journal_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"cannot read journal .*: No such file"):
-        check(tmp_path / "none")
+        verify_journal(tmp_path / "none")
     with pytest.raises(RefusedError, match="not a regular file"):
-        check(tmp_path)
+        verify_journal(tmp_path)
 
 
 def test_a_journal_of_types_the_scenario_does_not_route_is_refused(
@@ -248,7 +248,7 @@ def test_a_journal_of_types_the_scenario_does_not_route_is_refused(
 
 def test_a_replay_needs_a_router_that_keeps_numbers(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="keep_numbers=True"):
-        Replay(Router(SMALL, live=True), tmp_path / "j")
+        JournalReplay(Router(SMALL, live=True), tmp_path / "j")
 
 
 # Writing
@@ -301,6 +301,6 @@ def test_a_full_disk_fails_the_run_by_name_and_everything_is_accounted_for(
     assert report["produced"] == report["delivered"] + report["undelivered"]
     assert sum(at["count"] for at in report["undelivered_at"]) == report["undelivered"]
     assert report["seconds"] < 10
-    found = check(path)  # what fitted is whole
+    found = verify_journal(path)  # what fitted is whole
     assert 0 < found.messages <= report["produced"]
     assert np.concatenate(blocks(path)).size == found.messages

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qts.router import LiveLine, Snapshot, live, watch
+from qts.router import ProgressLine, RunSnapshot, progress, watch_run
 
 
 class Terminal(io.StringIO):
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def snapshot(delivered: int) -> Snapshot:
+def snapshot(delivered: int) -> RunSnapshot:
     return {
         "produced": delivered + 5,
         "processed": delivered + 2,
@@ -33,7 +33,7 @@ def ticking() -> Iterator[float]:
 
 def test_a_pipe_gets_a_plain_line_for_each_snapshot() -> None:
     stream, clock = io.StringIO(), ticking()
-    live = LiveLine(stream, lambda: next(clock))
+    live = ProgressLine(stream, lambda: next(clock))
     live.show(snapshot(2_000_000))
     live.show(snapshot(5_000_000))
     live.close()
@@ -47,7 +47,7 @@ def test_a_pipe_gets_a_plain_line_for_each_snapshot() -> None:
 def test_a_terminal_gets_one_line_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     stream, clock = Terminal(), ticking()
-    live = LiveLine(stream, lambda: next(clock))
+    live = ProgressLine(stream, lambda: next(clock))
     live.show(snapshot(1))
     live.show(snapshot(2))
     live.close()
@@ -66,7 +66,7 @@ class Journey:
         self.looks = 0
         self.calls: list[str] = []
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         self.calls.append("snapshot")
         return snapshot(self.looks)
 
@@ -88,7 +88,7 @@ class Journey:
 
 def watched(run: Journey) -> str:
     stream = io.StringIO()
-    watch(run, LiveLine(stream))
+    watch_run(run, ProgressLine(stream))
     return stream.getvalue()
 
 
@@ -114,7 +114,7 @@ def test_the_second_signal_ends_it_even_if_something_is_stuck() -> None:
 
 
 def test_a_drain_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "DRAIN_SECONDS", 0.0)
     run = Journey({3: signal.SIGINT}, drains=False)
     watched(run)
     assert run.calls == ["stop", "abort"]

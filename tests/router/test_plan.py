@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from qts.domain import RefusedError
 from qts.machine import CpuTopology
-from qts.router import Burst, Plan, Scenario, load, plan, shipped
-from qts.router.cut import COMFORTABLE, CORE, cut, lightest_heaviest
-from qts.router.pipeline import components, edges
+from qts.router import (
+    BurstProfile,
+    PlacementPlan,
+    Scenario,
+    builtin_scenarios,
+    load_scenario,
+    plan_placement,
+)
+from qts.router.components import components, edges
+from qts.router.partition import COMFORTABLE, CORE, lightest_heaviest, partition
 from qts.router.scenario import ProcessorSettings, StrategySettings
 
 
@@ -27,12 +34,12 @@ def machine(usable: int, per_group: int = 64) -> CpuTopology:
     return CpuTopology(cpus=cpus, usable=usable, groups=groups, cores=cores, nodes=(cpus,))
 
 
-def slowed(scenario: Scenario, rate: float, burst: Burst | None = None) -> Scenario:
+def slowed(scenario: Scenario, rate: float, burst: BurstProfile | None = None) -> Scenario:
     producers = msgspec.structs.replace(scenario.producers, messages_per_sec=rate, burst=burst)
     return msgspec.structs.replace(scenario, producers=producers)
 
 
-def placed(made: Plan) -> list[str]:
+def placed(made: PlacementPlan) -> list[str]:
     return [name for worker in made.workers for name in worker.components]
 
 
@@ -81,7 +88,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 def test_every_component_appears_once_in_pipeline_order(
     scenario: Scenario, usable: int, layout: Any, python: bool
 ) -> None:
-    made = plan(scenario, machine(usable), layout, python_handlers=python)
+    made = plan_placement(scenario, machine(usable), layout, python_handlers=python)
     assert placed(made) == [component.name for component in components(scenario)]
     assert 1 <= len(made.workers) <= usable
     assert all(worker.components for worker in made.workers)
@@ -91,7 +98,7 @@ def test_every_component_appears_once_in_pipeline_order(
 def test_an_edge_is_a_ring_exactly_where_it_joins_two_workers(
     scenario: Scenario, usable: int
 ) -> None:
-    made = plan(scenario, machine(usable))
+    made = plan_placement(scenario, machine(usable))
     owner = {name: i for i, worker in enumerate(made.workers) for name in worker.components}
     assert all(owner[source] < owner[target] for source, target in made.rings)
     assert all(owner[source] == owner[target] for source, target in made.direct)
@@ -133,7 +140,7 @@ def test_no_contiguous_cut_is_better(data: st.DataObject) -> None:
     pairs = list(combinations(range(len(loads)), 2))
     joined = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     workers = data.draw(st.integers(1, 5))
-    found = cut(loads, joined, workers)
+    found = partition(loads, joined, workers)
     best = min(price(parts, loads, joined) for parts in every_cut(len(loads), workers))
     assert price(found, loads, joined) == best
     assert lightest_heaviest(loads, workers) == best[0]
@@ -148,56 +155,59 @@ def test_no_contiguous_cut_is_better(data: st.DataObject) -> None:
 def test_of_equal_cuts_the_one_with_fewer_rings_is_taken(
     joined: list[tuple[int, int]], parts: list[range]
 ) -> None:
-    assert cut([CORE, 0, CORE], joined, 2) == parts
+    assert partition([CORE, 0, CORE], joined, 2) == parts
 
 
 # Which layout
 
 
-@pytest.mark.parametrize("name", list(shipped()))
+@pytest.mark.parametrize("name", list(builtin_scenarios()))
 def test_the_six_fit_two_cores(name: str) -> None:
-    made = plan(load(name), machine(2))
+    made = plan_placement(load_scenario(name), machine(2))
     assert made.layout == "fused"
     assert [worker.cpu for worker in made.workers] == [0, 1]
 
 
 def test_auto_takes_threads_only_with_a_core_to_spare() -> None:
-    assert plan(load("baseline"), machine(14)).layout == "threads"
-    assert plan(load("baseline"), machine(13)).layout == "fused"
+    assert plan_placement(load_scenario("baseline"), machine(14)).layout == "threads"
+    assert plan_placement(load_scenario("baseline"), machine(13)).layout == "fused"
 
 
 def test_python_handlers_leave_a_core_to_the_interpreter() -> None:
-    busy = load("imbalanced_processing")
-    assert len(plan(busy, machine(2), python_handlers=True).workers) == 1
-    assert len(plan(busy, machine(1), python_handlers=True).workers) == 1
+    busy = load_scenario("imbalanced_processing")
+    assert len(plan_placement(busy, machine(2), python_handlers=True).workers) == 1
+    assert len(plan_placement(busy, machine(1), python_handlers=True).workers) == 1
 
 
 def test_little_work_stays_on_one_worker_however_many_cores_there_are() -> None:
-    quiet = slowed(load("baseline"), 100_000)
+    quiet = slowed(load_scenario("baseline"), 100_000)
     for usable in (1, 2, 64):
-        made = plan(quiet, machine(usable))
+        made = plan_placement(quiet, machine(usable))
         assert len(made.workers) == 1
         assert made.rings == ()
 
 
 def test_little_work_with_tall_bursts_is_spread() -> None:
-    burst = Burst(period_ms=1000, on_ms=10, factor=50, base_factor=0)
-    assert len(plan(slowed(load("baseline"), 100_000, burst), machine(4)).workers) > 1
+    burst = BurstProfile(period_ms=1000, on_ms=10, factor=50, base_factor=0)
+    assert (
+        len(plan_placement(slowed(load_scenario("baseline"), 100_000, burst), machine(4)).workers)
+        > 1
+    )
 
 
 def test_named_workers_are_taken_as_asked() -> None:
-    assert len(plan(load("baseline"), machine(8), workers=3).workers) == 3
+    assert len(plan_placement(load_scenario("baseline"), machine(8), workers=3).workers) == 3
 
 
 @pytest.mark.parametrize("workers", [0, -1, 14])
 def test_workers_out_of_range_are_refused(workers: int) -> None:
     with pytest.raises(RefusedError, match=f"workers is {workers}; expected 1 to 13"):
-        plan(load("baseline"), machine(2), workers=workers)
+        plan_placement(load_scenario("baseline"), machine(2), workers=workers)
 
 
 def test_workers_have_no_meaning_in_layout_threads() -> None:
     with pytest.raises(RefusedError, match="expected layout fused or auto"):
-        plan(load("baseline"), machine(16), "threads", workers=3)
+        plan_placement(load_scenario("baseline"), machine(16), "threads", workers=3)
 
 
 # Spinning and pinning
@@ -207,42 +217,48 @@ def test_more_spinning_threads_than_cores_are_refused_with_the_reason() -> None:
     with pytest.raises(
         RefusedError, match=r"spin 13 threads on 2 usable CPUs.*keep those with work off"
     ):
-        plan(load("baseline"), machine(2), "threads")
+        plan_placement(load_scenario("baseline"), machine(2), "threads")
     with pytest.raises(RefusedError, match="--oversubscribe"):
-        plan(load("baseline"), machine(2), "fused", workers=3)
+        plan_placement(load_scenario("baseline"), machine(2), "fused", workers=3)
 
 
 @pytest.mark.parametrize(
     ("wait", "made_wait"), [(None, "spin"), ("park", "park"), ("yield", "yield")]
 )
 def test_oversubscribing_by_name_is_obeyed(wait: Any, made_wait: str) -> None:
-    made = plan(load("baseline"), machine(2), "threads", wait=wait, oversubscribe=True)
+    made = plan_placement(
+        load_scenario("baseline"), machine(2), "threads", wait=wait, oversubscribe=True
+    )
     assert {worker.wait for worker in made.workers} == {made_wait}
     assert {worker.cpu for worker in made.workers} == {None}
     assert len(made.workers) == 13
 
 
 def test_threads_that_do_not_spin_may_outnumber_the_cores() -> None:
-    made = plan(load("baseline"), machine(2), "threads", wait="yield")
+    made = plan_placement(load_scenario("baseline"), machine(2), "threads", wait="yield")
     assert len(made.workers) == 13
     assert "13 threads (yield) on 2 usable CPUs" in made.notes[0]
 
 
 def test_a_worker_with_a_core_to_spare_spins_and_one_without_yields() -> None:
-    assert {worker.wait for worker in plan(load("baseline"), machine(2)).workers} == {"yield"}
-    quiet = plan(slowed(load("baseline"), 1000), machine(2))
+    assert {
+        worker.wait for worker in plan_placement(load_scenario("baseline"), machine(2)).workers
+    } == {"yield"}
+    quiet = plan_placement(slowed(load_scenario("baseline"), 1000), machine(2))
     assert {worker.wait for worker in quiet.workers} == {"spin"}
 
 
 def test_workers_stay_in_one_cache_group_where_they_fit() -> None:
-    made = plan(load("imbalanced_processing"), machine(8, per_group=4), workers=4)
+    made = plan_placement(
+        load_scenario("imbalanced_processing"), machine(8, per_group=4), workers=4
+    )
     cpus = [worker.cpu for worker in made.workers]
     assert cpus == [0, 1, 2, 3]
 
 
 def test_under_a_quota_nothing_is_pinned_and_the_plan_says_so() -> None:
     shared = msgspec.structs.replace(machine(8), usable=2, quota=2.5)
-    made = plan(load("baseline"), shared)
+    made = plan_placement(load_scenario("baseline"), shared)
     assert [worker.cpu for worker in made.workers] == [None, None]
     assert any("quota of 2.5 CPUs" in note for note in made.notes)
 
@@ -251,7 +267,7 @@ def test_under_a_quota_nothing_is_pinned_and_the_plan_says_so() -> None:
 
 
 def test_work_beyond_the_cores_is_said_with_numbers() -> None:
-    made = plan(load("strategy_bottleneck"), machine(2))
+    made = plan_placement(load_scenario("strategy_bottleneck"), machine(2))
     assert made.overloaded is not None
     assert made.overloaded.startswith(
         "offered work needs 2.2 cores, 2 usable: back-pressure will slow"
@@ -260,19 +276,19 @@ def test_work_beyond_the_cores_is_said_with_numbers() -> None:
 
 
 def test_one_component_beyond_a_core_is_said_even_with_cores_to_spare() -> None:
-    made = plan(load("imbalanced_processing"), machine(16))
+    made = plan_placement(load_scenario("imbalanced_processing"), machine(16))
     assert made.overloaded is not None
     assert "needs 2.0 cores and has one" in made.overloaded
     assert made.overloaded.endswith("about 50 %")
 
 
 def test_work_within_the_cores_is_not_called_overload() -> None:
-    assert plan(load("baseline"), machine(2)).overloaded is None
-    assert plan(load("hot_type"), machine(2)).overloaded is None
+    assert plan_placement(load_scenario("baseline"), machine(2)).overloaded is None
+    assert plan_placement(load_scenario("hot_type"), machine(2)).overloaded is None
 
 
 def test_bursts_beyond_the_cores_are_noted() -> None:
-    made = plan(load("burst_pattern"), machine(2))
+    made = plan_placement(load_scenario("burst_pattern"), machine(2))
     assert made.overloaded is None
     assert "bursts need 5.5 cores, 2 usable" in made.notes[0]
 
@@ -286,31 +302,35 @@ def test_a_ring_is_taken_only_where_it_saves_more_than_it_costs() -> None:
             count=3, processing_times_ns={f"strategy_{each}": 0 for each in range(3)}
         ),
     }
-    scenario = msgspec.structs.replace(load("baseline"), **idle)
-    assert len(plan(scenario, machine(2), "fused", lean=True).workers) == 1
-    assert len(plan(scenario, machine(2), "fused").workers) == 2
-    assert len(plan(scenario, machine(2), "fused", workers=2, lean=True).workers) == 2
+    scenario = msgspec.structs.replace(load_scenario("baseline"), **idle)
+    assert len(plan_placement(scenario, machine(2), "fused", lean=True).workers) == 1
+    assert len(plan_placement(scenario, machine(2), "fused").workers) == 2
+    assert len(plan_placement(scenario, machine(2), "fused", workers=2, lean=True).workers) == 2
 
 
 # Rings and text
 
 
 def test_ring_capacity_follows_the_layout_unless_the_scenario_says() -> None:
-    scenario = load("baseline")
-    assert plan(scenario, machine(2)).ring_capacity == 1024
-    assert plan(scenario, machine(14)).ring_capacity == 65_536
+    scenario = load_scenario("baseline")
+    assert plan_placement(scenario, machine(2)).ring_capacity == 1024
+    assert plan_placement(scenario, machine(14)).ring_capacity == 65_536
     asked = msgspec.structs.replace(scenario, ring_capacity=256)
-    assert plan(asked, machine(2)).ring_capacity == plan(asked, machine(14)).ring_capacity == 256
+    assert (
+        plan_placement(asked, machine(2)).ring_capacity
+        == plan_placement(asked, machine(14)).ring_capacity
+        == 256
+    )
 
 
 def test_each_stage1_router_stands_behind_its_producers() -> None:
-    split = msgspec.structs.replace(load("baseline"), stage1_routers=2)
-    names = placed(plan(split, machine(2)))[:6]
+    split = msgspec.structs.replace(load_scenario("baseline"), stage1_routers=2)
+    names = placed(plan_placement(split, machine(2)))[:6]
     assert names == ["producer 0", "producer 1", "stage1 0", "producer 2", "producer 3", "stage1 1"]
 
 
 def test_the_table_names_every_worker() -> None:
-    text = plan(load("baseline"), machine(2)).render()
+    text = plan_placement(load_scenario("baseline"), machine(2)).render()
     assert text.splitlines() == [
         "plan: fused, 2 workers on 2 usable CPUs; 11 direct calls, 4 edges through rings of"
         " 1,024 slots",
@@ -321,7 +341,7 @@ def test_the_table_names_every_worker() -> None:
 
 
 def test_the_json_of_a_plan_is_plain() -> None:
-    made = plan(load("ordering_stress"), machine(2))
+    made = plan_placement(load_scenario("ordering_stress"), machine(2))
     values = json.loads(json.dumps(made.to_json()))
     assert values["workers"][1]["components"] == ["stage2", "strategy 0"]
     assert values["rings"] == [["processor 0", "stage2"]]
@@ -330,10 +350,10 @@ def test_the_json_of_a_plan_is_plain() -> None:
 
 
 def test_the_largest_scenario_is_planned_in_time() -> None:
-    scenario = load("baseline")
+    scenario = load_scenario("baseline")
     parts = {
         name: msgspec.structs.replace(getattr(scenario, name), count=256)
         for name in ("producers", "processors", "strategies")
     }
-    made = plan(msgspec.structs.replace(scenario, **parts), machine(8))
+    made = plan_placement(msgspec.structs.replace(scenario, **parts), machine(8))
     assert len(placed(made)) == 770

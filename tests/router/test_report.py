@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import OperationError
-from qts.router import Percentiles, Place, Report, StallFloor, StrategyCount
-from qts.router.plot import draw
+from qts.router import Percentiles, QueueLocation, RouterReport, StallFloor, StrategyCount
+from qts.router.plot import draw_latency_plot
 
 QUICK = Percentiles(p50=0.12, p90=0.23, p95=0.3, p99=0.45, p99_9=1.2, max=28.4)
-GOOD = Report(
+GOOD = RouterReport(
     scenario="baseline",
     offered=1000,
     produced=1000,
@@ -40,7 +40,7 @@ GOOD = Report(
 )
 
 
-def but(**changes: Any) -> Report:
+def but(**changes: Any) -> RouterReport:
     return msgspec.structs.replace(GOOD, **changes)
 
 
@@ -129,7 +129,7 @@ def test_the_table_shows_stages_in_order_and_the_stall_floor_beside_them() -> No
 
 
 def test_the_table_says_where_undelivered_messages_were() -> None:
-    places = (Place("ring processor 2 -> stage2", 7), Place("producer 0", 3))
+    places = (QueueLocation("ring processor 2 -> stage2", 7), QueueLocation("producer 0", 3))
     text = but(delivered=990, undelivered=10, undelivered_at=places).render()
     assert "7 in ring processor 2 -> stage2" in text
     assert "3 in producer 0" in text
@@ -180,7 +180,7 @@ CURVES = st.dictionaries(
 def test_every_curve_stays_inside_the_picture_and_rises(
     curves: dict[str, tuple[tuple[float, float], ...]], floor: float | None
 ) -> None:
-    drawn = Xml.fromstring(draw("any", curves, floor))  # noqa: S314 - our own text
+    drawn = Xml.fromstring(draw_latency_plot("any", curves, floor))  # noqa: S314 - our own text
     for line in drawn.iter("{http://www.w3.org/2000/svg}polyline"):
         points = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
         assert all(0 <= x <= 860 and 0 <= y <= 520 for x, y in points)

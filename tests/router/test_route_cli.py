@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from qts.cli.main import run_command
-from qts.router import shipped
+from qts.router import builtin_scenarios
 from tests.router.rigs import quick_floor, scenario  # noqa: F401 - a fixture for every test here
 
 ROOT = Path(__file__).parents[2]
 QTS = [sys.executable, "-c", "from qts.cli import main; main()"]
-BASELINE: dict[str, Any] = json.loads(shipped()["baseline"].read_text())
+BASELINE: dict[str, Any] = json.loads(builtin_scenarios()["baseline"].read_text())
 
 
 def written(tmp_path: Path, values: object) -> str:

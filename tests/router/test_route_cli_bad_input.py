@@ -12,9 +12,9 @@ from typer.exceptions import TyperException
 
 from qts.cli.route import route
 from qts.domain import RefusedError
-from qts.router import shipped
+from qts.router import builtin_scenarios
 
-BASELINE: dict[str, Any] = json.loads(shipped()["baseline"].read_text())
+BASELINE: dict[str, Any] = json.loads(builtin_scenarios()["baseline"].read_text())
 
 
 def run(*arguments: str) -> int:
@@ -95,12 +95,12 @@ def test_an_impossible_duration_option_is_refused(span: str) -> None:
 
 def test_an_unknown_scenario_lists_the_six() -> None:
     line = refusal("nonsense")
-    assert all(name in line for name in shipped())
+    assert all(name in line for name in builtin_scenarios())
 
 
 def test_no_scenario_at_all_lists_the_six() -> None:
     line = refusal()
-    assert all(name in line for name in shipped())
+    assert all(name in line for name in builtin_scenarios())
 
 
 @pytest.mark.parametrize(
@@ -141,5 +141,5 @@ def test_a_word_that_is_no_choice_is_a_usage_error(options: list[str]) -> None:
 def test_the_list_names_the_six(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--list") == 0
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed] == list(shipped())
+    assert [line.split()[0] for line in printed] == list(builtin_scenarios())
     assert "4 producers, 4 M messages a second for 10 s, 1.1 cores of work" in printed[0]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qts.domain import RefusedError
-from qts.router import Handler, Indicator, Router, ema, rsi, vwap
+from qts.router import Indicator, MessageHandler, Router, ema, rsi, vwap
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
     quick_floor,
     scenario,
@@ -53,7 +53,7 @@ def vwap_of(rows: list[Tick]) -> float:
 
 
 def values_after(
-    indicator: Indicator, rows: list[Tick], **where: dict[int, Handler]
+    indicator: Indicator, rows: list[Tick], **where: dict[int, MessageHandler]
 ) -> list[float]:
     handlers = where or {"processors": {0: indicator}}
     given = [{"symbol_id": s, "price": p, "quantity": q} for s, p, q in rows]

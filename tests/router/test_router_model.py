@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qts.router import Handler, Options, Router, Scenario, batch
+from qts.router import MessageHandler, Options, Router, Scenario, batch
 from qts.router.handlers import Messages
 from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
     LayoutName,
@@ -91,7 +91,7 @@ def test_every_message_arrives_once_where_it_belongs_and_in_order(
     what: Scenario, layout: LayoutName
 ) -> None:
     boxes: list[list[Messages]] = [[] for _ in range(what.strategies.count)]
-    handlers: dict[int, Handler] = {n: batch(recorder(box)) for n, box in enumerate(boxes)}
+    handlers: dict[int, MessageHandler] = {n: batch(recorder(box)) for n, box in enumerate(boxes)}
     router = Router(what, laid_out(what, layout), options=Options(digest=True), strategies=handlers)
     report = router.run()
     assert report.verdict == "PASSED", report.render()

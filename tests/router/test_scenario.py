@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import RefusedError, ScenarioError
-from qts.router import Burst, Pacing, Scenario, load, shipped
+from qts.router import BurstProfile, Pacing, Scenario, builtin_scenarios, load_scenario
 from qts.router.scenario import PriceTest
 
 SIX = {
@@ -27,7 +27,7 @@ SIX = {
     "ordering_stress",
     "strategy_bottleneck",
 }
-GOOD: dict[str, Any] = json.loads(shipped()["baseline"].read_text())
+GOOD: dict[str, Any] = json.loads(builtin_scenarios()["baseline"].read_text())
 
 
 def written(tmp_path: Path, values: object) -> Path:
@@ -38,7 +38,7 @@ def written(tmp_path: Path, values: object) -> Path:
 
 def refusal(path: str | Path) -> str:
     with pytest.raises(ScenarioError) as caught:
-        load(path)
+        load_scenario(path)
     line = str(caught.value)
     assert "\n" not in line
     assert caught.value.exit_code == 2
@@ -67,8 +67,8 @@ def at(path: str, value: object) -> Callable[[dict[str, Any]], object]:
 
 
 def test_the_six_scenarios_ship() -> None:
-    assert set(shipped()) == SIX
-    assert {load(name).scenario for name in SIX} == SIX
+    assert set(builtin_scenarios()) == SIX
+    assert {load_scenario(name).scenario for name in SIX} == SIX
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ def test_the_six_scenarios_ship() -> None:
     ],
 )
 def test_the_six_offer_exactly_what_they_say(name: str, total: int, busy_ns: float) -> None:
-    scenario = load(name)
+    scenario = load_scenario(name)
     assert scenario.total_messages == total
     assert scenario.busy_ns_per_message == pytest.approx(busy_ns)
 
 
 def test_baseline_keeps_type_3_for_strategy_0() -> None:
-    scenario = load("baseline")
+    scenario = load_scenario("baseline")
     assert {t: rule.strategy for t, rule in scenario.stage2.items()} == {0: 0, 1: 1, 2: 2, 3: 0}
     assert all(rule.ordering_required for rule in scenario.stage2.values())
 
 
 def test_burst_pattern_is_2_million_a_second_with_bursts_of_20() -> None:
-    scenario = load("burst_pattern")
+    scenario = load_scenario("burst_pattern")
     pacing, producers = scenario.pacing, scenario.producers.count
     assert producers * pacing.count(0.2) == 20_000_000 * 0.2
     assert producers * (pacing.count(2.0) - pacing.count(0.2)) == 2_000_000 * 1.8
@@ -149,7 +149,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "bom.json"
     path.write_text("\ufeff" + json.dumps(GOOD), encoding="utf-8")
-    assert load(path) == load("baseline")
+    assert load_scenario(path) == load_scenario("baseline")
 
 
 def test_a_shipped_name_wins_over_a_file_called_the_same(
@@ -157,7 +157,7 @@ def test_a_shipped_name_wins_over_a_file_called_the_same(
 ) -> None:
     (tmp_path / "baseline").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    assert load("baseline").scenario == "baseline"
+    assert load_scenario("baseline").scenario == "baseline"
     assert "is missing" in refusal("./baseline")
 
 
@@ -278,19 +278,19 @@ def test_round_robin_is_taken_where_no_order_is_asked(tmp_path: Path) -> None:
     values = changed(at("stage1_rules", TWO))
     for rule in values["stage2_rules"]:
         rule["ordering_required"] = False
-    assert load(written(tmp_path, values)).stage1[0].processors == (0, 1)
+    assert load_scenario(written(tmp_path, values)).stage1[0].processors == (0, 1)
 
 
 def test_a_type_that_is_never_sent_needs_no_rule(tmp_path: Path) -> None:
     values = changed(at("producers.distribution.msg_type_7", 0))
-    assert 7 not in load(written(tmp_path, values)).shares
+    assert 7 not in load_scenario(written(tmp_path, values)).shares
 
 
 def test_a_scenario_made_in_python_is_checked_as_well() -> None:
     with pytest.raises(RefusedError, match="duration_secs is 0"):
-        msgspec.structs.replace(load("baseline"), duration_secs=0)
+        msgspec.structs.replace(load_scenario("baseline"), duration_secs=0)
     with pytest.raises(RefusedError, match=r"ring_capacity is 12"):
-        msgspec.structs.replace(load("baseline"), ring_capacity=12)
+        msgspec.structs.replace(load_scenario("baseline"), ring_capacity=12)
 
 
 def test_every_extension_is_read(tmp_path: Path) -> None:
@@ -304,10 +304,12 @@ def test_every_extension_is_read(tmp_path: Path) -> None:
     values["stage1_rules"][1] |= {"when": {"price_below": 100}, "otherwise": [0]}
     values["stage2_rules"][0] |= {"ordering_required": False, "priority": True}
     values["stage2_rules"][1] |= {"ordering_required": False}
-    scenario = load(written(tmp_path, values))
+    scenario = load_scenario(written(tmp_path, values))
     assert (scenario.seed, scenario.stage1_routers, scenario.ring_capacity) == (7, 2, 4096)
     assert scenario.producers.symbols == 5
-    assert scenario.producers.burst == Burst(period_ms=2000, on_ms=200, factor=5, base_factor=0.5)
+    assert scenario.producers.burst == BurstProfile(
+        period_ms=2000, on_ms=200, factor=5, base_factor=0.5
+    )
     assert scenario.stage1[0].by == "symbol"
     assert scenario.stage1[1].otherwise == (0,)
     assert scenario.stage1[1].when == PriceTest(price_below=100)
@@ -337,7 +339,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(
 ) -> None:
     file = written(tmp_path_factory.getbasetemp(), changed(at(path, value)))
     try:
-        scenario = load(file)
+        scenario = load_scenario(file)
     except ScenarioError as error:
         assert "\n" not in str(error)  # noqa: PT017 - both outcomes are right
         assert len(str(error)) < 500  # noqa: PT017
@@ -349,7 +351,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(
 
 RATES = st.integers(1, 1_000_000) | st.floats(0.5, 1e6).map(lambda rate: round(rate, 3))
 BURSTS = st.none() | st.builds(
-    lambda on, off, factor, base: Burst(
+    lambda on, off, factor, base: BurstProfile(
         period_ms=on + off, on_ms=on, factor=factor, base_factor=base
     ),
     st.integers(1, 500),
@@ -367,7 +369,7 @@ def test_a_steady_rate_sends_the_whole_part_of_rate_times_time(rate: float, ms: 
 
 @given(RATES, BURSTS, st.integers(2, 20_000))
 def test_a_message_is_counted_only_if_it_is_due_before_the_end(
-    rate: float, burst: Burst | None, ms: int
+    rate: float, burst: BurstProfile | None, ms: int
 ) -> None:
     pacing = Pacing(rate, burst)
     count = pacing.count(ms / 1000)
@@ -377,7 +379,7 @@ def test_a_message_is_counted_only_if_it_is_due_before_the_end(
 
 
 @given(RATES, BURSTS, st.integers(0, 1_000_000))
-def test_due_times_never_go_back(rate: float, burst: Burst | None, index: int) -> None:
+def test_due_times_never_go_back(rate: float, burst: BurstProfile | None, index: int) -> None:
     pacing = Pacing(rate, burst)
     assert 0 <= pacing.due_ns(index) <= pacing.due_ns(index + 1)
 
@@ -388,15 +390,15 @@ def test_a_tenth_of_a_second_is_a_tenth() -> None:
 
 
 def test_silence_between_bursts_moves_a_message_to_the_next_burst() -> None:
-    pacing = Pacing(1000, Burst(period_ms=100, on_ms=10, factor=1, base_factor=0))
+    pacing = Pacing(1000, BurstProfile(period_ms=100, on_ms=10, factor=1, base_factor=0))
     assert [pacing.due_ns(k) // 1_000_000 for k in (0, 9, 10, 20)] == [0, 9, 100, 200]
 
 
 def test_cores_needed_counts_work_and_passing_on() -> None:
-    assert load("baseline").cores_needed() == pytest.approx(4e6 * (200 + 73) / 1e9)
+    assert load_scenario("baseline").cores_needed() == pytest.approx(4e6 * (200 + 73) / 1e9)
 
 
 def test_a_scenario_reads_back_as_it_was_written(tmp_path: Path) -> None:
     for name in SIX:
-        scenario: Scenario = load(name)
-        assert load(written(tmp_path, msgspec.to_builtins(scenario))) == scenario
+        scenario: Scenario = load_scenario(name)
+        assert load_scenario(written(tmp_path, msgspec.to_builtins(scenario))) == scenario

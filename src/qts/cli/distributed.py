@@ -10,7 +10,7 @@ import typer
 
 from qts.cli.output import JsonFile
 from qts.domain import Secret, parse_duration
-from qts.router import LiveLine, Scenario, load, watch
+from qts.router import ProgressLine, Scenario, load_scenario, watch_run
 
 if TYPE_CHECKING:
     from qts.router import EdgeConfig, Sink, Source
@@ -95,7 +95,7 @@ def _edge(nats: str, run: str, patience: str) -> EdgeConfig:
 
 
 def _chosen(name: str, duration: str | None) -> Scenario:
-    scenario = load(name)
+    scenario = load_scenario(name)
     if duration is None:
         return scenario
     return msgspec.structs.replace(scenario, duration_secs=parse_duration(duration))
@@ -105,7 +105,7 @@ def _see_through(half: Source | Sink, file: JsonFile) -> int:
     stream = sys.stderr if file.prints else sys.stdout
     print(half.router.plan.render(), file=stream, flush=True)
     half.start()
-    watch(half, LiveLine(stream))
+    watch_run(half, ProgressLine(stream))
     report = half.report
     print(report.render(), file=stream, flush=True)
     file.write(report.to_json())

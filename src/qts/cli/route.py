@@ -16,22 +16,22 @@ from qts.domain import OperationError, RefusedError, parse_duration
 from qts.machine import detect_topology
 from qts.router import (
     Layout,
-    LiveLine,
-    Plan,
-    Report,
+    PlacementPlan,
+    ProgressLine,
+    RouterReport,
     Scenario,
-    Stream,
-    Wait,
-    differences,
-    load,
-    plan,
-    read_streams,
-    shipped,
-    watch,
+    StreamDigest,
+    WaitStrategy,
+    builtin_scenarios,
+    compare_digests,
+    load_scenario,
+    plan_placement,
+    read_stream_digests,
+    watch_run,
 )
 
 if TYPE_CHECKING:
-    from qts.router import Options, Replay, Router
+    from qts.router import JournalReplay, Options, Router
 
 Stamps = Literal["all", "hop-batch", "edges", "off"]
 Fsync = Literal["never", "interval", "always"]
@@ -75,7 +75,7 @@ def route(
         bool, typer.Option("--oversubscribe", help="Spin more threads than there are CPUs.")
     ] = False,
     wait: Annotated[
-        Wait | None, typer.Option("--wait", help="What a thread does while it has no work.")
+        WaitStrategy | None, typer.Option("--wait", help="What a thread does while it has no work.")
     ] = None,
     journal: Annotated[
         Path | None,
@@ -112,9 +112,9 @@ def route(
     _check_outputs(json_file, plot)
     if replay is not None:
         _check_replay(journal, duration, seed)
-    expected = None if expect is None else read_streams(expect)
+    expected = None if expect is None else read_stream_digests(expect)
     chosen = _chosen(scenario, duration, seed)
-    placed = plan(
+    placed = plan_placement(
         chosen,
         detect_topology(),
         layout,
@@ -136,7 +136,7 @@ def route(
     listener = Listener(sys.stderr if json_file == "-" else sys.stdout)
     listener.say(placed.render())
     run.start()
-    watch(run, LiveLine(cast(TextIO, listener)))
+    watch_run(run, ProgressLine(cast(TextIO, listener)))
     report = _compared(run.report, expected)
     listener.say(report.render())
     _keep(report, listener)
@@ -147,17 +147,17 @@ def route(
     return 0 if report.verdict == "PASSED" else 1
 
 
-def _keep(report: Report, listener: Listener) -> None:
+def _keep(report: RouterReport, listener: Listener) -> None:
     """For the dashboard's page, in a home that is there; a run is never lost to it."""
     import time
 
     from qts.config import load
-    from qts.dashboard import keep_route
     from qts.embedded import default_home
+    from qts.router import save_last_report
 
     try:
         home = load(None, os.environ).home or default_home(os.environ)
-        keep_route(home, report.to_json(), time.time())
+        save_last_report(home, report.to_json(), time.time())
     except (OSError, RefusedError) as error:
         listener.say(f"not kept for the dashboard: {error}")
 
@@ -200,18 +200,18 @@ def _silence(stream: TextIO) -> None:
 
 
 def _run(
-    scenario: Scenario, placed: Plan, options: Options, replay: Path | None
-) -> Router | Replay:
-    from qts.router import Replay, Router
+    scenario: Scenario, placed: PlacementPlan, options: Options, replay: Path | None
+) -> Router | JournalReplay:
+    from qts.router import JournalReplay, Router
 
     router = Router(scenario, placed, options=options, live=replay is not None)
-    return router if replay is None else Replay(router, replay)
+    return router if replay is None else JournalReplay(router, replay)
 
 
-def _compared(report: Report, expected: tuple[Stream, ...] | None) -> Report:
+def _compared(report: RouterReport, expected: tuple[StreamDigest, ...] | None) -> RouterReport:
     if expected is None:
         return report
-    wrong = tuple(f"not as expected: {line}" for line in differences(expected, report.streams))
+    wrong = tuple(f"not as expected: {line}" for line in compare_digests(expected, report.streams))
     same = f"all {len(report.streams):,} streams are as expected"
     return msgspec.structs.replace(
         report,
@@ -227,8 +227,8 @@ def _check_replay(journal: Path | None, duration: str | None, seed: int | None) 
 
 
 def _show_list() -> None:
-    for name in shipped():
-        each = load(name)
+    for name in builtin_scenarios():
+        each = load_scenario(name)
         print(
             f"{name:<22} {each.producers.count} producers, {each.offered_rate / 1e6:g} M messages a"
             f" second for {each.duration_secs:g} s, {each.cores_needed():.1f} cores of work"
@@ -238,14 +238,14 @@ def _show_list() -> None:
 def _chosen(name: str | None, duration: str | None, seed: int | None) -> Scenario:
     if name is None:
         raise RefusedError(
-            f"no scenario named; expected one of {', '.join(shipped())}, or a JSON file"
+            f"no scenario named; expected one of {', '.join(builtin_scenarios())}, or a JSON file"
         )
     changes: dict[str, Any] = {}
     if duration is not None:
         changes["duration_secs"] = parse_duration(duration)
     if seed is not None:
         changes["seed"] = seed
-    return msgspec.structs.replace(load(name), **changes)
+    return msgspec.structs.replace(load_scenario(name), **changes)
 
 
 def _check_outputs(json_file: str | None, plot: Path | None) -> None:

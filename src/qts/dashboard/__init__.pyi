@@ -3,8 +3,6 @@ from qts.dashboard.config import USUAL_PORT as USUAL_PORT
 from qts.dashboard.config import DashboardConfig as DashboardConfig
 from qts.dashboard.live import Live as Live
 from qts.dashboard.live import read_live as read_live
-from qts.dashboard.routed import keep_route as keep_route
-from qts.dashboard.routed import kept_route as kept_route
 from qts.dashboard.server import Dashboard as Dashboard
 from qts.dashboard.server import Sources as Sources
 from qts.dashboard.server import address_of as address_of

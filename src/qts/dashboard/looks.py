@@ -13,7 +13,6 @@ import msgspec
 from qts.cache import CacheConfig, CacheStore, read_raw
 from qts.dashboard.audit import Audit
 from qts.dashboard.candles import Candles
-from qts.dashboard.routed import kept_route
 from qts.database import Database, Row
 from qts.domain import Clock, OperationError, RefusedError
 from qts.events import DeadLetterAdmin
@@ -21,6 +20,7 @@ from qts.orders import list_orders, positions, show_order
 from qts.outbox import OutboxConfig, paused_streams, stream_depths
 from qts.pipeline import show_job
 from qts.risk import FailSafe
+from qts.router import load_last_report
 
 _SIGNAL = (
     "SELECT s.id, s.strategy_key, s.symbol, s.side, s.reason, s.decided_at, s.created_at,"
@@ -166,7 +166,7 @@ class Looks:
         return {"browsers": _plain(await self._database.fetch(_BROWSERS))}
 
     async def router(self, _asked: Mapping[str, str]) -> Any:
-        return {"route": await asyncio.to_thread(kept_route, self._home)}
+        return {"route": await asyncio.to_thread(load_last_report, self._home)}
 
     async def _known(self, kind: str, symbol: str) -> Any:
         try:

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from qts import _native
 from qts.domain import RefusedError
-from qts.router.handlers import Handler
-from qts.router.pacing import Burst
-from qts.router.plan import Plan
+from qts.router.handlers import MessageHandler
+from qts.router.pacing import BurstProfile
+from qts.router.plan import PlacementPlan
 from qts.router.scenario import Scenario, Stage1Rule
 
 TYPES = 8
 _LARGEST = 2**63 - 1
-Work = dict[int, Handler]  # by number of the component
+Work = dict[int, MessageHandler]  # by number of the component
 
 
-def add_workers(native: _native.Router, plan: Plan) -> dict[str, int]:
+def add_workers(native: _native.Router, plan: PlacementPlan) -> dict[str, int]:
     """The worker of each component, by name."""
     place: dict[str, int] = {}
     for number, worker in enumerate(plan.workers):
@@ -28,7 +28,7 @@ def add_workers(native: _native.Router, plan: Plan) -> dict[str, int]:
 def assemble(
     native: _native.Router,
     scenario: Scenario,
-    plan: Plan,
+    plan: PlacementPlan,
     add_sources: Callable[[dict[str, int]], None],
     processors: Work,
     strategies: Work,
@@ -84,7 +84,7 @@ def add_live_sources(native: _native.Router, scenario: Scenario, keep_numbers: b
         native.add_live_source(stage1, keep_numbers)
 
 
-def work_of(handler: Handler | None) -> tuple[object, ...] | None:
+def work_of(handler: MessageHandler | None) -> tuple[object, ...] | None:
     return handler.work() if handler else None
 
 
@@ -99,5 +99,5 @@ def _stage1(rule: Stage1Rule) -> tuple[str, list[int], list[int], int, bool]:
     return "price", list(rule.processors), list(rule.otherwise), threshold, above
 
 
-def _in_seconds(burst: Burst) -> tuple[float, float, float, float]:
+def _in_seconds(burst: BurstProfile) -> tuple[float, float, float, float]:
     return burst.period_ms / 1000, burst.on_ms / 1000, burst.factor, burst.base_factor

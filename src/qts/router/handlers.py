@@ -7,6 +7,12 @@
 A plain callable is `each`. An error raised by a callable fails the component: the run ends, the
 message is named, and everything else is accounted for. One handler may serve several components;
 they may then call it from several threads.
+
+Indicators computed in C++ on every message, one value for each symbol.
+
+An indicator is the handler of one processor or strategy and sees what passes there. Its `values`
+is an array indexed by symbol id that the router writes in place: reading it copies nothing and
+takes no lock. NaN means that the value is not known yet.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ MESSAGE = np.dtype(
 Messages = npt.NDArray[np.void]
 
 
-class Handler(msgspec.Struct, frozen=True, eq=False):
+class MessageHandler(msgspec.Struct, frozen=True, eq=False):
     """Made by `each`, `batch`, `compiled`, or one of the indicators."""
 
     kind: str
@@ -58,21 +64,21 @@ def _give_way() -> None:
     """Called between messages: at its beginning the interpreter lets waiting threads in."""
 
 
-def each(function: Callable[[Message], object]) -> Handler:
+def each(function: Callable[[Message], object]) -> MessageHandler:
     """Called with every message; it may keep the message."""
-    return Handler("each", (function, _give_way))
+    return MessageHandler("each", (function, _give_way))
 
 
-def batch(function: Callable[[Messages], object]) -> Handler:
+def batch(function: Callable[[Messages], object]) -> MessageHandler:
     """Called with an array (dtype `MESSAGE`) that holds the messages until it returns.
 
     A processor may change the array; a strategy's changes go nowhere. An array that is kept
     longer shows later messages; keep a copy.
     """
-    return Handler("batch", (function,))
+    return MessageHandler("batch", (function,))
 
 
-def compiled(function: Any, state: npt.NDArray[Any] | None = None) -> Handler:
+def compiled(function: Any, state: npt.NDArray[Any] | None = None) -> MessageHandler:
     """A C function `void f(Message *messages, uint64_t count, void *state)`.
 
     `function` is a numba `cfunc`, anything else with an `address`, or the address itself;
@@ -84,12 +90,46 @@ def compiled(function: Any, state: npt.NDArray[Any] | None = None) -> Handler:
             f"compiled takes a numba cfunc or an address, not {type(function).__name__}"
         )
     where = 0 if state is None else state.ctypes.data
-    return Handler("compiled", (address, where, (function, state)))
+    return MessageHandler("compiled", (address, where, (function, state)))
 
 
-def handler(given: Handler | Callable[[Message], object]) -> Handler:
-    if isinstance(given, Handler):
+def handler(given: MessageHandler | Callable[[Message], object]) -> MessageHandler:
+    if isinstance(given, MessageHandler):
         return given
     if not callable(given):
         raise RefusedError(f"a handler is a callable, not {type(given).__name__}")
     return each(given)
+
+
+SYMBOLS = 65_536
+_MOST_SYMBOLS = 2**24
+_LONGEST = 1_000_000
+
+
+class Indicator(MessageHandler, frozen=True, eq=False):
+    values: npt.NDArray[np.float64]
+
+
+def ema(period: int, *, symbols: int = SYMBOLS) -> Indicator:
+    """Exponential moving average of the price with alpha 2 / (period + 1), from the first price."""
+    return _indicator("ema", period, symbols)
+
+
+def rsi(period: int = 14, *, symbols: int = SYMBOLS) -> Indicator:
+    """Relative strength index after Wilder, 0 to 100; 50 where the price has not moved."""
+    return _indicator("rsi", period, symbols)
+
+
+def vwap(*, symbols: int = SYMBOLS) -> Indicator:
+    """Average price since the start, weighted by quantity."""
+    return _indicator("vwap", 1, symbols)
+
+
+def _indicator(kind: str, period: int, symbols: int) -> Indicator:
+    for name, value, most in (("period", period, _LONGEST), ("symbols", symbols, _MOST_SYMBOLS)):
+        if not 1 <= value <= most:
+            raise RefusedError(f"{name} of an indicator is {value}; expected 1 to {most:,}")
+    table = np.full(symbols, np.nan)
+    values = table.view()
+    values.flags.writeable = False
+    return Indicator(kind, (period, table), values)

@@ -55,7 +55,7 @@ class JournalConfig(msgspec.Struct, frozen=True):
                 raise RefusedError(f"cannot write journal {file}: {error.strerror}") from None
 
 
-class Torn(msgspec.Struct, frozen=True):
+class TornTail(msgspec.Struct, frozen=True):
     """The end of a file that was cut off while being written."""
 
     offset: int
@@ -68,10 +68,10 @@ class Contents(msgspec.Struct, frozen=True):
     path: Path
     messages: int
     types: frozenset[int]
-    torn: Torn | None
+    torn: TornTail | None
 
 
-def parts(path: Path) -> list[Path]:
+def journal_files(path: Path) -> list[Path]:
     """The files of a journal: path, path.1, path.2, ... as far as they exist."""
     found = [path]
     while (more := _part(path, len(found))).is_file():
@@ -79,11 +79,11 @@ def parts(path: Path) -> list[Path]:
     return found
 
 
-def check(path: Path) -> Contents:
+def verify_journal(path: Path) -> Contents:
     """Read a journal file whole; damage is refused here, before anything is done with it."""
     count, types, torn = 0, set[int](), None
-    for block in read(path):
-        if isinstance(block, Torn):
+    for block in read_journal(path):
+        if isinstance(block, TornTail):
             torn = block
         else:
             count += len(block)
@@ -91,7 +91,7 @@ def check(path: Path) -> Contents:
     return Contents(path, count, frozenset(types), torn)
 
 
-def read(path: Path) -> Iterator[Messages | Torn]:
+def read_journal(path: Path) -> Iterator[Messages | TornTail]:
     """The messages of a journal file, block by block; a torn end is the last thing told."""
     if path.exists() and not path.is_file():
         raise RefusedError(f"cannot read journal {path}: not a regular file")
@@ -106,7 +106,7 @@ def _part(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-def _blocks(path: Path, file: Any) -> Iterator[Messages | Torn]:
+def _blocks(path: Path, file: Any) -> Iterator[Messages | TornTail]:
     head = file.read(_HEADER.size)
     if len(head) < _HEADER.size or _HEADER.unpack(head) != (_MAGIC, MESSAGE.itemsize):
         raise RefusedError(f"{path} is not a journal of this version of QTS")
@@ -114,14 +114,14 @@ def _blocks(path: Path, file: Any) -> Iterator[Messages | Torn]:
     while (offset := file.tell()) < size:
         header = file.read(_BLOCK.size)
         if len(header) < _BLOCK.size:
-            yield Torn(offset, size - offset)
+            yield TornTail(offset, size - offset)
             return
         magic, count, crc, header_crc = _BLOCK.unpack(header)
         sound = magic == _BLOCK_MAGIC and _native.crc32c(header[:_CHECKED]) == header_crc
         # The count is believed only when its checksum holds: it decides what is skipped.
         body = file.read(count * MESSAGE.itemsize) if sound and count <= _MOST_IN_BLOCK else b""
         if sound and len(body) < count * MESSAGE.itemsize and file.tell() >= size:
-            yield Torn(offset, size - offset)
+            yield TornTail(offset, size - offset)
             return
         if not sound or _native.crc32c(body) != crc:
             raise OperationError(

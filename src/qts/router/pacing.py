@@ -17,7 +17,7 @@ _NS = 1_000_000_000
 _MS = 1_000
 
 
-class Burst(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BurstProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`on_ms` of every `period_ms` at `factor` times the rate, the rest at `base_factor` times."""
 
     period_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
@@ -30,7 +30,7 @@ class Pacing(msgspec.Struct, frozen=True):
     """One producer's timetable."""
 
     per_second: float
-    burst: Burst | None = None
+    burst: BurstProfile | None = None
 
     @property
     def peak_per_second(self) -> float:
@@ -61,7 +61,7 @@ class Pacing(msgspec.Struct, frozen=True):
         whole = periods * (on * fast + (period - on) * slow)
         return whole + min(rest, on) * fast + max(rest - on, Fraction(0)) * slow
 
-    def _shape(self, burst: Burst) -> tuple[Fraction, Fraction, Fraction]:
+    def _shape(self, burst: BurstProfile) -> tuple[Fraction, Fraction, Fraction]:
         rate = exact(self.per_second)
         return (
             Fraction(burst.on_ms, _MS),

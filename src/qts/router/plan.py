@@ -21,12 +21,12 @@ import msgspec
 
 from qts.domain import RefusedError
 from qts.machine import CpuTopology
-from qts.router.cut import CORE, cut
-from qts.router.pipeline import Component, components, edges
+from qts.router.components import Component, components, edges
+from qts.router.partition import CORE, partition
 from qts.router.scenario import Scenario
 
 Layout = Literal["auto", "threads", "fused"]
-Wait = Literal["spin", "yield", "park"]
+WaitStrategy = Literal["spin", "yield", "park"]
 
 THREADS_CAPACITY = 65_536
 FUSED_CAPACITY = 1_024
@@ -35,16 +35,16 @@ _LOW = CORE // 2
 _PLURAL = {"producer": "producers", "processor": "processors", "strategy": "strategies"}
 
 
-class Worker(msgspec.Struct, frozen=True):
+class WorkerPlan(msgspec.Struct, frozen=True):
     components: tuple[str, ...]
     cpu: int | None  # None: the system decides
-    wait: Wait
+    wait: WaitStrategy
     load: float  # share of a core at the offered rate; above 1 it cannot keep up
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
     layout: Literal["threads", "fused"]
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerPlan, ...]
     rings: tuple[tuple[str, str], ...]  # edges between workers
     direct: tuple[tuple[str, str], ...]  # edges inside a worker
     ring_capacity: int
@@ -73,17 +73,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([*lines, *(f"  note: {text}" for text in [*remarks, *self.notes])])
 
 
-def plan(
+def plan_placement(
     scenario: Scenario,
     machine: CpuTopology,
     layout: Layout = "auto",
     *,
     python_handlers: bool = False,
     workers: int | None = None,
-    wait: Wait | None = None,
+    wait: WaitStrategy | None = None,
     oversubscribe: bool = False,
     lean: bool = False,
-) -> Plan:
+) -> PlacementPlan:
     """Place a scenario's components on a machine; spinning threads without cores are refused.
 
     Lean: not every hop is stamped for every message.
@@ -94,7 +94,7 @@ def plan(
     if chosen == "threads":
         parts = [range(place, place + 1) for place in range(len(row))]
     elif workers is not None:
-        parts = cut([component.load for component in row], joined, count)
+        parts = partition([component.load for component in row], joined, count)
     else:
         parts = _fused(row, joined, count, round(scenario.offered_rate * RING_NS * CORE / 1e9))
     waiting = _wait(chosen, len(parts), machine.usable, wait, oversubscribe)
@@ -102,7 +102,7 @@ def plan(
     owner = {place: index for index, part in enumerate(parts) for place in part}
     named = [(row[a].name, row[b].name, owner[a] != owner[b]) for a, b in joined]
     default = THREADS_CAPACITY if chosen == "threads" else FUSED_CAPACITY
-    return Plan(
+    return PlacementPlan(
         layout=chosen,
         workers=made,
         rings=tuple((a, b) for a, b, crosses in named if crosses),
@@ -162,11 +162,13 @@ def _fused(
             for part, count in zip(parts, borders, strict=True)
         )
 
-    cuts = [cut(loads, joined, count) for count in range(1, most + 1)]
+    cuts = [partition(loads, joined, count) for count in range(1, most + 1)]
     return min(cuts, key=lambda parts: (heaviest(parts), len(parts)))
 
 
-def _wait(layout: str, count: int, usable: int, named: Wait | None, oversubscribe: bool) -> Wait:
+def _wait(
+    layout: str, count: int, usable: int, named: WaitStrategy | None, oversubscribe: bool
+) -> WaitStrategy:
     enough = count <= usable
     shares = layout == "fused" and count == usable
     waiting = named or ("yield" if shares else "spin")
@@ -180,11 +182,11 @@ def _wait(layout: str, count: int, usable: int, named: Wait | None, oversubscrib
 
 
 def _workers(
-    row: Sequence[Component], parts: Sequence[range], machine: CpuTopology, wait: Wait
-) -> tuple[Worker, ...]:
+    row: Sequence[Component], parts: Sequence[range], machine: CpuTopology, wait: WaitStrategy
+) -> tuple[WorkerPlan, ...]:
     cpus = machine.choose(len(parts))
     return tuple(
-        Worker(
+        WorkerPlan(
             components=tuple(row[place].name for place in part),
             cpu=cpu,
             wait=wait,
@@ -194,7 +196,7 @@ def _workers(
     )
 
 
-def _overloaded(scenario: Scenario, machine: CpuTopology, made: Sequence[Worker]) -> str | None:
+def _overloaded(scenario: Scenario, machine: CpuTopology, made: Sequence[WorkerPlan]) -> str | None:
     needed = scenario.cores_needed()
     heaviest = max(range(len(made)), key=lambda index: made[index].load)
     cores = min(machine.usable, len(made))
@@ -213,7 +215,7 @@ def _overloaded(scenario: Scenario, machine: CpuTopology, made: Sequence[Worker]
 
 
 def _notes(
-    scenario: Scenario, machine: CpuTopology, made: Sequence[Worker], wait: Wait
+    scenario: Scenario, machine: CpuTopology, made: Sequence[WorkerPlan], wait: WaitStrategy
 ) -> Iterator[str]:
     bursts = scenario.cores_needed() * scenario.peak_rate / scenario.offered_rate
     if scenario.producers.burst is not None and bursts > machine.usable >= scenario.cores_needed():

@@ -21,7 +21,9 @@ _HEAD = (
 )
 
 
-def draw(title: str, curves: Mapping[str, Curve], stall_floor_us: float | None = None) -> str:
+def draw_latency_plot(
+    title: str, curves: Mapping[str, Curve], stall_floor_us: float | None = None
+) -> str:
     """One line for each stage; the stall floor is the longest stall of the machine itself."""
     values = [us for curve in curves.values() for _, us in curve if us > 0]
     heights = [*values, *([stall_floor_us] if stall_floor_us else [])]

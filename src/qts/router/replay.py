@@ -12,15 +12,15 @@ from pathlib import Path
 import msgspec
 
 from qts.domain import QtsError, RefusedError
-from qts.router.journal import Contents, Torn, check, parts, read
-from qts.router.live import Snapshot
-from qts.router.report import Report
+from qts.router.journal import Contents, TornTail, journal_files, read_journal, verify_journal
+from qts.router.progress import RunSnapshot
+from qts.router.report import RouterReport
 from qts.router.router import Router
 
 _PUSH_SECONDS = 0.2  # how soon the end of a run is noticed by who feeds it
 
 
-class Replay:
+class JournalReplay:
     """A run that `watch` can show. The router is live, keeps numbers, and is not started.
 
     Every file is read whole and checked before anything is sent, so a damaged journal is never
@@ -33,7 +33,7 @@ class Replay:
                 "a replay needs a router with live=True and Options(keep_numbers=True)"
             )
         self._router = router
-        self._files = [check(part) for part in parts(path)]
+        self._files = [verify_journal(part) for part in journal_files(path)]
         for file in self._files:
             if lost := file.types - router.scenario.stage1.keys():
                 raise RefusedError(
@@ -48,7 +48,7 @@ class Replay:
     def messages(self) -> int:
         return sum(file.messages for file in self._files)
 
-    def run(self) -> Report:
+    def run(self) -> RouterReport:
         """Start, run to the end, report."""
         self.start()
         while not self.wait(_PUSH_SECONDS):
@@ -59,7 +59,7 @@ class Replay:
         self._router.start()
         self._feeder.start()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         return self._router.snapshot()
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Replay:
         return True
 
     @property
-    def report(self) -> Report:
+    def report(self) -> RouterReport:
         self.abort()
         self._feeder.join()
         report = self._router.report
@@ -100,8 +100,8 @@ class Replay:
             self._router.stop()
 
     def _feed_file(self, source: int, file: Contents) -> None:
-        for block in read(file.path):
-            if isinstance(block, Torn):
+        for block in read_journal(file.path):
+            if isinstance(block, TornTail):
                 return
             sent = 0
             while sent < len(block):
@@ -109,7 +109,7 @@ class Replay:
                     return
                 sent += self._router.push_many(block[sent:], source=source, timeout=_PUSH_SECONDS)
 
-    def _notes(self, report: Report) -> Iterator[str]:
+    def _notes(self, report: RouterReport) -> Iterator[str]:
         for file in self._files:
             yield f"replayed {file.path}: {file.messages:,} messages"
             if file.torn is not None:

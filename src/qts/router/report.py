@@ -1,16 +1,21 @@
-"""What a run did: every message accounted for, latencies, and a verdict a script may rely on."""
+"""What a run did: every message accounted for, latencies, and a verdict a script may rely on.
+
+The last run of the router, kept in the home: what `qts route` did is what the page shows.
+
+Whether two runs delivered the same: their streams, compared by count and digest.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from qts.domain import OperationError
-from qts.router.plot import Curve, draw
+from qts.domain import OperationError, RefusedError
+from qts.router.plot import Curve, draw_latency_plot
 
 STAGES = ("stage1", "processing", "stage2", "strategy", "total")
 _PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9, "max": 100.0}
@@ -39,7 +44,7 @@ class StallFloor(msgspec.Struct, frozen=True, kw_only=True):
     ping_pong_ns: float | None = None  # round trip of one cache line between two cores
 
 
-class Place(msgspec.Struct, frozen=True):
+class QueueLocation(msgspec.Struct, frozen=True):
     """Where messages were when the run ended."""
 
     place: str
@@ -53,7 +58,7 @@ class StrategyCount(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int = 0
 
 
-class Stream(msgspec.Struct, frozen=True, kw_only=True):
+class StreamDigest(msgspec.Struct, frozen=True, kw_only=True):
     """What a strategy got of one producer and type; equal digests, equal messages."""
 
     strategy: int
@@ -63,7 +68,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class RouterReport(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     offered: int
     produced: int
@@ -76,11 +81,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     plan: dict[str, Any]
     latency_us: dict[str, Percentiles]
     stall_floor: StallFloor | None = None
-    undelivered_at: tuple[Place, ...] = ()
+    undelivered_at: tuple[QueueLocation, ...] = ()
     failures: tuple[str, ...] = ()
     per_strategy: tuple[StrategyCount, ...] = ()
     notes: tuple[str, ...] = ()
-    streams: tuple[Stream, ...] = ()  # where digests were asked for
+    streams: tuple[StreamDigest, ...] = ()  # where digests were asked for
     rss_mb: float | None = None  # memory of the whole process at the end
     curves: dict[str, Curve] = {}  # for the plot: (percentile, microseconds), finer than latency_us
 
@@ -117,7 +122,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         floor = self.stall_floor.longest_us if self.stall_floor else None
         title = f"{self.scenario}: {self.delivered:,} messages, {self.rate_per_s:,.0f} a second"
         try:
-            path.write_text(draw(title, curves, floor), encoding="utf-8")
+            path.write_text(draw_latency_plot(title, curves, floor), encoding="utf-8")
         except OSError as error:
             raise OperationError(f"cannot write plot {os.fspath(path)}: {error.strerror}") from None
 
@@ -193,3 +198,65 @@ def _stage_order(stage: str) -> int:
 
 def _short(us: float) -> str:
     return f"{us:,.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
+
+
+FILE = "router.json"
+
+
+def save_last_report(home: Path, report: Mapping[str, Any], at: float) -> bool:
+    """Whole or not at all; False where there is no home to keep it in."""
+    if not home.is_dir():
+        return False
+    draft = home / f"{FILE}.{os.getpid()}"
+    draft.write_bytes(msgspec.json.encode({"at": at, **report}))
+    draft.replace(home / FILE)
+    return True
+
+
+def load_last_report(home: Path) -> dict[str, Any] | None:
+    """None: none was kept, or it is not to be read."""
+    try:
+        return msgspec.json.decode((home / FILE).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+_SHOWN = 3
+
+
+class _Saved(msgspec.Struct):
+    streams: tuple[StreamDigest, ...] = ()
+
+
+def read_stream_digests(path: Path) -> tuple[StreamDigest, ...]:
+    """The streams of a report that was written with --json."""
+    try:
+        saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
+    except OSError as error:
+        raise RefusedError(f"cannot read report {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RefusedError(f"{path} is not a report: {error}") from None
+    if not saved.streams:
+        raise RefusedError(f"report {path} holds no streams; expected that of a run with --journal")
+    return saved.streams
+
+
+def compare_digests(expected: Iterable[StreamDigest], actual: Iterable[StreamDigest]) -> list[str]:
+    """One line for each stream that is not the same, but no more than a few."""
+    before, after = _by_way(expected), _by_way(actual)
+    lines = [
+        f"strategy {way[0]}, producer {way[1]}, type {way[2]}:"
+        f" {_shown(after.get(way))}, expected {_shown(before.get(way))}"
+        for way in sorted(before.keys() | after.keys())
+        if before.get(way) != after.get(way)
+    ]
+    more = [f"and {len(lines) - _SHOWN:,} streams more"] if len(lines) > _SHOWN else []
+    return lines[:_SHOWN] + more
+
+
+def _by_way(streams: Iterable[StreamDigest]) -> dict[tuple[int, int, int], StreamDigest]:
+    return {(each.strategy, each.producer, each.msg_type): each for each in streams}
+
+
+def _shown(stream: StreamDigest | None) -> str:
+    return f"{stream.delivered:,} messages ({stream.digest})" if stream else "nothing"

@@ -15,19 +15,18 @@ import numpy as np
 from qts import _native
 from qts.domain import OperationError, RefusedError
 from qts.machine import detect_topology
-from qts.router import account
+from qts.router import results
 from qts.router.assemble import TYPES, add_live_sources, add_producers, assemble, work_of
-from qts.router.handlers import MESSAGE, Handler, Messages, handler
-from qts.router.indicators import Indicator
+from qts.router.handlers import MESSAGE, Indicator, MessageHandler, Messages, handler
 from qts.router.journal import JournalConfig
-from qts.router.live import DRAIN_SECONDS, Snapshot
 from qts.router.messages import message_array
-from qts.router.plan import Plan
-from qts.router.plan import plan as make_plan
-from qts.router.report import Report
+from qts.router.plan import PlacementPlan
+from qts.router.plan import plan_placement as make_plan
+from qts.router.progress import DRAIN_SECONDS, RunSnapshot
+from qts.router.report import RouterReport
 from qts.router.scenario import Scenario
 
-Handlers = Mapping[int, Handler | Callable[[_native.Message], object]]
+Handlers = Mapping[int, MessageHandler | Callable[[_native.Message], object]]
 
 _JOIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.1  # how soon a signal is noticed
@@ -57,7 +56,7 @@ class Router:
     def __init__(
         self,
         scenario: Scenario,
-        plan: Plan | None = None,
+        plan: PlacementPlan | None = None,
         *,
         options: Options | None = None,
         processors: Handlers | None = None,
@@ -85,11 +84,11 @@ class Router:
         self._began: float | None = None
         self._seconds: float | None = None
         self._stopped = False
-        self._report: Report | None = None
+        self._report: RouterReport | None = None
         # Threads end with the last reference to the router, and before the interpreter does.
         self._finalizer = weakref.finalize(self, self._native.halt, _JOIN_SECONDS)
 
-    def run(self) -> Report:
+    def run(self) -> RouterReport:
         """Start, run to the end, report."""
         if self._live:
             raise RefusedError(
@@ -150,8 +149,8 @@ class Router:
                 if taken == len(array) or left == 0 or self._closed:
                     return taken
 
-    def snapshot(self) -> Snapshot:
-        return account.snapshot(self._native)
+    def snapshot(self) -> RunSnapshot:
+        return results.snapshot(self._native)
 
     @property
     def delivered(self) -> int:
@@ -164,18 +163,20 @@ class Router:
         return [f"{name} failed at {message!r}: {text}" for name, message, text in self._failed()]
 
     @property
-    def report(self) -> Report:
+    def report(self) -> RouterReport:
         """What became of every message. Ends the run if it has not ended."""
         if self._began is None:
             raise RefusedError("a router that was not started has no report")
         self._end()
         if self._report is None:
             offered = None if self._live else self.scenario.total_messages
-            report = account.account(self._native, self.scenario.scenario, self.plan, offered)
+            report = results.collect_report(
+                self._native, self.scenario.scenario, self.plan, offered
+            )
             self._report = msgspec.structs.replace(
                 report,
                 seconds=round(self._seconds or 0.0, 6),
-                streams=account.streams(self._native) if self.options.digest else (),
+                streams=results.streams(self._native) if self.options.digest else (),
                 notes=tuple(self._notes(report)),
             )
         return self._report
@@ -191,7 +192,7 @@ class Router:
 
     def add_strategy(
         self,
-        work: Handler | Callable[[_native.Message], object] | None = None,
+        work: MessageHandler | Callable[[_native.Message], object] | None = None,
         *,
         busy_ns: int = 0,
         worker: int = -1,
@@ -201,7 +202,7 @@ class Router:
 
     def add_processor(
         self,
-        work: Handler | Callable[[_native.Message], object] | None = None,
+        work: MessageHandler | Callable[[_native.Message], object] | None = None,
         *,
         busy_ns: int = 0,
         worker: int = 0,
@@ -261,7 +262,7 @@ class Router:
         else:
             add_producers(self._native, self.scenario, place)
 
-    def _only_here(self, work: Handler) -> None:
+    def _only_here(self, work: MessageHandler) -> None:
         if isinstance(work, Indicator):
             if work in self._indicators:
                 raise RefusedError(f"one {work.kind} for two components; expected one for each")
@@ -283,7 +284,7 @@ class Router:
     def _add(
         self,
         add: Callable[[int, list[int], tuple[object, ...] | None], int],
-        work: Handler | Callable[[_native.Message], object] | None,
+        work: MessageHandler | Callable[[_native.Message], object] | None,
         busy_ns: int,
         worker: int,
     ) -> int:
@@ -307,7 +308,7 @@ class Router:
                     raise OperationError(f"messages still wait for {name} after {timeout:g} s")
                 time.sleep(0.001)
 
-    def _notes(self, report: Report) -> Iterator[str]:
+    def _notes(self, report: RouterReport) -> Iterator[str]:
         if self.plan.overloaded:
             yield self.plan.overloaded
         if missing := report.offered - report.produced:
@@ -335,7 +336,7 @@ def _translated(where: str = "") -> Iterator[None]:
         raise OperationError(f"{where}{error}") from None
 
 
-def _handlers(given: Handlers, count: int, kind: str) -> dict[int, Handler]:
+def _handlers(given: Handlers, count: int, kind: str) -> dict[int, MessageHandler]:
     for number in given:
         if not 0 <= number < count:
             raise RefusedError(f"there is no {kind} {number}; the scenario has 0 to {count - 1}")

@@ -24,10 +24,9 @@ import msgspec
 from msgspec import Meta
 
 from qts.domain import ScenarioError
-from qts.router.check import contradictions
-from qts.router.document import find, read
-from qts.router.form import form_problems
-from qts.router.pacing import Burst, Pacing
+from qts.router.pacing import BurstProfile, Pacing
+from qts.router.scenario_file import find, read
+from qts.router.validation import find_contradictions, find_schema_errors
 
 MOST_COMPONENTS = 256
 DEFAULT_NS = 100
@@ -56,7 +55,7 @@ class ProducerSettings(_Part, frozen=True, kw_only=True):
     count: Count = 4
     messages_per_sec: Annotated[float, Meta(gt=0, le=1e9)] = 1e6  # each
     distribution: dict[TypeKey, Share]
-    burst: Burst | None = None
+    burst: BurstProfile | None = None
     symbols: Annotated[int, Meta(ge=1, le=65_536)] = 16
 
 
@@ -103,9 +102,9 @@ class Scenario(_Part, frozen=True, kw_only=True, dict=True):
     ring_capacity: Annotated[int, Meta(ge=2, le=1_048_576)] | None = None
 
     def __post_init__(self) -> None:
-        for problem in form_problems(Scenario, msgspec.to_builtins(self)):
+        for problem in find_schema_errors(Scenario, msgspec.to_builtins(self)):
             raise ScenarioError(problem)
-        for problem in contradictions(self):
+        for problem in find_contradictions(self):
             raise ScenarioError(problem)
 
     @cached_property
@@ -168,11 +167,11 @@ class Scenario(_Part, frozen=True, kw_only=True, dict=True):
         return producer * self.stage1_routers // self.producers.count
 
 
-def load(path_or_name: str | Path) -> Scenario:
+def load_scenario(path_or_name: str | Path) -> Scenario:
     """A scenario that ships with QTS, by name, or one in a JSON file."""
     path = find(path_or_name)
     values = read(path)
-    for problem in form_problems(Scenario, values):
+    for problem in find_schema_errors(Scenario, values):
         raise ScenarioError(f"{path}: {problem}")
     try:
         return msgspec.convert(values, Scenario)

@@ -9,15 +9,15 @@ from functools import cached_property
 import msgspec
 
 from qts.machine import detect_topology
+from qts.router.distributed.delivery_tracker import DeliveryTracker, Positions
 from qts.router.distributed.edge import EdgeConfig
-from qts.router.distributed.inlet import Inlet
-from qts.router.distributed.ledger import Ledger, Positions
-from qts.router.distributed.outlet import Outlet
+from qts.router.distributed.receiver import EdgeReceiver
+from qts.router.distributed.sender import EdgeSender
 from qts.router.handlers import batch, handler
-from qts.router.live import Snapshot
-from qts.router.plan import Plan
-from qts.router.plan import plan as make_plan
-from qts.router.report import Place, Report
+from qts.router.plan import PlacementPlan
+from qts.router.plan import plan_placement as make_plan
+from qts.router.progress import RunSnapshot
+from qts.router.report import QueueLocation, RouterReport
 from qts.router.router import Handlers, Options, Router
 from qts.router.scenario import ProcessorSettings, Scenario, Stage1Rule
 
@@ -31,12 +31,12 @@ class Source:
         self,
         scenario: Scenario,
         edge: EdgeConfig,
-        plan: Plan | None = None,
+        plan: PlacementPlan | None = None,
         *,
         options: Options | None = None,
         processors: Handlers | None = None,
     ) -> None:
-        self.outlet = Outlet(edge)
+        self.outlet = EdgeSender(edge)
         places = range(scenario.strategies.count)
         self.router = Router(
             scenario,
@@ -51,7 +51,7 @@ class Source:
         self.outlet.open()
         self.router.start()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         return self.router.snapshot()
 
     def stop(self) -> None:
@@ -72,14 +72,14 @@ class Source:
         return self.outlet.wait(max(0.0, deadline - time.monotonic()))
 
     @cached_property
-    def report(self) -> Report:
+    def report(self) -> RouterReport:
         """Delivered means: confirmed by the sink, after its strategies had it. Ends the run."""
         self.outlet.give_up("ended before the sink had confirmed all")
         report, carried = self.router.report, self.outlet.carried
         self.outlet.close()
         places = [
-            Place(f"stream {self.outlet.edge.stream}, not confirmed", carried.in_stream),
-            Place("the outlet, not stored", carried.unstored),
+            QueueLocation(f"stream {self.outlet.edge.stream}, not confirmed", carried.in_stream),
+            QueueLocation("the outlet, not stored", carried.unstored),
         ]
         failures = report.failures
         if self.outlet.failure and not any(self.outlet.failure in line for line in failures):
@@ -104,14 +104,14 @@ class Sink:
         self,
         scenario: Scenario,
         edge: EdgeConfig,
-        plan: Plan | None = None,
+        plan: PlacementPlan | None = None,
         *,
         options: Options | None = None,
         strategies: Handlers | None = None,
         positions: Positions | None = None,
     ) -> None:
         ordered = [kind for kind, rule in scenario.stage2.items() if rule.ordering_required]
-        self.ledger = Ledger(ordered, positions)
+        self.ledger = DeliveryTracker(ordered, positions)
         half = strategies_only(scenario)
         python = any(handler(work).uses_python for work in (strategies or {}).values())
         self.router = Router(
@@ -121,14 +121,14 @@ class Sink:
             strategies=strategies,
             live=True,
         )
-        self.inlet = Inlet(edge, self.router, self.ledger)
+        self.inlet = EdgeReceiver(edge, self.router, self.ledger)
 
     def start(self) -> None:
         self.inlet.open()
         self.router.start()
         self.inlet.start()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         return self.router.snapshot()
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class Sink:
         return self.inlet.ended.wait(timeout)
 
     @cached_property
-    def report(self) -> Report:
+    def report(self) -> RouterReport:
         """Of the whole run, what an earlier sink confirmed included. Ends the run."""
         self.inlet.close()
         report, ledger, inlet = self.router.report, self.ledger, self.inlet
@@ -151,7 +151,8 @@ class Sink:
         produced = sum(totals.values()) if inlet.totals is not None else before + ledger.taken
         delivered = before + report.delivered
         missing = [
-            Place(f"nowhere: {name}", count) for name, count in ledger.missing(totals, from_start)
+            QueueLocation(f"nowhere: {name}", count)
+            for name, count in ledger.missing(totals, from_start)
         ]
         return msgspec.structs.replace(
             report,
@@ -197,6 +198,6 @@ def strategies_only(scenario: Scenario) -> Scenario:
     )
 
 
-def _plan(scenario: Scenario, *, python_handlers: bool) -> Plan:
+def _plan(scenario: Scenario, *, python_handlers: bool) -> PlacementPlan:
     """Threads that sleep: where a batch takes a millisecond, nothing is gained by spinning."""
     return make_plan(scenario, detect_topology(), python_handlers=python_handlers, wait="park")

@@ -9,19 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qts import _native
-from qts.router.live import Snapshot
-from qts.router.plan import Plan
-from qts.router.report import Percentiles, Place, Report, StallFloor, StrategyCount, Stream
+from qts.router.plan import PlacementPlan
+from qts.router.progress import RunSnapshot
+from qts.router.report import (
+    Percentiles,
+    QueueLocation,
+    RouterReport,
+    StallFloor,
+    StrategyCount,
+    StreamDigest,
+)
 
 _STALL_SECONDS = 0.2
 _PING_PONGS = 20_000
 
 
-def account(native: _native.Router, scenario: str, plan: Plan, offered: int | None) -> Report:
+def collect_report(
+    native: _native.Router, scenario: str, plan: PlacementPlan, offered: int | None
+) -> RouterReport:
     """The whole report but for times and notes; `offered` is None where nothing was promised."""
     totals = native.totals()
     undelivered = totals["produced"] - totals["delivered"]
-    return Report(
+    return RouterReport(
         scenario=scenario,
         offered=totals["produced"] if offered is None else offered,
         produced=totals["produced"],
@@ -45,9 +54,9 @@ def account(native: _native.Router, scenario: str, plan: Plan, offered: int | No
     )
 
 
-def streams(native: _native.Router) -> tuple[Stream, ...]:
+def streams(native: _native.Router) -> tuple[StreamDigest, ...]:
     return tuple(
-        Stream(strategy=a, producer=b, msg_type=c, delivered=count, digest=f"{digest:016x}")
+        StreamDigest(strategy=a, producer=b, msg_type=c, delivered=count, digest=f"{digest:016x}")
         for a, b, c, count, digest in native.streams()
     )
 
@@ -62,7 +71,7 @@ def failures(native: _native.Router) -> Iterator[str]:
         yield f"{worker} did not come back"
 
 
-def snapshot(native: _native.Router) -> Snapshot:
+def snapshot(native: _native.Router) -> RunSnapshot:
     totals = native.totals()
     depths = {"stage1": 0, "processing": 0, "stage2": 0, "strategies": 0}
     for place, count in native.waiting():
@@ -76,13 +85,13 @@ def snapshot(native: _native.Router) -> Snapshot:
     }
 
 
-def _undelivered_at(native: _native.Router, undelivered: int) -> Iterator[Place]:
+def _undelivered_at(native: _native.Router, undelivered: int) -> Iterator[QueueLocation]:
     known = 0
     for place, count in native.waiting():
         known += count
-        yield Place(place, count)
+        yield QueueLocation(place, count)
     if undelivered > known:
-        yield Place(", ".join(native.stuck()) or "nowhere: lost", undelivered - known)
+        yield QueueLocation(", ".join(native.stuck()) or "nowhere: lost", undelivered - known)
 
 
 def _stage_before(place: str) -> str:

@@ -29,7 +29,7 @@ _ANSWER_S = 2.0
 _NAME_TAKEN = 10058
 
 
-class Link:
+class NatsLink:
     """Calls into it come from any thread; its coroutines run on its own loop."""
 
     client: Client

@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING
 
 from qts.domain import OperationError, QtsError
+from qts.router.distributed.delivery_tracker import DeliveryTracker
 from qts.router.distributed.edge import Batch, EdgeConfig, decode
-from qts.router.distributed.ledger import Ledger
-from qts.router.distributed.link import Link
+from qts.router.distributed.nats_link import NatsLink
 from qts.router.handlers import Messages
 from qts.router.router import Router
 
@@ -33,10 +33,10 @@ _ACK_WAIT_S = 60.0
 _ANSWER_S = 2.0
 
 
-class Inlet:
+class EdgeReceiver:
     """Feeds a live router that keeps numbers, until the source ends the run."""
 
-    def __init__(self, edge: EdgeConfig, router: Router, ledger: Ledger) -> None:
+    def __init__(self, edge: EdgeConfig, router: Router, ledger: DeliveryTracker) -> None:
         self.edge = edge
         self.ledger = ledger
         self.failure: str | None = None
@@ -46,7 +46,7 @@ class Inlet:
         self.pushed = 0
         self.joins = 0
         self.ended = threading.Event()
-        self._link = Link(edge, "sink")
+        self._link = NatsLink(edge, "sink")
         self._router = router
         self._consumer = f"sink-{secrets.token_hex(6)}"
         self._due = 0

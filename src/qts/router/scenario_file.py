@@ -15,14 +15,14 @@ _SHIPPED = Path(__file__).parent / "scenarios"
 _LARGEST_BYTES = 1_000_000
 
 
-def shipped() -> dict[str, Path]:
+def builtin_scenarios() -> dict[str, Path]:
     """The scenarios that come with QTS, by name."""
     return {path.stem: path for path in sorted(_SHIPPED.glob("*.json"))}
 
 
 def find(path_or_name: str | Path) -> Path:
     """The file meant by a shipped name or a path; a name wins over a file called the same."""
-    names = shipped()
+    names = builtin_scenarios()
     text = str(path_or_name)
     if isinstance(path_or_name, str) and text in names:
         return names[text]

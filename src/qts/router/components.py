@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from qts.router.cut import CORE
+from qts.router.partition import CORE
 from qts.router.scenario import LEAN_NS, OVERHEAD_NS, Scenario, Stage1Rule
 
 

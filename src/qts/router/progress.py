@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.05  # how soon a signal is noticed
 _ABORT_SECONDS = 5.0
 
 
-class Snapshot(TypedDict):
+class RunSnapshot(TypedDict):
     """Numbers of a run so far; depths are messages waiting before each stage."""
 
     produced: int
@@ -31,16 +31,16 @@ class Snapshot(TypedDict):
     latency_us: dict[str, float]  # p50 and p99 of the last second, total; empty: none measured
 
 
-class Run(Protocol):
+class RouterRun(Protocol):
     """A started run."""
 
-    def snapshot(self) -> Snapshot: ...
+    def snapshot(self) -> RunSnapshot: ...
     def stop(self) -> None: ...
     def abort(self) -> None: ...
     def wait(self, timeout: float) -> bool: ...
 
 
-class LiveLine:
+class ProgressLine:
     """Writes snapshots: over each other on a terminal, one below the other elsewhere."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +50,7 @@ class LiveLine:
         self._delivered = 0
         self._in_place = stream.isatty()
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: RunSnapshot) -> None:
         now = self._clock()
         span, self._last = now - self._last, now
         fresh, self._delivered = snapshot["delivered"] - self._delivered, snapshot["delivered"]
@@ -74,7 +74,7 @@ class LiveLine:
             self._stream.flush()
 
 
-def watch(run: Run, live: LiveLine) -> None:
+def watch_run(run: RouterRun, live: ProgressLine) -> None:
     """Show a started run to its end; the first SIGINT or SIGTERM stops it, a second ends it."""
     asked: list[int] = []
     with _handled(asked):
@@ -112,7 +112,7 @@ def _handled(asked: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _line(snapshot: Snapshot, seconds: float, rate: float) -> str:
+def _line(snapshot: RunSnapshot, seconds: float, rate: float) -> str:
     depths = " ".join(f"{name} {count:,}" for name, count in snapshot["depths"].items())
     spans = " ".join(f"{name} {us:.2f}" for name, us in snapshot["latency_us"].items())
     parts = [

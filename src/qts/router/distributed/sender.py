@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from qts.domain import OperationError
 from qts.router.distributed.edge import EdgeConfig
-from qts.router.distributed.link import Link
-from qts.router.distributed.window import Carried, Window
+from qts.router.distributed.nats_link import NatsLink
+from qts.router.distributed.send_window import DeliveryCounts, SendWindow
 from qts.router.handlers import Messages
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ _LOOK_SOON_S = 0.005
 _ANSWER_S = 2.0
 
 
-class Outlet:
+class EdgeSender:
     """`take` is the work of every strategy of the source: wrap it with `batch`."""
 
     def __init__(self, edge: EdgeConfig) -> None:
         self.edge = edge
         self.failure: str | None = None
-        self._link = Link(edge, "source")
-        self._window = Window(edge.batch, edge.held)
+        self._link = NatsLink(edge, "source")
+        self._window = SendWindow(edge.batch, edge.held)
         self._change = threading.Condition()  # guards the window and the failure
         self._wake = asyncio.Event()
         self._sent = 0
@@ -99,7 +99,7 @@ class Outlet:
         self._link.close()
 
     @property
-    def carried(self) -> Carried:
+    def carried(self) -> DeliveryCounts:
         with self._change:
             return self._window.carried()
 

@@ -17,7 +17,7 @@ from qts.router.distributed.edge import STREAMS, encode, streams_of
 from qts.router.handlers import MESSAGE, Messages
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Where each of the messages handed to an outlet is."""
 
     handed: int
@@ -26,13 +26,13 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     unstored: int
 
 
-class Sealed(NamedTuple):
+class SealedBatch(NamedTuple):
     number: int
     messages: int
     data: bytes
 
 
-class Window:
+class SendWindow:
     def __init__(self, batch: int, held: int) -> None:
         self.sealed = self.stored = self.confirmed = 0
         self.ended = False
@@ -41,7 +41,7 @@ class Window:
         self._open: list[bytes] = []
         self._open_count = 0
         self._counts = np.zeros(STREAMS, np.int64)  # messages sealed of every stream
-        self._kept: deque[Sealed] = deque()
+        self._kept: deque[SealedBatch] = deque()
 
     @property
     def unstored(self) -> int:
@@ -96,7 +96,7 @@ class Window:
         self._queue(encode(self.sealed + 1, totals, b"", last=True), 0)
         self.ended = True
 
-    def after(self, number: int) -> Sealed | None:
+    def after(self, number: int) -> SealedBatch | None:
         """The batch to send after this one, if it is sealed and the stream has room for it."""
         if number - self.confirmed >= self._held:
             return None
@@ -123,10 +123,10 @@ class Window:
             self._kept.popleft()
         return True
 
-    def carried(self) -> Carried:
+    def carried(self) -> DeliveryCounts:
         in_stream = sum(one.messages for one in self._kept if one.number <= self.stored)
         waiting = sum(one.messages for one in self._kept)
-        return Carried(
+        return DeliveryCounts(
             handed=int(self._counts.sum()) + self._open_count,
             confirmed=int(self._counts.sum()) - waiting,
             in_stream=in_stream,
@@ -135,4 +135,4 @@ class Window:
 
     def _queue(self, data: bytes, count: int) -> None:
         self.sealed += 1
-        self._kept.append(Sealed(self.sealed, count, data))
+        self._kept.append(SealedBatch(self.sealed, count, data))

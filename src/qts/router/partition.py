@@ -17,7 +17,7 @@ Edges = Sequence[tuple[int, int]]
 _Cost = tuple[int, int]  # load above comfortable, minus the edges inside workers
 
 
-def cut(loads: Sequence[int], edges: Edges, workers: int) -> list[range]:
+def partition(loads: Sequence[int], edges: Edges, workers: int) -> list[range]:
     """At most `workers` ranges of positions; every edge points from a position to a later one."""
     bound = lightest_heaviest(loads, workers)
     after = _successors(len(loads), edges)

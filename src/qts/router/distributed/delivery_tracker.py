@@ -27,7 +27,7 @@ class _Stream(msgspec.Struct):
     missing: int = 0
 
 
-class Ledger:
+class DeliveryTracker:
     """A stream is what one producer sends of one type. Batches come once each, in order; positions
     tell how far the strategies of an earlier sink had come by their own record."""
 
