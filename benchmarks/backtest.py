@@ -19,9 +19,9 @@ from benchmarks.report import Goal, Picture, Result, Row
 from qts import telemetry
 from qts.brokers import FeesConfig
 from qts.cli.simulated_day import simulated_day
-from qts.pipeline import BacktestConfig, Chunk, StepStrategy, Tape, backtest
+from qts.pipeline import BacktestConfig, Chunk, Tape, backtest
 from qts.risk import LimitsConfig
-from qts.strategies import MovingAverageSwing, RsiScalper, SurgeBreakout
+from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout
 
 DAY_S, QUICK_S = 23_400, 60
 _SLICE_S = 600  # of the day, for the generic way
@@ -96,13 +96,13 @@ _MISSING = ("backtesting.py", "nautilus_trader")
 def _day(kind: type[StepStrategy[Any]], quick: bool, say: Callable[[str], None]) -> Row:
     """The whole day compiled, a part of it in plain Python."""
     seconds = QUICK_S if quick else DAY_S
-    backtest(kind.make(), simulated_day(1, 10, 5))  # compiles
+    backtest(kind.from_params(), simulated_day(1, 10, 5))  # compiles
     say(f"{kind.key}, {seconds:,} seconds of {_SYMBOLS:,} symbols")
     others = Others()
     day, part_s = simulated_day(1, _SYMBOLS, seconds), min(seconds, _SLICE_S)
-    whole = backtest(kind.make(), day, _ALL_DAY, way="compiled")
+    whole = backtest(kind.from_params(), day, _ALL_DAY, way="compiled")
     disturbed = others.disturb()
-    part = backtest(kind.make(), simulated_day(1, _SYMBOLS, part_s), _ALL_DAY, way="generic")
+    part = backtest(kind.from_params(), simulated_day(1, _SYMBOLS, part_s), _ALL_DAY, way="generic")
     return Row(
         name=f"a day, {kind.key}",
         metric="throughput",
@@ -141,7 +141,7 @@ def ours(bars: Bars, rule: Rule, way: Any = "compiled") -> Callable[[], Ran]:
 
     def trial() -> Ran:
         tape = Tape(symbols, lambda _tape: [chunk])
-        found = backtest(MovingAverageSwing.make(params), tape, config, way=way)
+        found = backtest(MovingAverageSwing.from_params(params), tape, config, way=way)
         return Ran(found.seconds, len(found.trades))
 
     return trial

@@ -14,7 +14,8 @@ from typing import Annotated
 import msgspec
 
 from qts.domain import IntentType, Side
-from qts.pipeline import Signal, Strategy, Tape, Tick, View, backtest
+from qts.pipeline import Tape, backtest
+from qts.strategies import Signal, Strategy, Tick, View
 
 
 class DipParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ def waves() -> Iterator[Tick]:
 
 
 if __name__ == "__main__":
-    result = backtest(BuyTheDip.make({"fall": 0.055}), Tape.of_ticks(waves))
+    result = backtest(BuyTheDip.from_params({"fall": 0.055}), Tape.of_ticks(waves))
     for trade in result.trades:
         print(f"{trade.opened_at:%H:%M:%S} at {trade.entry:.0f}, out at {trade.exit:.0f}")
     print(f"{len(result.trades)} trades, {result.performance.gain:+.3%}")

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from qts.pipeline import StepStrategy, Tape, Tick, backtest
+from qts.pipeline import Tape, backtest
+from qts.strategies import StepStrategy, Tick
 
 
 class ChannelParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ def walk() -> Iterator[Tick]:
 
 if __name__ == "__main__":
     history = Tape.of_ticks(walk)
-    fast = backtest(Channel.make(), history)
-    slow = backtest(Channel.make(), history, way="generic")
+    fast = backtest(Channel.from_params(), history)
+    slow = backtest(Channel.from_params(), history, way="generic")
     print(f"{len(fast.trades)} trades {fast.way}, {len(slow.trades)} {slow.way}")
     print("the same decisions" if fast.digest == slow.digest else "they differ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qts.domain import IntentType, Side
-from qts.pipeline import NoParams, Signal, Strategy, Tick, View
+from qts.strategies import NoParams, Signal, Strategy, Tick, View
 
 MARKETS = 6
 
@@ -20,7 +20,7 @@ class Turner(Strategy[NoParams], key="turner"):
             self._known.add(tick.symbol)
         if tick.symbol not in self._known:
             return
-        if view.holds(tick.symbol):
+        if view.quantity(tick.symbol):
             intent = IntentType.EXIT_SIGNAL
             yield Signal(symbol=tick.symbol, side=Side.SELL, at=tick.at, intent_type=intent)
         else:

@@ -14,8 +14,9 @@ from qts.app.exits import Exits
 from qts.app.holding import Holding
 from qts.domain import IntentType, ManualClock
 from qts.outbox import uuid7
-from qts.pipeline import Execution, Position, World
+from qts.pipeline import Execution, World
 from qts.risk import EmergencyOrder, MicroRisk, Proposal, StopsConfig
+from qts.strategies import Position
 
 SYMBOL = "KRW-BTC"
 EXIT = EmergencyOrder(

@@ -6,7 +6,8 @@ import math
 import random
 from collections.abc import Sequence
 
-from qts.pipeline import Tape, Tick
+from qts.pipeline import Tape
+from qts.strategies import Tick
 
 BEGIN = 1_794_787_200.0  # Monday 2026-11-16, 09:00 in Seoul
 SYMBOLS = ("005930", "000660", "035420", "KRW-BTC", "051910")

@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.pipeline import Apart, Joints, Runner, Signal, Strategy, Tick, View
+from qts.pipeline import Apart, Joints, Runner
 from qts.pipeline import apart as room
 from qts.pipeline import runner as lane
 from qts.pipeline.journal import Anew, Called, Entry, Parameters
 from qts.pipeline.turn import LENGTH
+from qts.strategies import Signal, Strategy, Tick, View
 from tests.embedded.clients import alive, state_of, until
 from tests.pipeline.worlds import signal, tick, view
 
@@ -44,7 +45,7 @@ class Watcher(Strategy[Params], key="watcher"):
         if tick.price == 13:
             raise ValueError("unlucky")
         if tick.price > self.params.above:
-            held = view.holds(tick.symbol)
+            held = view.quantity(tick.symbol)
             yield signal(symbol=tick.symbol, at=tick.at, reason=f"{self.count} {held} {tick.price}")
 
     def evaluate(self, view: View) -> Iterable[Signal]:

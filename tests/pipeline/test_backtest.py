@@ -12,18 +12,9 @@ import pytest
 
 from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import IntentType, OrderType, RefusedError, Side
-from qts.pipeline import (
-    BacktestConfig,
-    BacktestResult,
-    NoParams,
-    Signal,
-    Strategy,
-    Tick,
-    View,
-    backtest,
-)
+from qts.pipeline import BacktestConfig, BacktestResult, backtest
 from qts.risk import HoldingLimits, LimitsConfig, StopsConfig
-from qts.strategies import RsiScalper
+from qts.strategies import NoParams, RsiScalper, Signal, Strategy, Tick, View
 from tests.pipeline.tapes import BEGIN, prices, tape, walk
 
 # ruff: noqa: ARG002 - a strategy takes what it is given
@@ -52,7 +43,7 @@ class Scripted(Strategy[NoParams]):
 
 
 def scripted(buys: tuple[int, ...], sells: tuple[int, ...] = ()) -> Scripted:
-    made = Scripted.make()
+    made = Scripted.from_params()
     made.buys, made.sells = buys, sells
     return made
 
@@ -116,14 +107,14 @@ class Looking(Strategy[NoParams]):
 
 
 def test_a_cycle_sees_nothing_of_the_event_it_comes_with() -> None:
-    strategy = Looking.make()
+    strategy = Looking.from_params()
     run(strategy, walk(3, length=50))
     assert len(strategy.seen) == 49
     assert all(latest < now for now, latest in strategy.seen)
 
 
 def test_a_cycle_is_dated_when_it_was_due_and_not_when_the_next_event_came() -> None:
-    strategy = Looking.make()
+    strategy = Looking.from_params()
     first, second = prices([10_000.0, 10_010.0])
     run(strategy, [first, second._replace(at=BEGIN + 10.5)])
     assert strategy.seen == [(BEGIN + 1, BEGIN)]
@@ -139,14 +130,14 @@ class Eager(Strategy[NoParams]):
 def test_no_more_symbols_are_held_than_the_limit() -> None:
     symbols = [f"{n:06}" for n in range(1, 9)]
     limits = LimitsConfig(max_open_symbols=3, orders_per_minute=1000)
-    result = run(Eager.make(), walk(5, 200, symbols), limits=limits, use_stops=False)
+    result = run(Eager.from_params(), walk(5, 200, symbols), limits=limits, use_stops=False)
     assert len({fill.symbol for fill in result.fills}) == 3
     assert result.refusals["G_OPEN_SYMBOLS"] > 0
 
 
 def test_no_more_orders_are_sent_than_the_minute_and_the_day_may_have() -> None:
     limits = LimitsConfig(orders_per_day=7, orders_per_minute=2)
-    result = run(Eager.make(), walk(5, 300), limits=limits, use_stops=False)
+    result = run(Eager.from_params(), walk(5, 300), limits=limits, use_stops=False)
     times = [p.decided_at.timestamp() for p in result.proposals]
     assert len(times) == 7
     assert all(later - earlier >= 60 for earlier, later in zip(times, times[2:], strict=False))
@@ -167,7 +158,7 @@ class Half(Strategy[NoParams]):
 
 
 def test_a_strategy_that_fails_is_counted_and_given_up_in_the_end() -> None:
-    strategy = Half.make()
+    strategy = Half.from_params()
     result = run(strategy, prices([10_000.0] * 100))
     assert result.stopped.startswith("it failed 20 times in a row")
     assert (result.errors, strategy.count) == (20 + 20, 60)
@@ -191,7 +182,7 @@ class Liar(Strategy[NoParams]):
     ],
 )
 def test_a_bad_signal_is_refused_with_its_reason(answer: dict[str, Any], told: str) -> None:
-    strategy = Liar.make()
+    strategy = Liar.from_params()
     given = {"symbol": "005930", "side": Side.BUY, "at": BEGIN, **answer}
     strategy.answers = (Signal(**given),)
     result = run(strategy, prices([10_000.0] * 3))
@@ -200,13 +191,13 @@ def test_a_bad_signal_is_refused_with_its_reason(answer: dict[str, Any], told: s
 
 
 def test_what_is_no_signal_fails_the_cycle() -> None:
-    strategy = Liar.make()
+    strategy = Liar.from_params()
     strategy.answers = ("buy!",)
     assert run(strategy, prices([10_000.0] * 3)).trips == {"FS030": 3}
 
 
 def test_ten_times_the_limit_is_cut_down_to_it() -> None:
-    strategy = Liar.make()
+    strategy = Liar.from_params()
     wish = Signal(symbol="005930", side=Side.BUY, at=BEGIN, quantity=Decimal(500))
     strategy.answers = (wish,)
     result = run(strategy, prices([10_000.0] * 5), use_stops=False)
@@ -214,7 +205,7 @@ def test_ten_times_the_limit_is_cut_down_to_it() -> None:
 
 
 def test_a_limit_order_rests_until_the_day_ends() -> None:
-    strategy = Liar.make()
+    strategy = Liar.from_params()
     strategy.answers = (
         Signal(
             symbol="005930",
@@ -278,7 +269,7 @@ def test_prices_that_are_none_are_passed_over() -> None:
 
 def test_equity_is_cash_and_holdings_and_all_that_was_earned() -> None:
     for seed in range(5):
-        result = backtest(RsiScalper.make({"length": 5}), tape(walk(seed)))
+        result = backtest(RsiScalper.from_params({"length": 5}), tape(walk(seed)))
         earned = sum((trade.profit for trade in result.trades), Decimal(0))
         last = {tick.symbol: tick.price for tick in walk(seed) if 0 < tick.price < math.inf}
         open_now = sum(

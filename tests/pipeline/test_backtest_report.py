@@ -19,7 +19,7 @@ from tests.pipeline.tapes import prices, tape, walk
 
 @pytest.fixture(scope="module")
 def result() -> BacktestResult:
-    found = backtest(RsiScalper.make({"length": 4, "low": 35, "high": 65}), tape(walk(7)))
+    found = backtest(RsiScalper.from_params({"length": 4, "low": 35, "high": 65}), tape(walk(7)))
     assert len(found.trades) > 3
     return found
 
@@ -101,7 +101,7 @@ def test_the_page_shows_names_as_text(result: BacktestResult) -> None:
 
 
 def test_a_run_without_trades_has_a_page_too() -> None:
-    quiet = backtest(RsiScalper.make(), tape(prices([10_000.0] * 3)))
+    quiet = backtest(RsiScalper.from_params(), tape(prices([10_000.0] * 3)))
     text = page_of(quiet)
     assert not Page(text).open
     assert "no trade has ended" in text
@@ -110,4 +110,4 @@ def test_a_run_without_trades_has_a_page_too() -> None:
 
 def test_parameters_that_do_not_exist_are_refused() -> None:
     with pytest.raises(RefusedError, match="has no parameter 'lenght'; it has length, low, high"):
-        RsiScalper.make({"lenght": 4})
+        RsiScalper.from_params({"lenght": 4})

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from qts.domain import IntentType, RefusedError, Side
-from qts.pipeline import StepStrategy
-from qts.pipeline.compiled import compiled
+from qts.strategies import StepStrategy
+from qts.strategies.step import compile_step
 from tests.pipeline.worlds import tick, view
 
 
@@ -31,7 +31,7 @@ class Counting(StepStrategy[Params], key="counting"):
 
 
 def test_wishes_become_signals_where_they_can() -> None:
-    strategy = Counting.make()
+    strategy = Counting.from_params()
     flat, holding = view(tick()), view(tick(), held={"005930": (10, 10_000)})
     assert list(strategy.on_tick(tick(), flat)) == []
     (entry,) = strategy.on_tick(tick(at=7.0), flat)
@@ -42,20 +42,20 @@ def test_wishes_become_signals_where_they_can() -> None:
 
 
 def test_an_entry_is_not_wanted_twice_nor_an_exit_of_nothing() -> None:
-    strategy, holding = Counting.make(), view(tick(), held={"005930": (10, 10_000)})
+    strategy, holding = Counting.from_params(), view(tick(), held={"005930": (10, 10_000)})
     assert [list(strategy.on_tick(tick(), holding)) for _ in range(3)] == [[], [], []]
     assert list(strategy.on_tick(tick(), view(tick()))) == []
 
 
 def test_every_symbol_has_its_own_state() -> None:
-    strategy, flat = Counting.make(), view(tick())
+    strategy, flat = Counting.from_params(), view(tick())
     strategy.on_tick(tick("005930"), flat)
     strategy.on_tick(tick("000660"), flat)
     assert len(list(strategy.on_tick(tick("005930"), flat))) == 1
 
 
 def test_parameters_are_numbers_in_their_order() -> None:
-    assert Counting.make({"weight": "3", "on": "false"}).numbers.tolist() == [3.0, 0.0]
+    assert Counting.from_params({"weight": "3", "on": "false"}).numbers.tolist() == [3.0, 0.0]
 
     class Word(msgspec.Struct, frozen=True):
         name: str = "x"
@@ -65,18 +65,18 @@ def test_parameters_are_numbers_in_their_order() -> None:
         step = Counting.step
 
     with pytest.raises(RefusedError, match="every parameter of a step must be a number"):
-        Wordy.make()
+        Wordy.from_params()
 
 
 def test_new_parameters_act_from_the_next_tick() -> None:
-    strategy, flat = Counting.make(), view(tick())
+    strategy, flat = Counting.from_params(), view(tick())
     strategy.on_tick(tick(), flat)
-    strategy.replace_params(Params(weight=8.0))
+    strategy.set_params(Params(weight=8.0))
     assert list(strategy.on_tick(tick(), flat)) == []  # from 1 to 5: past both marks
 
 
 def test_states_that_are_kept_elsewhere_go_on_from_where_they_were() -> None:
-    strategy, flat = Counting.make(), view(tick())
+    strategy, flat = Counting.from_params(), view(tick())
     strategy.on_tick(tick(), flat)
     row = np.zeros(1)
     strategy.keep_states({"005930": row})
@@ -86,5 +86,5 @@ def test_states_that_are_kept_elsewhere_go_on_from_where_they_were() -> None:
 
 
 def test_a_step_is_compiled_once() -> None:
-    assert compiled(Counting.step) is compiled(Counting.step)
-    assert compiled(Counting.step) is not Counting.step
+    assert compile_step(Counting.step) is compile_step(Counting.step)
+    assert compile_step(Counting.step) is not Counting.step

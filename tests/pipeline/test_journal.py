@@ -18,19 +18,11 @@ from hypothesis import strategies as st
 from qts.cli.main import run_command
 from qts.domain import Fill, RefusedError, Side, SystemClock
 from qts.orders import FillApplied
-from qts.pipeline import (
-    Header,
-    Journal,
-    RecordedWorld,
-    Signal,
-    Strategy,
-    Tick,
-    View,
-    retrace,
-)
+from qts.pipeline import Header, Journal, RecordedWorld, retrace
 from qts.pipeline.journal import MAGIC, Called, Entry, Parameters, encode, read_journal
 from qts.pipeline.recorded import PastChanges
 from qts.risk import LimitsConfig
+from qts.strategies import Signal, Strategy, Tick, View
 from tests.pipeline.worlds import NOW, signal, tick
 
 HERE = f"{__name__}:Follower"
@@ -51,7 +43,7 @@ class Follower(Strategy[Params], key="follower"):
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
         last = self._last.get(tick.symbol, tick.price)
         self._last[tick.symbol] = tick.price
-        if tick.price >= last + self.params.step and not view.holds(tick.symbol):
+        if tick.price >= last + self.params.step and not view.quantity(tick.symbol):
             yield signal(symbol=tick.symbol, at=tick.at)
 
 

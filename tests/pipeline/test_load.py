@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from qts.domain import RefusedError
-from qts.pipeline import load_strategy, shipped
-from qts.strategies import RsiScalper
+from qts.strategies import RsiScalper, builtin_strategies, load_strategy
 
 FILE = """
 from __future__ import annotations
@@ -25,8 +24,8 @@ class Mine(Strategy[Params]):
 
 def test_what_ships_goes_by_its_key() -> None:
     assert load_strategy("rsi_scalper") is RsiScalper
-    assert set(shipped()) == {"rsi_scalper", "moving_average_swing", "surge_breakout"}
-    assert all(load_strategy(key) is kind for key, kind in shipped().items())
+    assert set(builtin_strategies()) == {"rsi_scalper", "moving_average_swing", "surge_breakout"}
+    assert all(load_strategy(key) is kind for key, kind in builtin_strategies().items())
 
 
 def test_a_module_and_its_class() -> None:
@@ -38,7 +37,7 @@ def test_a_file_and_its_class(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(FILE)
     kind = load_strategy(f"{path}:Mine")
-    assert (kind.key, kind.make({"length": "7"}).params.length) == ("mine", 7)
+    assert (kind.key, kind.from_params({"length": "7"}).params.length) == ("mine", 7)
     assert load_strategy(f"{path}:Mine") is kind
 
 

@@ -6,7 +6,8 @@ import math
 from datetime import timedelta
 
 from qts.domain import ManualClock
-from qts.pipeline import Tick, World
+from qts.pipeline import World
+from qts.strategies import Tick
 
 SYMBOL = "005930"
 

@@ -10,22 +10,9 @@ from typing import Any, cast
 import pytest
 
 from qts.domain import IntentType, Side, SystemClock
-from qts.pipeline import (
-    Execution,
-    Joints,
-    Leave,
-    NoParams,
-    Pipeline,
-    PipelineConfig,
-    Position,
-    Runner,
-    Signal,
-    Strategy,
-    Tick,
-    View,
-    World,
-)
+from qts.pipeline import Execution, Joints, Leave, Pipeline, PipelineConfig, Runner, World
 from qts.risk import LimitsConfig, Proposal
+from qts.strategies import NoParams, Position, Signal, Strategy, Tick, View
 from tests.pipeline.worlds import signal, tick
 
 BUY, SELL, EXIT = Side.BUY, Side.SELL, IntentType.EXIT_SIGNAL
@@ -36,7 +23,7 @@ class Buyer(Strategy[NoParams], key="buyer"):
     """Buys what it does not hold."""
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
-        if not view.holds(tick.symbol):
+        if not view.quantity(tick.symbol):
             yield signal(symbol=tick.symbol, at=tick.at)
 
 

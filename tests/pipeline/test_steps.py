@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from qts.domain import Account, IntentType, OrderType, Side
-from qts.pipeline import (
-    Cycle,
-    Leave,
-    Position,
-    Signal,
-    StepFailed,
-    View,
-    decide,
-    evaluate,
-    extract,
-    transform,
-)
+from qts.pipeline import Cycle, Leave, StepFailed, decide, evaluate, extract, transform
 from qts.risk import LimitsConfig, SafetyState
+from qts.strategies import Position, Signal, View
 from tests.pipeline.worlds import NOW, signal, tick, view
 
 LIMITS = LimitsConfig().exact

@@ -13,8 +13,9 @@ import pytest
 from qts.domain import RefusedError, SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.events import payloads as p
-from qts.pipeline import Joints, Runner, Signal, Strategy, Tick, View
+from qts.pipeline import Joints, Runner
 from qts.pipeline import runner as room
+from qts.strategies import Signal, Strategy, Tick, View
 from tests.pipeline.worlds import signal, tick, view
 
 
@@ -42,7 +43,7 @@ class Counting(Strategy[Params], key="counting"):
 
 
 def test_parameters_are_read_from_texts_and_have_defaults() -> None:
-    made = Counting.make({"length": "20"})
+    made = Counting.from_params({"length": "20"})
     assert made.params == Params(length=20, share=0.5)
     assert made.key == "counting"
 
@@ -53,7 +54,7 @@ def test_parameters_are_read_from_texts_and_have_defaults() -> None:
 )
 def test_wrong_parameter_is_refused_by_name(params: dict[str, Any], said: str) -> None:
     with pytest.raises(RefusedError, match=said):
-        Counting.make(params)
+        Counting.from_params(params)
 
 
 class Bench:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from qts.domain import Account, Side
-from qts.pipeline import Position, Signal, Tick, View
+from qts.strategies import Position, Signal, Tick, View
 
 NOW = datetime(2026, 11, 16, 1, 0, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from qts.pipeline import load_strategy, shipped
+from qts.strategies import builtin_strategies, load_strategy
 
 GUIDE = Path(__file__).parents[2] / "docs/strategy-guide.md"
 
@@ -32,9 +32,9 @@ def test_the_smallest_one_passes_its_own_test(
 
 def test_the_guide_names_what_ships() -> None:
     text = GUIDE.read_text("utf-8")
-    assert [key for key in shipped() if f"`{key}`" not in text] == []
+    assert [key for key in builtin_strategies() if f"`{key}`" not in text] == []
 
 
 def test_the_strategy_of_the_examples_loads_from_its_file() -> None:
     kind = load_strategy(f"{GUIDE.parents[1] / 'examples/strategies/buy_the_dip.py'}:BuyTheDip")
-    assert kind.make({"fall": "0.5"}).key == "buy_the_dip"
+    assert kind.from_params({"fall": "0.5"}).key == "buy_the_dip"

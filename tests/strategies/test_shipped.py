@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qts.domain import IntentType, Side
-from qts.pipeline import StepStrategy
-from qts.pipeline.compiled import compiled
-from qts.strategies import MovingAverageSwing, RsiScalper, SurgeBreakout
+from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout
+from qts.strategies.step import compile_step
 from tests.pipeline.worlds import tick, view
 
 ALL = (MovingAverageSwing, RsiScalper, SurgeBreakout)
@@ -33,7 +32,7 @@ def wishes(strategy: StepStrategy[Any], prices: list[float], volume: float = 100
 
 
 def test_moving_averages_enter_on_the_way_up_and_leave_on_the_way_down() -> None:
-    strategy = MovingAverageSwing.make({"fast": 2, "slow": 5, "margin": 0})
+    strategy = MovingAverageSwing.from_params({"fast": 2, "slow": 5, "margin": 0})
     falls, rises = [100.0 - n for n in range(10)], [91.0 + n for n in range(10)]
     found = wishes(strategy, falls + rises + falls)
     assert [each.split()[0] for each in found] == ["BUY", "SELL"]
@@ -42,18 +41,18 @@ def test_moving_averages_enter_on_the_way_up_and_leave_on_the_way_down() -> None
 
 
 def test_rsi_waits_for_the_turn() -> None:
-    strategy = RsiScalper.make({"length": 5})
+    strategy = RsiScalper.from_params({"length": 5})
     falling = [100.0 - n for n in range(12)]
     assert wishes(strategy, falling) == []
-    found = wishes(RsiScalper.make({"length": 5}), [*falling, 90.0, 93.0, 97.0, 99.0, 103.0])
+    found = wishes(RsiScalper.from_params({"length": 5}), [*falling, 90.0, 93.0, 97.0, 99.0, 103.0])
     assert [each.split()[0] for each in found] == ["BUY", "SELL"]
 
 
 def test_breakout_needs_volume_and_gives_back_little() -> None:
     quiet = [100.0, 101.0, 100.0, 101.0, 100.0]
     params = {"window": 4, "margin": 0.01, "volume_ratio": 2.0, "give_back": 0.02}
-    assert wishes(SurgeBreakout.make(params), [*quiet, 104.0]) == []
-    loud = SurgeBreakout.make(params)
+    assert wishes(SurgeBreakout.from_params(params), [*quiet, 104.0]) == []
+    loud = SurgeBreakout.from_params(params)
     assert wishes(loud, quiet) == []
     rising = [104.0, 106.0, 105.0, 103.0]
     seen = view(tick())
@@ -70,8 +69,8 @@ def test_breakout_needs_volume_and_gives_back_little() -> None:
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_compiled_and_plain_agree_bit_for_bit(kind: type[StepStrategy[Any]], seed: int) -> None:
-    strategy = kind.make()
-    fast, plain = compiled(kind.step), kind.step
+    strategy = kind.from_params()
+    fast, plain = compile_step(kind.step), kind.step
     assert fast is not plain
     one, two = np.zeros(kind.state_size), np.zeros(kind.state_size)
     chance = random.Random(seed)  # noqa: S311 - a walk, not a secret
@@ -90,9 +89,9 @@ def test_compiled_and_plain_agree_bit_for_bit(kind: type[StepStrategy[Any]], see
 
 @pytest.mark.parametrize("kind", ALL)
 def test_state_is_kept_when_parameters_change(kind: type[StepStrategy[Any]]) -> None:
-    strategy = kind.make()
+    strategy = kind.from_params()
     for number in range(30):
         strategy.on_tick(tick(price=100.0 + number, at=float(number)), view(tick()))
     before = strategy._states["005930"].copy()
-    strategy.replace_params(kind.make().params)
+    strategy.set_params(kind.from_params().params)
     assert (strategy._states["005930"] == before).all()

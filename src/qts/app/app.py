@@ -26,7 +26,7 @@ from qts.config import Config
 from qts.database import Database, migrate, migration_status
 from qts.domain import Clock, RefusedError, SystemClock
 from qts.embedded import EmbeddedServers, Home
-from qts.pipeline import load_strategy
+from qts.strategies import load_strategy
 
 WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
 

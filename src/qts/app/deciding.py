@@ -29,10 +29,10 @@ from qts.pipeline import (
     Runner,
     Trader,
     World,
-    load_strategy,
     tick_of,
 )
 from qts.risk import FailSafe, Gate, MicroRisk, Proposal, Watch
+from qts.strategies import load_strategy
 
 
 class Deciding:
@@ -113,7 +113,7 @@ class Deciding:
         apart = set(config.processes)
         for name in config.strategies:
             kind = load_strategy(name)
-            strategy = kind.make(config.params_of(kind.key))
+            strategy = kind.from_params(config.params_of(kind.key))
             if apart & {kind.key, "*"}:
                 yield Apart(name, strategy, joints)
             else:

@@ -31,8 +31,8 @@ from qts.app.trading import Trading
 from qts.config import Config
 from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock
 from qts.embedded import Home
-from qts.pipeline import Signal, Strategy, Tick, View
 from qts.risk import Proposal
+from qts.strategies import Signal, Strategy, Tick, View
 
 RATE = 500  # other ticks a second
 CUE, OWN, FLOOR = 10_010.0, 10_020.0, 9_700.0  # a strategy buys, the drill buys, the stop sells
@@ -50,7 +50,7 @@ class Cue(Strategy[Any], key="drill_cue"):
         return symbol.startswith("9000")
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
-        if tick.price == CUE and not view.holds(tick.symbol):
+        if tick.price == CUE and not view.quantity(tick.symbol):
             yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)
 
 

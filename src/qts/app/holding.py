@@ -9,8 +9,9 @@ from qts.app.venue import Ground
 from qts.brokers import Broker
 from qts.domain import Market, market_for_symbol
 from qts.orders import positions
-from qts.pipeline import Kind, Position, Runner, World
+from qts.pipeline import Runner, World
 from qts.risk import MicroRisk
+from qts.strategies import Position, StrategyKind
 
 LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # the least that can be sold
 _OWNERS = (
@@ -62,7 +63,7 @@ class Holding:
             float(self._world.equity),
         )
 
-    def _kind_of(self, symbol: str) -> Kind:
+    def _kind_of(self, symbol: str) -> StrategyKind:
         """Of the strategy that holds it; what nobody here holds is the portfolio's."""
         runner = self._runners.get(self._world.owners.get(symbol, ""))
         return runner.strategy.kind if runner else "PORTFOLIO"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qts.app.venue import Ground
-from qts.pipeline import Header, Journal, load_strategy
+from qts.pipeline import Header, Journal
+from qts.strategies import load_strategy
 
 
 def journal_of(ground: Ground) -> Journal | None:

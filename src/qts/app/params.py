@@ -51,7 +51,7 @@ class Parameters:
             return
         before = msgspec.to_builtins(runner.params)
         try:
-            runner.set_params(runner.strategy.parse({**before, **params}))
+            runner.set_params(runner.strategy.parse_params({**before, **params}))
         except RefusedError as error:
             log.error("parameters were refused", strategy=key, error=str(error))
             return

@@ -14,7 +14,8 @@ from qts.domain import Clock, Market, market_for_symbol
 from qts.events import EventEngine
 from qts.events import payloads as p
 from qts.feed import PatternRecord, best_bid_ask
-from qts.pipeline import Tick, World
+from qts.pipeline import World
+from qts.strategies import Tick
 
 OnTick = Callable[[str, float, float, float, float], None]
 

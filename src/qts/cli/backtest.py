@@ -81,10 +81,10 @@ def backtest(
     from qts import telemetry
     from qts.cli.history import chosen
     from qts.pipeline import backtest as run
-    from qts.pipeline import load_strategy
+    from qts.strategies import load_strategy
 
     output, page = JsonFile(json_file), _writable(html)
-    made = load_strategy(strategy).make(_params(param or []))
+    made = load_strategy(strategy).from_params(_params(param or []))
     settings = _settings(config, cash, stops, latency)
     tape = chosen(data, seed, symbols, seconds, volume)
     if job:

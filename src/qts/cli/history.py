@@ -9,7 +9,8 @@ from typing import Literal
 
 from qts.domain import RefusedError
 from qts.feed import best_bid_ask, read_records
-from qts.pipeline import Tape, Tick
+from qts.pipeline import Tape
+from qts.strategies import Tick
 
 Volume = Literal["auto", "day", "tick"]
 

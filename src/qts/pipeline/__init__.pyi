@@ -5,7 +5,6 @@ from qts.pipeline.apart import Apart as Apart
 from qts.pipeline.backtest import BacktestResult as BacktestResult
 from qts.pipeline.backtest import backtest as backtest
 from qts.pipeline.backtest_config import BacktestConfig as BacktestConfig
-from qts.pipeline.compiled import StepStrategy as StepStrategy
 from qts.pipeline.config import PipelineConfig as PipelineConfig
 from qts.pipeline.cycle import Cycle as Cycle
 from qts.pipeline.cycle import Decision as Decision
@@ -27,8 +26,6 @@ from qts.pipeline.jobs import show_job as show_job
 from qts.pipeline.jobs import submit_job as submit_job
 from qts.pipeline.journal import Header as Header
 from qts.pipeline.journal import Journal as Journal
-from qts.pipeline.load import load_strategy as load_strategy
-from qts.pipeline.load import shipped as shipped
 from qts.pipeline.market import World as World
 from qts.pipeline.market import tick_of as tick_of
 from qts.pipeline.performance import Performance as Performance
@@ -44,13 +41,6 @@ from qts.pipeline.runner import Joints as Joints
 from qts.pipeline.runner import Runner as Runner
 from qts.pipeline.scheduler import Pipeline as Pipeline
 from qts.pipeline.scheduler import Suspension as Suspension
-from qts.pipeline.strategy import Kind as Kind
-from qts.pipeline.strategy import NoParams as NoParams
-from qts.pipeline.strategy import Position as Position
-from qts.pipeline.strategy import Signal as Signal
-from qts.pipeline.strategy import Strategy as Strategy
-from qts.pipeline.strategy import Tick as Tick
-from qts.pipeline.strategy import View as View
 from qts.pipeline.tape import Chunk as Chunk
 from qts.pipeline.tape import Tape as Tape
 from qts.pipeline.trades import Trade as Trade

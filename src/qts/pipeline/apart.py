@@ -26,8 +26,8 @@ import msgspec
 from qts import telemetry
 from qts.pipeline.journal import Anew, Called
 from qts.pipeline.runner import Joints, Runner
-from qts.pipeline.strategy import Signal, Strategy, Tick
 from qts.pipeline.turn import LENGTH, Answers, Broken, Hello, Ready, Signals, Turn, frame, read_say
+from qts.strategies import Signal, Strategy, Tick
 
 _ENDED = telemetry.counter(
     "qts_strategy_processes_ended_total", "processes of a strategy that ended", ("strategy",)

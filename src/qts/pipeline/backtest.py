@@ -13,15 +13,14 @@ import numpy as np
 
 from qts.domain import Fill, RefusedError
 from qts.pipeline.backtest_config import BacktestConfig
-from qts.pipeline.compiled import StepStrategy
 from qts.pipeline.past import LatestRows
 from qts.pipeline.performance import Performance, Point, performance
 from qts.pipeline.rerun import Rerun
 from qts.pipeline.scan import BEAT, PLACE, REFUSED, STEPPED, WATCHED, WISHED, Rows, scanner
-from qts.pipeline.strategy import Strategy, Tick
 from qts.pipeline.tape import NOTHING, Chunk, Tape
 from qts.pipeline.trades import Trade
 from qts.risk import Proposal
+from qts.strategies import StepStrategy, Strategy, Tick
 
 Way = Literal["auto", "compiled", "generic"]
 Progress = Callable[[int], None]  # events done so far

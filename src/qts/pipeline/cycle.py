@@ -17,8 +17,8 @@ from typing import Literal
 import msgspec
 
 from qts.domain import OperationError
-from qts.pipeline.strategy import Signal, View
 from qts.risk import Proposal
+from qts.strategies import Signal, View
 
 Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "TIMEOUT", "STOPPED"]
 

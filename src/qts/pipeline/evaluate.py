@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from qts.domain import Market, Side, market_for_symbol
 from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailed
-from qts.pipeline.strategy import Signal, View
 from qts.risk import Limits
+from qts.strategies import Signal, View
 
 _COIN = Decimal("0.00000001")
 
@@ -57,7 +57,7 @@ def _evaluated(signal: Signal, view: View, calc: Calc, limits: Limits, why_not: 
         return Evaluation(signal, None, none, none, none, "AN010 no price")
     if signal.quantity is not None and not signal.quantity.is_finite():
         return Evaluation(signal, price, none, none, none, "the quantity is no number")
-    held = view.holds(signal.symbol)
+    held = view.quantity(signal.symbol)
     recommended = _recommended(signal, held, price, limits)
     allowed = _allowed(signal, held, recommended, price, limits)
     final = _whole(signal.symbol, _fitting(signal, held, allowed, price, calc, limits))

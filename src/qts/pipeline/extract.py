@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from qts.pipeline.cycle import Cycle, StepFailed
-from qts.pipeline.strategy import View
+from qts.strategies import View
 
 
 def extract(cycle: Cycle, view: View) -> Cycle:

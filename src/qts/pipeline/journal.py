@@ -27,9 +27,9 @@ from qts import telemetry
 from qts.domain import RefusedError
 from qts.pipeline.cycle import Decision
 from qts.pipeline.decide import Leave
-from qts.pipeline.strategy import Position, Tick
 from qts.pipeline.turn import Signals
 from qts.risk import Facts, Limits, Proposal
+from qts.strategies import Position, Tick
 
 log = telemetry.logger("pipeline")
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from qts.domain import Account, Clock, Holding
 from qts.events import Event
 from qts.orders import FillApplied
-from qts.pipeline.strategy import Position, Tick, View
+from qts.strategies import Position, Tick, View
 
 
 def tick_of(event: Event) -> Tick:

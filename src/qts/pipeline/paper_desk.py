@@ -16,9 +16,9 @@ from qts.brokers import PaperMatchingEngine
 from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_for_symbol
 from qts.orders import Book, FillApplied, Held, Pending, Standing
 from qts.pipeline.past import PastClock, PastWorld, day_end
-from qts.pipeline.strategy import Tick
 from qts.pipeline.trades import Trade, Trip
 from qts.risk import Approved, Limits, Proposal
+from qts.strategies import Tick
 
 MINUTE_S = 60.0
 ACTED_ON = "this signal was acted on before"

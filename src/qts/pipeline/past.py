@@ -12,7 +12,7 @@ import numpy.typing as npt
 from qts.domain import Account, Holding
 from qts.orders import FillApplied
 from qts.pipeline.market import World
-from qts.pipeline.strategy import Position, Tick, View
+from qts.strategies import Position, Tick, View
 
 SEOUL_S = 9 * 3600
 DAY_S = 86_400

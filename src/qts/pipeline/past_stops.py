@@ -12,8 +12,8 @@ from qts.domain import IntentType, Market, OrderType, Side, market_for_symbol
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.past import PastClock, PastWorld
-from qts.pipeline.strategy import Kind
 from qts.risk import Proposal, StopsConfig
+from qts.strategies import StrategyKind
 
 KEY = "risk"
 AGAIN_S = 1.0  # an exit that was refused is asked for again after this long
@@ -29,7 +29,7 @@ class PastStops:
     def __init__(
         self,
         config: StopsConfig,
-        kind: Kind,
+        kind: StrategyKind,
         world: PastWorld,
         clock: PastClock,
         trade: Callable[[Proposal], str],

@@ -13,7 +13,7 @@ from qts.domain import Clock, RefusedError
 from qts.orders import FillApplied
 from qts.pipeline.journal import Began, Change, Filled, Journal, Owned, Ticked
 from qts.pipeline.market import World
-from qts.pipeline.strategy import Position, Tick, View
+from qts.strategies import Position, Tick, View
 
 
 class RecordedWorld(World):

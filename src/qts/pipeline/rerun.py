@@ -19,7 +19,6 @@ from typing import Any
 from qts import telemetry
 from qts.brokers import PaperMatchingEngine
 from qts.pipeline.backtest_config import BacktestConfig
-from qts.pipeline.compiled import StepStrategy
 from qts.pipeline.cycle import Cycle, StepFailed
 from qts.pipeline.decide import Leave, decide
 from qts.pipeline.evaluate import evaluate
@@ -30,9 +29,9 @@ from qts.pipeline.past import PastClock, PastWorld, day_end, day_of
 from qts.pipeline.past_stops import PastStops
 from qts.pipeline.performance import Curve
 from qts.pipeline.runner import GIVE_UP_AFTER
-from qts.pipeline.strategy import Signal, Strategy, Tick
 from qts.pipeline.transform import transform
 from qts.risk import Facts, Gate, Market, Proposal, Refusal, SafetyState, Switches
+from qts.strategies import Signal, StepStrategy, Strategy, Tick
 
 log = telemetry.logger("backtest")
 

@@ -34,12 +34,11 @@ from qts.pipeline.journal import (
     encode,
     read_journal,
 )
-from qts.pipeline.load import load_strategy
 from qts.pipeline.recorded import PastChanges
-from qts.pipeline.strategy import Signal, Strategy
 from qts.pipeline.transform import transform
 from qts.pipeline.turn import call
 from qts.risk import Gate, Refusal
+from qts.strategies import Signal, Strategy, load_strategy
 
 SHOWN = 20
 
@@ -73,7 +72,7 @@ class _Run:
         self._worlds: dict[str, PastChanges] = {}
         self._cycles: dict[int, Cycle | StepFailed] = {}
         for name, params in header.strategies.items():
-            strategy = load_strategy(name).make(params)
+            strategy = load_strategy(name).from_params(params)
             self._strategies[strategy.key] = strategy
             self._worlds[strategy.key] = PastChanges(self._changes)
 
@@ -83,7 +82,7 @@ class _Run:
                 self._changes.append(entry)
             case Parameters():
                 strategy = self._strategies[entry.strategy_key]
-                strategy.replace_params(strategy.parse(entry.params))
+                strategy.set_params(strategy.parse_params(entry.params))
             case Anew():
                 strategy = self._strategies[entry.strategy_key]
                 self._strategies[entry.strategy_key] = type(strategy)(strategy.params)

@@ -21,8 +21,8 @@ import msgspec
 
 from qts import telemetry
 from qts.pipeline.journal import Called, Entry, Parameters
-from qts.pipeline.strategy import Signal, Strategy, Tick, View
 from qts.pipeline.turn import call
+from qts.strategies import Signal, Strategy, Tick, View
 
 log = telemetry.logger("pipeline")
 _ERRORS = telemetry.counter("qts_strategy_errors_total", "errors a strategy raised", ("strategy",))
@@ -171,7 +171,7 @@ class Runner:
         """Those that were set meanwhile, in force from now on."""
         taken = []
         while self._params:
-            self.strategy.replace_params(params := self._params[0])
+            self.strategy.set_params(params := self._params[0])
             self._params.popleft()
             taken.append(plain := msgspec.to_builtins(params))
             if self.note is not None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qts.pipeline.compiled import Numbers, Step, compiled
+from qts.strategies import Numbers, Step, compile_step
 
 BEAT, WATCHED, WISH, END = 0, 1, 2, 3
 
@@ -56,7 +56,7 @@ def scanner(step: Step) -> Callable[..., int] | None:
         import numba
     except ImportError:
         return None
-    walk = numba.njit(nogil=True)(_walk(compiled(step)))
+    walk = numba.njit(nogil=True)(_walk(compile_step(step)))
     made: Callable[..., int] = walk
     return made
 

@@ -26,9 +26,9 @@ from qts.pipeline.extract import extract
 from qts.pipeline.journal import Decided, Entry, Extracted
 from qts.pipeline.market import World
 from qts.pipeline.runner import Runner
-from qts.pipeline.strategy import Signal
 from qts.pipeline.transform import transform
 from qts.risk import Limits
+from qts.strategies import Signal
 
 log = telemetry.logger("pipeline")
 _CYCLES = telemetry.counter("qts_cycles_total", "cycles by how they ended", ("strategy", "end"))

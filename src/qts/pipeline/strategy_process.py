@@ -14,8 +14,6 @@ from typing import Any
 import msgspec
 
 from qts._native import die_with_parent
-from qts.pipeline.load import load_strategy
-from qts.pipeline.strategy import Signal, Strategy, Tick
 from qts.pipeline.turn import (
     LENGTH,
     Answers,
@@ -28,6 +26,7 @@ from qts.pipeline.turn import (
     frame,
     read_ask,
 )
+from qts.strategies import Signal, Strategy, Tick, load_strategy
 
 NICE = 10  # orders and prices get the processor first
 
@@ -49,7 +48,7 @@ def serve(line: socket.socket) -> None:
         return
     try:
         kind = load_strategy(hello.name)
-        strategy = kind.make(hello.params)
+        strategy = kind.from_params(hello.params)
     except Exception as error:  # noqa: BLE001 - whatever a strategy raises when it is made
         line.sendall(frame(Broken(f"{type(error).__name__}: {error}")))
         return
@@ -67,7 +66,7 @@ class _Work:
     def take(self, turn: Turn) -> Answers:
         strategy = self._strategy
         for params in turn.params:
-            strategy.replace_params(strategy.parse(params))
+            strategy.set_params(strategy.parse_params(params))
         self._ticks.update((tick.symbol, tick) for tick in turn.changed)
         view = turn.view(self._ticks.copy())
         answers = [call(strategy.on_tick, tick, view) for tick in turn.ticks]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qts.domain import RefusedError
-from qts.pipeline.strategy import Tick
+from qts.strategies import Tick
 
 CHUNK = 100_000
 STEPS_BACK_S = 1.0  # a wall clock may be set back so far; more is a file out of order

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from qts.domain import Account
-from qts.pipeline.strategy import Position, Signal, Tick, View
+from qts.strategies import Position, Signal, Tick, View
 
 LENGTH = struct.Struct("<I")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from qts.pipeline import StepStrategy
+from qts.strategies.step import StepStrategy
 
 
 class MovingAverageParams(msgspec.Struct, frozen=True, kw_only=True):

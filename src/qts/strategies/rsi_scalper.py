@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from qts.pipeline import StepStrategy
+from qts.strategies.step import StepStrategy
 
 
 class RsiParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from qts.pipeline import StepStrategy
+from qts.strategies.step import StepStrategy
 
 _RING = 4  # where the last prices begin in a state
 LONGEST = 60

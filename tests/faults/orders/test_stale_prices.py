@@ -16,8 +16,9 @@ from qts.cache import Cache, CacheConfig, CachedPrice, CacheEntry
 from qts.cache.memory import MemoryStore
 from qts.domain import Secret, SystemClock
 from qts.orders import Submitted
-from qts.pipeline import Tick, World
+from qts.pipeline import World
 from qts.risk import Approved, Gate, LimitsConfig, Watch
+from qts.strategies import Tick
 from tests.faults.orders.rig import COIN, Rig, worker
 from tests.outbox.crowd import seed
 

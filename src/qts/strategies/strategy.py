@@ -20,7 +20,7 @@ import msgspec
 from qts.domain import Account, IntentType, OrderType, RefusedError, Side
 
 P = TypeVar("P", bound=msgspec.Struct)
-Kind = Literal["SCALP", "SWING", "PORTFOLIO"]
+StrategyKind = Literal["SCALP", "SWING", "PORTFOLIO"]
 
 
 class Tick(NamedTuple):
@@ -50,7 +50,7 @@ class View(msgspec.Struct, frozen=True):
     equity: Decimal
     version: int = 0  # changes that the world had seen, where they are counted
 
-    def holds(self, symbol: str) -> Decimal:
+    def quantity(self, symbol: str) -> Decimal:
         position = self.positions.get(symbol)
         return position.quantity if position else Decimal(0)
 
@@ -81,7 +81,7 @@ class Strategy(Generic[P]):
     """Derive from it; the type argument is the struct of its parameters, each with a default."""
 
     key: ClassVar[str]
-    kind: ClassVar[Kind] = "SCALP"
+    kind: ClassVar[StrategyKind] = "SCALP"
     Params: ClassVar[type[msgspec.Struct]] = NoParams
 
     def __init_subclass__(cls, *, key: str = "", **more: Any) -> None:
@@ -95,17 +95,17 @@ class Strategy(Generic[P]):
     def __init__(self, params: P) -> None:
         self.params = params
 
-    def replace_params(self, params: P) -> None:
+    def set_params(self, params: P) -> None:
         """The owner set others while it runs; what it has learnt stays."""
         self.params = params
 
     @classmethod
-    def make(cls, params: Mapping[str, Any] | None = None) -> Self:
+    def from_params(cls, params: Mapping[str, Any] | None = None) -> Self:
         """With these parameters, texts allowed; the others have their defaults."""
-        return cls(cls.parse(params or {}))  # type: ignore[arg-type]
+        return cls(cls.parse_params(params or {}))  # type: ignore[arg-type]
 
     @classmethod
-    def parse(cls, params: Mapping[str, Any]) -> msgspec.Struct:
+    def parse_params(cls, params: Mapping[str, Any]) -> msgspec.Struct:
         known = cls.Params.__struct_fields__
         for name in params:
             if name not in known:

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from qts.domain import IntentType, RefusedError, Side
-from qts.pipeline.strategy import P, Signal, Strategy, Tick, View
+from qts.strategies.strategy import P, Signal, Strategy, Tick, View
 
 Numbers = npt.NDArray[np.float64]
 Step = Callable[[Numbers, Numbers, float, float, float, float], int]
 
 
 @cache
-def compiled(step: Step) -> Step:
+def compile_step(step: Step) -> Step:
     """By numba; without it the function as it is, which is the same and slower."""
     try:
         import numba
@@ -46,14 +46,14 @@ class StepStrategy(Strategy[P]):
         super().__init__(params)
         self.numbers = self._numbers(params)
         self._states: dict[str, Numbers] = {}
-        self._step = compiled(type(self).step)
+        self._step = compile_step(type(self).step)
 
-    def replace_params(self, params: P) -> None:
-        super().replace_params(params)
+    def set_params(self, params: P) -> None:
+        super().set_params(params)
         self.numbers = self._numbers(params)
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
-        return self.on_price(tick, float(view.holds(tick.symbol)))
+        return self.on_price(tick, float(view.quantity(tick.symbol)))
 
     def on_price(self, tick: Tick, held: float) -> tuple[Signal, ...]:
         """All of a view that a step looks at is how much of the symbol is held."""

@@ -11,12 +11,12 @@ from types import ModuleType
 from typing import Any
 
 from qts.domain import RefusedError
-from qts.pipeline.strategy import Strategy
+from qts.strategies.strategy import Strategy
 
 SHIPPED = "qts.strategies"  # stands above this room, and is looked into by name alone
 
 
-def shipped() -> dict[str, type[Strategy[Any]]]:
+def builtin_strategies() -> dict[str, type[Strategy[Any]]]:
     """Those that come with QTS, by their keys."""
     room = importlib.import_module(SHIPPED)
     return {kind.key: kind for kind in (getattr(room, name) for name in room.__all__)}
@@ -26,7 +26,7 @@ def load_strategy(name: str) -> type[Strategy[Any]]:
     """`rsi_scalper`, `my_package.mine:Mine` or `folder/mine.py:Mine`."""
     where, colon, kind = name.rpartition(":")
     if not colon:
-        known = shipped()
+        known = builtin_strategies()
         if name not in known:
             raise RefusedError(
                 f"strategy {name!r} is not known; expected module:Class, path.py:Class or one of"
