@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from qts.dashboard import DashboardConfig, Role
 from qts.database import Database
 from qts.domain import Secret, SystemClock
-from qts.notify import Message, hash_of, new_key, public_key, read_key
-from qts.notify.push import Push
+from qts.notify import Message, address_hash, new_key, public_key, read_key
+from qts.notify.web_push import WebPushChannel
 from tests.dashboard.certificates import make_pair
 from tests.dashboard.conftest import Site, opened
 from tests.dashboard.test_actions import book
@@ -114,12 +114,14 @@ async def test_a_browser_subscribes_and_shows_what_is_pushed(
         await seen.sees("#toast", "is told of orders")
         asked = bytes(await page.evaluate("window.asked"))
         assert text_of(asked) == public_key(read_key(KEY))
-        await seen.sees("main", hash_of(ours.subscription["endpoint"]))
+        await seen.sees("main", address_hash(ours.subscription["endpoint"]))
         await page.wait_for_selector("#unsubscribe")
         await page.screenshot(path=shots(tmp_path) / "push.png")
 
         message = a_message("Order UNKNOWN: BUY 1 005930", "critical", deep_link="/orders/7")
-        push = Push(session, pushing.database, KEY, "mailto:me@example.com", SystemClock())
+        push = WebPushChannel(
+            session, pushing.database, KEY, "mailto:me@example.com", SystemClock()
+        )
         await push.send([message])
         ((path, headers, sealed),) = receiver.requests
         assert path == "/send/1"
@@ -199,7 +201,7 @@ async def test_addresses_of_browsers_are_told_to_nobody(pushing: Site) -> None:
         status, _ = await trader.act(action="subscribe", subscription=ours)
         assert status == 200
         told = json.dumps([await trader.get(f"/api/{name}") for name in ("browsers", "overview")])
-    assert hash_of(ours["endpoint"]) in told
+    assert address_hash(ours["endpoint"]) in told
     for secret in (ours["endpoint"], ours["keys"]["auth"]):
         assert secret not in told
 

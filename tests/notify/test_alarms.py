@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from qts import telemetry
 from qts.database import Database
 from qts.domain import ManualClock, UnreachableError
-from qts.notify import RULES, Notifications, NotifyConfig, Rule
-from qts.notify.alarms import AGAIN_S, Alarms, Held, Samples
-from qts.notify.book import Book
+from qts.notify import RULES, AlertRule, NotificationService, NotifyConfig
+from qts.notify.alert_watcher import AGAIN_S, AlertWatcher, RuleState, Samples
+from qts.notify.message_store import MessageStore
 from tests.notify.receiver import until
 
-GROWTH = Rule(
+GROWTH = AlertRule(
     name="Test",
     metric="a_total",
     labels={"status": "BAD"},
@@ -27,7 +27,7 @@ GROWTH = Rule(
     text="t",
     action="a",
 )
-LEVEL = Rule(
+LEVEL = AlertRule(
     name="Level", metric="b", op=">", threshold=60, for_s=30, severity="warning", text="t",
     action="a",
 )  # fmt: skip
@@ -42,7 +42,7 @@ def at(seconds: float) -> int:
 
 
 def test_growth_counts_within_its_window_only() -> None:
-    held = Held(GROWTH)
+    held = RuleState(GROWTH)
     assert held.look(counted(10), at(0)) is None
     assert held.look(counted(12), at(200)) is None
     assert held.look(counted(13), at(400)) is None  # 3 in all, but 2 of them are long ago
@@ -50,7 +50,7 @@ def test_growth_counts_within_its_window_only() -> None:
 
 
 def test_a_figure_has_to_last() -> None:
-    held = Held(LEVEL)
+    held = RuleState(LEVEL)
     high = {"b": [({"x": "1"}, 10.0), ({"x": "2"}, 61.0)]}
     assert held.look(high, at(0)) is None
     assert held.look({"b": [({}, 60.0)]}, at(20)) is None  # not above: it begins anew
@@ -60,28 +60,28 @@ def test_a_figure_has_to_last() -> None:
 
 
 def test_a_rule_that_goes_on_is_told_seldom() -> None:
-    held = Held(LEVEL)
+    held = RuleState(LEVEL)
     high: Samples = {"b": [({}, 61.0)]}
     told = [second for second in range(0, 3600, 5) if held.look(high, at(second)) is not None]
     assert told == [30, 30 + AGAIN_S, 30 + 2 * AGAIN_S, 30 + 3 * AGAIN_S]
 
 
 def test_what_is_not_measured_says_nothing() -> None:
-    assert Held(LEVEL).look({}, at(0)) is None
-    low = Rule(
+    assert RuleState(LEVEL).look({}, at(0)) is None
+    low = AlertRule(
         name="Low", metric="free", op="<", threshold=0.1, severity="critical", text="t", action="a"
     )
-    assert Held(low).look({}, at(0)) is None
-    assert Held(low).look({"free": [({}, 0.05), ({}, 0.9)]}, at(0)) == 0.05
+    assert RuleState(low).look({}, at(0)) is None
+    assert RuleState(low).look({"free": [({}, 0.05), ({}, 0.9)]}, at(0)) == 0.05
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(0, 3)), max_size=60))
 def test_growth_is_the_difference_over_the_window(steps: list[tuple[float, int]]) -> None:
-    rule = Rule(
+    rule = AlertRule(
         name="Any", metric="a_total", labels={"status": "BAD"}, window_s=300, threshold=1,
         severity="info", text="t", action="a",
     )  # fmt: skip
-    held, now, total = Held(rule), 0.0, 0
+    held, now, total = RuleState(rule), 0.0, 0
     seen: list[tuple[float, int]] = []
     for after, grown in steps:
         now, total = now + after, total + grown
@@ -104,7 +104,7 @@ async def test_an_order_that_waits_for_a_minute_is_told(database: Database) -> N
         ("stream",),
     )
     clock = ManualClock()
-    async with Notifications.open(database, NotifyConfig(log=True), clock) as notifications:
+    async with NotificationService.open(database, NotifyConfig(log=True), clock) as notifications:
         gauge.labels("everbit.trade.command").set(61)
         try:
             await notifications.alarms.look()
@@ -118,7 +118,7 @@ async def test_an_order_that_waits_for_a_minute_is_told(database: Database) -> N
 
 async def test_an_error_of_ours_does_not_end_the_run(database: Database) -> None:
     clock = ManualClock()
-    async with Notifications.open(database, NotifyConfig(log=True), clock) as notifications:
+    async with NotificationService.open(database, NotifyConfig(log=True), clock) as notifications:
         failures = asyncio.Event()
 
         async def broken() -> None:
@@ -145,10 +145,10 @@ async def test_what_could_not_be_written_down_is_told_at_the_next_look(
 ) -> None:
     """The figure is high while the database is away, and fine again soon after."""
     monkeypatch.setattr(telemetry, "samples", lambda: {"b": [({}, 61.0)]})
-    clock, book = ManualClock(), Book(database)
+    clock, book = ManualClock(), MessageStore(database)
     await book.open("log", "log")
-    alarms = Alarms(database, book, ("log",), clock, lambda: None)
-    alarms._rules = [Held(LEVEL)]
+    alarms = AlertWatcher(database, book, ("log",), clock, lambda: None)
+    alarms._rules = [RuleState(LEVEL)]
     await alarms.look()
     await clock.advance(LEVEL.for_s)
 

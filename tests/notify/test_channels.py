@@ -11,10 +11,8 @@ import aiohttp
 import pytest
 
 from qts.domain import ManualClock, Secret
-from qts.notify import Declined, Gone, Later
-from qts.notify.slack import Slack
-from qts.notify.telegram import Telegram
-from qts.notify.webhook import Webhook
+from qts.notify import ChannelGoneError, MessageDeclinedError, RetryLaterError
+from qts.notify.channels import SlackChannel, TelegramChannel, WebhookChannel
 from tests.notify.conftest import a_message
 from tests.notify.receiver import Receiver
 
@@ -41,7 +39,7 @@ async def test_the_receiver_verifies_the_signature(
     session: aiohttp.ClientSession, receiver: Receiver
 ) -> None:
     clock = ManualClock(datetime(2026, 1, 5, tzinfo=UTC))
-    await Webhook(session, Secret(f"{receiver.url}/in"), KEY, clock).send([a_message()])
+    await WebhookChannel(session, Secret(f"{receiver.url}/in"), KEY, clock).send([a_message()])
     path, headers, body = receiver.requests[0]
     assert path == "/in"
     assert verified(dict(headers), body, clock.now())
@@ -53,7 +51,9 @@ async def test_the_receiver_verifies_the_signature(
 async def test_telegram_gets_a_text_for_the_chat(
     session: aiohttp.ClientSession, receiver: Receiver
 ) -> None:
-    await Telegram(session, Secret("1:token"), "@mine", receiver.url).send([a_message("Hello")])
+    await TelegramChannel(session, Secret("1:token"), "@mine", receiver.url).send(
+        [a_message("Hello")]
+    )
     assert receiver.requests[0][0] == "/bot1:token/sendMessage"
     assert receiver.taken[0]["chat_id"] == "@mine"
     assert receiver.taken[0]["text"] == "Hello\nstrategy surge_breakout"
@@ -63,22 +63,22 @@ async def test_telegram_gets_a_text_for_the_chat(
 async def test_slack_reads_no_markup_of_a_venue(
     session: aiohttp.ClientSession, receiver: Receiver
 ) -> None:
-    await Slack(session, Secret(receiver.url)).send([a_message("<!channel> & co")])
+    await SlackChannel(session, Secret(receiver.url)).send([a_message("<!channel> & co")])
     assert receiver.taken[0]["text"].startswith("&lt;!channel&gt; &amp; co")
 
 
 @pytest.mark.parametrize(
     ("status", "meaning"),
     [
-        (404, Gone),
-        (410, Gone),
-        (429, Later),
-        (500, Later),
-        (503, Later),
-        (400, Declined),
-        (401, Declined),
-        (403, Declined),
-        (302, Declined),
+        (404, ChannelGoneError),
+        (410, ChannelGoneError),
+        (429, RetryLaterError),
+        (500, RetryLaterError),
+        (503, RetryLaterError),
+        (400, MessageDeclinedError),
+        (401, MessageDeclinedError),
+        (403, MessageDeclinedError),
+        (302, MessageDeclinedError),
     ],
 )
 async def test_an_answer_has_one_meaning(
@@ -87,17 +87,17 @@ async def test_an_answer_has_one_meaning(
     receiver.answers.append(status)
     receiver.headers = {"Retry-After": "7", "Location": "http://127.0.0.1:1/elsewhere"}
     with pytest.raises(meaning) as raised:
-        await Slack(session, Secret(f"{receiver.url}/services/CANARY")).send([a_message()])
+        await SlackChannel(session, Secret(f"{receiver.url}/services/CANARY")).send([a_message()])
     assert "CANARY" not in str(raised.value)
     assert len(receiver.requests) == 1
-    if isinstance(raised.value, Later):
+    if isinstance(raised.value, RetryLaterError):
         assert raised.value.after_s == 7
 
 
 async def test_nobody_there_means_later_and_tells_no_address(
     session: aiohttp.ClientSession,
 ) -> None:
-    with pytest.raises(Later) as raised:
-        await Slack(session, Secret("http://127.0.0.1:1/CANARY")).send([a_message()])
+    with pytest.raises(RetryLaterError) as raised:
+        await SlackChannel(session, Secret("http://127.0.0.1:1/CANARY")).send([a_message()])
     assert "CANARY" not in str(raised.value)
     assert raised.value.__cause__ is None

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from qts.notify import Message
 from qts.notify.config import ALWAYS, TradeEvent
-from qts.notify.message import as_text, short
-from qts.notify.telling import message_of
+from qts.notify.message import as_text, message_for_event, short
 from qts.outbox import TRADE_EVENT, Delivery, Envelope
 from tests.notify.conftest import a_message
 
@@ -37,7 +36,7 @@ def delivery(name: str) -> Delivery:
 
 def test_an_accepted_order_has_the_fields_a_receiver_relies_on() -> None:
     told = delivery("OrderAccepted")
-    shown = msgspec.to_builtins(message_of(ACCEPTED, told))
+    shown = msgspec.to_builtins(message_for_event(ACCEPTED, told))
     assert shown == {
         "schemaVersion": 1,
         "eventId": str(told.event_id),
@@ -60,19 +59,19 @@ def test_an_accepted_order_has_the_fields_a_receiver_relies_on() -> None:
 
 
 def test_a_stock_has_no_upbit_uuid() -> None:
-    told = message_of(ACCEPTED | {"symbol": "005930"}, delivery("OrderAccepted"))
+    told = message_for_event(ACCEPTED | {"symbol": "005930"}, delivery("OrderAccepted"))
     assert "upbitUuid" not in told.data
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, *get_args(TradeEvent)])
 def test_every_event_that_can_be_told_has_words(name: str) -> None:
-    told = message_of({}, delivery(name))
+    told = message_for_event({}, delivery(name))
     assert "?" in told.title
     assert told.deep_link == "/orders"
 
 
 def test_an_unknown_order_is_critical() -> None:
-    assert message_of(ACCEPTED, delivery("OrderUnknown")).severity == "critical"
+    assert message_for_event(ACCEPTED, delivery("OrderUnknown")).severity == "critical"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_a_link_that_leads_away_is_refused(link: str) -> None:
 
 @given(st.text(max_size=300))
 def test_an_intent_of_any_shape_gives_a_link_that_stays_here(intent: str) -> None:
-    told = message_of(ACCEPTED | {"orderIntentId": intent}, delivery("OrderAccepted"))
+    told = message_for_event(ACCEPTED | {"orderIntentId": intent}, delivery("OrderAccepted"))
     assert told.deep_link.startswith("/orders")
     assert "//" not in told.deep_link
 
@@ -116,6 +115,6 @@ def test_kept_and_read_back_it_is_the_same() -> None:
 
 @given(st.dictionaries(st.sampled_from([*ACCEPTED, "code", "reason"]), st.none() | st.text()))
 def test_no_payload_stops_a_message(payload: dict[str, Any]) -> None:
-    told = message_of(payload, delivery("OrderRejected"))
+    told = message_for_event(payload, delivery("OrderRejected"))
     assert told.title
     assert "\n" not in told.title + told.body

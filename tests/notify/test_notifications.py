@@ -14,9 +14,9 @@ import pytest
 from qts import telemetry
 from qts.database import Database
 from qts.domain import RefusedError, Secret
-from qts.notify import Notifications, NotifyConfig, SlackConfig, TelegramConfig, WebhookConfig
+from qts.notify import NotificationService, NotifyConfig, SlackConfig, TelegramConfig, WebhookConfig
 from qts.notify import sender as sender_module
-from qts.notify.book import state_of
+from qts.notify.message_store import state_of
 from qts.outbox import (
     TRADE_EVENT,
     Delivery,
@@ -54,8 +54,8 @@ def settings(receiver: Receiver, **more: Any) -> NotifyConfig:
 
 
 @asynccontextmanager
-async def running(database: Database, config: NotifyConfig) -> AsyncIterator[Notifications]:
-    async with Notifications.open(database, config) as notifications:
+async def running(database: Database, config: NotifyConfig) -> AsyncIterator[NotificationService]:
+    async with NotificationService.open(database, config) as notifications:
         task = asyncio.create_task(notifications.run())
         try:
             yield notifications
@@ -65,7 +65,9 @@ async def running(database: Database, config: NotifyConfig) -> AsyncIterator[Not
 
 
 @asynccontextmanager
-async def consuming(database: Database, notifications: Notifications) -> AsyncIterator[PostgresBus]:
+async def consuming(
+    database: Database, notifications: NotificationService
+) -> AsyncIterator[PostgresBus]:
     dispatcher = Dispatcher()
     notifications.register(dispatcher)
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
@@ -140,7 +142,7 @@ async def test_what_waits_is_sent_by_the_next_start(database: Database) -> None:
     async with gone.serving():
         config = settings(gone)
     message = a_message()
-    async with Notifications.open(database, config) as notifications:
+    async with NotificationService.open(database, config) as notifications:
         await notifications.book.note(message, ("webhook",))
         await notifications._senders[0].once()
     assert await state_of(database, "webhook", message.event_id) == ("PENDING", 1)
@@ -170,12 +172,12 @@ async def test_an_address_that_is_gone_is_left_alone(
 
 
 async def test_a_new_address_opens_a_closed_channel(database: Database, receiver: Receiver) -> None:
-    async with Notifications.open(database, settings(receiver)) as notifications:
+    async with NotificationService.open(database, settings(receiver)) as notifications:
         await notifications.book.disable("webhook", "gone")
-    async with Notifications.open(database, settings(receiver)) as notifications:
+    async with NotificationService.open(database, settings(receiver)) as notifications:
         assert not await notifications.book.is_open("webhook")
     other = WebhookConfig(url=Secret(f"{receiver.url}/new"), key=Secret("key"))
-    async with Notifications.open(database, NotifyConfig(webhook=other)) as notifications:
+    async with NotificationService.open(database, NotifyConfig(webhook=other)) as notifications:
         assert await notifications.book.is_open("webhook")
 
 
@@ -199,7 +201,7 @@ async def test_what_they_decline_is_given_up_in_the_end(
 
 
 async def test_many_go_in_one_request(database: Database, receiver: Receiver) -> None:
-    async with Notifications.open(database, settings(receiver)) as notifications:
+    async with NotificationService.open(database, settings(receiver)) as notifications:
         for number in range(30):
             await notifications.book.note(a_message(f"number {number}"), ("webhook",))
         assert await notifications._senders[0].once() == 30
@@ -212,7 +214,7 @@ async def test_a_channel_is_not_asked_more_often_than_allowed(
     database: Database, receiver: Receiver
 ) -> None:
     config = settings(receiver, per_minute=2)
-    async with Notifications.open(database, config) as notifications:
+    async with NotificationService.open(database, config) as notifications:
         sender = notifications._senders[0]
         for _ in range(2):
             await notifications.book.note(a_message(), ("webhook",))
@@ -277,19 +279,19 @@ async def test_no_log_and_no_metric_shows_a_token(database: Database, receiver: 
 async def test_old_messages_are_given_up_and_forgotten(
     database: Database, receiver: Receiver
 ) -> None:
-    async with Notifications.open(database, settings(receiver)) as notifications:
+    async with NotificationService.open(database, settings(receiver)) as notifications:
         message = a_message()
         await notifications.book.note(message, ("webhook",))
         await database.execute("UPDATE notification_log SET created_at = now() - interval '2 days'")
-        assert await notifications.book.tidy(24) == 1
+        assert await notifications.book.purge(24) == 1
         assert await state_of(database, "webhook", message.event_id) == ("GIVEN_UP", 0)
         await database.execute("UPDATE notification_log SET created_at = now() - interval '1 year'")
-        assert await notifications.book.tidy(24) == 0
+        assert await notifications.book.purge(24) == 0
         assert await state_of(database, "webhook", message.event_id) is None
 
 
 async def test_a_channel_that_is_not_set_is_refused(database: Database, receiver: Receiver) -> None:
-    async with Notifications.open(database, settings(receiver)) as notifications:
+    async with NotificationService.open(database, settings(receiver)) as notifications:
         with pytest.raises(RefusedError, match="pager is not set; the settings have: webhook"):
             await notifications.test("pager")
 
@@ -310,7 +312,7 @@ async def test_half_a_channel_is_refused_by_name(config: NotifyConfig, told: str
 
 async def test_without_channels_events_pass(database: Database) -> None:
     async with (
-        Notifications.open(database, NotifyConfig()) as notifications,
+        NotificationService.open(database, NotifyConfig()) as notifications,
         consuming(database, notifications) as bus,
     ):
         await publish(database, bus)

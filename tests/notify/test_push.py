@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Secret, SystemClock
 from qts.notify import NotifyConfig, new_key, public_key, read_key, subscribe
-from qts.notify.book import Book
-from qts.notify.push import Push, Subscription, encrypt
+from qts.notify.message_store import MessageStore
 from qts.notify.sender import Sender
+from qts.notify.web_push import PushSubscription, WebPushChannel, encrypt
 from tests.notify.conftest import a_message
 from tests.notify.receiver import Receiver
 
@@ -41,7 +41,7 @@ def raw(text: str) -> bytes:
 def test_the_example_of_the_rfc_comes_out_the_same() -> None:
     sealed = encrypt(
         b"When I grow up, I want to be a watermelon",
-        Subscription(
+        PushSubscription(
             "https://push.example.net/push/JzLQ3raZJfFBR0aqvOMsLrt54w4rJUsV", P256DH, AUTH
         ),
         raw(SALT),
@@ -51,7 +51,7 @@ def test_the_example_of_the_rfc_comes_out_the_same() -> None:
 
 
 def test_two_messages_never_share_a_key() -> None:
-    to = Subscription("https://push.example.net/a", P256DH, AUTH)
+    to = PushSubscription("https://push.example.net/a", P256DH, AUTH)
     assert encrypt(b"same", to) != encrypt(b"same", to)
 
 
@@ -98,7 +98,7 @@ async def test_a_browser_gets_a_signed_message_and_one_that_is_gone_is_dropped(
     key, clock = new_key(), ManualClock(datetime(2026, 1, 5, tzinfo=UTC))
     receiver.answers.extend([410, 201])
     async with aiohttp.ClientSession() as session:
-        push = Push(session, database, key, "mailto:me@example.com", clock)
+        push = WebPushChannel(session, database, key, "mailto:me@example.com", clock)
         await push.send([a_message("nothing for a phone", type="KILL_SWITCH")])
         assert receiver.requests == []
         await push.send([a_message()])
@@ -149,11 +149,11 @@ async def test_a_service_that_hangs_holds_up_no_other_browser_and_repeats_nothin
             P256DH,
             AUTH,
         )
-    config = NotifyConfig(timeout_s=1.0, group_s=0)
+    config = NotifyConfig(timeout_s=1.0, batch_window_s=0)
     timeout = aiohttp.ClientTimeout(total=config.timeout_s)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        push = Push(session, database, new_key(), "mailto:me@example.com", SystemClock())
-        book = Book(database)
+        push = WebPushChannel(session, database, new_key(), "mailto:me@example.com", SystemClock())
+        book = MessageStore(database)
         await book.open("push", "push")
         await book.note(a_message(), ["push"])
         sender = Sender(push, book, config, SystemClock())

@@ -11,7 +11,7 @@ from qts.app.changes import Changes
 from qts.app.venue import Ground
 from qts.brokers import Broker
 from qts.domain import OperationError
-from qts.notify import Notifications
+from qts.notify import NotificationService
 from qts.orders import (
     Desk,
     Executor,
@@ -49,7 +49,7 @@ class Ordering:
         broker: Broker,
         changes: Changes,
         safety: Switchboard,
-        notifications: Notifications,
+        notifications: NotificationService,
     ) -> None:
         config, database, clock = ground
         self._ground = ground

@@ -32,7 +32,7 @@ from qts.domain import Clock, Secret
 from qts.events import Catalogue, EventEngine, Priority
 from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.feed import Feed
-from qts.notify import Notifications
+from qts.notify import NotificationService
 from qts.orders import Reconciler, Switchboard
 from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import Apart, Outcomes, Pipeline, RecordedWorld, Runner, Trader, World
@@ -71,7 +71,7 @@ class Trading:
     ticks: Ticks
     feed: Feed
     broker: Broker
-    notifications: Notifications
+    notifications: NotificationService
     ordering: Ordering
     deciding: Deciding
 
@@ -84,7 +84,7 @@ class Trading:
             venue = await stack.enter_async_context(open_venue(self.ground, home, self.ticks))
             self.feed, self.broker = venue
             self.notifications = await stack.enter_async_context(
-                Notifications.open(self.database, self.config.notify, self.clock)
+                NotificationService.open(self.database, self.config.notify, self.clock)
             )
             self._join()
             self._live = LivePublisher(self, store, self.notices)

@@ -37,7 +37,7 @@ def try_channels(
     Example: qts notify test --channel slack
     """
     from qts.config import load
-    from qts.notify import Notifications
+    from qts.notify import NotificationService
 
     settings = load(config, os.environ).notify
     settings.check()
@@ -49,7 +49,7 @@ def try_channels(
 
     async def ask(database: Database) -> list[str]:
         failures = []
-        async with Notifications.open(database, settings) as notifications:
+        async with NotificationService.open(database, settings) as notifications:
             for name in wanted:
                 try:
                     await notifications.test(name)
@@ -71,9 +71,9 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     Example: qts notify status --json
     """
-    from qts.notify import Book
+    from qts.notify import MessageStore
 
-    found = with_database(config, lambda database: Book(database).channels(), SCHEMA)
+    found = with_database(config, lambda database: MessageStore(database).channels(), SCHEMA)
     if as_json:
         print_json({"channels": found})
         return
@@ -95,9 +95,9 @@ def recent(
 
     Example: qts notify recent --limit 5
     """
-    from qts.notify import Book
+    from qts.notify import MessageStore
 
-    found = with_database(config, lambda database: Book(database).recent(limit), SCHEMA)
+    found = with_database(config, lambda database: MessageStore(database).recent(limit), SCHEMA)
     if as_json:
         print_json({"messages": found})
         return

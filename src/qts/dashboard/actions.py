@@ -20,7 +20,7 @@ from qts.dashboard.tokens import Role
 from qts.database import Database
 from qts.domain import OperationError, RefusedError
 from qts.events import DeadLetterAdmin
-from qts.notify import hash_of, subscribe, unsubscribe
+from qts.notify import address_hash, subscribe, unsubscribe
 from qts.orders import Reconcile as ReconcileCommand
 from qts.outbox import TRADE_COMMAND, OutboxAdmin, OutboxConfig, OutboxEvent, PostgresBus
 from qts.risk import FailSafe, KillSwitch
@@ -117,7 +117,7 @@ class Subscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     @property
     def target(self) -> str:
-        return hash_of(str(self.subscription.get("endpoint", "")))
+        return address_hash(str(self.subscription.get("endpoint", "")))
 
     @property
     def written(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Unsubscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def target(self) -> str:
-        return hash_of(self.endpoint)
+        return address_hash(self.endpoint)
 
     @property
     def written(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     per_minute: Annotated[
         int, Meta(ge=1, le=600, description="requests a channel gets in a minute; the rest waits")
     ] = 20
-    group_s: Annotated[
+    batch_window_s: Annotated[
         float,
         Meta(ge=0, le=600, description="how long messages wait for others to go with; alerts none"),
     ] = 2.0

@@ -17,7 +17,7 @@ from qts.notify.message import Severity
 SCRAPES = 'up{job="qts"}'  # the one figure that only Prometheus can have
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AlertRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`window_s` 0: the figure itself, its greatest where there are several."""
 
     name: str
@@ -53,10 +53,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
-    rule: tuple[Rule, ...]
+    rule: tuple[AlertRule, ...]
 
 
-def _table() -> tuple[Rule, ...]:
+def _table() -> tuple[AlertRule, ...]:
     text = importlib.resources.files("qts.notify").joinpath("rules.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), _Table).rule
 
@@ -102,5 +102,5 @@ def alert_table() -> str:
     return "\n".join(("| alert | when | severity | do |", "|---|---|---|---|", *rows))
 
 
-def _lasting(rule: Rule) -> str:
+def _lasting(rule: AlertRule) -> str:
     return f" for {_span(rule.for_s)}" if rule.for_s else ""

@@ -15,9 +15,14 @@ from contextlib import suppress
 
 from qts import telemetry
 from qts.domain import Clock, OperationError
-from qts.notify.book import Book, Waiting
+from qts.notify.channel import (
+    ChannelGoneError,
+    MessageDeclinedError,
+    NotificationChannel,
+    RetryLaterError,
+)
 from qts.notify.config import NotifyConfig
-from qts.notify.notifier import Declined, Gone, Later, Notifier
+from qts.notify.message_store import MessageStore, QueuedMessage
 
 log = telemetry.logger("notify")
 
@@ -38,7 +43,9 @@ _sent = telemetry.counter(
 class Sender:
     """One channel. Its own errors never leave `run`."""
 
-    def __init__(self, notifier: Notifier, book: Book, config: NotifyConfig, clock: Clock) -> None:
+    def __init__(
+        self, notifier: NotificationChannel, book: MessageStore, config: NotifyConfig, clock: Clock
+    ) -> None:
         self._notifier = notifier
         self._book = book
         self._config = config
@@ -73,31 +80,31 @@ class Sender:
         if not queue.count:
             return 0
         if not queue.urgent and queue.count < MOST:
-            await self._clock.sleep(max(0.0, self._config.group_s - queue.oldest_s))
+            await self._clock.sleep(max(0.0, self._config.batch_window_s - queue.oldest_s))
         await self._clock.sleep(max(self._pause_s, self._until_turn_s()))
         lease_s = self._config.timeout_s * 2 + 5
-        taken = await self._book.take(self._notifier.name, MOST, lease_s)
+        taken = await self._book.claim(self._notifier.name, MOST, lease_s)
         return await self._send(taken) if taken else 0
 
-    async def _send(self, taken: list[Waiting]) -> int:
+    async def _send(self, taken: list[QueuedMessage]) -> int:
         self._turns.append(self._clock.monotonic_ns())
         name = self._notifier.name
         try:
             async with asyncio.timeout(self._config.timeout_s * ROUND):
                 await self._notifier.send([each.message for each in taken])
-        except Gone as error:
+        except ChannelGoneError as error:
             log.error("a channel is no more and was switched off", channel=name, error=str(error))
             await self._book.disable(name, str(error))
             _sent.labels(name, "given_up").inc(len(taken))
-        except Declined as error:
+        except MessageDeclinedError as error:
             hopeless = [each for each in taken if each.tries >= DECLINED_TRIES]
             await self._book.give_up(hopeless, str(error))
             _sent.labels(name, "given_up").inc(len(hopeless))
             await self._failed([each for each in taken if each not in hopeless], error, PAUSES_S[1])
-        except Later as error:
+        except RetryLaterError as error:
             await self._failed(taken, error, error.after_s)
         except TimeoutError:
-            late = Later(f"{name} took longer than {self._config.timeout_s * ROUND:g} s")
+            late = RetryLaterError(f"{name} took longer than {self._config.timeout_s * ROUND:g} s")
             await self._failed(taken, late, 0.0)
         else:
             self._pause_s = 0.0
@@ -106,11 +113,13 @@ class Sender:
             return len(taken)
         return 0
 
-    async def _failed(self, taken: list[Waiting], error: OperationError, at_least_s: float) -> None:
+    async def _failed(
+        self, taken: list[QueuedMessage], error: OperationError, at_least_s: float
+    ) -> None:
         first, longest = PAUSES_S
         self._pause_s = max(at_least_s, min(self._pause_s * 2 or first, longest))
         _sent.labels(self._notifier.name, "failed").inc(len(taken))
-        await self._book.put_back(taken, str(error))
+        await self._book.retry_later(taken, str(error))
         log.warning(
             "messages were not taken",
             channel=self._notifier.name,
@@ -132,5 +141,5 @@ class Sender:
         if self._tidied_ns is not None and now - self._tidied_ns < TIDY_EVERY_S * 1e9:
             return
         self._tidied_ns = now
-        if old := await self._book.tidy(self._config.keep_hours):
+        if old := await self._book.purge(self._config.keep_hours):
             log.warning("messages were given up, they are too old", count=old)

@@ -32,7 +32,7 @@ _OPEN = (
 )
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class QueuedMessage(msgspec.Struct, frozen=True):
     """A message in hand: others leave it alone until the lease ends."""
 
     id: int
@@ -40,7 +40,7 @@ class Waiting(msgspec.Struct, frozen=True):
     message: Message
 
 
-class Queue(msgspec.Struct, frozen=True):
+class ChannelBacklog(msgspec.Struct, frozen=True):
     """How many wait for a channel, since when, and whether one of them cannot wait."""
 
     count: int
@@ -48,7 +48,7 @@ class Queue(msgspec.Struct, frozen=True):
     urgent: bool
 
 
-class Channel(msgspec.Struct, frozen=True):
+class ChannelStatus(msgspec.Struct, frozen=True):
     """For the owner."""
 
     channel: str
@@ -59,20 +59,20 @@ class Channel(msgspec.Struct, frozen=True):
     given_up: int
 
 
-async def note(tx: Connection, message: Message, channels: Sequence[str]) -> bool:
+async def enqueue(tx: Connection, message: Message, channels: Sequence[str]) -> bool:
     """Write it for every channel that is open; False when all of them had it."""
     body = msgspec.json.encode(message).decode()
     done = await tx.execute(_NOTE, message.event_id, message.severity, body, list(channels))
     return done != "INSERT 0 0"
 
 
-class Book:
+class MessageStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def note(self, message: Message, channels: Sequence[str]) -> bool:
         async with self._database.transaction() as tx:
-            return await note(tx, message, channels)
+            return await enqueue(tx, message, channels)
 
     async def open(self, channel: str, address_hash: str) -> bool:
         """Known from now on; a new address opens a channel that was switched off."""
@@ -112,27 +112,31 @@ class Book:
             )
         )
 
-    async def waiting(self, channel: str) -> Queue:
+    async def waiting(self, channel: str) -> ChannelBacklog:
         row = await self._database.fetchrow(
             "SELECT count(*), COALESCE(extract(epoch FROM clock_timestamp() - min(created_at)), 0),"
             " COALESCE(bool_or(severity = 'critical'), false) FROM notification_log"
             " WHERE channel = $1 AND state = 'PENDING' AND due_at <= clock_timestamp()",
             channel,
         )
-        return Queue(row[0], float(row[1]), row[2]) if row else Queue(0, 0.0, False)
+        return (
+            ChannelBacklog(row[0], float(row[1]), row[2]) if row else ChannelBacklog(0, 0.0, False)
+        )
 
-    async def take(self, channel: str, limit: int, lease_s: float) -> list[Waiting]:
+    async def claim(self, channel: str, limit: int, lease_s: float) -> list[QueuedMessage]:
         rows = await self._database.fetch(_TAKE, channel, limit, lease_s)
-        found = [Waiting(row[0], row[1], msgspec.json.decode(row[2], type=Message)) for row in rows]
+        found = [
+            QueuedMessage(row[0], row[1], msgspec.json.decode(row[2], type=Message)) for row in rows
+        ]
         return sorted(found, key=lambda each: each.id)
 
-    async def sent(self, taken: Sequence[Waiting]) -> None:
+    async def sent(self, taken: Sequence[QueuedMessage]) -> None:
         await self._end(taken, "SENT", "")
 
-    async def give_up(self, taken: Sequence[Waiting], why: str) -> None:
+    async def give_up(self, taken: Sequence[QueuedMessage], why: str) -> None:
         await self._end(taken, "GIVEN_UP", why)
 
-    async def put_back(self, taken: Sequence[Waiting], why: str) -> None:
+    async def retry_later(self, taken: Sequence[QueuedMessage], why: str) -> None:
         await self._database.execute(
             "UPDATE notification_log SET due_at = clock_timestamp(), error = $2"
             " WHERE id = ANY($1) AND state = 'PENDING'",
@@ -140,7 +144,7 @@ class Book:
             why,
         )
 
-    async def tidy(self, keep_hours: float) -> int:
+    async def purge(self, keep_hours: float) -> int:
         """Give up what nobody wants any more, and forget what is old; answers the former."""
         given_up = await self._database.execute(
             "UPDATE notification_log SET state = 'GIVEN_UP', ended_at = clock_timestamp(),"
@@ -155,7 +159,7 @@ class Book:
         )
         return int(given_up.split()[-1])
 
-    async def channels(self) -> list[Channel]:
+    async def channels(self) -> list[ChannelStatus]:
         rows = await self._database.fetch(
             "SELECT c.channel, c.disabled_at, c.reason,"
             " count(*) FILTER (WHERE l.state = 'PENDING'),"
@@ -164,7 +168,7 @@ class Book:
             " FROM notification_channel c LEFT JOIN notification_log l USING (channel)"
             " GROUP BY c.channel ORDER BY c.channel"
         )
-        return [Channel(*row) for row in rows]
+        return [ChannelStatus(*row) for row in rows]
 
     async def recent(self, limit: int = 50) -> list[Message]:
         """The youngest first, each once however many channels it went to."""
@@ -176,7 +180,7 @@ class Book:
         )
         return [msgspec.json.decode(row[0], type=Message) for row in rows]
 
-    async def _end(self, taken: Sequence[Waiting], state: str, error: str) -> None:
+    async def _end(self, taken: Sequence[QueuedMessage], state: str, error: str) -> None:
         await self._database.execute(
             "UPDATE notification_log SET state = $2, error = $3, ended_at = clock_timestamp()"
             " WHERE id = ANY($1)",

@@ -17,21 +17,21 @@ from qts.domain import OperationError
 from qts.notify.message import Message
 
 
-class Later(OperationError):
+class RetryLaterError(OperationError):
     def __init__(self, text: str, after_s: float = 0.0) -> None:
         super().__init__(text)
         self.after_s = after_s  # as they asked
 
 
-class Declined(OperationError):
+class MessageDeclinedError(OperationError):
     pass
 
 
-class Gone(OperationError):
+class ChannelGoneError(OperationError):
     pass
 
 
-class Notifier(Protocol):
+class NotificationChannel(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -45,6 +45,6 @@ class Notifier(Protocol):
         ...
 
 
-def hash_of(*parts: str) -> str:
+def address_hash(*parts: str) -> str:
     """Enough to recognise an address in a log, not enough to use it."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

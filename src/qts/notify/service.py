@@ -12,18 +12,14 @@ import aiohttp
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, RefusedError, SystemClock
-from qts.notify.alarms import Alarms
-from qts.notify.book import Book
+from qts.notify.alert_watcher import AlertWatcher
+from qts.notify.channel import NotificationChannel
+from qts.notify.channels import LogChannel, SlackChannel, TelegramChannel, WebhookChannel
 from qts.notify.config import ALWAYS, NotifyConfig
-from qts.notify.log import Log
-from qts.notify.message import Message
-from qts.notify.notifier import Notifier
-from qts.notify.push import Push
+from qts.notify.message import Message, message_for_event
+from qts.notify.message_store import MessageStore
 from qts.notify.sender import Sender
-from qts.notify.slack import Slack
-from qts.notify.telegram import Telegram
-from qts.notify.telling import message_of
-from qts.notify.webhook import Webhook
+from qts.notify.web_push import WebPushChannel
 from qts.outbox import TRADE_EVENT, Delivery, Dispatcher, uuid7
 
 log = telemetry.logger("notify")
@@ -31,24 +27,28 @@ log = telemetry.logger("notify")
 AGAIN_S = 5.0
 
 
-class Notifications:
+class NotificationService:
     """Use `open`; then `register` with the dispatcher of trade events, and `run`."""
 
     def __init__(
-        self, database: Database, notifiers: list[Notifier], config: NotifyConfig, clock: Clock
+        self,
+        database: Database,
+        notifiers: list[NotificationChannel],
+        config: NotifyConfig,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._clock = clock
-        self.book = Book(database)
+        self.book = MessageStore(database)
         self.notifiers = {each.name: each for each in notifiers}
         self._senders = [Sender(each, self.book, config, clock) for each in notifiers]
-        self.alarms = Alarms(database, self.book, tuple(self.notifiers), clock, self.wake)
+        self.alarms = AlertWatcher(database, self.book, tuple(self.notifiers), clock, self.wake)
 
     @classmethod
     @asynccontextmanager
     async def open(
         cls, database: Database, config: NotifyConfig, clock: Clock | None = None
-    ) -> AsyncIterator[Notifications]:
+    ) -> AsyncIterator[NotificationService]:
         config.check()
         clock = clock or SystemClock()
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
@@ -62,7 +62,7 @@ class Notifications:
         """Trade events the settings name are written down; all others pass."""
 
         async def tell(payload: dict[str, Any], delivery: Delivery) -> None:
-            if await self.book.note(message_of(payload, delivery), tuple(self.notifiers)):
+            if await self.book.note(message_for_event(payload, delivery), tuple(self.notifiers)):
                 self.wake()
 
         if self.notifiers:
@@ -105,18 +105,18 @@ class Notifications:
 
 def notifiers(
     session: aiohttp.ClientSession, database: Database, config: NotifyConfig, clock: Clock
-) -> list[Notifier]:
+) -> list[NotificationChannel]:
     """Those the settings name."""
-    found: list[Notifier] = []
+    found: list[NotificationChannel] = []
     telegram, slack, webhook, push = config.telegram, config.slack, config.webhook, config.push
     if telegram.token and telegram.chat:
-        found.append(Telegram(session, telegram.token, telegram.chat, telegram.url))
+        found.append(TelegramChannel(session, telegram.token, telegram.chat, telegram.url))
     if slack.url:
-        found.append(Slack(session, slack.url))
+        found.append(SlackChannel(session, slack.url))
     if webhook.url and webhook.key:
-        found.append(Webhook(session, webhook.url, webhook.key, clock))
+        found.append(WebhookChannel(session, webhook.url, webhook.key, clock))
     if push.key and push.contact:
-        found.append(Push(session, database, push.key, push.contact, clock))
+        found.append(WebPushChannel(session, database, push.key, push.contact, clock))
     if config.log:
-        found.append(Log())
+        found.append(LogChannel())
     return found

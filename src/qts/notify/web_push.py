@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, RefusedError, Secret
-from qts.notify.http import post
+from qts.notify.channel import ChannelGoneError, MessageDeclinedError, RetryLaterError, address_hash
+from qts.notify.channels import post
 from qts.notify.message import Message, as_text
-from qts.notify.notifier import Declined, Gone, Later, hash_of
 
 log = telemetry.logger("notify")
 
@@ -37,7 +37,7 @@ LIFE_S = 12 * 3600  # of a signature, and of a message at the push service
 _CURVE = ec.SECP256R1()
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class PushSubscription(msgspec.Struct, frozen=True):
     """As a browser's PushManager gives it."""
 
     endpoint: str
@@ -45,7 +45,7 @@ class Subscription(msgspec.Struct, frozen=True):
     auth: str
 
 
-class Push:
+class WebPushChannel:
     name = "push"
     address_hash = "push"
 
@@ -72,10 +72,10 @@ class Push:
             "SELECT endpoint, p256dh, auth FROM push_subscription WHERE disabled_at IS NULL"
         )
         # Side by side: a browser's service that hangs holds up none of the others.
-        await asyncio.gather(*(self._send_one(Subscription(*row), body) for row in rows))
+        await asyncio.gather(*(self._send_one(PushSubscription(*row), body) for row in rows))
 
-    async def _send_one(self, to: Subscription, body: bytes) -> None:
-        who = f"push {hash_of(to.endpoint)}"
+    async def _send_one(self, to: PushSubscription, body: bytes) -> None:
+        who = f"push {address_hash(to.endpoint)}"
         headers = {
             "Content-Encoding": "aes128gcm",
             "Content-Type": "application/octet-stream",
@@ -85,14 +85,14 @@ class Push:
         }
         try:
             await post(self._session, to.endpoint, encrypt(body, to), headers, who)
-        except Gone:
+        except ChannelGoneError:
             await self._database.execute(
                 "UPDATE push_subscription SET disabled_at = clock_timestamp()"
                 " WHERE endpoint_hash = $1",
-                hash_of(to.endpoint),
+                address_hash(to.endpoint),
             )
-            log.warning("a browser's subscription is no more", address=hash_of(to.endpoint))
-        except (Later, Declined) as error:
+            log.warning("a browser's subscription is no more", address=address_hash(to.endpoint))
+        except (RetryLaterError, MessageDeclinedError) as error:
             log.warning("a push was not taken", error=str(error))
 
     def _authorization(self, endpoint: str) -> str:
@@ -109,7 +109,7 @@ async def subscribe(database: Database, text: bytes) -> str:
     """Keep a subscription, given as the JSON a browser makes of it; answers its hash."""
     try:
         given = msgspec.json.decode(text)
-        to = Subscription(given["endpoint"], given["keys"]["p256dh"], given["keys"]["auth"])
+        to = PushSubscription(given["endpoint"], given["keys"]["p256dh"], given["keys"]["auth"])
         _point(_decode(to.p256dh))
         if urlsplit(to.endpoint).scheme != "https" or len(_decode(to.auth)) != 16:
             raise ValueError
@@ -118,7 +118,7 @@ async def subscribe(database: Database, text: bytes) -> str:
             "that is no push subscription; expected JSON with endpoint (https) and keys.p256dh, "
             "keys.auth, as PushSubscription.toJSON() gives it"
         ) from None
-    name = hash_of(to.endpoint)
+    name = address_hash(to.endpoint)
     await database.execute(
         "INSERT INTO push_subscription (endpoint_hash, endpoint, p256dh, auth)"
         " VALUES ($1, $2, $3, $4) ON CONFLICT (endpoint_hash) DO UPDATE"
@@ -136,14 +136,14 @@ async def unsubscribe(database: Database, endpoint: str) -> bool:
     ended = await database.execute(
         "UPDATE push_subscription SET disabled_at = clock_timestamp()"
         " WHERE endpoint_hash = $1 AND disabled_at IS NULL",
-        hash_of(endpoint),
+        address_hash(endpoint),
     )
     return ended == "UPDATE 1"
 
 
 def encrypt(
     body: bytes,
-    to: Subscription,
+    to: PushSubscription,
     salt: bytes | None = None,
     ours: ec.EllipticCurvePrivateKey | None = None,
 ) -> bytes:

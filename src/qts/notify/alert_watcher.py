@@ -16,9 +16,9 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from qts import telemetry
 from qts.database import Database, Row
 from qts.domain import Clock, OperationError
-from qts.notify.book import Book
 from qts.notify.message import Message, Severity, short
-from qts.notify.rules import RULES, Rule
+from qts.notify.message_store import MessageStore
+from qts.notify.rules import RULES, AlertRule
 
 log = telemetry.logger("notify")
 
@@ -41,10 +41,10 @@ _SWITCHES = (
 Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 
-class Held:
+class RuleState:
     """One rule over time."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: AlertRule) -> None:
         self.rule = rule
         self._seen: deque[tuple[int, float]] = deque()
         self._since_ns: int | None = None
@@ -83,11 +83,11 @@ class Held:
         return self._seen[-1][1] - self._seen[0][1]
 
 
-class Alarms:
+class AlertWatcher:
     def __init__(
         self,
         database: Database,
-        book: Book,
+        book: MessageStore,
         channels: Sequence[str],
         clock: Clock,
         wake: Callable[[], None],
@@ -99,7 +99,7 @@ class Alarms:
         self._wake = wake
         self._changed = asyncio.Event()
         self._known: set[UUID] = set()  # told before: the database would say so, at a price
-        self._rules = [Held(rule) for rule in RULES if not rule.told_by_event]
+        self._rules = [RuleState(rule) for rule in RULES if not rule.told_by_event]
 
     async def run(self) -> None:
         """Until it is cancelled; a database that is away is asked again."""
@@ -148,7 +148,7 @@ class Alarms:
                     await self._changed.wait()
 
 
-def _of_rule(rule: Rule, figure: float, now: datetime) -> Message:
+def _of_rule(rule: AlertRule, figure: float, now: datetime) -> Message:
     return Message(
         event_id=uuid5(NAMESPACE_OID, f"qts rule {rule.name} {now.isoformat()}"),
         type="ALERT",
