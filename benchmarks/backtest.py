@@ -20,7 +20,7 @@ from qts import telemetry
 from qts.brokers import FeesConfig
 from qts.cli.simulated_day import simulated_day
 from qts.pipeline import BacktestConfig, Chunk, Tape, backtest
-from qts.risk import LimitsConfig
+from qts.risk import RiskLimitsConfig
 from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout
 
 DAY_S, QUICK_S = 23_400, 60
@@ -33,9 +33,9 @@ _SEVERAL = 10
 _KINDS: tuple[type[StepStrategy[Any]], ...] = (RsiScalper, MovingAverageSwing, SurgeBreakout)
 # All day long: with the default of 100 orders a day it would be shut out before noon.
 _ALL_DAY = BacktestConfig(
-    limits=LimitsConfig(orders_per_day=1_000_000, orders_per_minute=1_000_000, daily_loss=1.0)
+    limits=RiskLimitsConfig(orders_per_day=1_000_000, orders_per_minute=1_000_000, daily_loss=1.0)
 )
-_OPEN = LimitsConfig(
+_OPEN = RiskLimitsConfig(
     max_order_value=ORDER,
     max_quantity=1e12,
     max_exposure=1.0,

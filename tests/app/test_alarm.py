@@ -8,11 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from qts.app.alarm import Alarm
 from qts.app.live import Notices
 from qts.app.tending import go_on_when_released
 from qts.domain import ManualClock, OperationError, RefusedError, UnreachableError
 from qts.risk import SafetyState
+from qts.risk.fail_safe_reporter import FailSafeReporter
 
 
 class Books:
@@ -23,7 +23,7 @@ class Books:
         self.notices = Notices()
         self.written: list[str] = []
         self._errors = list(errors)
-        self.alarm = Alarm(cast(Any, self), self.notices, self.clock)
+        self.alarm = FailSafeReporter(cast(Any, self), self.notices, self.clock)
 
     async def trip(self, code: str, _text: str) -> None:
         if self._errors:

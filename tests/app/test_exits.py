@@ -15,7 +15,7 @@ from qts.app.holding import Holding
 from qts.domain import IntentType, ManualClock
 from qts.outbox import uuid7
 from qts.pipeline import Execution, World
-from qts.risk import EmergencyOrder, MicroRisk, Proposal, StopsConfig
+from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, StopsConfig
 from qts.strategies import Position
 
 SYMBOL = "KRW-BTC"
@@ -38,7 +38,7 @@ class Stop:
         self.asked_s.append(self.clock.monotonic_ns() / 1e9)
         self._exits(cast(Any, SimpleNamespace(event_id=str(uuid7()), payload=EXIT)))
 
-    async def trade(self, proposal: Proposal) -> Execution:
+    async def trade(self, proposal: OrderProposal) -> Execution:
         filled = proposal.quantity if self.outcome == "FILLED" else proposal.quantity * 0
         return Execution(proposal, cast(Any, self.outcome), filled)
 
@@ -88,7 +88,7 @@ class Position100:
         self.freezes = Mock()
         self._outcomes = list(outcomes)
         self._world = World(self.clock)
-        self._micro = MicroRisk(StopsConfig(), self._published, Mock(), self.clock)
+        self._micro = MicroRiskLoop(StopsConfig(), self._published, Mock(), self.clock)
         self._holding = Holding(self._world, self._micro, {})
         self._exits = Exits(
             cast(Any, self), self._micro, self._world, self.freezes, Mock(), self.clock
@@ -103,7 +103,7 @@ class Position100:
         await self.clock.advance(0)
         return self.asked
 
-    async def trade(self, proposal: Proposal) -> Execution:
+    async def trade(self, proposal: OrderProposal) -> Execution:
         self.asked.append(proposal.quantity)
         outcome, filled = self._outcomes.pop(0) if self._outcomes else ("TIMEOUT", 0)
         self._hold(self._world.positions[SYMBOL].quantity - filled)

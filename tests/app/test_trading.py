@@ -22,7 +22,7 @@ from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side, SystemClock
 from qts.embedded import Home
 from qts.orders import resume_by_hand
-from qts.risk import Proposal
+from qts.risk import OrderProposal
 from tests.outbox.kit import until
 
 PATIENCE_S = 60.0
@@ -83,9 +83,9 @@ async def held(trading: Trading) -> str:
     return next(iter(trading.world.positions))
 
 
-def proposal(trading: Trading, symbol: str, why: IntentType) -> Proposal:
+def proposal(trading: Trading, symbol: str, why: IntentType) -> OrderProposal:
     now = trading.clock.now()
-    return Proposal(
+    return OrderProposal(
         strategy_key="turner",
         symbol=symbol,
         side=Side.SELL if why.is_exit else Side.BUY,

@@ -241,7 +241,7 @@ async def test_a_run_that_died_is_told(site: Site, browser: Any) -> None:
 
 
 async def test_trading_is_stopped_and_allowed_on_the_page(site: Site, browser: Any) -> None:
-    await KillSwitch(site.database).begin((), "test")
+    await KillSwitch(site.database).enable_unset((), "test")
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as seen:
         await seen.page.click("#kill")
@@ -263,7 +263,7 @@ async def test_trading_is_stopped_and_allowed_on_the_page(site: Site, browser: A
 
 
 async def test_a_dialog_that_is_left_does_nothing(site: Site, browser: Any) -> None:
-    await KillSwitch(site.database).begin((), "test")
+    await KillSwitch(site.database).enable_unset((), "test")
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as seen:
         await seen.page.wait_for_selector("#kill")
@@ -380,7 +380,7 @@ async def test_an_unknown_order_is_yellow_and_has_its_timeline(
 
 
 async def test_who_may_only_read_is_told_so(site: Site, browser: Any) -> None:
-    await KillSwitch(site.database).begin((), "test")
+    await KillSwitch(site.database).enable_unset((), "test")
     async with visit(browser, site.tokens.link(site.address, Role.READ)) as seen:
         await seen.page.click("#kill")
         await seen.page.fill("#reason", "x")

@@ -32,7 +32,7 @@ from qts.outbox import (
     PostgresBus,
 )
 from qts.outbox.testing import HandledEvent, make_due, run_due
-from qts.risk import Approved, FailSafe, KillSwitch, Proposal
+from qts.risk import ApprovedOrder, FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from tests.orders.venue import Venue
 
@@ -42,7 +42,7 @@ PRICE = Decimal(100)
 START = datetime(2026, 11, 16, 1, tzinfo=UTC)
 
 
-def approved(clock: Clock, **more: Any) -> Approved:
+def approved(clock: Clock, **more: Any) -> ApprovedOrder:
     values: dict[str, Any] = {
         "strategy_key": "scalper",
         "symbol": SYMBOL,
@@ -56,7 +56,7 @@ def approved(clock: Clock, **more: Any) -> Approved:
         "expires_at": clock.now() + timedelta(seconds=60),
         **more,
     }
-    return approve(Proposal(**values), clock.now())
+    return approve(OrderProposal(**values), clock.now())
 
 
 class Room:
@@ -86,7 +86,7 @@ class Room:
         self.executor.register(self.dispatcher)
 
     async def open(self) -> None:
-        await self.kill.begin(("scalper",), "tests")
+        await self.kill.enable_unset(("scalper",), "tests")
         await self.reconciler.once()
 
     async def submit(self, **more: Any) -> Submitted:

@@ -14,7 +14,7 @@ import pytest
 from qts.database import Database, DatabaseConfig
 from qts.domain import IntentType, ManualClock, OrderRequest, OrderType, RefusedError, Secret, Side
 from qts.orders import Submitted, signal_id
-from qts.risk import Proposal
+from qts.risk import OrderProposal
 from tests.faults.proxy import CommitProxy
 from tests.orders.kit import START, SYMBOL, Room, approved, room
 
@@ -78,7 +78,7 @@ async def test_a_signal_id_used_for_another_market_is_refused(floor: Room) -> No
 async def test_what_the_gate_did_not_approve_is_refused(floor: Room) -> None:
     @dataclass
     class LooksApproved:
-        proposal: Proposal
+        proposal: OrderProposal
         at: object
 
     real = approved(floor.clock)

@@ -13,7 +13,7 @@ import pytest
 from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import IntentType, OrderType, RefusedError, Side
 from qts.pipeline import BacktestConfig, BacktestResult, backtest
-from qts.risk import HoldingLimits, LimitsConfig, StopsConfig
+from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
 from qts.strategies import NoParams, RsiScalper, Signal, Strategy, Tick, View
 from tests.pipeline.tapes import BEGIN, prices, tape, walk
 
@@ -86,7 +86,7 @@ def test_a_falling_position_leaves_by_its_stop() -> None:
 
 
 def test_a_position_is_left_when_its_time_is_up() -> None:
-    stops = StopsConfig(holding=HoldingLimits(scalp_s=30.0), earning_extra_s=0.0)
+    stops = StopsConfig(holding=HoldTimeLimits(scalp_s=30.0), profit_extension_s=0.0)
     result = run(scripted((0,)), prices([10_000] * 60), stops=stops)
     bought, sold = result.fills
     assert 30 <= sold.at.timestamp() - bought.at.timestamp() <= 33
@@ -129,14 +129,14 @@ class Eager(Strategy[NoParams]):
 
 def test_no_more_symbols_are_held_than_the_limit() -> None:
     symbols = [f"{n:06}" for n in range(1, 9)]
-    limits = LimitsConfig(max_open_symbols=3, orders_per_minute=1000)
+    limits = RiskLimitsConfig(max_open_symbols=3, orders_per_minute=1000)
     result = run(Eager.from_params(), walk(5, 200, symbols), limits=limits, use_stops=False)
     assert len({fill.symbol for fill in result.fills}) == 3
     assert result.refusals["G_OPEN_SYMBOLS"] > 0
 
 
 def test_no_more_orders_are_sent_than_the_minute_and_the_day_may_have() -> None:
-    limits = LimitsConfig(orders_per_day=7, orders_per_minute=2)
+    limits = RiskLimitsConfig(orders_per_day=7, orders_per_minute=2)
     result = run(Eager.from_params(), walk(5, 300), limits=limits, use_stops=False)
     times = [p.decided_at.timestamp() for p in result.proposals]
     assert len(times) == 7
@@ -224,7 +224,7 @@ def test_a_limit_order_rests_until_the_day_ends() -> None:
 
 
 def test_orders_of_a_day_are_counted_anew_the_next_day() -> None:
-    limits = LimitsConfig(orders_per_day=2)
+    limits = RiskLimitsConfig(orders_per_day=2)
     days = [prices([10_000.0] * 6, start=BEGIN + DAY * day) for day in range(3)]
     events = tuple(range(0, 18, 2))
     result = run(
@@ -240,8 +240,8 @@ def test_orders_of_a_day_are_counted_anew_the_next_day() -> None:
 
 
 def test_a_lost_account_takes_no_entry_before_the_next_day() -> None:
-    stops = StopsConfig(excursion_account=0.001, excursion_half=0.5, excursion_all=0.5)
-    limits = LimitsConfig(max_order_value=10_000_000)
+    stops = StopsConfig(mae_account=0.001, mae_half=0.5, mae_full=0.5)
+    limits = RiskLimitsConfig(max_order_value=10_000_000)
     crash = [10_000.0, 10_000.0, *[9_700.0] * 8]
     days = [*prices(crash), *prices([9_700.0] * 3, start=BEGIN + DAY)]
     result = run(scripted((0, 8, 10)), days, stops=stops, limits=limits)

@@ -18,7 +18,7 @@ from qts.domain import RefusedError
 from qts.pipeline import BacktestConfig, Chunk, Tape, backtest
 from qts.pipeline.paper_desk import PaperDesk
 from qts.pipeline.scan import scanner
-from qts.risk import LimitsConfig
+from qts.risk import RiskLimitsConfig
 from qts.strategies import (
     MovingAverageSwing,
     NoParams,
@@ -39,7 +39,7 @@ CONFIGS = st.builds(
     BacktestConfig,
     use_stops=st.booleans(),
     limits=st.builds(
-        LimitsConfig,
+        RiskLimitsConfig,
         max_open_symbols=st.integers(1, 4),
         orders_per_day=st.integers(5, 200),
         orders_per_minute=st.integers(1, 20),

@@ -21,12 +21,12 @@ from qts.orders import FillApplied
 from qts.pipeline import Header, Journal, RecordedWorld, retrace
 from qts.pipeline.journal import MAGIC, Called, Entry, Parameters, encode, read_journal
 from qts.pipeline.recorded import PastChanges
-from qts.risk import LimitsConfig
+from qts.risk import RiskLimitsConfig
 from qts.strategies import Signal, Strategy, Tick, View
 from tests.pipeline.worlds import NOW, signal, tick
 
 HERE = f"{__name__}:Follower"
-HEADER = Header(NOW, {HERE: {"step": "10"}}, LimitsConfig().exact)
+HEADER = Header(NOW, {HERE: {"step": "10"}}, RiskLimitsConfig().exact)
 
 
 class Params(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 
 from qts.domain import IntentType, Side, SystemClock
 from qts.pipeline import Execution, Joints, Leave, Pipeline, PipelineConfig, Runner, World
-from qts.risk import LimitsConfig, Proposal
+from qts.risk import OrderProposal, RiskLimitsConfig
 from qts.strategies import NoParams, Position, Signal, Strategy, Tick, View
 from tests.pipeline.worlds import signal, tick
 
@@ -31,10 +31,10 @@ class Trades:
     """Takes every proposal, and fills it once it may."""
 
     def __init__(self) -> None:
-        self.asked: list[Proposal] = []
+        self.asked: list[OrderProposal] = []
         self.may_fill = asyncio.Event()
 
-    async def trade(self, proposal: Proposal, wait_s: float = 5.0) -> Execution:  # noqa: ARG002
+    async def trade(self, proposal: OrderProposal, wait_s: float = 5.0) -> Execution:  # noqa: ARG002
         self.asked.append(proposal)
         await self.may_fill.wait()
         return Execution(proposal, "FILLED", proposal.quantity)
@@ -45,7 +45,7 @@ class Bench:
         clock = SystemClock()
         self.world, self.trades = World(clock), Trades()
         self.world.begin(Decimal(100_000_000), held)
-        limits, trader = LimitsConfig().exact, cast("Any", self.trades)
+        limits, trader = RiskLimitsConfig().exact, cast("Any", self.trades)
         self.pipeline = Pipeline(PipelineConfig(), self.world, trader, limits, Leave, clock)
         loop = asyncio.get_running_loop()
         joints = Joints(self.world.view, lambda _key: None, self.pipeline.heard, loop)
@@ -66,7 +66,7 @@ class Bench:
         return [(each.symbol, each.side, _at(each)) for each in self.trades.asked]
 
 
-def _at(proposal: Proposal) -> float:
+def _at(proposal: OrderProposal) -> float:
     return round(proposal.decided_at.timestamp() - NOW_S, 3)
 
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from qts.domain import Account, IntentType, OrderType, Side
 from qts.pipeline import Cycle, Leave, StepFailed, decide, evaluate, extract, transform
-from qts.risk import LimitsConfig, SafetyState
+from qts.risk import RiskLimitsConfig, SafetyState
 from qts.strategies import Position, Signal, View
 from tests.pipeline.worlds import NOW, signal, tick, view
 
-LIMITS = LimitsConfig().exact
+LIMITS = RiskLimitsConfig().exact
 NAN = Decimal("NaN")
 
 

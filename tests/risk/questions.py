@@ -10,10 +10,10 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from qts.domain import OrderType, Side
-from qts.risk import Exposure, Facts, Market, Proposal, Switches
+from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, Switches
 
 NOW = datetime(2026, 11, 16, 1, 0, tzinfo=UTC)
-PROPOSAL = Proposal(
+PROPOSAL = OrderProposal(
     strategy_key="scalp",
     symbol="005930",
     side=Side.BUY,
@@ -24,8 +24,8 @@ PROPOSAL = Proposal(
     decided_at=NOW,
     expires_at=NOW + timedelta(seconds=5),
 )
-FACTS = Facts(
-    market=Market(
+FACTS = RiskSnapshot(
+    market=QuoteSnapshot(
         last=Decimal(75_100),
         bid=Decimal(75_000),
         ask=Decimal(75_100),
@@ -61,11 +61,11 @@ FACTS = Facts(
 )
 
 
-def proposal(**other: Any) -> Proposal:
+def proposal(**other: Any) -> OrderProposal:
     return replace(PROPOSAL, **other)
 
 
-def facts(part: str = "", **other: Any) -> Facts:
+def facts(part: str = "", **other: Any) -> RiskSnapshot:
     """The facts, with other values in one of their parts or, unnamed, of their own."""
     if not part:
         return replace(FACTS, **other)

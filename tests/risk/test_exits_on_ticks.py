@@ -13,7 +13,7 @@ import pytest
 from qts.domain import LaneFullError, SystemClock
 from qts.events import Catalogue, Event, EventEngine, EventsConfig, LaneConfig
 from qts.events import payloads as p
-from qts.risk import EMERGENCY_ORDER, EmergencyOrder, MicroRisk, StopsConfig
+from qts.risk import EMERGENCY_ORDER, EmergencyOrder, MicroRiskLoop, PositionShadow, StopsConfig
 
 
 class Desk:
@@ -27,8 +27,8 @@ class Desk:
         self.fired: list[tuple[str, Any]] = []  # what took the way through Python
         for name in ("EMERGENCY_ORDER", "TRAILING_STOP_HIT"):
             self.engine.on(name, self.seen.append)
-        self.loop = MicroRisk(
-            StopsConfig(trail_least=0),
+        self.loop = MicroRiskLoop(
+            StopsConfig(trail_min_distance=0),
             lambda name, payload: self.fired.append((name, payload)),
             lambda _code, _text: None,
             SystemClock(),
@@ -36,8 +36,8 @@ class Desk:
         self.engine.attach_watcher("PRICE_TICK", self.loop.stops, "price")
 
     def hold(self, quantity: float = 10, stop: float = 0.0) -> None:
-        held = Holding(symbol="A", quantity=quantity, average=10_000, stop=stop)
-        self.loop.hold([held], 1e9)
+        held = PositionShadow(symbol="A", quantity=quantity, average=10_000, stop=stop)
+        self.loop.set_positions([held], 1e9)
 
     def tick(self, price: float) -> Event:
         return self.engine.new_event("PRICE_TICK", p.PriceTick(symbol="A", price=price, volume=1.0))

@@ -19,27 +19,36 @@ from qts.domain import (
     is_on_tick,
     market_for_symbol,
 )
-from qts.risk import REASONS, Approved, Facts, Gate, LimitsConfig, Proposal, Refusal, Switches
-from qts.risk.gate import Question
+from qts.risk import (
+    REASONS,
+    ApprovedOrder,
+    OrderProposal,
+    PreTradeGate,
+    Refusal,
+    RiskLimitsConfig,
+    RiskSnapshot,
+    Switches,
+)
+from qts.risk.gate import RuleInput
 from tests.risk.questions import FACTS, NOW, PROPOSAL, facts, proposal
 
-LIMITS = LimitsConfig().exact
-GATE = Gate(LIMITS)
+LIMITS = RiskLimitsConfig().exact
+GATE = PreTradeGate(LIMITS)
 NAN = Decimal("NaN")
 
 
-def codes(asked: Proposal, known: Facts, gate: Gate = GATE) -> set[str]:
+def codes(asked: OrderProposal, known: RiskSnapshot, gate: PreTradeGate = GATE) -> set[str]:
     answer = gate.check(asked, known)
     return {reason.code for reason in answer.reasons} if isinstance(answer, Refusal) else set()
 
 
 def test_what_breaks_no_rule_is_approved_as_it_was_asked() -> None:
     answer = GATE.check(PROPOSAL, FACTS)
-    assert isinstance(answer, Approved)
+    assert isinstance(answer, ApprovedOrder)
     assert (answer.proposal, answer.at) == (PROPOSAL, NOW)
 
 
-WRONG: list[tuple[str, Proposal, Facts]] = [
+WRONG: list[tuple[str, OrderProposal, RiskSnapshot]] = [
     ("G_QUANTITY", proposal(quantity=Decimal(0)), FACTS),
     ("G_QUANTITY", proposal(quantity=NAN), FACTS),
     ("G_QUANTITY", proposal(quantity=Decimal("1.5")), FACTS),
@@ -80,7 +89,9 @@ WRONG: list[tuple[str, Proposal, Facts]] = [
 
 
 @pytest.mark.parametrize(("code", "asked", "known"), WRONG, ids=[case[0] for case in WRONG])
-def test_each_wrong_is_refused_by_name(code: str, asked: Proposal, known: Facts) -> None:
+def test_each_wrong_is_refused_by_name(
+    code: str, asked: OrderProposal, known: RiskSnapshot
+) -> None:
     assert code in codes(asked, known)
 
 
@@ -95,17 +106,17 @@ def test_what_is_not_known_is_off() -> None:
 
 
 def test_rule_that_fails_refuses() -> None:
-    def broken(ask: Question) -> Iterator[tuple[str, str]]:
+    def broken(ask: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_CASH", str(1 // ask.facts.exposure.orders_today)
 
-    assert codes(PROPOSAL, FACTS, Gate(LIMITS, (broken,))) == {"G_BROKEN"}
+    assert codes(PROPOSAL, FACTS, PreTradeGate(LIMITS, (broken,))) == {"G_BROKEN"}
 
 
 def test_nobody_but_the_gate_approves() -> None:
     with pytest.raises(TypeError, match="only the gate"):
-        Approved(PROPOSAL, NOW)
+        ApprovedOrder(PROPOSAL, NOW)
     answer = GATE.check(PROPOSAL, FACTS)
-    assert isinstance(answer, Approved)
+    assert isinstance(answer, ApprovedOrder)
     with pytest.raises(AttributeError):
         answer.proposal = proposal(quantity=Decimal(1_000))  # type: ignore[misc]
 
@@ -176,7 +187,7 @@ proposals = st.builds(
 
 
 @given(proposals, known_facts)
-def test_whatever_passes_is_within_every_limit(asked: Proposal, known: Facts) -> None:
+def test_whatever_passes_is_within_every_limit(asked: OrderProposal, known: RiskSnapshot) -> None:
     if isinstance(GATE.check(asked, known), Refusal):
         return
     exposure, price = known.exposure, asked.price
@@ -199,7 +210,7 @@ def test_whatever_passes_is_within_every_limit(asked: Proposal, known: Facts) ->
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match=r"min_order_value .600000. must not be above"):
-        LimitsConfig(min_order_value=600_000)
+        RiskLimitsConfig(min_order_value=600_000)
 
 
 def test_limits_are_exact() -> None:

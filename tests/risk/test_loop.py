@@ -9,7 +9,7 @@ import pytest
 
 from qts.domain import ManualClock
 from qts.events import payloads as p
-from qts.risk import EmergencyOrder, MicroRisk, StopsConfig
+from qts.risk import EmergencyOrder, MicroRiskLoop, PositionShadow, StopsConfig
 
 
 class Desk:
@@ -19,7 +19,7 @@ class Desk:
         self.events: list[tuple[str, Any]] = []
         self.codes: list[str] = []
         self.clock = ManualClock()
-        self.loop = MicroRisk(
+        self.loop = MicroRiskLoop(
             StopsConfig(**config),
             lambda name, payload: self.events.append((name, payload)),
             lambda code, _: self.codes.append(code),
@@ -27,7 +27,9 @@ class Desk:
         )
 
     def hold(self, *held: tuple[str, float, float], equity: float = 1e9) -> None:
-        self.loop.hold([Holding(symbol=s, quantity=q, average=a) for s, q, a in held], equity)
+        self.loop.set_positions(
+            [PositionShadow(symbol=s, quantity=q, average=a) for s, q, a in held], equity
+        )
 
     def tick(self, symbol: str, price: float) -> None:
         self.loop.stops.on_tick(symbol, price, self.clock.monotonic_ns() + 1)
@@ -72,7 +74,7 @@ def test_refused_exit_is_asked_for_again() -> None:
     desk = Desk()
     desk.hold(("A", 10, 10_000))
     desk.tick("A", 9_800)
-    desk.loop.refused("A", "no connection")
+    desk.loop.rearm("A", "no connection")
     desk.tick("A", 9_800)
     assert len(desk.exits) == 2
     assert desk.codes == ["GR074"]
@@ -83,17 +85,17 @@ def test_refused_half_is_asked_for_again() -> None:
     desk.hold(("A", 10, 10_000))
     desk.tick("A", 9_850)
     desk.tick("A", 9_850)
-    desk.loop.refused("A", "no connection")
+    desk.loop.rearm("A", "no connection")
     desk.tick("A", 9_850)
     assert [order.qty for order in desk.exits] == [5, 5]
 
 
 async def test_scalp_leaves_after_its_hour_and_a_holding_stays() -> None:
     desk = Desk()
-    desk.loop.hold(
+    desk.loop.set_positions(
         [
-            Holding(symbol="A", quantity=1, average=10_000),
-            Holding(symbol="B", quantity=1, average=10_000, kind="PORTFOLIO"),
+            PositionShadow(symbol="A", quantity=1, average=10_000),
+            PositionShadow(symbol="B", quantity=1, average=10_000, kind="PORTFOLIO"),
         ],
         1e9,
     )
@@ -183,4 +185,4 @@ def test_failed_round_is_told_and_the_loop_lives() -> None:
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match=r"excursion_half .0\.03. must not be above"):
-        StopsConfig(excursion_half=0.03)
+        StopsConfig(mae_half=0.03)

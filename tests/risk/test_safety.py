@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from qts.database import Database, DatabaseConfig
 from qts.domain import OperationError, RefusedError, Secret, SystemClock
-from qts.risk import CODES, Effect, FailSafe, KillSwitch, SafetyState, Watch
-from qts.risk.safety import after
+from qts.risk import CODES, Effect, FailSafe, KillSwitch, SafetyMonitor, SafetyState
+from qts.risk.fail_safe import next_state
 
 S = SafetyState
 
@@ -35,8 +35,8 @@ async def database(database_url: Secret) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def watch(database: Database) -> AsyncIterator[Watch]:
-    watch = Watch(database, SystemClock())
+async def watch(database: Database) -> AsyncIterator[SafetyMonitor]:
+    watch = SafetyMonitor(database, SystemClock())
     running = asyncio.create_task(watch.run())
     yield watch
     running.cancel()
@@ -47,14 +47,14 @@ async def watch(database: Database) -> AsyncIterator[Watch]:
 def test_no_code_leads_back(state: SafetyState, effects: list[Effect]) -> None:
     order = list(SafetyState)
     for effect in effects:
-        then = after(state, effect)
+        then = next_state(state, effect)
         assert order.index(then) >= order.index(state)
         state = then
 
 
 def test_notice_is_no_failure() -> None:
     for state in SafetyState:
-        assert after(state, Effect.NOTICE) is state
+        assert next_state(state, Effect.NOTICE) is state
 
 
 async def test_second_failure_in_a_row_locks_down(database: Database) -> None:
@@ -77,8 +77,8 @@ async def test_lockdown_outlives_everything_but_a_person(database: Database) -> 
     await safe.trip("FS104", "VIX 41")
     for code in ("FS040", "AN001", "FS102"):
         assert (await safe.trip(code)).state is S.LOCKDOWN
-    assert (await safe.recheck("all is well")).state is S.LOCKDOWN
-    assert (await safe.calm()).state is S.LOCKDOWN
+    assert (await safe.clear_transient_fail("all is well")).state is S.LOCKDOWN
+    assert (await safe.clear_warning()).state is S.LOCKDOWN
     for words in ("SET state = 'FAIL'", "SET state = 'NORMAL'"):
         with pytest.raises((asyncpg.PostgresError, OperationError), match="LOCKDOWN ends only"):
             await database.execute(f"UPDATE safety_state {words}")
@@ -98,9 +98,9 @@ async def test_lockdown_outlives_everything_but_a_person(database: Database) -> 
 async def test_recheck_ends_only_what_can_pass(database: Database) -> None:
     safe = FailSafe(database)
     await safe.trip("FS040")
-    assert (await safe.recheck("the broker answers")).state is S.NORMAL
+    assert (await safe.clear_transient_fail("the broker answers")).state is S.NORMAL
     await safe.trip("FS070")
-    assert (await safe.recheck("the broker answers")).state is S.FAIL
+    assert (await safe.clear_transient_fail("the broker answers")).state is S.FAIL
 
 
 async def test_warning_ends_when_it_is_calm(
@@ -108,9 +108,9 @@ async def test_warning_ends_when_it_is_calm(
 ) -> None:
     safe = FailSafe(database)
     assert (await safe.trip("AN001")).state is S.WARNING
-    assert (await safe.calm()).state is S.WARNING
+    assert (await safe.clear_warning()).state is S.WARNING
     monkeypatch.setattr("qts.risk.safety.CALM_AFTER_S", 0.0)
-    assert (await safe.calm()).state is S.NORMAL
+    assert (await safe.clear_warning()).state is S.NORMAL
 
 
 async def test_code_that_is_none_is_refused(database: Database) -> None:
@@ -119,11 +119,11 @@ async def test_code_that_is_none_is_refused(database: Database) -> None:
     assert len(CODES) > 60
 
 
-async def test_what_was_never_set_may_not_trade(database: Database, watch: Watch) -> None:
+async def test_what_was_never_set_may_not_trade(database: Database, watch: SafetyMonitor) -> None:
     assert await until_async(lambda: watch.is_current)
     assert not watch.enabled()
     assert not watch.enabled("scalp")
-    await KillSwitch(database).begin(("scalp",), "first start")
+    await KillSwitch(database).enable_unset(("scalp",), "first start")
     assert await until_async(lambda: watch.enabled() and watch.enabled("scalp"))
     assert not watch.enabled("another")
 
@@ -131,7 +131,7 @@ async def test_what_was_never_set_may_not_trade(database: Database, watch: Watch
 async def test_first_start_does_not_undo_a_switch(database: Database) -> None:
     switch = KillSwitch(database)
     await switch.set(False, "owner", "enough")
-    await switch.begin(("scalp",), "start")
+    await switch.enable_unset(("scalp",), "start")
     found = await switch.all()
     assert not found["account"].enabled
     assert found["account"].reason == "enough"
@@ -139,7 +139,7 @@ async def test_first_start_does_not_undo_a_switch(database: Database) -> None:
 
 
 async def test_switch_and_fail_safe_are_seen_by_notice_alone(
-    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    database: Database, watch: SafetyMonitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("_LOOK_EVERY_S", "TOO_OLD_S"):
         monkeypatch.setattr(f"qts.risk.switches.{pause}", 3600.0)
@@ -155,9 +155,9 @@ async def test_switch_and_fail_safe_are_seen_by_notice_alone(
 async def test_silent_database_counts_as_off(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = Watch(database, SystemClock())
+    watch = SafetyMonitor(database, SystemClock())
     await KillSwitch(database).set(True, "owner")
-    await watch.look()
+    await watch.refresh()
     assert watch.enabled()
     monkeypatch.setattr("qts.risk.switches.TOO_OLD_S", 0.0)
     assert not watch.enabled()

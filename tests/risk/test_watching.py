@@ -10,7 +10,7 @@ import pytest
 from qts.domain import EventRefusedError, SystemClock
 from qts.events import Catalogue, Event, EventEngine, Priority
 from qts.events import payloads as p
-from qts.risk import EMERGENCY_ORDER, MicroRisk, StopsConfig
+from qts.risk import EMERGENCY_ORDER, MicroRiskLoop, PositionShadow, StopsConfig
 
 
 class Desk:
@@ -19,7 +19,7 @@ class Desk:
         catalogue.register(EMERGENCY_ORDER)
         self.engine = EventEngine(catalogue=catalogue)
         self.codes: list[str] = []
-        self.micro = MicroRisk(
+        self.micro = MicroRiskLoop(
             StopsConfig(),
             lambda name, payload: self.engine.emit(name, payload),
             lambda code, _: self.codes.append(code),
@@ -35,7 +35,7 @@ class Desk:
         self.got.set()
 
     def hold(self, symbol: str) -> None:
-        self.micro.hold([Holding(symbol=symbol, quantity=10, average=10_000)], 1e9)
+        self.micro.set_positions([PositionShadow(symbol=symbol, quantity=10, average=10_000)], 1e9)
 
     def tick(self, symbol: str, price: float) -> Event:
         return self.engine.new_event("PRICE_TICK", p.PriceTick(symbol=symbol, price=price))

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from qts.app.alarm import Alarm
 from qts.app.changes import Changes
 from qts.app.exits import Exits
 from qts.app.facts import FactsNow
@@ -31,7 +30,8 @@ from qts.pipeline import (
     World,
     tick_of,
 )
-from qts.risk import FailSafe, Gate, MicroRisk, Proposal, Watch
+from qts.risk import FailSafe, MicroRiskLoop, OrderProposal, PreTradeGate, SafetyMonitor
+from qts.risk.fail_safe_reporter import FailSafeReporter
 from qts.strategies import load_strategy
 
 
@@ -44,8 +44,8 @@ class Deciding:
         engine: EventEngine,
         world: World,
         facts: FactsNow,
-        alarm: Alarm,
-        watch: Watch,
+        alarm: FailSafeReporter,
+        watch: SafetyMonitor,
     ) -> None:
         self._ground = ground
         self._engine = engine
@@ -55,7 +55,7 @@ class Deciding:
         self._loop = asyncio.get_running_loop()
         self._stop_micro = threading.Event()
         self.runners: dict[str, Runner] = {}
-        self.micro = MicroRisk(ground.config.risk.stops, self._emit, alarm.trip, ground.clock)
+        self.micro = MicroRiskLoop(ground.config.risk.stops, self._emit, alarm.trip, ground.clock)
         self.holding = Holding(world, self.micro, self.runners)
 
     trader: Trader
@@ -73,7 +73,7 @@ class Deciding:
         """To the desk that takes orders, and to whoever tells what became of them."""
         config, clock = self._ground.config, self._ground.clock
         limits = config.risk.limits.exact
-        self.trader = Trader(Gate(limits), desk, self._facts, outcomes, self._submitted)
+        self.trader = Trader(PreTradeGate(limits), desk, self._facts, outcomes, self._submitted)
         self.pipeline = Pipeline(
             config.pipeline, self._world, self.trader, limits, self._leave, clock
         )
@@ -156,7 +156,7 @@ class Deciding:
 
     # --- joints ---------------------------------------------------------------------------------
 
-    def _submitted(self, proposal: Proposal, _submitted: Submitted) -> None:
+    def _submitted(self, proposal: OrderProposal, _submitted: Submitted) -> None:
         self._facts.changed()
         if not proposal.intent_type.is_exit:
             self._world.own(proposal.symbol, proposal.strategy_key)

@@ -31,7 +31,7 @@ from qts.app.trading import Trading
 from qts.config import Config
 from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock
 from qts.embedded import Home
-from qts.risk import Proposal
+from qts.risk import OrderProposal
 from qts.strategies import Signal, Strategy, Tick, View
 
 RATE = 500  # other ticks a second
@@ -230,9 +230,9 @@ class _Drill:
                 return time.perf_counter_ns() - began
         raise self._stands_still(f"fill of {symbol}")
 
-    def _proposal(self, symbol: str) -> Proposal:
+    def _proposal(self, symbol: str) -> OrderProposal:
         now = self._trading.clock.now()
-        return Proposal(
+        return OrderProposal(
             strategy_key=next(iter(self._trading.runners)),
             symbol=symbol,
             side=Side.BUY,

@@ -15,7 +15,7 @@ from qts.domain import Clock, IntentType, OrderType, QtsError, Side
 from qts.events import Event
 from qts.events import payloads as p
 from qts.pipeline import Trader, World
-from qts.risk import EmergencyOrder, MicroRisk, Proposal
+from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal
 
 log = telemetry.logger("app")
 
@@ -32,7 +32,7 @@ class Exits:
     def __init__(
         self,
         trader: Trader,
-        micro: MicroRisk,
+        micro: MicroRiskLoop,
         world: World,
         freezes: Freezes,
         stillness: Stillness,
@@ -87,7 +87,7 @@ class Exits:
         # Of all that is held the gate lets no second exit pass while one lasts; a second half it
         # would let pass.
         if not (is_part and may_last):
-            self._micro.refused(symbol, why)
+            self._micro.rearm(symbol, why)
 
     def _pause_s(self, symbol: str, declined: bool) -> float:
         """What no venue takes (too little to be sold, say) is not asked for every second."""
@@ -95,7 +95,7 @@ class Exits:
         beyond = max(self._declined[symbol] - EXITS, 0)
         return min(AGAIN_S * 2.0**beyond, LONGEST_S)
 
-    def _proposal(self, event: Event) -> Proposal:
+    def _proposal(self, event: Event) -> OrderProposal:
         payload = event.payload
         if isinstance(payload, EmergencyOrder):
             side, reason = Side(payload.side), IntentType(payload.reason)
@@ -106,7 +106,7 @@ class Exits:
         else:
             raise AssertionError(f"{event.event_type} is no exit")
         now = self._clock.now()
-        return Proposal(
+        return OrderProposal(
             strategy_key=KEY,
             symbol=payload.symbol,
             side=side,

@@ -13,7 +13,7 @@ from qts.database import Database
 from qts.domain import Clock, OperationError
 from qts.orders import Standing, standing
 from qts.pipeline import World, exposure_of
-from qts.risk import Facts, Market, Proposal, Switches, Watch
+from qts.risk import OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
 
 SEOUL = ZoneInfo("Asia/Seoul")
 KEPT_S = 0.5
@@ -31,7 +31,7 @@ class Sources(NamedTuple):
     broker: str
     cache: Cache
     world: World
-    watch: Watch
+    watch: SafetyMonitor
     freezing: Container[str]  # frozen, and not in the database yet
     may_trade: Callable[[], bool]
     is_open: Callable[[], bool]
@@ -51,9 +51,9 @@ class FactsNow:
         self._known = None
         self._changes += 1
 
-    async def __call__(self, proposal: Proposal) -> Facts:
+    async def __call__(self, proposal: OrderProposal) -> RiskSnapshot:
         ours = await self._standing()
-        return Facts(
+        return RiskSnapshot(
             market=await self._market(proposal.symbol),
             exposure=exposure_of(proposal.symbol, ours, self._from.world),
             switches=self._switches(proposal, ours),
@@ -71,23 +71,23 @@ class FactsNow:
             self._known, self._known_ns = found, now_ns
         return found
 
-    async def _market(self, symbol: str) -> Market | None:
+    async def _market(self, symbol: str) -> QuoteSnapshot | None:
         try:
             price = await self._from.cache.prices.get(symbol)
         except OperationError:
             return self._last_heard(symbol)
         age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
-        return Market(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
+        return QuoteSnapshot(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
 
-    def _last_heard(self, symbol: str) -> Market | None:
+    def _last_heard(self, symbol: str) -> QuoteSnapshot | None:
         """A tick that the cache calls old, or lost: the gate has a limit of its own for its age."""
         tick = self._from.world.latest(symbol)
         if tick is None:
             return None
         last, bid, ask = (Decimal(str(each)) for each in (tick.price, tick.bid, tick.ask))
-        return Market(last=last, bid=bid, ask=ask, age_ms=self._from.world.age_ms(tick))
+        return QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=self._from.world.age_ms(tick))
 
-    def _switches(self, proposal: Proposal, ours: Standing) -> Switches:
+    def _switches(self, proposal: OrderProposal, ours: Standing) -> Switches:
         watch, here = self._from.watch, {proposal.symbol, "*"}
         return Switches(
             account_enabled=watch.enabled(),

@@ -10,7 +10,7 @@ from qts.brokers import Broker
 from qts.domain import Market, market_for_symbol
 from qts.orders import positions
 from qts.pipeline import Runner, World
-from qts.risk import MicroRisk
+from qts.risk import MicroRiskLoop, PositionShadow
 from qts.strategies import Position, StrategyKind
 
 LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # the least that can be sold
@@ -24,7 +24,7 @@ _OWNERS = (
 class Holding:
     """`load` once the books are known; `tell` whenever something was traded, and now and then."""
 
-    def __init__(self, world: World, micro: MicroRisk, runners: Mapping[str, Runner]) -> None:
+    def __init__(self, world: World, micro: MicroRiskLoop, runners: Mapping[str, Runner]) -> None:
         self._world = world
         self._micro = micro
         self._runners = runners
@@ -49,9 +49,9 @@ class Holding:
 
     def tell(self) -> None:
         """The stops, of what is held now."""
-        self._micro.hold(
+        self._micro.set_positions(
             [
-                Holding(
+                PositionShadow(
                     symbol=each.symbol,
                     quantity=float(each.quantity),
                     average=float(each.average_price),

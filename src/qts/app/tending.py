@@ -47,7 +47,7 @@ def go_on_when_released(trading: Trading, was_locked: bool) -> bool:
         return was_locked
     is_locked = watch.safety.state is SafetyState.LOCKDOWN
     if was_locked and not is_locked and not trading.stopping:
-        trading.micro.released()
+        trading.micro.reset()
         trading.pipeline.resume("the release of the lockdown")
     return is_locked
 
@@ -65,9 +65,11 @@ async def keep_calm(trading: Trading) -> None:
     while True:
         await trading.clock.sleep(CALM_EVERY_S)
         with contextlib.suppress(OperationError):
-            await trading.fail_safe.calm()
+            await trading.fail_safe.clear_warning()
             if trading.reconciler.may_trade():
-                await trading.fail_safe.recheck("the books agree and the broker answers")
+                await trading.fail_safe.clear_transient_fail(
+                    "the books agree and the broker answers"
+                )
 
 
 async def keep_line(trading: Trading) -> None:

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from qts.app.alarm import Alarm
 from qts.app.changes import Changes
 from qts.app.crew import Crew
 from qts.app.deciding import Deciding
@@ -36,7 +35,8 @@ from qts.notify import NotificationService
 from qts.orders import Reconciler, Switchboard
 from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import Apart, Outcomes, Pipeline, RecordedWorld, Runner, Trader, World
-from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRisk, Watch
+from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRiskLoop, SafetyMonitor
+from qts.risk.fail_safe_reporter import FailSafeReporter
 
 DRAIN_S = 5.0
 
@@ -49,14 +49,14 @@ class Trading:
         self.database = database
         self.clock = clock
         self.began = clock.now()
-        self.watch = Watch(database, clock)
+        self.watch = SafetyMonitor(database, clock)
         self.fail_safe = FailSafe(database)
         self.kill_switch = KillSwitch(database)
         self.notices = Notices()
         self.ground = Ground(config, database, clock)
         self.journal = journal_of(self.ground)
         self.world = RecordedWorld(clock, self.journal) if self.journal else World(clock)
-        self._alarm = Alarm(self.fail_safe, self.notices, clock)
+        self._alarm = FailSafeReporter(self.fail_safe, self.notices, clock)
         self._crew = Crew()
         self._consumers: list[Consumer] = []
         self._feeding: list[asyncio.Task[None]] = []
@@ -166,7 +166,7 @@ class Trading:
         return self.deciding.pipeline
 
     @property
-    def micro(self) -> MicroRisk:
+    def micro(self) -> MicroRiskLoop:
         return self.deciding.micro
 
     @property
@@ -182,8 +182,8 @@ class Trading:
     async def _start(self) -> None:
         run = self._crew.start
         if self.config.brokers.mode == "paper":
-            await self.kill_switch.begin(tuple(self.runners), "first start on paper")
-        await self.watch.look()
+            await self.kill_switch.enable_unset(tuple(self.runners), "first start on paper")
+        await self.watch.refresh()
         await self._parameters.load()
         self.engine.start()
         run("live", self._live.run())

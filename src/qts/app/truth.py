@@ -13,7 +13,7 @@ from qts.database import Database
 from qts.domain import Clock, RefusedError
 from qts.orders import show_order, standing
 from qts.pipeline import World
-from qts.risk import Limits
+from qts.risk import RiskLimits
 
 _POSITION = (
     "SELECT quantity, average_price, updated_at FROM position WHERE broker = $1 AND symbol = $2"
@@ -25,7 +25,7 @@ class DatabaseTruth:
     """A Truth. Prices in it are the world's: they only colour what the database says."""
 
     def __init__(
-        self, database: Database, broker: str, world: World, limits: Limits, clock: Clock
+        self, database: Database, broker: str, world: World, limits: RiskLimits, clock: Clock
     ) -> None:
         self._database = database
         self._broker = broker

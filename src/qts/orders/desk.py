@@ -19,7 +19,7 @@ from qts.orders.config import OrdersConfig
 from qts.orders.messages import CreateOrderAttempt
 from qts.orders.queries import SQL
 from qts.outbox import TRADE_COMMAND, EventBus, OutboxEvent, uuid7
-from qts.risk import Approved, Proposal
+from qts.risk import ApprovedOrder, OrderProposal
 
 IN_DOUBT = 5  # looks at a commit whose outcome was lost
 IN_DOUBT_S = 0.2
@@ -62,9 +62,9 @@ class Desk:
         self._on_change = on_change
         self._clock = clock or SystemClock()
 
-    async def submit(self, approved: Approved) -> Submitted:
+    async def submit(self, approved: ApprovedOrder) -> Submitted:
         """May be called again with the same order: it is there once."""
-        if type(approved) is not Approved:
+        if type(approved) is not ApprovedOrder:
             raise RefusedError(
                 f"the desk takes what the gate approved, not {type(approved).__name__}"
             )
@@ -103,7 +103,9 @@ class Desk:
             self._on_change(change)
         return True
 
-    async def _submit(self, approved: Approved, intent_id: UUID, attempt_id: UUID) -> Submitted:
+    async def _submit(
+        self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID
+    ) -> Submitted:
         proposal = approved.proposal
         command = OutboxEvent.of(
             TRADE_COMMAND,
@@ -120,7 +122,7 @@ class Desk:
         )
 
     async def _write(
-        self, approved: Approved, intent_id: UUID, attempt_id: UUID, command: OutboxEvent
+        self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID, command: OutboxEvent
     ) -> str | None:
         """Why it has no attempt, or nothing; None when its signal had been heard before."""
         proposal = approved.proposal
@@ -155,7 +157,7 @@ class Desk:
         )
         return rows[0]["reason_code"] if rows else None
 
-    async def _heard_before(self, proposal: Proposal, intent_id: UUID) -> Submitted:
+    async def _heard_before(self, proposal: OrderProposal, intent_id: UUID) -> Submitted:
         """Perhaps by our own words, whose answer was lost: then it is new all the same."""
         row = await self._database.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
         if row is None:

@@ -17,7 +17,7 @@ from qts.domain import AttemptState, OrderState
 from qts.orders import AttemptChanged, Change, FillApplied, OrderChanged, Submitted
 from qts.pipeline.cycle import Cycle, Execution
 from qts.pipeline.journal import Entry, Gated
-from qts.risk import Approved, Facts, Gate, Proposal, Refusal
+from qts.risk import ApprovedOrder, OrderProposal, PreTradeGate, Refusal, RiskSnapshot
 
 log = telemetry.logger("pipeline")
 _REFUSED = telemetry.counter("qts_gate_refusals_total", "reasons the gate gave", ("code",))
@@ -34,7 +34,7 @@ _OVER = {
 class TakesOrders(Protocol):
     """The desk."""
 
-    async def submit(self, approved: Approved) -> Submitted: ...
+    async def submit(self, approved: ApprovedOrder) -> Submitted: ...
 
 
 class _Seen:
@@ -115,11 +115,11 @@ class Trader:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: PreTradeGate,
         desk: TakesOrders,
-        facts: Callable[[Proposal], Awaitable[Facts]],
+        facts: Callable[[OrderProposal], Awaitable[RiskSnapshot]],
         outcomes: Outcomes,
-        sent: Callable[[Proposal, Submitted], None] = lambda _proposal, _submitted: None,
+        sent: Callable[[OrderProposal, Submitted], None] = lambda _proposal, _submitted: None,
     ) -> None:
         self._gate = gate
         self._desk = desk
@@ -130,7 +130,7 @@ class Trader:
         self.refusals: Counter[str] = Counter()
         self.note: Callable[[Entry], None] = lambda _entry: None
 
-    async def trade(self, proposal: Proposal, wait_s: float = FILL_WAIT_S) -> Execution:
+    async def trade(self, proposal: OrderProposal, wait_s: float = FILL_WAIT_S) -> Execution:
         # One at a time from the facts to the desk: of two that fit alone, both may be too much.
         async with self._one_at_a_time:
             facts = await self._facts(proposal)
@@ -146,7 +146,7 @@ class Trader:
         seen = await self._outcomes.wait(submitted, proposal.quantity, wait_s)
         return _execution(proposal, seen)
 
-    def _refused(self, proposal: Proposal, facts: Facts, answer: Refusal) -> Execution:
+    def _refused(self, proposal: OrderProposal, facts: RiskSnapshot, answer: Refusal) -> Execution:
         codes = [reason.code for reason in answer.reasons]
         self.note(Gated(proposal, facts, tuple(codes)))
         for code in codes:
@@ -156,7 +156,7 @@ class Trader:
         return Execution(proposal, "REJECTED", reason=" ".join(codes))
 
 
-def _execution(proposal: Proposal, seen: _Seen) -> Execution:
+def _execution(proposal: OrderProposal, seen: _Seen) -> Execution:
     if seen.filled >= proposal.quantity:
         return Execution(proposal, "FILLED", seen.filled)
     if seen.over == "STOPPED":

@@ -19,7 +19,7 @@ from qts.pipeline.rerun import Rerun
 from qts.pipeline.scan import BEAT, PLACE, REFUSED, STEPPED, WATCHED, WISHED, Rows, scanner
 from qts.pipeline.tape import NOTHING, Chunk, Tape
 from qts.pipeline.trades import Trade
-from qts.risk import Proposal
+from qts.risk import OrderProposal
 from qts.strategies import StepStrategy, Strategy, Tick
 
 Way = Literal["auto", "compiled", "generic"]
@@ -40,7 +40,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     trades: tuple[Trade, ...]
     still_open: tuple[Trade, ...]
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[OrderProposal, ...]
     fills: tuple[Fill, ...]
     signals: int
     refusals: dict[str, int]

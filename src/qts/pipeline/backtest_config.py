@@ -10,15 +10,15 @@ from msgspec import Meta
 
 from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import RefusedError
-from qts.risk import LimitsConfig, StopsConfig
+from qts.risk import RiskLimitsConfig, StopsConfig
 
 LATENCY_MS = 1.0  # an order meets the next event of its symbol, never the one it was decided on
 
 
 class BacktestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cash: Annotated[Decimal, Meta(description="won at the start")] = Decimal(100_000_000)
-    limits: Annotated[LimitsConfig, Meta(description="what the gate holds every order to")] = (
-        LimitsConfig()
+    limits: Annotated[RiskLimitsConfig, Meta(description="what the gate holds every order to")] = (
+        RiskLimitsConfig()
     )
     stops: Annotated[StopsConfig, Meta(description="when a position leaves by itself")] = (
         StopsConfig()

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from qts.domain import OperationError
-from qts.risk import Proposal
+from qts.risk import OrderProposal
 from qts.strategies import Signal, View
 
 Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "TIMEOUT", "STOPPED"]
@@ -63,7 +63,7 @@ class Decision(msgspec.Struct, frozen=True):
     """An order to propose to the gate, or why there is none."""
 
     signal: Signal
-    proposal: Proposal | None
+    proposal: OrderProposal | None
     reason: str = ""
 
     @property
@@ -72,7 +72,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Execution(msgspec.Struct, frozen=True):
-    proposal: Proposal
+    proposal: OrderProposal
     outcome: Outcome
     filled_qty: Decimal = Decimal(0)
     reason: str = ""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from qts.domain import OrderType
 from qts.orders import signal_id
 from qts.pipeline.cycle import Cycle, Decision, Evaluation
-from qts.risk import Proposal, SafetyState
+from qts.risk import OrderProposal, SafetyState
 
 Mode = Literal["trading", "safe", "paused"]
 
@@ -45,10 +45,10 @@ def _why_not(evaluation: Evaluation, leave: Leave) -> str:
     return ""
 
 
-def _proposal(cycle: Cycle, evaluation: Evaluation, leave: Leave) -> Proposal:
+def _proposal(cycle: Cycle, evaluation: Evaluation, leave: Leave) -> OrderProposal:
     signal = evaluation.signal
     at = datetime.fromtimestamp(signal.at, UTC)
-    return Proposal(
+    return OrderProposal(
         strategy_key=cycle.strategy_key,
         symbol=signal.symbol,
         side=signal.side,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from qts.domain import Market, Side, market_for_symbol
 from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailed
-from qts.risk import Limits
+from qts.risk import RiskLimits
 from qts.strategies import Signal, View
 
 _COIN = Decimal("0.00000001")
@@ -18,7 +18,7 @@ _COIN = Decimal("0.00000001")
 def evaluate(
     cycle: Cycle,
     signals: Iterable[Signal],
-    limits: Limits,
+    limits: RiskLimits,
     owners: Mapping[str, str] | None = None,
 ) -> Cycle:
     """`owners`: the strategy that holds a symbol, or is buying it. Others keep off."""
@@ -48,7 +48,9 @@ def _torn(signals: list[Signal]) -> set[str]:
     return {symbol for symbol, wanted in sides.items() if len(wanted) > 1}
 
 
-def _evaluated(signal: Signal, view: View, calc: Calc, limits: Limits, why_not: str) -> Evaluation:
+def _evaluated(
+    signal: Signal, view: View, calc: Calc, limits: RiskLimits, why_not: str
+) -> Evaluation:
     price = _price(signal, view)
     none = Decimal(0)
     if why_not:
@@ -78,14 +80,14 @@ def _reduces(signal: Signal, held: Decimal) -> bool:
     return held * signal.side.sign < 0
 
 
-def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: Limits) -> Decimal:
+def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: RiskLimits) -> Decimal:
     if signal.quantity is not None:
         return max(signal.quantity, Decimal(0))
     return abs(held) if _reduces(signal, held) else limits.max_order_value / price
 
 
 def _allowed(
-    signal: Signal, held: Decimal, wanted: Decimal, price: Decimal, limits: Limits
+    signal: Signal, held: Decimal, wanted: Decimal, price: Decimal, limits: RiskLimits
 ) -> Decimal:
     """Risk: one order may be so large; what is sold must be held."""
     if _reduces(signal, held):
@@ -101,7 +103,7 @@ def _fitting(
     allowed: Decimal,
     price: Decimal,
     calc: Calc,
-    limits: Limits,
+    limits: RiskLimits,
 ) -> Decimal:
     """Portfolio: so much may be in one symbol, and in all of them."""
     if _reduces(signal, held):

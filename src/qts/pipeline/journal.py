@@ -28,7 +28,7 @@ from qts.domain import RefusedError
 from qts.pipeline.cycle import Decision
 from qts.pipeline.decide import Leave
 from qts.pipeline.turn import Signals
-from qts.risk import Facts, Limits, Proposal
+from qts.risk import OrderProposal, RiskLimits, RiskSnapshot
 from qts.strategies import Position, Tick
 
 log = telemetry.logger("pipeline")
@@ -43,7 +43,7 @@ class Header(msgspec.Struct, frozen=True, tag="h", array_like=True):
 
     began: datetime
     strategies: dict[str, dict[str, str]]  # module:Class, and the parameters that were written
-    limits: Limits
+    limits: RiskLimits
 
 
 class Ticked(msgspec.Struct, frozen=True, tag="t", array_like=True):
@@ -114,8 +114,8 @@ class Decided(msgspec.Struct, frozen=True, tag="d", array_like=True):
 
 
 class Gated(msgspec.Struct, frozen=True, tag="g", array_like=True):
-    proposal: Proposal
-    facts: Facts
+    proposal: OrderProposal
+    facts: RiskSnapshot
     codes: tuple[str, ...]  # none: approved
 
 

@@ -17,7 +17,7 @@ from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_for_sy
 from qts.orders import Book, FillApplied, Held, Pending, Standing
 from qts.pipeline.past import PastClock, PastWorld, day_end
 from qts.pipeline.trades import Trade, Trip
-from qts.risk import Approved, Limits, Proposal
+from qts.risk import ApprovedOrder, OrderProposal, RiskLimits
 from qts.strategies import Tick
 
 MINUTE_S = 60.0
@@ -28,7 +28,7 @@ class Ordered(msgspec.Struct):
     """An order at the venue; gone from the desk when it is filled or cancelled."""
 
     order_id: str
-    proposal: Proposal
+    proposal: OrderProposal
     at: float
     remaining: Decimal
 
@@ -37,7 +37,7 @@ class PaperDesk:
     """`changed` is told the symbol whose orders or holdings are others now."""
 
     def __init__(
-        self, matching: PaperMatchingEngine, world: PastWorld, clock: PastClock, limits: Limits
+        self, matching: PaperMatchingEngine, world: PastWorld, clock: PastClock, limits: RiskLimits
     ) -> None:
         self._matching = matching
         self._world = world
@@ -77,7 +77,7 @@ class PaperDesk:
 
     # --- orders ---------------------------------------------------------------------------------
 
-    def submit(self, approved: Approved) -> str:
+    def submit(self, approved: ApprovedOrder) -> str:
         """Send it; why not, or nothing when it is with the venue."""
         proposal = approved.proposal
         name = (proposal.signal_id, proposal.intent_type)
@@ -125,7 +125,7 @@ class PaperDesk:
             self._count(fill, order.proposal)
             self.changed(fill.symbol)
 
-    def _count(self, fill: Fill, proposal: Proposal) -> None:
+    def _count(self, fill: Fill, proposal: OrderProposal) -> None:
         before = self._books.get(fill.symbol, Book())
         after = before.after(fill)
         realised = after.realised_pnl - before.realised_pnl

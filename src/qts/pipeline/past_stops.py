@@ -12,7 +12,7 @@ from qts.domain import IntentType, Market, OrderType, Side, market_for_symbol
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.past import PastClock, PastWorld
-from qts.risk import Proposal, StopsConfig
+from qts.risk import OrderProposal, StopsConfig
 from qts.strategies import StrategyKind
 
 KEY = "risk"
@@ -32,14 +32,14 @@ class PastStops:
         kind: StrategyKind,
         world: PastWorld,
         clock: PastClock,
-        trade: Callable[[Proposal], str],
+        trade: Callable[[OrderProposal], str],
         trip: Callable[[str, str], None],
     ) -> None:
         self._kind = kind
         self._world = world
         self._clock = clock
         self._trade = trade
-        self._micro = risk.MicroRisk(config, self._published, trip, clock, is_past=True)
+        self._micro = risk.MicroRiskLoop(config, self._published, trip, clock, is_past=True)
         self._exits: list[Exit] = []
         self._again: dict[str, float] = {}  # symbols whose exit was refused, and until when
 
@@ -52,15 +52,15 @@ class PastStops:
         """What no tick tells."""
         for symbol in [name for name, at in self._again.items() if self._clock.at >= at]:
             del self._again[symbol]
-            self._micro.refused(symbol, "not carried out")
+            self._micro.rearm(symbol, "not carried out")
         self.hold()
         self._micro.check()
         self._leave()
 
     def hold(self) -> None:
-        self._micro.hold(
+        self._micro.set_positions(
             [
-                risk.Holding(
+                risk.PositionShadow(
                     symbol=each.symbol,
                     quantity=float(each.quantity),
                     average=float(each.average_price),
@@ -73,7 +73,7 @@ class PastStops:
         )
 
     def new_day(self) -> None:
-        self._micro.released()
+        self._micro.reset()
 
     def _published(self, _name: str, payload: Payload) -> None:
         if isinstance(payload, risk.EmergencyOrder):
@@ -93,7 +93,7 @@ class PastStops:
             now = self._clock.now()
             name = f"{symbol}\x1f{self._clock.at!r}\x1f{reason}\x1f{quantity}"
             why = self._trade(
-                Proposal(
+                OrderProposal(
                     strategy_key=KEY,
                     symbol=symbol,
                     side=side,

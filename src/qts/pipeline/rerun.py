@@ -30,7 +30,15 @@ from qts.pipeline.past_stops import PastStops
 from qts.pipeline.performance import Curve
 from qts.pipeline.runner import GIVE_UP_AFTER
 from qts.pipeline.transform import transform
-from qts.risk import Facts, Gate, Market, Proposal, Refusal, SafetyState, Switches
+from qts.risk import (
+    OrderProposal,
+    PreTradeGate,
+    QuoteSnapshot,
+    Refusal,
+    RiskSnapshot,
+    SafetyState,
+    Switches,
+)
 from qts.strategies import Signal, StepStrategy, Strategy, Tick
 
 log = telemetry.logger("backtest")
@@ -50,7 +58,7 @@ class Rerun:
         self.desk = PaperDesk(matching, self.world, self.clock, self._limits)
         self.desk.changed = self._changed
         self.curve = Curve(config.sample_s)
-        self.proposals: list[Proposal] = []  # that went to the venue
+        self.proposals: list[OrderProposal] = []  # that went to the venue
         self.refusals: Counter[str] = Counter()
         self.trips: Counter[str] = Counter()
         self.signals = self.errors = 0
@@ -58,7 +66,7 @@ class Rerun:
         self.due = -math.inf
         self.closed_until, self.closed_code = -math.inf, ""
         self.on_change: Callable[[str], None] = lambda _symbol: None
-        self._gate = Gate(self._limits)
+        self._gate = PreTradeGate(self._limits)
         self._stops = (
             PastStops(
                 config.stops, strategy.kind, self.world, self.clock, self._trade, self._tripped
@@ -206,7 +214,7 @@ class Rerun:
         self.refusals[self.closed_code] += 1
         return False
 
-    def _trade(self, proposal: Proposal) -> str:
+    def _trade(self, proposal: OrderProposal) -> str:
         answer = self._gate.check(proposal, self._facts(proposal))
         if isinstance(answer, Refusal):
             codes = [reason.code for reason in answer.reasons]
@@ -220,14 +228,14 @@ class Rerun:
         self._close()
         return why
 
-    def _facts(self, proposal: Proposal) -> Facts:
+    def _facts(self, proposal: OrderProposal) -> RiskSnapshot:
         tick = self.world.latest(proposal.symbol)
         market = None
         if tick is not None:
             last, bid, ask = (Decimal(str(x)) for x in (tick.price, tick.bid, tick.ask))
             age_ms = (self.clock.at - tick.at) * 1000
-            market = Market(last=last, bid=bid, ask=ask, age_ms=age_ms)
-        return Facts(
+            market = QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=age_ms)
+        return RiskSnapshot(
             market=market,
             exposure=exposure_of(proposal.symbol, self.desk.standing(), self.world),
             switches=Switches(

@@ -37,7 +37,7 @@ from qts.pipeline.journal import (
 from qts.pipeline.recorded import PastChanges
 from qts.pipeline.transform import transform
 from qts.pipeline.turn import call
-from qts.risk import Gate, Refusal
+from qts.risk import PreTradeGate, Refusal
 from qts.strategies import Signal, Strategy, load_strategy
 
 SHOWN = 20
@@ -65,7 +65,7 @@ class _Run:
     def __init__(self, header: Header) -> None:
         self.found = Retraced()
         self._limits = header.limits
-        self._gate = Gate(header.limits)
+        self._gate = PreTradeGate(header.limits)
         self._changes: list[Change] = []
         self._loop = PastChanges(self._changes)
         self._strategies: dict[str, Strategy[Any]] = {}

@@ -27,7 +27,7 @@ from qts.pipeline.journal import Decided, Entry, Extracted
 from qts.pipeline.market import World
 from qts.pipeline.runner import Runner
 from qts.pipeline.transform import transform
-from qts.risk import Limits
+from qts.risk import RiskLimits
 from qts.strategies import Signal
 
 log = telemetry.logger("pipeline")
@@ -54,7 +54,7 @@ class Pipeline:
         config: PipelineConfig,
         world: World,
         trader: Trader,
-        limits: Limits,
+        limits: RiskLimits,
         leave: Callable[[], Leave],
         clock: Clock,
     ) -> None:

@@ -8,7 +8,7 @@ from decimal import Decimal
 import msgspec
 
 from qts.domain import Fill, Side
-from qts.risk import Proposal
+from qts.risk import OrderProposal
 
 
 class Trade(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class Trip:
         self._fills: list[Fill] = []
         self._reason = ""
 
-    def add(self, fill: Fill, proposal: Proposal) -> None:
+    def add(self, fill: Fill, proposal: OrderProposal) -> None:
         self._fills.append(fill)
         self._reason = proposal.intent_type
 

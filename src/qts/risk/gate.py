@@ -14,8 +14,8 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Market, OrderType, Side, daily_price_limits, is_on_tick, market_for_symbol
-from qts.risk.limits import Limits
-from qts.risk.proposal import Approved, Facts, Proposal, Reason, Refusal, approve
+from qts.risk.limits import RiskLimits
+from qts.risk.proposal import ApprovedOrder, OrderProposal, Reason, Refusal, RiskSnapshot, approve
 
 log = telemetry.logger("risk")
 
@@ -53,10 +53,10 @@ REASONS: dict[str, str] = {
 }
 
 
-class Question(msgspec.Struct, frozen=True):
-    proposal: Proposal
-    facts: Facts
-    limits: Limits
+class RuleInput(msgspec.Struct, frozen=True):
+    proposal: OrderProposal
+    facts: RiskSnapshot
+    limits: RiskLimits
 
     @property
     def is_exit(self) -> bool:
@@ -77,10 +77,10 @@ class Question(msgspec.Struct, frozen=True):
         return None if self.price is None else self.price * self.proposal.quantity
 
 
-Rule = Callable[[Question], Iterator[tuple[str, str]]]
+Rule = Callable[[RuleInput], Iterator[tuple[str, str]]]
 
 
-def _well_formed(ask: Question) -> Iterator[tuple[str, str]]:
+def _well_formed(ask: RuleInput) -> Iterator[tuple[str, str]]:
     quantity, price = ask.proposal.quantity, ask.proposal.price
     market = market_for_symbol(ask.proposal.symbol)
     if not quantity.is_finite() or quantity <= 0:
@@ -97,7 +97,7 @@ def _well_formed(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_TICK", f"price {price} is between two ticks"
 
 
-def _switches(ask: Question) -> Iterator[tuple[str, str]]:
+def _switches(ask: RuleInput) -> Iterator[tuple[str, str]]:
     switches = ask.facts.switches
     if not switches.account_enabled:
         yield "G_KILL_SWITCH", "all trading is switched off"
@@ -117,7 +117,7 @@ def _switches(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_UNKNOWN", f"{ask.facts.exposure.symbol_unknown} with unknown outcome"
 
 
-def _fresh(ask: Question) -> Iterator[tuple[str, str]]:
+def _fresh(ask: RuleInput) -> Iterator[tuple[str, str]]:
     market, limit = ask.facts.market, ask.limits.max_price_age_ms
     if ask.facts.now >= ask.proposal.expires_at:
         yield "G_EXPIRED", f"it ended at {ask.proposal.expires_at:%H:%M:%S}"
@@ -128,7 +128,7 @@ def _fresh(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_STALE_PRICE", f"{market.age_ms:.0f} ms old, {limit:g} allowed"
 
 
-def _prices(ask: Question) -> Iterator[tuple[str, str]]:
+def _prices(ask: RuleInput) -> Iterator[tuple[str, str]]:
     price, market = ask.proposal.price, ask.facts.market
     if price is None or market is None:
         return
@@ -141,7 +141,7 @@ def _prices(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_BAND", f"price {price}, the market is at {market.last}"
 
 
-def _size(ask: Question) -> Iterator[tuple[str, str]]:
+def _size(ask: RuleInput) -> Iterator[tuple[str, str]]:
     quantity, value, limits = ask.proposal.quantity, ask.value, ask.limits
     if ask.is_exit:
         return
@@ -155,7 +155,7 @@ def _size(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_MIN_VALUE", f"{value:.0f} won, {limits.min_order_value} at least"
 
 
-def _holding(ask: Question) -> Iterator[tuple[str, str]]:
+def _holding(ask: RuleInput) -> Iterator[tuple[str, str]]:
     """Sells are covered by what is held and not already being sold; exits only reduce."""
     proposal, exposure = ask.proposal, ask.facts.exposure
     held, quantity = exposure.position, proposal.quantity
@@ -170,7 +170,7 @@ def _holding(ask: Question) -> Iterator[tuple[str, str]]:
             yield "G_SHORT", f"{quantity} of {free} that are free"
 
 
-def _exposure(ask: Question) -> Iterator[tuple[str, str]]:
+def _exposure(ask: RuleInput) -> Iterator[tuple[str, str]]:
     exposure, limits, value = ask.facts.exposure, ask.limits, ask.value
     if ask.is_exit or value is None or _reduces(ask):
         return
@@ -186,7 +186,7 @@ def _exposure(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_CASH", f"{value:.0f} won of {exposure.cash:.0f}"
 
 
-def _day(ask: Question) -> Iterator[tuple[str, str]]:
+def _day(ask: RuleInput) -> Iterator[tuple[str, str]]:
     exposure, limits = ask.facts.exposure, ask.limits
     if ask.is_exit:
         return
@@ -199,7 +199,7 @@ def _day(ask: Question) -> Iterator[tuple[str, str]]:
         yield "G_ORDER_RATE", f"{exposure.orders_last_minute} in the last minute"
 
 
-def _reduces(ask: Question) -> bool:
+def _reduces(ask: RuleInput) -> bool:
     held = ask.facts.exposure.position
     return held * ask.proposal.side.sign < 0 and ask.proposal.quantity <= abs(held)
 
@@ -216,20 +216,20 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-class Gate:
+class PreTradeGate:
     """One per account. Pure: it looks at the facts it is handed, and at nothing else."""
 
-    def __init__(self, limits: Limits, rules: tuple[Rule, ...] = RULES) -> None:
+    def __init__(self, limits: RiskLimits, rules: tuple[Rule, ...] = RULES) -> None:
         self.limits = limits
         self._rules = rules
 
-    def check(self, proposal: Proposal, facts: Facts) -> Approved | Refusal:
-        reasons = tuple(self._reasons(Question(proposal, facts, self.limits)))
+    def check(self, proposal: OrderProposal, facts: RiskSnapshot) -> ApprovedOrder | Refusal:
+        reasons = tuple(self._reasons(RuleInput(proposal, facts, self.limits)))
         if reasons:
             return Refusal(reasons)
         return approve(proposal, facts.now)
 
-    def _reasons(self, ask: Question) -> Iterator[Reason]:
+    def _reasons(self, ask: RuleInput) -> Iterator[Reason]:
         for rule in self._rules:
             try:
                 for code, detail in rule(ask):

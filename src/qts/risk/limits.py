@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate holds every order to, in exact numbers; see LimitsConfig."""
 
     max_order_value: Decimal
@@ -26,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     short_selling: bool
 
 
-class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the gate holds every order to. Money is in won, parts are of the account's equity."""
 
     max_order_value: Annotated[
@@ -80,9 +80,11 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
 
     @property
-    def exact(self) -> Limits:
+    def exact(self) -> RiskLimits:
         """As the gate computes with them: 0.15 is fifteen hundredths, not nearly so."""
-        return msgspec.convert(msgspec.to_builtins(self, str_keys=True), Limits, dec_hook=_exact)
+        return msgspec.convert(
+            msgspec.to_builtins(self, str_keys=True), RiskLimits, dec_hook=_exact
+        )
 
 
 def _exact(kind: type, value: object) -> object:

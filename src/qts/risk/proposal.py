@@ -14,7 +14,7 @@ from qts.domain import IntentType, OrderType, Side
 _FROM_THE_GATE = object()
 
 
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+class OrderProposal(msgspec.Struct, frozen=True, kw_only=True):
     """An order that a strategy, a stop or a person wants."""
 
     strategy_key: str
@@ -30,7 +30,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Market(msgspec.Struct, frozen=True, kw_only=True):
+class QuoteSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The market of a symbol, as known here."""
 
     last: Decimal
@@ -71,8 +71,8 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     safety: str = "LOCKDOWN"
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    market: Market | None
+class RiskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    market: QuoteSnapshot | None
     exposure: Exposure
     switches: Switches
     now: datetime
@@ -91,12 +91,12 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 @final
-class Approved:
+class ApprovedOrder:
     """The gate's word, and the only thing the desk takes an order from; nobody else makes one."""
 
     __slots__ = ("at", "proposal")
 
-    def __init__(self, proposal: Proposal, at: datetime, seal: object = None) -> None:
+    def __init__(self, proposal: OrderProposal, at: datetime, seal: object = None) -> None:
         if seal is not _FROM_THE_GATE:
             raise TypeError("only the gate approves; ask Gate.check")
         self.proposal: Final = proposal
@@ -108,6 +108,6 @@ class Approved:
         super().__setattr__(name, value)
 
 
-def approve(proposal: Proposal, at: datetime) -> Approved:
+def approve(proposal: OrderProposal, at: datetime) -> ApprovedOrder:
     """For the gate alone."""
-    return Approved(proposal, at, _FROM_THE_GATE)
+    return ApprovedOrder(proposal, at, _FROM_THE_GATE)

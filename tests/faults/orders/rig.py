@@ -32,7 +32,7 @@ from qts.domain import (
 )
 from qts.orders import Desk, OrdersConfig, Submitted
 from qts.outbox import TRADE_COMMAND, OutboxConfig, PostgresBus, StreamConfig
-from qts.risk import KillSwitch, Proposal
+from qts.risk import KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from qts.simulators import Fault, MarketConfig, UpbitSimulator, UpbitSimulatorConfig
 from tests.faults.orders.program import Orders
@@ -143,7 +143,7 @@ class Rig:
             self.submitted.append(made[-1])
         return made
 
-    def proposal(self, symbol: str, **more: Any) -> Proposal:
+    def proposal(self, symbol: str, **more: Any) -> OrderProposal:
         self.simulator.catch_up()
         index = self.simulator.market.index[symbol]
         ask = Decimal(self.simulator.market.book(index).asks[2].price) / COIN
@@ -161,7 +161,7 @@ class Rig:
             "expires_at": self.now() + timedelta(seconds=60),
             **more,
         }
-        return Proposal(**values)
+        return OrderProposal(**values)
 
     def now(self) -> Any:
         return self.clock.now()
@@ -265,7 +265,7 @@ async def rig(database: Database, **limits: Any) -> AsyncIterator[Rig]:
     streams = {**OutboxConfig().streams, TRADE_COMMAND: STREAM}
     async with UpbitSimulator(config) as simulator, PostgresBus.open(database, streams) as bus:
         made = Rig(simulator, database, bus)
-        await made.kill_switch.begin(("faults",), "tests")
+        await made.kill_switch.enable_unset(("faults",), "tests")
         yield made
 
 

@@ -22,7 +22,7 @@ import pytest
 from qts.database import Database, DatabaseConfig, migrate
 from qts.domain import OperationError, Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
-from qts.risk import Approved
+from qts.risk import ApprovedOrder
 from qts.risk.proposal import approve
 from tests.database.backends import name_of
 from tests.faults.orders.rig import Rig, is_told, rig, submit_for_sure, worker
@@ -176,7 +176,7 @@ def _tell(processes: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-async def _is_refused(made: Rig, wanted: Approved, words: str) -> bool:
+async def _is_refused(made: Rig, wanted: ApprovedOrder, words: str) -> bool:
     """Aloud, and by its cause: a connection that is cut on the way there says only so."""
     try:
         await made.desk.submit(wanted)

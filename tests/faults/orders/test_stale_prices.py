@@ -17,7 +17,7 @@ from qts.cache.memory import MemoryStore
 from qts.domain import Secret, SystemClock
 from qts.orders import Submitted
 from qts.pipeline import World
-from qts.risk import Approved, Gate, LimitsConfig, Watch
+from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
 from qts.strategies import Tick
 from tests.faults.orders.rig import COIN, Rig, worker
 from tests.outbox.crowd import seed
@@ -49,7 +49,7 @@ class Trader:
     def __init__(self, made: Rig, facts: FactsNow, sources: Sources, clock: SetClock) -> None:
         self._made, self._facts, self._clock = made, facts, clock
         self._cache, self._world = sources.cache, sources.world
-        self._gate = Gate(LimitsConfig(max_price_age_ms=OLDEST_MS).exact)
+        self._gate = PreTradeGate(RiskLimitsConfig(max_price_age_ms=OLDEST_MS).exact)
         self.ticks: list[datetime] = []
         self.refused: set[str] = set()
         self.symbol = made.symbols[0]
@@ -86,7 +86,7 @@ class Trader:
             self.symbol, decided_at=now, expires_at=now + timedelta(seconds=60)
         )
         found = self._gate.check(wanted, await self._facts(wanted))
-        if not isinstance(found, Approved):
+        if not isinstance(found, ApprovedOrder):
             self.refused |= {reason.code for reason in found.reasons}
             return None
         submitted = await self._made.desk.submit(found)
@@ -96,7 +96,7 @@ class Trader:
 
 @asynccontextmanager
 async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
-    watch, world = Watch(made.database, clock), World(clock)
+    watch, world = SafetyMonitor(made.database, clock), World(clock)
     world.begin(COIN, ())
     config = CacheConfig()
     async with Cache.open(MemoryStore(), Nothing(), config, clock=clock) as cache:
@@ -110,7 +110,7 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
             may_trade=lambda: True,
             is_open=lambda: True,
         )
-        await watch.look()
+        await watch.refresh()
         yield Trader(made, FactsNow(sources, clock), sources, clock)
 
 

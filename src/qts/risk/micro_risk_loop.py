@@ -21,7 +21,7 @@ from qts._native import Stops
 from qts.domain import Clock, IntentType, Side
 from qts.events import EventType, Payload, Priority
 from qts.events import payloads as p
-from qts.risk.stops_config import StopsConfig
+from qts.risk.config import StopsConfig
 
 log = telemetry.logger("risk")
 _EXITS = telemetry.counter("qts_stops_total", "exits that the stops asked for", ("reason",))
@@ -55,7 +55,7 @@ EMERGENCY_ORDER = EventType(
 )
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class PositionShadow(msgspec.Struct, frozen=True, kw_only=True):
     """A position as the database has it."""
 
     symbol: str
@@ -66,7 +66,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = "SCALP"
 
 
-class MicroRisk:
+class MicroRiskLoop:
     """`publish` takes a type's name and its payload; `trip` a code and what happened.
 
     Everything here is called under the GIL and returns at once; `run` has a thread of its own.
@@ -97,10 +97,10 @@ class MicroRisk:
             self._fire,
             trail_arm=config.trail_arm,
             trail=config.trail,
-            trail_least=config.trail_least,
-            excursion_half=config.excursion_half,
-            excursion_all=config.excursion_all,
-            earning_extra_s=config.earning_extra_s,
+            trail_least=config.trail_min_distance,
+            excursion_half=config.mae_half,
+            excursion_all=config.mae_full,
+            earning_extra_s=config.profit_extension_s,
             jump=config.jump,
             confirm_s=config.confirm_s,
         )
@@ -111,7 +111,7 @@ class MicroRisk:
             (Side.SELL, Side.BUY),
         )
 
-    def hold(self, holdings: Iterable[Holding], equity: float) -> None:
+    def set_positions(self, holdings: Iterable[PositionShadow], equity: float) -> None:
         """All that is held now; what is not among it is held no more."""
         now_ns = self._clock.monotonic_ns()
         limits = self._config.holding
@@ -139,7 +139,7 @@ class MicroRisk:
         self._equity = equity
         self._synced_ns, self._late = now_ns, False
 
-    def refused(self, symbol: str, why: str) -> None:
+    def rearm(self, symbol: str, why: str) -> None:
         """The exit was not carried out: the stops ask again."""
         self._trip("GR074", f"{symbol}: {why}")
         self.stops.rearm(symbol)
@@ -204,7 +204,7 @@ class MicroRisk:
         for symbol in self._symbols:
             if held := self.stops.held(symbol):
                 loss += min(0.0, (held["last"] - held["average"]) * held["quantity"])
-        if -loss >= self._config.excursion_account * self._equity:
+        if -loss >= self._config.mae_account * self._equity:
             self._kill(f"open losses are {-loss:.0f} of {self._equity:.0f} won")
 
     def _kill(self, why: str) -> None:
@@ -214,7 +214,7 @@ class MicroRisk:
         self._fire_all(self.stops.leave(1.0))
         self._trip("FS104", why)
 
-    def released(self) -> None:
+    def reset(self) -> None:
         """A person has ended the lockdown: the account is watched again."""
         self._killed = False
 

@@ -36,7 +36,7 @@ class SafetyState(StrEnum):
     LOCKDOWN = "LOCKDOWN"
 
 
-class Safety(msgspec.Struct, frozen=True):
+class FailSafeStatus(msgspec.Struct, frozen=True):
     """Where the fail-safe stands."""
 
     state: SafetyState
@@ -45,7 +45,7 @@ class Safety(msgspec.Struct, frozen=True):
     since: datetime
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SafetyLogEntry(msgspec.Struct, frozen=True):
     """One line of the log."""
 
     at: datetime
@@ -56,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True):
     actor: str
 
 
-def after(state: SafetyState, effect: Effect) -> SafetyState:
+def next_state(state: SafetyState, effect: Effect) -> SafetyState:
     """Where a code leads. No code leads out of FAIL or LOCKDOWN."""
     if effect is Effect.LOCKDOWN or state is SafetyState.LOCKDOWN:
         return SafetyState.LOCKDOWN
@@ -73,11 +73,13 @@ class FailSafe:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def now(self) -> Safety:
+    async def now(self) -> FailSafeStatus:
         async with self._database.transaction() as tx:
             return await _read(tx)
 
-    async def trip(self, code: str, message: str = "", actor: str = "qts", **meta: Any) -> Safety:
+    async def trip(
+        self, code: str, message: str = "", actor: str = "qts", **meta: Any
+    ) -> FailSafeStatus:
         """A code was raised: the state follows, and never a step back."""
         if code not in CODES:
             raise RefusedError(f"code {code} is none; expected one of {', '.join(CODES)}")
@@ -85,14 +87,14 @@ class FailSafe:
         text = f"{known.text}: {message}" if message else known.text
         async with self._database.transaction() as tx:
             before = await _read(tx, lock=True)
-            state = after(before.state, known.effect)
+            state = next_state(before.state, known.effect)
             if state is not before.state:
                 await _move(tx, state, code, text)
             await _write(tx, code, text, before.state, state, actor, meta)
         self._tell(code, text, before.state, state)
         return await self.now()
 
-    async def calm(self) -> Safety:
+    async def clear_warning(self) -> FailSafeStatus:
         """Called now and then: WARNING ends when nothing was warned of for a minute."""
         async with self._database.transaction() as tx:
             before = await _read(tx, lock=True)
@@ -102,7 +104,7 @@ class FailSafe:
                 self._tell("CALM", "no warning for a minute", before.state, SafetyState.NORMAL)
         return await self.now()
 
-    async def recheck(self, found: str) -> Safety:
+    async def clear_transient_fail(self, found: str) -> FailSafeStatus:
         """What failed was looked at and is well again; FAIL ends if its code is a passing one."""
         async with self._database.transaction() as tx:
             before = await _read(tx, lock=True)
@@ -113,7 +115,7 @@ class FailSafe:
                 self._tell("RECHECK", found, before.state, SafetyState.NORMAL)
         return await self.now()
 
-    async def release(self, actor: str, reason: str) -> Safety:
+    async def release(self, actor: str, reason: str) -> FailSafeStatus:
         """A person has looked, and trading may go on. The only way out of LOCKDOWN."""
         if not actor or not reason:
             raise RefusedError("a release needs a name and a reason")
@@ -128,14 +130,14 @@ class FailSafe:
         self._tell("RELEASE", reason, before.state, SafetyState.NORMAL)
         return await self.now()
 
-    async def log(self, limit: int = 50) -> Sequence[Entry]:
+    async def log(self, limit: int = 50) -> Sequence[SafetyLogEntry]:
         """The youngest first."""
         rows = await self._database.fetch(
             "SELECT at, code, message, state_before, state_after, actor FROM safety_log"
             " ORDER BY id DESC LIMIT $1",
             limit,
         )
-        return [Entry(**dict(row.items())) for row in rows]
+        return [SafetyLogEntry(**dict(row.items())) for row in rows]
 
     @staticmethod
     def _tell(code: str, text: str, before: SafetyState, state: SafetyState) -> None:
@@ -144,11 +146,11 @@ class FailSafe:
         level("fail-safe", code=code, reason=text, before=before, state=state)
 
 
-async def _read(tx: Connection, *, lock: bool = False) -> Safety:
+async def _read(tx: Connection, *, lock: bool = False) -> FailSafeStatus:
     row = await tx.fetchrow(_LOOK_AND_HOLD if lock else _LOOK)
     if row is None:
-        return Safety(SafetyState.LOCKDOWN, "FS001", "the state is missing", NEVER)
-    return Safety(SafetyState(row[0]), row[1], row[2], row[3])
+        return FailSafeStatus(SafetyState.LOCKDOWN, "FS001", "the state is missing", NEVER)
+    return FailSafeStatus(SafetyState(row[0]), row[1], row[2], row[3])
 
 
 async def _move(tx: Connection, state: SafetyState, code: str | None, message: str) -> None:

@@ -16,14 +16,14 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, OperationError, RefusedError
-from qts.risk.safety import NEVER, Safety, SafetyState
+from qts.risk.fail_safe import NEVER, FailSafeStatus, SafetyState
 
 log = telemetry.logger("risk")
 
 ACCOUNT = "account"
 TOO_OLD_S = 3.0
 _LOOK_EVERY_S = 1.0
-_NOTHING = Safety(SafetyState.LOCKDOWN, None, "the database has not been asked", NEVER)
+_NOTHING = FailSafeStatus(SafetyState.LOCKDOWN, None, "the database has not been asked", NEVER)
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class KillSwitch:
             for row in rows
         }
 
-    async def begin(self, strategies: tuple[str, ...], actor: str) -> None:
+    async def enable_unset(self, strategies: tuple[str, ...], actor: str) -> None:
         """Write the switches that have never been set, as on; those that were stay as they are."""
         async with self._database.transaction() as tx:
             for scope, key in ((ACCOUNT, ""), *(("strategy", name) for name in strategies)):
@@ -88,7 +88,7 @@ class KillSwitch:
                 )
 
 
-class Watch:
+class SafetyMonitor:
     """What the switches and the fail-safe said a moment ago."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -106,7 +106,7 @@ class Watch:
         return looked is not None and self._clock.monotonic_ns() - looked < TOO_OLD_S * 1e9
 
     @property
-    def safety(self) -> Safety:
+    def safety(self) -> FailSafeStatus:
         return self._safety if self.is_current else _NOTHING
 
     def enabled(self, strategy: str | None = None) -> bool:
@@ -114,12 +114,14 @@ class Watch:
         switch = self._switches.get(ACCOUNT if strategy is None else strategy)
         return self.is_current and switch is not None and switch.enabled
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         async with self._database.transaction() as tx:
             row = await tx.fetchrow("SELECT state, code, message, since FROM safety_state")
         self._switches = await self._kill.all()
         if row is not None:
-            self._safety = Safety(SafetyState(row[0]), row[1], row[2], row[3].astimezone(UTC))
+            self._safety = FailSafeStatus(
+                SafetyState(row[0]), row[1], row[2], row[3].astimezone(UTC)
+            )
             self._looked_ns = self._clock.monotonic_ns()
 
     async def run(self) -> None:
@@ -137,7 +139,7 @@ class Watch:
         while True:
             self._changed.clear()
             try:
-                await self.look()
+                await self.refresh()
             except OperationError as error:
                 log.warning("the switches cannot be read; trading waits", error=str(error))
             with suppress(TimeoutError):

@@ -7,17 +7,18 @@ from collections import deque
 from typing import Any
 
 from qts import telemetry
-from qts.app.live import Notices
+from qts.app import Notices
 from qts.domain import Clock, OperationError
 from qts.events import AlertHooks
-from qts.risk import CODES, Effect, FailSafe
+from qts.risk.codes import CODES, Effect
+from qts.risk.fail_safe import FailSafe
 
 log = telemetry.logger("app")
 
 AGAIN_S = 1.0
 
 
-class Alarm:
+class FailSafeReporter:
     """Made on the loop that writes; `trip` may be called from any thread."""
 
     def __init__(self, fail_safe: FailSafe, notices: Notices, clock: Clock) -> None:
