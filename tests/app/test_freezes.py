@@ -16,7 +16,7 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
-from qts.orders import resume_by_hand, standing
+from qts.orders import account_state, resume_manually
 from qts.outbox import OutboxConfig, PostgresBus
 
 SYMBOL = "KRW-BTC"
@@ -38,7 +38,7 @@ class Frozen:
 
     async def in_the_books(self) -> frozenset[str]:
         now = SystemClock().now()
-        return (await standing(self.database, self.broker, now - timedelta(1), now)).frozen
+        return (await account_state(self.database, self.broker, now - timedelta(1), now)).frozen
 
     async def until_written(self) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -94,7 +94,7 @@ async def test_what_a_person_released_is_frozen_again_and_told_each_time(frozen:
     told: list[int] = []
     await fail()
     await fail()  # frozen all the while: nothing new
-    await resume_by_hand(frozen.database, frozen.broker, SYMBOL)
+    await resume_manually(frozen.database, frozen.broker, SYMBOL)
     assert await frozen.in_the_books() == set()
     await fail()
     assert told == [1, 1, 2]

@@ -21,7 +21,7 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side, SystemClock
 from qts.embedded import Home
-from qts.orders import resume_by_hand
+from qts.orders import resume_manually
 from qts.risk import OrderProposal
 from tests.outbox.kit import until
 
@@ -106,7 +106,7 @@ async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
     database: Database, valkey_url: Secret, tmp_path: Path
 ) -> None:
     async with opened(database, valkey_url, tmp_path, "upbit", fault="error") as trading:
-        assert not trading.reconciler.may_trade()
+        assert not trading.reconciler.is_reconciled()
         assert trading.world.equity == 0
         await control(trading.config.venues.upbit.url, "DELETE")
         symbol = await held(trading)
@@ -137,7 +137,7 @@ async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(trading:
         assert "G_FROZEN" in await refusals(trading, symbol, why)
     assert "G_FROZEN" not in await refusals(trading, symbol, IntentType.EXIT_STOPLOSS)
     assert any(notice.code == POSITION_FREEZE.name for notice in trading.notices.all())
-    await resume_by_hand(trading.database, trading.broker.name, symbol)
+    await resume_manually(trading.database, trading.broker.name, symbol)
 
     async def is_free() -> bool:
         return not await is_frozen()

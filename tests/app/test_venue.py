@@ -108,7 +108,7 @@ async def test_books_that_remember_a_simulated_account_are_refused(database: Dat
     async with room(database, SystemClock()) as floor:
         await refuse_old_books(database, "venue")
         name = await floor.order()
-        await floor.floor.ledger.fill(floor.venue.trade(name, Decimal(2), PRICE))
+        await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal(2), PRICE))
     await refuse_old_books(database, "upbit")
     with pytest.raises(RefusedError, match="begins anew"):
         await refuse_old_books(database, "venue")

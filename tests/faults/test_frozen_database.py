@@ -59,7 +59,7 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
     )
     home = Home.at(tmp_path / "home")
     async with rehearsal(home, config, SystemClock()) as trading:
-        await until(fact(trading.reconciler.may_trade), PATIENCE_S)
+        await until(fact(trading.reconciler.is_reconciled), PATIENCE_S)
         await until(fact(lambda: bought(trading)), PATIENCE_S)
         exits, lanes = trading.deciding.exits, trading.engine.status
         handled = lanes().lanes["P1"].handled

@@ -12,16 +12,16 @@ from uuid import UUID, uuid4
 from qts.database import Database, Row
 from qts.domain import Clock, IntentType, ManualClock, OrderType, Side
 from qts.orders import (
-    Change,
     CreateOrderAttempt,
-    Desk,
-    Executor,
-    Floor,
+    DatabaseSafetyControls,
+    ExecutionContext,
     Ledger,
+    OrderExecutor,
+    OrderManager,
     OrdersConfig,
+    OrderUpdate,
     Reconciler,
-    Submitted,
-    Switchboard,
+    SubmitResult,
 )
 from qts.outbox import (
     TRADE_COMMAND,
@@ -66,10 +66,10 @@ class Room:
         self, database: Database, bus: PostgresBus, venue: Venue, clock: Clock, **config: Any
     ) -> None:
         self.database, self.bus, self.venue, self.clock = database, bus, venue, clock
-        self.changes: list[Change] = []
+        self.changes: list[OrderUpdate] = []
         self.kill = KillSwitch(database)
         self.fail_safe = FailSafe(database)
-        safety = Switchboard(self.fail_safe, self.kill)
+        safety = DatabaseSafetyControls(self.fail_safe, self.kill)
         settings = OrdersConfig(**config)
         ledger = Ledger(
             database,
@@ -78,18 +78,20 @@ class Room:
             allow_short=settings.allow_short,
             on_change=self.changes.append,
         )
-        self.floor = Floor(database, bus, venue, ledger, safety, settings, clock)
+        self.floor = ExecutionContext(database, bus, venue, ledger, safety, settings, clock)
         self.reconciler = Reconciler(self.floor)
-        self.desk = Desk(database, bus, venue.name, self.changes.append, clock)
-        self.executor = Executor(self.floor, self.reconciler.may_trade, self.reconciler.look)
+        self.desk = OrderManager(database, bus, venue.name, self.changes.append, clock)
+        self.executor = OrderExecutor(
+            self.floor, self.reconciler.is_reconciled, self.reconciler.request
+        )
         self.dispatcher = Dispatcher()
         self.executor.register(self.dispatcher)
 
     async def open(self) -> None:
         await self.kill.enable_unset(("scalper",), "tests")
-        await self.reconciler.once()
+        await self.reconciler.reconcile_now()
 
-    async def submit(self, **more: Any) -> Submitted:
+    async def submit(self, **more: Any) -> SubmitResult:
         return await self.desk.submit(approved(self.clock, **more))
 
     async def work(self) -> list[HandledEvent]:

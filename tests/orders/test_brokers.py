@@ -11,7 +11,7 @@ import pytest
 
 from qts.database import Database
 from qts.domain import IntentType, OrderType, Side
-from qts.orders import books_agree
+from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
 from tests.conformance.venues import MORNING, NETWORKED, VENUES, Venue, plant
 from tests.orders.kit import STREAMS, Room
@@ -40,7 +40,7 @@ async def test_what_is_bought_and_sold_is_in_the_books(
     async with trading(name, database, tmp_path) as (room, venue):
         buying = await room.order(**at_the_ask(venue))
         await venue.until_closed(buying)
-        await room.reconciler.once()
+        await room.reconciler.reconcile_now()
         assert (await room.position(venue.symbol))[0] == venue.quantity
         selling = await room.order(
             **at_the_ask(
@@ -52,9 +52,9 @@ async def test_what_is_bought_and_sold_is_in_the_books(
             )
         )
         await venue.until_closed(selling)
-        await room.reconciler.once()
+        await room.reconciler.reconcile_now()
         assert (await room.position(venue.symbol))[0] == 0
-        found = await books_agree(room.floor, MORNING)
+        found = await check_reconciled(room.floor, MORNING)
         assert found, found.differences
 
 
@@ -69,7 +69,7 @@ async def test_an_order_whose_answer_was_lost_is_found(
         await room.work()
         assert await room.attempts(submitted.intent_id) == ["UNKNOWN"]
         await venue.clock.advance(1)
-        await room.reconciler.once()
+        await room.reconciler.reconcile_now()
         assert await room.attempts(submitted.intent_id) == ["ACKED"]
         assert len(await venue.record()) == 1
         assert await room.suspended() == {}
@@ -85,7 +85,7 @@ async def test_an_order_that_never_came_is_absent(
         await room.work()
         assert await room.attempts(submitted.intent_id) == ["UNKNOWN"]
         await venue.clock.advance(room.floor.config.absent_after_s + 1)
-        await room.reconciler.once()
+        await room.reconciler.reconcile_now()
         assert await room.attempts(submitted.intent_id) == ["ABSENT"]
         assert await venue.record() == {}
 
@@ -99,6 +99,6 @@ async def test_two_orders_of_kis_that_fit_ask_a_person(database: Database, tmp_p
         await room.work()
         await venue.broker.place(venue.request(price=order["price"]))
         assert len(await venue.record()) == 2
-        assert (await room.reconciler.once()).resolved.ambiguous == 1
+        assert (await room.reconciler.reconcile_now()).resolved.ambiguous == 1
         assert await room.attempts(submitted.intent_id) == ["UNKNOWN"]
         assert await room.suspended() == {venue.symbol: "UNKNOWN"}

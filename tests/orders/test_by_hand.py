@@ -12,7 +12,7 @@ from qts.brokers.kis_codec import CHANGE, PLACE, cancel_body, place_body, split_
 from qts.brokers.upbit_codec import order_of
 from qts.database import Database
 from qts.domain import ManualClock, OrderState, Side
-from qts.orders import books_agree
+from qts.orders import check_reconciled
 from qts.venues import RequestPriority
 from tests.conformance.venues import MORNING
 from tests.orders.kit import PRICE, Room
@@ -29,9 +29,9 @@ async def test_an_order_at_kis_without_a_price_is_kept(
         body = place_body(venue.broker._account, venue.request())
         body |= {"ORD_DVSN": division, "ORD_UNPR": "0"}
         await venue.broker._client.call(PLACE[Side.BUY], body, RequestPriority.ORDER)
-        report = await room.reconciler.once()
+        report = await room.reconciler.reconcile_now()
         assert report.foreign == 1
-        assert room.reconciler.may_trade()
+        assert room.reconciler.is_reconciled()
 
 
 async def test_an_order_at_kis_that_was_changed_and_then_cancelled_ends(
@@ -46,10 +46,10 @@ async def test_an_order_at_kis_that_was_changed_and_then_cancelled_ends(
         change = cancel_body(broker._account, number, broker._branches[first])
         change |= {"RVSE_CNCL_DVSN_CD": "01", "ORD_UNPR": f"{request.price + venue.tick():.0f}"}
         await broker._client.call(CHANGE, change, RequestPriority.ORDER)
-        await room.reconciler.once()
+        await room.reconciler.reconcile_now()
         await broker.cancel(f"{day:%Y%m%d}-{int(number) + 1}")
-        await room.reconciler.once()
-        found = await books_agree(room.floor, MORNING)
+        await room.reconciler.reconcile_now()
+        found = await check_reconciled(room.floor, MORNING)
         assert found, found.differences
 
 
@@ -69,11 +69,11 @@ async def test_a_buy_at_upbit_by_money_that_bought_nothing_is_kept(floor: Room) 
         "time_in_force": "fok",
     }
     floor.venue.book["u-1"] = order_of(row)
-    assert (await floor.reconciler.once()).foreign == 1
+    assert (await floor.reconciler.reconcile_now()).foreign == 1
     kept = await floor.database.fetchrow("SELECT quantity, state FROM broker_order")
     assert kept is not None
     assert tuple(kept) == (None, OrderState.CANCELLED)
-    assert (await floor.reconciler.once()).orders == 0
+    assert (await floor.reconciler.reconcile_now()).orders == 0
 
 
 async def test_an_order_that_cannot_be_kept_keeps_nothing_else_from_being_seen(
@@ -82,7 +82,7 @@ async def test_an_order_that_cannot_be_kept_keeps_nothing_else_from_being_seen(
     odd = floor.venue.by_hand("KRW-ETH", Side.BUY, Decimal(-1))
     good = floor.venue.by_hand("KRW-ETH", Side.BUY, Decimal(1))
     assert odd != good
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     rows = await floor.database.fetch("SELECT broker_order_id FROM broker_order")
     assert [row[0] for row in rows] == [good]
 
@@ -94,13 +94,13 @@ async def test_an_order_of_an_attempt_given_up_is_told_once(
     await floor.submit()
     await floor.work()
     await clock.advance(floor.floor.config.absent_after_s + 1)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     floor.venue.lag_s = 0
     floor.venue.trade("V1", Decimal(2), PRICE)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert (await floor.fail_safe.now()).code == "FS040"
     await floor.fail_safe.release("owner", "looked at")
     for _ in range(3):
         await clock.advance(3600)
-        await floor.reconciler.once()
+        await floor.reconciler.reconcile_now()
     assert (await floor.fail_safe.now()).state == "NORMAL"

@@ -13,7 +13,7 @@ import pytest
 
 from qts.database import Database, DatabaseConfig
 from qts.domain import IntentType, ManualClock, OrderRequest, OrderType, RefusedError, Secret, Side
-from qts.orders import Submitted, signal_id
+from qts.orders import SubmitResult, signal_id_for
 from qts.risk import OrderProposal
 from tests.faults.proxy import CommitProxy
 from tests.orders.kit import START, SYMBOL, Room, approved, room
@@ -50,13 +50,13 @@ async def test_the_same_signal_a_thousand_times_at_once_is_one_order(floor: Room
 
 
 async def test_deciding_the_same_candle_again_orders_nothing_more(floor: Room) -> None:
-    name = signal_id("scalper", SYMBOL, Side.BUY, START)
+    name = signal_id_for("scalper", SYMBOL, Side.BUY, START)
     first = await floor.submit(signal_id=name)
     again = await floor.submit(
-        signal_id=signal_id("scalper", SYMBOL, Side.BUY, START), quantity=Decimal(3)
+        signal_id=signal_id_for("scalper", SYMBOL, Side.BUY, START), quantity=Decimal(3)
     )
     assert (again.intent_id, again.is_new) == (first.intent_id, False)
-    other = signal_id("scalper", SYMBOL, Side.BUY, START + timedelta(minutes=1))
+    other = signal_id_for("scalper", SYMBOL, Side.BUY, START + timedelta(minutes=1))
     assert (await floor.submit(signal_id=other)).is_new
 
 
@@ -128,7 +128,7 @@ async def test_a_commit_in_doubt_is_looked_up_and_not_doubled(
         while not submitting.done():
             await clock.advance(1)
             await asyncio.sleep(0.01)
-        submitted: Submitted = submitting.result()
+        submitted: SubmitResult = submitting.result()
         assert proxy.cut == 1
         assert submitted.attempt_id is not None
         assert submitted.is_new  # nobody else has heard the signal

@@ -22,7 +22,7 @@ from qts.domain import (
     Side,
     UnreachableError,
 )
-from qts.orders import AttemptChanged, CreateOrderAttempt, Desk
+from qts.orders import AttemptChanged, CreateOrderAttempt, OrderManager
 from qts.outbox import TRADE_COMMAND, OutboxEvent
 from qts.risk import SafetyState
 from qts.venues import RateLimitedError, VenueRejectedError
@@ -255,7 +255,7 @@ async def test_a_block_stops_everything_until_a_person_resumes(floor: Room) -> N
     await floor.fail_safe.release("tests", "looked")
     leaving = await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_MANUAL)
     await floor.work()
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.intent(leaving.intent_id) == ("CANCELED", "MARKET_BLOCKED")
     assert floor.venue.placed == []
 
@@ -266,11 +266,11 @@ async def test_an_order_whose_command_was_given_up_ends_when_its_signal_does(flo
     lost = await floor.submit()
     await floor.give_up()
     kept = await floor.submit(symbol="KRW-ETH")
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.attempts(lost.intent_id) == ["PREPARED"]
     await floor.work()
     await floor.clock.advance(61)
-    report = await floor.reconciler.once()
+    report = await floor.reconciler.reconcile_now()
     assert report.resolved.expired == 1
     assert await floor.attempts(lost.intent_id) == ["SUSPENDED"]
     assert await floor.intent(lost.intent_id) == ("CANCELED", "EXPIRED")
@@ -283,7 +283,7 @@ async def test_a_look_that_is_blocked_stops_everything_once(floor: Room) -> None
     floor.venue.is_shut = True
     for _ in range(2):
         with pytest.raises(VenueBlockedError):
-            await floor.reconciler.once()
+            await floor.reconciler.reconcile_now()
     assert await floor.suspended() == {"*": "BLOCKED"}
     assert not (await floor.kill.all())["account"].enabled
     told = await floor.database.fetchval("SELECT count(*) FROM safety_log WHERE code = 'FS110'")
@@ -300,7 +300,7 @@ async def test_nothing_is_sent_before_the_books_were_compared(
         (handled,) = await floor.work()
         assert (handled.result, handled.code) == ("retry", "NOT_RECONCILED")
         assert await floor.attempts(submitted.intent_id) == ["PREPARED"]
-        await floor.reconciler.once()
+        await floor.reconciler.reconcile_now()
         await floor.work_later()
         assert await floor.attempts(submitted.intent_id) == ["ACKED"]
 
@@ -312,7 +312,7 @@ async def test_a_cancel_is_over_when_the_venue_says_so(floor: Room) -> None:
     await floor.work()
     assert floor.venue.cancels == ["V1"]
     assert await floor.intent(submitted.intent_id) == ("CREATED", "")  # asked for, not told
-    await floor.floor.ledger.order(floor.venue.book["V1"])
+    await floor.floor.ledger.record_order(floor.venue.book["V1"])
     assert await floor.intent(submitted.intent_id) == ("CANCELED", "CANCELLED")
 
 
@@ -323,7 +323,7 @@ async def test_a_refused_cancel_cancels_nothing(floor: Room) -> None:
     await floor.desk.cancel(submitted.intent_id)
     await floor.work()
     assert await floor.database.fetchval("SELECT state FROM broker_order") == "OPEN"
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.database.fetchval("SELECT state FROM broker_order") == "FILLED"
     assert await floor.intent(submitted.intent_id) == ("COMPLETED", "")
 
@@ -361,7 +361,7 @@ async def test_an_unknown_order_is_cancelled_once_it_is_found(floor: Room) -> No
     await floor.desk.cancel(submitted.intent_id)
     await floor.work()
     assert floor.venue.cancels == []
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     await floor.work()
     assert floor.venue.cancels == ["V1"]
 
@@ -386,7 +386,7 @@ async def test_a_broken_database_after_the_call_does_not_double(
     await floor.work_later()
     assert await floor.attempts(submitted.intent_id) == ["UNKNOWN"]
     assert len(floor.venue.placed) == 1
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.attempts(submitted.intent_id) == ["ACKED"]
 
 
@@ -403,4 +403,4 @@ async def _publish_again(floor: Room, attempt_id: UUID | None, line: str = SYMBO
 
 def test_the_desk_has_no_other_door() -> None:
     """Nothing but submit and cancel: no order without the gate's word."""
-    assert {name for name in vars(Desk) if not name.startswith("_")} == {"submit", "cancel"}
+    assert {name for name in vars(OrderManager) if not name.startswith("_")} == {"submit", "cancel"}

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from qts.domain import IntentType, ManualClock, RefusedError, Side
-from qts.orders import freeze, resume_by_hand, standing
+from qts.orders import account_state, freeze_position, resume_manually
 from tests.orders.kit import PRICE, START, SYMBOL, Room
 from tests.orders.venue import lost_reply
 
@@ -17,14 +17,14 @@ BY_STRATEGY = (IntentType.ENTRY, IntentType.EXIT_SIGNAL, IntentType.EXIT_TP)
 
 
 async def frozen(floor: Room, symbol: str = SYMBOL) -> bool:
-    return await freeze(
+    return await freeze_position(
         floor.database, floor.bus, floor.venue.name, symbol, "a test", floor.clock.now()
     )
 
 
 async def holding(floor: Room, quantity: int = 2) -> None:
     name = await floor.order(quantity=D(quantity))
-    await floor.floor.ledger.fill(floor.venue.trade(name, D(quantity), PRICE))
+    await floor.floor.ledger.record_fill(floor.venue.trade(name, D(quantity), PRICE))
     floor.venue.placed.clear()
 
 
@@ -43,7 +43,7 @@ async def test_only_stops_and_people_get_an_order_out(floor: Room, where: str) -
             assert await floor.intent(submitted.intent_id) == ("CANCELED", "MARKET_FROZEN")
         else:
             assert (why, status, len(floor.venue.placed)) == (why, "ACKED", 1)
-        await resume_by_hand(floor.database, "venue", where)
+        await resume_manually(floor.database, "venue", where)
 
 
 async def test_other_symbols_trade_on(floor: Room) -> None:
@@ -55,7 +55,9 @@ async def test_other_symbols_trade_on(floor: Room) -> None:
 async def test_the_owner_is_told_once_and_it_is_frozen_once(floor: Room) -> None:
     assert [await frozen(floor), await frozen(floor)] == [True, False]
     assert await floor.events() == ["MarketSuspended"]
-    found = await standing(floor.database, "venue", START - timedelta(hours=1), floor.clock.now())
+    found = await account_state(
+        floor.database, "venue", START - timedelta(hours=1), floor.clock.now()
+    )
     assert found.frozen == {SYMBOL}
     assert not found.suspended
 
@@ -69,15 +71,15 @@ async def test_an_unknown_outcome_that_is_resolved_does_not_release_it(
     assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
     assert await frozen(floor)  # more than the suspension that the unknown outcome brought
     with pytest.raises(RefusedError, match="unknown"):
-        await resume_by_hand(floor.database, "venue", SYMBOL)
+        await resume_manually(floor.database, "venue", SYMBOL)
     await clock.advance(floor.floor.config.absent_after_s + 1)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.attempts(submitted.intent_id) == ["ABSENT"]
     assert await floor.suspended() == {SYMBOL: "FROZEN"}
 
 
 async def test_a_person_releases_it(floor: Room) -> None:
     await frozen(floor)
-    await resume_by_hand(floor.database, "venue", SYMBOL)
+    await resume_manually(floor.database, "venue", SYMBOL)
     await floor.order()
     assert len(floor.venue.placed) == 1

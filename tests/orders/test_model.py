@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from qts.brokers import ExecutionReport
 from qts.database import Database, DatabaseConfig
 from qts.domain import BrokerOrder, IntentType, ManualClock, OrderState, Secret, Side
-from qts.orders import books_agree
+from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
 from qts.venues import RateLimitedError, VenueRejectedError
 from tests.orders.kit import START, STREAMS, Room
@@ -104,7 +104,7 @@ class Life(RuleBasedStateMachine):
         """Its fill is here before its name."""
         if self.venue.book[order_id].side is Side.BUY:
             fill = self.venue.trade(order_id, Decimal(1), Decimal(100))
-            await self.room.reconciler.take(fill)
+            await self.room.reconciler.handle_report(fill)
 
     @precondition(lambda self: self.open_orders())
     @rule(data=st.data())
@@ -136,7 +136,7 @@ class Life(RuleBasedStateMachine):
         notice = data.draw(st.sampled_from(self.news))
         if not again:
             self.news.remove(notice)
-        self.do(self.room.reconciler.take(notice))
+        self.do(self.room.reconciler.handle_report(notice))
 
     @rule(data=st.data(), what=st.sampled_from(["cancel", "crash", "compare", "work", 1, 10, 70]))
     def now_and_then(self, data: st.DataObject, what: str | int) -> None:
@@ -146,7 +146,7 @@ class Life(RuleBasedStateMachine):
         elif what == "crash":
             self.crash_and_restart()
         elif what == "compare":
-            self.do(self.room.reconciler.once())
+            self.do(self.room.reconciler.reconcile_now())
             self.positions_are_exact()
         elif what == "work":
             self.do(self.room.work_later())
@@ -194,9 +194,9 @@ class Life(RuleBasedStateMachine):
         for _ in range(2):  # the second look finds nothing left
             self.do(self.clock.advance(70))
             self.do(self.room.work_later())
-            self.do(self.room.reconciler.once())
+            self.do(self.room.reconciler.reconcile_now())
         self.positions_are_exact()
-        found = self.do(books_agree(self.room.floor, START))
+        found = self.do(check_reconciled(self.room.floor, START))
         ambiguous = self.do(
             self.database.fetchval("SELECT count(*) FROM order_attempt WHERE needs_person")
         )

@@ -14,7 +14,7 @@ import typer
 
 from qts.cli.orders import orders, positions
 from qts.domain import RefusedError, Secret
-from qts.orders.blocked import shut_out
+from qts.orders.halts import halt_venue
 from tests.orders.kit import PRICE, SYMBOL, Room
 from tests.orders.venue import lost_reply
 
@@ -51,7 +51,7 @@ def line(
 async def test_orders_are_listed_and_shown(floor: Room, line: Line) -> None:
     submitted = await floor.submit()
     await floor.work()
-    await floor.floor.ledger.fill(floor.venue.trade("V1", Decimal(2), PRICE))
+    await floor.floor.ledger.record_fill(floor.venue.trade("V1", Decimal(2), PRICE))
     (row,) = (await line.json(orders, "list"))["orders"]
     assert (row["intent_id"], row["attempt_state"]) == (str(submitted.intent_id), "ACKED")
     assert (row["status"], row["order_state"]) == ("COMPLETED", "FILLED")
@@ -67,7 +67,7 @@ async def test_orders_are_listed_and_shown(floor: Room, line: Line) -> None:
 async def test_positions_are_shown(floor: Room, line: Line) -> None:
     assert await line(positions) == "nothing is held\n"
     name = await floor.order()
-    await floor.floor.ledger.fill(floor.venue.trade(name, Decimal("1.5"), PRICE))
+    await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal("1.5"), PRICE))
     (row,) = (await line.json(positions))["positions"]
     assert (row["symbol"], Decimal(row["quantity"])) == (SYMBOL, Decimal("1.5"))
     table = (await line(positions)).splitlines()
@@ -101,7 +101,7 @@ async def test_an_unknown_attempt_is_resolved(floor: Room, line: Line) -> None:
 
 
 async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: Line) -> None:
-    await shut_out(floor.floor, "418")
+    await halt_venue(floor.floor, "418")
     await line(orders, "resume", "*", "--broker", "venue")
     assert await floor.suspended() == {}
     await line(positions, "adopt", SYMBOL, "3", "--price", "80", "--broker", "venue")

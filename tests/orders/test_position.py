@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import Fill, Side
-from qts.orders.position import Book, replay
+from qts.orders.position import PositionState, apply_fills
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -58,7 +58,7 @@ fills = st.lists(
 def test_known_cases(
     trades: list[tuple[str, str, str]], quantity: str, average: str, realised: str
 ) -> None:
-    book, _ = replay([fill(*trade, n=n) for n, trade in enumerate(trades)])
+    book, _ = apply_fills([fill(*trade, n=n) for n, trade in enumerate(trades)])
     assert (book.quantity, book.average_price, book.realised_pnl) == (
         Decimal(quantity),
         Decimal(average),
@@ -68,7 +68,7 @@ def test_known_cases(
 
 @given(fills)
 def test_quantity_and_fees_are_plain_sums(trades: list[Fill]) -> None:
-    book, _ = replay(trades)
+    book, _ = apply_fills(trades)
     assert book.quantity == sum((t.quantity * t.side.sign for t in trades), Decimal(0))
     assert book.fees == sum((t.fee for t in trades), Decimal(0))
 
@@ -76,7 +76,7 @@ def test_quantity_and_fees_are_plain_sums(trades: list[Fill]) -> None:
 @given(fills)
 def test_money_paid_is_profit_and_what_is_held(trades: list[Fill]) -> None:
     """Cash that came in = realised profit - cost of what is still held, whatever the path."""
-    book, _ = replay(trades)
+    book, _ = apply_fills(trades)
     cash = sum(
         (-Fraction(t.quantity) * t.side.sign * Fraction(t.price) for t in trades), Fraction()
     )
@@ -86,7 +86,7 @@ def test_money_paid_is_profit_and_what_is_held(trades: list[Fill]) -> None:
 
 @given(fills)
 def test_flat_is_flat(trades: list[Fill]) -> None:
-    book, gains = replay(trades)
+    book, gains = apply_fills(trades)
     assert (book.quantity == 0) == (book.opened_at is None)
     assert book.quantity != 0 or book.average_price == 0
     assert sum(gains, Decimal(0)) == book.realised_pnl
@@ -94,7 +94,7 @@ def test_flat_is_flat(trades: list[Fill]) -> None:
 
 @given(fills, st.integers(0, 30))
 def test_going_on_is_the_same_as_starting_over(trades: list[Fill], cut: int) -> None:
-    before, _ = replay(trades[:cut])
-    after, _ = replay(trades[cut:], before)
-    assert after == replay(trades)[0]
-    assert Book() == replay([])[0]
+    before, _ = apply_fills(trades[:cut])
+    after, _ = apply_fills(trades[cut:], before)
+    assert after == apply_fills(trades)[0]
+    assert PositionState() == apply_fills([])[0]

@@ -11,8 +11,8 @@ import pytest
 from qts.brokers.error_boundary import translate_order_errors
 from qts.database import Database
 from qts.domain import IntentType, ManualClock, OrderRequest, OrderState, RefusedError, Side
-from qts.orders import Submitted, markets
-from qts.orders.resolve import resolve_all
+from qts.orders import SubmitResult, suspensions
+from qts.orders.resolve import resolve_unknown
 from qts.outbox import OutboxEvent
 from qts.venues import RateLimitedError
 from tests.orders.kit import PRICE, SYMBOL, Room, room
@@ -23,7 +23,9 @@ from tests.outbox.kit import until
 class Cancelling:
     """A cancel that is stopped just before its commit."""
 
-    def __init__(self, floor: Room, submitted: Submitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, floor: Room, submitted: SubmitResult, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self._floor, self._intent = floor, submitted.intent_id
         self._written, self._go_on = asyncio.Event(), asyncio.Event()
         publish = floor.bus.publish
@@ -87,7 +89,7 @@ async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
     cancelling = Cancelling(floor, submitted, monkeypatch)
     asked, answer = asyncio.Event(), asyncio.Event()
     noted, commit = asyncio.Event(), asyncio.Event()
-    find, note = floor.venue.find, floor.floor.ledger.note_order
+    find, note = floor.venue.find, floor.floor.ledger.apply_order
 
     async def finding(*words: Any) -> Any:
         found = await find(*words)
@@ -103,7 +105,7 @@ async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
 
     monkeypatch.setattr(floor.venue, "find", finding)
     monkeypatch.setattr(floor.floor.ledger, "note_order", noting)
-    looking = asyncio.create_task(resolve_all(floor.floor))
+    looking = asyncio.create_task(resolve_unknown(floor.floor))
     await asked.wait()
     await cancelling.begin()
     answer.set()
@@ -119,20 +121,20 @@ async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
 
 async def test_a_market_is_not_opened_beside_an_outcome_that_gets_unknown(floor: Room) -> None:
     name = await floor.order()
-    await floor.floor.ledger.fill(floor.venue.trade(name, Decimal(2), PRICE))
+    await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal(2), PRICE))
     floor.venue.after = lost_reply
     await floor.submit()
     await floor.work()
     await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
     async with floor.database.transaction() as tx:
         await tx.execute("UPDATE order_attempt SET status = 'REJECTED' WHERE status = 'UNKNOWN'")
-        assert await markets.resume_resolved(tx, floor.venue.name, SYMBOL)
+        assert await suspensions.resume_resolved(tx, floor.venue.name, SYMBOL)
         leaving = asyncio.create_task(floor.work())  # its answer is lost, too
         await until(lambda: somebody_waits(floor.database))
     await leaving
     assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
     async with floor.database.transaction() as tx:
-        assert not await markets.resume_resolved(tx, floor.venue.name, SYMBOL)
+        assert not await suspensions.resume_resolved(tx, floor.venue.name, SYMBOL)
 
 
 async def test_a_late_answer_that_names_another_order_is_told(
@@ -153,7 +155,7 @@ async def test_a_late_answer_that_names_another_order_is_told(
         its = floor.venue.book.pop("V1")  # the venue lists it late
         twin = floor.venue.by_hand(SYMBOL, Side.BUY, Decimal(2))
         await clock.advance(7)  # the sender's time is over
-        await floor.reconciler.once()
+        await floor.reconciler.reconcile_now()
         row = await floor.attempt(submitted.attempt_id)
         assert (row["status"], row["broker_order_id"]) == ("ACKED", twin)
         floor.venue.book["V1"] = its

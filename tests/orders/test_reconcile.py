@@ -14,7 +14,7 @@ import pytest
 from qts.brokers import StreamGap
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Side, SystemClock, UnreachableError
-from qts.orders import books_agree, resolve_by_hand, resume_by_hand
+from qts.orders import check_reconciled, resolve_manually, resume_manually
 from tests.orders.kit import PRICE, START, SYMBOL, Room, room
 from tests.orders.venue import lost_reply
 from tests.outbox.kit import until
@@ -30,7 +30,7 @@ async def test_an_unknown_order_that_was_placed_is_found(
         floor.venue.after = lost_reply
         submitted = await floor.submit()
         await floor.work()
-        report = await floor.reconciler.once()
+        report = await floor.reconciler.reconcile_now()
         assert report.resolved.accepted == 1
         row = await floor.attempt(submitted.attempt_id)
         assert (row["status"], row["broker_order_id"]) == ("ACKED", "V1")
@@ -45,10 +45,10 @@ async def test_an_unknown_order_is_absent_only_when_it_had_its_time(
     floor.venue.before = lost_reply
     submitted = await floor.submit()
     await floor.work()
-    assert (await floor.reconciler.once()).resolved.waiting == 1
+    assert (await floor.reconciler.reconcile_now()).resolved.waiting == 1
     assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
     await clock.advance(floor.floor.config.absent_after_s + 1)
-    assert (await floor.reconciler.once()).resolved.absent == 1
+    assert (await floor.reconciler.reconcile_now()).resolved.absent == 1
     assert await floor.attempts(submitted.intent_id) == ["ABSENT"]
     assert await floor.intent(submitted.intent_id) == ("CANCELED", "ABSENT")
     assert await floor.suspended() == {}
@@ -62,9 +62,9 @@ async def test_an_order_that_shows_late_is_not_called_absent(
         floor.venue.after, floor.venue.lag_s = lost_reply, 5.0
         submitted = await floor.submit()
         await floor.work()
-        assert (await floor.reconciler.once()).resolved.waiting == 1
+        assert (await floor.reconciler.reconcile_now()).resolved.waiting == 1
         await clock.advance(6)
-        assert (await floor.reconciler.once()).resolved.accepted == 1
+        assert (await floor.reconciler.reconcile_now()).resolved.accepted == 1
         assert await floor.attempts(submitted.intent_id) == ["ACKED"]
 
 
@@ -75,17 +75,17 @@ async def test_two_orders_that_fit_ask_a_person(database: Database, clock: Manua
         await floor.work()
         floor.venue.by_hand(SYMBOL, Side.BUY, D(2))
         for _ in range(2):
-            assert (await floor.reconciler.once()).resolved.ambiguous == 1
+            assert (await floor.reconciler.reconcile_now()).resolved.ambiguous == 1
         row = await floor.attempt(submitted.attempt_id)
         assert (row["status"], row["needs_person"]) == ("UNKNOWN", True)
         assert "V1, V2" in row["error_message"]
         await clock.advance(60)
-        await floor.reconciler.once()
+        await floor.reconciler.reconcile_now()
         assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
         with pytest.raises(RefusedError, match="resolve them first"):
-            await resume_by_hand(database, "venue", SYMBOL)
+            await resume_manually(database, "venue", SYMBOL)
         assert submitted.attempt_id is not None
-        await resolve_by_hand(database, floor.bus, submitted.attempt_id, "V1", clock)
+        await resolve_manually(database, floor.bus, submitted.attempt_id, "V1", clock)
         assert await floor.attempts(submitted.intent_id) == ["ACKED"]
         assert await floor.suspended() == {}
 
@@ -95,26 +95,26 @@ async def test_a_person_may_say_that_it_never_came(floor: Room) -> None:
     submitted = await floor.submit()
     await floor.work()
     assert submitted.attempt_id is not None
-    await resolve_by_hand(floor.database, floor.bus, submitted.attempt_id, None, floor.clock)
+    await resolve_manually(floor.database, floor.bus, submitted.attempt_id, None, floor.clock)
     assert await floor.attempts(submitted.intent_id) == ["ABSENT"]
     with pytest.raises(RefusedError, match="is ABSENT; only an UNKNOWN one"):
-        await resolve_by_hand(floor.database, floor.bus, submitted.attempt_id, "V9")
+        await resolve_manually(floor.database, floor.bus, submitted.attempt_id, "V9")
     with pytest.raises(RefusedError, match="no attempt"):
-        await resolve_by_hand(floor.database, floor.bus, uuid4(), None)
+        await resolve_manually(floor.database, floor.bus, uuid4(), None)
 
 
 async def test_a_persons_choice_must_fit(floor: Room) -> None:
     taken = await floor.order()
     other = floor.venue.by_hand("KRW-ETH", Side.BUY, D(2))
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     floor.venue.before = lost_reply
     attempt_id = (await floor.submit()).attempt_id
     await floor.work()
     assert isinstance(attempt_id, UUID)
     with pytest.raises(RefusedError, match="belongs to attempt"):
-        await resolve_by_hand(floor.database, floor.bus, attempt_id, taken)
+        await resolve_manually(floor.database, floor.bus, attempt_id, taken)
     with pytest.raises(RefusedError, match="is BUY KRW-ETH; the attempt was BUY KRW-BTC"):
-        await resolve_by_hand(floor.database, floor.bus, attempt_id, other)
+        await resolve_manually(floor.database, floor.bus, attempt_id, other)
 
 
 async def test_what_a_dead_sender_left_is_looked_for_after_its_time(
@@ -124,10 +124,10 @@ async def test_what_a_dead_sender_left_is_looked_for_after_its_time(
     await floor.database.execute(
         "UPDATE order_attempt SET status = 'SENT', sent_at = $1", clock.now()
     )
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.attempts(submitted.intent_id) == ["SENT"]  # somebody may be at it
     await clock.advance(7)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.attempts(submitted.intent_id) == ["UNKNOWN"]
 
 
@@ -138,11 +138,11 @@ async def test_an_order_of_an_attempt_given_up_is_counted_and_raises_an_alarm(
     submitted = await floor.submit()
     await floor.work()
     await clock.advance(floor.floor.config.absent_after_s + 1)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert await floor.attempts(submitted.intent_id) == ["ABSENT"]
     floor.venue.lag_s = 0
     floor.venue.trade("V1", D(2), PRICE)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     assert (await floor.position())[0] == 2
     assert (await floor.fail_safe.now()).state == "FAIL"
 
@@ -150,10 +150,10 @@ async def test_an_order_of_an_attempt_given_up_is_counted_and_raises_an_alarm(
 async def test_missed_fills_are_fetched(floor: Room) -> None:
     name = await floor.order()
     floor.venue.trade(name, D(1), PRICE)
-    report = await floor.reconciler.once()
+    report = await floor.reconciler.reconcile_now()
     assert (report.fills, report.differences) == (1, ())
     assert (await floor.position())[0] == 1
-    assert (await floor.reconciler.once()).fills == 0
+    assert (await floor.reconciler.reconcile_now()).fills == 0
 
 
 async def test_fills_of_an_old_open_order_are_fetched_too(floor: Room, clock: ManualClock) -> None:
@@ -162,17 +162,17 @@ async def test_fills_of_an_old_open_order_are_fetched_too(floor: Room, clock: Ma
     for _ in range(3):
         await clock.advance(3600)
         floor.venue.by_hand("KRW-ETH", Side.BUY, D(1))
-        await floor.reconciler.once()
+        await floor.reconciler.reconcile_now()
     assert (await floor.position())[0] == fill.quantity
 
 
 async def test_the_books_agree_after_a_look(floor: Room) -> None:
     name = await floor.order()
     floor.venue.trade(name, D(1), PRICE)
-    before = await books_agree(floor.floor, START)
+    before = await check_reconciled(floor.floor, START)
     assert (before.orders, before.fills, before.positions) == (False, False, False)
-    await floor.reconciler.once()
-    after = await books_agree(floor.floor, START)
+    await floor.reconciler.reconcile_now()
+    after = await check_reconciled(floor.floor, START)
     assert after
     assert after.differences == ()
 
@@ -181,7 +181,7 @@ async def test_an_unknown_attempt_keeps_the_books_from_agreeing(floor: Room) -> 
     floor.venue.before = lost_reply
     await floor.submit()
     await floor.work()
-    found = await books_agree(floor.floor, START)
+    found = await check_reconciled(floor.floor, START)
     assert not found
     assert found.differences == ("1 attempts whose outcome is not known",)
 
@@ -191,26 +191,26 @@ async def test_a_failed_start_allows_no_trading(database: Database, clock: Manua
         floor.reconciler._failures = 3
         floor.venue.is_away = True
         with pytest.raises(UnreachableError):
-            await floor.reconciler.once()
-        assert not floor.reconciler.may_trade()
+            await floor.reconciler.reconcile_now()
+        assert not floor.reconciler.is_reconciled()
         floor.venue.is_away = False
-        await floor.reconciler.once()
-        assert floor.reconciler.may_trade()
+        await floor.reconciler.reconcile_now()
+        assert floor.reconciler.is_reconciled()
 
 
 async def test_looks_that_keep_failing_stop_trading(floor: Room) -> None:
     floor.venue.is_away = True
     for allowed in (True, True, False):
         with pytest.raises(UnreachableError):
-            await floor.reconciler.once()
-        assert floor.reconciler.may_trade() is allowed
+            await floor.reconciler.reconcile_now()
+        assert floor.reconciler.is_reconciled() is allowed
 
 
 @asynccontextmanager
 async def _running(floor: Room) -> AsyncIterator[None]:
     tasks = [
         asyncio.create_task(floor.reconciler.run()),
-        asyncio.create_task(floor.reconciler.follow()),
+        asyncio.create_task(floor.reconciler.follow_reports()),
     ]
     try:
         yield
@@ -260,7 +260,7 @@ async def _holds(floor: Room, quantity: Decimal) -> bool:
 
 
 async def _may_trade(floor: Room) -> bool:
-    return floor.reconciler.may_trade()
+    return floor.reconciler.is_reconciled()
 
 
 async def _all_active(floor: Room) -> bool:

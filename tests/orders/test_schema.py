@@ -146,7 +146,7 @@ async def _add_attempt(
 
 async def test_a_position_moves_by_fills_alone(floor: Room) -> None:
     floor.venue.trade(await floor.order(), floor.venue.placed[0].quantity, PRICE)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     for change in ("quantity = quantity + 1", "quantity = 0"):
         with pytest.raises(asyncpg.CheckViolationError, match="without fills"):
             await floor.database.execute(f"UPDATE position SET {change}")  # noqa: S608 - ours
@@ -164,7 +164,7 @@ async def test_a_position_moves_by_fills_alone(floor: Room) -> None:
 )
 async def test_nothing_is_forgotten(floor: Room, table: str) -> None:
     floor.venue.trade(await floor.order(), floor.venue.placed[0].quantity, PRICE)
-    await floor.reconciler.once()
+    await floor.reconciler.reconcile_now()
     with pytest.raises(
         (asyncpg.CheckViolationError, asyncpg.ForeignKeyViolationError),
         match=r"forgetting|violates foreign key",

@@ -13,7 +13,7 @@ from qts.cache import Invalidation as CacheChange
 from qts.domain import AttemptState, Clock, OperationError, OrderState
 from qts.events import EventEngine, Payload
 from qts.events import payloads as p
-from qts.orders import AttemptChanged, Change, FillApplied, MarketChanged, OrderChanged
+from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SuspensionChanged
 from qts.pipeline import Outcomes, World
 
 log = telemetry.logger("app")
@@ -44,7 +44,7 @@ class Changes:
         self.fills = 0
         self._closed = False
 
-    def __call__(self, change: Change) -> None:
+    def __call__(self, change: OrderUpdate) -> None:
         self.changed()
         match change:
             case FillApplied(counted=True):
@@ -56,7 +56,7 @@ class Changes:
                     "ORDER_CANCELLED",
                     p.OrderUpdatePayload(order_id=change.order_id, symbol=change.symbol),
                 )
-            case MarketChanged(suspended=True):
+            case SuspensionChanged(suspended=True):
                 self.trip("FS111", f"{change.symbol}: {change.code}")
             case _:
                 pass

@@ -17,7 +17,7 @@ from qts.app.venue import Ground
 from qts.domain import RefusedError
 from qts.events import Event, EventEngine
 from qts.events import payloads as p
-from qts.orders import Desk, Submitted
+from qts.orders import OrderManager, SubmitResult
 from qts.pipeline import (
     Apart,
     Joints,
@@ -64,7 +64,7 @@ class Deciding:
 
     def join(
         self,
-        desk: Desk,
+        desk: OrderManager,
         outcomes: Outcomes,
         changes: Changes,
         freezes: Freezes,
@@ -156,7 +156,7 @@ class Deciding:
 
     # --- joints ---------------------------------------------------------------------------------
 
-    def _submitted(self, proposal: OrderProposal, _submitted: Submitted) -> None:
+    def _submitted(self, proposal: OrderProposal, _submitted: SubmitResult) -> None:
         self._facts.changed()
         if not proposal.intent_type.is_exit:
             self._world.own(proposal.symbol, proposal.strategy_key)

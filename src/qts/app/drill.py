@@ -164,7 +164,7 @@ class _Drill:
     async def run(self, seconds: float, burners: int) -> DrillReport:
         entries: list[float] = []
         exits: list[float] = []
-        await self._until(self._trading.reconciler.may_trade, "leave to trade")
+        await self._until(self._trading.reconciler.is_reconciled, "leave to trade")
         stops = self._trading.micro.stops
         others = asyncio.create_task(self._others())
         end = time.monotonic() + seconds

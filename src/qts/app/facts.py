@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from qts.cache import Cache
 from qts.database import Database
 from qts.domain import Clock, OperationError
-from qts.orders import Standing, standing
+from qts.orders import AccountState, account_state
 from qts.pipeline import World, exposure_of
 from qts.risk import OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
 
@@ -43,7 +43,7 @@ class FactsNow:
     def __init__(self, sources: Sources, clock: Clock) -> None:
         self._from = sources
         self._clock = clock
-        self._known: Standing | None = None
+        self._known: AccountState | None = None
         self._known_ns = self._changes = 0
 
     def changed(self) -> None:
@@ -60,13 +60,13 @@ class FactsNow:
             now=self._clock.now(),
         )
 
-    async def _standing(self) -> Standing:
+    async def _standing(self) -> AccountState:
         """As the database has it; kept until something changes, for a moment at most."""
         now_ns = self._clock.monotonic_ns()
         if self._known is not None and now_ns - self._known_ns < KEPT_S * 1e9:
             return self._known
         now, changes = self._clock.now(), self._changes
-        found = await standing(self._from.database, self._from.broker, day_start(now), now)
+        found = await account_state(self._from.database, self._from.broker, day_start(now), now)
         if changes == self._changes:
             self._known, self._known_ns = found, now_ns
         return found
@@ -87,7 +87,7 @@ class FactsNow:
         last, bid, ask = (Decimal(str(each)) for each in (tick.price, tick.bid, tick.ask))
         return QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=self._from.world.age_ms(tick))
 
-    def _switches(self, proposal: OrderProposal, ours: Standing) -> Switches:
+    def _switches(self, proposal: OrderProposal, ours: AccountState) -> Switches:
         watch, here = self._from.watch, {proposal.symbol, "*"}
         return Switches(
             account_enabled=watch.enabled(),

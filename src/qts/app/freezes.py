@@ -16,7 +16,7 @@ from qts.app.live import Notices
 from qts.app.venue import Ground
 from qts.domain import OperationError
 from qts.events import Event, EventType, Payload, Priority
-from qts.orders import freeze
+from qts.orders import freeze_position
 from qts.outbox import EventBus
 
 log = telemetry.logger("app")
@@ -82,7 +82,7 @@ class Freezes:
             self._tell(symbol, why, at)
         while True:
             try:
-                is_new = await freeze(database, self._bus, self._broker, symbol, why, at)
+                is_new = await freeze_position(database, self._bus, self._broker, symbol, why, at)
             except OperationError as error:  # refused here all the while
                 log.warning("a freeze waits for the database", symbol=symbol, error=str(error))
                 await clock.sleep(AGAIN_S)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from qts.app.venue import Ground
 from qts.brokers import Broker
 from qts.domain import Market, market_for_symbol
-from qts.orders import positions
+from qts.orders import list_positions
 from qts.pipeline import Runner, World
 from qts.risk import MicroRiskLoop, PositionShadow
 from qts.strategies import Position, StrategyKind
@@ -32,7 +32,7 @@ class Holding:
 
     async def load(self, ground: Ground, broker: Broker) -> None:
         account = await broker.account()
-        held = await positions(ground.database)
+        held = await list_positions(ground.database)
         self._world.begin(
             account.cash,
             [

@@ -34,7 +34,7 @@ from qts.dashboard.live import (
 )
 from qts.domain import OperationError
 from qts.events import Event
-from qts.orders import standing
+from qts.orders import account_state
 from qts.outbox import Depth, paused_streams, stream_depths
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class LivePublisher:
             message=now.message,
             trading=trading.watch.enabled(),
             suspended=held.reason if held else "",
-            may_trade=trading.reconciler.may_trade(),
+            may_trade=trading.reconciler.is_reconciled(),
         )
 
     def _all_notices(self, now: float) -> list[Notice]:
@@ -244,7 +244,7 @@ class LivePublisher:
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
             paused=sorted(await paused_streams(database)),
         )
-        ours = await standing(database, trading.broker.name, day_start(now), now)
+        ours = await account_state(database, trading.broker.name, day_start(now), now)
         self._today = (ours.earned_today, ours.orders_today)
 
 

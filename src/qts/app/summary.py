@@ -122,7 +122,7 @@ async def counted(database: Database, since: datetime) -> dict[str, Any]:
 
 async def traded(trading: Trading) -> Traded:
     """What a run has done, once it is stopped; its broker is asked for its books."""
-    agree, differences = await trading.ordering.agreement(trading.began)
+    agree, differences = await trading.ordering.final_check(trading.began)
     counts = await counted(trading.database, trading.began)
     earned = await trading.database.fetchval(_EARNED, trading.began)
     world = trading.world

@@ -28,7 +28,7 @@ async def keep_stops(trading: Trading) -> None:
     while True:
         await trading.clock.sleep(SYNC_S)
         was_locked = go_on_when_released(trading, was_locked)
-        knows = trading.reconciler.may_trade()
+        knows = trading.reconciler.is_reconciled()
         if knows:
             await _know_positions(trading)
         trading.deciding.holding.tell()
@@ -66,7 +66,7 @@ async def keep_calm(trading: Trading) -> None:
         await trading.clock.sleep(CALM_EVERY_S)
         with contextlib.suppress(OperationError):
             await trading.fail_safe.clear_warning()
-            if trading.reconciler.may_trade():
+            if trading.reconciler.is_reconciled():
                 await trading.fail_safe.clear_transient_fail(
                     "the books agree and the broker answers"
                 )

@@ -11,11 +11,9 @@ from qts.app.changes import Changes
 from qts.app.crew import Crew
 from qts.app.deciding import Deciding
 from qts.app.facts import FactsNow, Sources
-from qts.app.figures import Figures
 from qts.app.freezes import POSITION_FREEZE, Freezes
 from qts.app.journal import journal_of
 from qts.app.live import LivePublisher, Notices
-from qts.app.ordering import Ordering
 from qts.app.params import Parameters
 from qts.app.summary import Traded, traded
 from qts.app.tending import keep_calm, keep_line, keep_stops
@@ -32,7 +30,9 @@ from qts.events import Catalogue, EventEngine, Priority
 from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.feed import Feed
 from qts.notify import NotificationService
-from qts.orders import Reconciler, Switchboard
+from qts.orders import DatabaseSafetyControls, Reconciler
+from qts.orders.engine import ExecutionEngine
+from qts.orders.metrics import TradingGauges
 from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import Apart, Outcomes, Pipeline, RecordedWorld, Runner, Trader, World
 from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRiskLoop, SafetyMonitor
@@ -72,7 +72,7 @@ class Trading:
     feed: Feed
     broker: Broker
     notifications: NotificationService
-    ordering: Ordering
+    ordering: ExecutionEngine
     deciding: Deciding
 
     @contextlib.asynccontextmanager
@@ -115,8 +115,8 @@ class Trading:
         outcomes = Outcomes()
         self.changes = Changes(self.engine, self.world, outcomes, self.cache, self.clock)
         self.changes.trip = self._alarm.trip
-        safety = Switchboard(self.fail_safe, self.kill_switch)
-        self.ordering = Ordering(
+        safety = DatabaseSafetyControls(self.fail_safe, self.kill_switch)
+        self.ordering = ExecutionEngine(
             self.ground, self.bus, self.broker, self.changes, safety, self.notifications
         )
         self._freezes = Freezes(self.ground, self.bus, self.broker.name, self.notices)
@@ -127,7 +127,7 @@ class Trading:
             world=self.world,
             watch=self.watch,
             freezing=self._freezes.pending,
-            may_trade=self.reconciler.may_trade,
+            may_trade=self.reconciler.is_reconciled,
             is_open=self._is_open,
         )
         facts = FactsNow(sources, self.clock)
@@ -192,11 +192,11 @@ class Trading:
         run("dead letters", self.engine.persist_dead_letters(letters))
         run("switches", self.watch.run())
         run("upkeep", OutboxMaintenance(self.database, self.config.outbox).run())
-        run("figures", Figures(self.database, self.clock).run())
+        run("figures", TradingGauges(self.database, self.clock).run())
         if self.notifications.notifiers:
             run("messages", self.notifications.run())
-        run("notices", self.reconciler.follow())
-        if await self.ordering.first_look():
+        run("notices", self.reconciler.follow_reports())
+        if await self.ordering.reconcile_at_start():
             await self.deciding.holding.load(self.ground, self.broker)
         run("reconciler", self.reconciler.run())
         self._consumers = self.ordering.consumers()
@@ -221,7 +221,7 @@ class Trading:
         self.pipeline.suspend("stopping", "app")
         await asyncio.to_thread(self.engine.wait_drained, DRAIN_S, Priority.P1, Priority.P2)
         await self.deciding.close()
-        await self.ordering.settled(self.began)
+        await self.ordering.wait_settled(self.began)
         for consumer in self._consumers:
             consumer.stop()
         await self.changes.close()

@@ -11,7 +11,7 @@ from qts.app.facts import day_start
 from qts.cache import CachedOrder, CachedPosition, CachedRisk, CachedStrategyParams, CacheEntry
 from qts.database import Database
 from qts.domain import Clock, RefusedError
-from qts.orders import show_order, standing
+from qts.orders import account_state, order_history
 from qts.pipeline import World
 from qts.risk import RiskLimits
 
@@ -67,7 +67,7 @@ class DatabaseTruth:
 
     async def _risk(self, account: str) -> CachedRisk:
         now = self._clock.now()
-        ours = await standing(self._database, self._broker, day_start(now), now)
+        ours = await account_state(self._database, self._broker, day_start(now), now)
         equity = max(self._world.equity, Decimal(1))
         used = sum(
             (
@@ -91,7 +91,7 @@ class DatabaseTruth:
 
     async def _order(self, intent: str) -> CachedOrder | None:
         try:
-            life = await show_order(self._database, UUID(intent))
+            life = await order_history(self._database, UUID(intent))
         except (RefusedError, ValueError):
             return None
         order = life.order

@@ -71,9 +71,9 @@ def show(order: OrderArgument, config: ConfigOption = None, as_json: JsonOption 
 
     Example: qts orders show 0198c0de-0000-7000-8000-000000000001
     """
-    from qts.orders import show_order
+    from qts.orders import order_history
 
-    life = with_database(config, lambda database: show_order(database, _uuid(order)), SCHEMA)
+    life = with_database(config, lambda database: order_history(database, _uuid(order)), SCHEMA)
     if as_json:
         print_json(life)
         return
@@ -158,9 +158,9 @@ def resume(
 
     Example: qts orders resume '*' --broker upbit
     """
-    from qts.orders import resume_by_hand
+    from qts.orders import resume_manually
 
-    with_database(config, lambda database: resume_by_hand(database, broker, symbol), SCHEMA)
+    with_database(config, lambda database: resume_manually(database, broker, symbol), SCHEMA)
     typer.echo(f"{symbol} may trade at {broker}")
 
 
@@ -175,7 +175,7 @@ def show_positions(
 
     Example: qts positions --json
     """
-    from qts.orders import positions as read
+    from qts.orders import list_positions as read
 
     if context.invoked_subcommand is not None:
         return
@@ -199,9 +199,9 @@ def adopt(
 
     Example: qts positions adopt KRW-BTC 0.5 --price 90000000 --broker upbit
     """
-    from qts.orders import external
+    from qts.orders import external_fill
 
-    change = external(symbol, _number("QUANTITY", quantity), _number("--price", price))
+    change = external_fill(symbol, _number("QUANTITY", quantity), _number("--price", price))
     with_database(config, lambda database: _adopt(database, broker, change), SCHEMA)
     typer.echo(f"{quantity} of {symbol} at {price} is in the books of {broker}")
 
@@ -210,15 +210,15 @@ _HEAD = f"{'broker':<8}{'symbol':<12}{'quantity':>18}{'average':>18}{'realised':
 
 
 async def _cancel(database: Database, intent_id: UUID) -> bool:
-    from qts.orders import Desk
+    from qts.orders import OrderManager
     from qts.outbox import OutboxConfig, PostgresBus
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        return await Desk(database, bus, "").cancel(intent_id)
+        return await OrderManager(database, bus, "").cancel(intent_id)
 
 
 async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> bool:
-    from qts.orders import freeze as freeze_position
+    from qts.orders import freeze_position
     from qts.outbox import OutboxConfig, PostgresBus
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
@@ -239,15 +239,15 @@ async def _ask_to_reconcile(database: Database) -> None:
 
 
 async def _resolve(database: Database, attempt_id: UUID, order_id: str | None) -> None:
-    from qts.orders import resolve_by_hand
+    from qts.orders import resolve_manually
     from qts.outbox import OutboxConfig, PostgresBus
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        await resolve_by_hand(database, bus, attempt_id, order_id)
+        await resolve_manually(database, bus, attempt_id, order_id)
 
 
 async def _adopt(database: Database, broker: str, change: Any) -> None:
-    from qts.orders import adopt as take_over
+    from qts.orders import adopt_holding as take_over
     from qts.outbox import OutboxConfig, PostgresBus
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:

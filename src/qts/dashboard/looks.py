@@ -16,7 +16,7 @@ from qts.dashboard.candles import Candles
 from qts.database import Database, Row
 from qts.domain import Clock, OperationError, RefusedError
 from qts.events import DeadLetterAdmin
-from qts.orders import list_orders, positions, show_order
+from qts.orders import list_orders, list_positions, order_history
 from qts.outbox import OutboxConfig, paused_streams, stream_depths
 from qts.pipeline import show_job
 from qts.risk import FailSafe
@@ -85,7 +85,7 @@ class Looks:
         database = self._database
         return {
             "safety_log": await FailSafe(database).log(20),
-            "positions": [row for row in await positions(database) if row.quantity],
+            "positions": [row for row in await list_positions(database) if row.quantity],
             "suspended": _plain(await database.fetch(_SUSPENDED)),
             "unknown": await list_orders(database, state="UNKNOWN", limit=20),
             "reconciled_at": await database.fetchval(_RECONCILED),
@@ -115,7 +115,7 @@ class Looks:
     async def order(self, asked: Mapping[str, str]) -> Any:
         """One order from the signal to the last fill."""
         intent = _uuid(asked.get("id", ""))
-        life = await show_order(self._database, intent)
+        life = await order_history(self._database, intent)
         signal = await self._database.fetchrow(_SIGNAL, intent)
         return {
             **msgspec.structs.asdict(life),

@@ -16,8 +16,7 @@ import msgspec
 from qts import telemetry
 from qts.database import Connection, Database, Row
 from qts.domain import AttemptState, IntentType, OrderRequest, Side
-from qts.orders import markets
-from qts.orders.changes import AttemptChanged, Change, MarketChanged
+from qts.orders import suspensions
 from qts.orders.config import OrdersConfig
 from qts.orders.messages import (
     AttemptEvent,
@@ -32,6 +31,7 @@ from qts.orders.messages import (
     OrderUnknown,
 )
 from qts.orders.queries import SQL
+from qts.orders.updates import AttemptChanged, OrderUpdate, SuspensionChanged
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, EventBus, OutboxEvent, uuid7
 
 S = AttemptState
@@ -41,7 +41,7 @@ _ended = telemetry.counter("everbit_order_attempt_total", "Attempts by their sta
 _requests = msgspec.json.Decoder(OrderRequest)
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class OrderAttempt(msgspec.Struct, frozen=True):
     """A row of order_attempt with what it is for, locked by this transaction."""
 
     id: UUID
@@ -64,7 +64,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.request.symbol
 
 
-async def lock(tx: Connection, attempt_id: UUID) -> Attempt | None:
+async def lock_attempt(tx: Connection, attempt_id: UUID) -> OrderAttempt | None:
     row = await tx.fetchrow(SQL.attempt, attempt_id)
     if row is None:
         return None
@@ -74,13 +74,13 @@ async def lock(tx: Connection, attempt_id: UUID) -> Attempt | None:
     return msgspec.structs.replace(one, is_cancelled=is_cancelled)
 
 
-async def send(database: Database, attempt_id: UUID, now: datetime) -> Attempt | None:
+async def mark_sent(database: Database, attempt_id: UUID, now: datetime) -> OrderAttempt | None:
     """Move it to SENT, for good, unless anything stops it. Said twice it is moved once."""
     rows = await database.fetch_idempotent(SQL.send, attempt_id, now)
     return _attempt(rows[0]) if rows else None
 
 
-async def why_stopped(tx: Connection, one: Attempt) -> str | None:
+async def stop_code(tx: Connection, one: OrderAttempt) -> str | None:
     """A switch, the fail-safe or its market, as a code; None when it may leave."""
     code: str | None = await tx.fetchval(
         SQL.stops, one.strategy_key, one.intent_type, one.broker, one.symbol
@@ -88,8 +88,8 @@ async def why_stopped(tx: Connection, one: Attempt) -> str | None:
     return code
 
 
-def _attempt(row: Row) -> Attempt:
-    return Attempt(
+def _attempt(row: Row) -> OrderAttempt:
+    return OrderAttempt(
         id=row["id"],
         intent_id=row["order_intent_id"],
         no=row["attempt_no"],
@@ -107,7 +107,7 @@ def _attempt(row: Row) -> Attempt:
     )
 
 
-class Attempts:
+class AttemptTransitions:
     """The moves, for one broker. Changes are gathered in `changes`, to be told after the commit."""
 
     def __init__(self, tx: Connection, bus: EventBus, config: OrdersConfig, now: datetime) -> None:
@@ -115,12 +115,12 @@ class Attempts:
         self._bus = bus
         self._config = config
         self._now = now
-        self.changes: list[Change] = []
+        self.changes: list[OrderUpdate] = []
 
-    async def sent(self, one: Attempt) -> bool:
+    async def sent(self, one: OrderAttempt) -> bool:
         return await self._move(one, (S.PREPARED,), S.SENT, sent_at=self._now)
 
-    async def suspended(self, one: Attempt, code: str) -> bool:
+    async def suspended(self, one: OrderAttempt, code: str) -> bool:
         """Stopped before it left; the market is not."""
         if not await self._move(one, (S.PREPARED,), S.SUSPENDED, code=code):
             return False
@@ -128,7 +128,7 @@ class Attempts:
         await self._tell(one, OrderSuspended, code=code)
         return True
 
-    async def accepted(self, one: Attempt, order_id: str) -> bool:
+    async def accepted(self, one: OrderAttempt, order_id: str) -> bool:
         """The venue has it. Whoever asked for a cancel meanwhile gets one now."""
         if not await self._move(one, OPEN, S.ACKED, order_id=order_id):
             return False
@@ -137,30 +137,30 @@ class Attempts:
             await self._bus.publish(self._tx, cancel_event(one.id, one.symbol))
         return True
 
-    async def rejected(self, one: Attempt, code: str, text: str) -> bool:
+    async def rejected(self, one: OrderAttempt, code: str, text: str) -> bool:
         if not await self._move(one, OPEN, S.REJECTED, code=code, text=text):
             return False
         await self._end_intent(one, code or "REJECTED")
         await self._tell(one, OrderRejected, code=code, reason=text)
         return True
 
-    async def absent(self, one: Attempt, text: str) -> bool:
+    async def absent(self, one: OrderAttempt, text: str) -> bool:
         if not await self._move(one, (S.UNKNOWN,), S.ABSENT, code="ABSENT", text=text):
             return False
         await self._end_intent(one, "ABSENT")
         await self._tell(one, OrderAbsent, code="ABSENT", reason=text)
         return True
 
-    async def unknown(self, one: Attempt, text: str) -> bool:
+    async def unknown(self, one: OrderAttempt, text: str) -> bool:
         """It may have been placed: nothing new on this market until that is known."""
         if not await self._move(one, (S.SENT,), S.UNKNOWN, code="UNKNOWN", text=text):
             return False
         await self._tell(one, OrderUnknown, code="UNKNOWN", reason=text)
-        await self.suspend(one.broker, one.symbol, markets.UNKNOWN, text)
+        await self.suspend(one.broker, one.symbol, suspensions.UNKNOWN, text)
         return True
 
     async def not_placed(
-        self, one: Attempt, code: str, text: str, pause_s: float | None = None
+        self, one: OrderAttempt, code: str, text: str, pause_s: float | None = None
     ) -> bool:
         """It certainly was not placed: another attempt takes over, while the signal is fresh."""
         if one.state is S.UNKNOWN:  # somebody gave it up before we knew
@@ -182,14 +182,14 @@ class Attempts:
         return True
 
     async def suspend(self, broker: str, symbol: str, code: str, text: str) -> None:
-        why = markets.Suspended(symbol, code, text, self._now)
-        if await markets.suspend(self._tx, broker, symbol, why):
+        why = suspensions.SymbolSuspension(symbol, code, text, self._now)
+        if await suspensions.suspend_symbol(self._tx, broker, symbol, why):
             told = MarketSuspended(symbol=symbol, code=code, reason=text)
             await self._bus.publish(self._tx, OutboxEvent.of(TRADE_EVENT, told, ("Market", symbol)))
-            self.changes.append(MarketChanged(symbol=symbol, suspended=True, code=code))
+            self.changes.append(SuspensionChanged(symbol=symbol, suspended=True, code=code))
 
-    async def _follow(self, one: Attempt, delay_s: float) -> UUID:
-        following, identifier = uuid7(), new_identifier()
+    async def _follow(self, one: OrderAttempt, delay_s: float) -> UUID:
+        following, identifier = uuid7(), new_client_order_id()
         request = msgspec.structs.replace(one.request, identifier=identifier)
         await self._tx.execute(
             SQL.add_attempt,
@@ -213,14 +213,14 @@ class Attempts:
         await self._bus.publish(self._tx, event)
         return following
 
-    def _pause_s(self, one: Attempt, asked_s: float | None) -> float:
+    def _pause_s(self, one: OrderAttempt, asked_s: float | None) -> float:
         config = self._config
         doubled_s: float = config.throttle_base_s * 2.0 ** (one.no - 1)
         return max(asked_s or 0.0, min(doubled_s, config.throttle_max_s))
 
     async def _move(
         self,
-        one: Attempt,
+        one: OrderAttempt,
         from_states: tuple[AttemptState, ...],
         to: AttemptState,
         *,
@@ -239,10 +239,10 @@ class Attempts:
         self.changes.append(moved(one, to, order_id, code, text))
         return True
 
-    async def _end_intent(self, one: Attempt, code: str) -> None:
+    async def _end_intent(self, one: OrderAttempt, code: str) -> None:
         await self._tx.execute(SQL.end_intent, one.intent_id, "CANCELED", code)
 
-    async def _tell(self, one: Attempt, kind: type[AttemptEvent], **more: Any) -> None:
+    async def _tell(self, one: OrderAttempt, kind: type[AttemptEvent], **more: Any) -> None:
         payload = kind(
             order_intent_id=one.intent_id,
             order_attempt_id=one.id,
@@ -266,7 +266,7 @@ class Attempts:
 
 
 def moved(
-    one: Attempt,
+    one: OrderAttempt,
     to: AttemptState,
     order_id: str | None = None,
     code: str = "",
@@ -284,7 +284,7 @@ def moved(
     )
 
 
-def new_identifier() -> str:
+def new_client_order_id() -> str:
     """Ours, fresh for every attempt, never used again whatever becomes of it."""
     return str(uuid7())
 

@@ -23,17 +23,17 @@ import msgspec
 from qts import telemetry
 from qts.database import Connection, Database, Row
 from qts.domain import BrokerOrder, Fill, OperationError, OrderState, Side
-from qts.orders.changes import Change, FillApplied, OnChange, OrderChanged, nobody
-from qts.orders.checkpoints import checkpoint
+from qts.orders.failpoints import failpoint
 from qts.orders.messages import FillReceived, OrderClosed
-from qts.orders.position import ZERO, Book, replay
+from qts.orders.position import ZERO, PositionState, apply_fills
 from qts.orders.queries import SQL
+from qts.orders.updates import FillApplied, OrderChanged, OrderListener, OrderUpdate, ignore_update
 from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
 
 log = telemetry.logger("orders")
 
 
-class Known(msgspec.Struct, frozen=True):
+class LedgerOrder(msgspec.Struct, frozen=True):
     """The row of an order after news of it."""
 
     attempt_id: UUID | None
@@ -56,7 +56,7 @@ class Ledger:
         broker: str,
         *,
         allow_short: bool = False,
-        on_change: OnChange = nobody,
+        on_change: OrderListener = ignore_update,
     ) -> None:
         self._database = database
         self._bus = bus
@@ -64,32 +64,32 @@ class Ledger:
         self.broker = broker
         self._on_change = on_change
 
-    async def fill(self, fill: Fill) -> bool:
+    async def record_fill(self, fill: Fill) -> bool:
         """False when this trade was known."""
         async with self._database.transaction() as tx:
-            changes = await self.note_fill(tx, fill)
-            checkpoint("before_commit")
-        self.tell(changes)
+            changes = await self.apply_fill(tx, fill)
+            failpoint("before_commit")
+        self.notify(changes)
         return bool(changes)
 
-    async def order(self, order: BrokerOrder) -> OrderChanged:
+    async def record_order(self, order: BrokerOrder) -> OrderChanged:
         """What is known of it with this."""
         async with self._database.transaction() as tx:
-            changed, *more = await self.note_order(tx, order)
-        self.tell((changed, *more))
+            changed, *more = await self.apply_order(tx, order)
+        self.notify((changed, *more))
         if not isinstance(changed, OrderChanged):
             raise AssertionError("an order's own change comes first")
         return changed
 
-    def tell(self, changes: Iterable[Change]) -> None:
+    def notify(self, changes: Iterable[OrderUpdate]) -> None:
         for change in changes:
             self._on_change(change)
 
     # Inside somebody's transaction
 
-    async def note_order(
+    async def apply_order(
         self, tx: Connection, order: BrokerOrder, attempt_id: UUID | None = None
-    ) -> list[Change]:
+    ) -> list[OrderUpdate]:
         """Take over what is told of it; with an attempt, it is ours from now on."""
         if attempt_id is None and order.identifier is not None:
             attempt_id = await self._owner(tx, order)
@@ -109,7 +109,7 @@ class Ledger:
             order.placed_at,
         )
         known = _known(row)
-        changes: list[Change] = [_changed(order.broker_order_id, known)]
+        changes: list[OrderUpdate] = [_changed(order.broker_order_id, known)]
         if attempt_id is not None and known.applied:  # fills that came before it was ours
             changes += await self._count(tx, known.symbol)
         await self._close(tx, order.broker_order_id, known)
@@ -132,7 +132,7 @@ class Ledger:
         owner: UUID = row["id"]
         return owner
 
-    async def note_fill(self, tx: Connection, fill: Fill) -> list[Change]:
+    async def apply_fill(self, tx: Connection, fill: Fill) -> list[OrderUpdate]:
         """Nothing when this trade was known; then nothing changes."""
         await tx.execute(
             SQL.meet_order,
@@ -159,7 +159,7 @@ class Ledger:
             return []
         row = await tx.fetchrow(SQL.after_fill, self.broker, fill.broker_order_id)
         known = _known(row)
-        changes: list[Change] = []
+        changes: list[OrderUpdate] = []
         if known.origin != "FOREIGN":
             changes = await self._count(tx, fill.symbol)
             await self._close(tx, fill.broker_order_id, known)
@@ -167,7 +167,7 @@ class Ledger:
             changes = [await self._uncounted(tx, fill, known.attempt_id)]
         return [*changes, _changed(fill.broker_order_id, known)]
 
-    async def _count(self, tx: Connection, symbol: str) -> list[Change]:
+    async def _count(self, tx: Connection, symbol: str) -> list[OrderUpdate]:
         """Bring what waits into the position, in the order in which it traded."""
         row = await tx.fetchrow(SQL.lock_position, self.broker, symbol, self._allow_short)
         if row is None:
@@ -181,8 +181,8 @@ class Ledger:
             fills, start = waiting, _book(row)
         else:
             counted = await tx.fetch(SQL.counted_fills, self.broker, symbol)
-            fills, start = sorted([*map(_fill, counted), *waiting], key=_key), Book()
-        book, gains = replay(fills, start)
+            fills, start = sorted([*map(_fill, counted), *waiting], key=_key), PositionState()
+        book, gains = apply_fills(fills, start)
         await self._write(tx, symbol, book, fills, gains)
         return [await self._tell(tx, fill, book) for fill in waiting]
 
@@ -190,7 +190,7 @@ class Ledger:
         self,
         tx: Connection,
         symbol: str,
-        book: Book,
+        book: PositionState,
         fills: Sequence[Fill],
         gains: Sequence[Decimal],
     ) -> None:
@@ -211,7 +211,7 @@ class Ledger:
         if told != "UPDATE 1":
             raise OperationError(f"the fills of {symbol} do not add up to {book.quantity}")
 
-    async def _tell(self, tx: Connection, fill: Fill, book: Book) -> FillApplied:
+    async def _tell(self, tx: Connection, fill: Fill, book: PositionState) -> FillApplied:
         attempt_id = await tx.fetchval(SQL.attempt_of_order, self.broker, fill.broker_order_id)
         payload = FillReceived(
             trade_id=fill.trade_id,
@@ -238,9 +238,9 @@ class Ledger:
                 quantity=str(fill.quantity),
             )
         row = await tx.fetchrow(SQL.look_position, self.broker, fill.symbol)
-        return _applied(fill, attempt_id, False, _book(row) if row is not None else Book())
+        return _applied(fill, attempt_id, False, _book(row) if row is not None else PositionState())
 
-    async def _close(self, tx: Connection, order_id: str, known: Known) -> None:
+    async def _close(self, tx: Connection, order_id: str, known: LedgerOrder) -> None:
         """An order that trades no more ends its intent, once all of its fills are here."""
         if known.attempt_id is None or known.state == "OPEN" or known.applied < known.filled:
             return
@@ -285,10 +285,10 @@ _KNOWN = (
 )
 
 
-def _known(row: Row | None) -> Known:
+def _known(row: Row | None) -> LedgerOrder:
     if row is None:
         raise AssertionError("an upsert answers its row")
-    return Known(*(row[name] for name in _KNOWN))
+    return LedgerOrder(*(row[name] for name in _KNOWN))
 
 
 def _key(fill: Fill) -> Place:
@@ -314,8 +314,8 @@ def _fitting(waiting: list[Fill], row: Row) -> list[Fill]:
     return fitting
 
 
-def _book(row: Row) -> Book:
-    return Book(
+def _book(row: Row) -> PositionState:
+    return PositionState(
         quantity=row["quantity"],
         average_price=row["average_price"],
         realised_pnl=row["realised_pnl"],
@@ -337,7 +337,9 @@ def _fill(row: Row) -> Fill:
     )
 
 
-def _applied(fill: Fill, attempt_id: UUID | None, counted: bool, book: Book) -> FillApplied:
+def _applied(
+    fill: Fill, attempt_id: UUID | None, counted: bool, book: PositionState
+) -> FillApplied:
     return FillApplied(
         fill=fill,
         attempt_id=attempt_id,
@@ -348,7 +350,7 @@ def _applied(fill: Fill, attempt_id: UUID | None, counted: bool, book: Book) -> 
     )
 
 
-def _changed(order_id: str, known: Known) -> OrderChanged:
+def _changed(order_id: str, known: LedgerOrder) -> OrderChanged:
     return OrderChanged(
         order_id=order_id,
         symbol=known.symbol,

@@ -20,7 +20,7 @@ _PLACES = Decimal(1).scaleb(-18)  # as the database keeps them
 _EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
 
 
-class Book(msgspec.Struct, frozen=True, kw_only=True):
+class PositionState(msgspec.Struct, frozen=True, kw_only=True):
     """A position after some fills."""
 
     quantity: Decimal = ZERO
@@ -29,7 +29,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     fees: Decimal = ZERO
     opened_at: datetime | None = None
 
-    def after(self, fill: Fill) -> Book:
+    def apply(self, fill: Fill) -> PositionState:
         delta = fill.quantity * fill.side.sign
         quantity = self.quantity + delta
         fees = self.fees + fill.fee
@@ -40,7 +40,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
             )
             average = _cut(_EXACT.divide(cost, abs(quantity)))
             opened_at = self.opened_at if self.quantity else fill.at
-            return Book(
+            return PositionState(
                 quantity=quantity,
                 average_price=average,
                 realised_pnl=self.realised_pnl,
@@ -51,7 +51,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
         direction = 1 if self.quantity > 0 else -1
         gain = _cut(_EXACT.multiply(fill.price - self.average_price, closed * direction))
         flips = quantity * direction < 0
-        return Book(
+        return PositionState(
             quantity=quantity,
             average_price=fill.price if flips else self.average_price if quantity else ZERO,
             realised_pnl=self.realised_pnl + gain,
@@ -60,11 +60,13 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def replay(fills: Iterable[Fill], start: Book | None = None) -> tuple[Book, list[Decimal]]:
+def apply_fills(
+    fills: Iterable[Fill], start: PositionState | None = None
+) -> tuple[PositionState, list[Decimal]]:
     """The position after all of them, in this order, and what each has realised."""
-    book, gains = start or Book(), []
+    book, gains = start or PositionState(), []
     for fill in fills:
-        after = book.after(fill)
+        after = book.apply(fill)
         gains.append(after.realised_pnl - book.realised_pnl)
         book = after
     return book, gains

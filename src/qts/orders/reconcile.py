@@ -21,11 +21,11 @@ from qts import telemetry
 from qts.brokers import ExecutionReport, StreamGap, VenueBlockedError
 from qts.database import Row
 from qts.domain import Account, BrokerOrder, Fill, OperationError
-from qts.orders.blocked import shut_out
-from qts.orders.floor import Floor
+from qts.orders.context import ExecutionContext
+from qts.orders.halts import halt_venue
 from qts.orders.position import ZERO
 from qts.orders.queries import SQL
-from qts.orders.resolve import Resolved, resolve_all
+from qts.orders.resolve import ResolveCounts, resolve_unknown
 
 OVERLAP = timedelta(seconds=60)  # clocks differ, and news are late
 LOOKS = 3  # at holdings that differ: what traded in between is on its way
@@ -37,7 +37,7 @@ log = telemetry.logger("orders")
 _last = telemetry.gauge("qts_reconciled_seconds", "When the books were compared last.", ("broker",))
 
 
-class Difference(msgspec.Struct, frozen=True):
+class PositionMismatch(msgspec.Struct, frozen=True):
     """A holding that is not what our fills say."""
 
     symbol: str
@@ -45,34 +45,34 @@ class Difference(msgspec.Struct, frozen=True):
     venue: Decimal
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ReconcileReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one look has found and mended."""
 
     at: datetime
     orders: int = 0  # new, or not as we had them
     foreign: int = 0  # of these, placed by others
     fills: int = 0  # that had been missed
-    resolved: Resolved = Resolved()
-    differences: tuple[Difference, ...] = ()
+    resolved: ResolveCounts = ResolveCounts()
+    differences: tuple[PositionMismatch, ...] = ()
 
 
 class Reconciler:
     """For one broker, on one event loop."""
 
-    def __init__(self, floor: Floor) -> None:
+    def __init__(self, floor: ExecutionContext) -> None:
         self._floor = floor
         self._broker = floor.broker.name
         self._asked = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._failures = FAILURES  # none has succeeded yet
         self._lost = False
-        self.last: Report | None = None
+        self.last: ReconcileReport | None = None
 
-    def may_trade(self) -> bool:
+    def is_reconciled(self) -> bool:
         """Whether the books are known well enough for new orders."""
         return self._failures < FAILURES and not self._lost
 
-    def look(self, why: str) -> None:
+    def request(self, why: str) -> None:
         """Have the books compared soon."""
         log.debug("a look at the venue's books was asked for", why=why)
         self._asked.set()
@@ -83,36 +83,36 @@ class Reconciler:
             self._asked.clear()
             pause_s = self._floor.config.reconcile_every_s
             try:
-                await self.once()
+                await self.reconcile_now()
             except TROUBLE as error:
                 log.warning("the books could not be compared", error=str(error))
                 pause_s = min(RETRY_S, pause_s)
             await self._resolve_for(pause_s)
 
-    async def follow(self) -> None:
+    async def follow_reports(self) -> None:
         """Take the venue's notices as they come, until cancelled."""
         while True:
             try:
                 async for notice in self._floor.broker.execution_reports():
-                    await self.take(notice)
+                    await self.handle_report(notice)
                 self._gap("the stream ended")
             except TROUBLE as error:
                 self._gap(str(error))
             await self._floor.clock.sleep(RETRY_S)
 
-    async def take(self, notice: ExecutionReport) -> None:
+    async def handle_report(self, notice: ExecutionReport) -> None:
         """What cannot be kept now is asked for later."""
         try:
             if isinstance(notice, StreamGap):
                 self._gap(notice.reason)
             elif isinstance(notice, Fill):
-                await self._floor.ledger.fill(notice)
+                await self._floor.ledger.record_fill(notice)
             else:
-                await self._floor.ledger.order(notice)
+                await self._floor.ledger.record_order(notice)
         except TROUBLE as error:
             self._gap(f"a notice could not be kept: {error}")
 
-    async def once(self) -> Report:
+    async def reconcile_now(self) -> ReconcileReport:
         """One whole look; raises when the venue or the database does not answer."""
         async with self._one_at_a_time:
             was_lost, self._lost = self._lost, False
@@ -122,7 +122,7 @@ class Reconciler:
                 self._failures += 1
                 self._lost = self._lost or was_lost
                 if isinstance(error, VenueBlockedError):
-                    await shut_out(self._floor, str(error))
+                    await halt_venue(self._floor, str(error))
                 raise
         self._failures = 0
         before, self.last = self.last, report
@@ -137,7 +137,7 @@ class Reconciler:
     def _gap(self, reason: str) -> None:
         log.warning("news of the venue were lost; asking for them", reason=reason)
         self._lost = True
-        self.look(reason)
+        self.request(reason)
 
     async def _resolve_for(self, seconds: float) -> None:
         """Until it is time for a whole look, or one is asked for."""
@@ -169,26 +169,26 @@ class Reconciler:
 
     async def _try_to_resolve(self) -> None:
         try:
-            resolved = await resolve_all(self._floor)
+            resolved = await resolve_unknown(self._floor)
         except TROUBLE as error:
             log.warning("unknown attempts could not be looked for", error=str(error))
             return
         if resolved.accepted:  # its fills may have been missed
-            self.look("an unknown attempt was placed")
+            self.request("an unknown attempt was placed")
 
-    async def _compare(self) -> Report:
+    async def _compare(self) -> ReconcileReport:
         floor, began = self._floor, self._floor.clock.now()
         since = await self._since(began)
         orders = await floor.broker.orders(since)
         changed, foreign = await self._take_orders(orders)
-        resolved = await resolve_all(floor)
+        resolved = await resolve_unknown(floor)
         fills = await floor.broker.fills(since)
         missed = await self._take_fills(fills)
         later, differences = await self._compare_holdings(since)
         moments = [order.placed_at for order in orders] + [fill.at for fill in fills]
         if moments:  # a venue's clock may be behind ours: next time, from its own last moment on
             await floor.database.execute(SQL.mark, self._broker, min(began, max(moments)))
-        return Report(
+        return ReconcileReport(
             at=began,
             orders=changed,
             foreign=foreign,
@@ -216,7 +216,7 @@ class Reconciler:
             if row is not None and _is_as_told(row, order):
                 continue
             try:
-                taken = await self._floor.ledger.order(order)
+                taken = await self._floor.ledger.record_order(order)
             except asyncpg.IntegrityConstraintViolationError as error:
                 # One that a person placed in a way we do not know must not keep us from the rest.
                 log.error("an order cannot be kept", order=order.broker_order_id, error=str(error))
@@ -226,24 +226,28 @@ class Reconciler:
         for row in await self._floor.database.fetch(SQL.ghosts, self._broker, changed):
             text = f"order {row['broker_order_id']} belongs to an attempt that is {row['status']}"
             log.error(text)
-            await self._floor.safety.fail("FS040", text)
+            await self._floor.safety.raise_code("FS040", text)
         return len(changed), foreign
 
     async def _take_fills(self, fills: Sequence[Fill]) -> int:
         ids = [fill.trade_id for fill in fills]
         rows = await self._floor.database.fetch(SQL.missing_fills, self._broker, ids)
         missing = {row["trade_id"] for row in rows}
-        taken = [await self._floor.ledger.fill(fill) for fill in fills if fill.trade_id in missing]
+        taken = [
+            await self._floor.ledger.record_fill(fill) for fill in fills if fill.trade_id in missing
+        ]
         return sum(taken)
 
-    async def _compare_holdings(self, since: datetime) -> tuple[int, tuple[Difference, ...]]:
+    async def _compare_holdings(self, since: datetime) -> tuple[int, tuple[PositionMismatch, ...]]:
         floor, fills = self._floor, 0
-        differences: tuple[Difference, ...] = ()
+        differences: tuple[PositionMismatch, ...] = ()
         for look in range(LOOKS):
             if look:  # something may have traded between our questions
                 fills += await self._take_fills(await floor.broker.fills(since))
             account = await floor.broker.account()
-            differences = differ(account, await floor.database.fetch(SQL.positions, self._broker))
+            differences = find_mismatches(
+                account, await floor.database.fetch(SQL.positions, self._broker)
+            )
             if not differences:
                 break
         await floor.database.execute(
@@ -252,12 +256,12 @@ class Reconciler:
         return fills, differences
 
 
-def differ(account: Account, positions: Sequence[Row]) -> tuple[Difference, ...]:
+def find_mismatches(account: Account, positions: Sequence[Row]) -> tuple[PositionMismatch, ...]:
     """Symbols of which the venue holds another quantity for us than our fills say."""
     venue = {holding.symbol: holding.quantity for holding in account.holdings}
     ours = {row["symbol"]: row["quantity"] for row in positions}
     pairs = [(s, ours.get(s, ZERO), venue.get(s, ZERO)) for s in sorted({*ours, *venue})]
-    return tuple(Difference(s, here, there) for s, here, there in pairs if here != there)
+    return tuple(PositionMismatch(s, here, there) for s, here, there in pairs if here != there)
 
 
 def _is_as_told(row: Row, order: BrokerOrder) -> bool:

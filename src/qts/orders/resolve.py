@@ -11,15 +11,15 @@ import msgspec
 from qts import telemetry
 from qts.database import Connection, Database
 from qts.domain import AttemptState, BrokerOrder, Clock, RefusedError, SystemClock
-from qts.orders import markets
-from qts.orders.attempts import Attempt, Attempts, lock
-from qts.orders.changes import MarketChanged
+from qts.orders import suspensions
+from qts.orders.attempts import AttemptTransitions, OrderAttempt, lock_attempt
 from qts.orders.config import OrdersConfig
-from qts.orders.executor import placed
-from qts.orders.floor import Floor
+from qts.orders.context import ExecutionContext
+from qts.orders.executor import order_from_ack
 from qts.orders.ledger import Ledger
 from qts.orders.messages import MarketResumed
 from qts.orders.queries import SQL
+from qts.orders.updates import SuspensionChanged
 from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
 
 Answer = Literal["accepted", "absent", "waiting", "ambiguous"]
@@ -27,7 +27,7 @@ Answer = Literal["accepted", "absent", "waiting", "ambiguous"]
 log = telemetry.logger("orders")
 
 
-class Resolved(msgspec.Struct, frozen=True):
+class ResolveCounts(msgspec.Struct, frozen=True):
     """How many outcomes were found out, and how many are still to be."""
 
     accepted: int = 0
@@ -41,7 +41,7 @@ class Resolved(msgspec.Struct, frozen=True):
         return bool(self.waiting or self.ambiguous)
 
 
-async def resolve_all(floor: Floor) -> Resolved:
+async def resolve_unknown(floor: ExecutionContext) -> ResolveCounts:
     """Look for every attempt whose outcome is not known, or whose sender is not heard of."""
     config = floor.config
     patience = timedelta(seconds=config.send_within_s + config.place_timeout_s)
@@ -51,24 +51,24 @@ async def resolve_all(floor: Floor) -> Resolved:
         one = await _give_up_sending(floor, row["id"])
         if one is not None:
             counts[await _resolve(floor, one, row["broker_order_id"])] += 1
-    await lift(floor.database, floor.ledger, floor.bus)
-    return Resolved(**counts, expired=await _expire(floor))
+    await resume_resolved_symbols(floor.database, floor.ledger, floor.bus)
+    return ResolveCounts(**counts, expired=await _expire(floor))
 
 
-async def lift(database: Database, ledger: Ledger, bus: EventBus) -> None:
+async def resume_resolved_symbols(database: Database, ledger: Ledger, bus: EventBus) -> None:
     """Open the markets again that have no unknown outcome left."""
     for row in await database.fetch(SQL.resolved_markets, ledger.broker):
         symbol = row["symbol"]
         async with database.transaction() as tx:
-            lifted = await markets.resume_resolved(tx, ledger.broker, symbol)
+            lifted = await suspensions.resume_resolved(tx, ledger.broker, symbol)
             if lifted:
                 told = OutboxEvent.of(TRADE_EVENT, MarketResumed(symbol=symbol), ("Market", symbol))
                 await bus.publish(tx, told)
         if lifted:
-            ledger.tell([MarketChanged(symbol=symbol, suspended=False)])
+            ledger.notify([SuspensionChanged(symbol=symbol, suspended=False)])
 
 
-async def resolve_by_hand(
+async def resolve_manually(
     database: Database,
     bus: EventBus,
     attempt_id: UUID,
@@ -77,7 +77,7 @@ async def resolve_by_hand(
 ) -> None:
     """A person has looked: the attempt is this order of the venue's, or it never came (None)."""
     async with database.transaction() as tx:
-        one = await lock(tx, attempt_id)
+        one = await lock_attempt(tx, attempt_id)
         if one is None:
             raise RefusedError(f"no attempt {attempt_id} is known here")
         if one.state is not AttemptState.UNKNOWN:
@@ -85,44 +85,44 @@ async def resolve_by_hand(
                 f"attempt {attempt_id} is {one.state}; only an UNKNOWN one is resolved"
             )
         now = (clock or SystemClock()).now()
-        moves = Attempts(tx, bus, OrdersConfig(), now)
+        moves = AttemptTransitions(tx, bus, OrdersConfig(), now)
         ledger = Ledger(database, bus, one.broker)
         if order_id is None:
             await moves.absent(one, "a person looked")
         else:
             await _refuse_taken(tx, one, order_id)
             await moves.accepted(one, order_id)
-            await ledger.note_order(tx, placed(one, order_id), one.id)
-    await lift(database, ledger, bus)
+            await ledger.apply_order(tx, order_from_ack(one, order_id), one.id)
+    await resume_resolved_symbols(database, ledger, bus)
 
 
-async def _expire(floor: Floor) -> int:
+async def _expire(floor: ExecutionContext) -> int:
     """A command that became a dead letter must not leave its order under way for ever."""
     expired = 0
     for row in await floor.database.fetch(SQL.expired, floor.broker.name, floor.clock.now()):
         async with floor.database.transaction() as tx:
-            one = await lock(tx, row["id"])
-            moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
+            one = await lock_attempt(tx, row["id"])
+            moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
             expired += one is not None and await moves.suspended(one, "EXPIRED")
-        floor.ledger.tell(moves.changes)
+        floor.ledger.notify(moves.changes)
     return expired
 
 
-async def _give_up_sending(floor: Floor, attempt_id: UUID) -> Attempt | None:
+async def _give_up_sending(floor: ExecutionContext, attempt_id: UUID) -> OrderAttempt | None:
     """Whoever sent it has had his time; None when it is resolved already."""
     async with floor.database.transaction() as tx:
-        one = await lock(tx, attempt_id)
-        moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
+        one = await lock_attempt(tx, attempt_id)
+        moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
         if one is not None and one.state is AttemptState.SENT:
             await moves.unknown(one, "whoever sent it did not tell how it ended")
             one = msgspec.structs.replace(one, state=AttemptState.UNKNOWN)
-    floor.ledger.tell(moves.changes)
+    floor.ledger.notify(moves.changes)
     return one if one is not None and one.state is AttemptState.UNKNOWN else None
 
 
-async def _resolve(floor: Floor, one: Attempt, order_id: str | None) -> Answer:
+async def _resolve(floor: ExecutionContext, one: OrderAttempt, order_id: str | None) -> Answer:
     if order_id is not None:  # the venue's own news have named it meanwhile
-        await _accept(floor, one, placed(one, order_id))
+        await _accept(floor, one, order_from_ack(one, order_id))
         return "accepted"
     looked_at = floor.clock.now()
     rows = await floor.database.fetch(SQL.known_orders, one.broker, one.symbol, one.id)
@@ -142,30 +142,32 @@ async def _resolve(floor: Floor, one: Attempt, order_id: str | None) -> Answer:
     return "absent"
 
 
-async def _accept(floor: Floor, one: Attempt, order: BrokerOrder) -> None:
+async def _accept(floor: ExecutionContext, one: OrderAttempt, order: BrokerOrder) -> None:
     async with floor.database.transaction() as tx:
-        again = await lock(tx, one.id)
+        again = await lock_attempt(tx, one.id)
         if again is None:
             raise AssertionError("an attempt does not go away")
-        moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
+        moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
         await moves.accepted(again, order.broker_order_id)
-        moves.changes += await floor.ledger.note_order(tx, order, one.id)
-    floor.ledger.tell(moves.changes)
+        moves.changes += await floor.ledger.apply_order(tx, order, one.id)
+    floor.ledger.notify(moves.changes)
     log.info("an unknown attempt was placed", attempt=str(one.id), order=order.broker_order_id)
 
 
-async def _give_up(floor: Floor, one: Attempt, looked_at: datetime) -> None:
+async def _give_up(floor: ExecutionContext, one: OrderAttempt, looked_at: datetime) -> None:
     async with floor.database.transaction() as tx:
-        again = await lock(tx, one.id)
+        again = await lock_attempt(tx, one.id)
         if again is None:
             raise AssertionError("an attempt does not go away")
-        moves = Attempts(tx, floor.bus, floor.config, floor.clock.now())
+        moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
         await moves.absent(again, f"the venue did not have it at {looked_at:%H:%M:%S} UTC")
-    floor.ledger.tell(moves.changes)
+    floor.ledger.notify(moves.changes)
     log.info("an unknown attempt was never placed", attempt=str(one.id))
 
 
-async def _ask_a_person(floor: Floor, one: Attempt, candidates: tuple[BrokerOrder, ...]) -> None:
+async def _ask_a_person(
+    floor: ExecutionContext, one: OrderAttempt, candidates: tuple[BrokerOrder, ...]
+) -> None:
     names = ", ".join(order.broker_order_id for order in candidates)
     text = (
         f"orders {names} all fit; look at the venue, then: "
@@ -175,7 +177,7 @@ async def _ask_a_person(floor: Floor, one: Attempt, candidates: tuple[BrokerOrde
         log.error("a person has to choose", attempt=str(one.id), symbol=one.symbol, reason=text)
 
 
-async def _refuse_taken(tx: Connection, one: Attempt, order_id: str) -> None:
+async def _refuse_taken(tx: Connection, one: OrderAttempt, order_id: str) -> None:
     row = await tx.fetchrow(
         "SELECT order_attempt_id, symbol, side FROM broker_order "
         "WHERE broker = $1 AND broker_order_id = $2",

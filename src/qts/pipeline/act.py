@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from qts import telemetry
 from qts.domain import AttemptState, OrderState
-from qts.orders import AttemptChanged, Change, FillApplied, OrderChanged, Submitted
+from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SubmitResult
 from qts.pipeline.cycle import Cycle, Execution
 from qts.pipeline.journal import Entry, Gated
 from qts.risk import ApprovedOrder, OrderProposal, PreTradeGate, Refusal, RiskSnapshot
@@ -34,7 +34,7 @@ _OVER = {
 class TakesOrders(Protocol):
     """The desk."""
 
-    async def submit(self, approved: ApprovedOrder) -> Submitted: ...
+    async def submit(self, approved: ApprovedOrder) -> SubmitResult: ...
 
 
 class _Seen:
@@ -54,11 +54,11 @@ class Outcomes:
         self._intents: OrderedDict[UUID, _Seen] = OrderedDict()
         self._intent_of: OrderedDict[UUID, UUID] = OrderedDict()
 
-    def submitted(self, submitted: Submitted) -> None:
+    def submitted(self, submitted: SubmitResult) -> None:
         if submitted.attempt_id:
             self._belongs(submitted.attempt_id, submitted.intent_id)
 
-    def note(self, change: Change) -> None:
+    def note(self, change: OrderUpdate) -> None:
         """Called by whoever changes orders, once it is committed."""
         match change:
             case AttemptChanged():
@@ -78,7 +78,7 @@ class Outcomes:
             case _:
                 return
 
-    async def wait(self, submitted: Submitted, quantity: Decimal, seconds: float) -> _Seen:
+    async def wait(self, submitted: SubmitResult, quantity: Decimal, seconds: float) -> _Seen:
         """Until it is over or all is filled, or the time is."""
         if submitted.attempt_id is None:
             return _Seen(over="STOPPED", reason=submitted.stopped)
@@ -119,7 +119,7 @@ class Trader:
         desk: TakesOrders,
         facts: Callable[[OrderProposal], Awaitable[RiskSnapshot]],
         outcomes: Outcomes,
-        sent: Callable[[OrderProposal, Submitted], None] = lambda _proposal, _submitted: None,
+        sent: Callable[[OrderProposal, SubmitResult], None] = lambda _proposal, _submitted: None,
     ) -> None:
         self._gate = gate
         self._desk = desk

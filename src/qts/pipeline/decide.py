@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from qts.domain import OrderType
-from qts.orders import signal_id
+from qts.orders import signal_id_for
 from qts.pipeline.cycle import Cycle, Decision, Evaluation
 from qts.risk import OrderProposal, SafetyState
 
@@ -56,7 +56,7 @@ def _proposal(cycle: Cycle, evaluation: Evaluation, leave: Leave) -> OrderPropos
         quantity=evaluation.final_qty,
         price=signal.price if signal.type is OrderType.LIMIT else None,
         intent_type=signal.intent_type,
-        signal_id=signal_id(cycle.strategy_key, signal.symbol, signal.side, at),
+        signal_id=signal_id_for(cycle.strategy_key, signal.symbol, signal.side, at),
         decided_at=at,
         expires_at=cycle.started_at + timedelta(seconds=leave.expires_after_s),
         reason=signal.reason,

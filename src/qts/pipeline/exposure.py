@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from qts.domain import Side
-from qts.orders import Pending, Standing
+from qts.orders import AccountState, OpenOrder
 from qts.pipeline.market import World
 from qts.risk import Exposure
 
 _NONE = Decimal(0)
 
 
-def exposure_of(symbol: str, ours: Standing, world: World) -> Exposure:
+def exposure_of(symbol: str, ours: AccountState, world: World) -> Exposure:
     """At the latest prices; buys under way count as if they were filled."""
     values: dict[str, Decimal] = {
         name: abs(held.quantity) * _price(world, name, held.average_price)
@@ -48,5 +48,5 @@ def _price(world: World, symbol: str, otherwise: Decimal) -> Decimal:
     return Decimal(str(tick.price)) if tick else otherwise
 
 
-def _sum(pending: Iterable[Pending], side: Side) -> Decimal:
+def _sum(pending: Iterable[OpenOrder], side: Side) -> Decimal:
     return sum((each.remaining for each in pending if each.side is side), _NONE)

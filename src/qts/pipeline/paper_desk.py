@@ -14,7 +14,7 @@ import msgspec
 
 from qts.brokers import PaperMatchingEngine
 from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_for_symbol
-from qts.orders import Book, FillApplied, Held, Pending, Standing
+from qts.orders import AccountState, FillApplied, Held, OpenOrder, PositionState
 from qts.pipeline.past import PastClock, PastWorld, day_end
 from qts.pipeline.trades import Trade, Trip
 from qts.risk import ApprovedOrder, OrderProposal, RiskLimits
@@ -43,7 +43,7 @@ class PaperDesk:
         self._world = world
         self._clock = clock
         self._limits = limits
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, PositionState] = {}
         self._trips: dict[str, Trip] = {}
         self._acted_on: set[tuple[object, str]] = set()
         self._times: list[float] = []  # of the day's orders
@@ -126,8 +126,8 @@ class PaperDesk:
             self.changed(fill.symbol)
 
     def _count(self, fill: Fill, proposal: OrderProposal) -> None:
-        before = self._books.get(fill.symbol, Book())
-        after = before.after(fill)
+        before = self._books.get(fill.symbol, PositionState())
+        after = before.apply(fill)
         realised = after.realised_pnl - before.realised_pnl
         self.fills.append(fill)
         self._earned += realised - fill.fee
@@ -150,12 +150,12 @@ class PaperDesk:
 
     # --- how we stand ---------------------------------------------------------------------------
 
-    def standing(self) -> Standing:
+    def standing(self) -> AccountState:
         now = self._clock.at
-        return Standing(
+        return AccountState(
             {name: Held(book.quantity, book.average_price) for name, book in self._books.items()},
             tuple(
-                Pending(
+                OpenOrder(
                     symbol, each.proposal.side, each.remaining, each.proposal.price, unknown=False
                 )
                 for symbol, orders in self.open.items()

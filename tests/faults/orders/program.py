@@ -17,7 +17,14 @@ import uvloop
 from qts.brokers import Broker, BrokersConfig, UpbitBroker
 from qts.database import Database, DatabaseConfig
 from qts.domain import OperationError, Secret, SystemClock
-from qts.orders import Executor, Floor, Ledger, OrdersConfig, Reconciler, Switchboard
+from qts.orders import (
+    DatabaseSafetyControls,
+    ExecutionContext,
+    Ledger,
+    OrderExecutor,
+    OrdersConfig,
+    Reconciler,
+)
 from qts.outbox import TRADE_COMMAND, Dispatcher, OutboxConfig, PostgresBus, StreamConfig
 from qts.risk import FailSafe, KillSwitch
 from qts.venues import UpbitClient, UpbitConfig
@@ -70,18 +77,18 @@ async def work(asked: Orders) -> None:
         streams = {**OutboxConfig().streams, TRADE_COMMAND: asked.stream}
         bus = await stack.enter_async_context(PostgresBus.open(database, streams))
         broker = await open_broker(stack, asked)
-        safety = Switchboard(FailSafe(database), KillSwitch(database))
+        safety = DatabaseSafetyControls(FailSafe(database), KillSwitch(database))
         ledger = Ledger(database, bus, broker.name)
-        floor = Floor(database, bus, broker, ledger, safety, asked.config, SystemClock())
+        floor = ExecutionContext(database, bus, broker, ledger, safety, asked.config, SystemClock())
         reconciler = Reconciler(floor)
         await _first_look(reconciler, stopped)
         print("ready", flush=True)
         dispatcher = Dispatcher()
-        Executor(floor, reconciler.may_trade, reconciler.look).register(dispatcher)
+        OrderExecutor(floor, reconciler.is_reconciled, reconciler.request).register(dispatcher)
         worker = bus.consumer(TRADE_COMMAND, dispatcher)
         looking = [
             asyncio.create_task(reconciler.run()),
-            asyncio.create_task(reconciler.follow()),
+            asyncio.create_task(reconciler.follow_reports()),
         ]
         serving = asyncio.create_task(worker.run())
         await asyncio.wait(
@@ -101,7 +108,7 @@ async def work(asked: Orders) -> None:
 async def _first_look(reconciler: Reconciler, stopped: asyncio.Event) -> None:
     while not stopped.is_set():
         try:
-            await reconciler.once()
+            await reconciler.reconcile_now()
         except OperationError as error:
             print(f"not yet: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(0.1)

@@ -30,7 +30,7 @@ from qts.domain import (
     SystemClock,
     tick_size,
 )
-from qts.orders import Desk, OrdersConfig, Submitted
+from qts.orders import OrderManager, OrdersConfig, SubmitResult
 from qts.outbox import TRADE_COMMAND, OutboxConfig, PostgresBus, StreamConfig
 from qts.risk import KillSwitch, OrderProposal
 from qts.risk.proposal import approve
@@ -124,8 +124,8 @@ class Rig:
         self.simulator, self.database, self.bus = simulator, database, bus
         self.kill_switch = KillSwitch(database)
         self.clock = SystemClock()
-        self.desk = Desk(database, bus, "upbit")
-        self.submitted: list[Submitted] = []
+        self.desk = OrderManager(database, bus, "upbit")
+        self.submitted: list[SubmitResult] = []
         self.symbols = simulator.symbols()
 
     # Doing
@@ -134,7 +134,7 @@ class Rig:
         values = {"kind": kind, "path": "/v1/orders", "method": "POST", **more}
         self.simulator.faults.plant(msgspec.convert(values, Fault))
 
-    async def submit(self, count: int = 1, **more: Any) -> list[Submitted]:
+    async def submit(self, count: int = 1, **more: Any) -> list[SubmitResult]:
         """Buys that reach into the book, over several markets."""
         made = []
         for _ in range(count):

@@ -15,7 +15,7 @@ from qts.app.facts import FactsNow, Sources
 from qts.cache import Cache, CacheConfig, CachedPrice, CacheEntry
 from qts.cache.memory import MemoryStore
 from qts.domain import Secret, SystemClock
-from qts.orders import Submitted
+from qts.orders import SubmitResult
 from qts.pipeline import World
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
 from qts.strategies import Tick
@@ -79,7 +79,7 @@ class Trader:
             while await self.want() is None:
                 self.tick()
 
-    async def want(self) -> Submitted | None:
+    async def want(self) -> SubmitResult | None:
         """One order, if the gate lets it."""
         now = self._clock.now()
         wanted = self._made.proposal(

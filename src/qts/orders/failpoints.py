@@ -27,4 +27,4 @@ class _Executioner:
 
 
 _asked = os.environ.get("QTS_DIE_AT", "")
-checkpoint = _Executioner(_asked).reached if _asked else _nothing
+failpoint = _Executioner(_asked).reached if _asked else _nothing

@@ -1,4 +1,7 @@
-"""What people ask of orders: lists, one order's whole life, positions, holdings taken over."""
+"""What people ask of orders: lists, one order's whole life, positions, holdings taken over.
+
+How we stand at a broker: what is held, what is under way, how the day has been.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class PositionRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class OrderHistory(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one order."""
 
     order: OrderRow
@@ -73,25 +76,25 @@ async def list_orders(
     return [_order(row) for row in rows]
 
 
-async def show_order(database: Database, intent_id: UUID) -> Life:
+async def order_history(database: Database, intent_id: UUID) -> OrderHistory:
     rows = await database.fetch(SQL.list_orders, None, None, False, 1, intent_id)
     if not rows:
         raise RefusedError(f"no order {intent_id} is known here; see qts orders list")
     attempts = await database.fetch(SQL.show_attempts, intent_id)
     fills = await database.fetch(SQL.show_fills, intent_id)
-    return Life(
+    return OrderHistory(
         order=_order(rows[0]),
         attempts=[dict(row.items()) for row in attempts],
         fills=[dict(row.items()) for row in fills],
     )
 
 
-async def positions(database: Database, broker: str | None = None) -> list[PositionRow]:
+async def list_positions(database: Database, broker: str | None = None) -> list[PositionRow]:
     rows = await database.fetch(SQL.positions, broker)
     return [PositionRow(**dict(row.items())) for row in rows]
 
 
-async def adopt(
+async def adopt_holding(
     database: Database, bus: EventBus, broker: str, holding: Fill, clock: Clock | None = None
 ) -> None:
     """Take a holding that others bought, or the loss of one, into our position.
@@ -106,12 +109,12 @@ async def adopt(
         await tx.execute(
             SQL.external_order, broker, name, entry.symbol, entry.side, entry.quantity, at
         )
-        changes = await ledger.note_fill(tx, entry)
+        changes = await ledger.apply_fill(tx, entry)
         if not any(getattr(change, "counted", False) for change in changes):
             raise RefusedError(f"that would leave less than nothing of {entry.symbol}")
 
 
-def external(symbol: str, quantity: Decimal, price: Decimal) -> Fill:
+def external_fill(symbol: str, quantity: Decimal, price: Decimal) -> Fill:
     """A change of a holding, as `adopt` takes it; a negative quantity takes away."""
     if not quantity.is_finite() or not quantity or not price.is_finite() or price <= 0:
         raise RefusedError(f"{quantity} of {symbol} at {price}: a quantity and a price are needed")
@@ -129,3 +132,47 @@ def external(symbol: str, quantity: Decimal, price: Decimal) -> Fill:
 
 def _order(row: Row) -> OrderRow:
     return OrderRow(**dict(row.items()))
+
+
+class Held(msgspec.Struct, frozen=True):
+    quantity: Decimal  # signed
+    average_price: Decimal
+
+
+class OpenOrder(msgspec.Struct, frozen=True):
+    """An order under way; `price` is its limit, if it has one."""
+
+    symbol: str
+    side: Side
+    remaining: Decimal
+    price: Decimal | None
+    unknown: bool
+
+
+class AccountState(msgspec.Struct, frozen=True):
+    held: dict[str, Held]
+    pending: tuple[OpenOrder, ...]
+    orders_today: int
+    orders_last_minute: int
+    earned_today: Decimal  # realised, after fees
+    suspended: frozenset[str]  # * is the whole venue
+    frozen: frozenset[str] = frozenset()
+
+
+async def account_state(
+    database: Database, broker: str, day: datetime, now: datetime
+) -> AccountState:
+    """All of one moment. `day` is when the trading day began."""
+    (row,) = await database.fetch_idempotent(SQL.standing, broker, day, now)
+    return AccountState(
+        {symbol: Held(Decimal(has), Decimal(average)) for symbol, has, average in row["held"]},
+        tuple(
+            OpenOrder(symbol, Side(side), Decimal(left), Decimal(price) if price else None, unknown)
+            for symbol, side, left, price, unknown in row["pending"]
+        ),
+        row["orders_today"],
+        row["orders_last_minute"],
+        row["earned"],
+        frozenset(row["suspended"]),
+        frozenset(row["frozen"]),
+    )

@@ -26,20 +26,20 @@ BY_HAND = "BY_HAND"
 FROZEN = "FROZEN"
 
 
-class Suspended(msgspec.Struct, frozen=True):
+class SymbolSuspension(msgspec.Struct, frozen=True):
     symbol: str  # * is the whole venue
     code: str
     detail: str
     since: datetime
 
 
-async def suspend(tx: Connection, broker: str, symbol: str, why: Suspended) -> bool:
+async def suspend_symbol(tx: Connection, broker: str, symbol: str, why: SymbolSuspension) -> bool:
     """False when it was suspended before."""
     told = await tx.execute(SQL.suspend_market, broker, symbol, why.code, why.detail, why.since)
     return told != "INSERT 0 0"
 
 
-async def resume(tx: Connection, broker: str, symbol: str, only: str | None = None) -> bool:
+async def resume_symbol(tx: Connection, broker: str, symbol: str, only: str | None = None) -> bool:
     """False when it was not suspended, or for another reason than `only`."""
     return await tx.execute(SQL.resume_market, broker, symbol, only) != "UPDATE 0"
 
@@ -49,24 +49,24 @@ async def resume_resolved(tx: Connection, broker: str, symbol: str) -> bool:
     await tx.execute(SQL.lock_market, broker, symbol)
     if await tx.fetchval(SQL.count_unknown, broker, symbol):
         return False
-    return await resume(tx, broker, symbol, only=UNKNOWN)
+    return await resume_symbol(tx, broker, symbol, only=UNKNOWN)
 
 
-async def suspended(database: Database, broker: str) -> list[Suspended]:
+async def list_suspensions(database: Database, broker: str) -> list[SymbolSuspension]:
     rows = await database.fetch(
         "SELECT symbol, reason_code, detail, suspended_at FROM market_state "
         "WHERE broker = $1 AND trade_status = 'SUSPENDED' ORDER BY symbol",
         broker,
     )
-    return [Suspended(*row) for row in rows]
+    return [SymbolSuspension(*row) for row in rows]
 
 
-async def is_active(database: Database, broker: str, symbol: str) -> bool:
+async def is_tradable(database: Database, broker: str, symbol: str) -> bool:
     """Whether entries of this market may leave."""
     return await database.fetchrow(SQL.suspended, broker, symbol) is None
 
 
-async def resume_by_hand(database: Database, broker: str, symbol: str) -> None:
+async def resume_manually(database: Database, broker: str, symbol: str) -> None:
     """A person has looked; an attempt that is still unknown keeps its market shut."""
     async with database.transaction() as tx:
         await tx.execute(SQL.lock_market, broker, symbol)
@@ -76,5 +76,5 @@ async def resume_by_hand(database: Database, broker: str, symbol: str) -> None:
                 f"{symbol} has {unknown} attempts whose outcome is unknown; "
                 "resolve them first: qts orders list --state UNKNOWN"
             )
-        if not await resume(tx, broker, symbol):
+        if not await resume_symbol(tx, broker, symbol):
             raise RefusedError(f"{symbol} is not suspended at {broker}")

@@ -7,20 +7,16 @@ import contextlib
 from datetime import datetime, timedelta
 
 from qts import telemetry
-from qts.app.changes import Changes
-from qts.app.venue import Ground
+from qts.app import Changes, Ground
 from qts.brokers import Broker
 from qts.domain import OperationError
 from qts.notify import NotificationService
-from qts.orders import (
-    Desk,
-    Executor,
-    Floor,
-    Ledger,
-    Reconciler,
-    Switchboard,
-    books_agree,
-)
+from qts.orders.context import DatabaseSafetyControls, ExecutionContext
+from qts.orders.executor import OrderExecutor
+from qts.orders.ledger import Ledger
+from qts.orders.manager import OrderManager
+from qts.orders.reconcile import Reconciler
+from qts.orders.reconcile_check import check_reconciled
 from qts.outbox import (
     BACKTEST_COMMAND,
     TRADE_COMMAND,
@@ -39,7 +35,7 @@ _UNDER_WAY = (
 )
 
 
-class Ordering:
+class ExecutionEngine:
     """Made before anything decides; `consumers` are run by whoever runs the rest."""
 
     def __init__(
@@ -48,7 +44,7 @@ class Ordering:
         bus: EventBus,
         broker: Broker,
         changes: Changes,
-        safety: Switchboard,
+        safety: DatabaseSafetyControls,
         notifications: NotificationService,
     ) -> None:
         config, database, clock = ground
@@ -57,11 +53,11 @@ class Ordering:
         self._safety = safety
         short = config.orders.allow_short
         ledger = Ledger(database, bus, broker.name, allow_short=short, on_change=changes)
-        self.floor = Floor(database, bus, broker, ledger, safety, config.orders, clock)
+        self.floor = ExecutionContext(database, bus, broker, ledger, safety, config.orders, clock)
         self.reconciler = Reconciler(self.floor)
-        self.desk = Desk(database, bus, broker.name, changes, clock)
+        self.desk = OrderManager(database, bus, broker.name, changes, clock)
         self._dispatcher = Dispatcher()
-        Executor(self.floor, self.reconciler.may_trade, self.reconciler.look).register(
+        OrderExecutor(self.floor, self.reconciler.is_reconciled, self.reconciler.request).register(
             self._dispatcher
         )
         notifications.register(self._dispatcher)
@@ -70,19 +66,19 @@ class Ordering:
         streams = (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
         return [self._bus.consumer(stream, self._dispatcher) for stream in streams]
 
-    async def first_look(self) -> bool:
+    async def reconcile_at_start(self) -> bool:
         """Nothing trades before our books have been compared with the broker's."""
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
-                report = await self.reconciler.once()
+                report = await self.reconciler.reconcile_now()
         except (OperationError, TimeoutError) as error:
             log.error("the first comparison with the broker failed; only cancels", error=str(error))
             return False
         if report.differences:
-            await self._safety.fail("FS070", f"{len(report.differences)} positions differ")
+            await self._safety.raise_code("FS070", f"{len(report.differences)} positions differ")
         return True
 
-    async def settled(self, since: datetime) -> None:
+    async def wait_settled(self, since: datetime) -> None:
         """Until no order is under way any more, or the patience ends."""
         clock, database = self._ground.clock, self._ground.database
         with contextlib.suppress(OperationError, TimeoutError):
@@ -90,11 +86,11 @@ class Ordering:
                 while await database.fetchval(_UNDER_WAY, since):
                     await clock.sleep(0.05)
 
-    async def agreement(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
+    async def final_check(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
         """Whether the broker's books say the same as ours, and where they do not."""
         try:
-            await self.reconciler.once()
-            found = await books_agree(self.floor, since - timedelta(minutes=1))
+            await self.reconciler.reconcile_now()
+            found = await check_reconciled(self.floor, since - timedelta(minutes=1))
         except OperationError as error:
             return False, (f"the books could not be compared: {error}",)
         return bool(found), found.differences

@@ -13,11 +13,11 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, OrderRequest, OutcomeUnknownError, RefusedError, Side, SystemClock
-from qts.orders.attempts import Attempts, cancel_event, lock, new_identifier
-from qts.orders.changes import Change, OnChange, nobody
+from qts.orders.attempts import AttemptTransitions, cancel_event, lock_attempt, new_client_order_id
 from qts.orders.config import OrdersConfig
 from qts.orders.messages import CreateOrderAttempt
 from qts.orders.queries import SQL
+from qts.orders.updates import OrderListener, OrderUpdate, ignore_update
 from qts.outbox import TRADE_COMMAND, EventBus, OutboxEvent, uuid7
 from qts.risk import ApprovedOrder, OrderProposal
 
@@ -27,7 +27,7 @@ IN_DOUBT_S = 0.2
 log = telemetry.logger("orders")
 
 
-class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an approved order; `is_new` is false when its signal had been heard before."""
 
     intent_id: UUID
@@ -36,7 +36,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str = ""  # why there is no attempt
 
 
-def signal_id(strategy_key: str, symbol: str, side: Side, at: datetime, leg: str = "") -> UUID:
+def signal_id_for(strategy_key: str, symbol: str, side: Side, at: datetime, leg: str = "") -> UUID:
     """The same id for the same decision, so that deciding it again orders nothing again.
 
     `at` is the moment that was decided on, such as the close of a candle; `leg` tells apart orders
@@ -45,7 +45,7 @@ def signal_id(strategy_key: str, symbol: str, side: Side, at: datetime, leg: str
     return uuid5(NAMESPACE_OID, "\x1f".join((strategy_key, symbol, side, at.isoformat(), leg)))
 
 
-class Desk:
+class OrderManager:
     """Takes orders for one broker, from the gate alone."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Desk:
         database: Database,
         bus: EventBus,
         broker: str,
-        on_change: OnChange = nobody,
+        on_change: OrderListener = ignore_update,
         clock: Clock | None = None,
     ) -> None:
         self._database = database
@@ -62,7 +62,7 @@ class Desk:
         self._on_change = on_change
         self._clock = clock or SystemClock()
 
-    async def submit(self, approved: ApprovedOrder) -> Submitted:
+    async def submit(self, approved: ApprovedOrder) -> SubmitResult:
         """May be called again with the same order: it is there once."""
         if type(approved) is not ApprovedOrder:
             raise RefusedError(
@@ -86,16 +86,16 @@ class Desk:
         What has not left is stopped here and now. What the venue has, or may have, is cancelled
         there, and is over when the venue says so.
         """
-        changes: list[Change] = []
+        changes: list[OrderUpdate] = []
         async with self._database.transaction() as tx:
             live = await tx.fetchval(SQL.live_attempt, intent_id)
-            one = await lock(tx, live) if live is not None else None
+            one = await lock_attempt(tx, live) if live is not None else None
             if one is None:
                 if not await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
                     raise RefusedError(f"no order {intent_id} is known here")
                 return False
             await tx.execute(SQL.ask_cancel, intent_id, self._clock.now())
-            moves = Attempts(tx, self._bus, OrdersConfig(), self._clock.now())
+            moves = AttemptTransitions(tx, self._bus, OrdersConfig(), self._clock.now())
             if not await moves.suspended(one, "CANCELLED"):
                 await self._bus.publish(tx, cancel_event(one.id, one.symbol))
             changes = moves.changes
@@ -105,7 +105,7 @@ class Desk:
 
     async def _submit(
         self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID
-    ) -> Submitted:
+    ) -> SubmitResult:
         proposal = approved.proposal
         command = OutboxEvent.of(
             TRADE_COMMAND,
@@ -117,7 +117,7 @@ class Desk:
         stopped = await self._write(approved, intent_id, attempt_id, command)
         if stopped is None:
             return await self._heard_before(proposal, intent_id)
-        return Submitted(
+        return SubmitResult(
             intent_id=intent_id, attempt_id=None if stopped else attempt_id, stopped=stopped
         )
 
@@ -127,7 +127,7 @@ class Desk:
         """Why it has no attempt, or nothing; None when its signal had been heard before."""
         proposal = approved.proposal
         request = OrderRequest(
-            client_order_id=new_identifier(),
+            client_order_id=new_client_order_id(),
             symbol=proposal.symbol,
             side=proposal.side,
             type=proposal.type,
@@ -157,7 +157,7 @@ class Desk:
         )
         return rows[0]["reason_code"] if rows else None
 
-    async def _heard_before(self, proposal: OrderProposal, intent_id: UUID) -> Submitted:
+    async def _heard_before(self, proposal: OrderProposal, intent_id: UUID) -> SubmitResult:
         """Perhaps by our own words, whose answer was lost: then it is new all the same."""
         row = await self._database.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
         if row is None:
@@ -169,7 +169,7 @@ class Desk:
                 f"signal {proposal.signal_id} already stands for {row['side']} {row['symbol']} at "
                 f"{row['broker']}; another order needs another signal_id"
             )
-        return Submitted(
+        return SubmitResult(
             intent_id=row["id"],
             attempt_id=row["attempt_id"],
             is_new=row["id"] == intent_id,

@@ -6,12 +6,12 @@ from datetime import datetime
 
 import msgspec
 
-from qts.orders.floor import Floor
+from qts.orders.context import ExecutionContext
 from qts.orders.queries import SQL
-from qts.orders.reconcile import differ
+from qts.orders.reconcile import find_mismatches
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+class ReconcileCheck(msgspec.Struct, frozen=True, kw_only=True):
     orders: bool
     fills: bool
     positions: bool
@@ -21,16 +21,16 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         return self.orders and self.fills and self.positions
 
 
-async def books_agree(floor: Floor, since: datetime) -> Agreement:
+async def check_reconciled(floor: ExecutionContext, since: datetime) -> ReconcileCheck:
     """Compare with what the venue says now; changes nothing. Ask when nothing is under way."""
     orders = await _orders(floor, since)
     fills = await _fills(floor, since)
     rows = await floor.database.fetch(SQL.positions, floor.broker.name)
     positions = [
         f"{found.symbol}: {found.ours} held here, {found.venue} at the venue"
-        for found in differ(await floor.broker.account(), rows)
+        for found in find_mismatches(await floor.broker.account(), rows)
     ]
-    return Agreement(
+    return ReconcileCheck(
         orders=not orders,
         fills=not fills,
         positions=not positions,
@@ -38,7 +38,7 @@ async def books_agree(floor: Floor, since: datetime) -> Agreement:
     )
 
 
-async def _orders(floor: Floor, since: datetime) -> list[str]:
+async def _orders(floor: ExecutionContext, since: datetime) -> list[str]:
     there = {order.broker_order_id: order for order in await floor.broker.orders(since)}
     rows = await floor.database.fetch(SQL.orders_here, floor.broker.name, list(there))
     here = {row["broker_order_id"]: row for row in rows}
@@ -59,7 +59,7 @@ async def _orders(floor: Floor, since: datetime) -> list[str]:
     return wrong
 
 
-async def _fills(floor: Floor, since: datetime) -> list[str]:
+async def _fills(floor: ExecutionContext, since: datetime) -> list[str]:
     there = {fill.trade_id: fill for fill in await floor.broker.fills(since)}
     rows = await floor.database.fetch(SQL.fills_since, floor.broker.name, since, list(there))
     here = {row["trade_id"]: row for row in rows}

@@ -26,7 +26,7 @@ _SUSPENDED = (
 )
 
 
-class Figures:
+class TradingGauges:
     """`run` it until cancelled."""
 
     def __init__(self, database: Database, clock: Clock) -> None:

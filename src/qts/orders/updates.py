@@ -41,15 +41,15 @@ class FillApplied(msgspec.Struct, frozen=True, kw_only=True):
     realised_pnl: Decimal
 
 
-class MarketChanged(msgspec.Struct, frozen=True, kw_only=True):
+class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True):
     symbol: str  # * is the whole venue
     suspended: bool
     code: str = ""
 
 
-Change = AttemptChanged | OrderChanged | FillApplied | MarketChanged
-OnChange = Callable[[Change], None]
+OrderUpdate = AttemptChanged | OrderChanged | FillApplied | SuspensionChanged
+OrderListener = Callable[[OrderUpdate], None]
 
 
-def nobody(_change: Change) -> None:
+def ignore_update(_change: OrderUpdate) -> None:
     """For those who do not want to know."""

@@ -1,0 +1,52 @@
+"""What the executor and the reconciler of one broker work with.
+
+Whom to tell when something went wrong with orders, or a venue shuts us out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from qts.brokers import Broker
+from qts.database import Database
+from qts.domain import Clock
+from qts.orders.config import OrdersConfig
+from qts.orders.ledger import Ledger
+from qts.outbox import EventBus
+from qts.risk import FailSafe, KillSwitch
+
+
+class SafetyControls(Protocol):
+    async def raise_code(self, code: str, text: str) -> None:
+        """Something went wrong that the fail-safe has a code for."""
+        ...
+
+    async def disable_account(self, text: str) -> None:
+        """Nothing may be sent any more until a person switches the account on again."""
+        ...
+
+
+class DatabaseSafetyControls:
+    """The fail-safe and the kill switch. Orders look at both in the database, where they move."""
+
+    def __init__(self, fail_safe: FailSafe, kill_switch: KillSwitch) -> None:
+        self._fail_safe = fail_safe
+        self._kill_switch = kill_switch
+
+    async def raise_code(self, code: str, text: str) -> None:
+        await self._fail_safe.trip(code, text, actor="orders")
+
+    async def disable_account(self, text: str) -> None:
+        await self._kill_switch.set(False, actor="orders", reason=text)
+
+
+@dataclass(frozen=True)
+class ExecutionContext:
+    database: Database
+    bus: EventBus
+    broker: Broker
+    ledger: Ledger
+    safety: SafetyControls
+    config: OrdersConfig
+    clock: Clock
