@@ -29,8 +29,8 @@ from qts.simulators import (
     KisKey,
     KisSimulator,
     KisSimulatorConfig,
-    Limits,
     MarketConfig,
+    RequestLimits,
     UpbitKey,
     UpbitSimulator,
     UpbitSimulatorConfig,
@@ -302,7 +302,7 @@ async def kis(database: Database, folder: Path, **settings: Any) -> AsyncIterato
     config = KisSimulatorConfig(
         **{
             "market": CALM,
-            "limits": Limits(second=0, minute=0, day=0),
+            "limits": RequestLimits(second=0, minute=0, day=0),
             "keys": (KisKey(cash=CASH),),
             **settings,
         }

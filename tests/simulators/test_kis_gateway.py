@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qts.domain import ManualClock
-from qts.simulators import KisKey, Limits
+from qts.simulators import KisKey, RequestLimits
 from tests.simulators.clients import Kis
 from tests.simulators.conftest import StartKis
 
@@ -77,7 +77,7 @@ async def test_the_nineteenth_request_of_a_second_is_refused(kis: Kis, clock: Ma
 
 
 async def test_orders_and_quotes_share_one_bucket(start_kis: StartKis) -> None:
-    kis = await start_kis(limits=Limits(second=2, minute=0, day=0))
+    kis = await start_kis(limits=RequestLimits(second=2, minute=0, day=0))
     assert (await kis.price()).status == 200
     assert (await kis.order("buy", 1)).status == 200
     assert (await kis.executions()).code == "EGW00201"
@@ -85,7 +85,7 @@ async def test_orders_and_quotes_share_one_bucket(start_kis: StartKis) -> None:
 
 
 async def test_the_minute_is_a_limit_too(start_kis: StartKis, clock: ManualClock) -> None:
-    kis = await start_kis(limits=Limits(second=0, minute=3, day=5))
+    kis = await start_kis(limits=RequestLimits(second=0, minute=3, day=5))
     assert [(await kis.price()).status for _ in range(4)] == [200, 200, 200, 500]
     await clock.advance(60)
     assert [(await kis.price()).status for _ in range(3)] == [200, 200, 500]  # now the day's five
@@ -104,7 +104,7 @@ async def test_the_record_shows_the_worst_windows_of_a_key(kis: Kis, clock: Manu
 
 async def test_each_key_has_its_own_limits(start_kis: StartKis) -> None:
     other = KisKey(app_key="other", account="9999999901")
-    kis = await start_kis(keys=(KisKey(), other), limits=Limits(second=1, minute=0, day=0))
+    kis = await start_kis(keys=(KisKey(), other), limits=RequestLimits(second=1, minute=0, day=0))
     assert [(await kis.price()).status for _ in range(2)] == [200, 500]
     friend = Kis(kis.simulator, kis.http, key=1)
     await friend.issue()

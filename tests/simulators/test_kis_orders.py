@@ -7,12 +7,12 @@ from datetime import datetime
 import pytest
 
 from qts.domain import ManualClock
-from qts.simulators import KisKey, Limits, MarketConfig
+from qts.simulators import KisKey, MarketConfig, RequestLimits
 from qts.simulators.market.sessions import KST
 from tests.simulators.clients import Kis
 from tests.simulators.conftest import StartKis
 
-FREE = Limits(second=0, minute=0, day=0)
+FREE = RequestLimits(second=0, minute=0, day=0)
 
 
 def at(hour: int, minute: int = 0, day: int = 16) -> MarketConfig:

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qts.simulators.account import Account
+from qts.simulators.account import SimulatedAccount
 from qts.simulators.market.sessions import at
 from qts.simulators.market.stocks import StockMarket
-from qts.simulators.matching import Fill, Lifetime, MatchingEngine, Order, Side
+from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
 
 BELL = at(date(2026, 11, 16), 9)
 CASH = 50_000_000
@@ -32,9 +32,9 @@ class Trading(RuleBasedStateMachine):
         super().__init__()
         self.market = market(BELL - 20)
         self.engine = MatchingEngine(self.market)
-        self.account = Account(CASH, buy_ppm=140, sell_ppm=1_640)
-        self.orders: list[Order] = []
-        self.fills: list[Fill] = []
+        self.account = SimulatedAccount(CASH, buy_ppm=140, sell_ppm=1_640)
+        self.orders: list[SimulatedOrder] = []
+        self.fills: list[SimulatedFill] = []
         self.told = 0
         self.fees = 0
 
@@ -50,7 +50,7 @@ class Trading(RuleBasedStateMachine):
     ) -> None:
         price = int(self.market.price[index])
         limit = None if offset is None else price + offset * self.market.table.tick(price)
-        order = Order(len(self.orders) + 1, index, side, quantity, limit, lifetime)
+        order = SimulatedOrder(len(self.orders) + 1, index, side, quantity, limit, lifetime)
         if not self.account.reserve(order, limit or int(self.market.upper[index])):
             return
         self.orders.append(order)
@@ -89,7 +89,7 @@ class Trading(RuleBasedStateMachine):
                     assert taken <= (trade.quantity if trade else 0)
             self._settle(fills)
 
-    def _settle(self, fills: list[Fill]) -> None:
+    def _settle(self, fills: list[SimulatedFill]) -> None:
         for fill in fills:
             self.account.settle(fill)
             self.account.refresh(fill.order)
@@ -138,8 +138,8 @@ TestTrading = Trading.TestCase
 TestTrading.settings = settings(max_examples=25, stateful_step_count=25)
 
 
-def place(engine: MatchingEngine, side: Side, quantity: int, limit: int | None) -> Order:
-    order = Order(1, 0, side, quantity, limit)
+def place(engine: MatchingEngine, side: Side, quantity: int, limit: int | None) -> SimulatedOrder:
+    order = SimulatedOrder(1, 0, side, quantity, limit)
     engine.submit(order)
     return order
 

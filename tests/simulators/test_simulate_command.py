@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from qts.cli.simulate import app
 from qts.domain import RefusedError
-from qts.simulators import KisSimulator, KisSimulatorConfig, Limits
+from qts.simulators import KisSimulator, KisSimulatorConfig, RequestLimits
 from tests.simulators.clients import Kis
 
 PROGRAM = "from qts.cli.simulate import app; app()"
@@ -104,7 +104,7 @@ async def test_2500_symbols_and_50_requests_a_second_take_less_than_half_a_core(
     http: aiohttp.ClientSession,
 ) -> None:
     """Server, market and client together: two seconds' worth of multi-quotes, one after another."""
-    config = KisSimulatorConfig(limits=Limits(second=0, minute=0, day=0))
+    config = KisSimulatorConfig(limits=RequestLimits(second=0, minute=0, day=0))
     async with KisSimulator(config) as simulator:
         kis = Kis(simulator, http)
         await kis.issue()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.simulators import Limits
-from qts.simulators.window import Meter, Window
+from qts.simulators import RequestLimits
+from qts.simulators.rate_limits import Meter, Window
 
 NS = 10**9
 GAPS = st.lists(st.integers(0, NS // 3), min_size=1, max_size=200)
@@ -27,7 +27,7 @@ def test_no_sliding_second_holds_more_than_the_limit(gaps: list[int], limit: int
 
 @given(gaps=GAPS)
 def test_the_worst_second_is_the_worst_of_all_arrivals(gaps: list[int]) -> None:
-    meter, now, arrived = Meter(Limits(second=3)), 0, []
+    meter, now, arrived = Meter(RequestLimits(second=3)), 0, []
     for gap in gaps:
         now += gap
         meter.admit(now)
@@ -45,12 +45,12 @@ def test_a_fixed_second_starts_anew_on_the_clock() -> None:
 
 
 def test_refused_requests_use_nothing_up() -> None:
-    meter = Meter(Limits(second=1))
+    meter = Meter(RequestLimits(second=1))
     assert [meter.admit(n * NS // 2) for n in range(5)] == [True, False, True, False, True]
     assert meter.refused == 2
 
 
 def test_a_day_is_the_last_24_hours() -> None:
-    meter = Meter(Limits(second=0, minute=0, day=2))
+    meter = Meter(RequestLimits(second=0, minute=0, day=2))
     hours = [0, 1, 23, 24, 24, 25]
     assert [meter.admit(h * 3600 * NS) for h in hours] == [True, True, False, True, False, True]

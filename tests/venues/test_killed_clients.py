@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qts.simulators import KisSimulator, KisSimulatorConfig, Limits, MarketConfig
+from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig, RequestLimits
 from tests.venues.kis import KEY
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ async def test_all_lives_of_a_key_together_stay_within_every_limit(
 ) -> None:
     """A life alone would use the minute, or the day, to its end: later ones find it used."""
     second, minute, day = limits
-    allowed = Limits(second=second, minute=minute, day=day)
+    allowed = RequestLimits(second=second, minute=minute, day=day)
     chance = random.Random(minute)  # noqa: S311 - the same every time
     market = MarketConfig(symbols=30)
     async with KisSimulator(KisSimulatorConfig(market=market, limits=allowed)) as simulator:

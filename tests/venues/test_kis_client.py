@@ -293,7 +293,7 @@ async def test_every_code_is_refused_unknown_or_permanent(
 
 async def test_a_limit_refusal_slows_the_budget_down(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
-        simulator.faults.plant(Fault(kind="limit", path="/uapi", count=1))
+        simulator.faults.add(Fault(kind="limit", path="/uapi", count=1))
         with pytest.raises(RateLimitedError, match="EGW00201"):
             await KisQuotes(client).quote("005930", RequestPriority.BURST)
         assert client.budget.state().rate_per_s == 9
@@ -307,7 +307,7 @@ async def test_a_lost_reply_is_one_request_and_an_unknown_outcome(
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         quotes = KisQuotes(client)
         await quotes.quote("005930", RequestPriority.BURST)  # the connection is now kept alive
-        simulator.faults.plant(Fault(kind=kind, path="/uapi", count=1))  # type: ignore[arg-type]
+        simulator.faults.add(Fault(kind=kind, path="/uapi", count=1))  # type: ignore[arg-type]
         with pytest.raises(UnreachableError):
             await quotes.quote("005930", RequestPriority.BURST)
         assert simulator.stats()["keys"][KEY.app_key]["requests"] == 2
@@ -370,7 +370,7 @@ async def test_no_window_is_exceeded_as_the_simulator_counts(tmp_path: Path) -> 
     """A greedy client on a slow network: twice the limit waits, none is refused."""
     config = KisSimulatorConfig(market=MarketConfig(symbols=60), window="fixed")
     async with KisSimulator(config) as simulator, client_of(simulator, tmp_path) as client:
-        simulator.faults.plant(Fault(kind="slow", path="/uapi", chance=0.3, seconds=0.2))
+        simulator.faults.add(Fault(kind="slow", path="/uapi", chance=0.3, seconds=0.2))
         quotes = KisQuotes(client)
         await asyncio.gather(*(quotes.quote("005930", RequestPriority.ORDER) for _ in range(40)))
         seen = simulator.stats()["keys"][KEY.app_key]

@@ -194,7 +194,7 @@ async def test_a_field_more_in_every_record_changes_nothing(tmp_path: Path) -> N
         stream.subscribe("005930")
         await heard.until(lambda: bool(heard.quotes))
         before = int(heard.quotes[-1].raw["fields"])
-        simulator.faults.plant(Fault(kind="width", path="H0STCNT0", fields=1))
+        simulator.faults.add(Fault(kind="width", path="H0STCNT0", fields=1))
         await heard.until(lambda: int(heard.quotes[-1].raw["fields"]) == before + 1)
         assert heard.quotes[-1].price > 0
         assert stream.broken_frames == 0

@@ -110,7 +110,7 @@ async def test_a_greedy_client_is_never_refused() -> None:
 
 async def test_a_429_halves_the_rate() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
-        simulator.faults.plant(Fault(kind="limit", path="/v1/ticker", count=1))
+        simulator.faults.add(Fault(kind="limit", path="/v1/ticker", count=1))
         with pytest.raises(RateLimitedError):
             await client.tickers()
         assert client.budgets["quotes"].state().rate_per_s == 5
@@ -119,7 +119,7 @@ async def test_a_429_halves_the_rate() -> None:
 
 async def test_a_lost_reply_leaves_an_order_unknown() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
-        simulator.faults.plant(Fault(kind="drop_reply", path="/v1/ticker", count=1))
+        simulator.faults.add(Fault(kind="drop_reply", path="/v1/ticker", count=1))
         with pytest.raises(UnreachableError):
             await client.tickers()
         assert await client.tickers()

@@ -55,10 +55,10 @@ async def test_requests_are_counted_by_status_and_timed() -> None:
 async def test_a_429_and_a_lost_reply_are_different_errors() -> None:
     growth = Growth()
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
-        simulator.faults.plant(Fault(kind="limit", path="/v1/ticker", count=1))
+        simulator.faults.add(Fault(kind="limit", path="/v1/ticker", count=1))
         with pytest.raises(RateLimitedError):
             await client.tickers()
-        simulator.faults.plant(Fault(kind="drop_reply", path="/v1/", count=2))
+        simulator.faults.add(Fault(kind="drop_reply", path="/v1/", count=2))
         with pytest.raises(UnreachableError):
             await client.tickers()
         with pytest.raises(OutcomeUnknownError):

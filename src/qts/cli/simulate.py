@@ -15,7 +15,7 @@ import typer
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
-    from qts.simulators import Limits, MarketConfig, Simulator
+    from qts.simulators import MarketConfig, RequestLimits, Simulator
 
 app = typer.Typer(
     help="Run a simulated venue: its real paths, limits and errors, and a market that moves.",
@@ -153,8 +153,8 @@ def _moment(text: str | None) -> datetime | None:
         raise RefusedError(f"--start {text}: expected a moment such as 2026-11-16T09:00") from None
 
 
-def _limits(text: str | None) -> Limits | None:
-    from qts.simulators import Limits
+def _limits(text: str | None) -> RequestLimits | None:
+    from qts.simulators import RequestLimits
 
     if text is None:
         return None
@@ -164,7 +164,7 @@ def _limits(text: str | None) -> Limits | None:
             f"--limits {text}: expected requests a second, a minute and a day, as 18/1000/100000"
         )
     second, minute, day = map(int, parts)
-    return Limits(second=second, minute=minute, day=day)
+    return RequestLimits(second=second, minute=minute, day=day)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

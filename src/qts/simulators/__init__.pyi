@@ -6,6 +6,6 @@ from qts.simulators.config import UpbitKey as UpbitKey
 from qts.simulators.config import UpbitSimulatorConfig as UpbitSimulatorConfig
 from qts.simulators.faults import Fault as Fault
 from qts.simulators.kis.simulator import KisSimulator as KisSimulator
+from qts.simulators.rate_limits import RequestLimits as RequestLimits
 from qts.simulators.server import Simulator as Simulator
 from qts.simulators.upbit.simulator import UpbitSimulator as UpbitSimulator
-from qts.simulators.window import Limits as Limits

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qts.simulators.matching import Fill, Order
+from qts.simulators.matching import SimulatedFill, SimulatedOrder
 
 _MILLION = 10**6
 
 
 @dataclass
-class Holding:
+class SimulatedHolding:
     quantity: int = 0
     locked: int = 0
     cost: int = 0
@@ -26,17 +26,17 @@ class Hold:
     amount: int
 
 
-class Account:
+class SimulatedAccount:
     """Whole numbers throughout: cash in the market's smallest unit, `unit` of them to one."""
 
     def __init__(self, cash: int, unit: int = 1, buy_ppm: int = 0, sell_ppm: int = 0) -> None:
         self.cash = cash
-        self.holdings: dict[int, Holding] = {}
+        self.holdings: dict[int, SimulatedHolding] = {}
         self.bought_today = 0
         self.sold_today = 0
         self._unit = unit
         self._ppm = {"buy": buy_ppm, "sell": sell_ppm}
-        self._holds: dict[Order, Hold] = {}
+        self._holds: dict[SimulatedOrder, Hold] = {}
 
     @property
     def locked(self) -> int:
@@ -46,8 +46,8 @@ class Account:
     def available(self) -> int:
         return self.cash - self.locked
 
-    def holding(self, index: int) -> Holding:
-        return self.holdings.setdefault(index, Holding())
+    def holding(self, index: int) -> SimulatedHolding:
+        return self.holdings.setdefault(index, SimulatedHolding())
 
     def sellable(self, index: int) -> int:
         held = self.holdings.get(index)
@@ -65,7 +65,7 @@ class Account:
         per_unit = price * (_MILLION + self._ppm["buy"])
         return self.available * self._unit * _MILLION // per_unit if price else 0
 
-    def reserve(self, order: Order, worst_price: int) -> bool:
+    def reserve(self, order: SimulatedOrder, worst_price: int) -> bool:
         """Set aside what the order may cost; False when there is not enough."""
         if order.side == "sell":
             if self.sellable(order.index) < order.quantity:
@@ -79,7 +79,7 @@ class Account:
         self._holds[order] = Hold(worst_price, amount)
         return True
 
-    def can_replace(self, order: Order, quantity: int, worst_price: int) -> bool:
+    def can_replace(self, order: SimulatedOrder, quantity: int, worst_price: int) -> bool:
         """Whether so much of an open order could be placed anew at another price."""
         hold = self._holds.get(order)
         if hold is None or order.side == "sell":
@@ -87,11 +87,11 @@ class Account:
         freed = hold.amount - self.need(hold.price, order.remaining - quantity)
         return self.available + freed >= self.need(worst_price, quantity)
 
-    def held(self, order: Order) -> int:
+    def held(self, order: SimulatedOrder) -> int:
         hold = self._holds.get(order)
         return hold.amount if hold else 0
 
-    def settle(self, fill: Fill) -> None:
+    def settle(self, fill: SimulatedFill) -> None:
         order, value = fill.order, fill.price * fill.quantity // self._unit
         holding = self.holding(order.index)
         fee = self.fee(order.side, value)
@@ -108,7 +108,7 @@ class Account:
             self.cash += value - fee
             self.sold_today += value
 
-    def refresh(self, order: Order) -> None:
+    def refresh(self, order: SimulatedOrder) -> None:
         """Let go of what the order no longer needs, after a fill or a cancel."""
         hold = self._holds.get(order)
         if hold is None:
@@ -129,7 +129,7 @@ class Account:
         for holding in self.holdings.values():
             holding.bought_today = holding.sold_today = 0
 
-    def _budget(self, order: Order) -> int:
+    def _budget(self, order: SimulatedOrder) -> int:
         if order.budget is None:
             return 0
         left = order.budget - order.paid // self._unit

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from qts.simulators.window import Limits, Shape
+from qts.simulators.rate_limits import RequestLimits, Shape
 
-REAL_LIMITS = Limits()
-PAPER_LIMITS = Limits(second=1, minute=60, day=86_400)
+REAL_LIMITS = RequestLimits()
+PAPER_LIMITS = RequestLimits(second=1, minute=60, day=86_400)
 
 
 class KisKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class KisSimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         KisKey(),
     )
     limits: Annotated[
-        Limits | None, Meta(description="for each key; unset: 18/s real, 1/s paper")
+        RequestLimits | None, Meta(description="for each key; unset: 18/s real, 1/s paper")
     ] = None
     window: Annotated[
         Shape, Meta(description="whether the second slides or is aligned to the clock")

@@ -25,7 +25,7 @@ class ClockChange(msgspec.Struct, forbid_unknown_fields=True):
     advance_s: Annotated[float, Meta(ge=0, le=7 * 86_400)] = 0.0
 
 
-class Happening(msgspec.Struct, forbid_unknown_fields=True):
+class InjectedEvent(msgspec.Struct, forbid_unknown_fields=True):
     what: Literal["surge", "halt", "suspend", "resume"]
     symbol: str
     percent: Annotated[float, Meta(gt=-99, le=1000)] = 3.5
@@ -33,7 +33,7 @@ class Happening(msgspec.Struct, forbid_unknown_fields=True):
     seconds: Annotated[int, Meta(ge=1, le=86_400)] = 120
 
 
-class Control:
+class ControlApi:
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
 
@@ -76,7 +76,7 @@ class Control:
         return await self.clock(request)
 
     async def happen(self, request: web.Request) -> web.Response:
-        happening = msgspec.json.decode(await request.read(), type=Happening)
+        happening = msgspec.json.decode(await request.read(), type=InjectedEvent)
         values: dict[str, Any] = msgspec.structs.asdict(happening)
         try:
             self._simulator.plant(values.pop("what"), values.pop("symbol"), values)
@@ -88,7 +88,7 @@ class Control:
         return _json(self._simulator.faults.listed())
 
     async def plant_fault(self, request: web.Request) -> web.Response:
-        self._simulator.faults.plant(msgspec.json.decode(await request.read(), type=Fault))
+        self._simulator.faults.add(msgspec.json.decode(await request.read(), type=Fault))
         return await self.list_faults(request)
 
     async def clear_faults(self, request: web.Request) -> web.Response:

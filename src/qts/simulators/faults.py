@@ -44,12 +44,12 @@ class Fault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return path.startswith(self.path) and self.method in ("", method)
 
 
-class Faults:
+class FaultInjector:
     def __init__(self, seed: int) -> None:
         self._planted: list[Fault] = []
         self._random = random.Random(seed)  # noqa: S311 - reproducible on purpose
 
-    def plant(self, fault: Fault) -> None:
+    def add(self, fault: Fault) -> None:
         self._planted.append(fault)
 
     def clear(self) -> None:
@@ -58,7 +58,7 @@ class Faults:
     def listed(self) -> list[Fault]:
         return list(self._planted)
 
-    def strike(self, kinds: frozenset[Kind], path: str, method: str = "") -> Fault | None:
+    def take(self, kinds: frozenset[Kind], path: str, method: str = "") -> Fault | None:
         """The first planted fault of these kinds that hits now; it counts as used."""
         for fault in self._planted:
             if fault.kind not in kinds or not fault.matches(path, method):

@@ -6,23 +6,45 @@
 
 Prices and quantities are whole numbers, so that fills add up exactly. The market is not moved by
 the orders, but what one order took from the book another cannot take in the same second.
+
+What the matching engine needs of a market.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-from qts.simulators.market.book import Level
-from qts.simulators.market.tradable import Tradable
+from qts.simulators.market.book import SimulatedBook, SimulatedLevel
+
+State = Literal["continuous", "auction", "closed"]
+
+
+class MarketTrade(NamedTuple):
+    price: int
+    quantity: int
+    crossed: bool
+    """An auction's single price."""
+
+
+class TradableMarket(Protocol):
+    @property
+    def time(self) -> int: ...
+
+    def state(self, index: int) -> State: ...
+
+    def book(self, index: int) -> SimulatedBook: ...
+
+    def last_trade(self, index: int) -> MarketTrade | None: ...
+
 
 Side = Literal["buy", "sell"]
 Lifetime = Literal["day", "ioc", "fok", "post_only"]
 
 
-class Fill(NamedTuple):
-    order: Order
+class SimulatedFill(NamedTuple):
+    order: SimulatedOrder
     price: int
     quantity: int
     at: int
@@ -31,7 +53,7 @@ class Fill(NamedTuple):
 
 
 @dataclass(eq=False)
-class Order:
+class SimulatedOrder:
     """An order as the exchange keeps it; `limit` is None at the market."""
 
     number: int
@@ -50,7 +72,7 @@ class Order:
     ahead: int = 0
     """Quantity that stands before it at its price."""
     open: bool = True
-    fills: list[Fill] = field(default_factory=list)
+    fills: list[SimulatedFill] = field(default_factory=list)
 
     @property
     def remaining(self) -> int:
@@ -67,17 +89,17 @@ class Order:
 
 
 class MatchingEngine:
-    def __init__(self, market: Tradable, unit: int = 1) -> None:
+    def __init__(self, market: TradableMarket, unit: int = 1) -> None:
         self._market = market
         self._unit = unit
-        self._open: dict[int, list[Order]] = {}
+        self._open: dict[int, list[SimulatedOrder]] = {}
         self._taken: dict[tuple[int, Side, int], int] = {}
         self._fills = 0
 
-    def submit(self, order: Order) -> list[Fill]:
+    def submit(self, order: SimulatedOrder) -> list[SimulatedFill]:
         """Take an order in; it fills now as far as the book reaches."""
         order.placed_at = self._market.time
-        fills: list[Fill] = []
+        fills: list[SimulatedFill] = []
         if self._market.state(order.index) == "continuous":
             fills = self._take(order)
         if order.open and order.lifetime in ("ioc", "fok"):
@@ -87,10 +109,10 @@ class MatchingEngine:
             self._open.setdefault(order.index, []).append(order)
         return fills
 
-    def would_take(self, order: Order) -> bool:
+    def would_take(self, order: SimulatedOrder) -> bool:
         return next(iter(self._opposite(order)), None) is not None
 
-    def cancel(self, order: Order, quantity: int | None = None) -> int:
+    def cancel(self, order: SimulatedOrder, quantity: int | None = None) -> int:
         """Cancel all that is left, or a part of it; answers how much went."""
         if not order.open:
             return 0
@@ -100,12 +122,12 @@ class MatchingEngine:
             self._close(order)
         return gone
 
-    def step(self) -> list[Fill]:
+    def step(self) -> list[SimulatedFill]:
         """The market has moved on by a second."""
         self._taken.clear()
         return [fill for index in list(self._open) for fill in self._step_symbol(index)]
 
-    def end_of_day(self) -> list[Order]:
+    def end_of_day(self) -> list[SimulatedOrder]:
         """Day orders end; answers the ones that were still open."""
         ended = [order for orders in self._open.values() for order in list(orders)]
         for order in ended:
@@ -113,12 +135,12 @@ class MatchingEngine:
         return ended
 
     @property
-    def open_orders(self) -> list[Order]:
+    def open_orders(self) -> list[SimulatedOrder]:
         return [order for orders in self._open.values() for order in orders]
 
     # Taking
 
-    def _take(self, order: Order) -> list[Fill]:
+    def _take(self, order: SimulatedOrder) -> list[SimulatedFill]:
         levels = list(self._opposite(order))
         if order.lifetime == "post_only":
             return []
@@ -137,12 +159,12 @@ class MatchingEngine:
             self._close(order)
         return fills
 
-    def _reaches(self, levels: list[Level], order: Order) -> bool:
+    def _reaches(self, levels: list[SimulatedLevel], order: SimulatedOrder) -> bool:
         if order.budget is None:
             return sum(level.quantity for level in levels) >= order.remaining
         return sum(level.price * level.quantity for level in levels) >= order.budget * self._unit
 
-    def _opposite(self, order: Order) -> Iterator[Level]:
+    def _opposite(self, order: SimulatedOrder) -> Iterator[SimulatedLevel]:
         """The levels the order accepts, less what was taken of them in this second."""
         book = self._market.book(order.index)
         for level in book.asks if order.side == "buy" else book.bids:
@@ -150,25 +172,25 @@ class MatchingEngine:
                 return
             left = level.quantity - self._taken.get((order.index, order.side, level.price), 0)
             if left > 0:
-                yield Level(level.price, left)
+                yield SimulatedLevel(level.price, left)
 
-    def _affordable(self, order: Order, price: int) -> int:
+    def _affordable(self, order: SimulatedOrder, price: int) -> int:
         if order.budget is None:
             return order.remaining
         return self._unspent(order) // price
 
-    def _unspent(self, order: Order) -> int:
+    def _unspent(self, order: SimulatedOrder) -> int:
         """Of a budget, in price times quantity."""
         return (order.budget or 0) * self._unit - order.paid
 
     # Resting
 
-    def _queue_at(self, order: Order) -> int:
+    def _queue_at(self, order: SimulatedOrder) -> int:
         book = self._market.book(order.index)
         same = book.bids if order.side == "buy" else book.asks
         return sum(level.quantity for level in same if level.price == order.limit)
 
-    def _step_symbol(self, index: int) -> Iterator[Fill]:
+    def _step_symbol(self, index: int) -> Iterator[SimulatedFill]:
         trade = self._market.last_trade(index)
         if trade is None or self._market.state(index) == "auction":
             return
@@ -191,21 +213,21 @@ class MatchingEngine:
 
     # Bookkeeping
 
-    def _fill(self, order: Order, price: int, quantity: int, maker: bool) -> Fill:
+    def _fill(self, order: SimulatedOrder, price: int, quantity: int, maker: bool) -> SimulatedFill:
         self._fills += 1
         order.filled += quantity
         order.paid += price * quantity
-        fill = Fill(order, price, quantity, self._market.time, self._fills, maker)
+        fill = SimulatedFill(order, price, quantity, self._market.time, self._fills, maker)
         order.fills.append(fill)
         if not order.remaining:
             self._close(order)
         return fill
 
-    def _end(self, order: Order) -> None:
+    def _end(self, order: SimulatedOrder) -> None:
         order.cancelled += order.remaining
         self._close(order)
 
-    def _close(self, order: Order) -> None:
+    def _close(self, order: SimulatedOrder) -> None:
         order.open = False
         if order in (resting := self._open.get(order.index, [])):
             resting.remove(order)
@@ -213,7 +235,7 @@ class MatchingEngine:
             self._open.pop(order.index, None)
 
 
-def _priority(order: Order) -> tuple[int, int]:
+def _priority(order: SimulatedOrder) -> tuple[int, int]:
     """Best price first, then first come."""
     if order.limit is None:
         return (-(2**62), order.number)

@@ -1,4 +1,7 @@
-"""What both simulators share: a server, a clock, a market that is kept up to it, a control door."""
+"""What both simulators share: a server, a clock, a market that is kept up to it, a control door.
+
+JSON as both venues send it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
+import msgspec
 from aiohttp import web
 
 from qts.domain import Clock, RefusedError, SystemClock
 from qts.simulators.clock import MarketClock
-from qts.simulators.control import Control
-from qts.simulators.faults import AFTER, BEFORE, Fault, Faults
+from qts.simulators.control import ControlApi
+from qts.simulators.faults import AFTER, BEFORE, Fault, FaultInjector
 
 _PUMP_S = 0.02  # at high speed many seconds are moved at once
 
@@ -28,7 +32,7 @@ class Simulator(ABC):
 
     def __init__(self, address: tuple[str, int], clock: Clock | None, seed: int) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.faults = Faults(seed)
+        self.faults = FaultInjector(seed)
         self._address = address
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,7 +95,7 @@ class Simulator(ABC):
 
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._middleware])
-        Control(self).add_routes(app.router)
+        ControlApi(self).add_routes(app.router)
         self.add_routes(app.router)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -133,7 +137,7 @@ class Simulator(ABC):
         if path.startswith("/_control/") or "upgrade" in request.headers:
             return await self._answered(request, handler)
         self.catch_up()
-        before = self.faults.strike(BEFORE, path, request.method)
+        before = self.faults.take(BEFORE, path, request.method)
         if before is not None:
             if before.kind == "limit":
                 return self.refusal()
@@ -141,7 +145,7 @@ class Simulator(ABC):
                 return self.error(before.code)
             return _hang_up(request)
         reply = await self._answered(request, handler)
-        after = self.faults.strike(AFTER, path, request.method)
+        after = self.faults.take(AFTER, path, request.method)
         return await self._spoil(request, reply, after) if after else reply
 
     async def _spoil(
@@ -169,3 +173,13 @@ def _hang_up(request: web.Request) -> web.Response:
     if request.transport:
         request.transport.close()
     return web.Response(status=500)  # goes nowhere: the connection is closed
+
+
+def reply(values: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(values),
+        status=status,
+        headers=headers,
+        content_type="application/json",
+        charset="utf-8",
+    )

@@ -132,7 +132,7 @@ class Rig:
 
     def fault(self, kind: str, **more: Any) -> None:
         values = {"kind": kind, "path": "/v1/orders", "method": "POST", **more}
-        self.simulator.faults.plant(msgspec.convert(values, Fault))
+        self.simulator.faults.add(msgspec.convert(values, Fault))
 
     async def submit(self, count: int = 1, **more: Any) -> list[SubmitResult]:
         """Buys that reach into the book, over several markets."""

@@ -9,8 +9,8 @@ from datetime import date
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
-from qts.simulators.kis.orders import ORGNO, Notice
-from qts.simulators.kis.quotes import Quotes
+from qts.simulators.kis.orders import ORGNO, KisOrderNotice
+from qts.simulators.kis.quotes import KisQuoteApi
 from qts.simulators.market.book import noise
 from qts.simulators.market.sessions import AFTER_MARKET_SINCE, DAY_S, hhmmss, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
@@ -33,7 +33,7 @@ def widened(record: list[str], extra: int) -> list[str]:
 
 
 class Records:
-    def __init__(self, market: StockMarket, quotes: Quotes) -> None:
+    def __init__(self, market: StockMarket, quotes: KisQuoteApi) -> None:
         self._market = market
         self._quotes = quotes
 
@@ -112,7 +112,7 @@ class Records:
             return []
         return [_MARKET_CLASS.get(self._market.phase.kind, "2")]
 
-    def notice(self, notice: Notice, paper: bool) -> list[str]:
+    def notice(self, notice: KisOrderNotice, paper: bool) -> list[str]:
         entry, fill = notice.entry, notice.fill
         order = entry.order
         accepted = "3" if notice.cancelled_rest else "2" if fill or entry.kind != "new" else "1"

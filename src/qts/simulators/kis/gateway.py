@@ -12,13 +12,13 @@ import msgspec
 from aiohttp import web
 
 from qts.domain import Clock
-from qts.simulators.account import Account
+from qts.simulators.account import SimulatedAccount
 from qts.simulators.clock import MarketClock
 from qts.simulators.config import PAPER_LIMITS, REAL_LIMITS, KisKey, KisSimulatorConfig
 from qts.simulators.kis.replies import KisError, TokenError
 from qts.simulators.market.sessions import KST, moment_of
-from qts.simulators.reply import reply
-from qts.simulators.window import Meter
+from qts.simulators.rate_limits import Meter
+from qts.simulators.server import reply
 
 _NS = 10**9
 TOKEN_S = 86_400
@@ -27,34 +27,34 @@ BUY_PPM, SELL_PPM = 140, 1_640  # commission, and tax on sales
 
 
 @dataclass
-class Token:
+class KisToken:
     text: str
     issued_ns: int
 
 
 @dataclass(eq=False)
-class Customer:
+class KisCustomer:
     """A key and all that belongs to it."""
 
     key: KisKey
     meter: Meter
-    account: Account
-    tokens: dict[str, Token] = field(default_factory=dict)
-    last_token: Token | None = None
+    account: SimulatedAccount
+    tokens: dict[str, KisToken] = field(default_factory=dict)
+    last_token: KisToken | None = None
     last_issue_ns: int | None = None
     issues: int = 0
     approvals: set[str] = field(default_factory=set)
 
 
-class Gateway:
+class KisGateway:
     def __init__(self, config: KisSimulatorConfig, clock: Clock, market: MarketClock) -> None:
         self._config = config
         self._clock = clock
         self._market = market
         limits = config.limits or (PAPER_LIMITS if config.paper else REAL_LIMITS)
         self.customers = {
-            key.app_key: Customer(
-                key, Meter(limits, config.window), Account(key.cash, 1, BUY_PPM, SELL_PPM)
+            key.app_key: KisCustomer(
+                key, Meter(limits, config.window), SimulatedAccount(key.cash, 1, BUY_PPM, SELL_PPM)
             )
             for key in config.keys
         }
@@ -66,7 +66,7 @@ class Gateway:
 
     # Requests
 
-    def admit(self, request: web.Request) -> Customer:
+    def admit(self, request: web.Request) -> KisCustomer:
         """The customer behind a request that is within the limits and has a valid token."""
         customer = self.customers.get(request.headers.get("appkey", ""))
         if customer is None:
@@ -103,27 +103,27 @@ class Gateway:
             }
         )
 
-    def _named(self, values: dict[str, str]) -> Customer:
+    def _named(self, values: dict[str, str]) -> KisCustomer:
         customer = self.customers.get(values.get("appkey", ""))
         if customer is None:
             raise TokenError("EGW00103")
         return customer
 
-    def _holder(self, values: dict[str, str], secret: str) -> Customer:
+    def _holder(self, values: dict[str, str], secret: str) -> KisCustomer:
         """Who names a key and its secret, in the field where the endpoint wants it."""
         customer = self._named(values)
         if values.get(secret) != customer.key.app_secret:
             raise TokenError("EGW00105")
         return customer
 
-    def _token(self, customer: Customer, now: int) -> Token:
+    def _token(self, customer: KisCustomer, now: int) -> KisToken:
         last = customer.last_token
         if last and last.text in customer.tokens and now - last.issued_ns < SAME_TOKEN_S * _NS:
             return last
         customer.issues += 1
         secret = f"{customer.key.app_key}:{customer.issues}:{uuid.uuid4()}".encode()
         text = base64.urlsafe_b64encode(hashlib.sha512(secret).digest() * 3).decode()
-        customer.last_token = Token("eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzUxMiJ9." + text, now)
+        customer.last_token = KisToken("eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzUxMiJ9." + text, now)
         customer.tokens[customer.last_token.text] = customer.last_token
         return customer.last_token
 
@@ -145,7 +145,7 @@ class Gateway:
         customer.approvals.add(approval)
         return reply({"approval_key": approval})
 
-    def approved(self, approval: str) -> Customer | None:
+    def approved(self, approval: str) -> KisCustomer | None:
         for customer in self.customers.values():
             if approval in customer.approvals:
                 return customer

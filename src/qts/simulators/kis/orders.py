@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, NamedTuple
 
-from qts.simulators.kis.gateway import Customer
+from qts.simulators.kis.gateway import KisCustomer
 from qts.simulators.kis.replies import KisError, success
 from qts.simulators.market.sessions import DAY_S, hhmmss, is_open, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
-from qts.simulators.matching import Fill, Lifetime, MatchingEngine, Order, Side
+from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
 
 Kind = Literal["new", "revise", "cancel"]
 Pricing = Literal["limit", "market", "opposite_best", "own_best"]
 
 
-class OrderType(NamedTuple):
+class KisOrderType(NamedTuple):
     pricing: Pricing
     lifetime: Lifetime
     after_market: bool = False
@@ -25,71 +25,71 @@ class OrderType(NamedTuple):
 
 # ORD_DVSN. Not simulated: 02, 05, 06, 21 to 24 and everything of NXT.
 TYPES = {
-    "00": OrderType("limit", "day"),
-    "01": OrderType("market", "day"),
-    "03": OrderType("opposite_best", "day"),
-    "04": OrderType("own_best", "day"),
-    "11": OrderType("limit", "ioc"),
-    "12": OrderType("limit", "fok"),
-    "13": OrderType("market", "ioc"),
-    "14": OrderType("market", "fok"),
-    "15": OrderType("opposite_best", "ioc"),
-    "16": OrderType("opposite_best", "fok"),
-    "41": OrderType("limit", "day", after_market=True),
-    "42": OrderType("limit", "ioc", after_market=True),
-    "43": OrderType("limit", "fok", after_market=True),
-    "44": OrderType("opposite_best", "day", after_market=True),
-    "45": OrderType("opposite_best", "ioc", after_market=True),
-    "46": OrderType("opposite_best", "fok", after_market=True),
-    "47": OrderType("own_best", "day", after_market=True),
+    "00": KisOrderType("limit", "day"),
+    "01": KisOrderType("market", "day"),
+    "03": KisOrderType("opposite_best", "day"),
+    "04": KisOrderType("own_best", "day"),
+    "11": KisOrderType("limit", "ioc"),
+    "12": KisOrderType("limit", "fok"),
+    "13": KisOrderType("market", "ioc"),
+    "14": KisOrderType("market", "fok"),
+    "15": KisOrderType("opposite_best", "ioc"),
+    "16": KisOrderType("opposite_best", "fok"),
+    "41": KisOrderType("limit", "day", after_market=True),
+    "42": KisOrderType("limit", "ioc", after_market=True),
+    "43": KisOrderType("limit", "fok", after_market=True),
+    "44": KisOrderType("opposite_best", "day", after_market=True),
+    "45": KisOrderType("opposite_best", "ioc", after_market=True),
+    "46": KisOrderType("opposite_best", "fok", after_market=True),
+    "47": KisOrderType("own_best", "day", after_market=True),
 }
 ORGNO = {False: "91252", True: "00950"}
 
 
 @dataclass(eq=False)
-class Entry:
+class KisOrderEntry:
     """One numbered order of a customer; a revise and a cancel are orders too."""
 
     number: int
-    customer: Customer
+    customer: KisCustomer
     kind: Kind
-    order: Order
+    order: SimulatedOrder
     """What the engine holds; for a cancel, the order that it cancelled."""
     division: str
     quantity: int
     price: int
     at: int
     seen_ns: int
-    parent: Entry | None = None
+    parent: KisOrderEntry | None = None
 
 
-class Notice(NamedTuple):
+class KisOrderNotice(NamedTuple):
     """One message to the customer: a receipt, or a fill when `fill` is there."""
 
-    entry: Entry
-    fill: Fill | None = None
+    entry: KisOrderEntry
+    fill: SimulatedFill | None = None
     cancelled_rest: bool = False
 
 
-class Orders:
+class KisOrderApi:
     def __init__(
         self,
         market: StockMarket,
         paper: bool,
         now_ns: Callable[[], int],
-        tell: Callable[[Notice], None],
+        tell: Callable[[KisOrderNotice], None],
     ) -> None:
         self._market = market
         self._paper = paper
         self._now_ns = now_ns
         self._tell = tell
         self.engine = MatchingEngine(market)
-        self.entries: list[Entry] = []
-        self._by_order: dict[Order, Entry] = {}
+        self.entries: list[KisOrderEntry] = []
+        self._by_order: dict[SimulatedOrder, KisOrderEntry] = {}
 
     # Requests
 
-    def place(self, customer: Customer, body: Mapping[str, str], side: Side) -> dict[str, Any]:
+    def place(self, customer: KisCustomer, body: Mapping[str, str], side: Side) -> dict[str, Any]:
         self._check_account(customer, body)
         if body.get("EXCG_ID_DVSN_CD", "KRX") not in ("", "KRX", "SOR"):
             raise KisError("APBK1058", "[EXCG_ID_DVSN_CD]")
@@ -103,7 +103,7 @@ class Orders:
         order = self._order(index, side, quantity, division, price)
         return self._accept(customer, "new", order, division, price)
 
-    def revise_or_cancel(self, customer: Customer, body: Mapping[str, str]) -> dict[str, Any]:
+    def revise_or_cancel(self, customer: KisCustomer, body: Mapping[str, str]) -> dict[str, Any]:
         self._check_account(customer, body)
         self._check_hours("00", for_cancel=True)
         original = self._find(customer, body.get("ORGN_ODNO", ""))
@@ -139,7 +139,9 @@ class Orders:
 
     # Steps
 
-    def _order(self, index: int, side: Side, quantity: int, division: str, price: int) -> Order:
+    def _order(
+        self, index: int, side: Side, quantity: int, division: str, price: int
+    ) -> SimulatedOrder:
         self._check_hours(division)
         kind = TYPES[division]
         limit = price if kind.pricing == "limit" else self._best(index, side, kind.pricing)
@@ -149,7 +151,7 @@ class Orders:
             if not self._market.lower[index] <= price <= self._market.upper[index]:
                 raise KisError("APBK0551")
         number = len(self.entries) + 1
-        return Order(number, index, side, quantity, limit, kind.lifetime)
+        return SimulatedOrder(number, index, side, quantity, limit, kind.lifetime)
 
     def _best(self, index: int, side: Side, pricing: Pricing) -> int | None:
         """The limit of an order that takes its price from the book."""
@@ -162,56 +164,56 @@ class Orders:
 
     def _accept(
         self,
-        customer: Customer,
+        customer: KisCustomer,
         kind: Kind,
-        order: Order,
+        order: SimulatedOrder,
         division: str,
         price: int,
-        parent: Entry | None = None,
+        parent: KisOrderEntry | None = None,
     ) -> dict[str, Any]:
         if not customer.account.reserve(order, self._worst(order)):
             raise KisError("APBK0952" if order.side == "buy" else "APBK0400")
         entry = self._enter(customer, kind, order, (division, order.quantity, price), parent)
         self._by_order[order] = entry
-        self._tell(Notice(entry))
+        self._tell(KisOrderNotice(entry))
         for fill in self.engine.submit(order):
             self._settle(fill)
         customer.account.refresh(order)
         if order.cancelled and not order.open:
-            self._tell(Notice(entry, cancelled_rest=True))
+            self._tell(KisOrderNotice(entry, cancelled_rest=True))
         return self._receipt(entry)
 
-    def _cancel(self, original: Entry, quantity: int) -> dict[str, Any]:
+    def _cancel(self, original: KisOrderEntry, quantity: int) -> dict[str, Any]:
         order = original.order
         self.engine.cancel(order, quantity)
         original.customer.account.refresh(order)
         words = (original.division, quantity, 0)
         entry = self._enter(original.customer, "cancel", order, words, original)
-        self._tell(Notice(entry))
+        self._tell(KisOrderNotice(entry))
         return self._receipt(entry)
 
     def _enter(
         self,
-        customer: Customer,
+        customer: KisCustomer,
         kind: Kind,
-        order: Order,
+        order: SimulatedOrder,
         words: tuple[str, int, int],
-        parent: Entry | None,
-    ) -> Entry:
+        parent: KisOrderEntry | None,
+    ) -> KisOrderEntry:
         number = len(self.entries) + 1
-        entry = Entry(
+        entry = KisOrderEntry(
             number, customer, kind, order, *words, self._market.time, self._now_ns(), parent
         )
         self.entries.append(entry)
         return entry
 
-    def _settle(self, fill: Fill) -> None:
+    def _settle(self, fill: SimulatedFill) -> None:
         entry = self._by_order[fill.order]
         entry.customer.account.settle(fill)
         entry.customer.account.refresh(fill.order)
-        self._tell(Notice(entry, fill))
+        self._tell(KisOrderNotice(entry, fill))
 
-    def _receipt(self, entry: Entry) -> dict[str, Any]:
+    def _receipt(self, entry: KisOrderEntry) -> dict[str, Any]:
         output = {
             "KRX_FWDG_ORD_ORGNO": ORGNO[self._paper],
             "ODNO": f"{entry.number:010}",
@@ -226,11 +228,11 @@ class Orders:
 
     # Checks
 
-    def _worst(self, order: Order) -> int:
+    def _worst(self, order: SimulatedOrder) -> int:
         """At the market, buying power must reach up to the day's limit."""
         return order.limit or int(self._market.upper[order.index])
 
-    def _check_account(self, customer: Customer, body: Mapping[str, str]) -> None:
+    def _check_account(self, customer: KisCustomer, body: Mapping[str, str]) -> None:
         if body.get("CANO", "") + body.get("ACNT_PRDT_CD", "") != customer.key.account:
             raise KisError("IGW00002")
 
@@ -249,7 +251,7 @@ class Orders:
         today = date.fromordinal(self._market.time // DAY_S)
         return "40570000" if is_open(today) else "40100000"
 
-    def _find(self, customer: Customer, number: str) -> Entry:
+    def _find(self, customer: KisCustomer, number: str) -> KisOrderEntry:
         wanted = int(number) if number.isdigit() else 0
         if not 0 < wanted <= len(self.entries):
             raise KisError("APBK0344")
@@ -266,5 +268,5 @@ def whole(body: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def day_of(entry: Entry) -> str:
+def day_of(entry: KisOrderEntry) -> str:
     return yyyymmdd(entry.at)

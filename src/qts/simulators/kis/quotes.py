@@ -13,7 +13,7 @@ BATCH = 30
 _SHARES_IN_FLOAT = 400  # listed shares, as a multiple of a usual day's volume
 
 
-class Quotes:
+class KisQuoteApi:
     """Every value is a text, as the venue sends it."""
 
     def __init__(self, market: StockMarket, unknown: str, unsigned_change: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qts.simulators.kis.quotes import Quotes
+from qts.simulators.kis.quotes import KisQuoteApi
 from qts.simulators.kis.replies import KisError, success
 from qts.simulators.market.sessions import hhmmss, is_open
 from qts.simulators.market.stocks import StockMarket
@@ -18,8 +18,8 @@ RANKED = 30
 HOLIDAY_ROWS = 20
 
 
-class Rankings:
-    def __init__(self, market: StockMarket, quotes: Quotes) -> None:
+class KisRankingApi:
+    def __init__(self, market: StockMarket, quotes: KisQuoteApi) -> None:
         self._market = market
         self._quotes = quotes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from qts.simulators.reply import reply
+from qts.simulators.server import reply
 
 # code: (HTTP status, rt_cd, text). Codes marked U are not documented; their texts tell the cause.
 CODES: dict[str, tuple[int, str, str]] = {

@@ -11,14 +11,14 @@ from aiohttp import web
 from qts.domain import Clock
 from qts.simulators.clock import MarketClock
 from qts.simulators.config import KisSimulatorConfig, MarketConfig
-from qts.simulators.kis.books import Books, Page
+from qts.simulators.kis.account_api import KisAccountApi, Page
 from qts.simulators.kis.frames import Records
-from qts.simulators.kis.gateway import Customer, Gateway, body_of
-from qts.simulators.kis.orders import Orders
-from qts.simulators.kis.quotes import Quotes
-from qts.simulators.kis.rankings import Rankings
+from qts.simulators.kis.gateway import KisCustomer, KisGateway, body_of
+from qts.simulators.kis.orders import KisOrderApi
+from qts.simulators.kis.quotes import KisQuoteApi
+from qts.simulators.kis.rankings import KisRankingApi
 from qts.simulators.kis.replies import CODES, KisError
-from qts.simulators.kis.stream import Stream
+from qts.simulators.kis.stream import KisStreamServer
 from qts.simulators.market.sessions import (
     KST,
     moment_of,
@@ -28,33 +28,32 @@ from qts.simulators.market.sessions import (
 )
 from qts.simulators.market.stocks import StockMarket
 from qts.simulators.matching import Side
-from qts.simulators.reply import reply
-from qts.simulators.server import Simulator
+from qts.simulators.server import Simulator, reply
 
 _STOCK = "/uapi/domestic-stock/v1/"
 _CASH = "TTTC0011U TTTC0012U TTTC0801U TTTC0802U"  # the last two: old, still taken
 _EXECUTIONS = "TTTC0081R CTSC9215R TTTC8001R"
 
 
-class Call(NamedTuple):
-    customer: Customer
+class KisCall(NamedTuple):
+    customer: KisCustomer
     tr_id: str
     values: Mapping[str, str]
     page: str
 
 
-Answer = Callable[[Call], dict[str, Any] | Page]
+Answer = Callable[[KisCall], dict[str, Any] | Page]
 
 
 def _asked(answer: Callable[[Mapping[str, str]], dict[str, Any]]) -> Answer:
     return lambda call: answer(call.values)
 
 
-def _own(answer: Callable[[Customer, Mapping[str, str]], dict[str, Any]]) -> Answer:
+def _own(answer: Callable[[KisCustomer, Mapping[str, str]], dict[str, Any]]) -> Answer:
     return lambda call: answer(call.customer, call.values)
 
 
-def _paged(answer: Callable[[Customer, Mapping[str, str], str], Page]) -> Answer:
+def _paged(answer: Callable[[KisCustomer, Mapping[str, str], str], Page]) -> Answer:
     return lambda call: answer(call.customer, call.values, call.page)
 
 
@@ -75,13 +74,15 @@ class KisSimulator(Simulator):
             config.market.surges_per_hour,
             config.market.suspended,
         )
-        self.gateway = Gateway(config, self.clock, self.market_clock)
-        quotes = Quotes(self.market, config.unknown_in_batch, config.unsigned_change)
-        rankings = Rankings(self.market, quotes)
+        self.gateway = KisGateway(config, self.clock, self.market_clock)
+        quotes = KisQuoteApi(self.market, config.unknown_in_batch, config.unsigned_change)
+        rankings = KisRankingApi(self.market, quotes)
         records = Records(self.market, quotes)
-        self.stream = Stream(self.market, self.gateway, records, self.faults, config.paper)
-        self.orders = Orders(self.market, config.paper, self.gateway.now_ns, self.stream.notify)
-        self.books = Books(self.market, self.orders, config.paper, self.gateway.now_ns)
+        self.stream = KisStreamServer(self.market, self.gateway, records, self.faults, config.paper)
+        self.orders = KisOrderApi(
+            self.market, config.paper, self.gateway.now_ns, self.stream.notify
+        )
+        self.books = KisAccountApi(self.market, self.orders, config.paper, self.gateway.now_ns)
         self.books.visible_after_ms = config.visible_after_ms
         self.quotes, self._rankings = quotes, rankings
         deque(self.market.advance(start), maxlen=0)
@@ -120,7 +121,7 @@ class KisSimulator(Simulator):
         router.add_post(_STOCK + "trading/order-cash", self._route(_CASH.split(), self._place))
         router.add_post(_STOCK + "trading/order-rvsecncl", self._route(["TTTC0013U"], change))
 
-    def _place(self, call: Call) -> dict[str, Any]:
+    def _place(self, call: KisCall) -> dict[str, Any]:
         side: Side = "buy" if call.tr_id[-2] == "2" else "sell"
         return self.orders.place(call.customer, call.values, side)
 
@@ -139,7 +140,7 @@ class KisSimulator(Simulator):
                     else await body_of(request)
                 )
                 page = request.headers.get("tr_cont", "")
-                found = answer(Call(customer, tr_id, values, page))
+                found = answer(KisCall(customer, tr_id, values, page))
             except KisError as error:
                 return error.reply()
             body, more = found if isinstance(found, Page) else (found, "")

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from qts.domain import Clock
-from qts.simulators.faults import Faults
+from qts.simulators.faults import FaultInjector
 from qts.simulators.kis.frames import (
     BOOK,
     NOTICE,
@@ -22,8 +22,8 @@ from qts.simulators.kis.frames import (
     frame,
     widened,
 )
-from qts.simulators.kis.gateway import Customer, Gateway
-from qts.simulators.kis.orders import Notice
+from qts.simulators.kis.gateway import KisCustomer, KisGateway
+from qts.simulators.kis.orders import KisOrderNotice
 from qts.simulators.market.sessions import hhmmss, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
 
@@ -46,11 +46,11 @@ _ANSWERS = {
 
 
 @dataclass(eq=False)
-class Session:
+class KisStreamClient:
     socket: web.WebSocketResponse
     transport: asyncio.WriteTransport | None
     queue: asyncio.Queue[str]
-    customer: Customer | None = None
+    customer: KisCustomer | None = None
     registered: dict[tuple[str, str], int] = field(default_factory=dict)
     """(tr_id, tr_key) to the symbol's index, -1 for the notice."""
     key: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -58,9 +58,14 @@ class Session:
     unanswered: int = 0
 
 
-class Stream:
+class KisStreamServer:
     def __init__(
-        self, market: StockMarket, gateway: Gateway, records: Records, faults: Faults, paper: bool
+        self,
+        market: StockMarket,
+        gateway: KisGateway,
+        records: Records,
+        faults: FaultInjector,
+        paper: bool,
     ) -> None:
         self._market = market
         self._gateway = gateway
@@ -68,9 +73,9 @@ class Stream:
         self._faults = faults
         self._notice_id = PAPER_NOTICE if paper else NOTICE
         self._paper = paper
-        self.sessions: dict[Customer, Session] = {}
-        self._unnamed: set[Session] = set()
-        self._kept_back: list[Notice] = []
+        self.sessions: dict[KisCustomer, KisStreamClient] = {}
+        self._unnamed: set[KisStreamClient] = set()
+        self._kept_back: list[KisOrderNotice] = []
         self.frames = 0
         self.pings = 0
         self.pongs = 0
@@ -80,7 +85,7 @@ class Stream:
     async def connect(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(autoping=True)
         await socket.prepare(request)
-        session = Session(socket, request.transport, asyncio.Queue(_QUEUE))
+        session = KisStreamClient(socket, request.transport, asyncio.Queue(_QUEUE))
         self._unnamed.add(session)
         writer = asyncio.create_task(_write(session))
         try:
@@ -95,7 +100,7 @@ class Stream:
             await socket.close()
         return socket
 
-    async def _hear(self, session: Session, text: str) -> bool:
+    async def _hear(self, session: KisStreamClient, text: str) -> bool:
         """Answer one message; False ends the session."""
         try:
             message = msgspec.json.decode(text)
@@ -116,7 +121,7 @@ class Stream:
         wrong_id = code == "OPSP8992" and tr_id == self._notice_id
         return code not in ("OPSP0011", "OPSP8996") and not wrong_id
 
-    def _admit(self, session: Session, approval: str) -> str | None:
+    def _admit(self, session: KisStreamClient, approval: str) -> str | None:
         customer = self._gateway.approved(approval)
         if customer is None:
             return "OPSP0011"
@@ -127,7 +132,7 @@ class Stream:
         self.sessions[customer] = session
         return None
 
-    def _register(self, session: Session, kind: str, tr_id: str, tr_key: str) -> str:
+    def _register(self, session: KisStreamClient, kind: str, tr_id: str, tr_key: str) -> str:
         if tr_id not in (TRADE, BOOK, self._notice_id):
             return "OPSP8991"
         registration = (tr_id, tr_key)
@@ -151,7 +156,7 @@ class Stream:
         session.registered[registration] = index
         return "OPSP0000"
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: KisStreamClient) -> None:
         self._unnamed.discard(session)
         if session.customer and self.sessions.get(session.customer) is session:
             del self.sessions[session.customer]
@@ -169,22 +174,22 @@ class Stream:
                 elif tr_id == BOOK and self._market.phase.kind != "closed":
                     self._send(session, BOOK, [self._records.book(i)])
 
-    def _send(self, session: Session, tr_id: str, records: list[list[str]]) -> None:
-        fault = self._faults.strike(frozenset({"width"}), tr_id)
+    def _send(self, session: KisStreamClient, tr_id: str, records: list[list[str]]) -> None:
+        fault = self._faults.take(frozenset({"width"}), tr_id)
         if fault is not None:
             records = [widened(record, fault.fields) for record in records]
         self._put(session, frame(tr_id, records))
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: KisOrderNotice) -> None:
         """A receipt or a fill, to whoever registered for it; missed ones are never repeated."""
         if notice.fill is not None:
-            if self._faults.strike(frozenset({"lose_fills"}), self._notice_id):
+            if self._faults.take(frozenset({"lose_fills"}), self._notice_id):
                 return
-            if self._faults.strike(frozenset({"reorder_fills"}), self._notice_id):
+            if self._faults.take(frozenset({"reorder_fills"}), self._notice_id):
                 self._kept_back.append(notice)  # comes after the next one, or with flush
                 return
         self._send_notice(notice)
-        if notice.fill and self._faults.strike(frozenset({"duplicate_fills"}), self._notice_id):
+        if notice.fill and self._faults.take(frozenset({"duplicate_fills"}), self._notice_id):
             self._send_notice(notice)
         self.flush()
 
@@ -192,19 +197,19 @@ class Stream:
         while self._kept_back:
             self._send_notice(self._kept_back.pop())
 
-    def _send_notice(self, notice: Notice) -> None:
+    def _send_notice(self, notice: KisOrderNotice) -> None:
         customer = notice.entry.customer
         session = self.sessions.get(customer)
         if session is None or (self._notice_id, customer.key.hts_id) not in session.registered:
             return
         record = self._records.notice(notice, self._paper)
-        fault = self._faults.strike(frozenset({"width"}), self._notice_id)
+        fault = self._faults.take(frozenset({"width"}), self._notice_id)
         if fault is not None:
             record = widened(record, fault.fields)
         text = encrypted("^".join(record), session.key, session.iv)
         self._put(session, frame(self._notice_id, [record], encrypt=text))
 
-    def _put(self, session: Session, text: str) -> None:
+    def _put(self, session: KisStreamClient, text: str) -> None:
         self.frames += 1
         try:
             session.queue.put_nowait(text)
@@ -248,7 +253,7 @@ class Stream:
         }
 
 
-async def _write(session: Session) -> None:
+async def _write(session: KisStreamClient) -> None:
     while True:
         text = await session.queue.get()
         try:
@@ -257,7 +262,7 @@ async def _write(session: Session) -> None:
             return
 
 
-async def _answer(session: Session, tr_id: str, tr_key: str, code: str) -> None:
+async def _answer(session: KisStreamClient, tr_id: str, tr_key: str, code: str) -> None:
     rt_cd, text = _ANSWERS[code]
     body: dict[str, Any] = {"rt_cd": rt_cd, "msg_cd": code, "msg1": text}
     if code == "OPSP0000":
@@ -266,6 +271,6 @@ async def _answer(session: Session, tr_id: str, tr_key: str, code: str) -> None:
     await session.socket.send_str(msgspec.json.encode({"header": header, "body": body}).decode())
 
 
-def _cut(session: Session) -> None:
+def _cut(session: KisStreamClient) -> None:
     if session.transport is not None:
         session.transport.abort()

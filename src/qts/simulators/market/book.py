@@ -9,19 +9,19 @@ from qts.simulators.market.ticks import TickTable
 _MASK = (1 << 64) - 1
 
 
-class Level(NamedTuple):
+class SimulatedLevel(NamedTuple):
     price: int
     quantity: int
 
 
-class Book(NamedTuple):
+class SimulatedBook(NamedTuple):
     """Best first on both sides; a side is short or empty where a price limit ends it."""
 
-    asks: tuple[Level, ...]
-    bids: tuple[Level, ...]
+    asks: tuple[SimulatedLevel, ...]
+    bids: tuple[SimulatedLevel, ...]
 
 
-class Around(NamedTuple):
+class BookShape(NamedTuple):
     """What a book is built around."""
 
     price: int
@@ -33,20 +33,20 @@ class Around(NamedTuple):
     """A usual quantity on one level."""
 
 
-def build(table: TickTable, around: Around, key: int, levels: int) -> Book:
+def build(table: TickTable, around: BookShape, key: int, levels: int) -> SimulatedBook:
     best_ask = around.price if around.at_ask else around.price + table.tick(around.price)
     best_bid = around.price - table.tick_below(around.price) if around.at_ask else around.price
     asks = [p for p in table.ladder(best_ask, levels, up=True) if p <= around.upper]
     bids = [p for p in table.ladder(best_bid, levels, up=False) if p >= around.lower]
-    return Book(
+    return SimulatedBook(
         tuple(_level(p, key, depth, around.size) for depth, p in enumerate(asks)),
         tuple(_level(p, ~key, depth, around.size) for depth, p in enumerate(bids)),
     )
 
 
-def _level(price: int, key: int, depth: int, size: float) -> Level:
+def _level(price: int, key: int, depth: int, size: float) -> SimulatedLevel:
     share = 0.25 + 1.5 * noise(key ^ price)
-    return Level(price, 1 + int(size * share * (1 + 0.25 * depth)))
+    return SimulatedLevel(price, 1 + int(size * share * (1 + 0.25 * depth)))
 
 
 def noise(key: int) -> float:

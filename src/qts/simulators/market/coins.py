@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qts.simulators.market.book import Around, Book, build
+from qts.simulators.market.book import BookShape, SimulatedBook, build
 from qts.simulators.market.sessions import DAY_S
-from qts.simulators.market.surges import Surges
+from qts.simulators.market.surges import SurgeGenerator
 from qts.simulators.market.ticks import COIN, COIN_TICKS, Flags, Floats, Ints
-from qts.simulators.market.tradable import State, Trade
 from qts.simulators.market.universe import coins
+from qts.simulators.matching import MarketTrade, State
 
 _UTC_MIDNIGHT = 9 * 3600  # of Korean time
 _STRIDE = 600  # a market entered later is the same from the last full ten minutes on
@@ -31,7 +31,7 @@ class CoinMarket:
         self.seed = seed
         self.time = start // _STRIDE * _STRIDE
         self._rng = np.random.default_rng([seed, 5])
-        self.surges = Surges(np.random.default_rng([seed, 6]), symbols, surges_per_hour)
+        self.surges = SurgeGenerator(np.random.default_rng([seed, 6]), symbols, surges_per_hour)
         self._sigma = self.universe.sigma / np.sqrt(DAY_S)
         self._chance: Floats = 1 - np.exp(-self.universe.trade_rate)
         self._mean_size = self.universe.daily_volume / DAY_S / self._chance
@@ -98,14 +98,14 @@ class CoinMarket:
     def state(self, index: int) -> State:
         return "closed" if self.suspended[index] else "continuous"
 
-    def last_trade(self, index: int) -> Trade | None:
+    def last_trade(self, index: int) -> MarketTrade | None:
         if not self.traded[index]:
             return None
-        return Trade(int(self.price[index]), int(self.size[index]), crossed=False)
+        return MarketTrade(int(self.price[index]), int(self.size[index]), crossed=False)
 
-    def book(self, index: int) -> Book:
+    def book(self, index: int) -> SimulatedBook:
         size = max(COIN / 100, float(self.universe.daily_volume[index]) / 5000)
-        around = Around(int(self.price[index]), bool(self.at_ask[index]), 1, 2**62, size)
+        around = BookShape(int(self.price[index]), bool(self.at_ask[index]), 1, 2**62, size)
         key = (self.seed << 52) ^ (index << 36) ^ (self.time % DAY_S)
         return build(COIN_TICKS, around, key, self.depth)
 

@@ -16,7 +16,7 @@ from datetime import date
 
 import numpy as np
 
-from qts.simulators.market.book import Around, Book, build
+from qts.simulators.market.book import BookShape, SimulatedBook, build
 from qts.simulators.market.sessions import (
     DAY_S,
     Phase,
@@ -26,10 +26,10 @@ from qts.simulators.market.sessions import (
     phase_at,
     phases,
 )
-from qts.simulators.market.surges import Surges
+from qts.simulators.market.surges import SurgeGenerator
 from qts.simulators.market.ticks import STOCK_TICKS, Flags, Floats, Ints, price_limits
-from qts.simulators.market.tradable import State, Trade
 from qts.simulators.market.universe import stocks
+from qts.simulators.matching import MarketTrade, State
 
 VI_S, VI_EXTRA_S = 120, 30
 STATIC_VI, CALM_VI, USUAL_VI = 0.10, 0.03, 0.06
@@ -58,7 +58,7 @@ class StockMarket:
         self.time = min(start, phases(first_day)[0].start)
         self.phase: Phase = phase_at(self.time)
         self._rng = np.random.default_rng([seed, 3])
-        self.surges = Surges(np.random.default_rng([seed, 4]), symbols, surges_per_hour)
+        self.surges = SurgeGenerator(np.random.default_rng([seed, 4]), symbols, surges_per_hour)
         self.suspended: Flags = np.arange(symbols) >= symbols - suspended
         self._dynamic_vi = np.where(self.universe.calm, CALM_VI, USUAL_VI)
         self._sigma = self.universe.sigma / np.sqrt(_REGULAR_S)
@@ -205,18 +205,18 @@ class StockMarket:
     def in_vi(self, index: int) -> bool:
         return bool(self.vi_until[index])
 
-    def last_trade(self, index: int) -> Trade | None:
+    def last_trade(self, index: int) -> MarketTrade | None:
         """What this second traded."""
         if not self.traded[index]:
             return None
-        return Trade(int(self.price[index]), int(self.size[index]), bool(self.crossed[index]))
+        return MarketTrade(int(self.price[index]), int(self.size[index]), bool(self.crossed[index]))
 
-    def book(self, index: int) -> Book:
+    def book(self, index: int) -> SimulatedBook:
         auction = self.state(index) == "auction"
         price = self.expected[index] if auction else self.price[index]
         size = max(10.0, float(self.universe.daily_volume[index]) / 4000)
         limits = int(self.lower[index]), int(self.upper[index])
-        around = Around(int(price), bool(self.at_ask[index]), *limits, size)
+        around = BookShape(int(price), bool(self.at_ask[index]), *limits, size)
         return build(STOCK_TICKS, around, self._key(index), self.depth)
 
     def _key(self, index: int) -> int:

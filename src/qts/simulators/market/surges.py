@@ -11,7 +11,7 @@ from qts.simulators.market.ticks import Flags, Floats
 
 
 @dataclass
-class Surge:
+class SimulatedSurge:
     index: int
     start: float
     """The log price it left from."""
@@ -20,18 +20,18 @@ class Surge:
     done: int = 0
 
 
-class Surges:
+class SurgeGenerator:
     """At most one a symbol: a later one takes over from where the price is."""
 
     def __init__(self, rng: np.random.Generator, size: int, per_hour: float) -> None:
         self._rng = rng
         self._size = size
         self._chance = per_hour / 3600
-        self._running: dict[int, Surge] = {}
+        self._running: dict[int, SimulatedSurge] = {}
 
     def plant(self, index: int, log_price: float, percent: float, over_s: int) -> None:
         move = math.log1p(percent / 100)
-        self._running[index] = Surge(index, log_price, move, max(1, over_s))
+        self._running[index] = SimulatedSurge(index, log_price, move, max(1, over_s))
 
     def by_chance(self, log_prices: Floats) -> None:
         # Always the same number of draws: what is planted by hand must not move other symbols.

@@ -15,11 +15,11 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 
-from qts.simulators.account import Account
+from qts.simulators.account import SimulatedAccount
 from qts.simulators.config import UpbitKey, UpbitSimulatorConfig
 from qts.simulators.market.ticks import COIN
+from qts.simulators.rate_limits import Meter, RequestLimits
 from qts.simulators.upbit.replies import UpbitError
-from qts.simulators.window import Limits, Meter
 
 _NS = 10**9
 FEE_PPM = 500
@@ -29,9 +29,9 @@ _ALGORITHMS = {"HS256": hashlib.sha256, "HS512": hashlib.sha512}
 
 
 @dataclass(eq=False)
-class Customer:
+class UpbitCustomer:
     key: UpbitKey
-    account: Account
+    account: SimulatedAccount
     nonces: deque[str] = field(default_factory=lambda: deque(maxlen=_NONCES))
     known_nonces: set[str] = field(default_factory=set)
 
@@ -55,12 +55,14 @@ class Block:
     times: int = 0
 
 
-class Gateway:
+class UpbitGateway:
     def __init__(self, config: UpbitSimulatorConfig, now_ns: Callable[[], int]) -> None:
         self._config = config
         self.now_ns = now_ns
         self.customers = {
-            key.access_key: Customer(key, Account(key.krw * COIN, COIN, FEE_PPM, FEE_PPM))
+            key.access_key: UpbitCustomer(
+                key, SimulatedAccount(key.krw * COIN, COIN, FEE_PPM, FEE_PPM)
+            )
             for key in config.keys
         }
         self.meters: dict[tuple[str, str], Meter] = {}
@@ -107,13 +109,13 @@ class Gateway:
                 "websocket-connect": 5,
             }.get(group, config.quotation_second)
             second_s = {"order-cancel-all": 2.0, "origin": 10.0}.get(group, 1.0)
-            found = Meter(Limits(second=limit, minute=0, day=0), second_s=second_s)
+            found = Meter(RequestLimits(second=limit, minute=0, day=0), second_s=second_s)
             self.meters[scope, group] = found
         return found
 
     # Keys
 
-    def authenticate(self, header: str, query: str | None) -> Customer:
+    def authenticate(self, header: str, query: str | None) -> UpbitCustomer:
         """The customer behind a JWT whose query hash is of exactly this query."""
         if not header.startswith("Bearer "):
             raise UpbitError(401, "no_authorization_token")

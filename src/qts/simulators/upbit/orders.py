@@ -11,8 +11,8 @@ from typing import Any, Literal
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import moment_of
 from qts.simulators.market.ticks import COIN
-from qts.simulators.matching import Fill, Lifetime, MatchingEngine, Order
-from qts.simulators.upbit.gateway import Customer
+from qts.simulators.matching import Lifetime, MatchingEngine, SimulatedFill, SimulatedOrder
+from qts.simulators.upbit.gateway import UpbitCustomer
 from qts.simulators.upbit.replies import UpbitError, amount_of, text
 
 MIN_TOTAL = 5_000 * COIN
@@ -26,9 +26,9 @@ Event = Literal["wait", "trade", "done", "cancel"]
 
 
 @dataclass(eq=False)
-class Entry:
-    customer: Customer
-    order: Order
+class UpbitOrderEntry:
+    customer: UpbitCustomer
+    order: SimulatedOrder
     kind: str
     uuid: str
     identifier: str | None
@@ -45,30 +45,32 @@ class Entry:
         return "cancel" if self.order.cancelled else "done"
 
 
-Tell = Callable[[Entry, Event, Fill | None], None]
+Tell = Callable[[UpbitOrderEntry, Event, SimulatedFill | None], None]
 
 
-class Orders:
+class UpbitOrderApi:
     def __init__(self, market: CoinMarket, duplicate_error: str, tell: Tell, seed: int) -> None:
         self._market = market
         self._duplicate_error = duplicate_error
         self._tell = tell
         self._random = random.Random(seed)  # noqa: S311 - the same uuids for the same seed
         self.engine = MatchingEngine(market, COIN)
-        self.entries: dict[str, Entry] = {}
-        self._by_order: dict[Order, Entry] = {}
-        self._identifiers: dict[tuple[Customer, str], Entry | None] = {}
+        self.entries: dict[str, UpbitOrderEntry] = {}
+        self._by_order: dict[SimulatedOrder, UpbitOrderEntry] = {}
+        self._identifiers: dict[tuple[UpbitCustomer, str], UpbitOrderEntry | None] = {}
 
     # Requests
 
-    def place(self, customer: Customer, body: Mapping[str, Any], dry: bool = False) -> Entry:
+    def place(
+        self, customer: UpbitCustomer, body: Mapping[str, Any], dry: bool = False
+    ) -> UpbitOrderEntry:
         identifier = body.get("identifier")
         if identifier is not None and not dry:
             if (customer, str(identifier)) in self._identifiers:
                 raise UpbitError(400, self._duplicate_error, "identifier was used before")
             self._identifiers[customer, str(identifier)] = None  # used up even if it fails
         order = self._order(body)
-        entry = Entry(
+        entry = UpbitOrderEntry(
             customer,
             order,
             str(body["ord_type"]),
@@ -82,7 +84,7 @@ class Orders:
             self._accept(entry)
         return entry
 
-    def _accept(self, entry: Entry) -> None:
+    def _accept(self, entry: UpbitOrderEntry) -> None:
         order, account = entry.order, entry.customer.account
         side = "bid" if order.side == "buy" else "ask"
         if not account.reserve(order, order.limit or 0):
@@ -100,7 +102,9 @@ class Orders:
         if not order.open and order.cancelled:
             self._tell(entry, "cancel", None)
 
-    def find(self, customer: Customer, values: Mapping[str, Any], prefix: str = "") -> Entry:
+    def find(
+        self, customer: UpbitCustomer, values: Mapping[str, Any], prefix: str = ""
+    ) -> UpbitOrderEntry:
         """By uuid, which wins, or by identifier."""
         name, mark = values.get(f"{prefix}uuid"), values.get(f"{prefix}identifier")
         if name is None and mark is None:
@@ -114,14 +118,16 @@ class Orders:
             raise UpbitError(404, "order_not_found")
         return entry
 
-    def cancel(self, entry: Entry) -> None:
+    def cancel(self, entry: UpbitOrderEntry) -> None:
         if not entry.order.open:
             raise UpbitError(400, "order_not_cancelable", "the order is no longer open")
         self.engine.cancel(entry.order)
         entry.customer.account.refresh(entry.order)
         self._tell(entry, "cancel", None)
 
-    def cancel_and_new(self, customer: Customer, body: Mapping[str, Any]) -> tuple[Entry, Entry]:
+    def cancel_and_new(
+        self, customer: UpbitCustomer, body: Mapping[str, Any]
+    ) -> tuple[UpbitOrderEntry, UpbitOrderEntry]:
         old = self.find(customer, body, "prev_order_")
         volume = body.get("new_volume")
         if volume == "remain_only":
@@ -139,7 +145,7 @@ class Orders:
         self.cancel(old)
         return old, self.place(customer, {k: v for k, v in new.items() if v is not None})
 
-    def of(self, customer: Customer, market: str | None = None) -> list[Entry]:
+    def of(self, customer: UpbitCustomer, market: str | None = None) -> list[UpbitOrderEntry]:
         """Newest first."""
         return [
             entry
@@ -154,7 +160,7 @@ class Orders:
         for fill in self.engine.step():
             self._settle(fill)
 
-    def _settle(self, fill: Fill) -> None:
+    def _settle(self, fill: SimulatedFill) -> None:
         entry = self._by_order[fill.order]
         account = entry.customer.account
         account.settle(fill)
@@ -167,7 +173,7 @@ class Orders:
 
     # Checks
 
-    def _order(self, body: Mapping[str, Any]) -> Order:
+    def _order(self, body: Mapping[str, Any]) -> SimulatedOrder:
         index = self._market.index.get(str(body.get("market", "")))
         if index is None:
             raise UpbitError(404, "market_not_found", f"no market {body.get('market')}")
@@ -195,9 +201,9 @@ class Orders:
         number = len(self.entries) + 1
         word: Literal["buy", "sell"] = "buy" if side == "bid" else "sell"
         now = self._market.time
-        return Order(number, index, word, volume, limit, lifetime, budget, now)
+        return SimulatedOrder(number, index, word, volume, limit, lifetime, budget, now)
 
-    def _check(self, entry: Entry) -> None:
+    def _check(self, entry: UpbitOrderEntry) -> None:
         order = entry.order
         side = "bid" if order.side == "buy" else "ask"
         if order.limit is not None and not self._market.table.is_on(order.limit):
@@ -214,7 +220,7 @@ class Orders:
 
     # As the venue shows them
 
-    def shown(self, entry: Entry, with_trades: bool = False) -> dict[str, Any]:
+    def shown(self, entry: UpbitOrderEntry, with_trades: bool = False) -> dict[str, Any]:
         order, account = entry.order, entry.customer.account
         has_volume = order.budget is None
         price = order.budget if order.budget is not None else order.limit
@@ -246,7 +252,7 @@ class Orders:
             shown["trades"] = [self._trade(entry, n) for n in range(len(order.fills))]
         return shown
 
-    def _trade(self, entry: Entry, n: int) -> dict[str, Any]:
+    def _trade(self, entry: UpbitOrderEntry, n: int) -> dict[str, Any]:
         fill = entry.order.fills[n]
         return {
             "market": self._market.universe.codes[entry.order.index],

@@ -14,7 +14,7 @@ from qts.simulators.upbit.replies import UpbitError, number, text
 _SECONDS_KEPT = 500
 
 
-class Second(NamedTuple):
+class TradedSecond(NamedTuple):
     time: int
     traded: Flags
     price: Ints
@@ -23,10 +23,10 @@ class Second(NamedTuple):
     base: Ints
 
 
-class Quotes:
+class UpbitQuoteApi:
     def __init__(self, market: CoinMarket) -> None:
         self._market = market
-        self._recent: deque[Second] = deque(maxlen=_SECONDS_KEPT)
+        self._recent: deque[TradedSecond] = deque(maxlen=_SECONDS_KEPT)
 
     def index(self, code: str) -> int:
         found = self._market.index.get(code)
@@ -131,7 +131,7 @@ class Quotes:
     def second(self) -> None:
         """Remember what this second traded, all markets at once."""
         m = self._market
-        self._recent.append(Second(m.time, m.traded, m.price, m.size, m.at_ask, m.base))
+        self._recent.append(TradedSecond(m.time, m.traded, m.price, m.size, m.at_ask, m.base))
 
     def trades(self, i: int, count: int = 1) -> list[dict[str, Any]]:
         """The latest trades, newest first."""
@@ -143,7 +143,7 @@ class Quotes:
                 found.append(self._trade(i, second))
         return found
 
-    def _trade(self, i: int, second: Second) -> dict[str, Any]:
+    def _trade(self, i: int, second: TradedSecond) -> dict[str, Any]:
         at = moment_of(second.time).astimezone(UTC)
         price, base = int(second.price[i]), int(second.base[i])
         return {

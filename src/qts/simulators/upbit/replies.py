@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from aiohttp import web
 
 from qts.simulators.market.ticks import COIN
-from qts.simulators.reply import reply
+from qts.simulators.server import reply
 
 
 class UpbitError(Exception):

@@ -14,14 +14,13 @@ from qts.simulators.clock import MarketClock
 from qts.simulators.config import UpbitSimulatorConfig
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import KST, moment_of, seconds_of
-from qts.simulators.reply import reply
-from qts.simulators.server import Simulator
-from qts.simulators.upbit.exchange import Call, Exchange
-from qts.simulators.upbit.gateway import Gateway, signed_query
-from qts.simulators.upbit.orders import Orders
-from qts.simulators.upbit.quotes import Quotes
+from qts.simulators.server import Simulator, reply
+from qts.simulators.upbit.account_api import UpbitAccountApi, UpbitCall
+from qts.simulators.upbit.gateway import UpbitGateway, signed_query
+from qts.simulators.upbit.orders import UpbitOrderApi
+from qts.simulators.upbit.quotes import UpbitQuoteApi
 from qts.simulators.upbit.replies import UpbitError
-from qts.simulators.upbit.stream import Stream
+from qts.simulators.upbit.stream import UpbitStreamServer
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
 
@@ -40,10 +39,10 @@ class UpbitSimulator(Simulator):
         self.market = CoinMarket(
             start, config.market.seed, config.market.symbols, config.market.surges_per_hour
         )
-        self.gateway = Gateway(config, self._now_ns)
-        self._quotes = Quotes(self.market)
-        self.stream = Stream(self.market, self._quotes, self.faults, self._now_ns)
-        self.orders = Orders(
+        self.gateway = UpbitGateway(config, self._now_ns)
+        self._quotes = UpbitQuoteApi(self.market)
+        self.stream = UpbitStreamServer(self.market, self._quotes, self.faults, self._now_ns)
+        self.orders = UpbitOrderApi(
             self.market, config.duplicate_identifier, self.stream.tell, config.market.seed
         )
         deque(self.market.advance(start), maxlen=0)
@@ -55,7 +54,7 @@ class UpbitSimulator(Simulator):
     # Routes
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        quotes, exchange = self._quotes, Exchange(self.market, self.orders)
+        quotes, exchange = self._quotes, UpbitAccountApi(self.market, self.orders)
         for path, group, answer in (
             ("market/all", "market", lambda _query: quotes.markets()),
             ("ticker", "ticker", lambda q: _each(quotes.ticker, quotes.indexes(_markets(q)))),
@@ -102,7 +101,7 @@ class UpbitSimulator(Simulator):
 
         return handler
 
-    def _private(self, group: str, act: Callable[[Call], web.Response]) -> Handler:
+    def _private(self, group: str, act: Callable[[UpbitCall], web.Response]) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             headers: dict[str, str] = {}
             try:
@@ -114,7 +113,7 @@ class UpbitSimulator(Simulator):
                 headers = self.gateway.admit(f"key {customer.key.access_key}", group)
                 self._refuse_by_chance()
                 lists = {name: request.query.getall(name) for name in request.query}
-                return _with(act(Call(customer, body or request.query, lists)), headers)
+                return _with(act(UpbitCall(customer, body or request.query, lists)), headers)
             except UpbitError as error:
                 return _with(error.reply(), headers)
 

@@ -10,56 +10,66 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from qts.simulators.account import Holding
-from qts.simulators.faults import Faults
+from qts.simulators.account import SimulatedHolding
+from qts.simulators.faults import FaultInjector
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import utc_ms
-from qts.simulators.matching import Fill
-from qts.simulators.upbit.gateway import Customer
-from qts.simulators.upbit.messages import PUBLIC, Subscription, Wrong, my_order, subscription
-from qts.simulators.upbit.orders import Entry, Event
-from qts.simulators.upbit.quotes import Quotes
+from qts.simulators.matching import SimulatedFill
+from qts.simulators.rate_limits import Meter, RequestLimits
+from qts.simulators.upbit.gateway import UpbitCustomer
+from qts.simulators.upbit.messages import (
+    PUBLIC,
+    SubscriptionError,
+    UpbitSubscription,
+    my_order,
+    simplified,
+    subscription,
+)
+from qts.simulators.upbit.orders import Event, UpbitOrderEntry
+from qts.simulators.upbit.quotes import UpbitQuoteApi
 from qts.simulators.upbit.replies import number
-from qts.simulators.upbit.words import simplified
-from qts.simulators.window import Limits, Meter
 
 FORMATS = ("DEFAULT", "SIMPLE", "JSON_LIST", "SIMPLE_LIST")
-MESSAGES = Limits(second=5, minute=100, day=0)
+MESSAGES = RequestLimits(second=5, minute=100, day=0)
 _QUEUE = 10_000
 
 
 @dataclass(eq=False)
-class Session:
+class UpbitStreamClient:
     socket: web.WebSocketResponse
     transport: asyncio.BaseTransport | None
-    customer: Customer | None
+    customer: UpbitCustomer | None
     queue: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
     meter: Meter = field(default_factory=lambda: Meter(MESSAGES))
-    wanted: list[Subscription] = field(default_factory=list)
+    wanted: list[UpbitSubscription] = field(default_factory=list)
     ticket: str = ""
     form: str = "DEFAULT"
 
 
-class Stream:
+class UpbitStreamServer:
     def __init__(
-        self, market: CoinMarket, quotes: Quotes, faults: Faults, now_ns: Callable[[], int]
+        self,
+        market: CoinMarket,
+        quotes: UpbitQuoteApi,
+        faults: FaultInjector,
+        now_ns: Callable[[], int],
     ) -> None:
         self._market = market
         self._quotes = quotes
         self._faults = faults
         self._now_ns = now_ns
-        self.sessions: set[Session] = set()
-        self._kept_back: list[tuple[Customer, dict[str, Any]]] = []
+        self.sessions: set[UpbitStreamClient] = set()
+        self._kept_back: list[tuple[UpbitCustomer, dict[str, Any]]] = []
         self.frames = 0
 
     # A connection
 
     async def serve(
-        self, request: web.Request, customer: Customer | None, idle_s: float
+        self, request: web.Request, customer: UpbitCustomer | None, idle_s: float
     ) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(receive_timeout=idle_s)
         await socket.prepare(request)
-        session = Session(socket, request.transport, customer)
+        session = UpbitStreamClient(socket, request.transport, customer)
         self.sessions.add(session)
         writer = asyncio.create_task(_write(session))
         try:
@@ -74,44 +84,44 @@ class Stream:
             await socket.close()
         return socket
 
-    def _hear(self, session: Session, data: str | bytes) -> None:
+    def _hear(self, session: UpbitStreamClient, data: str | bytes) -> None:
         if data in ("PING", b"PING"):
             self._put(session, {"status": "UP"})
             return
         try:
             if not session.meter.admit(self._now_ns()):
-                raise Wrong("TOO_MANY_REQUEST")
+                raise SubscriptionError("TOO_MANY_REQUEST")
             self._obey(session, data)
-        except Wrong as error:
+        except SubscriptionError as error:
             self._put(session, {"error": {"name": str(error), "message": str(error)}})
 
-    def _obey(self, session: Session, data: str | bytes) -> None:
+    def _obey(self, session: UpbitStreamClient, data: str | bytes) -> None:
         try:
             parts = msgspec.json.decode(data, type=list[dict[str, Any]])
         except msgspec.DecodeError:
-            raise Wrong("WRONG_FORMAT") from None
+            raise SubscriptionError("WRONG_FORMAT") from None
         tickets = [part["ticket"] for part in parts if "ticket" in part]
         if not tickets:
-            raise Wrong("NO_TICKET")
+            raise SubscriptionError("NO_TICKET")
         form = next((part["format"] for part in parts if "format" in part), None)
         if form is not None and form not in FORMATS:
-            raise Wrong("WRONG_FORMAT")
+            raise SubscriptionError("WRONG_FORMAT")
         if any(part.get("method") == "LIST_SUBSCRIPTIONS" for part in parts):
             session.form = form or session.form
             self._put(session, self._listed(session))
             return
         wanted = [subscription(part, session.customer) for part in parts if "type" in part]
         if not wanted:
-            raise Wrong("NO_TYPE")
+            raise SubscriptionError("NO_TYPE")
         for each in wanted:
             if any(code not in self._market.index for code in each.codes):
-                raise Wrong("INVALID_PARAM")
+                raise SubscriptionError("INVALID_PARAM")
         session.ticket, session.form, session.wanted = str(tickets[0]), form or "DEFAULT", wanted
         for each in wanted:
             if each.snapshot and each.kind in PUBLIC:
                 self._show(session, each, "SNAPSHOT")
 
-    def _listed(self, session: Session) -> dict[str, Any]:
+    def _listed(self, session: UpbitStreamClient) -> dict[str, Any]:
         kinds = [{"type": each.kind, "codes": each.codes} for each in session.wanted]
         return {"method": "LIST_SUBSCRIPTIONS", "result": kinds, "ticket": session.ticket}
 
@@ -124,7 +134,9 @@ class Stream:
                 if each.realtime and each.kind in PUBLIC:
                     self._show(session, each, "REALTIME")
 
-    def _show(self, session: Session, wanted: Subscription, stream_type: str) -> None:
+    def _show(
+        self, session: UpbitStreamClient, wanted: UpbitSubscription, stream_type: str
+    ) -> None:
         for code in wanted.codes:
             i = self._market.index[code]
             if stream_type == "REALTIME" and not (
@@ -135,7 +147,7 @@ class Stream:
             if values is not None:
                 self._put(session, {**values, "stream_type": stream_type})
 
-    def _public(self, wanted: Subscription, i: int) -> dict[str, Any] | None:
+    def _public(self, wanted: UpbitSubscription, i: int) -> dict[str, Any] | None:
         code = self._market.universe.codes[i]
         if wanted.kind == "ticker":
             values = self._quotes.ticker(i)
@@ -170,18 +182,18 @@ class Stream:
 
     # Private
 
-    def tell(self, entry: Entry, event: Event, fill: Fill | None) -> None:
+    def tell(self, entry: UpbitOrderEntry, event: Event, fill: SimulatedFill | None) -> None:
         """An order's event, to its owner; missed ones are never repeated."""
         message = my_order(entry, event, fill, self._market)
         customer = entry.customer
         if event == "trade":
-            if self._faults.strike(frozenset({"lose_fills"}), "myOrder"):
+            if self._faults.take(frozenset({"lose_fills"}), "myOrder"):
                 return
-            if self._faults.strike(frozenset({"reorder_fills"}), "myOrder"):
+            if self._faults.take(frozenset({"reorder_fills"}), "myOrder"):
                 self._kept_back.append((customer, message))
                 return
         self._private(customer, "myOrder", message)
-        if event == "trade" and self._faults.strike(frozenset({"duplicate_fills"}), "myOrder"):
+        if event == "trade" and self._faults.take(frozenset({"duplicate_fills"}), "myOrder"):
             self._private(customer, "myOrder", message)
         self.flush()
         self._private(customer, "myAsset", self._assets(customer, entry.order.index))
@@ -191,7 +203,7 @@ class Stream:
             customer, message = self._kept_back.pop()
             self._private(customer, "myOrder", message)
 
-    def _private(self, customer: Customer, kind: str, message: dict[str, Any]) -> None:
+    def _private(self, customer: UpbitCustomer, kind: str, message: dict[str, Any]) -> None:
         for session in self.sessions:
             if session.customer is customer:
                 for wanted in session.wanted:
@@ -200,9 +212,9 @@ class Stream:
                     ):
                         self._put(session, message)
 
-    def _assets(self, customer: Customer, index: int) -> dict[str, Any]:
+    def _assets(self, customer: UpbitCustomer, index: int) -> dict[str, Any]:
         account, now = customer.account, utc_ms(self._market.time)
-        held = account.holdings.get(index, Holding())
+        held = account.holdings.get(index, SimulatedHolding())
         assets = [
             ("KRW", account.available, account.locked),
             (self._market.universe.names[index], held.quantity - held.locked, held.locked),
@@ -219,7 +231,7 @@ class Stream:
             "stream_type": "REALTIME",
         }
 
-    def _put(self, session: Session, message: dict[str, Any]) -> None:
+    def _put(self, session: UpbitStreamClient, message: dict[str, Any]) -> None:
         self.frames += 1
         values: Any = simplified(message) if session.form.startswith("SIMPLE") else message
         if session.form.endswith("_LIST") and "error" not in message:
@@ -241,7 +253,7 @@ def _direction(change: float) -> str:
     return "RISE" if change > 0 else "FALL" if change < 0 else "EVEN"
 
 
-async def _write(session: Session) -> None:
+async def _write(session: UpbitStreamClient) -> None:
     while True:
         data = await session.queue.get()
         try:
@@ -250,6 +262,6 @@ async def _write(session: Session) -> None:
             return
 
 
-def _cut(session: Session) -> None:
+def _cut(session: UpbitStreamClient) -> None:
     if isinstance(session.transport, asyncio.WriteTransport):
         session.transport.abort()

@@ -13,7 +13,7 @@ _NS = 10**9
 Shape = Literal["sliding", "fixed"]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests allowed in any second, minute and day; 0 is no limit."""
 
     second: Annotated[int, Meta(ge=0, description="requests in a second")] = 18
@@ -61,7 +61,9 @@ class Window:
 class Meter:
     """All windows of one key."""
 
-    def __init__(self, limits: Limits, shape: Shape = "sliding", second_s: float = 1.0) -> None:
+    def __init__(
+        self, limits: RequestLimits, shape: Shape = "sliding", second_s: float = 1.0
+    ) -> None:
         """`second_s`: for the few limits that hold for two seconds or ten instead of one."""
         self.windows = {
             "second": Window(second_s, limits.second, shape),

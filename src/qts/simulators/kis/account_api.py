@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from qts.simulators.account import Holding
-from qts.simulators.kis.gateway import Customer
-from qts.simulators.kis.orders import ORGNO, Entry, Orders, day_of, whole
+from qts.simulators.account import SimulatedHolding
+from qts.simulators.kis.gateway import KisCustomer
+from qts.simulators.kis.orders import ORGNO, KisOrderApi, KisOrderEntry, day_of, whole
 from qts.simulators.kis.replies import KisError, success
 from qts.simulators.market.sessions import hhmmss
 from qts.simulators.market.stocks import StockMarket
@@ -20,9 +20,9 @@ class Page(NamedTuple):
     tr_cont: str
 
 
-class Books:
+class KisAccountApi:
     def __init__(
-        self, market: StockMarket, orders: Orders, paper: bool, now_ns: Callable[[], int]
+        self, market: StockMarket, orders: KisOrderApi, paper: bool, now_ns: Callable[[], int]
     ) -> None:
         self._market = market
         self._orders = orders
@@ -32,7 +32,7 @@ class Books:
 
     # inquire-daily-ccld, inquire-psbl-rvsecncl
 
-    def executions(self, customer: Customer, query: Mapping[str, str], page: str) -> Page:
+    def executions(self, customer: KisCustomer, query: Mapping[str, str], page: str) -> Page:
         entries = [
             entry
             for entry in self._of(customer, query)
@@ -53,7 +53,7 @@ class Books:
         rows = [self._row(entry) for entry in entries]
         return _paged(rows, size, query, page, total)
 
-    def cancelable(self, customer: Customer, query: Mapping[str, str], page: str) -> Page:
+    def cancelable(self, customer: KisCustomer, query: Mapping[str, str], page: str) -> Page:
         rows = [
             self._row(entry) | {"psbl_qty": str(entry.order.remaining)}
             for entry in self._of(customer, query)
@@ -64,14 +64,14 @@ class Books:
         del found.values["output2"]
         return found
 
-    def _of(self, customer: Customer, query: Mapping[str, str]) -> list[Entry]:
+    def _of(self, customer: KisCustomer, query: Mapping[str, str]) -> list[KisOrderEntry]:
         _check_account(customer, query)
         return [entry for entry in self._orders.entries if entry.customer is customer]
 
-    def _is_visible(self, entry: Entry) -> bool:
+    def _is_visible(self, entry: KisOrderEntry) -> bool:
         return self._now_ns() - entry.seen_ns >= self.visible_after_ms * 10**6
 
-    def _is_wanted(self, entry: Entry, query: Mapping[str, str]) -> bool:
+    def _is_wanted(self, entry: KisOrderEntry, query: Mapping[str, str]) -> bool:
         order, side = entry.order, query.get("SLL_BUY_DVSN_CD", "00")
         number, code = query.get("ODNO", ""), query.get("PDNO", "")
         done = query.get("CCLD_DVSN", "00")
@@ -85,7 +85,7 @@ class Books:
             and (done != "02" or order.open)
         )
 
-    def _row(self, entry: Entry) -> dict[str, str]:
+    def _row(self, entry: KisOrderEntry) -> dict[str, str]:
         order, is_cancel = entry.order, entry.kind == "cancel"
         filled, paid = (0, 0) if is_cancel else (order.filled, order.paid)
         side, side_name = _SIDE[order.side]
@@ -119,7 +119,7 @@ class Books:
 
     # inquire-balance, inquire-psbl-order
 
-    def balance(self, customer: Customer, query: Mapping[str, str], page: str) -> Page:
+    def balance(self, customer: KisCustomer, query: Mapping[str, str], page: str) -> Page:
         _check_account(customer, query)
         account = customer.account
         rows = [self._holding(i, h) for i, h in account.holdings.items() if _shows(h)]
@@ -143,7 +143,7 @@ class Books:
         found.values["output2"] = [total]
         return found
 
-    def _holding(self, index: int, held: Holding) -> dict[str, str]:
+    def _holding(self, index: int, held: SimulatedHolding) -> dict[str, str]:
         price = int(self._market.price[index])
         worth = price * held.quantity
         gain = 100 * (worth - held.cost) / held.cost if held.cost else 0
@@ -165,7 +165,7 @@ class Books:
             "evlu_pfls_rt": f"{gain:.2f}",
         }
 
-    def buying_power(self, customer: Customer, query: Mapping[str, str]) -> dict[str, Any]:
+    def buying_power(self, customer: KisCustomer, query: Mapping[str, str]) -> dict[str, Any]:
         _check_account(customer, query)
         index = self._market.index.get(query.get("PDNO", ""))
         account, price = customer.account, whole(query, "ORD_UNPR")
@@ -187,12 +187,12 @@ class Books:
         )
 
 
-def _check_account(customer: Customer, query: Mapping[str, str]) -> None:
+def _check_account(customer: KisCustomer, query: Mapping[str, str]) -> None:
     if query.get("CANO", "") + query.get("ACNT_PRDT_CD", "") != customer.key.account:
         raise KisError("IGW00002")
 
 
-def _shows(held: Holding) -> bool:
+def _shows(held: SimulatedHolding) -> bool:
     """What was sold out today stays as a row of zero."""
     return bool(held.quantity or held.sold_today)
 

@@ -8,80 +8,80 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from qts.simulators.account import Holding
+from qts.simulators.account import SimulatedHolding
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import seconds_of
-from qts.simulators.reply import reply
-from qts.simulators.upbit.gateway import Customer
-from qts.simulators.upbit.orders import Entry, Orders
+from qts.simulators.server import reply
+from qts.simulators.upbit.gateway import UpbitCustomer
+from qts.simulators.upbit.orders import UpbitOrderApi, UpbitOrderEntry
 from qts.simulators.upbit.replies import UpbitError, text
 
 
-class Call(NamedTuple):
-    customer: Customer
+class UpbitCall(NamedTuple):
+    customer: UpbitCustomer
     values: Mapping[str, Any]
     lists: Mapping[str, list[str]]
 
 
-class Exchange:
-    def __init__(self, market: CoinMarket, orders: Orders) -> None:
+class UpbitAccountApi:
+    def __init__(self, market: CoinMarket, orders: UpbitOrderApi) -> None:
         self._market = market
         self._orders = orders
 
-    def accounts(self, call: Call) -> web.Response:
+    def accounts(self, call: UpbitCall) -> web.Response:
         return reply([self._krw(call.customer), *self._coins(call.customer)])
 
-    def _krw(self, customer: Customer) -> dict[str, Any]:
+    def _krw(self, customer: UpbitCustomer) -> dict[str, Any]:
         return _account("KRW", customer.account.available, customer.account.locked, 0)
 
-    def _coins(self, customer: Customer) -> list[dict[str, Any]]:
+    def _coins(self, customer: UpbitCustomer) -> list[dict[str, Any]]:
         return [
             self._coin(index, held)
             for index, held in customer.account.holdings.items()
             if held.quantity
         ]
 
-    def _coin(self, index: int, held: Holding) -> dict[str, Any]:
+    def _coin(self, index: int, held: SimulatedHolding) -> dict[str, Any]:
         average = held.cost * 10**8 // held.quantity if held.quantity else 0
         name = self._market.universe.names[index]
         return _account(name, held.quantity - held.locked, held.locked, average)
 
-    def place(self, call: Call) -> web.Response:
+    def place(self, call: UpbitCall) -> web.Response:
         entry = self._orders.place(call.customer, call.values)
         # As at the venue: the answer shows the order as it was taken in, fills come after.
         shown = self._orders.shown(entry)
         return reply(shown, status=201)
 
-    def test(self, call: Call) -> web.Response:
+    def test(self, call: UpbitCall) -> web.Response:
         entry = self._orders.place(call.customer, call.values, dry=True)
         return reply(self._orders.shown(entry), status=201)
 
-    def cancel_and_new(self, call: Call) -> web.Response:
+    def cancel_and_new(self, call: UpbitCall) -> web.Response:
         old, new = self._orders.cancel_and_new(call.customer, call.values)
         shown = self._orders.shown(old) | {"new_order_uuid": new.uuid}
         if new.identifier is not None:
             shown["new_order_identifier"] = new.identifier
         return reply(shown, status=201)
 
-    def order(self, call: Call) -> web.Response:
+    def order(self, call: UpbitCall) -> web.Response:
         entry = self._orders.find(call.customer, call.values)
         return reply(self._orders.shown(entry, with_trades=True))
 
-    def cancel(self, call: Call) -> web.Response:
+    def cancel(self, call: UpbitCall) -> web.Response:
         entry = self._orders.find(call.customer, call.values)
         self._orders.cancel(entry)
         return reply(self._orders.shown(entry))
 
-    def open(self, call: Call) -> web.Response:
+    def open(self, call: UpbitCall) -> web.Response:
         states = call.lists.get("states[]", [call.values.get("state", "wait")])
         return self._page(call, states, 100)
 
-    def closed(self, call: Call) -> web.Response:
+    def closed(self, call: UpbitCall) -> web.Response:
         given = call.values.get("state")
         states = call.lists.get("states[]", [given] if given else ["done", "cancel"])
         return self._page(call, states, 1000)
 
-    def _page(self, call: Call, states: list[str], most: int) -> web.Response:
+    def _page(self, call: UpbitCall, states: list[str], most: int) -> web.Response:
         limit, page = _count(call, "limit", most, most), _count(call, "page", 1, 10**6)
         found = self._orders.of(call.customer, call.values.get("market"))
         first, last = (_seconds(call, name) for name in ("start_time", "end_time"))
@@ -97,7 +97,7 @@ class Exchange:
         start = (page - 1) * limit
         return reply([self._orders.shown(entry) for entry in found[start : start + limit]])
 
-    def _named(self, call: Call, most: int) -> list[Entry]:
+    def _named(self, call: UpbitCall, most: int) -> list[UpbitOrderEntry]:
         names = call.lists.get("uuids[]", [])
         marks = call.lists.get("identifiers[]", [])
         if not 1 <= len(names) + len(marks) <= most:
@@ -111,13 +111,13 @@ class Exchange:
                 continue  # the venue leaves out what it does not know
         return found
 
-    def some(self, call: Call) -> web.Response:
+    def some(self, call: UpbitCall) -> web.Response:
         return reply([self._orders.shown(entry) for entry in self._named(call, 100)])
 
-    def cancel_some(self, call: Call) -> web.Response:
+    def cancel_some(self, call: UpbitCall) -> web.Response:
         return self._cancel_all(self._named(call, 20))
 
-    def cancel_open(self, call: Call) -> web.Response:
+    def cancel_open(self, call: UpbitCall) -> web.Response:
         count = _count(call, "count", 20, 300)
         side = {"bid": "buy", "ask": "sell"}.get(str(call.values.get("cancel_side")))
         pairs = call.values.get("pairs")
@@ -130,7 +130,7 @@ class Exchange:
         ]
         return self._cancel_all(chosen[:count])
 
-    def _cancel_all(self, entries: list[Entry]) -> web.Response:
+    def _cancel_all(self, entries: list[UpbitOrderEntry]) -> web.Response:
         gone: list[dict[str, Any]] = []
         kept: list[dict[str, Any]] = []
         for entry in entries:
@@ -151,13 +151,13 @@ class Exchange:
             }
         )
 
-    def chance(self, call: Call) -> web.Response:
+    def chance(self, call: UpbitCall) -> web.Response:
         index = self._market.index.get(str(call.values.get("market", "")))
         if index is None:
             raise UpbitError(404, "market_not_found")
         code, name = self._market.universe.codes[index], self._market.universe.names[index]
         fees = dict.fromkeys(("bid_fee", "ask_fee", "maker_bid_fee", "maker_ask_fee"), "0.0005")
-        held = call.customer.account.holdings.get(index, Holding())
+        held = call.customer.account.holdings.get(index, SimulatedHolding())
         return reply(
             {
                 **fees,
@@ -190,7 +190,7 @@ def _account(currency: str, free: int, locked: int, average: int) -> dict[str, A
     }
 
 
-def _seconds(call: Call, name: str) -> int | None:
+def _seconds(call: UpbitCall, name: str) -> int | None:
     """A moment, in milliseconds or in ISO 8601, in the market's seconds."""
     given = str(call.values.get(name, ""))
     if not given:
@@ -206,7 +206,7 @@ def _seconds(call: Call, name: str) -> int | None:
     return seconds_of(moment)
 
 
-def _count(call: Call, name: str, default: int, most: int) -> int:
+def _count(call: UpbitCall, name: str, default: int, most: int) -> int:
     given = str(call.values.get(name, default))
     if not given.isdigit() or not 1 <= int(given) <= most:
         raise UpbitError(400, "validation_error", f"{name} is 1 to {most}")
