@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qts.pipeline import retrace
-from qts.pipeline.journal import Anew, read_journal
+from qts.pipeline import replay_decisions
+from qts.pipeline.decision_journal import RestartEntry, read_journal
 from tests.acceptance.runs import COMPILED, Run, running
 from tests.embedded.clients import alive, until
 
@@ -65,9 +65,9 @@ def test_a_killed_run_is_retraced_to_its_last_entry(tmp_path: Path) -> None:
     assert until(lambda: not any(map(alive, after)))
     assert before[0] not in after
     (journal,) = journals.iterdir()
-    found = retrace(journal)
+    found = replay_decisions(journal)
     assert found.differences == []
-    assert Anew("turner") in read_journal(journal)
+    assert RestartEntry("turner") in read_journal(journal)
     assert found.calls > 500
     assert found.signals >= 12
     assert found.decisions >= 12

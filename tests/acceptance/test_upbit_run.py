@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from qts.pipeline import retrace
-from qts.pipeline.journal import Gated, read_journal
+from qts.pipeline import replay_decisions
+from qts.pipeline.decision_journal import GateEntry, read_journal
 from tests.acceptance.runs import Run, books, running
 from tests.embedded.clients import until
 
@@ -57,8 +57,8 @@ def test_a_run_on_upbit_trades_on_paper_and_its_books_are_the_venues(home: Path)
     assert told["ticks"] > 100
     assert told["fills"] >= 6
     (journal,) = journals.iterdir()
-    assert retrace(journal).differences == []
-    answers = [entry.codes for entry in read_journal(journal) if isinstance(entry, Gated)]
+    assert replay_decisions(journal).differences == []
+    answers = [entry.codes for entry in read_journal(journal) if isinstance(entry, GateEntry)]
     assert answers.count(()) >= told["intents"] > 0
 
 

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 
 from qts.app.live import Notices
-from qts.app.tending import go_on_when_released
 from qts.domain import ManualClock, OperationError, RefusedError, UnreachableError
+from qts.pipeline.maintenance import resume_after_release
 from qts.risk import SafetyState
 from qts.risk.fail_safe_reporter import FailSafeReporter
 
@@ -73,7 +73,7 @@ class Run:
     def look(self, state: str, *, is_current: bool = True) -> int:
         """How often it went on by now."""
         self.watch.safety.state, self.watch.is_current = SafetyState(state), is_current
-        self._was_locked = go_on_when_released(cast(Any, self), self._was_locked)
+        self._was_locked = resume_after_release(cast(Any, self), self._was_locked)
         assert self.micro.released.call_count == self.pipeline.resume.call_count
         return int(self.pipeline.resume.call_count)
 

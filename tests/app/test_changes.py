@@ -7,13 +7,13 @@ from decimal import Decimal
 
 import pytest
 
-from qts.app.changes import Changes
 from qts.cache import Cache, CacheConfig, CacheEntry
 from qts.cache.redis import RedisStore
 from qts.domain import Fill, Secret, Side, SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.orders import FillApplied
-from qts.pipeline import Outcomes, World
+from qts.pipeline import IntentTracker, Portfolio
+from qts.pipeline.order_updates import OrderUpdatePublisher
 
 CONFIG = CacheConfig(prefix="changes:", socket_timeout_ms=5000)
 
@@ -54,13 +54,13 @@ async def test_a_fill_is_in_the_world_and_told_while_somebody_listens(
     engine = EventEngine(EventsConfig(), Catalogue(), clock)
     engine.on("FILL_CONFIRMED", lambda event: heard.append(event.payload.symbol))
     engine.start()
-    world = World(clock)
-    world.begin(Decimal(1000), ())
+    world = Portfolio(clock)
+    world.load(Decimal(1000), ())
     async with (
         RedisStore.open(valkey_url, CONFIG) as store,
         Cache.open(store, Nothing(), CONFIG, clock=clock) as cache,
     ):
-        changes = Changes(engine, world, Outcomes(), cache, clock)
+        changes = OrderUpdatePublisher(engine, world, IntentTracker(), cache, clock)
         if at_the_end:  # the last look at the books finds what nobody had told of
             await changes.close()
             await asyncio.to_thread(engine.stop)

@@ -10,11 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from qts.app.exits import Exits
-from qts.app.holding import Holding
 from qts.domain import IntentType, ManualClock
 from qts.outbox import uuid7
-from qts.pipeline import Execution, World
+from qts.pipeline import Execution, Portfolio
+from qts.pipeline.exits import StopExitHandler
+from qts.pipeline.position_sync import PositionSync
 from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, StopsConfig
 from qts.strategies import Position
 
@@ -31,8 +31,10 @@ class Stop:
         self.clock = ManualClock()
         self.outcome = "REJECTED"
         self.asked_s: list[float] = []
-        world = World(self.clock)
-        self._exits = Exits(cast(Any, self), cast(Any, self), world, Mock(), Mock(), self.clock)
+        world = Portfolio(self.clock)
+        self._exits = StopExitHandler(
+            cast(Any, self), cast(Any, self), world, Mock(), Mock(), self.clock
+        )
 
     def hit(self) -> None:
         self.asked_s.append(self.clock.monotonic_ns() / 1e9)
@@ -87,10 +89,10 @@ class Position100:
         self.asked: list[Decimal] = []
         self.freezes = Mock()
         self._outcomes = list(outcomes)
-        self._world = World(self.clock)
+        self._world = Portfolio(self.clock)
         self._micro = MicroRiskLoop(StopsConfig(), self._published, Mock(), self.clock)
-        self._holding = Holding(self._world, self._micro, {})
-        self._exits = Exits(
+        self._holding = PositionSync(self._world, self._micro, {})
+        self._exits = StopExitHandler(
             cast(Any, self), self._micro, self._world, self.freezes, Mock(), self.clock
         )
         self._hold(Decimal(quantity))
@@ -110,8 +112,8 @@ class Position100:
         return Execution(proposal, cast(Any, outcome), Decimal(filled))
 
     def _hold(self, quantity: Decimal) -> None:
-        self._world.begin(Decimal(10**9), [Position(SYMBOL, quantity, Decimal(100))])
-        self._holding.tell()
+        self._world.load(Decimal(10**9), [Position(SYMBOL, quantity, Decimal(100))])
+        self._holding.push_to_stops()
 
     def _published(self, _name: str, payload: object) -> None:
         self._exits(cast(Any, SimpleNamespace(event_id=str(uuid7()), payload=payload)))

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from qts.app.freezes import EXITS, POSITION_FREEZE, Freezes, PositionFreeze
 from qts.app.live import Notices
 from qts.app.venue import Ground
 from qts.config import Config
@@ -18,6 +17,7 @@ from qts.domain import SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.orders import account_state, resume_manually
 from qts.outbox import OutboxConfig, PostgresBus
+from qts.pipeline.freezes import EXITS, POSITION_FREEZE, PositionFreeze, PositionFreezer
 
 SYMBOL = "KRW-BTC"
 PATIENCE_S = 30.0
@@ -31,7 +31,7 @@ class Frozen:
         self.broker = f"broker-{uuid4()}"
         self.notices = Notices()
         self.written = asyncio.Event()
-        self.freezes = Freezes(
+        self.freezes = PositionFreezer(
             Ground(Config(), database, SystemClock()), bus, self.broker, self.notices
         )
         self.freezes.changed = self.written.set

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from qts.app import stillness as room
-from qts.app.stillness import Stillness
-from qts.pipeline import Apart, Runner
+from qts.pipeline import IsolatedRunner, StrategyRunner
+from qts.pipeline import isolated_runner as room
+from qts.pipeline.isolated_runner import ProcessPauser
 from tests.embedded.clients import state_of
 from tests.pipeline.test_apart import Hanging, running
 
@@ -20,7 +20,7 @@ async def test_they_go_on_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch)
         await bench.until(lambda: bench.runner._out is not None)
         process = bench.runner.pid
         assert process
-        still = Stillness({"hanging": bench.runner})
+        still = ProcessPauser({"hanging": bench.runner})
         for hold_s, state in ((3600.0, "T"), (0.0, "R")):
             monkeypatch.setattr(room, "HOLD_S", hold_s)
             await asyncio.to_thread(still)  # as from the lane of the exits
@@ -28,24 +28,24 @@ async def test_they_go_on_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch)
     asked.cancel()
 
 
-class Told(Apart):
+class Told(IsolatedRunner):
     """Only what it is told; no process."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
         self.goes_on = asyncio.Event()
 
-    def hold_still(self) -> None:
+    def pause(self) -> None:
         self.told.append("still")
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.told.append("on")
         self.goes_on.set()
 
 
 async def test_each_exit_gives_the_time_anew() -> None:
-    one, in_lane = Told(), object.__new__(Runner)
-    still = Stillness({"one": one, "other": in_lane})
+    one, in_lane = Told(), object.__new__(StrategyRunner)
+    still = ProcessPauser({"one": one, "other": in_lane})
     for _ in range(3):
         still()
     async with asyncio.timeout(60):
@@ -60,7 +60,7 @@ async def test_exits_that_do_not_end_leave_strategies_their_share(
     monkeypatch.setattr(room, "LONGEST_S", 0.1)
     monkeypatch.setattr(room, "REST_S", 3600.0)
     one = Told()
-    still = Stillness({"one": one})
+    still = ProcessPauser({"one": one})
     async with asyncio.timeout(60):
         while not still._rests_until:
             still()

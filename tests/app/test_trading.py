@@ -14,7 +14,6 @@ import aiohttp
 import msgspec
 import pytest
 
-from qts.app.freezes import POSITION_FREEZE, PositionFreeze
 from qts.app.simulated import Simulated
 from qts.app.trading import Trading
 from qts.config import Config
@@ -22,6 +21,7 @@ from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side, SystemClock
 from qts.embedded import Home
 from qts.orders import resume_manually
+from qts.pipeline.freezes import POSITION_FREEZE, PositionFreeze
 from qts.risk import OrderProposal
 from tests.outbox.kit import until
 
@@ -99,7 +99,7 @@ def proposal(trading: Trading, symbol: str, why: IntentType) -> OrderProposal:
 
 
 async def refusals(trading: Trading, symbol: str, why: IntentType) -> str:
-    return (await trading.trader.trade(proposal(trading, symbol, why), 0.0)).reason
+    return (await trading.trader.submit(proposal(trading, symbol, why), 0.0)).reason
 
 
 async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from qts.app.simulated import Simulated
-from qts.app.tending import CUT, OPEN
 from qts.app.trading import Trading
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
@@ -24,6 +23,7 @@ from qts.domain import Secret, SystemClock
 from qts.embedded import Home
 from qts.events import DeadLetterAdmin, StoredDeadLetter
 from qts.events import payloads as p
+from qts.pipeline.maintenance import CUT, OPEN
 from tests.dashboard.conftest import opened
 from tests.dashboard.pace import PATIENCE_S, soonest
 from tests.dashboard.test_pages import shots, visit

@@ -70,7 +70,7 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
                 trading.ticks.tick(OTHER, 5_000.0 + number % 3, number, 4_995, 5_000)
             settled = fact(lambda: lanes().lanes["P1"].waiting == 0)
             await until(settled, PATIENCE_S)
-            assert trading.world.latest(OTHER)
+            assert trading.world.last_tick(OTHER)
             now = lanes().lanes["P1"]
             assert now.handled + now.dropped + now.collapsed >= handled + TICKS
             assert lanes().lanes["P0"].waiting == 0

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.pipeline import Apart, Joints, Runner
-from qts.pipeline import apart as room
+from qts.pipeline import IsolatedRunner, RunnerHooks, StrategyRunner
+from qts.pipeline import isolated_runner as room
 from qts.pipeline import runner as lane
-from qts.pipeline.journal import Anew, Called, Entry, Parameters
-from qts.pipeline.turn import LENGTH
+from qts.pipeline.decision_journal import Entry, ParamsEntry, RestartEntry, StrategyCallEntry
+from qts.pipeline.process_protocol import LENGTH
 from qts.strategies import Signal, Strategy, Tick, View
 from tests.embedded.clients import alive, state_of, until
 from tests.pipeline.worlds import signal, tick, view
@@ -98,21 +98,24 @@ class Bench:
         self.notes: list[Entry] = []
         self._sent = 0
         name, self._loop = f"{HERE}:{kind.__name__}", asyncio.get_running_loop()
-        joints = Joints(look, self._wake, self._heard, self._loop)
-        self.runner = Apart(name, kind(Params()), joints)
+        joints = RunnerHooks(look, self._wake, self._heard, self._loop)
+        self.runner = IsolatedRunner(name, kind(Params()), joints)
         self.runner.note = self.notes.append
 
     def _wake(self, _key: str) -> None:
-        self._loop.run_in_executor(None, self.runner.work)
+        self._loop.run_in_executor(None, self.runner.run_pending)
 
-    def _heard(self, _runner: Runner, found: list[Signal]) -> None:
+    def _heard(self, _runner: StrategyRunner, found: list[Signal]) -> None:
         self.got += found
 
     async def heard(self, count: int) -> None:
         """Until so many more ticks have been answered."""
         self._sent += count
         await self.until(
-            lambda: sum(len(e.ticks) for e in self.notes if isinstance(e, Called)) >= self._sent
+            lambda: (
+                sum(len(e.ticks) for e in self.notes if isinstance(e, StrategyCallEntry))
+                >= self._sent
+            )
         )
 
     async def until(self, fact: Callable[[], bool]) -> None:
@@ -136,7 +139,9 @@ async def running(kind: type[Watcher], look: Callable[[], View] = view) -> Async
 async def test_it_decides_as_in_its_lane() -> None:
     chance = random.Random(20261115)  # noqa: S311 - a seed, no secret
     loop = asyncio.get_running_loop()
-    here = Runner(Watcher(Params()), Joints(view, lambda _: None, lambda *_: None, loop))
+    here = StrategyRunner(
+        Watcher(Params()), RunnerHooks(view, lambda _: None, lambda *_: None, loop)
+    )
     world: dict[str, Tick] = {}
 
     def look() -> View:
@@ -166,7 +171,7 @@ async def test_other_parameters_hold_from_the_next_turn() -> None:
             bench.runner.tick(tick(price=price))
         await bench.heard(2)
     assert [each.reason for each in bench.got] == ["1 0 10001.0", "3 0 20001.0"]
-    assert Parameters("watcher", {"above": 20_000.0}) in bench.notes
+    assert ParamsEntry("watcher", {"above": 20_000.0}) in bench.notes
 
 
 async def test_it_begins_anew_after_a_kill() -> None:
@@ -182,7 +187,7 @@ async def test_it_begins_anew_after_a_kill() -> None:
         bench.runner.tick(tick(price=10_003.0))
         await bench.heard(1)
     assert bench.got[-1].reason == "1 0 10003.0"  # what it had counted is gone
-    assert Anew("watcher") in bench.notes
+    assert RestartEntry("watcher") in bench.notes
     assert bench.runner.errors == 1
     assert not bench.runner.stopped
 
@@ -258,11 +263,11 @@ async def test_it_holds_still_and_goes_on() -> None:
         await bench.until(lambda: bench.runner._out is not None)
         process = bench.runner.pid
         assert process
-        bench.runner.hold_still()
+        bench.runner.pause()
         await bench.until(lambda: state_of(process) == "T")
-        bench.runner.go_on()
+        bench.runner.resume()
         await bench.until(lambda: state_of(process) == "R")
-        bench.runner.hold_still()
+        bench.runner.pause()
     assert not alive(process)  # also when it ends while it is held
     asked.cancel()
 

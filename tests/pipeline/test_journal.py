@@ -18,15 +18,22 @@ from hypothesis import strategies as st
 from qts.cli.main import run_command
 from qts.domain import Fill, RefusedError, Side, SystemClock
 from qts.orders import FillApplied
-from qts.pipeline import Header, Journal, RecordedWorld, retrace
-from qts.pipeline.journal import MAGIC, Called, Entry, Parameters, encode, read_journal
-from qts.pipeline.recorded import PastChanges
+from qts.pipeline import DecisionJournal, JournaledPortfolio, JournalHeader, replay_decisions
+from qts.pipeline.decision_journal import (
+    MAGIC,
+    Entry,
+    ParamsEntry,
+    StrategyCallEntry,
+    encode,
+    read_journal,
+)
+from qts.pipeline.journaled_portfolio import ReplayedPortfolio
 from qts.risk import RiskLimitsConfig
 from qts.strategies import Signal, Strategy, Tick, View
 from tests.pipeline.worlds import NOW, signal, tick
 
 HERE = f"{__name__}:Follower"
-HEADER = Header(NOW, {HERE: {"step": "10"}}, RiskLimitsConfig().exact)
+HEADER = JournalHeader(NOW, {HERE: {"step": "10"}}, RiskLimitsConfig().exact)
 
 
 class Params(msgspec.Struct, frozen=True):
@@ -48,13 +55,13 @@ class Follower(Strategy[Params], key="follower"):
 
 
 @contextmanager
-def journal(path: Path) -> Iterator[Journal]:
-    with Journal(path, HEADER) as made:
+def journal(path: Path) -> Iterator[DecisionJournal]:
+    with DecisionJournal(path, HEADER) as made:
         yield made
 
 
-def called(*ticks: Tick, heard: tuple[Signal, ...] = (), version: int = 0) -> Called:
-    return Called("follower", version, NOW, ticks, heard, ())
+def called(*ticks: Tick, heard: tuple[Signal, ...] = (), version: int = 0) -> StrategyCallEntry:
+    return StrategyCallEntry("follower", version, NOW, ticks, heard, ())
 
 
 def bought(symbol: str, position: int) -> FillApplied:
@@ -82,10 +89,10 @@ def test_a_strategy_decides_again_as_it_did(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     rose = tick(price=10_010.0, at=NOW.timestamp() + 1)
     with journal(path) as kept:
-        kept.note(called(tick(), rose, heard=(signal(at=rose.at),)))
-        kept.note(Parameters("follower", {"step": 50.0}))
-        kept.note(called(tick(price=10_050.0)))
-    found = retrace(path)
+        kept.append(called(tick(), rose, heard=(signal(at=rose.at),)))
+        kept.append(ParamsEntry("follower", {"step": 50.0}))
+        kept.append(called(tick(price=10_050.0)))
+    found = replay_decisions(path)
     assert (found.calls, found.signals, found.different) == (3, 1, 0)
 
 
@@ -94,7 +101,7 @@ def test_a_decision_that_is_another_one_now_is_told(
 ) -> None:
     path = tmp_path / "a.journal"
     with journal(path) as kept:
-        kept.note(called(tick(), heard=(signal(),)))
+        kept.append(called(tick(), heard=(signal(),)))
     assert run_command(["retrace", str(path)]) == 1
     told = capsys.readouterr().out
     assert "1 differ" in told
@@ -104,14 +111,14 @@ def test_a_decision_that_is_another_one_now_is_told(
 def test_what_is_held_is_what_the_strategy_saw(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     with journal(path) as kept:
-        world = RecordedWorld(SystemClock(), kept)
-        world.begin(Decimal(1000), ())
-        world.tick(tick())
-        kept.note(called(tick(), version=world.view().version))
-        world.fill(bought("005930", 1))
-        world.tick(tick(price=10_020.0))
-        kept.note(called(tick(price=10_020.0), version=world.view().version))
-    assert retrace(path).different == 0  # held by then, and so not bought again
+        world = JournaledPortfolio(SystemClock(), kept)
+        world.load(Decimal(1000), ())
+        world.apply_tick(tick())
+        kept.append(called(tick(), version=world.view().version))
+        world.apply_fill(bought("005930", 1))
+        world.apply_tick(tick(price=10_020.0))
+        kept.append(called(tick(price=10_020.0), version=world.view().version))
+    assert replay_decisions(path).different == 0  # held by then, and so not bought again
 
 
 class Meddler(SystemClock):
@@ -129,16 +136,18 @@ class Meddler(SystemClock):
 def test_a_view_is_of_one_moment_whatever_changes_meanwhile(tmp_path: Path) -> None:
     path, clock, seen = tmp_path / "a.journal", Meddler(), list[View]()
     with journal(path) as kept:
-        world = RecordedWorld(clock, kept)
-        world.begin(Decimal(10**6), ())
+        world = JournaledPortfolio(clock, kept)
+        world.load(Decimal(10**6), ())
         for number in range(1, 6):
             clock.meanwhile = [
-                partial(world.tick, tick(price=100.0 + number)),
-                partial(world.fill, bought("005930", number)),
+                partial(world.apply_tick, tick(price=100.0 + number)),
+                partial(world.apply_fill, bought("005930", number)),
             ]
             seen.append(world.view())
-    changes: list[Any] = [entry for entry in read_journal(path) if not isinstance(entry, Header)]
-    past = PastChanges(changes)
+    changes: list[Any] = [
+        entry for entry in read_journal(path) if not isinstance(entry, JournalHeader)
+    ]
+    past = ReplayedPortfolio(changes)
     assert [view.version for view in seen] == [3, 5, 7, 9, 11]
     assert [past.seen(view.version, NOW) for view in seen] == seen
 
@@ -150,7 +159,7 @@ def test_a_view_is_of_one_moment_whatever_changes_meanwhile(tmp_path: Path) -> N
 )
 def test_what_is_read_is_what_was_written(price: float, confidence: float, wanted: Decimal) -> None:
     entry = called(tick(price=price), heard=(signal(confidence=confidence, quantity=wanted),))
-    again: Entry = msgspec.msgpack.decode(encode(entry), type=Called)
+    again: Entry = msgspec.msgpack.decode(encode(entry), type=StrategyCallEntry)
     assert encode(again) == encode(entry)
 
 
@@ -162,14 +171,14 @@ def test_a_journal_that_is_cut_short_is_read_as_far_as_it_goes(
     path = tmp_path_factory.mktemp("cut") / "a.journal"
     with journal(path) as kept:
         for number in range(4):
-            kept.note(called(tick(at=NOW.timestamp() + number)))
+            kept.append(called(tick(at=NOW.timestamp() + number)))
     left = path.read_bytes()[: -cut or None]
     path.write_bytes(left)
     if len(left) < len(MAGIC) + 4 + len(encode(HEADER)):
         with pytest.raises(RefusedError, match=r"no journal|does not begin"):
-            retrace(path)
+            replay_decisions(path)
     else:
-        found = retrace(path)
+        found = replay_decisions(path)
         assert found.different == 0
         assert found.calls == 4 if not cut else found.calls < 4
 
@@ -188,5 +197,5 @@ def test_a_disk_that_is_gone_ends_the_journal_and_nothing_else(tmp_path: Path) -
     with journal(path) as kept:
         kept._file.close()
         for _ in range(1000):
-            kept.note(called(tick()))
+            kept.append(called(tick()))
     assert path.stat().st_size < 10_000

@@ -6,16 +6,16 @@ import math
 from datetime import timedelta
 
 from qts.domain import ManualClock
-from qts.pipeline import World
+from qts.pipeline import Portfolio
 from qts.strategies import Tick
 
 SYMBOL = "005930"
 
 
-def heard(clock: ManualClock) -> tuple[World, Tick]:
-    world = World(clock)
+def heard(clock: ManualClock) -> tuple[Portfolio, Tick]:
+    world = Portfolio(clock)
     tick = Tick(SYMBOL, 70_000.0, 1.0, 69_900.0, 70_000.0, clock.now().timestamp())
-    world.tick(tick)
+    world.apply_tick(tick)
     return world, tick
 
 

@@ -10,7 +10,15 @@ from typing import Any, cast
 import pytest
 
 from qts.domain import IntentType, Side, SystemClock
-from qts.pipeline import Execution, Joints, Leave, Pipeline, PipelineConfig, Runner, World
+from qts.pipeline import (
+    DecisionPolicy,
+    EtedaPipeline,
+    Execution,
+    PipelineConfig,
+    Portfolio,
+    RunnerHooks,
+    StrategyRunner,
+)
 from qts.risk import OrderProposal, RiskLimitsConfig
 from qts.strategies import NoParams, Position, Signal, Strategy, Tick, View
 from tests.pipeline.worlds import signal, tick
@@ -43,20 +51,22 @@ class Trades:
 class Bench:
     def __init__(self, *held: Position) -> None:
         clock = SystemClock()
-        self.world, self.trades = World(clock), Trades()
-        self.world.begin(Decimal(100_000_000), held)
+        self.world, self.trades = Portfolio(clock), Trades()
+        self.world.load(Decimal(100_000_000), held)
         limits, trader = RiskLimitsConfig().exact, cast("Any", self.trades)
-        self.pipeline = Pipeline(PipelineConfig(), self.world, trader, limits, Leave, clock)
+        self.pipeline = EtedaPipeline(
+            PipelineConfig(), self.world, trader, limits, DecisionPolicy, clock
+        )
         loop = asyncio.get_running_loop()
-        joints = Joints(self.world.view, lambda _key: None, self.pipeline.heard, loop)
-        self.runner = Runner(Buyer(NoParams()), joints)
+        joints = RunnerHooks(self.world.view, lambda _key: None, self.pipeline.on_signals, loop)
+        self.runner = StrategyRunner(Buyer(NoParams()), joints)
 
     def tick(self, at: float) -> None:
-        self.world.tick(each := tick(at=NOW_S + at))
+        self.world.apply_tick(each := tick(at=NOW_S + at))
         self.runner.tick(each)
 
     def heard(self, *signals: Signal) -> None:
-        self.pipeline.heard(self.runner, list(signals))
+        self.pipeline.on_signals(self.runner, list(signals))
 
     async def done(self) -> list[tuple[str, Side, float]]:
         """What was traded, once all of it is over."""
@@ -78,7 +88,7 @@ async def test_two_ticks_of_one_turn_buy_once() -> None:
     bench = Bench()
     bench.tick(0.001)
     bench.tick(0.002)
-    bench.runner.work()
+    bench.runner.run_pending()
     await asyncio.sleep(0)  # the loop hears of it
     assert await bench.done() == [("005930", BUY, 0.002)]
 
@@ -87,7 +97,7 @@ async def test_two_turns_heard_in_one_pass_of_the_loop_buy_once() -> None:
     bench = Bench()
     for at in (0.001, 0.002):
         bench.tick(at)
-        bench.runner.work()
+        bench.runner.run_pending()
     await asyncio.sleep(0)
     assert await bench.done() == [("005930", BUY, 0.001)]
 

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from qts.domain import Account, IntentType, OrderType, Side
-from qts.pipeline import Cycle, Leave, StepFailed, decide, evaluate, extract, transform
+from qts.pipeline import (
+    Cycle,
+    DecisionPolicy,
+    StepFailedError,
+    decide,
+    evaluate,
+    extract,
+    transform,
+)
 from qts.risk import RiskLimitsConfig, SafetyState
 from qts.strategies import Position, Signal, View
 from tests.pipeline.worlds import NOW, signal, tick, view
@@ -38,14 +46,14 @@ def evaluated(wanted: Signal, seen: View | None = None) -> Decimal:
     ],
 )
 def test_world_that_does_not_hold_together_is_not_extracted(seen: View) -> None:
-    with pytest.raises(StepFailed) as caught:
+    with pytest.raises(StepFailedError) as caught:
         cycle_of(seen)
     assert caught.value.code == "FS010"
 
 
 @pytest.mark.parametrize(("equity", "code"), [(NAN, "FS020"), (Decimal(0), "FS050")])
 def test_equity_that_is_none_stops_the_cycle(equity: Decimal, code: str) -> None:
-    with pytest.raises(StepFailed) as caught:
+    with pytest.raises(StepFailedError) as caught:
         cycle_of(replace(view(), equity=equity))
     assert caught.value.code == code
 
@@ -92,7 +100,7 @@ def test_bought_and_sold_at_once_is_neither() -> None:
 
 
 def test_strategy_that_gives_something_else_stops_the_cycle() -> None:
-    with pytest.raises(StepFailed, match="no signal"):
+    with pytest.raises(StepFailedError, match="no signal"):
         evaluate(cycle_of(view()), ["buy"], LIMITS)  # type: ignore[list-item]
 
 
@@ -120,15 +128,15 @@ def test_each_step_only_takes_away(
 @pytest.mark.parametrize(
     ("leave", "acts"),
     [
-        (Leave(), True),
-        (Leave(mode="safe"), False),
-        (Leave(mode="paused"), False),
-        (Leave(safety=SafetyState.WARNING), True),
-        (Leave(safety=SafetyState.FAIL), False),
-        (Leave(safety=SafetyState.LOCKDOWN), False),
+        (DecisionPolicy(), True),
+        (DecisionPolicy(mode="safe"), False),
+        (DecisionPolicy(mode="paused"), False),
+        (DecisionPolicy(safety=SafetyState.WARNING), True),
+        (DecisionPolicy(safety=SafetyState.FAIL), False),
+        (DecisionPolicy(safety=SafetyState.LOCKDOWN), False),
     ],
 )
-def test_nothing_is_decided_where_nothing_may_be_done(leave: Leave, acts: bool) -> None:
+def test_nothing_is_decided_where_nothing_may_be_done(leave: DecisionPolicy, acts: bool) -> None:
     (found,) = decide(evaluate(cycle_of(view()), [signal()], LIMITS), leave).decisions
     assert (found.proposal is not None) is acts
     assert bool(found.reason) is not acts
@@ -138,18 +146,22 @@ def test_lockdown_lets_exits_through() -> None:
     seen = view(held={"005930": (7, 10_000)})
     leaving = signal(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
     cycle = evaluate(cycle_of(seen), [leaving], LIMITS)
-    (found,) = decide(cycle, Leave(safety=SafetyState.LOCKDOWN)).decisions
+    (found,) = decide(cycle, DecisionPolicy(safety=SafetyState.LOCKDOWN)).decisions
     assert found.action == "SELL"
 
 
 def test_same_signal_is_the_same_order() -> None:
-    made = [decide(evaluate(cycle_of(view()), [signal()], LIMITS), Leave()) for _ in range(2)]
+    made = [
+        decide(evaluate(cycle_of(view()), [signal()], LIMITS), DecisionPolicy()) for _ in range(2)
+    ]
     one, two = (each.decisions[0].proposal for each in made)
     assert one is not None
     assert two is not None
     assert one.signal_id == two.signal_id
     later = (
-        decide(evaluate(cycle_of(view()), [signal(at=NOW.timestamp() + 1)], LIMITS), Leave())
+        decide(
+            evaluate(cycle_of(view()), [signal(at=NOW.timestamp() + 1)], LIMITS), DecisionPolicy()
+        )
         .decisions[0]
         .proposal
     )

@@ -13,7 +13,7 @@ import pytest
 from qts.domain import RefusedError, SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.events import payloads as p
-from qts.pipeline import Joints, Runner
+from qts.pipeline import RunnerHooks, StrategyRunner
 from qts.pipeline import runner as room
 from qts.strategies import Signal, Strategy, Tick, View
 from tests.pipeline.worlds import signal, tick, view
@@ -62,8 +62,8 @@ class Bench:
         self.woken = 0
         self.got: list[Signal] = []
         loop = asyncio.get_running_loop()
-        self.runner = Runner(
-            strategy, Joints(view, self._wake, lambda _, found: self.got.extend(found), loop)
+        self.runner = StrategyRunner(
+            strategy, RunnerHooks(view, self._wake, lambda _, found: self.got.extend(found), loop)
         )
 
     def _wake(self, key: str) -> None:
@@ -78,7 +78,7 @@ async def test_ticks_become_signals_in_order() -> None:
         bench.runner.tick(tick(price=price, at=number + 1.0))
     bench.runner.tick(tick("000660", 99_999))
     assert bench.woken == 3
-    bench.runner.work()
+    bench.runner.run_pending()
     await asyncio.sleep(0)
     assert [each.price for each in strategy.heard] == [9_000, 10_001, 10_002]
     assert [each.at for each in bench.got] == [2, 3]
@@ -89,7 +89,7 @@ async def test_tick_that_was_overtaken_is_left_out() -> None:
     bench = Bench(strategy)
     for at in (1.0, 3.0, 2.0, 4.0):
         bench.runner.tick(tick(price=at, at=at))
-    bench.runner.work()
+    bench.runner.run_pending()
     assert [each.at for each in strategy.heard] == [1, 3, 4]
 
 
@@ -98,7 +98,7 @@ async def test_clock_that_is_set_back_does_not_silence_the_market() -> None:
     bench = Bench(strategy)
     for at in (7200.0, 3600.0, 3601.0):
         bench.runner.tick(tick(price=at, at=at))
-    bench.runner.work()
+    bench.runner.run_pending()
     assert [each.at for each in strategy.heard] == [7200, 3600, 3601]
 
 
@@ -106,7 +106,7 @@ async def test_evaluation_is_answered_by_the_lane() -> None:
     bench = Bench(Counting(Params()))
     asked = asyncio.create_task(bench.runner.evaluate())
     await asyncio.sleep(0)
-    await asyncio.to_thread(bench.runner.work)
+    await asyncio.to_thread(bench.runner.run_pending)
     assert [each.symbol for each in await asked] == ["000660"]
 
 
@@ -114,13 +114,13 @@ async def test_strategy_that_raises_goes_on_and_is_given_up_in_the_end() -> None
     bench = Bench(Counting(Params()))
     for price in (-1, 10_001, -1):
         bench.runner.tick(tick(price=price))
-    bench.runner.work()
+    bench.runner.run_pending()
     await asyncio.sleep(0)
     assert (bench.runner.errors, len(bench.got)) == (2, 1)
     assert not bench.runner.stopped
     for _ in range(room.GIVE_UP_AFTER):
         bench.runner.tick(tick(price=-1))
-    bench.runner.work()
+    bench.runner.run_pending()
     assert "in a row" in bench.runner.stopped
     assert await bench.runner.evaluate() == []
 
@@ -132,7 +132,7 @@ async def test_paused_lane_is_no_strategy_that_hangs(monkeypatch: pytest.MonkeyP
     assert not bench.runner.stopped
     asked = asyncio.create_task(bench.runner.evaluate())
     await asyncio.sleep(0)
-    bench.runner.work()
+    bench.runner.run_pending()
     assert len(await asked) == 1
     assert bench.runner.signals == 1  # nobody waits for what was asked before
 
@@ -170,12 +170,12 @@ async def test_strategy_that_never_returns_is_given_up(
     bench = Bench(strategy)
     if not waits_in_evaluate:
         bench.runner.tick(tick())
-        at_work = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+        at_work = asyncio.create_task(asyncio.to_thread(bench.runner.run_pending))
         await asyncio.to_thread(strategy.inside.acquire)
     asked = asyncio.create_task(bench.runner.evaluate())
     await asyncio.sleep(0)
     if waits_in_evaluate:
-        at_work = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+        at_work = asyncio.create_task(asyncio.to_thread(bench.runner.run_pending))
     try:
         assert await asked == []
         assert "has not answered" in bench.runner.stopped
@@ -194,7 +194,7 @@ async def test_time_to_answer_begins_when_the_lane_goes_on(monkeypatch: pytest.M
     asked = asyncio.create_task(bench.runner.evaluate())
     await asyncio.sleep(0)
     now_s = 0.04  # the lane was paused
-    at_work = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+    at_work = asyncio.create_task(asyncio.to_thread(bench.runner.run_pending))
     await asyncio.to_thread(strategy.inside.acquire)
     now_s = 0.08
     await asyncio.wait({asked}, timeout=0.1)
@@ -212,13 +212,15 @@ async def test_strategy_is_never_in_two_workers_at_once_and_nothing_is_missed() 
     strategy = Slow(Params())
     bench = Bench(strategy)
     bench.runner.tick(tick(price=1))
-    first = asyncio.create_task(asyncio.to_thread(bench.runner.work))
+    first = asyncio.create_task(asyncio.to_thread(bench.runner.run_pending))
     await asyncio.to_thread(strategy.inside.acquire)
     asked = asyncio.create_task(bench.runner.evaluate())
     await asyncio.sleep(0)
     woken = bench.woken
     for _ in range(5):
-        await asyncio.to_thread(bench.runner.work)  # another worker: it has nothing to do here
+        await asyncio.to_thread(
+            bench.runner.run_pending
+        )  # another worker: it has nothing to do here
     assert not strategy.inside.acquire(blocking=False)
     strategy.go_on.release()
     await first
@@ -234,10 +236,10 @@ async def test_strategy_that_never_returns_holds_one_worker_of_its_lane() -> Non
         payload = p.StrategyEvaluate(strategy_type=key)
         engine.try_publish(engine.new_event("STRATEGY_EVALUATE", payload, "test"))
 
-    joints = Joints(view, wake, lambda _, _found: heard.set(), asyncio.get_running_loop())
-    slow, other = Slow(Params()), Runner(Counting(Params()), joints)
-    runners = {"slow": Runner(slow, joints), "counting": other}
-    engine.on("STRATEGY_EVALUATE", lambda event: runners[event.payload.strategy_type].work())
+    joints = RunnerHooks(view, wake, lambda _, _found: heard.set(), asyncio.get_running_loop())
+    slow, other = Slow(Params()), StrategyRunner(Counting(Params()), joints)
+    runners = {"slow": StrategyRunner(slow, joints), "counting": other}
+    engine.on("STRATEGY_EVALUATE", lambda event: runners[event.payload.strategy_type].run_pending())
     engine.start()
     try:
         runners["slow"].tick(tick(price=1))
@@ -260,6 +262,6 @@ async def test_strategy_that_lags_behind_loses_its_oldest_ticks(
     bench = Bench(strategy)
     for price in range(1, 6):
         bench.runner.tick(tick(price=price))
-    bench.runner.work()
+    bench.runner.run_pending()
     assert [each.price for each in strategy.heard] == [3, 4, 5]
     assert bench.runner.dropped == 2

@@ -4,7 +4,6 @@ from qts.app.app import Watcher as Watcher
 from qts.app.app import build as build
 from qts.app.backup import read_backup as read_backup
 from qts.app.backup import write_backup as write_backup
-from qts.app.changes import Changes as Changes
 from qts.app.dashboard import Handed as Handed
 from qts.app.dashboard import handed_of as handed_of
 from qts.app.dashboard import login_link as login_link
@@ -17,6 +16,7 @@ from qts.app.servers import open_store as open_store
 from qts.app.summary import Service as Service
 from qts.app.summary import Summary as Summary
 from qts.app.summary import Traded as Traded
+from qts.app.trading import Trading as Trading
 from qts.app.venue import Ground as Ground
 from qts.app.view_drill import ViewReport as ViewReport
 from qts.app.view_drill import run_view_drill as run_view_drill

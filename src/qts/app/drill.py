@@ -225,7 +225,7 @@ class _Drill:
         end, began = time.monotonic() + PATIENCE_S, time.perf_counter_ns()
         while time.monotonic() < end:
             self._tick(symbol, price)
-            done = await self._trading.trader.trade(self._proposal(symbol))
+            done = await self._trading.trader.submit(self._proposal(symbol))
             if done.filled_qty:
                 return time.perf_counter_ns() - began
         raise self._stands_still(f"fill of {symbol}")

@@ -15,7 +15,6 @@ import msgspec
 
 import qts
 from qts import telemetry
-from qts.app.facts import day_start
 from qts.cache.store import CacheStore, StoreWrite
 from qts.dashboard.live import (
     EVERY_S,
@@ -36,6 +35,7 @@ from qts.domain import OperationError
 from qts.events import Event
 from qts.orders import account_state
 from qts.outbox import Depth, paused_streams, stream_depths
+from qts.pipeline.risk_snapshot import trading_day_start
 
 if TYPE_CHECKING:
     from qts.app.trading import Trading
@@ -244,7 +244,7 @@ class LivePublisher:
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
             paused=sorted(await paused_streams(database)),
         )
-        ours = await account_state(database, trading.broker.name, day_start(now), now)
+        ours = await account_state(database, trading.broker.name, trading_day_start(now), now)
         self._today = (ours.earned_today, ours.orders_today)
 
 

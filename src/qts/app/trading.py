@@ -7,18 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from qts.app.changes import Changes
 from qts.app.crew import Crew
-from qts.app.deciding import Deciding
-from qts.app.facts import FactsNow, Sources
-from qts.app.freezes import POSITION_FREEZE, Freezes
 from qts.app.journal import journal_of
 from qts.app.live import LivePublisher, Notices
-from qts.app.params import Parameters
 from qts.app.summary import Traded, traded
-from qts.app.tending import keep_calm, keep_line, keep_stops
-from qts.app.ticks import Ticks
-from qts.app.truth import DatabaseTruth
 from qts.app.venue import Ground, open_venue
 from qts.brokers import Broker
 from qts.cache import Cache, CacheStore
@@ -34,7 +26,23 @@ from qts.orders import DatabaseSafetyControls, Reconciler
 from qts.orders.engine import ExecutionEngine
 from qts.orders.metrics import TradingGauges
 from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
-from qts.pipeline import Apart, Outcomes, Pipeline, RecordedWorld, Runner, Trader, World
+from qts.pipeline import (
+    EtedaPipeline,
+    IntentTracker,
+    IsolatedRunner,
+    JournaledPortfolio,
+    OrderSubmitter,
+    Portfolio,
+    StrategyRunner,
+)
+from qts.pipeline.cache_loader import DatabaseCacheLoader
+from qts.pipeline.engine import StrategyEngine
+from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
+from qts.pipeline.maintenance import recover_fail_safe, sync_stops, watch_venue_stream
+from qts.pipeline.order_updates import OrderUpdatePublisher
+from qts.pipeline.risk_snapshot import RiskSnapshotReader, RiskSources
+from qts.pipeline.strategy_params import StrategyParamsWatcher
+from qts.pipeline.tick_publisher import TickPublisher
 from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRiskLoop, SafetyMonitor
 from qts.risk.fail_safe_reporter import FailSafeReporter
 
@@ -55,7 +63,7 @@ class Trading:
         self.notices = Notices()
         self.ground = Ground(config, database, clock)
         self.journal = journal_of(self.ground)
-        self.world = RecordedWorld(clock, self.journal) if self.journal else World(clock)
+        self.world = JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
         self._alarm = FailSafeReporter(self.fail_safe, self.notices, clock)
         self._crew = Crew()
         self._consumers: list[Consumer] = []
@@ -67,13 +75,13 @@ class Trading:
     engine: EventEngine
     bus: EventBus
     cache: Cache
-    changes: Changes
-    ticks: Ticks
+    changes: OrderUpdatePublisher
+    ticks: TickPublisher
     feed: Feed
     broker: Broker
     notifications: NotificationService
     ordering: ExecutionEngine
-    deciding: Deciding
+    deciding: StrategyEngine
 
     @contextlib.asynccontextmanager
     async def opened(self, cache_url: Secret, home: Path) -> AsyncIterator[Trading]:
@@ -88,7 +96,7 @@ class Trading:
             )
             self._join()
             self._live = LivePublisher(self, store, self.notices)
-            self._parameters = Parameters(self.database, self.runners, self.cache)
+            self._parameters = StrategyParamsWatcher(self.database, self.runners, self.cache)
             try:
                 await self._start()
                 yield self
@@ -104,23 +112,25 @@ class Trading:
         self.bus = await stack.enter_async_context(open_bus(database, config.outbox))
         store = await stack.enter_async_context(RedisStore.open(cache_url, config.cache))
         broker = config.brokers.broker
-        truth = DatabaseTruth(database, broker, self.world, config.risk.limits.exact, clock)
+        truth = DatabaseCacheLoader(database, broker, self.world, config.risk.limits.exact, clock)
         self.cache = await stack.enter_async_context(
             Cache.open(store, truth, config.cache, clock=clock)
         )
-        self.ticks = Ticks(self.engine, self.world, self.cache, clock)
+        self.ticks = TickPublisher(self.engine, self.world, self.cache, clock)
         return store
 
     def _join(self) -> None:
-        outcomes = Outcomes()
-        self.changes = Changes(self.engine, self.world, outcomes, self.cache, self.clock)
+        outcomes = IntentTracker()
+        self.changes = OrderUpdatePublisher(
+            self.engine, self.world, outcomes, self.cache, self.clock
+        )
         self.changes.trip = self._alarm.trip
         safety = DatabaseSafetyControls(self.fail_safe, self.kill_switch)
         self.ordering = ExecutionEngine(
             self.ground, self.bus, self.broker, self.changes, safety, self.notifications
         )
-        self._freezes = Freezes(self.ground, self.bus, self.broker.name, self.notices)
-        sources = Sources(
+        self._freezes = PositionFreezer(self.ground, self.bus, self.broker.name, self.notices)
+        sources = RiskSources(
             database=self.database,
             broker=self.broker.name,
             cache=self.cache,
@@ -130,8 +140,8 @@ class Trading:
             may_trade=self.reconciler.is_reconciled,
             is_open=self._is_open,
         )
-        facts = FactsNow(sources, self.clock)
-        self.deciding = Deciding(
+        facts = RiskSnapshotReader(sources, self.clock)
+        self.deciding = StrategyEngine(
             self.ground, self.engine, self.world, facts, self._alarm, self.watch
         )
         self.deciding.join(
@@ -154,15 +164,15 @@ class Trading:
         return self._crew.failed
 
     @property
-    def runners(self) -> dict[str, Runner]:
+    def runners(self) -> dict[str, StrategyRunner]:
         return self.deciding.runners
 
     @property
-    def trader(self) -> Trader:
+    def trader(self) -> OrderSubmitter:
         return self.deciding.trader
 
     @property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> EtedaPipeline:
         return self.deciding.pipeline
 
     @property
@@ -202,12 +212,12 @@ class Trading:
         self._consumers = self.ordering.consumers()
         for consumer in self._consumers:
             run("consumer", consumer.run())
-        run("calm", keep_calm(self))
-        run("stops", keep_stops(self))
-        run("line", keep_line(self))
+        run("calm", recover_fail_safe(self))
+        run("stops", sync_stops(self))
+        run("line", watch_venue_stream(self))
         self.deciding.start_stops()
         for runner in self.runners.values():
-            if isinstance(runner, Apart):
+            if isinstance(runner, IsolatedRunner):
                 run(f"process of {runner.key}", runner.run())
             run(f"cycles of {runner.key}", self._decide(runner))
         self._feeding = [run("feed", self.feed.run())]
@@ -229,7 +239,7 @@ class Trading:
         await asyncio.to_thread(self.engine.stop)
         await self._crew.end()
 
-    async def _decide(self, runner: Runner) -> None:
+    async def _decide(self, runner: StrategyRunner) -> None:
         """Not before it is known what is held: money that is not known would be no money."""
         await self.deciding.holding.known.wait()
         await self.pipeline.run(runner)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from qts.app.ticks import Ticks
 from qts.brokers import Broker
 from qts.brokers.config import is_loopback
 from qts.brokers.kis import KisBroker
@@ -19,6 +18,7 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import Clock, RefusedError
 from qts.feed import Feed, read_symbols
+from qts.pipeline.tick_publisher import TickPublisher
 from qts.venues import KisClient, UpbitClient, UpbitConfig, connect_kis
 
 
@@ -36,7 +36,7 @@ class Venue(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def open_venue(ground: Ground, home: Path, ticks: Ticks) -> AsyncIterator[Venue]:
+async def open_venue(ground: Ground, home: Path, ticks: TickPublisher) -> AsyncIterator[Venue]:
     """`home` is the folder of the key; every tick goes to `ticks`."""
     config, _, clock = ground
     check_venue(config)

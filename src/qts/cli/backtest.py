@@ -140,8 +140,8 @@ def _settings(
         paper=msgspec.structs.replace(paper, latency_ms=wait_ms if latency is None else latency),
         costs=settings.brokers.costs,
         interval_s=settings.pipeline.interval_ms / 1000,
-        signal_life_s=settings.pipeline.signal_life_s,
-        fill_wait_s=settings.pipeline.fill_wait_s,
+        signal_life_s=settings.pipeline.signal_ttl_s,
+        fill_wait_s=settings.pipeline.fill_timeout_s,
     )
 
 

@@ -25,7 +25,7 @@ def retrace(
 
     Example: qts retrace journal/20261116T000000.000000.journal
     """
-    from qts.pipeline import retrace as decide_again
+    from qts.pipeline import replay_decisions as decide_again
 
     report = JsonFile(json_file)
     found = decide_again(journal)

@@ -7,7 +7,7 @@ import contextlib
 from datetime import datetime, timedelta
 
 from qts import telemetry
-from qts.app import Changes, Ground
+from qts.app import Ground
 from qts.brokers import Broker
 from qts.domain import OperationError
 from qts.notify import NotificationService
@@ -25,6 +25,7 @@ from qts.outbox import (
     Dispatcher,
     EventBus,
 )
+from qts.pipeline import OrderUpdatePublisher
 
 log = telemetry.logger("app")
 
@@ -43,7 +44,7 @@ class ExecutionEngine:
         ground: Ground,
         bus: EventBus,
         broker: Broker,
-        changes: Changes,
+        changes: OrderUpdatePublisher,
         safety: DatabaseSafetyControls,
         notifications: NotificationService,
     ) -> None:

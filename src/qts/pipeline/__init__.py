@@ -9,7 +9,6 @@ from qts.pipeline.decide import decide as decide
 from qts.pipeline.evaluate import evaluate as evaluate
 from qts.pipeline.extract import extract as extract
 from qts.pipeline.performance import performance as performance
-from qts.pipeline.retrace import retrace as retrace
 from qts.pipeline.transform import transform as transform
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -16,7 +16,7 @@ from qts import telemetry
 from qts.domain import AttemptState, OrderState
 from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SubmitResult
 from qts.pipeline.cycle import Cycle, Execution
-from qts.pipeline.journal import Entry, Gated
+from qts.pipeline.decision_journal import Entry, GateEntry
 from qts.risk import ApprovedOrder, OrderProposal, PreTradeGate, Refusal, RiskSnapshot
 
 log = telemetry.logger("pipeline")
@@ -31,7 +31,7 @@ _OVER = {
 }
 
 
-class TakesOrders(Protocol):
+class OrderSink(Protocol):
     """The desk."""
 
     async def submit(self, approved: ApprovedOrder) -> SubmitResult: ...
@@ -47,7 +47,7 @@ class _Seen:
         self.news = asyncio.Event()
 
 
-class Outcomes:
+class IntentTracker:
     """What became of the latest intents, as the orders room told it; on one loop."""
 
     def __init__(self) -> None:
@@ -110,15 +110,15 @@ class Outcomes:
         return seen
 
 
-class Trader:
+class OrderSubmitter:
     """Takes proposals to the gate and what passes to the desk."""
 
     def __init__(
         self,
         gate: PreTradeGate,
-        desk: TakesOrders,
+        desk: OrderSink,
         facts: Callable[[OrderProposal], Awaitable[RiskSnapshot]],
-        outcomes: Outcomes,
+        outcomes: IntentTracker,
         sent: Callable[[OrderProposal, SubmitResult], None] = lambda _proposal, _submitted: None,
     ) -> None:
         self._gate = gate
@@ -130,14 +130,14 @@ class Trader:
         self.refusals: Counter[str] = Counter()
         self.note: Callable[[Entry], None] = lambda _entry: None
 
-    async def trade(self, proposal: OrderProposal, wait_s: float = FILL_WAIT_S) -> Execution:
+    async def submit(self, proposal: OrderProposal, wait_s: float = FILL_WAIT_S) -> Execution:
         # One at a time from the facts to the desk: of two that fit alone, both may be too much.
         async with self._one_at_a_time:
             facts = await self._facts(proposal)
             answer = self._gate.check(proposal, facts)
             if isinstance(answer, Refusal):
                 return self._refused(proposal, facts, answer)
-            self.note(Gated(proposal, facts, ()))
+            self.note(GateEntry(proposal, facts, ()))
             submitted = await self._desk.submit(answer)
             if not submitted.is_new:
                 return Execution(proposal, "REJECTED", reason="this signal was acted on before")
@@ -148,7 +148,7 @@ class Trader:
 
     def _refused(self, proposal: OrderProposal, facts: RiskSnapshot, answer: Refusal) -> Execution:
         codes = [reason.code for reason in answer.reasons]
-        self.note(Gated(proposal, facts, tuple(codes)))
+        self.note(GateEntry(proposal, facts, tuple(codes)))
         for code in codes:
             _REFUSED.labels(code).inc()
             self.refusals[code] += 1
@@ -168,8 +168,8 @@ def _execution(proposal: OrderProposal, seen: _Seen) -> Execution:
     return Execution(proposal, "TIMEOUT", seen.filled)
 
 
-async def act(cycle: Cycle, trader: Trader, wait_s: float = FILL_WAIT_S) -> Cycle:
+async def act(cycle: Cycle, trader: OrderSubmitter, wait_s: float = FILL_WAIT_S) -> Cycle:
     """Every decision that has a proposal, all at once; one symbol has at most one."""
     wanted = [each.proposal for each in cycle.decisions if each.proposal is not None]
-    done = await asyncio.gather(*(trader.trade(proposal, wait_s) for proposal in wanted))
+    done = await asyncio.gather(*(trader.submit(proposal, wait_s) for proposal in wanted))
     return replace(cycle, executions=tuple(done))

@@ -17,17 +17,17 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     interval_ms: Annotated[
         int, Meta(ge=500, le=3000, description="between the starts of two cycles")
     ] = 1000
-    fill_wait_s: Annotated[
+    fill_timeout_s: Annotated[
         float, Meta(gt=0, le=60, description="how long a cycle waits for its fills")
     ] = 5.0
-    signal_life_s: Annotated[
+    signal_ttl_s: Annotated[
         float, Meta(gt=0, le=300, description="a signal older than this is not sent any more")
     ] = 5.0
     strategies: Annotated[
         tuple[str, ...],
         Meta(description="module:Class of each strategy, in the order of their right of way"),
     ] = ()
-    processes: Annotated[
+    isolated_strategies: Annotated[
         tuple[str, ...],
         Meta(description='keys of strategies that run in a process of their own; "*": all'),
     ] = ()

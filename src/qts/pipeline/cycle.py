@@ -23,7 +23,7 @@ from qts.strategies import Signal, View
 Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "TIMEOUT", "STOPPED"]
 
 
-class StepFailed(OperationError):
+class StepFailedError(OperationError):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code

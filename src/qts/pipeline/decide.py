@@ -16,7 +16,7 @@ from qts.risk import OrderProposal, SafetyState
 Mode = Literal["trading", "safe", "paused"]
 
 
-class Leave(msgspec.Struct, frozen=True):
+class DecisionPolicy(msgspec.Struct, frozen=True):
     """What is allowed at the moment of the decision."""
 
     mode: Mode = "trading"  # safe: everything but acting
@@ -24,7 +24,7 @@ class Leave(msgspec.Struct, frozen=True):
     expires_after_s: float = 5.0
 
 
-def decide(cycle: Cycle, leave: Leave) -> Cycle:
+def decide(cycle: Cycle, leave: DecisionPolicy) -> Cycle:
     decisions = tuple(
         Decision(each.signal, None, why)
         if (why := _why_not(each, leave))
@@ -34,7 +34,7 @@ def decide(cycle: Cycle, leave: Leave) -> Cycle:
     return replace(cycle, decisions=decisions)
 
 
-def _why_not(evaluation: Evaluation, leave: Leave) -> str:
+def _why_not(evaluation: Evaluation, leave: DecisionPolicy) -> str:
     if leave.mode != "trading":
         return f"the pipeline is {leave.mode}"
     is_exit = evaluation.signal.intent_type.is_exit
@@ -45,7 +45,7 @@ def _why_not(evaluation: Evaluation, leave: Leave) -> str:
     return ""
 
 
-def _proposal(cycle: Cycle, evaluation: Evaluation, leave: Leave) -> OrderProposal:
+def _proposal(cycle: Cycle, evaluation: Evaluation, leave: DecisionPolicy) -> OrderProposal:
     signal = evaluation.signal
     at = datetime.fromtimestamp(signal.at, UTC)
     return OrderProposal(

@@ -8,7 +8,7 @@ from decimal import ROUND_FLOOR, Decimal
 from msgspec.structs import replace
 
 from qts.domain import Market, Side, market_for_symbol
-from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailed
+from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailedError
 from qts.risk import RiskLimits
 from qts.strategies import Signal, View
 
@@ -23,11 +23,11 @@ def evaluate(
 ) -> Cycle:
     """`owners`: the strategy that holds a symbol, or is buying it. Others keep off."""
     if cycle.raw is None or cycle.calc is None:
-        raise StepFailed("FS030", "nothing to evaluate: an earlier step is missing")
+        raise StepFailedError("FS030", "nothing to evaluate: an earlier step is missing")
     wanted = list(signals)
     for signal in wanted:
         if not isinstance(signal, Signal):
-            raise StepFailed("FS030", f"a strategy gave {signal!r}, which is no signal")
+            raise StepFailedError("FS030", f"a strategy gave {signal!r}, which is no signal")
     torn = dict.fromkeys(_torn(wanted), "GR030 bought and sold at once")
     for signal in wanted:
         owner = (owners or {}).get(signal.symbol, cycle.strategy_key)

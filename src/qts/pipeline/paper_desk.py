@@ -137,7 +137,7 @@ class PaperDesk:
         else:
             self._books.pop(fill.symbol, None)
             self.trades.append(self._trips.pop(fill.symbol).ended())
-        self._world.fill(
+        self._world.apply_fill(
             FillApplied(
                 fill=fill,
                 attempt_id=None,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qts.domain import Account, Holding
 from qts.orders import FillApplied
-from qts.pipeline.market import World
+from qts.pipeline.portfolio import Portfolio
 from qts.strategies import Position, Tick, View
 
 SEOUL_S = 9 * 3600
@@ -44,7 +44,7 @@ class PastClock:
         raise AssertionError(f"nothing sleeps in the past, and not for {seconds} s")
 
 
-class PastWorld(World):
+class PastWorld(Portfolio):
     """Used by one thread, so a view looks at the ticks themselves and copies nothing."""
 
     def __init__(self, clock: PastClock) -> None:
@@ -56,11 +56,11 @@ class PastWorld(World):
         """Ticks are kept elsewhere from now on."""
         self._latest = latest
 
-    def latest(self, symbol: str) -> Tick | None:
+    def last_tick(self, symbol: str) -> Tick | None:
         return self._latest.get(symbol)
 
-    def fill(self, change: FillApplied) -> None:
-        super().fill(change)
+    def apply_fill(self, change: FillApplied) -> None:
+        super().apply_fill(change)
         self._account = None
 
     def price(self, position: Position) -> Decimal:

@@ -22,8 +22,8 @@ from itertools import pairwise
 import msgspec
 
 from qts.domain import Fill
-from qts.pipeline.market import World
 from qts.pipeline.past import DAY_S, day_of
+from qts.pipeline.portfolio import Portfolio
 from qts.pipeline.trades import Trade
 
 YEAR_S = 365.25 * DAY_S
@@ -48,7 +48,7 @@ class Curve:
     def next_at(self) -> float:
         return self.points[-1].at + self._every_s if self.points else -math.inf
 
-    def add(self, at: float, world: World, *, force: bool = False) -> None:
+    def add(self, at: float, world: Portfolio, *, force: bool = False) -> None:
         if at < self.next_at and not force:
             return
         equity, cash = world.equity, world.cash

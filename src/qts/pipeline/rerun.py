@@ -19,15 +19,15 @@ from typing import Any
 from qts import telemetry
 from qts.brokers import PaperMatchingEngine
 from qts.pipeline.backtest_config import BacktestConfig
-from qts.pipeline.cycle import Cycle, StepFailed
-from qts.pipeline.decide import Leave, decide
+from qts.pipeline.cycle import Cycle, StepFailedError
+from qts.pipeline.decide import DecisionPolicy, decide
 from qts.pipeline.evaluate import evaluate
-from qts.pipeline.exposure import exposure_of
 from qts.pipeline.extract import extract
 from qts.pipeline.paper_desk import ACTED_ON, PaperDesk
 from qts.pipeline.past import PastClock, PastWorld, day_end, day_of
 from qts.pipeline.past_stops import PastStops
 from qts.pipeline.performance import Curve
+from qts.pipeline.risk_snapshot import compute_exposure
 from qts.pipeline.runner import GIVE_UP_AFTER
 from qts.pipeline.transform import transform
 from qts.risk import (
@@ -52,7 +52,7 @@ class Rerun:
         self.config = config
         self.clock = PastClock()
         self.world = PastWorld(self.clock)
-        self.world.begin(config.cash, ())
+        self.world.load(config.cash, ())
         self._limits = config.limits.exact
         matching = PaperMatchingEngine(config.paper, config.costs, config.cash)
         self.desk = PaperDesk(matching, self.world, self.clock, self._limits)
@@ -102,7 +102,7 @@ class Rerun:
 
     def arrived(self, tick: Tick) -> None:
         self.clock.at = tick.at
-        self.world.tick(tick)
+        self.world.apply_tick(tick)
         self.desk.tick(tick)
 
     def beat(self, at: float) -> None:
@@ -189,12 +189,12 @@ class Rerun:
         cycle = Cycle(
             number=self._numbers, strategy_key=self.strategy.key, started_at=self.clock.now()
         )
-        leave = Leave(safety=self._safety, expires_after_s=self.config.signal_life_s)
+        leave = DecisionPolicy(safety=self._safety, expires_after_s=self.config.signal_life_s)
         try:
             cycle = transform(extract(cycle, self.world.view()))
             cycle = evaluate(cycle, fresh, self._limits, self.world.owners)
             cycle = decide(cycle, leave)
-        except StepFailed as error:
+        except StepFailedError as error:
             self.trips[error.code] += 1
             return
         for decision in cycle.decisions:
@@ -229,7 +229,7 @@ class Rerun:
         return why
 
     def _facts(self, proposal: OrderProposal) -> RiskSnapshot:
-        tick = self.world.latest(proposal.symbol)
+        tick = self.world.last_tick(proposal.symbol)
         market = None
         if tick is not None:
             last, bid, ask = (Decimal(str(x)) for x in (tick.price, tick.bid, tick.ask))
@@ -237,7 +237,7 @@ class Rerun:
             market = QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=age_ms)
         return RiskSnapshot(
             market=market,
-            exposure=exposure_of(proposal.symbol, self.desk.standing(), self.world),
+            exposure=compute_exposure(proposal.symbol, self.desk.standing(), self.world),
             switches=Switches(
                 account_enabled=True,
                 strategy_enabled=True,

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from qts import telemetry
-from qts.pipeline.journal import Called, Entry, Parameters
-from qts.pipeline.turn import call
+from qts.pipeline.decision_journal import Entry, ParamsEntry, StrategyCallEntry
+from qts.pipeline.process_protocol import call
 from qts.strategies import Signal, Strategy, Tick, View
 
 log = telemetry.logger("pipeline")
@@ -36,17 +36,17 @@ HANGS_AFTER_S = 10.0
 OVERTAKEN_S = 5.0  # older than that is no tick that was overtaken: the clock was set back
 
 
-class Joints(NamedTuple):
+class RunnerHooks(NamedTuple):
     """What a strategy at work is joined to."""
 
     view: Callable[[], View]
     wake: Callable[[str], object]
-    deliver: Callable[[Runner, list[Signal]], None]
+    deliver: Callable[[StrategyRunner, list[Signal]], None]
     loop: asyncio.AbstractEventLoop
 
 
-class Runner:
-    def __init__(self, strategy: Strategy[Any], joints: Joints) -> None:
+class StrategyRunner:
+    def __init__(self, strategy: Strategy[Any], joints: RunnerHooks) -> None:
         self.strategy = strategy
         self.errors = self.dropped = self.signals = 0
         self.stopped = ""  # why it is not called any more
@@ -116,7 +116,7 @@ class Runner:
         """Others from its next turn on: never while it computes."""
         self._params.append(params)
 
-    def work(self) -> None:
+    def run_pending(self) -> None:
         """In the lane. What comes up meanwhile is not lost: it wakes once more."""
         self._missed = True
         if not self._at_work.acquire(blocking=False):
@@ -154,7 +154,7 @@ class Runner:
             self._loop.call_soon_threadsafe(_answer, asked, wanted)
         if self.note is not None and (ticks or answers):
             turn = (tuple(ticks), tuple(found), tuple(answers))
-            self.note(Called(self.key, view.version, view.now, *turn))
+            self.note(StrategyCallEntry(self.key, view.version, view.now, *turn))
 
     def _next_tick(self) -> Tick | None:
         """At work. Two workers of a lane may hand two ticks of a symbol over in the wrong order:
@@ -175,7 +175,7 @@ class Runner:
             self._params.popleft()
             taken.append(plain := msgspec.to_builtins(params))
             if self.note is not None:
-                self.note(Parameters(self.key, plain))
+                self.note(ParamsEntry(self.key, plain))
         return tuple(taken)
 
     def _call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:

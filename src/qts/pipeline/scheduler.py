@@ -17,15 +17,15 @@ from qts import telemetry
 from qts.domain import Clock, QtsError
 from qts.events import Payload
 from qts.events import payloads as p
-from qts.pipeline.act import Trader, act
+from qts.pipeline.act import OrderSubmitter, act
 from qts.pipeline.config import PipelineConfig
-from qts.pipeline.cycle import Cycle, StepFailed
-from qts.pipeline.decide import Leave, decide
+from qts.pipeline.cycle import Cycle, StepFailedError
+from qts.pipeline.decide import DecisionPolicy, decide
+from qts.pipeline.decision_journal import DecideEntry, Entry, ExtractEntry
 from qts.pipeline.evaluate import evaluate
 from qts.pipeline.extract import extract
-from qts.pipeline.journal import Decided, Entry, Extracted
-from qts.pipeline.market import World
-from qts.pipeline.runner import Runner
+from qts.pipeline.portfolio import Portfolio
+from qts.pipeline.runner import StrategyRunner
 from qts.pipeline.transform import transform
 from qts.risk import RiskLimits
 from qts.strategies import Signal
@@ -40,22 +40,22 @@ KEPT = 500  # cycles remembered here
 ANOMALY = 3  # times the interval
 
 
-class Suspension(msgspec.Struct, frozen=True):
+class PipelineSuspension(msgspec.Struct, frozen=True):
     reason: str
     source: str
     until_ns: int | None  # None: until a person resumes
 
 
-class Pipeline:
+class EtedaPipeline:
     """The five steps for every strategy. `emit` publishes an event, `trip` raises a code."""
 
     def __init__(
         self,
         config: PipelineConfig,
-        world: World,
-        trader: Trader,
+        world: Portfolio,
+        trader: OrderSubmitter,
         limits: RiskLimits,
-        leave: Callable[[], Leave],
+        leave: Callable[[], DecisionPolicy],
         clock: Clock,
     ) -> None:
         self._config = config
@@ -65,7 +65,7 @@ class Pipeline:
         self._leave = leave
         self._clock = clock
         self._number = 0
-        self._suspension: Suspension | None = None
+        self._suspension: PipelineSuspension | None = None
         self._busy: set[tuple[str, str]] = set()  # (strategy, symbol) whose order is under way
         self._tasks: set[asyncio.Task[Cycle]] = set()
         self.cycles: deque[Cycle] = deque(maxlen=KEPT)
@@ -77,7 +77,7 @@ class Pipeline:
     # --- suspension -----------------------------------------------------------------------------
 
     @property
-    def suspension(self) -> Suspension | None:
+    def suspension(self) -> PipelineSuspension | None:
         held = self._suspension
         if held and held.until_ns is not None and self._clock.monotonic_ns() >= held.until_ns:
             self._suspension = None
@@ -95,7 +95,7 @@ class Pipeline:
         until = None if seconds is None else self._clock.monotonic_ns() + round(seconds * 1e9)
         if held and until is not None and held.until_ns is not None:
             until = max(until, held.until_ns)
-        self._suspension = Suspension(reason, source, until)
+        self._suspension = PipelineSuspension(reason, source, until)
         log.warning("the pipeline is suspended", reason=reason, source=source, seconds=seconds)
 
     def resume(self, actor: str) -> None:
@@ -104,7 +104,7 @@ class Pipeline:
 
     # --- cycles ---------------------------------------------------------------------------------
 
-    async def run(self, runner: Runner) -> None:
+    async def run(self, runner: StrategyRunner) -> None:
         """Cycles of one strategy for as long as it is asked to; never two at once."""
         interval_s = self._config.interval_ms / 1000
         due_ns = self._clock.monotonic_ns()
@@ -118,12 +118,12 @@ class Pipeline:
             due_ns = max(due_ns + round(interval_s * 1e9), self._clock.monotonic_ns())
             await self._clock.sleep((due_ns - self._clock.monotonic_ns()) / 1e9)
 
-    async def cycle(self, runner: Runner) -> Cycle:
+    async def cycle(self, runner: StrategyRunner) -> Cycle:
         """One cycle, whole or up to the step that failed; it is kept either way."""
         self.emit("ETEDA_CYCLE_START", p.CycleStart(cycle=self._number, strategy_type=runner.key))
         return await self._steps(runner.key, runner.evaluate)
 
-    def heard(self, runner: Runner, signals: list[Signal]) -> None:
+    def on_signals(self, runner: StrategyRunner, signals: list[Signal]) -> None:
         """Signals of a tick: the same steps, at once, without waiting for the next cycle."""
         fresh = _one_each([s for s in signals if (runner.key, _symbol(s)) not in self._busy])
         if not fresh or self.suspension is not None:
@@ -145,7 +145,7 @@ class Pipeline:
     async def close(self) -> None:
         """Wait for what is under way."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._config.fill_wait_s)
+            await asyncio.wait(self._tasks, timeout=self._config.fill_timeout_s)
 
     async def _steps(self, key: str, wanted: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
         self._number += 1
@@ -153,8 +153,8 @@ class Pipeline:
         cycle = Cycle(number=number, strategy_key=key, started_at=self._clock.now())
         try:
             cycle = await self._decided(cycle, wanted)
-            cycle = await act(cycle, self._trader, self._config.fill_wait_s)
-        except StepFailed as error:
+            cycle = await act(cycle, self._trader, self._config.fill_timeout_s)
+        except StepFailedError as error:
             cycle = replace(cycle, code=error.code, error=str(error))
             log.error("a cycle failed", strategy=key, code=error.code, error=str(error))
             await self._raise(error.code, str(error))
@@ -175,12 +175,12 @@ class Pipeline:
         """All steps but the last; what they were handed and made of it goes into the journal."""
         number, key = cycle.number, cycle.strategy_key
         signals: list[Signal] = []
-        leave, view = Leave(), self._world.view()
-        self.note(Extracted(number, key, cycle.started_at, view.version, view.now))
+        leave, view = DecisionPolicy(), self._world.view()
+        self.note(ExtractEntry(number, key, cycle.started_at, view.version, view.now))
 
         def decided(code: str = "") -> None:
             version = self._world.version
-            self.note(Decided(number, version, tuple(signals), leave, cycle.decisions, code))
+            self.note(DecideEntry(number, version, tuple(signals), leave, cycle.decisions, code))
 
         try:
             cycle = extract(cycle, view)
@@ -191,7 +191,7 @@ class Pipeline:
             cycle = evaluate(cycle, signals, self._limits, self._world.owners)
             self._tell_signals(cycle)
             cycle = decide(cycle, leave)
-        except StepFailed as error:
+        except StepFailedError as error:
             decided(error.code)
             raise
         except Exception:
@@ -231,7 +231,7 @@ class Pipeline:
     async def _overran(self, key: str, took_s: float, interval_s: float) -> None:
         _OVERRUNS.labels(key).inc()
         log.warning("a cycle took longer than its interval", strategy=key, seconds=round(took_s, 3))
-        allowed = interval_s * ANOMALY + self._config.fill_wait_s
+        allowed = interval_s * ANOMALY + self._config.fill_timeout_s
         if took_s > allowed:
             await self._raise("AN040", f"a cycle of {key} took {took_s:.1f} s")
 

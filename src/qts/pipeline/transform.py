@@ -6,24 +6,24 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from qts.pipeline.cycle import Calc, Cycle, StepFailed, SymbolCalc
+from qts.pipeline.cycle import Calc, Cycle, StepFailedError, SymbolCalc
 
 
 def transform(cycle: Cycle) -> Cycle:
     view = cycle.raw
     if view is None:
-        raise StepFailed("FS010", "nothing was extracted")
+        raise StepFailedError("FS010", "nothing was extracted")
     equity = view.equity
     if not equity.is_finite():
-        raise StepFailed("FS020", "the equity is no number")
+        raise StepFailedError("FS020", "the equity is no number")
     if equity <= 0:
-        raise StepFailed("FS050", f"the equity is {equity}")
+        raise StepFailedError("FS050", f"the equity is {equity}")
     symbols = {}
     for symbol, position in view.positions.items():
         tick = view.ticks.get(symbol)
         price = Decimal(str(tick.price)) if tick else position.average_price
         if not price.is_finite():
-            raise StepFailed("FS020", f"the price of {symbol} is no number")
+            raise StepFailedError("FS020", f"the price of {symbol} is no number")
         value = price * position.quantity
         symbols[symbol] = SymbolCalc(
             symbol,

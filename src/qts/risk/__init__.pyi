@@ -8,6 +8,7 @@ from qts.risk.fail_safe import FailSafe as FailSafe
 from qts.risk.fail_safe import FailSafeStatus as FailSafeStatus
 from qts.risk.fail_safe import SafetyLogEntry as SafetyLogEntry
 from qts.risk.fail_safe import SafetyState as SafetyState
+from qts.risk.fail_safe_reporter import FailSafeReporter as FailSafeReporter
 from qts.risk.gate import REASONS as REASONS
 from qts.risk.gate import PreTradeGate as PreTradeGate
 from qts.risk.kill_switch import KillSwitch as KillSwitch

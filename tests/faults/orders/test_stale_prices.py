@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from qts.app.facts import FactsNow, Sources
 from qts.cache import Cache, CacheConfig, CachedPrice, CacheEntry
 from qts.cache.memory import MemoryStore
 from qts.domain import Secret, SystemClock
 from qts.orders import SubmitResult
-from qts.pipeline import World
+from qts.pipeline import Portfolio
+from qts.pipeline.risk_snapshot import RiskSnapshotReader, RiskSources
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
 from qts.strategies import Tick
 from tests.faults.orders.rig import COIN, Rig, worker
@@ -46,7 +46,9 @@ class Nothing:
 class Trader:
     """Wants to buy all the time; the gate sees what the feed has told."""
 
-    def __init__(self, made: Rig, facts: FactsNow, sources: Sources, clock: SetClock) -> None:
+    def __init__(
+        self, made: Rig, facts: RiskSnapshotReader, sources: RiskSources, clock: SetClock
+    ) -> None:
         self._made, self._facts, self._clock = made, facts, clock
         self._cache, self._world = sources.cache, sources.world
         self._gate = PreTradeGate(RiskLimitsConfig(max_price_age_ms=OLDEST_MS).exact)
@@ -69,7 +71,7 @@ class Trader:
         )
         self._cache.prices.push(price)
         quotes = float(ask), 0.0, float(bid), float(ask)
-        self._world.tick(Tick(self.symbol, *quotes, now.timestamp()))
+        self._world.apply_tick(Tick(self.symbol, *quotes, now.timestamp()))
         self.ticks.append(now)
 
     async def order(self) -> None:
@@ -96,11 +98,11 @@ class Trader:
 
 @asynccontextmanager
 async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
-    watch, world = SafetyMonitor(made.database, clock), World(clock)
-    world.begin(COIN, ())
+    watch, world = SafetyMonitor(made.database, clock), Portfolio(clock)
+    world.load(COIN, ())
     config = CacheConfig()
     async with Cache.open(MemoryStore(), Nothing(), config, clock=clock) as cache:
-        sources = Sources(
+        sources = RiskSources(
             database=made.database,
             broker="upbit",
             cache=cache,
@@ -111,7 +113,7 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
             is_open=lambda: True,
         )
         await watch.refresh()
-        yield Trader(made, FactsNow(sources, clock), sources, clock)
+        yield Trader(made, RiskSnapshotReader(sources, clock), sources, clock)
 
 
 @pytest.mark.parametrize("fault", ["frozen", "set back"])

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from qts import telemetry
-from qts.app.live import Notices
-from qts.app.venue import Ground
+from qts.app import Ground, Notices
 from qts.domain import OperationError
 from qts.events import Event, EventType, Payload, Priority
 from qts.orders import freeze_position
@@ -37,7 +36,7 @@ POSITION_FREEZE = EventType(
 )
 
 
-class Freezes:
+class PositionFreezer:
     """A handler of the P0 lane; `pending` are those that are not in the books yet."""
 
     def __init__(self, ground: Ground, bus: EventBus, broker: str, notices: Notices) -> None:

@@ -7,12 +7,12 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from qts.app.facts import day_start
 from qts.cache import CachedOrder, CachedPosition, CachedRisk, CachedStrategyParams, CacheEntry
 from qts.database import Database
 from qts.domain import Clock, RefusedError
 from qts.orders import account_state, order_history
-from qts.pipeline import World
+from qts.pipeline.portfolio import Portfolio
+from qts.pipeline.risk_snapshot import trading_day_start
 from qts.risk import RiskLimits
 
 _POSITION = (
@@ -21,11 +21,11 @@ _POSITION = (
 _PARAMS = "SELECT params, version, changed_at FROM strategy_params WHERE strategy_key = $1"
 
 
-class DatabaseTruth:
+class DatabaseCacheLoader:
     """A Truth. Prices in it are the world's: they only colour what the database says."""
 
     def __init__(
-        self, database: Database, broker: str, world: World, limits: RiskLimits, clock: Clock
+        self, database: Database, broker: str, world: Portfolio, limits: RiskLimits, clock: Clock
     ) -> None:
         self._database = database
         self._broker = broker
@@ -50,7 +50,7 @@ class DatabaseTruth:
         if row is None:
             return None
         quantity, average = row["quantity"], row["average_price"]
-        tick = self._world.latest(symbol)
+        tick = self._world.last_tick(symbol)
         price = Decimal(str(tick.price)) if tick else average
         equity = self._world.equity
         return CachedPosition(
@@ -67,7 +67,7 @@ class DatabaseTruth:
 
     async def _risk(self, account: str) -> CachedRisk:
         now = self._clock.now()
-        ours = await account_state(self._database, self._broker, day_start(now), now)
+        ours = await account_state(self._database, self._broker, trading_day_start(now), now)
         equity = max(self._world.equity, Decimal(1))
         used = sum(
             (
@@ -119,7 +119,7 @@ class DatabaseTruth:
         )
 
     def _price(self, symbol: str, otherwise: Decimal) -> Decimal:
-        tick = self._world.latest(symbol)
+        tick = self._world.last_tick(symbol)
         return Decimal(str(tick.price)) if tick else otherwise
 
 

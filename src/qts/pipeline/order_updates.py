@@ -14,7 +14,8 @@ from qts.domain import AttemptState, Clock, OperationError, OrderState
 from qts.events import EventEngine, Payload
 from qts.events import payloads as p
 from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SuspensionChanged
-from qts.pipeline import Outcomes, World
+from qts.pipeline.act import IntentTracker
+from qts.pipeline.portfolio import Portfolio
 
 log = telemetry.logger("app")
 
@@ -26,11 +27,16 @@ _NOTICES = {
 }
 
 
-class Changes:
+class OrderUpdatePublisher:
     """An OnChange for one loop; `hold` tells the stops what is held."""
 
     def __init__(
-        self, engine: EventEngine, world: World, outcomes: Outcomes, cache: Cache, clock: Clock
+        self,
+        engine: EventEngine,
+        world: Portfolio,
+        outcomes: IntentTracker,
+        cache: Cache,
+        clock: Clock,
     ) -> None:
         self._engine = engine
         self._world = world
@@ -78,7 +84,7 @@ class Changes:
 
     def _filled(self, change: FillApplied) -> None:
         self.fills += 1
-        self._world.fill(change)
+        self._world.apply_fill(change)
         self.hold()
         fill = change.fill
         told = p.FillPayload(

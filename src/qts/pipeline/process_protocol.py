@@ -22,12 +22,12 @@ LENGTH = struct.Struct("<I")
 Signals = tuple[Signal | str, ...]  # what is no signal is kept as it looks
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+class StrategyHello(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     name: str  # module:Class
     params: dict[str, Any]
 
 
-class Turn(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+class StrategyRequest(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     """The view is told by what changed in it since the turn before."""
 
     params: tuple[dict[str, Any], ...]  # set meanwhile, in order
@@ -45,15 +45,15 @@ class Turn(msgspec.Struct, frozen=True, array_like=True, tag="t"):
         return View(self.now, ticks, held, self.account, self.equity, self.version)
 
 
-class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+class StrategyReady(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     pass
 
 
-class Broken(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+class StrategyFailed(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     why: str
 
 
-class Answers(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+class StrategyReply(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """What each call answered, in order; one that raised answered nothing."""
 
     signals: tuple[Signals, ...]
@@ -61,14 +61,18 @@ class Answers(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)
-_asks: msgspec.msgpack.Decoder[Hello | Turn] = msgspec.msgpack.Decoder(Hello | Turn)
-_says: msgspec.msgpack.Decoder[Ready | Broken | Answers] = msgspec.msgpack.Decoder(
-    Ready | Broken | Answers
+_asks: msgspec.msgpack.Decoder[StrategyHello | StrategyRequest] = msgspec.msgpack.Decoder(
+    StrategyHello | StrategyRequest
+)
+_says: msgspec.msgpack.Decoder[StrategyReady | StrategyFailed | StrategyReply] = (
+    msgspec.msgpack.Decoder(StrategyReady | StrategyFailed | StrategyReply)
 )
 read_ask, read_say = _asks.decode, _says.decode
 
 
-def frame(record: Hello | Turn | Ready | Broken | Answers) -> bytes:
+def frame(
+    record: StrategyHello | StrategyRequest | StrategyReady | StrategyFailed | StrategyReply,
+) -> bytes:
     data = _encoder.encode(record)
     return LENGTH.pack(len(data)) + data
 

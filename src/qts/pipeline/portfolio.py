@@ -15,7 +15,7 @@ from qts.orders import FillApplied
 from qts.strategies import Position, Tick, View
 
 
-def tick_of(event: Event) -> Tick:
+def tick_from_event(event: Event) -> Tick:
     """The tick that a PRICE_TICK event tells of."""
     payload = event.payload
     return Tick(
@@ -28,7 +28,7 @@ def tick_of(event: Event) -> Tick:
     )
 
 
-class World:
+class Portfolio:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ticks: dict[str, Tick] = {}
@@ -37,11 +37,11 @@ class World:
         self._cash = Decimal(0)
         self.owners: dict[str, str] = {}  # symbol to the strategy that holds it or is buying it
 
-    def tick(self, tick: Tick) -> None:
+    def apply_tick(self, tick: Tick) -> None:
         self._ticks[tick.symbol] = tick
         self._heard_ns[tick.symbol] = self._clock.monotonic_ns()
 
-    def latest(self, symbol: str) -> Tick | None:
+    def last_tick(self, symbol: str) -> Tick | None:
         return self._ticks.get(symbol)
 
     def age_ms(self, tick: Tick) -> float:
@@ -52,12 +52,12 @@ class World:
             return math.inf
         return max(wall_ms, (self._clock.monotonic_ns() - heard_ns) / 1e6)
 
-    def begin(self, cash: Decimal, positions: Iterable[Position]) -> None:
+    def load(self, cash: Decimal, positions: Iterable[Position]) -> None:
         """What the books say, at the start and after each comparison with the broker."""
         self._cash = cash
         self._positions = {each.symbol: each for each in positions if each.quantity}
 
-    def fill(self, change: FillApplied) -> None:
+    def apply_fill(self, change: FillApplied) -> None:
         fill = change.fill
         cash = self._cash - (fill.side.sign * fill.quantity * fill.price + fill.fee)
         self._hold(Position(fill.symbol, change.position, change.average_price), cash)
@@ -70,7 +70,7 @@ class World:
             self._positions.pop(position.symbol, None)
             self.owners.pop(position.symbol, None)
 
-    def own(self, symbol: str, strategy_key: str) -> None:
+    def set_owner(self, symbol: str, strategy_key: str) -> None:
         """This strategy holds it, or is buying it."""
         self.owners[symbol] = strategy_key
 

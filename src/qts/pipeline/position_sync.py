@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from qts.app.venue import Ground
+from qts.app import Ground
 from qts.brokers import Broker
 from qts.domain import Market, market_for_symbol
 from qts.orders import list_positions
-from qts.pipeline import Runner, World
+from qts.pipeline.portfolio import Portfolio
+from qts.pipeline.runner import StrategyRunner
 from qts.risk import MicroRiskLoop, PositionShadow
 from qts.strategies import Position, StrategyKind
 
@@ -21,10 +22,12 @@ _OWNERS = (
 )
 
 
-class Holding:
+class PositionSync:
     """`load` once the books are known; `tell` whenever something was traded, and now and then."""
 
-    def __init__(self, world: World, micro: MicroRiskLoop, runners: Mapping[str, Runner]) -> None:
+    def __init__(
+        self, world: Portfolio, micro: MicroRiskLoop, runners: Mapping[str, StrategyRunner]
+    ) -> None:
         self._world = world
         self._micro = micro
         self._runners = runners
@@ -33,7 +36,7 @@ class Holding:
     async def load(self, ground: Ground, broker: Broker) -> None:
         account = await broker.account()
         held = await list_positions(ground.database)
-        self._world.begin(
+        self._world.load(
             account.cash,
             [
                 Position(row.symbol, row.quantity, row.average_price)
@@ -43,11 +46,11 @@ class Holding:
         )
         owners = await ground.database.fetch(_OWNERS, broker.name)
         for symbol, key in owners:
-            self._world.own(symbol, key)
+            self._world.set_owner(symbol, key)
         self.known.set()
-        self.tell()
+        self.push_to_stops()
 
-    def tell(self) -> None:
+    def push_to_stops(self) -> None:
         """The stops, of what is held now."""
         self._micro.set_positions(
             [

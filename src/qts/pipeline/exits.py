@@ -9,12 +9,13 @@ from decimal import ROUND_DOWN, Decimal
 from uuid import UUID
 
 from qts import telemetry
-from qts.app.freezes import EXITS, Freezes
-from qts.app.stillness import Stillness
 from qts.domain import Clock, IntentType, OrderType, QtsError, Side
 from qts.events import Event
 from qts.events import payloads as p
-from qts.pipeline import Trader, World
+from qts.pipeline.act import OrderSubmitter
+from qts.pipeline.freezes import EXITS, PositionFreezer
+from qts.pipeline.isolated_runner import ProcessPauser
+from qts.pipeline.portfolio import Portfolio
 from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal
 
 log = telemetry.logger("app")
@@ -26,16 +27,16 @@ LONGEST_S = 15.0  # between two tries of what is declined again and again
 _LEAST = Decimal("0.00000001")  # of anything that is traded
 
 
-class Exits:
+class StopExitHandler:
     """A handler of the P0 lane; the order itself is made on the loop."""
 
     def __init__(
         self,
-        trader: Trader,
+        trader: OrderSubmitter,
         micro: MicroRiskLoop,
-        world: World,
-        freezes: Freezes,
-        stillness: Stillness,
+        world: Portfolio,
+        freezes: PositionFreezer,
+        stillness: ProcessPauser,
         clock: Clock,
     ) -> None:
         self._trader = trader
@@ -69,7 +70,7 @@ class Exits:
         is_part = proposal.quantity < self._held(symbol)
         declined = sold = may_last = False
         try:
-            done = await self._trader.trade(proposal)
+            done = await self._trader.submit(proposal)
             why = "" if done.outcome == "FILLED" else f"{done.outcome} {done.reason}".strip()
             declined, sold = done.outcome == "REJECTED", bool(done.filled_qty)
             may_last = not declined

@@ -26,8 +26,8 @@ import msgspec
 from qts import telemetry
 from qts.domain import RefusedError
 from qts.pipeline.cycle import Decision
-from qts.pipeline.decide import Leave
-from qts.pipeline.turn import Signals
+from qts.pipeline.decide import DecisionPolicy
+from qts.pipeline.process_protocol import Signals
 from qts.risk import OrderProposal, RiskLimits, RiskSnapshot
 from qts.strategies import Position, Tick
 
@@ -38,7 +38,7 @@ _LENGTH = struct.Struct("<I")
 _LONGEST = 64 * 2**20
 
 
-class Header(msgspec.Struct, frozen=True, tag="h", array_like=True):
+class JournalHeader(msgspec.Struct, frozen=True, tag="h", array_like=True):
     """How the run was set up: the first entry."""
 
     began: datetime
@@ -46,7 +46,7 @@ class Header(msgspec.Struct, frozen=True, tag="h", array_like=True):
     limits: RiskLimits
 
 
-class Ticked(msgspec.Struct, frozen=True, tag="t", array_like=True):
+class TickEntry(msgspec.Struct, frozen=True, tag="t", array_like=True):
     symbol: str
     price: float
     volume: float
@@ -55,7 +55,7 @@ class Ticked(msgspec.Struct, frozen=True, tag="t", array_like=True):
     at: float
 
 
-class Filled(msgspec.Struct, frozen=True, tag="f", array_like=True):
+class FillEntry(msgspec.Struct, frozen=True, tag="f", array_like=True):
     """What is held of the symbol after it, and the cash."""
 
     symbol: str
@@ -64,28 +64,28 @@ class Filled(msgspec.Struct, frozen=True, tag="f", array_like=True):
     cash: Decimal
 
 
-class Began(msgspec.Struct, frozen=True, tag="b", array_like=True):
+class StartEntry(msgspec.Struct, frozen=True, tag="b", array_like=True):
     cash: Decimal
     positions: tuple[Position, ...]
 
 
-class Owned(msgspec.Struct, frozen=True, tag="o", array_like=True):
+class OwnerEntry(msgspec.Struct, frozen=True, tag="o", array_like=True):
     symbol: str
     strategy_key: str
 
 
-class Parameters(msgspec.Struct, frozen=True, tag="p", array_like=True):
+class ParamsEntry(msgspec.Struct, frozen=True, tag="p", array_like=True):
     strategy_key: str
     params: dict[str, Any]
 
 
-class Anew(msgspec.Struct, frozen=True, tag="n", array_like=True):
+class RestartEntry(msgspec.Struct, frozen=True, tag="n", array_like=True):
     """The strategy's process ended; what it had learnt is gone."""
 
     strategy_key: str
 
 
-class Called(msgspec.Struct, frozen=True, tag="c", array_like=True):
+class StrategyCallEntry(msgspec.Struct, frozen=True, tag="c", array_like=True):
     """A strategy's turn: the ticks it heard, then so many evaluations, all with one view."""
 
     strategy_key: str
@@ -96,7 +96,7 @@ class Called(msgspec.Struct, frozen=True, tag="c", array_like=True):
     wanted: tuple[Signals, ...]
 
 
-class Extracted(msgspec.Struct, frozen=True, tag="x", array_like=True):
+class ExtractEntry(msgspec.Struct, frozen=True, tag="x", array_like=True):
     number: int
     strategy_key: str
     started_at: datetime
@@ -104,39 +104,48 @@ class Extracted(msgspec.Struct, frozen=True, tag="x", array_like=True):
     now: datetime
 
 
-class Decided(msgspec.Struct, frozen=True, tag="d", array_like=True):
+class DecideEntry(msgspec.Struct, frozen=True, tag="d", array_like=True):
     number: int
     version: int
     signals: Signals
-    leave: Leave
+    leave: DecisionPolicy
     decisions: tuple[Decision, ...]
     code: str  # of the step that failed
 
 
-class Gated(msgspec.Struct, frozen=True, tag="g", array_like=True):
+class GateEntry(msgspec.Struct, frozen=True, tag="g", array_like=True):
     proposal: OrderProposal
     facts: RiskSnapshot
     codes: tuple[str, ...]  # none: approved
 
 
-Change = Ticked | Filled | Began | Owned
-Entry = Header | Change | Parameters | Anew | Called | Extracted | Decided | Gated
+Change = TickEntry | FillEntry | StartEntry | OwnerEntry
+Entry = (
+    JournalHeader
+    | Change
+    | ParamsEntry
+    | RestartEntry
+    | StrategyCallEntry
+    | ExtractEntry
+    | DecideEntry
+    | GateEntry
+)
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)
 _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 encode = _encoder.encode
 
 
-class Journal:
+class DecisionJournal:
     """Use as a context. `note` may be called from any thread."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: JournalHeader) -> None:
         self.path = path
         self._header = header
         self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._broken = False
         self._thread = threading.Thread(target=self._write, name="qts-journal", daemon=True)
 
-    def note(self, entry: Entry) -> None:
+    def append(self, entry: Entry) -> None:
         if not self._broken:
             self._entries.put(entry)
 

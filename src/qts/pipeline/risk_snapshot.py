@@ -1,8 +1,11 @@
-"""What the gate looks at, gathered at the moment it is asked."""
+"""What we have and what may become ours, as the gate wants to know it: live and in a backtest.
+
+What the gate looks at, gathered at the moment it is asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple
@@ -10,37 +13,79 @@ from zoneinfo import ZoneInfo
 
 from qts.cache import Cache
 from qts.database import Database
-from qts.domain import Clock, OperationError
-from qts.orders import AccountState, account_state
-from qts.pipeline import World, exposure_of
-from qts.risk import OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
+from qts.domain import Clock, OperationError, Side
+from qts.orders import AccountState, OpenOrder, account_state
+from qts.pipeline.portfolio import Portfolio
+from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
+
+_NONE = Decimal(0)
+
+
+def compute_exposure(symbol: str, ours: AccountState, world: Portfolio) -> Exposure:
+    """At the latest prices; buys under way count as if they were filled."""
+    values: dict[str, Decimal] = {
+        name: abs(held.quantity) * _price(world, name, held.average_price)
+        for name, held in ours.held.items()
+    }
+    for each in ours.pending:
+        if each.side is Side.BUY:
+            value = each.remaining * (each.price or _price(world, each.symbol, _NONE))
+            values[each.symbol] = values.get(each.symbol, _NONE) + value
+    here = [each for each in ours.pending if each.symbol == symbol]
+    held = ours.held.get(symbol)
+    return Exposure(
+        position=held.quantity if held else _NONE,
+        average_price=held.average_price if held else _NONE,
+        pending_buy=_sum(here, Side.BUY),
+        pending_sell=_sum(here, Side.SELL),
+        symbol_value=values.get(symbol, _NONE),
+        total_value=sum(values.values(), _NONE),
+        open_symbols=len(values),
+        cash=world.cash,
+        equity=world.equity,
+        daily_pnl=ours.earned_today + world.unrealised,
+        orders_today=ours.orders_today,
+        orders_last_minute=ours.orders_last_minute,
+        unknown_attempts=sum(each.unknown for each in ours.pending),
+        symbol_unknown=sum(each.unknown for each in here),
+    )
+
+
+def _price(world: Portfolio, symbol: str, otherwise: Decimal) -> Decimal:
+    tick = world.last_tick(symbol)
+    return Decimal(str(tick.price)) if tick else otherwise
+
+
+def _sum(pending: Iterable[OpenOrder], side: Side) -> Decimal:
+    return sum((each.remaining for each in pending if each.side is side), _NONE)
+
 
 SEOUL = ZoneInfo("Asia/Seoul")
 KEPT_S = 0.5
 
 
-def day_start(now: datetime) -> datetime:
+def trading_day_start(now: datetime) -> datetime:
     """Midnight in Seoul, for the KRX and for Upbit's won markets alike."""
     return now.astimezone(SEOUL).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-class Sources(NamedTuple):
+class RiskSources(NamedTuple):
     """Where facts come from."""
 
     database: Database
     broker: str
     cache: Cache
-    world: World
+    world: Portfolio
     watch: SafetyMonitor
     freezing: Container[str]  # frozen, and not in the database yet
     may_trade: Callable[[], bool]
     is_open: Callable[[], bool]
 
 
-class FactsNow:
+class RiskSnapshotReader:
     """Prices from the cache or the last tick, what money hangs on from the database."""
 
-    def __init__(self, sources: Sources, clock: Clock) -> None:
+    def __init__(self, sources: RiskSources, clock: Clock) -> None:
         self._from = sources
         self._clock = clock
         self._known: AccountState | None = None
@@ -55,7 +100,7 @@ class FactsNow:
         ours = await self._standing()
         return RiskSnapshot(
             market=await self._market(proposal.symbol),
-            exposure=exposure_of(proposal.symbol, ours, self._from.world),
+            exposure=compute_exposure(proposal.symbol, ours, self._from.world),
             switches=self._switches(proposal, ours),
             now=self._clock.now(),
         )
@@ -66,7 +111,9 @@ class FactsNow:
         if self._known is not None and now_ns - self._known_ns < KEPT_S * 1e9:
             return self._known
         now, changes = self._clock.now(), self._changes
-        found = await account_state(self._from.database, self._from.broker, day_start(now), now)
+        found = await account_state(
+            self._from.database, self._from.broker, trading_day_start(now), now
+        )
         if changes == self._changes:
             self._known, self._known_ns = found, now_ns
         return found
@@ -81,7 +128,7 @@ class FactsNow:
 
     def _last_heard(self, symbol: str) -> QuoteSnapshot | None:
         """A tick that the cache calls old, or lost: the gate has a limit of its own for its age."""
-        tick = self._from.world.latest(symbol)
+        tick = self._from.world.last_tick(symbol)
         if tick is None:
             return None
         last, bid, ask = (Decimal(str(each)) for each in (tick.price, tick.bid, tick.ask))

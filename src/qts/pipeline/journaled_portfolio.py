@@ -11,15 +11,22 @@ from msgspec.structs import astuple, replace
 
 from qts.domain import Clock, RefusedError
 from qts.orders import FillApplied
-from qts.pipeline.journal import Began, Change, Filled, Journal, Owned, Ticked
-from qts.pipeline.market import World
+from qts.pipeline.decision_journal import (
+    Change,
+    DecisionJournal,
+    FillEntry,
+    OwnerEntry,
+    StartEntry,
+    TickEntry,
+)
+from qts.pipeline.portfolio import Portfolio
 from qts.strategies import Position, Tick, View
 
 
-class RecordedWorld(World):
+class JournaledPortfolio(Portfolio):
     """Changed by one thread. A view that a change came into is taken again."""
 
-    def __init__(self, clock: Clock, journal: Journal) -> None:
+    def __init__(self, clock: Clock, journal: DecisionJournal) -> None:
         super().__init__(clock)
         self._journal = journal
         self._turns = 0  # odd while a change is being made
@@ -28,26 +35,26 @@ class RecordedWorld(World):
     def version(self) -> int:
         return self._turns // 2
 
-    def tick(self, tick: Tick) -> None:
+    def apply_tick(self, tick: Tick) -> None:
         self._turns += 1
-        super().tick(tick)
-        self._done(Ticked(*tick))
+        super().apply_tick(tick)
+        self._done(TickEntry(*tick))
 
-    def begin(self, cash: Decimal, positions: Iterable[Position]) -> None:
+    def load(self, cash: Decimal, positions: Iterable[Position]) -> None:
         self._turns += 1
-        super().begin(cash, positions)
-        self._done(Began(self._cash, tuple(self._positions.values())))
+        super().load(cash, positions)
+        self._done(StartEntry(self._cash, tuple(self._positions.values())))
 
-    def fill(self, change: FillApplied) -> None:
+    def apply_fill(self, change: FillApplied) -> None:
         self._turns += 1
-        super().fill(change)
+        super().apply_fill(change)
         symbol = change.fill.symbol
-        self._done(Filled(symbol, change.position, change.average_price, self._cash))
+        self._done(FillEntry(symbol, change.position, change.average_price, self._cash))
 
-    def own(self, symbol: str, strategy_key: str) -> None:
+    def set_owner(self, symbol: str, strategy_key: str) -> None:
         self._turns += 1
-        super().own(symbol, strategy_key)
-        self._done(Owned(symbol, strategy_key))
+        super().set_owner(symbol, strategy_key)
+        self._done(OwnerEntry(symbol, strategy_key))
 
     def view(self) -> View:
         while True:
@@ -60,7 +67,7 @@ class RecordedWorld(World):
 
     def _done(self, change: Change) -> None:
         # Noted before it counts: whoever sees this version finds it in the journal before them.
-        self._journal.note(change)
+        self._journal.append(change)
         self._turns += 1
 
 
@@ -79,7 +86,7 @@ class _Then:
         raise AssertionError(f"nothing sleeps in the past, and not for {seconds} s")
 
 
-class PastChanges(World):
+class ReplayedPortfolio(Portfolio):
     """The world after any change, as one onlooker saw it: only forward."""
 
     def __init__(self, changes: list[Change]) -> None:
@@ -95,17 +102,17 @@ class PastChanges(World):
             )
         for change in self._changes[self._version : version]:
             match change:
-                case Ticked():
-                    self.tick(Tick(*astuple(change)))
-                case Filled():
+                case TickEntry():
+                    self.apply_tick(Tick(*astuple(change)))
+                case FillEntry():
                     self._take(change)
-                case Began():
-                    self.begin(change.cash, change.positions)
-                case Owned():
-                    self.own(change.symbol, change.strategy_key)
+                case StartEntry():
+                    self.load(change.cash, change.positions)
+                case OwnerEntry():
+                    self.set_owner(change.symbol, change.strategy_key)
         self._version = version
 
-    def _take(self, fill: Filled) -> None:
+    def _take(self, fill: FillEntry) -> None:
         held = Position(fill.symbol, fill.quantity, fill.average_price)
         self._hold(held, fill.cash)
 

@@ -5,6 +5,12 @@
 One turn is out at a time; whatever comes meanwhile waits for the next. A process that ends is
 started again, without what the strategy had learnt. One that ends time after time is given up, and
 so is one that does not answer: it is killed.
+
+While an exit is on its way, strategies in processes of their own hold still.
+
+Nothing that trades then waits for a processor that a strategy computes on. They go on when the time
+is over, whatever became of the exit. Each further exit gives it anew, but not for ever: where exits
+do not end, strategies have their share, too.
 """
 
 from __future__ import annotations
@@ -18,15 +24,26 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
 import msgspec
 
 from qts import telemetry
-from qts.pipeline.journal import Anew, Called
-from qts.pipeline.runner import Joints, Runner
-from qts.pipeline.turn import LENGTH, Answers, Broken, Hello, Ready, Signals, Turn, frame, read_say
+from qts.pipeline.decision_journal import RestartEntry, StrategyCallEntry
+from qts.pipeline.process_protocol import (
+    LENGTH,
+    Signals,
+    StrategyFailed,
+    StrategyHello,
+    StrategyReady,
+    StrategyReply,
+    StrategyRequest,
+    frame,
+    read_say,
+)
+from qts.pipeline.runner import RunnerHooks, StrategyRunner
 from qts.strategies import Signal, Strategy, Tick
 
 _ENDED = telemetry.counter(
@@ -40,15 +57,15 @@ PAUSE_S = 0.2
 Asked = asyncio.Future[list[Signal]]
 
 
-class Apart(Runner):
+class IsolatedRunner(StrategyRunner):
     """`run` keeps its process, until cancelled."""
 
-    def __init__(self, name: str, strategy: Strategy[Any], joints: Joints) -> None:
+    def __init__(self, name: str, strategy: Strategy[Any], joints: RunnerHooks) -> None:
         super().__init__(strategy, joints)
         self._name = name
         self._taking = threading.Lock()
         self._line: asyncio.StreamWriter | None = None
-        self._out: tuple[Turn, Asked | None] | None = None
+        self._out: tuple[StrategyRequest, Asked | None] | None = None
         self._seen: dict[str, Tick] = {}  # what the process knows of the market
         self._heard = False  # ticks, at its last turn
         self._is_up = asyncio.Event()
@@ -65,7 +82,7 @@ class Apart(Runner):
         await self._is_up.wait()
         return await super().evaluate()
 
-    def work(self) -> None:
+    def run_pending(self) -> None:
         """In the lane: hand the next turn over. While one is out, its answer wakes again."""
         with self._taking:
             if self._line is None or self._out is not None or self.stopped:
@@ -75,16 +92,16 @@ class Apart(Runner):
                 self._turn_since_s = monotonic()
                 self._loop.call_soon_threadsafe(self._send, frame(self._out[0]))
 
-    def hold_still(self) -> None:
+    def pause(self) -> None:
         """From any thread; its process computes no further until `go_on`."""
         self._signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     # --- turns ----------------------------------------------------------------------------------
 
-    def _next_turn(self) -> tuple[Turn, Asked | None] | None:
+    def _next_turn(self) -> tuple[StrategyRequest, Asked | None] | None:
         """Ticks and evaluations in turn: neither keeps the other waiting for long."""
         while self._asked and self._asked[0].done():
             self._asked.popleft()
@@ -100,7 +117,7 @@ class Apart(Runner):
             tick for symbol, tick in view.ticks.items() if self._seen.get(symbol) is not tick
         )
         self._seen = dict(view.ticks)
-        turn = Turn(
+        turn = StrategyRequest(
             params,
             ticks,
             asked is not None,
@@ -117,7 +134,7 @@ class Apart(Runner):
         if self._line is not None:
             self._line.write(data)
 
-    def _answered(self, answers: Answers) -> None:
+    def _answered(self, answers: StrategyReply) -> None:
         if self._out is None:
             return
         turn, asked = self._out
@@ -139,10 +156,12 @@ class Apart(Runner):
         if self._inbox or self._asked:
             self._wake(self.key)
 
-    def _note(self, turn: Turn, found: Signals, evaluated: bool) -> None:
+    def _note(self, turn: StrategyRequest, found: Signals, evaluated: bool) -> None:
         if self.note is not None:
             heard, wanted = ((), (found,)) if evaluated else (found, ())
-            self.note(Called(self.key, turn.version, turn.now, turn.ticks, heard, wanted))
+            self.note(
+                StrategyCallEntry(self.key, turn.version, turn.now, turn.ticks, heard, wanted)
+            )
 
     # --- the process ----------------------------------------------------------------------------
 
@@ -183,18 +202,18 @@ class Apart(Runner):
 
     async def _talk(self, reader: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
         with contextlib.closing(line):
-            line.write(frame(Hello(self._name, msgspec.to_builtins(self.strategy.params))))
+            line.write(frame(StrategyHello(self._name, msgspec.to_builtins(self.strategy.params))))
             while True:
                 (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 match read_say(await reader.readexactly(length)):
-                    case Ready():
+                    case StrategyReady():
                         self._line = line
                         self._is_up.set()
                         self._wake(self.key)
-                    case Broken(why):
+                    case StrategyFailed(why):
                         self._give_up(why)
                         return
-                    case Answers() as answers:
+                    case StrategyReply() as answers:
                         self._answered(answers)
 
     def _lost(self) -> None:
@@ -211,7 +230,7 @@ class Apart(Runner):
             if asked is not None and not asked.done():
                 asked.set_result([])
         if self.note is not None:
-            self.note(Anew(self.key))
+            self.note(RestartEntry(self.key))
         if self.stopped:
             self._is_up.set()
 
@@ -227,10 +246,51 @@ class Apart(Runner):
 
 def _start(fd: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "qts.pipeline.strategy_process", str(fd)],
+        [sys.executable, "-m", "qts.pipeline.process_main", str(fd)],
         pass_fds=(fd,),
         stdin=subprocess.DEVNULL,
         stdout=2,  # a strategy that prints does not spoil what the run prints
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C goes to the run, which ends it in its turn
     )
+
+
+HOLD_S = 0.025  # an order has left by then
+LONGEST_S = 1.0
+REST_S = 0.5  # after the longest
+
+
+class ProcessPauser:
+    def __init__(self, runners: Mapping[str, StrategyRunner]) -> None:
+        self._runners = runners
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.TimerHandle | None = None
+        self._since = self._rests_until = 0.0
+
+    def __call__(self) -> None:
+        """From any thread, and at once."""
+        apart = [each for each in self._runners.values() if isinstance(each, IsolatedRunner)]
+        if not apart or self._loop.time() < self._rests_until:
+            return
+        for each in apart:
+            each.pause()
+        self._loop.call_soon_threadsafe(self._for_a_while, apart)
+
+    def _for_a_while(self, held: list[IsolatedRunner]) -> None:
+        now = self._loop.time()
+        if self._end is None:
+            self._since = now
+        elif now >= self._since + LONGEST_S:
+            return  # its end is due
+        else:
+            self._end.cancel()
+        ends = min(now + HOLD_S, self._since + LONGEST_S)
+        self._end = self._loop.call_at(ends, self._go_on, held)
+
+    def _go_on(self, held: list[IsolatedRunner]) -> None:
+        self._end = None
+        now = self._loop.time()
+        if now - self._since >= LONGEST_S:
+            self._rests_until = now + REST_S
+        for each in held:
+            each.resume()

@@ -11,7 +11,7 @@ from qts.events import payloads as p
 from qts.risk import SafetyState
 
 if TYPE_CHECKING:
-    from qts.app.trading import Trading
+    from qts.app import Trading
 
 log = telemetry.logger("app")
 
@@ -22,16 +22,16 @@ CUT = "stream is cut; prices are polled until it is back"
 OPEN = "stream is open"
 
 
-async def keep_stops(trading: Trading) -> None:
+async def sync_stops(trading: Trading) -> None:
     """What is held, for the stops; and a word when the broker is not to be reached."""
     knew, was_locked = True, False
     while True:
         await trading.clock.sleep(SYNC_S)
-        was_locked = go_on_when_released(trading, was_locked)
+        was_locked = resume_after_release(trading, was_locked)
         knows = trading.reconciler.is_reconciled()
         if knows:
             await _know_positions(trading)
-        trading.deciding.holding.tell()
+        trading.deciding.holding.push_to_stops()
         if knew and not knows:
             lost = "news were lost, and its books are not compared yet"
             trading.changes.emit(
@@ -40,7 +40,7 @@ async def keep_stops(trading: Trading) -> None:
         knew = knows
 
 
-def go_on_when_released(trading: Trading, was_locked: bool) -> bool:
+def resume_after_release(trading: Trading, was_locked: bool) -> bool:
     """Whether it is locked. A person who ends a lockdown ends what it had stopped, too."""
     watch = trading.watch
     if not watch.is_current:  # a database that is away looks like a lockdown, and ends like none
@@ -60,7 +60,7 @@ async def _know_positions(trading: Trading) -> None:
             await holding.load(trading.ground, trading.broker)
 
 
-async def keep_calm(trading: Trading) -> None:
+async def recover_fail_safe(trading: Trading) -> None:
     """Codes that are over end by themselves, where the rules let them."""
     while True:
         await trading.clock.sleep(CALM_EVERY_S)
@@ -72,7 +72,7 @@ async def keep_calm(trading: Trading) -> None:
                 )
 
 
-async def keep_line(trading: Trading) -> None:
+async def watch_venue_stream(trading: Trading) -> None:
     """An event of lane P0 when the venue's stream is cut, and a word for the owner at each end."""
     venue, was_up = trading.config.feed.venue, False
     while True:

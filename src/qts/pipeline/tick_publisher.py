@@ -14,16 +14,16 @@ from qts.domain import Clock, Market, market_for_symbol
 from qts.events import EventEngine
 from qts.events import payloads as p
 from qts.feed import PatternRecord, best_bid_ask
-from qts.pipeline import World
+from qts.pipeline.portfolio import Portfolio
 from qts.strategies import Tick
 
 OnTick = Callable[[str, float, float, float, float], None]
 
 
-class Ticks:
+class TickPublisher:
     """A sink of the feed. `paper` is the paper venue's ear, if there is one."""
 
-    def __init__(self, engine: EventEngine, world: World, cache: Cache, clock: Clock) -> None:
+    def __init__(self, engine: EventEngine, world: Portfolio, cache: Cache, clock: Clock) -> None:
         self._engine = engine
         self._world = world
         self._cache = cache
@@ -47,7 +47,7 @@ class Ticks:
         volume = max(0.0, day_volume - self._volumes.get(symbol, day_volume))
         self._volumes[symbol] = day_volume
         self.count += 1
-        self._world.tick(Tick(symbol, price, volume, bid or price, ask or price, now))
+        self._world.apply_tick(Tick(symbol, price, volume, bid or price, ask or price, now))
         payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
         # First the lanes, whose stops look at it; what they start on the loop runs after the rest.
         self._engine.publish(self._engine.new_event("PRICE_TICK", payload, "feed"))

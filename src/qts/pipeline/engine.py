@@ -7,43 +7,43 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from qts.app.changes import Changes
-from qts.app.exits import Exits
-from qts.app.facts import FactsNow
-from qts.app.freezes import POSITION_FREEZE, Freezes
-from qts.app.holding import Holding
-from qts.app.stillness import Stillness
-from qts.app.venue import Ground
+from qts.app import Ground
 from qts.domain import RefusedError
 from qts.events import Event, EventEngine
 from qts.events import payloads as p
 from qts.orders import OrderManager, SubmitResult
-from qts.pipeline import (
-    Apart,
-    Joints,
-    Journal,
-    Leave,
-    Outcomes,
-    Pipeline,
-    Runner,
-    Trader,
-    World,
-    tick_of,
+from qts.pipeline.act import IntentTracker, OrderSubmitter
+from qts.pipeline.decide import DecisionPolicy
+from qts.pipeline.decision_journal import DecisionJournal
+from qts.pipeline.exits import StopExitHandler
+from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
+from qts.pipeline.isolated_runner import IsolatedRunner, ProcessPauser
+from qts.pipeline.order_updates import OrderUpdatePublisher
+from qts.pipeline.portfolio import Portfolio, tick_from_event
+from qts.pipeline.position_sync import PositionSync
+from qts.pipeline.risk_snapshot import RiskSnapshotReader
+from qts.pipeline.runner import RunnerHooks, StrategyRunner
+from qts.pipeline.scheduler import EtedaPipeline
+from qts.risk import (
+    FailSafe,
+    FailSafeReporter,
+    MicroRiskLoop,
+    OrderProposal,
+    PreTradeGate,
+    SafetyMonitor,
 )
-from qts.risk import FailSafe, MicroRiskLoop, OrderProposal, PreTradeGate, SafetyMonitor
-from qts.risk.fail_safe_reporter import FailSafeReporter
 from qts.strategies import load_strategy
 
 
-class Deciding:
+class StrategyEngine:
     """Made when orders can be taken; `register` joins it to the lanes."""
 
     def __init__(
         self,
         ground: Ground,
         engine: EventEngine,
-        world: World,
-        facts: FactsNow,
+        world: Portfolio,
+        facts: RiskSnapshotReader,
         alarm: FailSafeReporter,
         watch: SafetyMonitor,
     ) -> None:
@@ -54,45 +54,49 @@ class Deciding:
         self._watch = watch
         self._loop = asyncio.get_running_loop()
         self._stop_micro = threading.Event()
-        self.runners: dict[str, Runner] = {}
+        self.runners: dict[str, StrategyRunner] = {}
         self.micro = MicroRiskLoop(ground.config.risk.stops, self._emit, alarm.trip, ground.clock)
-        self.holding = Holding(world, self.micro, self.runners)
+        self.holding = PositionSync(world, self.micro, self.runners)
 
-    trader: Trader
-    pipeline: Pipeline
-    exits: Exits
+    trader: OrderSubmitter
+    pipeline: EtedaPipeline
+    exits: StopExitHandler
 
     def join(
         self,
         desk: OrderManager,
-        outcomes: Outcomes,
-        changes: Changes,
-        freezes: Freezes,
+        outcomes: IntentTracker,
+        changes: OrderUpdatePublisher,
+        freezes: PositionFreezer,
         fail_safe: FailSafe,
     ) -> None:
         """To the desk that takes orders, and to whoever tells what became of them."""
         config, clock = self._ground.config, self._ground.clock
         limits = config.risk.limits.exact
-        self.trader = Trader(PreTradeGate(limits), desk, self._facts, outcomes, self._submitted)
-        self.pipeline = Pipeline(
+        self.trader = OrderSubmitter(
+            PreTradeGate(limits), desk, self._facts, outcomes, self._submitted
+        )
+        self.pipeline = EtedaPipeline(
             config.pipeline, self._world, self.trader, limits, self._leave, clock
         )
         self.pipeline.emit = changes.emit
         self.pipeline.trip = fail_safe.trip
         changes.changed = freezes.changed = self._facts.changed
-        changes.hold = self.holding.tell
-        stillness = Stillness(self.runners)
-        self.exits = Exits(self.trader, self.micro, self._world, freezes, stillness, clock)
+        changes.hold = self.holding.push_to_stops
+        stillness = ProcessPauser(self.runners)
+        self.exits = StopExitHandler(
+            self.trader, self.micro, self._world, freezes, stillness, clock
+        )
         self._engine.on(POSITION_FREEZE.name, freezes)
         for runner in self._runners():
             self.runners[runner.key] = runner
         self._register()
 
-    def keep(self, journal: Journal) -> None:
+    def keep(self, journal: DecisionJournal) -> None:
         """Everything that decisions hang on, from now on."""
-        self.trader.note = self.pipeline.note = journal.note
+        self.trader.note = self.pipeline.note = journal.append
         for runner in self.runners.values():
-            runner.note = journal.note
+            runner.note = journal.append
 
     def start_stops(self) -> None:
         """On a thread of their own: no strategy keeps them waiting."""
@@ -106,18 +110,18 @@ class Deciding:
         await self.exits.close()
         self._stop_micro.set()
 
-    def _runners(self) -> Iterator[Runner]:
+    def _runners(self) -> Iterator[StrategyRunner]:
         """Each strategy in its lane, or in a process of its own where the settings say so."""
         config = self._ground.config.pipeline
-        joints = Joints(self._world.view, self._wake, self.pipeline.heard, self._loop)
-        apart = set(config.processes)
+        joints = RunnerHooks(self._world.view, self._wake, self.pipeline.on_signals, self._loop)
+        apart = set(config.isolated_strategies)
         for name in config.strategies:
             kind = load_strategy(name)
             strategy = kind.from_params(config.params_of(kind.key))
             if apart & {kind.key, "*"}:
-                yield Apart(name, strategy, joints)
+                yield IsolatedRunner(name, strategy, joints)
             else:
-                yield Runner(strategy, joints)
+                yield StrategyRunner(strategy, joints)
             apart.discard(kind.key)
         if unknown := apart - {"*"}:
             raise RefusedError(
@@ -133,14 +137,14 @@ class Deciding:
             )
 
         def on_tick(event: Event) -> None:
-            tick = tick_of(event)
+            tick = tick_from_event(event)
             for runner in runners.values():
                 runner.tick(tick)
 
         def on_evaluate(event: Event) -> None:
             runner = runners.get(event.payload.strategy_type)
             if runner is not None:
-                runner.work()
+                runner.run_pending()
 
         def on_suspend(event: Event) -> None:
             self._loop.call_soon_threadsafe(
@@ -159,7 +163,7 @@ class Deciding:
     def _submitted(self, proposal: OrderProposal, _submitted: SubmitResult) -> None:
         self._facts.changed()
         if not proposal.intent_type.is_exit:
-            self._world.own(proposal.symbol, proposal.strategy_key)
+            self._world.set_owner(proposal.symbol, proposal.strategy_key)
 
     def _emit(self, name: str, payload: Any) -> None:
         self._engine.publish(self._engine.new_event(name, payload, "risk"))
@@ -171,8 +175,8 @@ class Deciding:
             )
         )
 
-    def _leave(self) -> Leave:
-        return Leave(
+    def _leave(self) -> DecisionPolicy:
+        return DecisionPolicy(
             safety=self._watch.safety.state,
-            expires_after_s=self._ground.config.pipeline.signal_life_s,
+            expires_after_s=self._ground.config.pipeline.signal_ttl_s,
         )

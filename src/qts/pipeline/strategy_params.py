@@ -12,7 +12,7 @@ from qts.cache import Cache
 from qts.cache import Invalidation as CacheChange
 from qts.database import Database
 from qts.domain import OperationError, RefusedError
-from qts.pipeline import Runner
+from qts.pipeline.runner import StrategyRunner
 
 log = telemetry.logger("app")
 
@@ -20,10 +20,12 @@ CHANNEL = "qts_strategy_params"
 _ALL = "SELECT strategy_key, params, version, changed_by FROM strategy_params"
 
 
-class Parameters:
+class StrategyParamsWatcher:
     """`load` before the first tick, then `run` until cancelled."""
 
-    def __init__(self, database: Database, runners: Mapping[str, Runner], cache: Cache) -> None:
+    def __init__(
+        self, database: Database, runners: Mapping[str, StrategyRunner], cache: Cache
+    ) -> None:
         self._database = database
         self._runners = runners
         self._cache = cache

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from qts._native import die_with_parent
-from qts.pipeline.turn import (
+from qts.pipeline.process_protocol import (
     LENGTH,
-    Answers,
-    Broken,
-    Hello,
-    Ready,
     Signals,
-    Turn,
+    StrategyFailed,
+    StrategyHello,
+    StrategyReady,
+    StrategyReply,
+    StrategyRequest,
     call,
     frame,
     read_ask,
@@ -44,17 +44,17 @@ def main() -> None:
 def serve(line: socket.socket) -> None:
     """Until the other side closes."""
     hello = _next(line)
-    if not isinstance(hello, Hello):
+    if not isinstance(hello, StrategyHello):
         return
     try:
         kind = load_strategy(hello.name)
         strategy = kind.from_params(hello.params)
     except Exception as error:  # noqa: BLE001 - whatever a strategy raises when it is made
-        line.sendall(frame(Broken(f"{type(error).__name__}: {error}")))
+        line.sendall(frame(StrategyFailed(f"{type(error).__name__}: {error}")))
         return
-    line.sendall(frame(Ready()))
+    line.sendall(frame(StrategyReady()))
     work = _Work(strategy)
-    while isinstance(turn := _next(line), Turn):
+    while isinstance(turn := _next(line), StrategyRequest):
         line.sendall(frame(work.take(turn)))
 
 
@@ -63,7 +63,7 @@ class _Work:
         self._strategy = strategy
         self._ticks: dict[str, Tick] = {}
 
-    def take(self, turn: Turn) -> Answers:
+    def take(self, turn: StrategyRequest) -> StrategyReply:
         strategy = self._strategy
         for params in turn.params:
             strategy.set_params(strategy.parse_params(params))
@@ -74,7 +74,7 @@ class _Work:
             answers.append(call(strategy.evaluate, view))
         errors = {n: repr(each) for n, each in enumerate(answers) if isinstance(each, Exception)}
         signals = (() if isinstance(each, Exception) else _sound(each) for each in answers)
-        return Answers(tuple(signals), errors)
+        return StrategyReply(tuple(signals), errors)
 
 
 def _sound(found: list[Signal]) -> Signals:
@@ -90,7 +90,7 @@ def _is_signal(found: object) -> bool:
     return isinstance(found, Signal)
 
 
-def _next(line: socket.socket) -> Hello | Turn | None:
+def _next(line: socket.socket) -> StrategyHello | StrategyRequest | None:
     head = _exactly(line, LENGTH.size)
     data = _exactly(line, LENGTH.unpack(head)[0]) if head else b""
     return read_ask(data) if data else None
