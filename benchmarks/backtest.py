@@ -17,9 +17,9 @@ from benchmarks.peers_backtest import CASH, ORDER, Bars, Ran, Rule, peers
 from benchmarks.plot import bars as bars_of
 from benchmarks.report import Goal, Picture, Result, Row
 from qts import telemetry
+from qts.backtest import BacktestConfig, Chunk, Tape, run_backtest
+from qts.backtest.data import simulated_day
 from qts.brokers import FeesConfig
-from qts.cli.simulated_day import simulated_day
-from qts.pipeline import BacktestConfig, Chunk, Tape, backtest
 from qts.risk import RiskLimitsConfig
 from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout
 
@@ -96,13 +96,15 @@ _MISSING = ("backtesting.py", "nautilus_trader")
 def _day(kind: type[StepStrategy[Any]], quick: bool, say: Callable[[str], None]) -> Row:
     """The whole day compiled, a part of it in plain Python."""
     seconds = QUICK_S if quick else DAY_S
-    backtest(kind.from_params(), simulated_day(1, 10, 5))  # compiles
+    run_backtest(kind.from_params(), simulated_day(1, 10, 5))  # compiles
     say(f"{kind.key}, {seconds:,} seconds of {_SYMBOLS:,} symbols")
     others = Others()
     day, part_s = simulated_day(1, _SYMBOLS, seconds), min(seconds, _SLICE_S)
-    whole = backtest(kind.from_params(), day, _ALL_DAY, way="compiled")
+    whole = run_backtest(kind.from_params(), day, _ALL_DAY, way="compiled")
     disturbed = others.disturb()
-    part = backtest(kind.from_params(), simulated_day(1, _SYMBOLS, part_s), _ALL_DAY, way="generic")
+    part = run_backtest(
+        kind.from_params(), simulated_day(1, _SYMBOLS, part_s), _ALL_DAY, way="generic"
+    )
     return Row(
         name=f"a day, {kind.key}",
         metric="throughput",
@@ -141,7 +143,7 @@ def ours(bars: Bars, rule: Rule, way: Any = "compiled") -> Callable[[], Ran]:
 
     def trial() -> Ran:
         tape = Tape(symbols, lambda _tape: [chunk])
-        found = backtest(MovingAverageSwing.from_params(params), tape, config, way=way)
+        found = run_backtest(MovingAverageSwing.from_params(params), tape, config, way=way)
         return Ran(found.seconds, len(found.trades))
 
     return trial

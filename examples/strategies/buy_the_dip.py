@@ -13,8 +13,8 @@ from typing import Annotated
 
 import msgspec
 
+from qts.backtest import Tape, run_backtest
 from qts.domain import IntentType, Side
-from qts.pipeline import Tape, backtest
 from qts.strategies import Signal, Strategy, Tick, View
 
 
@@ -67,7 +67,7 @@ def waves() -> Iterator[Tick]:
 
 
 if __name__ == "__main__":
-    result = backtest(BuyTheDip.from_params({"fall": 0.055}), Tape.of_ticks(waves))
+    result = run_backtest(BuyTheDip.from_params({"fall": 0.055}), Tape.of_ticks(waves))
     for trade in result.trades:
         print(f"{trade.opened_at:%H:%M:%S} at {trade.entry:.0f}, out at {trade.exit:.0f}")
     print(f"{len(result.trades)} trades, {result.performance.gain:+.3%}")

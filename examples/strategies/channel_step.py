@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from qts.pipeline import Tape, backtest
+from qts.backtest import Tape, run_backtest
 from qts.strategies import StepStrategy, Tick
 
 
@@ -57,7 +57,7 @@ def walk() -> Iterator[Tick]:
 
 if __name__ == "__main__":
     history = Tape.of_ticks(walk)
-    fast = backtest(Channel.from_params(), history)
-    slow = backtest(Channel.from_params(), history, way="generic")
+    fast = run_backtest(Channel.from_params(), history)
+    slow = run_backtest(Channel.from_params(), history, way="generic")
     print(f"{len(fast.trades)} trades {fast.way}, {len(slow.trades)} {slow.way}")
     print("the same decisions" if fast.digest == slow.digest else "they differ")

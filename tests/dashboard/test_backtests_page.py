@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from qts.backtest import BacktestJobHandler, show_job, submit_job
 from qts.database import Database
 from qts.outbox import BACKTEST_COMMAND, Dispatcher, OutboxConfig, PostgresBus
 from qts.outbox.testing import run_due
-from qts.pipeline import BacktestJobs, show_job, submit_job
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_pages import shots, visit
 
@@ -22,7 +22,7 @@ async def jobs(database: Database) -> tuple[UUID, UUID]:
     streams = OutboxConfig().streams
     async with PostgresBus.open(database, streams) as bus:
         dispatcher = Dispatcher()
-        BacktestJobs(database, bus).register(dispatcher)
+        BacktestJobHandler(database, bus).register(dispatcher)
         good = await submit_job(database, bus, GOOD)
         bad = await submit_job(database, bus, BAD)
         await run_due(database, BACKTEST_COMMAND, streams[BACKTEST_COMMAND], dispatcher)

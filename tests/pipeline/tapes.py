@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from qts.pipeline import Tape
+from qts.backtest import Tape
 from qts.strategies import Tick
 
 BEGIN = 1_794_787_200.0  # Monday 2026-11-16, 09:00 in Seoul

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from qts.backtest import BacktestConfig, BacktestResult, run_backtest
 from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import IntentType, OrderType, RefusedError, Side
-from qts.pipeline import BacktestConfig, BacktestResult, backtest
 from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
 from qts.strategies import NoParams, RsiScalper, Signal, Strategy, Tick, View
 from tests.pipeline.tapes import BEGIN, prices, tape, walk
@@ -49,7 +49,7 @@ def scripted(buys: tuple[int, ...], sells: tuple[int, ...] = ()) -> Scripted:
 
 
 def run(strategy: Strategy[Any], ticks: list[Tick], **settings: Any) -> BacktestResult:
-    return backtest(strategy, tape(ticks), BacktestConfig(costs=FREE, **settings))
+    return run_backtest(strategy, tape(ticks), BacktestConfig(costs=FREE, **settings))
 
 
 def test_an_order_meets_the_next_event_and_never_its_own() -> None:
@@ -66,7 +66,7 @@ def test_an_order_meets_the_next_event_and_never_its_own() -> None:
 def test_fees_and_taxes_are_taken() -> None:
     costs = FeesConfig(krx_fee=0.001, krx_sale_tax=0.002)
     config = BacktestConfig(costs=costs, use_stops=False)
-    result = backtest(scripted((0,), (2,)), tape(prices([10_000] * 4)), config)
+    result = run_backtest(scripted((0,), (2,)), tape(prices([10_000] * 4)), config)
     assert [fill.fee for fill in result.fills] == [500, 1500]
     assert result.trades[0].profit == -2000
     assert result.performance.end_equity == 100_000_000 - 2000
@@ -269,7 +269,7 @@ def test_prices_that_are_none_are_passed_over() -> None:
 
 def test_equity_is_cash_and_holdings_and_all_that_was_earned() -> None:
     for seed in range(5):
-        result = backtest(RsiScalper.from_params({"length": 5}), tape(walk(seed)))
+        result = run_backtest(RsiScalper.from_params({"length": 5}), tape(walk(seed)))
         earned = sum((trade.profit for trade in result.trades), Decimal(0))
         last = {tick.symbol: tick.price for tick in walk(seed) if 0 < tick.price < math.inf}
         open_now = sum(

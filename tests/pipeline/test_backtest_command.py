@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qts import telemetry
-from qts.cli.history import _ticks
+from qts.backtest.data import _ticks
 from qts.cli.main import run_command
 from qts.domain import ManualClock, Secret
 from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder

@@ -13,6 +13,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from qts.backtest import (
+    BacktestCompleted,
+    BacktestFailed,
+    BacktestJobHandler,
+    BacktestRequested,
+    JobRow,
+    list_jobs,
+    show_job,
+    submit_job,
+)
+from qts.backtest.jobs import JobFailedError, Run, run_in_subprocess
 from qts.database import Database
 from qts.domain import RefusedError
 from qts.outbox import (
@@ -25,17 +36,6 @@ from qts.outbox import (
     RetryableError,
     uuid7,
 )
-from qts.pipeline import (
-    BacktestCompleted,
-    BacktestFailed,
-    BacktestJobs,
-    BacktestRequested,
-    JobRow,
-    list_jobs,
-    show_job,
-    submit_job,
-)
-from qts.pipeline.jobs import JobBroke, Run, run_apart
 from tests.pipeline.tapes import walk
 
 RESULT: dict[str, Any] = {"performance": {"trades": 3, "gain": 0.01}}
@@ -88,7 +88,7 @@ class Told:
 @asynccontextmanager
 async def working(database: Database, bus: PostgresBus, run: Run) -> AsyncIterator[Told]:
     dispatcher, told = Dispatcher(), Told()
-    BacktestJobs(database, bus, run).register(dispatcher)
+    BacktestJobHandler(database, bus, run).register(dispatcher)
     told.register(dispatcher)
     consumers = [bus.consumer(stream, dispatcher) for stream in (BACKTEST_COMMAND, BACKTEST_EVENT)]
     running = [asyncio.create_task(consumer.run()) for consumer in consumers]
@@ -140,7 +140,10 @@ async def test_an_event_that_comes_twice_runs_once(database: Database, bus: Post
         runs += 1
         return RESULT
 
-    jobs, asked = BacktestJobs(database, bus, run), BacktestRequested(job_id=uuid7(), arguments=())
+    jobs, asked = (
+        BacktestJobHandler(database, bus, run),
+        BacktestRequested(job_id=uuid7(), arguments=()),
+    )
     await jobs.handle(asked)
     await jobs.handle(asked)
     assert runs == 1
@@ -162,7 +165,7 @@ async def test_a_worker_that_dies_in_the_middle_leaves_a_job_that_is_run_again(
 
     job_id = await submit_job(database, bus, ("rsi_scalper",))
     dispatcher = Dispatcher()
-    BacktestJobs(database, bus, hangs).register(dispatcher)
+    BacktestJobHandler(database, bus, hangs).register(dispatcher)
     lost = asyncio.create_task(bus.consumer(BACKTEST_COMMAND, dispatcher).run())
     await begun.wait()
     assert (await show_job(database, job_id)).status == "RUNNING"
@@ -175,7 +178,7 @@ async def test_a_worker_that_dies_in_the_middle_leaves_a_job_that_is_run_again(
 
 async def test_bad_input_fails_at_once(database: Database, bus: PostgresBus) -> None:
     async def run(_arguments: tuple[str, ...]) -> dict[str, Any]:
-        raise JobBroke("strategy 'nope' is not known", again=False)
+        raise JobFailedError("strategy 'nope' is not known", again=False)
 
     job_id = await submit_job(database, bus, ("nope",))
     async with working(database, bus, run) as told:
@@ -189,9 +192,12 @@ async def test_a_run_that_breaks_is_tried_again_and_then_failed(
     database: Database, bus: PostgresBus
 ) -> None:
     async def run(_arguments: tuple[str, ...]) -> dict[str, Any]:
-        raise JobBroke("killed", again=True)
+        raise JobFailedError("killed", again=True)
 
-    jobs, asked = BacktestJobs(database, bus, run), BacktestRequested(job_id=uuid7(), arguments=())
+    jobs, asked = (
+        BacktestJobHandler(database, bus, run),
+        BacktestRequested(job_id=uuid7(), arguments=()),
+    )
     with pytest.raises(RetryableError, match="killed"):
         await jobs.handle(asked)
     assert (await show_job(database, asked.job_id)).status == "RUNNING"
@@ -210,7 +216,9 @@ async def test_the_loop_goes_on_while_a_job_runs_in_its_process(ticks: Path) -> 
             await asyncio.sleep(0.01)
 
     counting = asyncio.create_task(count())
-    found = await run_apart(("rsi_scalper", str(ticks), "--param", "length=4", "--way", "generic"))
+    found = await run_in_subprocess(
+        ("rsi_scalper", str(ticks), "--param", "length=4", "--way", "generic")
+    )
     counting.cancel()
     assert found["performance"]["trades"] == len(found["trades"])
     assert found["events"] > 500
@@ -218,14 +226,14 @@ async def test_the_loop_goes_on_while_a_job_runs_in_its_process(ticks: Path) -> 
 
 
 async def test_what_the_process_says_is_the_reason(ticks: Path) -> None:
-    with pytest.raises(JobBroke, match="strategy 'nope' is not known") as broke:
-        await run_apart(("nope", str(ticks)))
+    with pytest.raises(JobFailedError, match="strategy 'nope' is not known") as broke:
+        await run_in_subprocess(("nope", str(ticks)))
     assert not broke.value.again
 
 
 async def test_a_cancelled_job_leaves_no_process(ticks: Path) -> None:
     words = ("rsi_scalper", "--simulated-day", "1", "--way", "generic")
-    task = asyncio.create_task(run_apart(words))
+    task = asyncio.create_task(run_in_subprocess(words))
     while not (found := _children()):  # noqa: ASYNC110 - the kernel tells nobody
         await asyncio.sleep(0.01)
     task.cancel()

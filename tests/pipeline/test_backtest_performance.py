@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qts.backtest import EquityPoint, Performance, Trade, performance
+from qts.backtest.performance import YEAR_S, cagr, drawdown, sharpe
+from qts.backtest.portfolio import DAY_S
+from qts.backtest.report import thinned
 from qts.domain import Fill, Side
-from qts.pipeline import Performance, Point, Trade, performance
-from qts.pipeline.past import DAY_S
-from qts.pipeline.performance import YEAR_S, cagr, drawdown, sharpe
-from qts.pipeline.report import thinned
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
@@ -46,8 +46,8 @@ def fill(quantity: int, price: int, fee: int) -> Fill:
     )
 
 
-def curve(*values: float, every_s: float = 60.0, invested: float = 0.0) -> list[Point]:
-    return [Point(i * every_s, value, invested) for i, value in enumerate(values)]
+def curve(*values: float, every_s: float = 60.0, invested: float = 0.0) -> list[EquityPoint]:
+    return [EquityPoint(i * every_s, value, invested) for i, value in enumerate(values)]
 
 
 def of(*profits: int) -> Performance:
@@ -102,7 +102,7 @@ def test_drawdown_is_the_worst_pair(values: list[float]) -> None:
 
 
 def test_exposure_turnover_and_costs() -> None:
-    points = [Point(0, 1000, 0), Point(60, 1000, 500), Point(120, 1000, 250)]
+    points = [EquityPoint(0, 1000, 0), EquityPoint(60, 1000, 500), EquityPoint(120, 1000, 250)]
     found = performance(points, [], [fill(10, 100, 3), fill(5, 100, 2)])
     assert found.exposure == 0.25
     assert found.turnover == 1.5

@@ -10,16 +10,18 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from qts.backtest import BacktestResult, render_html, render_table, run_backtest, to_json
+from qts.backtest.performance import performance
 from qts.domain import RefusedError
-from qts.pipeline import BacktestResult, backtest, page_of, table, to_json
-from qts.pipeline.performance import performance
 from qts.strategies import RsiScalper
 from tests.pipeline.tapes import prices, tape, walk
 
 
 @pytest.fixture(scope="module")
 def result() -> BacktestResult:
-    found = backtest(RsiScalper.from_params({"length": 4, "low": 35, "high": 65}), tape(walk(7)))
+    found = run_backtest(
+        RsiScalper.from_params({"length": 4, "low": 35, "high": 65}), tape(walk(7))
+    )
     assert len(found.trades) > 3
     return found
 
@@ -27,7 +29,7 @@ def result() -> BacktestResult:
 def text_of(result: BacktestResult) -> str:
     console = Console(width=160, force_terminal=False, record=True, file=None)
     with console.capture() as captured:
-        console.print(table(result))
+        console.print(render_table(result))
     return captured.get()
 
 
@@ -81,7 +83,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_stands_alone(result: BacktestResult) -> None:
-    text = page_of(result)
+    text = render_html(result)
     page = Page(text)
     assert not page.open
     assert page.tags.count("svg") == 3
@@ -95,14 +97,14 @@ def test_the_page_stands_alone(result: BacktestResult) -> None:
 
 def test_the_page_shows_names_as_text(result: BacktestResult) -> None:
     evil = msgspec.structs.replace(result, strategy="<script>alert(1)</script>")
-    text = page_of(evil)
+    text = render_html(evil)
     assert "<script" not in text
     assert "&lt;script&gt;" in text
 
 
 def test_a_run_without_trades_has_a_page_too() -> None:
-    quiet = backtest(RsiScalper.from_params(), tape(prices([10_000.0] * 3)))
-    text = page_of(quiet)
+    quiet = run_backtest(RsiScalper.from_params(), tape(prices([10_000.0] * 3)))
+    text = render_html(quiet)
     assert not Page(text).open
     assert "no trade has ended" in text
     assert not re.search(r"\binf\b", text)

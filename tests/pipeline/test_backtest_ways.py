@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import qts.pipeline.tape as tapes
+import qts.backtest.tape as tapes
+from qts.backtest import BacktestConfig, Chunk, Tape, run_backtest
+from qts.backtest.compiled_scan import compile_scan
+from qts.backtest.order_manager import BacktestOrderManager
 from qts.brokers import PaperConfig
 from qts.domain import RefusedError
-from qts.pipeline import BacktestConfig, Chunk, Tape, backtest
-from qts.pipeline.paper_desk import PaperDesk
-from qts.pipeline.scan import scanner
 from qts.risk import RiskLimitsConfig
 from qts.strategies import (
     MovingAverageSwing,
@@ -60,8 +60,8 @@ def test_compiled_and_generic_decide_the_same(
     seed: int, kind: type[StepStrategy[Any]], config: BacktestConfig
 ) -> None:
     ticks = walk(seed, length=150)
-    one = backtest(kind.from_params(QUICK[kind]), tape(ticks), config, way="compiled")
-    two = backtest(kind.from_params(QUICK[kind]), tape(ticks), config, way="generic")
+    one = run_backtest(kind.from_params(QUICK[kind]), tape(ticks), config, way="compiled")
+    two = run_backtest(kind.from_params(QUICK[kind]), tape(ticks), config, way="generic")
     assert (one.way, two.way) == ("compiled", "generic")
     assert one.fills == two.fills
     assert one.points == two.points
@@ -71,7 +71,7 @@ def test_compiled_and_generic_decide_the_same(
 
 def test_the_walks_of_these_tests_are_traded_on() -> None:
     for kind, params in QUICK.items():
-        found = [backtest(kind.from_params(params), tape(walk(seed, 150))) for seed in range(3)]
+        found = [run_backtest(kind.from_params(params), tape(walk(seed, 150))) for seed in range(3)]
         assert sum(len(result.trades) for result in found) > 5
 
 
@@ -79,24 +79,27 @@ def test_the_walks_of_these_tests_are_traded_on() -> None:
 @pytest.mark.parametrize("kind", list(QUICK))
 def test_a_second_run_decides_the_same(kind: type[StepStrategy[Any]], way: Any) -> None:
     history = tape(walk(7))
-    first = backtest(kind.from_params(QUICK[kind]), history, way=way)
-    again = backtest(kind.from_params(QUICK[kind]), history, way=way)
+    first = run_backtest(kind.from_params(QUICK[kind]), history, way=way)
+    again = run_backtest(kind.from_params(QUICK[kind]), history, way=way)
     assert first.fills
     assert first.digest == again.digest
 
 
 def test_another_history_has_another_digest() -> None:
     found = {
-        backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(n))).digest for n in range(5)
+        run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(n))).digest
+        for n in range(5)
     }
     assert len(found) == 5
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_chunks_of_any_size_decide_the_same(size: int) -> None:
-    whole = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(11)))
+    whole = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(11)))
     with patch.object(tapes, "CHUNK", size):
-        parts = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(11)), way="compiled")
+        parts = run_backtest(
+            RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(11)), way="compiled"
+        )
     assert whole.fills
     assert whole.digest == parts.digest
 
@@ -106,8 +109,8 @@ def test_a_symbol_that_comes_later_is_traded_like_the_others() -> None:
         tick._replace(at=tick.at + 200) for tick in walk(3, 200, ["005930", "000660"])
     ]
     with patch.object(tapes, "CHUNK", 64):
-        one = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(late), way="compiled")
-        two = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(late), way="generic")
+        one = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(late), way="compiled")
+        two = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(late), way="generic")
     assert {fill.symbol for fill in one.fills} == {"005930", "000660"}
     assert one.digest == two.digest
 
@@ -117,9 +120,9 @@ def test_a_symbol_that_comes_later_is_traded_like_the_others() -> None:
 def test_what_is_not_asked_would_have_been_refused(seed: int, config: BacktestConfig) -> None:
     """The gate is spared questions, never overruled."""
     ticks = walk(seed, length=150)
-    spared = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
-    with patch.object(PaperDesk, "closed", lambda _desk: (float("-inf"), "")):
-        asked = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
+    spared = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
+    with patch.object(BacktestOrderManager, "closed", lambda _desk: (float("-inf"), "")):
+        asked = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
     assert spared.digest == asked.digest
     assert spared.signals == asked.signals
 
@@ -137,7 +140,8 @@ class Fragile(StepStrategy[NoParams]):
 
 def test_a_step_that_raises_is_counted_the_same_way() -> None:
     found = [
-        backtest(Fragile.from_params(), tape(walk(1, 300)), way=w) for w in ("compiled", "generic")
+        run_backtest(Fragile.from_params(), tape(walk(1, 300)), way=w)
+        for w in ("compiled", "generic")
     ]
     assert found[0].errors == found[1].errors > 10
     assert found[0].digest == found[1].digest
@@ -146,7 +150,9 @@ def test_a_step_that_raises_is_counted_the_same_way() -> None:
 
 def test_a_step_that_always_raises_is_given_up_the_same_way() -> None:
     still = [tick._replace(volume=0.0) for tick in prices([10_000.0] * 50)]
-    found = [backtest(Fragile.from_params(), tape(still), way=w) for w in ("compiled", "generic")]
+    found = [
+        run_backtest(Fragile.from_params(), tape(still), way=w) for w in ("compiled", "generic")
+    ]
     assert found[0].errors == found[1].errors == 20
     assert all(each.stopped.startswith("it failed 20 times in a row") for each in found)
 
@@ -157,11 +163,11 @@ class Picky(RsiScalper):
 
 
 def test_a_step_with_more_to_it_runs_generic() -> None:
-    result = backtest(Picky.from_params(QUICK[RsiScalper]), tape(walk(7)))
+    result = run_backtest(Picky.from_params(QUICK[RsiScalper]), tape(walk(7)))
     assert result.way == "generic"
     assert {fill.symbol for fill in result.fills} == {"005930"}
     with pytest.raises(RefusedError, match="no plain StepStrategy"):
-        backtest(Picky.from_params(), tape(walk(7)), way="compiled")
+        run_backtest(Picky.from_params(), tape(walk(7)), way="compiled")
 
 
 class Idle(Strategy[NoParams]):
@@ -171,7 +177,7 @@ class Idle(Strategy[NoParams]):
 def test_progress_is_told_after_every_chunk() -> None:
     told: list[int] = []
     with patch.object(tapes, "CHUNK", 100):
-        backtest(Idle.from_params(), tape(prices([10_000.0] * 250)), progress=told.append)
+        run_backtest(Idle.from_params(), tape(prices([10_000.0] * 250)), progress=told.append)
     assert told == [100, 200, 250]
 
 
@@ -199,7 +205,7 @@ def columns(**other: Any) -> Chunk:
 )
 def test_columns_that_do_not_hold_together_are_refused(chunk: Chunk, told: str) -> None:
     with pytest.raises(RefusedError, match=told):
-        backtest(RsiScalper.from_params(), Tape(["005930", "000660"], lambda _tape: [chunk]))
+        run_backtest(RsiScalper.from_params(), Tape(["005930", "000660"], lambda _tape: [chunk]))
 
 
 def test_columns_of_other_numbers_are_taken_as_what_they_mean() -> None:
@@ -208,13 +214,15 @@ def test_columns_of_other_numbers_are_taken_as_what_they_mean() -> None:
         symbol=np.array([0, 0, 1]),
         volume=np.arange(6)[::2],
     )
-    result = backtest(RsiScalper.from_params(), Tape(["005930", "000660"], lambda _tape: [whole]))
+    result = run_backtest(
+        RsiScalper.from_params(), Tape(["005930", "000660"], lambda _tape: [whole])
+    )
     assert (result.events, result.way) == (3, "compiled")
 
 
 @pytest.fixture
 def with_numba() -> str:
-    found = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(7)), way="compiled")
+    found = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(7)), way="compiled")
     assert found.fills
     return found.digest
 
@@ -222,18 +230,18 @@ def with_numba() -> str:
 @pytest.fixture
 def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "numba", None)
-    for each in (scanner, compile_step):
+    for each in (compile_scan, compile_step):
         each.cache_clear()
     yield
-    for each in (scanner, compile_step):
+    for each in (compile_scan, compile_step):
         each.cache_clear()
 
 
 def test_without_numba_the_same_is_decided_in_plain_python(
     with_numba: str, without_numba: None
 ) -> None:
-    plain = backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(7)))
+    plain = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(7)))
     assert plain.way == "generic"
     assert plain.digest == with_numba
     with pytest.raises(RefusedError, match="cannot run compiled: numba is not installed"):
-        backtest(RsiScalper.from_params(), tape(walk(7)), way="compiled")
+        run_backtest(RsiScalper.from_params(), tape(walk(7)), way="compiled")

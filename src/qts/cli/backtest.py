@@ -17,7 +17,7 @@ from qts.cli.output import JsonFile
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
-    from qts.pipeline import BacktestConfig, BacktestResult, Tape
+    from qts.backtest import BacktestConfig, BacktestResult, Tape
 
 StrategyArgument = Annotated[
     str, typer.Argument(metavar="STRATEGY", help="rsi_scalper, module:Class or path.py:Class.")
@@ -79,14 +79,14 @@ def backtest(
     Example: qts backtest rsi_scalper record/ --param length=20 --html report.html
     """
     from qts import telemetry
-    from qts.cli.history import chosen
-    from qts.pipeline import backtest as run
+    from qts.backtest import run_backtest as run
+    from qts.backtest import select_tape
     from qts.strategies import load_strategy
 
     output, page = JsonFile(json_file), _writable(html)
     made = load_strategy(strategy).from_params(_params(param or []))
     settings = _settings(config, cash, stops, latency)
-    tape = chosen(data, seed, symbols, seconds, volume)
+    tape = select_tape(data, seed, symbols, seconds, volume)
     if job:
         words: dict[str, object] = {
             "--cash": cash,
@@ -122,8 +122,8 @@ def _settings(
     config: Path | None, cash: str | None, stops: bool, latency: float | None
 ) -> BacktestConfig:
     """Limits, stops, costs and the paper venue's kindness from the settings, as live."""
+    from qts.backtest import BacktestConfig
     from qts.config import load
-    from qts.pipeline import BacktestConfig
 
     settings = load(config, os.environ)
     paper = settings.brokers.paper
@@ -140,8 +140,8 @@ def _settings(
         paper=msgspec.structs.replace(paper, latency_ms=wait_ms if latency is None else latency),
         costs=settings.brokers.costs,
         interval_s=settings.pipeline.interval_ms / 1000,
-        signal_life_s=settings.pipeline.signal_ttl_s,
-        fill_wait_s=settings.pipeline.fill_timeout_s,
+        signal_ttl_s=settings.pipeline.signal_ttl_s,
+        fill_timeout_s=settings.pipeline.fill_timeout_s,
     )
 
 
@@ -170,20 +170,20 @@ def _progress(tape: Tape) -> Iterator[Callable[[int], None]]:
 def _show(result: BacktestResult, *, on_stderr: bool) -> None:
     from rich.console import Console
 
-    from qts.pipeline import table
+    from qts.backtest import render_table
 
     console = Console(stderr=on_stderr, highlight=False)
     if not console.is_terminal:
         console.width = 200
-    console.print(table(result))
+    console.print(render_table(result))
 
 
 def _write(result: BacktestResult, output: JsonFile, page: Path | None) -> None:
-    from qts.pipeline import page_of, to_json
+    from qts.backtest import render_html, to_json
 
     output.write(to_json(result))
     if page is not None:
-        page.write_text(page_of(result), encoding="utf-8")
+        page.write_text(render_html(result), encoding="utf-8")
 
 
 def _absolute(path: Path | None) -> Path | None:

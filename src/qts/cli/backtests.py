@@ -16,8 +16,8 @@ from qts.cli.options import ConfigOption, JsonOption
 from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
+    from qts.backtest import JobRow
     from qts.database import Database
-    from qts.pipeline import JobRow
 
 SCHEMA = 12  # the one that brought the jobs
 
@@ -38,7 +38,7 @@ def list_(
 
     Example: qts backtests list --json
     """
-    from qts.pipeline import list_jobs
+    from qts.backtest import list_jobs
 
     rows = with_database(config, lambda database: list_jobs(database, limit), SCHEMA)
     if as_json:
@@ -57,7 +57,7 @@ def show(
 
     Example: qts backtests show 0198c0de-0000-7000-8000-000000000001
     """
-    from qts.pipeline import show_job
+    from qts.backtest import show_job
 
     row = with_database(config, lambda database: show_job(database, _uuid(job)), SCHEMA)
     if as_json:
@@ -88,24 +88,24 @@ def submit(config: Path | None, words: tuple[str, ...]) -> UUID:
 
 
 async def _submit(database: Database, words: tuple[str, ...]) -> UUID:
+    from qts.backtest import submit_job
     from qts.outbox import OutboxConfig, PostgresBus
-    from qts.pipeline import submit_job
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
         return await submit_job(database, bus, words)
 
 
 async def _work(database: Database, config: Path | None, seconds: float | None) -> None:
+    from qts.backtest import BacktestJobHandler
     from qts.config import load
     from qts.outbox import BACKTEST_COMMAND, Dispatcher, PostgresBus
-    from qts.pipeline import BacktestJobs
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     dispatcher = Dispatcher()
     async with PostgresBus.open(database, load(config, os.environ).outbox.streams) as bus:
-        BacktestJobs(database, bus).register(dispatcher)
+        BacktestJobHandler(database, bus).register(dispatcher)
         consumer = bus.consumer(BACKTEST_COMMAND, dispatcher)
         running = asyncio.create_task(consumer.run())
         stopped = asyncio.create_task(stop.wait())

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from qts.backtest import show_job
 from qts.cache import CacheConfig, CacheStore, read_raw
 from qts.dashboard.audit import Audit
 from qts.dashboard.candles import Candles
@@ -18,7 +19,6 @@ from qts.domain import Clock, OperationError, RefusedError
 from qts.events import DeadLetterAdmin
 from qts.orders import list_orders, list_positions, order_history
 from qts.outbox import OutboxConfig, paused_streams, stream_depths
-from qts.pipeline import show_job
 from qts.risk import FailSafe
 from qts.router import load_last_report
 

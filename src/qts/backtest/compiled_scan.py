@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 
 
 @cache
-def scanner(step: Step) -> Callable[..., int] | None:
+def compile_scan(step: Step) -> Callable[..., int] | None:
     """The walk with this step inside; None where numba is not installed."""
     try:
         import numba

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from qts.pipeline.backtest import BacktestResult
-from qts.pipeline.page import page
-from qts.pipeline.performance import Performance, Point
+from qts.backtest.html_report import build_page
+from qts.backtest.performance import EquityPoint, Performance
+from qts.backtest.run import BacktestResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_POINTS = 2000  # of the curve, in what is written
 MOST_REASONS = 6
 
-__all__ = ["figures", "page_of", "table", "to_json"]
+__all__ = ["figures", "render_html", "render_table", "to_json"]
 
 
 def figures(result: BacktestResult) -> Iterator[tuple[str, str]]:
@@ -63,7 +63,7 @@ def _performance(found: Performance) -> Iterator[tuple[str, str]]:
     yield "exposure", _percent(found.exposure, sign=False)
 
 
-def table(result: BacktestResult) -> Table:
+def render_table(result: BacktestResult) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -109,18 +109,18 @@ def to_json(result: BacktestResult) -> dict[str, Any]:
     }
 
 
-def page_of(result: BacktestResult) -> str:
+def render_html(result: BacktestResult) -> str:
     """One HTML file that needs no other."""
     title = f"{result.strategy}, {result.began:%Y-%m-%d} to {result.ended:%Y-%m-%d}"
-    return page(title, list(figures(result)), thinned(result.points), result.trades)
+    return build_page(title, list(figures(result)), thinned(result.points), result.trades)
 
 
-def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+def thinned(points: Sequence[EquityPoint], most: int = MOST_POINTS) -> list[EquityPoint]:
     """Fewer points, with the lowest and the highest of every stretch among them."""
     if len(points) <= most:
         return list(points)
     stretch = -(-len(points) // (most // 2))
-    kept: list[Point] = []
+    kept: list[EquityPoint] = []
     for start in range(0, len(points), stretch):
         part = range(start, min(start + stretch, len(points)))
         low = min(part, key=lambda i: points[i].equity)

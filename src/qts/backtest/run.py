@@ -11,14 +11,23 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from qts.backtest.compiled_scan import (
+    BEAT,
+    PLACE,
+    REFUSED,
+    STEPPED,
+    WATCHED,
+    WISHED,
+    Rows,
+    compile_scan,
+)
+from qts.backtest.config import BacktestConfig
+from qts.backtest.engine import BacktestEngine
+from qts.backtest.performance import EquityPoint, Performance, performance
+from qts.backtest.portfolio import LatestTicks
+from qts.backtest.tape import NOTHING, Chunk, Tape
+from qts.backtest.trades import Trade
 from qts.domain import Fill, RefusedError
-from qts.pipeline.backtest_config import BacktestConfig
-from qts.pipeline.past import LatestRows
-from qts.pipeline.performance import Performance, Point, performance
-from qts.pipeline.rerun import Rerun
-from qts.pipeline.scan import BEAT, PLACE, REFUSED, STEPPED, WATCHED, WISHED, Rows, scanner
-from qts.pipeline.tape import NOTHING, Chunk, Tape
-from qts.pipeline.trades import Trade
 from qts.risk import OrderProposal
 from qts.strategies import StepStrategy, Strategy, Tick
 
@@ -37,7 +46,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float  # of computing; reading or making the tape is not in it
     tape_seconds: float
     performance: Performance
-    points: tuple[Point, ...]
+    points: tuple[EquityPoint, ...]
     trades: tuple[Trade, ...]
     still_open: tuple[Trade, ...]
     proposals: tuple[OrderProposal, ...]
@@ -59,7 +68,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(kept)).hexdigest()[:16]
 
 
-def backtest(
+def run_backtest(
     strategy: Strategy[Any],
     tape: Tape,
     config: BacktestConfig | None = None,
@@ -68,7 +77,7 @@ def backtest(
     progress: Progress = lambda _events: None,
 ) -> BacktestResult:
     """Refused when the tape is empty, or compiled is asked for and cannot be."""
-    run = Rerun(strategy, config or BacktestConfig())
+    run = BacktestEngine(strategy, config or BacktestConfig())
     walk = _walk(strategy, way)
     player = _Scanned(run, walk, tape) if walk else _Generic(run, tape)
     events, spent, tape_spent, first, last = 0, 0.0, 0.0, 0.0, 0.0
@@ -93,7 +102,7 @@ def _walk(strategy: Strategy[Any], way: Way) -> Callable[..., int] | None:
     why = "it is no plain StepStrategy"
     if isinstance(strategy, StepStrategy) and _is_plain(type(strategy)):
         why = "numba is not installed"
-        walk = scanner(type(strategy).step) if way != "generic" else None
+        walk = compile_scan(type(strategy).step) if way != "generic" else None
     if way == "compiled" and walk is None:
         raise RefusedError(f"strategy {strategy.key} cannot run compiled: {why}")
     return walk
@@ -108,7 +117,7 @@ def _is_plain(kind: type[StepStrategy[Any]]) -> bool:
 class _Generic:
     """Every event through Python."""
 
-    def __init__(self, run: Rerun, tape: Tape) -> None:
+    def __init__(self, run: BacktestEngine, tape: Tape) -> None:
         self._run = run
         self._symbols = tape.symbols
 
@@ -117,15 +126,15 @@ class _Generic:
         columns = (column.tolist() for column in chunk)
         for place, price, volume, bid, ask, at in zip(*columns, strict=True):
             if at >= run.due:
-                run.beat(at)
+                run.on_timer(at)
             if 0.0 < price < float("inf"):
-                run.event(Tick(symbols[place], price, volume, bid or price, ask or price, at))
+                run.on_tick(Tick(symbols[place], price, volume, bid or price, ask or price, at))
 
 
 class _Scanned:
     """Python only where something is held, ordered, wanted or due."""
 
-    def __init__(self, run: Rerun, walk: Callable[..., int], tape: Tape) -> None:
+    def __init__(self, run: BacktestEngine, walk: Callable[..., int], tape: Tape) -> None:
         strategy = run.strategy
         if not isinstance(strategy, StepStrategy):
             raise AssertionError("asked for by _walk")
@@ -147,10 +156,10 @@ class _Scanned:
             why = self._scan(chunk, place)
             place = int(notes[PLACE])
             if why == BEAT:
-                run.beat(float(chunk.at[place]))
+                run.on_timer(float(chunk.at[place]))
                 continue
             if why == WATCHED:
-                run.event(self._tick(chunk, place))
+                run.on_tick(self._tick(chunk, place))
             elif notes[WISHED]:
                 self._wish(self._tick(chunk, place), int(notes[WISHED]))
             place += 1
@@ -189,13 +198,13 @@ class _Scanned:
     def _grow(self) -> None:
         self._rows = self._rows.grown(len(self._symbols))
         self._places = {symbol: place for place, symbol in enumerate(self._symbols)}
-        self._run.world.look_at(LatestRows(self._places, self._rows.latest))
+        self._run.world.look_at(LatestTicks(self._places, self._rows.latest))
         states = dict(zip(self._symbols, self._rows.states, strict=True))
         self._strategy.keep_states(states)
 
 
 def _result(
-    run: Rerun, tape: Tape, events: int, times: tuple[float, float, float], way: Any
+    run: BacktestEngine, tape: Tape, events: int, times: tuple[float, float, float], way: Any
 ) -> BacktestResult:
     first, seconds, tape_seconds = times
     desk, points = run.desk, run.curve.points

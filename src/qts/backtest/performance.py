@@ -21,27 +21,27 @@ from itertools import pairwise
 
 import msgspec
 
+from qts.backtest.portfolio import DAY_S, day_of
+from qts.backtest.trades import Trade
 from qts.domain import Fill
-from qts.pipeline.past import DAY_S, day_of
-from qts.pipeline.portfolio import Portfolio
-from qts.pipeline.trades import Trade
+from qts.pipeline import Portfolio
 
 YEAR_S = 365.25 * DAY_S
 TRADING_DAYS = 252
 _FEWEST_DAYS = 3
 
 
-class Point(msgspec.Struct, frozen=True, gc=False):
+class EquityPoint(msgspec.Struct, frozen=True, gc=False):
     at: float
     equity: float
     invested: float
 
 
-class Curve:
+class EquityCurve:
     """A point when the last one is old enough, and where it is forced."""
 
     def __init__(self, every_s: float) -> None:
-        self.points: list[Point] = []
+        self.points: list[EquityPoint] = []
         self._every_s = every_s
 
     @property
@@ -52,7 +52,7 @@ class Curve:
         if at < self.next_at and not force:
             return
         equity, cash = world.equity, world.cash
-        self.points.append(Point(at, float(equity), float(equity - cash)))
+        self.points.append(EquityPoint(at, float(equity), float(equity - cash)))
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def performance(
-    points: Sequence[Point], trades: Sequence[Trade], fills: Sequence[Fill]
+    points: Sequence[EquityPoint], trades: Sequence[Trade], fills: Sequence[Fill]
 ) -> Performance:
     start, end = points[0].equity, points[-1].equity
     profits = [float(trade.profit) for trade in trades]
@@ -118,7 +118,7 @@ def cagr(start: float, end: float, seconds: float) -> float | None:
         return math.inf
 
 
-def drawdown(points: Sequence[Point]) -> tuple[float, float]:
+def drawdown(points: Sequence[EquityPoint]) -> tuple[float, float]:
     """How deep, as a part of the height before, and how long at most."""
     top, top_at, deepest, longest = points[0].equity, points[0].at, 0.0, 0.0
     for point in points:
@@ -130,7 +130,7 @@ def drawdown(points: Sequence[Point]) -> tuple[float, float]:
     return deepest, longest
 
 
-def sharpe(points: Sequence[Point]) -> float | None:
+def sharpe(points: Sequence[EquityPoint]) -> float | None:
     closes = [points[0].equity, *{day_of(point.at): point.equity for point in points}.values()]
     returns = [after / before - 1 for before, after in pairwise(closes)]
     if len(returns) < _FEWEST_DAYS or not (spread := statistics.stdev(returns)):

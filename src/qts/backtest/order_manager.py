@@ -12,11 +12,11 @@ from decimal import Decimal
 
 import msgspec
 
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end
+from qts.backtest.trades import OpenTrade, Trade
 from qts.brokers import PaperMatchingEngine
 from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_for_symbol
 from qts.orders import AccountState, FillApplied, Held, OpenOrder, PositionState
-from qts.pipeline.past import PastClock, PastWorld, day_end
-from qts.pipeline.trades import Trade, Trip
 from qts.risk import ApprovedOrder, OrderProposal, RiskLimits
 from qts.strategies import Tick
 
@@ -24,7 +24,7 @@ MINUTE_S = 60.0
 ACTED_ON = "this signal was acted on before"
 
 
-class Ordered(msgspec.Struct):
+class BacktestOrder(msgspec.Struct):
     """An order at the venue; gone from the desk when it is filled or cancelled."""
 
     order_id: str
@@ -33,22 +33,26 @@ class Ordered(msgspec.Struct):
     remaining: Decimal
 
 
-class PaperDesk:
+class BacktestOrderManager:
     """`changed` is told the symbol whose orders or holdings are others now."""
 
     def __init__(
-        self, matching: PaperMatchingEngine, world: PastWorld, clock: PastClock, limits: RiskLimits
+        self,
+        matching: PaperMatchingEngine,
+        world: BacktestPortfolio,
+        clock: BacktestClock,
+        limits: RiskLimits,
     ) -> None:
         self._matching = matching
         self._world = world
         self._clock = clock
         self._limits = limits
         self._books: dict[str, PositionState] = {}
-        self._trips: dict[str, Trip] = {}
+        self._trips: dict[str, OpenTrade] = {}
         self._acted_on: set[tuple[object, str]] = set()
         self._times: list[float] = []  # of the day's orders
         self._earned = Decimal(0)
-        self.open: dict[str, dict[str, Ordered]] = {}  # by symbol, by order
+        self.open: dict[str, dict[str, BacktestOrder]] = {}  # by symbol, by order
         self.orders = 0
         self.fills: list[Fill] = []
         self.trades: list[Trade] = []
@@ -100,7 +104,7 @@ class PaperDesk:
             order = self._matching.prepare(order_id, request, at_ns)
         except QtsError as error:
             return str(error)
-        self.open.setdefault(proposal.symbol, {})[order_id] = Ordered(
+        self.open.setdefault(proposal.symbol, {})[order_id] = BacktestOrder(
             order_id, proposal, self._clock.at, proposal.quantity
         )
         if not proposal.intent_type.is_exit:
@@ -131,7 +135,7 @@ class PaperDesk:
         realised = after.realised_pnl - before.realised_pnl
         self.fills.append(fill)
         self._earned += realised - fill.fee
-        self._trips.setdefault(fill.symbol, Trip()).add(fill, proposal)
+        self._trips.setdefault(fill.symbol, OpenTrade()).add(fill, proposal)
         if after.quantity:
             self._books[fill.symbol] = after
         else:

@@ -17,19 +17,23 @@ from decimal import Decimal
 from typing import Any
 
 from qts import telemetry
+from qts.backtest.config import BacktestConfig
+from qts.backtest.order_manager import ACTED_ON, BacktestOrderManager
+from qts.backtest.performance import EquityCurve
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end, day_of
+from qts.backtest.stops import BacktestStops
 from qts.brokers import PaperMatchingEngine
-from qts.pipeline.backtest_config import BacktestConfig
-from qts.pipeline.cycle import Cycle, StepFailedError
-from qts.pipeline.decide import DecisionPolicy, decide
-from qts.pipeline.evaluate import evaluate
-from qts.pipeline.extract import extract
-from qts.pipeline.paper_desk import ACTED_ON, PaperDesk
-from qts.pipeline.past import PastClock, PastWorld, day_end, day_of
-from qts.pipeline.past_stops import PastStops
-from qts.pipeline.performance import Curve
-from qts.pipeline.risk_snapshot import compute_exposure
-from qts.pipeline.runner import GIVE_UP_AFTER
-from qts.pipeline.transform import transform
+from qts.pipeline import (
+    GIVE_UP_AFTER,
+    Cycle,
+    DecisionPolicy,
+    StepFailedError,
+    compute_exposure,
+    decide,
+    evaluate,
+    extract,
+    transform,
+)
 from qts.risk import (
     OrderProposal,
     PreTradeGate,
@@ -44,20 +48,20 @@ from qts.strategies import Signal, StepStrategy, Strategy, Tick
 log = telemetry.logger("backtest")
 
 
-class Rerun:
+class BacktestEngine:
     """For one strategy and one thread. `event` and `beat` are all that happens."""
 
     def __init__(self, strategy: Strategy[Any], config: BacktestConfig) -> None:
         self.strategy = strategy
         self.config = config
-        self.clock = PastClock()
-        self.world = PastWorld(self.clock)
+        self.clock = BacktestClock()
+        self.world = BacktestPortfolio(self.clock)
         self.world.load(config.cash, ())
         self._limits = config.limits.exact
         matching = PaperMatchingEngine(config.paper, config.costs, config.cash)
-        self.desk = PaperDesk(matching, self.world, self.clock, self._limits)
+        self.desk = BacktestOrderManager(matching, self.world, self.clock, self._limits)
         self.desk.changed = self._changed
-        self.curve = Curve(config.sample_s)
+        self.curve = EquityCurve(config.sample_s)
         self.proposals: list[OrderProposal] = []  # that went to the venue
         self.refusals: Counter[str] = Counter()
         self.trips: Counter[str] = Counter()
@@ -68,7 +72,7 @@ class Rerun:
         self.on_change: Callable[[str], None] = lambda _symbol: None
         self._gate = PreTradeGate(self._limits)
         self._stops = (
-            PastStops(
+            BacktestStops(
                 config.stops, strategy.kind, self.world, self.clock, self._trade, self._tripped
             )
             if config.use_stops
@@ -87,7 +91,7 @@ class Rerun:
 
     # --- what happens ---------------------------------------------------------------------------
 
-    def event(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         """A tick, or the close of a bar."""
         self.arrived(tick)
         if self._stops is not None and self.world.held(tick.symbol) is not None:
@@ -105,7 +109,7 @@ class Rerun:
         self.world.apply_tick(tick)
         self.desk.tick(tick)
 
-    def beat(self, at: float) -> None:
+    def on_timer(self, at: float) -> None:
         """What was due before the event at this moment; at most once, however long ago."""
         if self.due > -math.inf:
             self.clock.at = self.due
@@ -189,7 +193,7 @@ class Rerun:
         cycle = Cycle(
             number=self._numbers, strategy_key=self.strategy.key, started_at=self.clock.now()
         )
-        leave = DecisionPolicy(safety=self._safety, expires_after_s=self.config.signal_life_s)
+        leave = DecisionPolicy(safety=self._safety, expires_after_s=self.config.signal_ttl_s)
         try:
             cycle = transform(extract(cycle, self.world.view()))
             cycle = evaluate(cycle, fresh, self._limits, self.world.owners)
@@ -205,7 +209,7 @@ class Rerun:
 
     def _worth_asking(self, signal: Signal) -> bool:
         symbol = signal.symbol
-        if self.desk.busy(symbol, self.config.fill_wait_s):
+        if self.desk.busy(symbol, self.config.fill_timeout_s):
             return False
         if self.clock.at >= self.closed_until or signal.intent_type.is_exit:
             return True

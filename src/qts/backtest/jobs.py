@@ -71,7 +71,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     result: dict[str, Any] | None = None
 
 
-class JobBroke(Exception):  # noqa: N818 - named for what happened
+class JobFailedError(Exception):
     """The run ended without a result; `again` when another attempt may have one."""
 
     def __init__(self, text: str, *, again: bool) -> None:
@@ -124,7 +124,7 @@ def _row(row: Any) -> JobRow:
     return JobRow(arguments=arguments, **known)
 
 
-async def run_apart(arguments: tuple[str, ...]) -> dict[str, Any]:
+async def run_in_subprocess(arguments: tuple[str, ...]) -> dict[str, Any]:
     """`qts backtest` as a process of its own: nothing it does holds anybody up here."""
     with tempfile.TemporaryDirectory(prefix="qts-backtest-") as folder:
         target = Path(folder) / "result.json"
@@ -148,13 +148,13 @@ async def run_apart(arguments: tuple[str, ...]) -> dict[str, Any]:
             return found
     lines = said.decode(errors="replace").strip().splitlines()
     text = lines[-1].removeprefix("qts: ") if lines else f"ended with {process.returncode}"
-    raise JobBroke(text, again=process.returncode != RefusedError.exit_code)
+    raise JobFailedError(text, again=process.returncode != RefusedError.exit_code)
 
 
-class BacktestJobs:
+class BacktestJobHandler:
     """The handler of BacktestRequested."""
 
-    def __init__(self, database: Database, bus: EventBus, run: Run = run_apart) -> None:
+    def __init__(self, database: Database, bus: EventBus, run: Run = run_in_subprocess) -> None:
         self._database = database
         self._bus = bus
         self._run = run
@@ -178,7 +178,7 @@ class BacktestJobs:
             return  # it has its outcome
         try:
             result = await self._run(asked.arguments)
-        except JobBroke as error:
+        except JobFailedError as error:
             if error.again and not last:
                 raise RetryableError(str(error), code="BACKTEST_BROKE") from None
             failed = BacktestFailed(job_id=asked.job_id, error=str(error))

@@ -28,7 +28,7 @@ class Trade(msgspec.Struct, frozen=True, kw_only=True):
         return float(self.profit / (self.entry * self.quantity))
 
 
-class Trip:
+class OpenTrade:
     """A trade while it goes on."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qts.domain import Account, Holding
 from qts.orders import FillApplied
-from qts.pipeline.portfolio import Portfolio
+from qts.pipeline import Portfolio
 from qts.strategies import Position, Tick, View
 
 SEOUL_S = 9 * 3600
@@ -28,7 +28,7 @@ def day_end(at: float) -> float:
     return float((day_of(at) + 1) * DAY_S - SEOUL_S)
 
 
-class PastClock:
+class BacktestClock:
     """Stands where the last event has put it."""
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class PastClock:
         raise AssertionError(f"nothing sleeps in the past, and not for {seconds} s")
 
 
-class PastWorld(Portfolio):
+class BacktestPortfolio(Portfolio):
     """Used by one thread, so a view looks at the ticks themselves and copies nothing."""
 
-    def __init__(self, clock: PastClock) -> None:
+    def __init__(self, clock: BacktestClock) -> None:
         super().__init__(clock)
         self._account: Account | None = None
         self._latest: Mapping[str, Tick] = self._ticks
@@ -80,7 +80,7 @@ class PastWorld(Portfolio):
         return View(self._clock.now(), self._latest, self._positions, self._account, self.equity)
 
 
-class LatestRows(Mapping[str, Tick]):
+class LatestTicks(Mapping[str, Tick]):
     """The latest ticks, from rows of price, volume, bid, ask and time that a scan keeps."""
 
     def __init__(self, places: Mapping[str, int], rows: npt.NDArray[np.float64]) -> None:

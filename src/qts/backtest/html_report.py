@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from qts.pipeline.performance import Point
-from qts.pipeline.trades import Trade
+from qts.backtest.performance import EquityPoint
+from qts.backtest.trades import Trade
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 240, 110, 24
 MOST_ROWS = 1000
@@ -32,10 +32,10 @@ td:first-child,th:first-child{text-align:left}td.gain{color:var(--gain)}td.loss{
 """
 
 
-def page(
+def build_page(
     title: str,
     figures: Sequence[tuple[str, str]],
-    points: Sequence[Point],
+    points: Sequence[EquityPoint],
     trades: Sequence[Trade],
 ) -> str:
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in figures)
@@ -90,14 +90,14 @@ def _svg(inside: str, title: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{title}</title>{inside}</svg>'
 
 
-def _equity(points: Sequence[Point]) -> str:
+def _equity(points: Sequence[EquityPoint]) -> str:
     values = [point.equity for point in points]
     frame = _Frame(points[0].at, points[-1].at, min(values), max(values))
     path = " ".join(f"{frame.x(p.at)},{frame.y(p.equity)}" for p in points)
     return _svg(f'{frame.grid(",.0f")}<polyline class="curve" points="{path}"/>', "equity")
 
 
-def _drawdown(points: Sequence[Point]) -> str:
+def _drawdown(points: Sequence[EquityPoint]) -> str:
     top, falls = points[0].equity, []
     for point in points:
         top = max(top, point.equity)

@@ -29,8 +29,8 @@ class BacktestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     )
     costs: Annotated[FeesConfig, Meta(description="fees and taxes")] = FeesConfig()
     interval_s: Annotated[float, Meta(gt=0, description="between two beats")] = 1.0
-    signal_life_s: Annotated[float, Meta(gt=0, description="how long a signal is good for")] = 5.0
-    fill_wait_s: Annotated[
+    signal_ttl_s: Annotated[float, Meta(gt=0, description="how long a signal is good for")] = 5.0
+    fill_timeout_s: Annotated[
         float, Meta(ge=0, description="how long a symbol rests while its order is under way")
     ] = 5.0
     sample_s: Annotated[float, Meta(gt=0, description="between points of the equity curve")] = 60.0

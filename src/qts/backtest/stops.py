@@ -8,10 +8,10 @@ from decimal import Decimal
 from uuid import NAMESPACE_OID, uuid5
 
 from qts import risk  # its loop needs the C++ core: loaded when a backtest is run
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
 from qts.domain import IntentType, Market, OrderType, Side, market_for_symbol
 from qts.events import Payload
 from qts.events import payloads as p
-from qts.pipeline.past import PastClock, PastWorld
 from qts.risk import OrderProposal, StopsConfig
 from qts.strategies import StrategyKind
 
@@ -23,15 +23,15 @@ _LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}
 Exit = tuple[str, Side, Decimal, IntentType, float]
 
 
-class PastStops:
+class BacktestStops:
     """`trade` proposes an exit and says why not; `trip` raises a code."""
 
     def __init__(
         self,
         config: StopsConfig,
         kind: StrategyKind,
-        world: PastWorld,
-        clock: PastClock,
+        world: BacktestPortfolio,
+        clock: BacktestClock,
         trade: Callable[[OrderProposal], str],
         trip: Callable[[str, str], None],
     ) -> None:
