@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from qts.app.live import Notices
+from qts.dashboard.publisher import RecentAlerts
 from qts.domain import ManualClock, OperationError, RefusedError, UnreachableError
 from qts.pipeline.maintenance import resume_after_release
 from qts.risk import SafetyState
@@ -20,7 +20,7 @@ class Books:
 
     def __init__(self, *errors: Exception) -> None:
         self.clock = ManualClock()
-        self.notices = Notices()
+        self.notices = RecentAlerts()
         self.written: list[str] = []
         self._errors = list(errors)
         self.alarm = FailSafeReporter(cast(Any, self), self.notices, self.clock)

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from qts.app.live import Notices
 from qts.app.venue import Ground
 from qts.config import Config
+from qts.dashboard.publisher import RecentAlerts
 from qts.database import Database
 from qts.domain import SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
@@ -29,7 +29,7 @@ class Frozen:
     def __init__(self, database: Database, bus: PostgresBus) -> None:
         self.database = database
         self.broker = f"broker-{uuid4()}"
-        self.notices = Notices()
+        self.notices = RecentAlerts()
         self.written = asyncio.Event()
         self.freezes = PositionFreezer(
             Ground(Config(), database, SystemClock()), bus, self.broker, self.notices

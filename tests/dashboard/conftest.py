@@ -23,11 +23,11 @@ from qts.cache.redis import RedisStore
 from qts.dashboard import (
     Dashboard,
     DashboardConfig,
+    DashboardSources,
     Role,
-    Sources,
     Tokens,
     address_of,
-    listen,
+    bind_socket,
     serve,
 )
 from qts.dashboard.session import COOKIE
@@ -137,10 +137,10 @@ async def opened(
     tokens = Tokens.of(home)
     (home / "record").mkdir(exist_ok=True)
     async with AsyncExitStack() as stack:
-        listening = stack.enter_context(closing(listen(config)))
+        listening = stack.enter_context(closing(bind_socket(config)))
         address = address_of(config, listening)
         store = await stack.enter_async_context(RedisStore.open(valkey_url, cache))
-        sources = Sources(
+        sources = DashboardSources(
             database=database,
             store=store,
             cache=cache,

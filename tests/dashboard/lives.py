@@ -11,16 +11,16 @@ from typing import Any
 from qts.cache import CacheStatus, CacheStore
 from qts.cache.status import QueueStatus, RegionStatus
 from qts.cache.store import Health, StoreWrite
-from qts.dashboard.live import (
+from qts.dashboard.live_status import (
     KEY,
     TTL_MS,
-    Held,
-    Live,
-    Money,
-    Notice,
-    OutboxFigures,
-    SafetyFigures,
-    StrategyFigures,
+    AccountStatus,
+    LiveStatus,
+    OutboxStatus,
+    PositionStatus,
+    RecentAlert,
+    SafetyStatus,
+    StrategyStatus,
     encode,
 )
 from qts.events import EngineStatus, LaneStatus, Latency
@@ -85,7 +85,7 @@ def cache() -> CacheStatus:
     )
 
 
-def strategy(**more: Any) -> StrategyFigures:
+def strategy(**more: Any) -> StrategyStatus:
     fields = {
         "length": {"type": "integer", "minimum": 2, "maximum": 500, "description": "ticks"},
         "low": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 50},
@@ -101,10 +101,10 @@ def strategy(**more: Any) -> StrategyFigures:
         "params": {"length": 14, "low": 30.0},
         "fields": fields,
     } | more
-    return StrategyFigures(**told)
+    return StrategyStatus(**told)
 
 
-def live(**more: Any) -> Live:
+def live(**more: Any) -> LiveStatus:
     told: dict[str, Any] = {
         "at": time.time(),
         "pid": os.getpid(),
@@ -124,10 +124,10 @@ def live(**more: Any) -> Live:
         "drops": {"PRICE_TICK": {"005930": 2}},
         "feed": feed(),
         "cache": cache(),
-        "outbox": OutboxFigures(depths=[Depth("everbit.trade.command")], per_second={}, paused=[]),
+        "outbox": OutboxStatus(depths=[Depth("everbit.trade.command")], per_second={}, paused=[]),
         "strategies": [strategy()],
         "positions": [
-            Held(
+            PositionStatus(
                 symbol="005930",
                 quantity=Decimal(10),
                 average_price=Decimal(70_000),
@@ -136,23 +136,23 @@ def live(**more: Any) -> Live:
                 strategy="rsi_scalper",
             )
         ],
-        "money": Money(
+        "money": AccountStatus(
             cash=Decimal(99_300_000),
             equity=Decimal(100_005_000),
             realised_today=Decimal(1234),
             unrealised=Decimal(5000),
             orders_today=7,
         ),
-        "safety": SafetyFigures(
+        "safety": SafetyStatus(
             state="NORMAL", code=None, message="", trading=True, suspended="", may_trade=True
         ),
         "refusals": {"DAILY_LOSS": 2},
-        "notices": [Notice(time.time(), "warning", "P1 is 81 % full: WARNING", "")],
+        "notices": [RecentAlert(time.time(), "warning", "P1 is 81 % full: WARNING", "")],
     } | more
-    return Live(**told)
+    return LiveStatus(**told)
 
 
-async def tell(store: CacheStore, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> Live:
+async def tell(store: CacheStore, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> LiveStatus:
     """As a run does."""
     told = live(**more)
     ver = int(told.at * 1000)

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from qts.dashboard import Role
-from qts.dashboard.params import checked
+from qts.dashboard.actions import validate_params
 from qts.database import Database
 from qts.domain import RefusedError
 from qts.events import DeadLetterAdmin
@@ -217,7 +217,7 @@ async def test_parameters_of_a_running_strategy_are_set(site: Site) -> None:
 )
 async def test_a_parameter_out_of_bounds_is_refused(params: dict[str, Any], why: str) -> None:
     with pytest.raises(RefusedError, match=why):
-        checked(params, lives.strategy().fields)
+        validate_params(params, lives.strategy().fields)
 
 
 async def test_parameters_of_what_does_not_run_are_refused(site: Site) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qts.cache import CacheConfig
 from qts.dashboard import ACKNOWLEDGEMENT, DashboardConfig, Role, Tokens
 from qts.dashboard.guard import OPEN
-from qts.dashboard.session import FAILURES, Attempts, Sessions
+from qts.dashboard.session import FAILURES, LoginSessions, LoginThrottle
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Secret
 from tests.dashboard.conftest import Site, opened
@@ -137,7 +137,7 @@ async def test_logins_are_limited(site: Site) -> None:
 
 async def test_who_waits_a_minute_may_try_again() -> None:
     clock = ManualClock()
-    attempts = Attempts(clock)
+    attempts = LoginThrottle(clock)
     for _ in range(FAILURES):
         attempts.failed("1.2.3.4")
     assert not attempts.may("1.2.3.4")
@@ -147,7 +147,7 @@ async def test_who_waits_a_minute_may_try_again() -> None:
 
 
 def test_a_guesser_with_many_addresses_fills_no_memory() -> None:
-    attempts = Attempts(ManualClock())
+    attempts = LoginThrottle(ManualClock())
     for number in range(5000):
         attempts.failed(f"10.0.{number // 250}.{number % 250}")
     assert len(attempts._failed) <= 1000
@@ -189,7 +189,7 @@ async def test_a_session_outlives_the_server_and_not_its_tokens(
 
 @given(change=st.integers(min_value=0), to=st.characters(min_codepoint=33, max_codepoint=126))
 def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
-    sessions = Sessions(lambda: b"key", ManualClock(), 3600)
+    sessions = LoginSessions(lambda: b"key", ManualClock(), 3600)
     _, cookie = sessions.begin(Role.READ)
     at = change % len(cookie)
     forged = cookie[:at] + to + cookie[at + 1 :]
@@ -198,12 +198,12 @@ def test_a_changed_cookie_is_no_cookie(change: int, to: str) -> None:
 
 @given(text=st.text())
 def test_no_text_is_a_session_or_an_error(text: str) -> None:
-    assert Sessions(lambda: b"key", ManualClock(), 3600).find(text) is None
+    assert LoginSessions(lambda: b"key", ManualClock(), 3600).find(text) is None
 
 
 async def test_a_session_ends_with_its_time() -> None:
     clock = ManualClock()
-    sessions = Sessions(lambda: b"key", clock, 3600)
+    sessions = LoginSessions(lambda: b"key", clock, 3600)
     _, cookie = sessions.begin(Role.ADMIN)
     await clock.advance(3599)
     assert sessions.find(cookie) is not None

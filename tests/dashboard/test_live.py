@@ -14,11 +14,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.app.live import Notices, Rates
 from qts.dashboard import read_live
-from qts.dashboard.answers import KEPT, Answers
 from qts.dashboard.hub import Hub
-from qts.dashboard.live import most
+from qts.dashboard.live_status import most
+from qts.dashboard.publisher import RateMeter, RecentAlerts
+from qts.dashboard.queries import KEPT, QueryCache
 from qts.domain import ManualClock, SystemClock
 from qts.risk import FailSafe
 from tests.dashboard import lives
@@ -43,7 +43,7 @@ async def test_what_is_told_does_not_last(site: Site, valkey_url: Any) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 10**6)), min_size=2, max_size=30))
 def test_a_rate_is_never_negative_and_of_the_last_seconds(steps: list[tuple[int, int]]) -> None:
-    rates, now, count, past = Rates(2.0), 0, 0, []
+    rates, now, count, past = RateMeter(2.0), 0, 0, []
     for wait_ns, more in steps:
         now, count = now + wait_ns, count + more
         past.append((now, count))
@@ -67,7 +67,7 @@ def test_the_most_drops_are_told(drops: dict[str, dict[str, int]]) -> None:
 
 
 def test_a_notice_told_twice_at_once_is_kept_once() -> None:
-    notices = Notices()
+    notices = RecentAlerts()
     for at in (1.0, 1.2, 3.0):
         notices.note(at, "warning", "P1 is full")
     assert [each.at for each in notices.all()] == [3.0, 1.0]
@@ -78,7 +78,7 @@ def test_a_notice_told_twice_at_once_is_kept_once() -> None:
 
 async def test_pages_that_ask_the_same_share_an_answer() -> None:
     clock = ManualClock()
-    answers, made = Answers(clock), []
+    answers, made = QueryCache(clock), []
 
     async def make() -> bytes:
         made.append(1)
@@ -96,7 +96,7 @@ async def test_pages_that_ask_the_same_share_an_answer() -> None:
 
 
 async def test_an_answer_that_failed_is_not_kept() -> None:
-    answers = Answers(ManualClock())
+    answers = QueryCache(ManualClock())
     tried = []
 
     async def make() -> bytes:

@@ -204,11 +204,11 @@ async def test_a_fail_safe_is_seen_within_a_second(
 
 
 async def test_the_worst_notices_stand_out(site: Site, browser: Any) -> None:
-    from qts.dashboard.live import Notice
+    from qts.dashboard.live_status import RecentAlert
 
     told = [
-        Notice(2e9, "critical", "kis stream is cut", "BROKER_DISCONNECT"),
-        Notice(1e9, "info", "kis stream is open", "BROKER_CONNECT"),
+        RecentAlert(2e9, "critical", "kis stream is cut", "BROKER_DISCONNECT"),
+        RecentAlert(1e9, "info", "kis stream is open", "BROKER_CONNECT"),
     ]
     site.run(notices=told)
     async with visit(browser, site.tokens.link(site.address)) as seen:

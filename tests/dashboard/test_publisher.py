@@ -17,7 +17,7 @@ from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.config.demo import DemoConfig
-from qts.dashboard import DashboardConfig, Live, read_live
+from qts.dashboard import DashboardConfig, LiveStatus, read_live
 from qts.database import Database
 from qts.domain import Secret, SystemClock
 from qts.embedded import Home
@@ -40,7 +40,9 @@ class Told:
         self.store = store
         self.wire = wire  # to the venue's stream
 
-    async def until(self, so: Callable[[Live], object], seconds: float = PATIENCE_S) -> Live:
+    async def until(
+        self, so: Callable[[LiveStatus], object], seconds: float = PATIENCE_S
+    ) -> LiveStatus:
         async with asyncio.timeout(seconds):
             while True:
                 live = await read_live(self.store, PREFIX)
@@ -147,7 +149,7 @@ async def test_parameters_that_are_set_reach_the_strategy(told: Told, database: 
         " version = strategy_params.version + 1"
     )
 
-    def length(live: Live) -> object:
+    def length(live: LiveStatus) -> object:
         return {each.key: each.params for each in live.strategies}["rsi_scalper"]["length"]
 
     await told.until(lambda live: live.ticks)

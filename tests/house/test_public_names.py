@@ -107,7 +107,7 @@ PUBLIC: dict[str, str] = {
         lines_dropped logger new_trace_id redact_text render samples shutdown span tracing
         watch_host
     """,
-    "qts.terminal": "Seen ServerSource Source Top frame",
+    "qts.dashboard.terminal": "Seen ServerSource Source Top frame",
     "qts.venues": """
         Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Leaving Ledger Level
         LimitsConfig NotOffered Priority Quote Rejected Room Service Throttled UpbitClient

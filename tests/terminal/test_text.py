@@ -9,10 +9,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.dashboard.live import Notice, SafetyFigures
+from qts.dashboard import TerminalSnapshot, frame
+from qts.dashboard.live_status import RecentAlert, SafetyStatus
+from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_calm, lanes, rows_of
 from qts.orders import OrderRow
-from qts.terminal import Seen, frame
-from qts.terminal.text import LANES, TABLES, banner, is_calm, lanes, rows_of
 from tests.dashboard.lives import live
 
 
@@ -42,21 +42,21 @@ def an_order(state: str | None = "UNKNOWN") -> OrderRow:
 
 
 def test_the_banner_says_how_it_stands() -> None:
-    first, second = banner(Seen(live()))
+    first, second = banner(TerminalSnapshot(live()))
     assert first == "NORMAL  PAPER on paper"
     assert second == "equity 100,005,000  today +1,234  open +5,000  orders 7  ticks 123,456"
 
 
 def test_trouble_is_seen_at_once() -> None:
-    stopped = SafetyFigures(
+    stopped = SafetyStatus(
         state="LOCKDOWN", code="FS070", message="positions differ", trading=False, suspended="x",
         may_trade=False,
     )  # fmt: skip
-    seen = Seen(live(safety=stopped))
+    seen = TerminalSnapshot(live(safety=stopped))
     assert banner(seen)[0] == "LOCKDOWN  STOPPED  PAPER on paper  FS070 positions differ  x"
     assert not is_calm(seen)
-    assert is_calm(Seen(live()))
-    assert banner(Seen(trouble="nothing runs")) == ("QTS  nothing runs", "")
+    assert is_calm(TerminalSnapshot(live()))
+    assert banner(TerminalSnapshot(trouble="nothing runs")) == ("QTS  nothing runs", "")
 
 
 def test_every_lane_has_a_row() -> None:
@@ -67,7 +67,7 @@ def test_every_lane_has_a_row() -> None:
 
 
 def test_rows_are_as_wide_as_their_headings() -> None:
-    seen = Seen(live(), [an_order()])
+    seen = TerminalSnapshot(live(), [an_order()])
     for name, headings in TABLES.items():
         rows = rows_of(name, seen)
         assert rows, name
@@ -75,28 +75,28 @@ def test_rows_are_as_wide_as_their_headings() -> None:
 
 
 def test_an_order_shows_its_attempt() -> None:
-    (row,) = rows_of("Orders", Seen(None, [an_order()]))
+    (row,) = rows_of("Orders", TerminalSnapshot(None, [an_order()]))
     assert row[1:] == ("005930", "BUY", "10", "UNKNOWN", "0", "rsi_scalper")
-    (row,) = rows_of("Orders", Seen(None, [an_order(None)]))
+    (row,) = rows_of("Orders", TerminalSnapshot(None, [an_order(None)]))
     assert row[4] == "CREATED"
 
 
 def test_without_a_feed_it_says_so() -> None:
-    assert rows_of("Feed", Seen(live(feed=None))) == [("feed", "none")]
+    assert rows_of("Feed", TerminalSnapshot(live(feed=None))) == [("feed", "none")]
 
 
 def test_a_frame_holds_all_tables() -> None:
-    text = frame(Seen(live(), [an_order()]))
+    text = frame(TerminalSnapshot(live(), [an_order()]))
     assert all(f"\n{name}\n" in text for name in TABLES)
-    assert frame(Seen(trouble="nothing runs")) == "QTS  nothing runs"
+    assert frame(TerminalSnapshot(trouble="nothing runs")) == "QTS  nothing runs"
 
 
 @given(st.text(max_size=300), st.text(max_size=50))
 def test_lines_of_the_banner_fit_eighty_columns(message: str, code: str) -> None:
-    safety = SafetyFigures(
+    safety = SafetyStatus(
         state="FAIL", code=code, message=message, trading=True, suspended=message, may_trade=True
     )
-    notices = [Notice(0.0, "critical", message, code)]
-    seen = Seen(live(safety=safety, notices=notices))
+    notices = [RecentAlert(0.0, "critical", message, code)]
+    seen = TerminalSnapshot(live(safety=safety, notices=notices))
     assert all(len(line) <= 80 for line in banner(seen))
     assert len(rows_of("Alerts", seen)) == 1

@@ -17,11 +17,11 @@ from textual.widgets import DataTable, Static, TabbedContent
 
 from qts.cache import CacheConfig, CacheStore
 from qts.cache.redis import RedisStore
+from qts.dashboard import LiveStatusSource, TerminalSnapshot, Top
+from qts.dashboard.terminal.app import ConfirmDialog
 from qts.database import Database
 from qts.domain import OperationError, Secret
 from qts.risk import KillSwitch
-from qts.terminal import Seen, ServerSource, Top
-from qts.terminal.view import Question
 from tests.cli.test_run import Qts
 from tests.dashboard.lives import live, tell
 from tests.terminal.test_text import an_order
@@ -33,13 +33,13 @@ PATIENCE_S = 60.0
 class Told:
     """A Source that says what it is told to."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: TerminalSnapshot) -> None:
         self.seen = seen
         self.killed: list[str] = []
         self.fails = ""
         self.looked = asyncio.Event()
 
-    async def look(self) -> Seen:
+    async def look(self) -> TerminalSnapshot:
         self.looked.set()
         return self.seen
 
@@ -49,8 +49,8 @@ class Told:
         self.killed.append(actor)
 
 
-def a_view(seen: Seen | None = None) -> tuple[Top, Told]:
-    source = Told(seen or Seen(live(), [an_order()]))
+def a_view(seen: TerminalSnapshot | None = None) -> tuple[Top, Told]:
+    source = Told(seen or TerminalSnapshot(live(), [an_order()]))
     return Top(source, "kim"), source
 
 
@@ -106,7 +106,7 @@ async def test_trading_stops_only_after_a_yes(keys: list[str], killed: list[str]
         await pilot.press(*keys)
         await pilot.pause()
         assert source.killed == killed
-        assert not isinstance(app.screen, Question)
+        assert not isinstance(app.screen, ConfirmDialog)
 
 
 async def test_a_stop_that_failed_is_not_called_a_stop() -> None:
@@ -124,7 +124,7 @@ async def test_news_is_shown_within_a_second() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
         assert text_of(app).startswith("NORMAL")
-        source.seen = Seen(trouble="nothing runs here")
+        source.seen = TerminalSnapshot(trouble="nothing runs here")
         source.looked.clear()
         async with asyncio.timeout(PATIENCE_S):
             await source.looked.wait()
@@ -144,7 +144,7 @@ async def test_the_servers_say_what_a_run_told(
     store: CacheStore, database: Database, database_url: Secret
 ) -> None:
     prefix = f"top-{os.getpid()}:"
-    source = ServerSource(store, database, prefix)
+    source = LiveStatusSource(store, database, prefix)
     assert (await source.look()).trouble.startswith("nothing runs here")
     told = await tell(store, prefix)
     assert (await source.look()).live == told

@@ -10,7 +10,6 @@ from qts.app.dashboard import login_link as login_link
 from qts.app.dashboard import serve_handed as serve_handed
 from qts.app.drill import DrillReport as DrillReport
 from qts.app.drill import run_drill as run_drill
-from qts.app.live import Notices as Notices
 from qts.app.servers import open_database as open_database
 from qts.app.servers import open_store as open_store
 from qts.app.summary import Service as Service

@@ -25,11 +25,11 @@ from qts.cache.redis import RedisStore
 from qts.config import Config, settings_of
 from qts.dashboard import (
     DashboardConfig,
+    DashboardSources,
     Role,
-    Sources,
     Tokens,
     address_of,
-    listen,
+    bind_socket,
     serve,
 )
 from qts.database import Database, DatabaseConfig
@@ -110,7 +110,7 @@ async def serve_handed(handed: Handed, ready: asyncio.Future[str] | None = None)
     config = handed.dashboard
     if handed.fd is not None:
         os.nice(NICE)
-    listening = socket.socket(fileno=handed.fd) if handed.fd is not None else listen(config)
+    listening = socket.socket(fileno=handed.fd) if handed.fd is not None else bind_socket(config)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listening.close)
         database = await stack.enter_async_context(
@@ -119,7 +119,7 @@ async def serve_handed(handed: Handed, ready: asyncio.Future[str] | None = None)
         store = await stack.enter_async_context(
             RedisStore.open(handed.cache.url or Secret(""), handed.cache)
         )
-        sources = Sources(
+        sources = DashboardSources(
             database=database,
             store=store,
             cache=handed.cache,
@@ -180,7 +180,7 @@ class DashboardProcess:
         if not config.enabled:
             return self
         try:
-            self._listening = listen(config)
+            self._listening = bind_socket(config)
         except RefusedError as error:
             log.error("there is no dashboard", error=str(error))
             return self

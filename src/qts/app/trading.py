@@ -9,13 +9,13 @@ from pathlib import Path
 
 from qts.app.crew import Crew
 from qts.app.journal import journal_of
-from qts.app.live import LivePublisher, Notices
 from qts.app.summary import Traded, traded
 from qts.app.venue import Ground, open_venue
 from qts.brokers import Broker
 from qts.cache import Cache, CacheStore
 from qts.cache.redis import RedisStore
 from qts.config import Config
+from qts.dashboard.publisher import RecentAlerts, StatusPublisher
 from qts.database import Database
 from qts.domain import Clock, Secret
 from qts.events import Catalogue, EventEngine, Priority
@@ -60,7 +60,7 @@ class Trading:
         self.watch = SafetyMonitor(database, clock)
         self.fail_safe = FailSafe(database)
         self.kill_switch = KillSwitch(database)
-        self.notices = Notices()
+        self.notices = RecentAlerts()
         self.ground = Ground(config, database, clock)
         self.journal = journal_of(self.ground)
         self.world = JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
@@ -95,7 +95,7 @@ class Trading:
                 NotificationService.open(self.database, self.config.notify, self.clock)
             )
             self._join()
-            self._live = LivePublisher(self, store, self.notices)
+            self._live = StatusPublisher(self, store, self.notices)
             self._parameters = StrategyParamsWatcher(self.database, self.runners, self.cache)
             try:
                 await self._start()

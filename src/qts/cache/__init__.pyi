@@ -19,4 +19,5 @@ from qts.cache.region import CacheLoader as CacheLoader
 from qts.cache.status import CacheAlert as CacheAlert
 from qts.cache.status import CacheStatus as CacheStatus
 from qts.cache.store import CacheStore as CacheStore
+from qts.cache.store import StoreWrite as StoreWrite
 from qts.cache.trade_counter import TradeIds as TradeIds

@@ -15,7 +15,7 @@ from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.config import Config
-    from qts.terminal import Top
+    from qts.dashboard import Top
 
 
 def top(
@@ -37,11 +37,11 @@ def top(
 
 async def _watch(config: Config, once: bool) -> None:
     from qts.app import open_database, open_store
-    from qts.terminal import ServerSource, frame
+    from qts.dashboard import LiveStatusSource, frame
 
     view = None if once else _view()
     async with open_store(config) as store, open_database(config) as database:
-        source = ServerSource(store, database, config.cache.prefix)
+        source = LiveStatusSource(store, database, config.cache.prefix)
         if view is None:
             typer.echo(frame(await source.look()))
         else:
@@ -50,7 +50,7 @@ async def _watch(config: Config, once: bool) -> None:
 
 def _view() -> type[Top]:
     try:
-        from qts.terminal import Top
+        from qts.dashboard import Top
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "textual":
             raise

@@ -1,21 +1,23 @@
 """What can be done here, by whom: each action is a value, checked, written down, then done.
 
 Nothing here sends an order. What trades is told through the switches, the fail-safe and the bus.
+
+Parameters of a strategy held against what the strategy says of them, before they are set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import operator
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
-from qts.dashboard.audit import Audit
-from qts.dashboard.live import Live
-from qts.dashboard.params import checked
-from qts.dashboard.session import Session
+from qts.dashboard.action_log import ActionLog
+from qts.dashboard.live_status import LiveStatus
+from qts.dashboard.session import LoginSession
 from qts.dashboard.tokens import Role
 from qts.database import Database
 from qts.domain import OperationError, RefusedError
@@ -25,8 +27,47 @@ from qts.orders import Reconcile as ReconcileCommand
 from qts.outbox import TRADE_COMMAND, OutboxAdmin, OutboxConfig, OutboxEvent, PostgresBus
 from qts.risk import FailSafe, KillSwitch
 
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "minimum": (operator.ge, "at least"),
+    "maximum": (operator.le, "at most"),
+    "exclusiveMinimum": (operator.gt, "above"),
+    "exclusiveMaximum": (operator.lt, "below"),
+}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "boolean": (bool,),
+}
+
+
+def validate_params(
+    params: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The same, or refused with the name, the value and what is allowed."""
+    for name, value in params.items():
+        if name not in fields:
+            raise RefusedError(f"there is no parameter {name!r}; there are {', '.join(fields)}")
+        _check(name, value, fields[name])
+    return dict(params)
+
+
+def _check(name: str, value: Any, field: Mapping[str, Any]) -> None:
+    kind = field.get("type")
+    allowed = _TYPES.get(kind) if isinstance(kind, str) else None
+    if allowed is not None:
+        is_wrong_bool = isinstance(value, bool) and kind != "boolean"
+        if is_wrong_bool or not isinstance(value, allowed):
+            raise RefusedError(f"{name} must be a {kind}, not {value!r}")
+    for bound, (holds, words) in _BOUNDS.items():
+        if bound in field and not holds(value, field[bound]):
+            raise RefusedError(f"{name} must be {words} {field[bound]}, not {value!r}")
+    if "enum" in field and value not in field["enum"]:
+        raise RefusedError(f"{name} must be one of {field['enum']}, not {value!r}")
+
+
 Reason = Annotated[str, Meta(min_length=1, max_length=500)]
-LiveNow = Callable[[], Awaitable[Live | None]]
+LiveNow = Callable[[], Awaitable[LiveStatus | None]]
 
 _SET_PARAMS = (
     "INSERT INTO strategy_params (strategy_key, params, changed_by) VALUES ($1, $2, $3)"
@@ -35,7 +76,7 @@ _SET_PARAMS = (
 )
 
 
-class Forbidden(RefusedError):
+class ForbiddenError(RefusedError):
     """The role does not reach that far."""
 
 
@@ -55,7 +96,7 @@ class Action(
         return fields
 
 
-class Kill(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kill"):
+class KillSwitchAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kill"):
     """Stop, or allow again: the account, or one strategy."""
 
     enabled: bool
@@ -67,18 +108,20 @@ class Kill(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="k
         return self.strategy or "account"
 
 
-class Release(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
+class ReleaseAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
     """A person has looked: FAIL or LOCKDOWN ends."""
 
     role: ClassVar[Role] = Role.ADMIN
     reason: Reason
 
 
-class Reconcile(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reconcile"):
+class ReconcileAction(
+    Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reconcile"
+):
     """Compare the books with the broker's now."""
 
 
-class Requeue(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="requeue"):
+class RequeueAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="requeue"):
     """New attempts for a dead letter of the bus."""
 
     event_id: UUID
@@ -89,7 +132,7 @@ class Requeue(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
         return str(self.event_id)
 
 
-class Replay(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="replay"):
+class ReplayAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="replay"):
     """Publish a dead letter of the lanes again."""
 
     number: Annotated[int, Meta(ge=1)]
@@ -99,7 +142,7 @@ class Replay(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         return str(self.number)
 
 
-class Params(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="params"):
+class SetParamsAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="params"):
     """Other parameters for a strategy that runs."""
 
     strategy: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -110,7 +153,9 @@ class Params(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         return self.strategy
 
 
-class Subscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="subscribe"):
+class SubscribePushAction(
+    Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="subscribe"
+):
     """Web push to this browser; what its PushSubscription.toJSON() says."""
 
     subscription: Annotated[dict[str, Any], Meta(max_length=10)]
@@ -124,7 +169,9 @@ class Subscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         return {"action": "subscribe"}  # the rest is as good as a password
 
 
-class Unsubscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unsubscribe"):
+class UnsubscribePushAction(
+    Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unsubscribe"
+):
     """No more web push to a browser."""
 
     endpoint: Annotated[str, Meta(min_length=1, max_length=2000)]
@@ -139,7 +186,14 @@ class Unsubscribe(Action, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 _DECODER = msgspec.json.Decoder(
-    Kill | Release | Reconcile | Requeue | Replay | Params | Subscribe | Unsubscribe
+    KillSwitchAction
+    | ReleaseAction
+    | ReconcileAction
+    | RequeueAction
+    | ReplayAction
+    | SetParamsAction
+    | SubscribePushAction
+    | UnsubscribePushAction
 )
 
 
@@ -151,20 +205,20 @@ def decode(body: bytes) -> Action:
     return action
 
 
-class Actions:
+class ActionService:
     def __init__(self, database: Database, live: LiveNow) -> None:
         self._database = database
         self._live = live
-        self._audit = Audit(database)
+        self._audit = ActionLog(database)
 
-    async def do(self, action: Action, session: Session, address: str) -> str:
+    async def do(self, action: Action, session: LoginSession, address: str) -> str:
         """Answers what was done, in a sentence."""
         fields = action.written
         name = fields["action"]
         number = await self._audit.begin(session, address, name, action.target, fields)
         try:
             if session.role < action.role:
-                raise Forbidden(
+                raise ForbiddenError(
                     f"{name} needs the role {action.role.word}, not {session.role.word}"
                 )
             said = await self._done(action, session.actor)
@@ -180,25 +234,25 @@ class Actions:
     async def _done(self, action: Action, actor: str) -> str:
         database = self._database
         match action:
-            case Kill(enabled=enabled, reason=reason, strategy=strategy):
+            case KillSwitchAction(enabled=enabled, reason=reason, strategy=strategy):
                 await KillSwitch(database).set(enabled, actor, reason, strategy)
                 return f"{action.target} {'may trade' if enabled else 'is stopped'}"
-            case Release(reason=reason):
+            case ReleaseAction(reason=reason):
                 return f"the fail-safe is {(await FailSafe(database).release(actor, reason)).state}"
-            case Reconcile():
+            case ReconcileAction():
                 return await self._reconcile()
-            case Requeue(event_id=event_id, outcome_checked=was_checked):
+            case RequeueAction(event_id=event_id, outcome_checked=was_checked):
                 row = await OutboxAdmin(database).requeue(event_id, outcome_checked=was_checked)
                 return f"event {event_id} is {row.status}"
-            case Replay(number=number):
+            case ReplayAction(number=number):
                 letter = await DeadLetterAdmin(database).ask(number)
                 return f"dead letter {number} is {letter.state}"
-            case Params():
+            case SetParamsAction():
                 return await self._set_params(action, actor)
-            case Subscribe(subscription=subscription):
+            case SubscribePushAction(subscription=subscription):
                 name = await subscribe(database, msgspec.json.encode(subscription))
                 return f"browser {name} is told of orders and critical alerts"
-            case Unsubscribe(endpoint=endpoint):
+            case UnsubscribePushAction(endpoint=endpoint):
                 known = await unsubscribe(database, endpoint)
                 return f"browser {action.target} is {'told no more' if known else 'not known'}"
         raise AssertionError(f"{action} has no deed")
@@ -212,13 +266,13 @@ class Actions:
             await bus.publish(tx, event)
         return "the books will be compared with the broker's"
 
-    async def _set_params(self, action: Params, actor: str) -> str:
+    async def _set_params(self, action: SetParamsAction, actor: str) -> str:
         live = await self._live()
         running = {each.key: each for each in live.strategies} if live else {}
         if action.strategy not in running:
             known = ", ".join(running) or "none"
             raise RefusedError(f"strategy {action.strategy} does not run; running: {known}")
-        wanted = checked(action.params, running[action.strategy].fields)
+        wanted = validate_params(action.params, running[action.strategy].fields)
         await self._database.execute(_SET_PARAMS, action.strategy, wanted, actor)
         words = ", ".join(f"{name} = {value}" for name, value in wanted.items())
         return f"{action.strategy}: {words}"

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from qts import telemetry
 from qts.dashboard.config import DashboardConfig
-from qts.dashboard.session import COOKIE, Sessions
+from qts.dashboard.session import COOKIE, LoginSessions
 
 log = telemetry.logger("dashboard")
 
@@ -42,7 +42,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guard:
-    def __init__(self, config: DashboardConfig, port: int, sessions: Sessions) -> None:
+    def __init__(self, config: DashboardConfig, port: int, sessions: LoginSessions) -> None:
         self._sessions = sessions
         self._hosts = _hosts(config, port)
         self._origins = {f"{config.scheme}://{host}" for host in self._hosts}

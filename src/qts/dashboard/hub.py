@@ -14,7 +14,7 @@ import msgspec
 
 from qts import telemetry
 from qts.cache import CacheStore
-from qts.dashboard.live import EVERY_S, Live, read_text
+from qts.dashboard.live_status import EVERY_S, LiveStatus, read_text
 from qts.database import Database
 from qts.domain import Clock, OperationError
 from qts.risk import FailSafe, KillSwitch
@@ -94,9 +94,9 @@ class Hub:
     def history(self) -> bytes:
         return msgspec.json.encode({"history": list(self._points)})
 
-    async def live(self) -> Live | None:
+    async def live(self) -> LiveStatus | None:
         """What was told last, whole."""
-        return None if self._live is None else msgspec.json.decode(self._live, type=Live)
+        return None if self._live is None else msgspec.json.decode(self._live, type=LiveStatus)
 
     def look(self) -> None:
         """Somebody changed something: do not wait for the next look."""

@@ -20,14 +20,13 @@ from aiohttp import WSCloseCode, web
 
 from qts import telemetry
 from qts.cache import CacheConfig, CacheStore
-from qts.dashboard.actions import Actions, Forbidden, decode
-from qts.dashboard.answers import Answers
-from qts.dashboard.audit import Audit
+from qts.dashboard.action_log import ActionLog
+from qts.dashboard.actions import ActionService, ForbiddenError, decode
 from qts.dashboard.config import USUAL_PORT, DashboardConfig
 from qts.dashboard.guard import LARGEST_BODY, Guard, refused
 from qts.dashboard.hub import Hub
-from qts.dashboard.looks import Looks
-from qts.dashboard.session import COOKIE, Attempts, Session, Sessions
+from qts.dashboard.queries import DashboardQueries, QueryCache
+from qts.dashboard.session import COOKIE, LoginSession, LoginSessions, LoginThrottle
 from qts.dashboard.tokens import Tokens
 from qts.database import Database
 from qts.domain import Clock, OperationError, RefusedError, SystemClock
@@ -41,7 +40,7 @@ SEND_S = 10.0  # a page that takes nothing for so long is gone
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
+class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
     """What the pages are made of."""
 
     database: Database
@@ -57,19 +56,24 @@ class Dashboard:
     """Use `serve`."""
 
     def __init__(
-        self, config: DashboardConfig, sources: Sources, tokens: Tokens, clock: Clock, port: int
+        self,
+        config: DashboardConfig,
+        sources: DashboardSources,
+        tokens: Tokens,
+        clock: Clock,
+        port: int,
     ) -> None:
         self._config = config
         self._sources = sources
         self._tokens = tokens
-        self._sessions = Sessions(lambda: tokens.key, clock, config.session_hours * 3600)
-        self._attempts = Attempts(clock)
-        self._audit = Audit(sources.database)
-        self._answers = Answers(clock)
+        self._sessions = LoginSessions(lambda: tokens.key, clock, config.session_hours * 3600)
+        self._attempts = LoginThrottle(clock)
+        self._audit = ActionLog(sources.database)
+        self._answers = QueryCache(clock)
         self._sockets: set[web.WebSocketResponse] = set()
         self.hub = Hub(sources.store, sources.cache.prefix, sources.database, clock)
-        self._actions = Actions(sources.database, self.hub.live)
-        self._looks = Looks(
+        self._actions = ActionService(sources.database, self.hub.live)
+        self._looks = DashboardQueries(
             sources.database, sources.store, sources.cache, sources.home, sources.record, clock
         )
         guard = Guard(config, port, self._sessions)
@@ -172,7 +176,7 @@ class Dashboard:
             }
         )
 
-    def _session(self, request: web.Request) -> Session:
+    def _session(self, request: web.Request) -> LoginSession:
         session = self._sessions.find(request.cookies.get(COOKIE))
         if session is None:  # it ended since the door let it in
             raise web.HTTPUnauthorized
@@ -235,7 +239,7 @@ class Dashboard:
 
 @asynccontextmanager
 async def serve(
-    config: DashboardConfig, sources: Sources, tokens: Tokens, listening: socket.socket
+    config: DashboardConfig, sources: DashboardSources, tokens: Tokens, listening: socket.socket
 ) -> AsyncIterator[Dashboard]:
     """Until left; the socket listens already."""
     dashboard = Dashboard(config, sources, tokens, SystemClock(), listening.getsockname()[1])
@@ -252,7 +256,7 @@ async def serve(
         await runner.cleanup()
 
 
-def listen(config: DashboardConfig) -> socket.socket:
+def bind_socket(config: DashboardConfig) -> socket.socket:
     """Bound and listening; any port serves while the usual one is taken."""
     ports = (USUAL_PORT, 0) if config.port == USUAL_PORT else (config.port,)
     for port in ports:
@@ -297,7 +301,7 @@ async def _told(
     """Our errors as answers a page can show."""
     try:
         return await handler(request)
-    except Forbidden as error:
+    except ForbiddenError as error:
         return refused(403, str(error))
     except RefusedError as error:
         return refused(422, str(error))

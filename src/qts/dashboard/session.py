@@ -23,7 +23,7 @@ FAILURES_OVER_S = 60.0
 ADDRESSES = 1000  # remembered at once
 
 
-class Session(msgspec.Struct, frozen=True):
+class LoginSession(msgspec.Struct, frozen=True):
     role: Role
     made_at: int  # seconds since 1970
     name: str
@@ -34,22 +34,22 @@ class Session(msgspec.Struct, frozen=True):
         return f"dashboard {self.role.word} {self.name[:6]}"
 
 
-class Sessions:
+class LoginSessions:
     def __init__(self, key: Callable[[], bytes], clock: Clock, lasts_s: float) -> None:
         self._key = key
         self._clock = clock
         self.lasts_s = lasts_s
         self._ended: dict[str, int] = {}  # name to the moment it was made
 
-    def begin(self, role: Role) -> tuple[Session, str]:
+    def begin(self, role: Role) -> tuple[LoginSession, str]:
         """A session and its cookie."""
         name = secrets.token_urlsafe(16)
         made_at = int(self._clock.now().timestamp())
         body = f"{int(role)}.{made_at}.{name}"
-        session = Session(role, made_at, name, self._sign(f"csrf {body}"))
+        session = LoginSession(role, made_at, name, self._sign(f"csrf {body}"))
         return session, f"{body}.{self._sign(body)}"
 
-    def find(self, cookie: str | None) -> Session | None:
+    def find(self, cookie: str | None) -> LoginSession | None:
         body, _, signature = (cookie or "").rpartition(".")
         if not body or not hmac.compare_digest(self._sign(body).encode(), signature.encode()):
             return None
@@ -57,9 +57,9 @@ class Sessions:
         age_s = self._clock.now().timestamp() - int(made_at)
         if name in self._ended or not -60 <= age_s <= self.lasts_s:
             return None
-        return Session(Role(int(role)), int(made_at), name, self._sign(f"csrf {body}"))
+        return LoginSession(Role(int(role)), int(made_at), name, self._sign(f"csrf {body}"))
 
-    def end(self, session: Session) -> None:
+    def end(self, session: LoginSession) -> None:
         oldest = self._clock.now().timestamp() - self.lasts_s
         self._ended = {name: made for name, made in self._ended.items() if made >= oldest}
         self._ended[session.name] = session.made_at
@@ -69,7 +69,7 @@ class Sessions:
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-class Attempts:
+class LoginThrottle:
     """Logins that failed, by address; too many, and the address has to wait."""
 
     def __init__(self, clock: Clock) -> None:

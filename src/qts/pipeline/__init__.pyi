@@ -21,6 +21,7 @@ from qts.pipeline.order_updates import OrderUpdatePublisher as OrderUpdatePublis
 from qts.pipeline.portfolio import Portfolio as Portfolio
 from qts.pipeline.portfolio import tick_from_event as tick_from_event
 from qts.pipeline.risk_snapshot import compute_exposure as compute_exposure
+from qts.pipeline.risk_snapshot import trading_day_start as trading_day_start
 from qts.pipeline.runner import GIVE_UP_AFTER as GIVE_UP_AFTER
 from qts.pipeline.runner import RunnerHooks as RunnerHooks
 from qts.pipeline.runner import StrategyRunner as StrategyRunner

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from qts import telemetry
-from qts.app import Ground, Notices
+from qts.app import Ground
+from qts.dashboard import RecentAlerts
 from qts.domain import OperationError
 from qts.events import Event, EventType, Payload, Priority
 from qts.orders import freeze_position
@@ -39,7 +40,7 @@ POSITION_FREEZE = EventType(
 class PositionFreezer:
     """A handler of the P0 lane; `pending` are those that are not in the books yet."""
 
-    def __init__(self, ground: Ground, bus: EventBus, broker: str, notices: Notices) -> None:
+    def __init__(self, ground: Ground, bus: EventBus, broker: str, notices: RecentAlerts) -> None:
         self._ground = ground
         self._bus = bus
         self._broker = broker

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from qts import telemetry
-from qts.app import Notices
+from qts.dashboard import RecentAlerts
 from qts.domain import Clock, OperationError
 from qts.events import AlertHooks
 from qts.risk.codes import CODES, Effect
@@ -21,7 +21,7 @@ AGAIN_S = 1.0
 class FailSafeReporter:
     """Made on the loop that writes; `trip` may be called from any thread."""
 
-    def __init__(self, fail_safe: FailSafe, notices: Notices, clock: Clock) -> None:
+    def __init__(self, fail_safe: FailSafe, notices: RecentAlerts, clock: Clock) -> None:
         self._fail_safe = fail_safe
         self._notices = notices
         self._clock = clock

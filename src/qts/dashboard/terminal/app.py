@@ -12,14 +12,14 @@ from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static, TabbedContent, TabPane
 
+from qts.dashboard.terminal.source import StatusSource, TerminalSnapshot
+from qts.dashboard.terminal.tables import LANES, TABLES, Row, banner, is_calm, lanes, rows_of
 from qts.domain import OperationError
-from qts.terminal.source import Seen, Source
-from qts.terminal.text import LANES, TABLES, Row, banner, is_calm, lanes, rows_of
 
 EVERY_S = 0.25
 
 
-class Question(ModalScreen[bool]):
+class ConfirmDialog(ModalScreen[bool]):
     """Yes or no; anything else is no."""
 
     CSS = """
@@ -62,11 +62,11 @@ class Top(App[None]):
         Binding("shift+tab", "next(-1)", "last table", priority=True, show=False),
     ]
 
-    def __init__(self, source: Source, actor: str) -> None:
+    def __init__(self, source: StatusSource, actor: str) -> None:
         super().__init__()
         self._source = source
         self._actor = actor
-        self.seen = Seen(trouble="looking ...")
+        self.seen = TerminalSnapshot(trouble="looking ...")
 
     def compose(self) -> ComposeResult:
         yield Static(id="banner", markup=False)
@@ -122,7 +122,7 @@ class Top(App[None]):
         if live is not None and not live.safety.trading:
             self.notify("Trading is stopped already; qts kill off allows it again.")
             return
-        self.push_screen(Question(), self._answered)
+        self.push_screen(ConfirmDialog(), self._answered)
 
     async def _answered(self, yes: bool | None) -> None:
         if not yes:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from qts.dashboard import Live
+from qts.dashboard.live_status import LiveStatus
+from qts.dashboard.terminal.source import TerminalSnapshot
 from qts.orders import OrderRow
-from qts.terminal.source import Seen
 
 Row = tuple[str, ...]
 
@@ -21,7 +21,7 @@ TABLES = {"Orders": ORDERS, "Positions": POSITIONS, "Feed": FEED, "Alerts": ALER
 WIDTH = 80
 
 
-def rows_of(name: str, seen: Seen) -> list[Row]:
+def rows_of(name: str, seen: TerminalSnapshot) -> list[Row]:
     """Of one of TABLES."""
     if name == "Orders":
         return [_order(order) for order in seen.orders]
@@ -31,7 +31,7 @@ def rows_of(name: str, seen: Seen) -> list[Row]:
     return list(rows)
 
 
-def banner(seen: Seen) -> tuple[str, str]:
+def banner(seen: TerminalSnapshot) -> tuple[str, str]:
     """Two lines: how it stands, and what it earned."""
     live = seen.live
     if live is None:
@@ -48,13 +48,13 @@ def banner(seen: Seen) -> tuple[str, str]:
     return first.strip()[:WIDTH], second[:WIDTH]
 
 
-def is_calm(seen: Seen) -> bool:
+def is_calm(seen: TerminalSnapshot) -> bool:
     """Nothing stands in trading's way."""
     live = seen.live
     return live is not None and live.safety.state == "NORMAL" and live.safety.trading
 
 
-def lanes(live: Live) -> Iterator[Row]:
+def lanes(live: LiveStatus) -> Iterator[Row]:
     for name, lane in live.events.lanes.items():
         lost = lane.dropped + lane.sampled + lane.dead
         spans = (f"{span:.2f}" for span in (lane.total.p50, lane.total.p99, lane.total.p99_9))
@@ -70,7 +70,7 @@ def lanes(live: Live) -> Iterator[Row]:
         )
 
 
-def positions(live: Live) -> Iterator[Row]:
+def positions(live: LiveStatus) -> Iterator[Row]:
     for held in sorted(live.positions, key=lambda each: each.symbol):
         yield (
             held.symbol,
@@ -82,7 +82,7 @@ def positions(live: Live) -> Iterator[Row]:
         )
 
 
-def feed(live: Live) -> Iterator[Row]:
+def feed(live: LiveStatus) -> Iterator[Row]:
     state = live.feed
     if state is None:
         yield ("feed", "none")
@@ -102,13 +102,13 @@ def feed(live: Live) -> Iterator[Row]:
     yield ("symbols", f"{state.symbols_known:,}, {'streaming' if state.streaming else 'polled'}")
 
 
-def alerts(live: Live) -> Iterator[Row]:
+def alerts(live: LiveStatus) -> Iterator[Row]:
     for notice in live.notices:
         what = f"{notice.code} {notice.text}".strip()
         yield (_time(datetime.fromtimestamp(notice.at, UTC)), notice.severity, what)
 
 
-def frame(seen: Seen) -> str:
+def frame(seen: TerminalSnapshot) -> str:
     """Everything once, as plain text."""
     parts = ["\n".join(line for line in banner(seen) if line)]
     if seen.live is not None:

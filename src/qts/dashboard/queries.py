@@ -1,9 +1,12 @@
-"""What the pages ask of the database, the cache and the record: they look, and change nothing."""
+"""Answers kept for a moment: ten open pages ask the database once.
+
+What the pages ask of the database, the cache and the record: they look, and change nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,7 +15,7 @@ import msgspec
 
 from qts.backtest import show_job
 from qts.cache import CacheConfig, CacheStore, read_raw
-from qts.dashboard.audit import Audit
+from qts.dashboard.action_log import ActionLog
 from qts.dashboard.candles import Candles
 from qts.database import Database, Row
 from qts.domain import Clock, OperationError, RefusedError
@@ -21,6 +24,37 @@ from qts.orders import list_orders, list_positions, order_history
 from qts.outbox import OutboxConfig, paused_streams, stream_depths
 from qts.risk import FailSafe
 from qts.router import load_last_report
+
+KEPT_S = 0.5
+KEPT = 64
+
+
+class QueryCache:
+    """By question; an answer that is being made is waited for by all who ask."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._made: dict[str, tuple[int, asyncio.Task[bytes]]] = {}
+
+    async def get(self, question: str, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        now = self._clock.monotonic_ns()
+        kept = self._made.get(question)
+        if kept is None or now - kept[0] > KEPT_S * 1e9:
+            self._made.pop(question, None)  # so that the oldest stands first
+            while len(self._made) >= KEPT:
+                del self._made[next(iter(self._made))]
+            kept = (now, asyncio.create_task(make()))
+            self._made[question] = kept
+        try:
+            return await asyncio.shield(kept[1])
+        except Exception:
+            self._made.pop(question, None)  # the next one asks anew
+            raise
+
+    def forget(self) -> None:
+        """Somebody changed something."""
+        self._made.clear()
+
 
 _SIGNAL = (
     "SELECT s.id, s.strategy_key, s.symbol, s.side, s.reason, s.decided_at, s.created_at,"
@@ -63,7 +97,7 @@ _BROWSERS = (
 _BARS = (1, 5, 15, 60, 300, 900, 3600)
 
 
-class Looks:
+class DashboardQueries:
     def __init__(
         self,
         database: Database,
@@ -89,7 +123,7 @@ class Looks:
             "suspended": _plain(await database.fetch(_SUSPENDED)),
             "unknown": await list_orders(database, state="UNKNOWN", limit=20),
             "reconciled_at": await database.fetchval(_RECONCILED),
-            "actions": await Audit(database).rows(20),
+            "actions": await ActionLog(database).rows(20),
         }
 
     async def events(self, _asked: Mapping[str, str]) -> Any:

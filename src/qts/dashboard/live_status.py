@@ -25,7 +25,7 @@ TTL_MS = 5_000
 Severity = Literal["info", "warning", "critical"]
 
 
-class Notice(msgspec.Struct, frozen=True):
+class RecentAlert(msgspec.Struct, frozen=True):
     """Something a person should know."""
 
     at: float
@@ -34,7 +34,7 @@ class Notice(msgspec.Struct, frozen=True):
     code: str = ""
 
 
-class StrategyFigures(msgspec.Struct, frozen=True, kw_only=True):
+class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     kind: str
     enabled: bool
@@ -46,7 +46,7 @@ class StrategyFigures(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, dict[str, Any]]  # of each parameter: type, bounds, description
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class PositionStatus(msgspec.Struct, frozen=True, kw_only=True):
     symbol: str
     quantity: Decimal
     average_price: Decimal
@@ -55,7 +55,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str
 
 
-class Money(msgspec.Struct, frozen=True, kw_only=True):
+class AccountStatus(msgspec.Struct, frozen=True, kw_only=True):
     cash: Decimal
     equity: Decimal
     realised_today: Decimal  # after fees
@@ -63,7 +63,7 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     orders_today: int
 
 
-class SafetyFigures(msgspec.Struct, frozen=True, kw_only=True):
+class SafetyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """As the run itself sees it: LOCKDOWN while the database does not answer."""
 
     state: str
@@ -74,13 +74,13 @@ class SafetyFigures(msgspec.Struct, frozen=True, kw_only=True):
     may_trade: bool  # the books have been compared with the broker's
 
 
-class OutboxFigures(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     depths: list[Depth]
     per_second: dict[str, float]  # handled, by stream
     paused: list[str]
 
 
-class Live(msgspec.Struct, frozen=True, kw_only=True):
+class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     at: float  # seconds since 1970
     pid: int
     version: str
@@ -94,16 +94,16 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     drops: dict[str, dict[str, int]]  # by type, then by symbol; the most
     feed: FeedStatus | None
     cache: CacheStatus
-    outbox: OutboxFigures
-    strategies: list[StrategyFigures]
-    positions: list[Held]
-    money: Money
-    safety: SafetyFigures
+    outbox: OutboxStatus
+    strategies: list[StrategyStatus]
+    positions: list[PositionStatus]
+    money: AccountStatus
+    safety: SafetyStatus
     refusals: dict[str, int]
-    notices: list[Notice]  # the youngest first
+    notices: list[RecentAlert]  # the youngest first
 
 
-def encode(live: Live) -> str:
+def encode(live: LiveStatus) -> str:
     return msgspec.json.encode(live).decode()
 
 
@@ -113,9 +113,9 @@ async def read_text(store: CacheStore, prefix: str) -> str | None:
     return fields.get("json") if fields else None
 
 
-async def read_live(store: CacheStore, prefix: str = "qts:") -> Live | None:
+async def read_live(store: CacheStore, prefix: str = "qts:") -> LiveStatus | None:
     text = await read_text(store, prefix)
-    return None if text is None else msgspec.json.decode(text, type=Live)
+    return None if text is None else msgspec.json.decode(text, type=LiveStatus)
 
 
 def most(drops: Mapping[str, Mapping[str, int]], count: int = 20) -> dict[str, dict[str, int]]:

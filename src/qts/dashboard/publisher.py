@@ -15,19 +15,19 @@ import msgspec
 
 import qts
 from qts import telemetry
-from qts.cache.store import CacheStore, StoreWrite
-from qts.dashboard.live import (
+from qts.cache import CacheStore, StoreWrite
+from qts.dashboard.live_status import (
     EVERY_S,
     KEY,
     TTL_MS,
-    Held,
-    Live,
-    Money,
-    Notice,
-    OutboxFigures,
-    SafetyFigures,
+    AccountStatus,
+    LiveStatus,
+    OutboxStatus,
+    PositionStatus,
+    RecentAlert,
+    SafetyStatus,
     Severity,
-    StrategyFigures,
+    StrategyStatus,
     encode,
     most,
 )
@@ -35,10 +35,10 @@ from qts.domain import OperationError
 from qts.events import Event
 from qts.orders import account_state
 from qts.outbox import Depth, paused_streams, stream_depths
-from qts.pipeline.risk_snapshot import trading_day_start
+from qts.pipeline import trading_day_start
 
 if TYPE_CHECKING:
-    from qts.app.trading import Trading
+    from qts.app import Trading
 
 log = telemetry.logger("app")
 
@@ -51,22 +51,22 @@ _PROCESSED = telemetry.counter(
 _TELLING = ("BROKER_DISCONNECT", "EMERGENCY_STOP", "ETEDA_SUSPEND")
 
 
-class Notices:
+class RecentAlerts:
     """The last things a person should know; `note` from any thread."""
 
     def __init__(self) -> None:
-        self._kept: deque[Notice] = deque(maxlen=KEPT)
+        self._kept: deque[RecentAlert] = deque(maxlen=KEPT)
 
     def note(self, at: float, severity: Severity, text: str, code: str = "") -> None:
         last = self._kept[0] if self._kept else None
         if last is None or (last.text, last.code) != (text, code) or at - last.at > SLOWLY_S:
-            self._kept.appendleft(Notice(at, severity, text, code))
+            self._kept.appendleft(RecentAlert(at, severity, text, code))
 
-    def all(self) -> list[Notice]:
+    def all(self) -> list[RecentAlert]:
         return list(self._kept)
 
 
-class Rates:
+class RateMeter:
     """How fast counts have grown over the last seconds."""
 
     def __init__(self, over_s: float) -> None:
@@ -86,18 +86,18 @@ class Rates:
         }
 
 
-class LivePublisher:
+class StatusPublisher:
     """`run` it beside the trading until cancelled; the value is gone soon after."""
 
-    def __init__(self, trading: Trading, store: CacheStore, notices: Notices) -> None:
+    def __init__(self, trading: Trading, store: CacheStore, notices: RecentAlerts) -> None:
         self._trading = trading
         self._store = store
         self._notices = notices
         self._key = trading.config.cache.prefix + KEY
         self._clock = trading.clock
         self._version = qts.__version__
-        self._handled, self._done = Rates(2.0), Rates(10.0)
-        self._outbox = OutboxFigures(depths=[], per_second={}, paused=[])
+        self._handled, self._done = RateMeter(2.0), RateMeter(10.0)
+        self._outbox = OutboxStatus(depths=[], per_second={}, paused=[])
         self._today = (Decimal(0), 0)
         self._cache = trading.cache.status()
         for name in _TELLING:
@@ -131,11 +131,11 @@ class LivePublisher:
             if due := telemetry.every(10.0, "live"):
                 log.warning("the dashboard was told nothing", error=str(error), **due)
 
-    def collect(self, now: datetime) -> Live:
+    def collect(self, now: datetime) -> LiveStatus:
         """Everything at hand: no question to anybody."""
         trading = self._trading
         events = trading.engine.status()
-        return Live(
+        return LiveStatus(
             at=now.timestamp(),
             pid=os.getpid(),
             version=self._version,
@@ -163,10 +163,10 @@ class LivePublisher:
 
     # --- parts ----------------------------------------------------------------------------------
 
-    def _strategies(self) -> list[StrategyFigures]:
+    def _strategies(self) -> list[StrategyStatus]:
         watch = self._trading.watch
         return [
-            StrategyFigures(
+            StrategyStatus(
                 key=runner.key,
                 kind=runner.strategy.kind,
                 enabled=watch.enabled(runner.key),
@@ -180,10 +180,10 @@ class LivePublisher:
             for runner in self._trading.runners.values()
         ]
 
-    def _positions(self) -> list[Held]:
+    def _positions(self) -> list[PositionStatus]:
         world = self._trading.world
         return [
-            Held(
+            PositionStatus(
                 symbol=each.symbol,
                 quantity=each.quantity,
                 average_price=each.average_price,
@@ -194,9 +194,9 @@ class LivePublisher:
             for each in world.positions.values()
         ]
 
-    def _money(self) -> Money:
+    def _money(self) -> AccountStatus:
         world, (earned, orders) = self._trading.world, self._today
-        return Money(
+        return AccountStatus(
             cash=world.cash.quantize(_WON),
             equity=world.equity.quantize(_WON),
             realised_today=earned.quantize(_WON),
@@ -204,10 +204,10 @@ class LivePublisher:
             orders_today=orders,
         )
 
-    def _safety(self) -> SafetyFigures:
+    def _safety(self) -> SafetyStatus:
         trading = self._trading
         now, held = trading.watch.safety, trading.pipeline.suspension
-        return SafetyFigures(
+        return SafetyStatus(
             state=now.state,
             code=now.code,
             message=now.message,
@@ -216,9 +216,9 @@ class LivePublisher:
             may_trade=trading.reconciler.is_reconciled(),
         )
 
-    def _all_notices(self, now: float) -> list[Notice]:
+    def _all_notices(self, now: float) -> list[RecentAlert]:
         cache = [
-            Notice(now, alert.severity, f"{alert.text}: {alert.action}", "cache")
+            RecentAlert(now, alert.severity, f"{alert.text}: {alert.action}", "cache")
             for alert in self._cache.alerts()
         ]
         return cache + self._notices.all()
@@ -239,7 +239,7 @@ class LivePublisher:
         self._cache = trading.cache.status()
         database = trading.database
         found: list[Depth] = await stream_depths(database, trading.config.outbox.streams)
-        self._outbox = OutboxFigures(
+        self._outbox = OutboxStatus(
             depths=found,
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
             paused=sorted(await paused_streams(database)),

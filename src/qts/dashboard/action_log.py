@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from qts.dashboard.session import Session
+from qts.dashboard.session import LoginSession
 from qts.database import Database
 
 Outcome = Literal["DONE", "REFUSED", "FAILED"]
@@ -27,12 +27,17 @@ class ActionRow(msgspec.Struct, frozen=True):
     message: str
 
 
-class Audit:
+class ActionLog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(
-        self, session: Session, address: str, action: str, target: str, detail: Mapping[str, Any]
+        self,
+        session: LoginSession,
+        address: str,
+        action: str,
+        target: str,
+        detail: Mapping[str, Any],
     ) -> int:
         """What cannot be written down is not done: an error here stops it."""
         number: int = await self._database.fetchval(

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from qts.cache import CacheStore
-from qts.dashboard import Live, read_live
+from qts.dashboard.live_status import LiveStatus, read_live
 from qts.database import Database
 from qts.domain import OperationError
 from qts.orders import OrderRow, list_orders
@@ -16,37 +16,37 @@ from qts.risk import KillSwitch
 ORDERS = 50
 
 
-class Seen(msgspec.Struct, frozen=True):
+class TerminalSnapshot(msgspec.Struct, frozen=True):
     """One look. `trouble` says why there is less than there should be."""
 
-    live: Live | None = None
+    live: LiveStatus | None = None
     orders: list[OrderRow] = []
     trouble: str = ""
 
 
-class Source(Protocol):
-    async def look(self) -> Seen: ...
+class StatusSource(Protocol):
+    async def look(self) -> TerminalSnapshot: ...
 
     async def kill(self, actor: str) -> None:
         """Stop the account: no new order leaves."""
         ...
 
 
-class ServerSource:
+class LiveStatusSource:
     def __init__(self, store: CacheStore, database: Database, prefix: str) -> None:
         self._store = store
         self._database = database
         self._prefix = prefix
 
-    async def look(self) -> Seen:
+    async def look(self) -> TerminalSnapshot:
         try:
             live = await read_live(self._store, self._prefix)
             orders = await list_orders(self._database, limit=ORDERS)
         except (OperationError, msgspec.DecodeError) as error:
-            return Seen(trouble=" ".join(str(error).split()))
+            return TerminalSnapshot(trouble=" ".join(str(error).split()))
         if live is None:
-            return Seen(None, orders, "nothing runs here, or it has just ended")
-        return Seen(live, orders)
+            return TerminalSnapshot(None, orders, "nothing runs here, or it has just ended")
+        return TerminalSnapshot(live, orders)
 
     async def kill(self, actor: str) -> None:
         await KillSwitch(self._database).set(False, actor, "stopped in qts top")
