@@ -46,7 +46,7 @@ async def opened(
         },
         Config,
     )
-    simulated = Simulated(home, config.demo, "upbit")
+    simulated = Simulated(home, config.simulator, "upbit")
     await asyncio.to_thread(simulated.__enter__)
     try:
         settings = await asyncio.to_thread(simulated.settings, config)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from qts.config import Setting, load, resolve, settings_of
-from qts.config.decode import Given, Origin, convert
+from qts.config.decode import Origin, RawSetting, convert
 from qts.config.environment import overrides
 from qts.config.schema import schema_of
 from qts.domain import ConfigError, Secret
@@ -141,7 +141,7 @@ def _watch(environ: dict[str, str]) -> dict[str, object]:
     given = overrides(schema_of(_Watch), environ, problems)
     assert problems == []
     return {
-        setting.name: convert(Given(setting, value, Origin("environment", name), Path.cwd()))
+        setting.name: convert(RawSetting(setting, value, Origin("environment", name), Path.cwd()))
         for setting, value, name in given
     }
 

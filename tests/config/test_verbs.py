@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qts.cli.main import run_command
-from qts.config import Config, load, resolve, settings_of, template
+from qts.config import Config, load, render_template, resolve, settings_of
 from tests.config.conftest import Write, ordinary_user
 
 CANARY = "c4n4ry-9f27"
@@ -86,14 +86,14 @@ def test_init_writes_a_private_file_that_changes_nothing(
     assert capsys.readouterr().out == "Wrote qts.toml\n"
     path = tmp_path / "qts.toml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text() == template()
+    assert path.read_text() == render_template()
     assert [entry.name for entry in tmp_path.iterdir()] == ["qts.toml"]
     found = resolve(None, {})
     assert (found.config, found.written) == (Config(), 0)
 
 
 def test_the_written_file_loads_when_every_line_is_uncommented(write: Write) -> None:
-    path = write(re.sub(r"^#", "", template(), flags=re.MULTILINE))
+    path = write(re.sub(r"^#", "", render_template(), flags=re.MULTILINE))
     found = resolve(path, {})
     assert found.config == Config()
     with_default = [setting.name for setting in settings_of() if setting.default is not None]
@@ -101,14 +101,14 @@ def test_the_written_file_loads_when_every_line_is_uncommented(write: Write) -> 
 
 
 def test_the_written_file_explains_every_setting() -> None:
-    text = template()
+    text = render_template()
     for setting in settings_of():
         assert setting.description, f"{setting.name} has no description"
         assert f"## {setting.path[-1]}: {setting.description} ({setting.allowed})\n" in text
 
 
 def test_a_setting_uncommented_alone_lands_in_its_table(write: Write) -> None:
-    path = write(template().replace("#socket_timeout_ms = 100", "socket_timeout_ms = 7"))
+    path = write(render_template().replace("#socket_timeout_ms = 100", "socket_timeout_ms = 7"))
     assert load(path, {}).cache.socket_timeout_ms == 7
 
 
@@ -123,7 +123,7 @@ def test_init_does_not_overwrite(write: Write, capsys: pytest.CaptureFixture[str
 def test_init_force_replaces_and_tightens(write: Write) -> None:
     path = write("# mine\n", mode=0o644)
     assert run_command(["config", "init", "--force"]) == 0
-    assert path.read_text() == template()
+    assert path.read_text() == render_template()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

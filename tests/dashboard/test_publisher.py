@@ -16,7 +16,7 @@ from qts.app.trading import Trading
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
 from qts.config import Config
-from qts.config.demo import DemoConfig
+from qts.config.schema import DemoConfig
 from qts.dashboard import DashboardConfig, LiveStatus, read_live
 from qts.database import Database
 from qts.domain import Secret, SystemClock

@@ -179,8 +179,8 @@ class App:
         if config.brokers.broker != "paper":
             await refuse_old_books(database, config.brokers.broker)
             # Its orders are dated by its market, and ours by the clock: both must go alike.
-            config = replace(config, demo=replace(config.demo, speed=1.0))
-        simulated = Simulated(self.home, config.demo, config.feed.venue)
+            config = replace(config, demo=replace(config.simulator, speed=1.0))
+        simulated = Simulated(self.home, config.simulator, config.feed.venue)
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         return await asyncio.to_thread(simulated.settings, config), simulated.keys

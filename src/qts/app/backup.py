@@ -27,7 +27,7 @@ import msgspec
 import qts
 from qts import telemetry
 from qts.app.servers import database_url, home_of, open_database
-from qts.config import Effective, render
+from qts.config import LoadedConfig, render
 from qts.database import Database, migration_status
 from qts.domain import HomeInUseError, OperationError, RefusedError, Secret
 from qts.embedded.binaries import find_binary
@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     records: list[Record]
 
 
-async def write_backup(found: Effective, file: Path) -> Manifest:
+async def write_backup(found: LoadedConfig, file: Path) -> Manifest:
     """Write the file, whole or not at all; QTS may run meanwhile."""
     config, home = found.config, home_of(found.config)
     place = _place_for(file)
@@ -77,7 +77,7 @@ async def write_backup(found: Effective, file: Path) -> Manifest:
     return manifest
 
 
-async def read_backup(found: Effective, file: Path) -> Manifest:
+async def read_backup(found: LoadedConfig, file: Path) -> Manifest:
     """Bring a backup into an empty database; refused where there is anything, or QTS runs."""
     config, home = found.config, home_of(found.config)
     _refuse_busy(home)

@@ -24,7 +24,7 @@ async def rehearsal(home: Home, config: Config, clock: Clock) -> AsyncIterator[T
             Database.open(database_url(config, home), config.database)
         )
         await migrate(database)
-        simulated = Simulated(home, config.demo)
+        simulated = Simulated(home, config.simulator)
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         config = await asyncio.to_thread(simulated.settings, config)

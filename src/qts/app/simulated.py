@@ -15,7 +15,7 @@ from typing import Literal, Self
 import msgspec
 
 from qts.config import Config
-from qts.config.demo import DemoConfig
+from qts.config.schema import DemoConfig
 from qts.database import Database
 from qts.domain import RefusedError, Secret, ServerFailedError
 from qts.embedded import Home
@@ -47,7 +47,7 @@ _FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
 def is_wanted(config: Config) -> bool:
     """No key and no host: nothing real can be meant. Upbit's own quotes have to be asked for."""
     kis, upbit = config.venues.kis, config.venues.upbit
-    if not config.demo.enabled:
+    if not config.simulator.enabled:
         return False
     if config.feed.venue == "upbit":
         return upbit.access_key is None and upbit.url == UpbitConfig().url

@@ -63,12 +63,12 @@ def init(
 
     Example: qts config init qts.toml
     """
-    from qts.config import template
+    from qts.config import render_template
 
     try:
         if path.is_dir():
             raise RefusedError(f"cannot write {path}: it is a directory")
-        _write(path, template(), force)
+        _write(path, render_template(), force)
     except FileExistsError:
         raise RefusedError(f"{path} exists; give another path, or --force to replace it") from None
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:

@@ -1,10 +1,10 @@
 from qts.config.decode import Origin as Origin
-from qts.config.load import Effective as Effective
+from qts.config.load import LoadedConfig as LoadedConfig
 from qts.config.load import load as load
 from qts.config.load import resolve as resolve
 from qts.config.render import describe as describe
 from qts.config.render import render as render
-from qts.config.render import template as template
+from qts.config.render import render_template as render_template
 from qts.config.schema import Config as Config
 from qts.config.schema import Setting as Setting
 from qts.config.schema import settings_of as settings_of

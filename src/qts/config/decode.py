@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from qts.config.document import read_text
+from qts.config.formatting import shown
 from qts.config.schema import Setting
-from qts.config.words import shown
+from qts.config.settings_file import read_text
 from qts.domain import ConfigError, Secret
 
 
@@ -24,7 +24,7 @@ class Origin(msgspec.Struct, frozen=True):
     where: str
 
 
-class Given(msgspec.Struct, frozen=True):
+class RawSetting(msgspec.Struct, frozen=True):
     """A value for a setting as it was written."""
 
     setting: Setting
@@ -33,7 +33,7 @@ class Given(msgspec.Struct, frozen=True):
     folder: Path  # what a relative path is relative to
 
 
-def convert(given: Given) -> Any:
+def convert(given: RawSetting) -> Any:
     setting, where = given.setting, given.origin.where
     strict = given.origin.kind == "file"
     hook = partial(_decode, given.folder)

@@ -16,18 +16,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from qts.config import document, environment
-from qts.config.decode import Given, Origin, convert
-from qts.config.document import Document
+from qts.config import environment, settings_file
+from qts.config.decode import Origin, RawSetting, convert
+from qts.config.formatting import dotted
 from qts.config.schema import Config, Schema, schema_of
-from qts.config.words import dotted
+from qts.config.settings_file import SettingsFile
 from qts.domain import ConfigError
 
 _Table = TypeVar("_Table", bound=msgspec.Struct)
 _Path = tuple[str, ...]
 
 
-class Effective(msgspec.Struct, frozen=True):
+class LoadedConfig(msgspec.Struct, frozen=True):
     """The settings in force, and where each that is not a default came from."""
 
     config: Config
@@ -41,10 +41,10 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     return resolve(path, environ).config
 
 
-def resolve(path: Path | None, environ: Mapping[str, str]) -> Effective:
+def resolve(path: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
     schema = schema_of(Config)
-    file = document.find(path, environ)
-    source = document.read(file) if file is not None else None
+    file = settings_file.find(path, environ)
+    source = settings_file.read(file) if file is not None else None
     problems: list[str] = []
     layers = list(_from_file(schema, source, problems)) if source else []
     written = len(layers)
@@ -55,20 +55,20 @@ def resolve(path: Path | None, environ: Mapping[str, str]) -> Effective:
     config = _assemble(Config(), (), values, origins, problems)
     if problems:
         raise ConfigError("\n".join(problems))
-    return Effective(
+    return LoadedConfig(
         config, file, {".".join(key): origin for key, origin in origins.items()}, written
     )
 
 
-def _from_file(schema: Schema, source: Document, problems: list[str]) -> Iterator[Given]:
+def _from_file(schema: Schema, source: SettingsFile, problems: list[str]) -> Iterator[RawSetting]:
     folder = source.path.absolute().parent
 
-    def walk(table: dict[str, Any], prefix: _Path) -> Iterator[Given]:
+    def walk(table: dict[str, Any], prefix: _Path) -> Iterator[RawSetting]:
         for key, value in table.items():
             path = (*prefix, key)
             where = source.where(path)
             if path in schema.settings:
-                yield Given(schema.settings[path], value, Origin("file", where), folder)
+                yield RawSetting(schema.settings[path], value, Origin("file", where), folder)
             elif path not in schema.tables:
                 problems.append(f"{where}: unknown key {dotted(path)}; {_hint(schema, path)}")
             elif isinstance(value, dict):
@@ -89,13 +89,13 @@ def _hint(schema: Schema, path: _Path) -> str:
 
 def _from_environment(
     schema: Schema, environ: Mapping[str, str], problems: list[str]
-) -> Iterator[Given]:
+) -> Iterator[RawSetting]:
     for setting, value, name in environment.overrides(schema, environ, problems):
-        yield Given(setting, value, Origin("environment", name), Path.cwd())
+        yield RawSetting(setting, value, Origin("environment", name), Path.cwd())
 
 
 def _decide(
-    layers: list[Given], problems: list[str]
+    layers: list[RawSetting], problems: list[str]
 ) -> tuple[dict[_Path, Any], dict[_Path, Origin]]:
     last = {given.setting.path: given for given in layers}
     values: dict[_Path, Any] = {}
@@ -111,7 +111,7 @@ def _decide(
     return values, {path: given.origin for path, given in last.items()}
 
 
-def _exposed(source: Document, layers: list[Given]) -> Iterator[str]:
+def _exposed(source: SettingsFile, layers: list[RawSetting]) -> Iterator[str]:
     inline = [
         given.setting.name
         for given in layers

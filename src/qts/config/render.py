@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import inspect
 
 from qts.config.decode import Origin
-from qts.config.load import Effective
+from qts.config.load import LoadedConfig
 from qts.config.schema import Config, Setting, schema_of
 from qts.domain import Secret
 
@@ -39,7 +39,7 @@ def render(
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def describe(found: Effective) -> dict[str, Any]:
+def describe(found: LoadedConfig) -> dict[str, Any]:
     """What `render` says, for scripts: value and origin by full name."""
     settings = {}
     for setting in schema_of(Config).settings.values():
@@ -52,7 +52,7 @@ def describe(found: Effective) -> dict[str, Any]:
     return {"file": str(found.file) if found.file else None, "settings": settings}
 
 
-def template() -> str:
+def render_template() -> str:
     """A settings file that explains every key and changes none.
 
     Explanations begin with ##, settings with #: taking one # off every line leaves valid TOML.

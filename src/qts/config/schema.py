@@ -2,6 +2,8 @@
 
 Type, range, default and explanation of a setting stand once, in its room's struct; errors,
 `qts config show` and `qts config init` read them from there.
+
+Settings of the simulated market that QTS runs on while it has no key of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from qts.brokers import BrokersConfig
 from qts.cache import CacheConfig
-from qts.config.demo import DemoConfig
-from qts.config.words import allowed
+from qts.config.formatting import allowed
 from qts.dashboard import DashboardConfig
 from qts.database import DatabaseConfig
 from qts.domain import Secret
@@ -32,6 +33,26 @@ from qts.pipeline import PipelineConfig
 from qts.risk import RiskConfig
 from qts.telemetry import TelemetryConfig
 from qts.venues import VenuesConfig
+
+
+class DemoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A simulator of feed.venue in a process of its own, while it has no key and no host."""
+
+    enabled: Annotated[
+        bool, Meta(description="false: no simulator; Upbit's own quotes need no key")
+    ] = True
+    seed: Annotated[int, Meta(ge=0, description="same seed, same market")] = 1
+    symbols: Annotated[
+        int, Meta(ge=1, le=4000, description="symbols that are listed; of Upbit 200 at most")
+    ] = 2500
+    speed: Annotated[
+        float,
+        Meta(ge=1, le=1000, description="seconds of the market in a second; 1 if it takes orders"),
+    ] = 10.0
+    scan_s: Annotated[
+        float, Meta(gt=0, le=3600, description="a scan of all symbols takes this long, of Upbit 1")
+    ] = 6.0
+    port: Annotated[int, Meta(ge=0, le=65_535, description="of the simulator; 0: any")] = 0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard: Annotated[
         DashboardConfig, msgspec.Meta(description="The owner's view in a browser")
     ] = DashboardConfig()
-    demo: Annotated[
+    simulator: Annotated[
         DemoConfig, msgspec.Meta(description="The simulated market, while there is no key")
     ] = DemoConfig()
     embedded: Annotated[

@@ -22,7 +22,7 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 @dataclass(frozen=True)
-class Document:
+class SettingsFile:
     """A settings file that is well-formed TOML; its keys are not checked yet."""
 
     path: Path
@@ -58,7 +58,7 @@ def find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     return None
 
 
-def read(path: Path) -> Document:
+def read(path: Path) -> SettingsFile:
     content, mode = read_text(path, "settings file")
     if content.startswith("\ufeff"):
         raise ConfigError(f"settings file {path} begins with a byte order mark; save it without")
@@ -68,7 +68,7 @@ def read(path: Path) -> Document:
         raise ConfigError(f"settings file {path} is nested too deeply") from None
     except ValueError as error:
         raise ConfigError(_broken(path, content, str(error))) from None
-    return Document(path, content, values, world_readable=bool(mode & stat.S_IROTH))
+    return SettingsFile(path, content, values, world_readable=bool(mode & stat.S_IROTH))
 
 
 def read_text(path: Path, what: str) -> tuple[str, int]:
