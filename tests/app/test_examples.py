@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qts.app.simulated import is_wanted
+from qts.app.simulated_venue import uses_simulated_venue
 from qts.app.venue import check_venue
 from qts.config import load
 
@@ -19,4 +19,4 @@ def test_the_upbit_example_is_on_paper_and_on_the_simulator() -> None:
         "paper",
         "paper",
     )
-    assert is_wanted(config)
+    assert uses_simulated_venue(config)

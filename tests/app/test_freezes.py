@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from qts.app.venue import Ground
+from qts.app.venue import RunContext
 from qts.config import Config
 from qts.dashboard.publisher import RecentAlerts
 from qts.database import Database
@@ -32,7 +32,7 @@ class Frozen:
         self.notices = RecentAlerts()
         self.written = asyncio.Event()
         self.freezes = PositionFreezer(
-            Ground(Config(), database, SystemClock()), bus, self.broker, self.notices
+            RunContext(Config(), database, SystemClock()), bus, self.broker, self.notices
         )
         self.freezes.changed = self.written.set
 

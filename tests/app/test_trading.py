@@ -14,8 +14,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from qts.app.simulated import Simulated
-from qts.app.trading import Trading
+from qts.app.simulated_venue import SimulatedVenue
+from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side, SystemClock
@@ -32,7 +32,7 @@ PREFIX = "joined:"
 @asynccontextmanager
 async def opened(
     database: Database, valkey_url: Secret, folder: Path, broker: str, fault: str = ""
-) -> AsyncIterator[Trading]:
+) -> AsyncIterator[TradingSystem]:
     """A run on the Upbit simulator, with a fault of all its replies where one is named."""
     home = Home.at(folder / "home")
     home.make_room()
@@ -46,14 +46,14 @@ async def opened(
         },
         Config,
     )
-    simulated = Simulated(home, config.simulator, "upbit")
+    simulated = SimulatedVenue(home, config.simulator, "upbit")
     await asyncio.to_thread(simulated.__enter__)
     try:
         settings = await asyncio.to_thread(simulated.settings, config)
         if fault:
             await control(simulated.url, "POST", {"kind": fault})
-        trading = Trading(settings, database, SystemClock())
-        async with trading.opened(valkey_url, simulated.keys):
+        trading = TradingSystem(settings, database, SystemClock())
+        async with trading.open(valkey_url, simulated.keys):
             yield trading
     finally:
         await asyncio.to_thread(simulated.__exit__)
@@ -68,12 +68,14 @@ async def control(url: str, method: str, fault: dict[str, str] | None = None) ->
 
 
 @pytest.fixture
-async def trading(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Trading]:
+async def trading(
+    database: Database, valkey_url: Secret, tmp_path: Path
+) -> AsyncIterator[TradingSystem]:
     async with opened(database, valkey_url, tmp_path, "paper") as trading:
         yield trading
 
 
-async def held(trading: Trading) -> str:
+async def held(trading: TradingSystem) -> str:
     """A symbol that is held now."""
 
     async def is_held() -> bool:
@@ -83,7 +85,7 @@ async def held(trading: Trading) -> str:
     return next(iter(trading.world.positions))
 
 
-def proposal(trading: Trading, symbol: str, why: IntentType) -> OrderProposal:
+def proposal(trading: TradingSystem, symbol: str, why: IntentType) -> OrderProposal:
     now = trading.clock.now()
     return OrderProposal(
         strategy_key="turner",
@@ -98,7 +100,7 @@ def proposal(trading: Trading, symbol: str, why: IntentType) -> OrderProposal:
     )
 
 
-async def refusals(trading: Trading, symbol: str, why: IntentType) -> str:
+async def refusals(trading: TradingSystem, symbol: str, why: IntentType) -> str:
     return (await trading.trader.submit(proposal(trading, symbol, why), 0.0)).reason
 
 
@@ -119,7 +121,9 @@ async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
         assert trading.world.equity > 0
 
 
-async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(trading: Trading) -> None:
+async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(
+    trading: TradingSystem,
+) -> None:
     symbol = await held(trading)
     engine = trading.engine
     payload = PositionFreeze(symbol=symbol, reason="odd prices")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.app.app import check
-from qts.app.simulated import is_wanted, refuse_old_books
+from qts.app.simulated_venue import refuse_stale_positions, uses_simulated_venue
 from qts.app.venue import check_venue, upbit_key
 from qts.brokers import ACKNOWLEDGEMENT, UpbitBroker
 from qts.brokers.config import is_loopback
@@ -101,17 +101,17 @@ def test_quotes_of_a_simulator_are_not_mixed_with_real_ticks() -> None:
 def test_the_simulator_stands_in_for_a_venue_without_key_and_host(
     tables: dict[str, Any], wanted: bool
 ) -> None:
-    assert is_wanted(config_of(**tables)) is wanted
+    assert uses_simulated_venue(config_of(**tables)) is wanted
 
 
 async def test_books_that_remember_a_simulated_account_are_refused(database: Database) -> None:
     async with room(database, SystemClock()) as floor:
-        await refuse_old_books(database, "venue")
+        await refuse_stale_positions(database, "venue")
         name = await floor.order()
         await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal(2), PRICE))
-    await refuse_old_books(database, "upbit")
+    await refuse_stale_positions(database, "upbit")
     with pytest.raises(RefusedError, match="begins anew"):
-        await refuse_old_books(database, "venue")
+        await refuse_stale_positions(database, "venue")
 
 
 def test_observe_does_not_watch_one_venue_in_the_name_of_the_other(

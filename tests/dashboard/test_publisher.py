@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.app.simulated import Simulated
-from qts.app.trading import Trading
+from qts.app.simulated_venue import SimulatedVenue
+from qts.app.trading import TradingSystem
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
 from qts.config import Config
@@ -35,7 +35,7 @@ PREFIX = f"qts-run-{os.getpid()}:"
 class Told:
     """What the run tells, as any other program reads it."""
 
-    def __init__(self, trading: Trading, store: RedisStore, wire: Wire) -> None:
+    def __init__(self, trading: TradingSystem, store: RedisStore, wire: Wire) -> None:
         self.trading = trading
         self.store = store
         self.wire = wire  # to the venue's stream
@@ -56,7 +56,7 @@ async def told(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncI
     home = Home.at(tmp_path / "home")
     home.make_room()
     config = Config(cache=CacheConfig(prefix=PREFIX, socket_timeout_ms=2000))
-    simulated = Simulated(home, DemoConfig(symbols=60, speed=60, scan_s=1))
+    simulated = SimulatedVenue(home, DemoConfig(symbols=60, speed=60, scan_s=1))
     await asyncio.to_thread(simulated.__enter__)
     try:
         async with Wire.to(simulated.stream_url) as wire:
@@ -67,9 +67,9 @@ async def told(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncI
                 feed=await asyncio.to_thread(simulated.feed, config.feed),
                 pipeline=simulated.pipeline(config.pipeline),
             )
-            trading = Trading(config, database, SystemClock())
+            trading = TradingSystem(config, database, SystemClock())
             async with RedisStore.open(valkey_url, config.cache) as store:
-                async with trading.opened(valkey_url, simulated.keys):
+                async with trading.open(valkey_url, simulated.keys):
                     yield Told(trading, store, wire)
                 assert await read_live(store, PREFIX) is None  # gone with the run
     finally:

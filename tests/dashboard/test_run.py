@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from qts.app import Handed
-from qts.app.dashboard import DashboardProcess, in_force
+from qts.app import DashboardLaunch
+from qts.app.dashboard_process import DashboardProcess, effective_settings
 from qts.config import Config
 from qts.dashboard import DashboardConfig
 from qts.database import DatabaseConfig
@@ -174,9 +174,9 @@ async def test_a_taken_port_is_no_reason_not_to_trade(
 
 def test_settings_hide_secrets_and_the_pipe_carries_them(tmp_path: Path) -> None:
     config = Config(database=DatabaseConfig(url=Secret(f"postgresql://u:{CANARY}@h/d")))
-    assert CANARY not in json.dumps(in_force(config))
-    handed = Handed.of(config, Home.at(tmp_path / "home"), 7)
-    again = Handed.decode(handed.encode())
+    assert CANARY not in json.dumps(effective_settings(config))
+    handed = DashboardLaunch.of(config, Home.at(tmp_path / "home"), 7)
+    again = DashboardLaunch.decode(handed.encode())
     assert again == handed
     assert again.database.url == config.database.url
     assert CANARY not in repr(again)

@@ -13,7 +13,7 @@ import pytest
 
 from qts.app.drill import CUE, FLOOR
 from qts.app.rehearsal import rehearsal
-from qts.app.trading import Trading
+from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.domain import SystemClock
 from qts.embedded import Home
@@ -79,6 +79,6 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
         assert await trading.database.fetchval(SOLD, SYMBOL) == 1
 
 
-def bought(trading: Trading) -> bool:
+def bought(trading: TradingSystem) -> bool:
     trading.ticks.tick(SYMBOL, CUE, 1000.0, CUE - 10, CUE)
     return SYMBOL in trading.world.positions

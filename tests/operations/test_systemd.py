@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.app.systemd import tell, watchdog_s
+from qts.app.supervision import sd_notify, watchdog_s
 from tests.cli.test_run import Qts
 
 UNIT = Path(__file__).parents[2] / "deploy" / "qts.service"
@@ -27,9 +27,9 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def test_without_systemd_nothing_is_said() -> None:
-    assert not tell("READY=1", {})
-    assert not tell("READY=1", {"NOTIFY_SOCKET": "not a path"})
-    assert not tell("READY=1", {"NOTIFY_SOCKET": "/nowhere/at/all"})
+    assert not sd_notify("READY=1", {})
+    assert not sd_notify("READY=1", {"NOTIFY_SOCKET": "not a path"})
+    assert not sd_notify("READY=1", {"NOTIFY_SOCKET": "/nowhere/at/all"})
 
 
 def test_a_socket_without_a_file_is_reached_too() -> None:
@@ -38,7 +38,7 @@ def test_a_socket_without_a_file_is_reached_too() -> None:
     name = f"qts-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name}")
-        assert tell("READY=1", {"NOTIFY_SOCKET": f"@{name}"})
+        assert sd_notify("READY=1", {"NOTIFY_SOCKET": f"@{name}"})
         assert listener.recv(100) == b"READY=1"
 
 

@@ -14,13 +14,12 @@ import uvloop
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.app.dashboard import DashboardProcess
-from qts.app.servers import cache_url, database_url, home_of, own_servers
-from qts.app.services import services_of
-from qts.app.simulated import Simulated, is_wanted, refuse_old_books
-from qts.app.summary import Service, Summary, Traded
-from qts.app.systemd import Supervised, feed_watchdog
-from qts.app.trading import Trading
+from qts.app.dashboard_process import DashboardProcess
+from qts.app.servers import cache_url, database_url, describe_servers, resolve_home, start_servers
+from qts.app.simulated_venue import SimulatedVenue, refuse_stale_positions, uses_simulated_venue
+from qts.app.summary import RunSummary, ServerInfo, TradingSummary
+from qts.app.supervision import SystemdListener, ping_watchdog
+from qts.app.trading import TradingSystem
 from qts.app.venue import check_venue
 from qts.config import Config
 from qts.database import Database, migrate, migration_status
@@ -33,11 +32,11 @@ WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
 log = telemetry.logger("app")
 
 
-class Ready(msgspec.Struct, frozen=True):
+class StartupInfo(msgspec.Struct, frozen=True):
     """What runs where, once everything answers."""
 
     home: str
-    services: list[Service]
+    services: list[ServerInfo]
     schema_version: int
     migrations_applied: int
     seconds: float
@@ -46,22 +45,22 @@ class Ready(msgspec.Struct, frozen=True):
     login: str = ""  # the link to it, told at the first start only
 
 
-class Watcher(Protocol):
+class RunListener(Protocol):
     """Whoever is told how a run goes."""
 
     def starting(self) -> None: ...
-    def ready(self, ready: Ready) -> None: ...
+    def ready(self, ready: StartupInfo) -> None: ...
     def stopping(self) -> None: ...
 
 
-def build(config: Config, clock: Clock | None = None) -> App:
-    return App(config, home_of(config), clock or SystemClock())
+def build_app(config: Config, clock: Clock | None = None) -> App:
+    return App(config, resolve_home(config), clock or SystemClock())
 
 
 def check(config: Config) -> None:
     """Refuse at once what would be refused when the servers are up."""
     check_venue(config)
-    if config.brokers.mode == "live" and is_wanted(config):
+    if config.brokers.mode == "live" and uses_simulated_venue(config):
         raise RefusedError(
             f'brokers.mode is "live", and venues.{config.feed.venue} has no key; '
             'set it, or brokers.mode = "paper" for the simulator'
@@ -80,7 +79,7 @@ class App:
         self._stop = asyncio.Event()
         self._restarts: list[str] = []
 
-    def run(self, seconds: float | None, watcher: Watcher, *, trade: bool = True) -> Summary:
+    def run(self, seconds: float | None, watcher: RunListener, *, trade: bool = True) -> RunSummary:
         """Serve until a signal comes or the time is up, then stop cleanly."""
         if trade:
             check(self.config)
@@ -90,30 +89,30 @@ class App:
             file = self.config.telemetry.log_file
             raise RefusedError(f"telemetry.log_file = {file}: {error.strerror}") from None
         try:
-            return uvloop.run(self._run(seconds, Supervised(watcher), trade))
+            return uvloop.run(self._run(seconds, SystemdListener(watcher), trade))
         finally:
             telemetry.shutdown()
 
-    async def _run(self, seconds: float | None, watcher: Watcher, trade: bool) -> Summary:
+    async def _run(self, seconds: float | None, watcher: RunListener, trade: bool) -> RunSummary:
         began_ns = self._clock.monotonic_ns()
         watcher.starting()
-        traded: Traded | None = None
+        traded: TradingSummary | None = None
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_signals_set(self._stop))
             self._expose(stack)
-            stack.push_async_callback(_end, asyncio.create_task(feed_watchdog()))
-            servers = await stack.enter_async_context(own_servers(self.home, self.config))
+            stack.push_async_callback(_end, asyncio.create_task(ping_watchdog()))
+            servers = await stack.enter_async_context(start_servers(self.home, self.config))
             watching = asyncio.create_task(self._watch(servers))
             stack.push_async_callback(_end, watching)
             database = await stack.enter_async_context(
                 Database.open(database_url(self.config, self.home), self.config.database)
             )
-            services = await services_of(
+            services = await describe_servers(
                 servers, database, cache_url(self.config, self.home), self.config.cache
             )
             applied = await migrate(database)
             schema = (await migration_status(database)).current
-            ready = Ready(
+            ready = StartupInfo(
                 str(self.home.path), services, schema, len(applied), self._since(began_ns)
             )
             if trade:
@@ -123,7 +122,7 @@ class App:
                 await self._until_stopped(seconds, watching)
                 watcher.stopping()
         failed = traded is not None and not traded.books_agree
-        return Summary(
+        return RunSummary(
             verdict="FAILED" if failed else "OK",
             seconds=self._since(began_ns),
             services=services,
@@ -143,23 +142,23 @@ class App:
     async def _trade(
         self,
         database: Database,
-        ready: Ready,
+        ready: StartupInfo,
         watching: asyncio.Task[None],
-        how: tuple[float | None, Watcher],
-    ) -> Traded:
+        how: tuple[float | None, RunListener],
+    ) -> TradingSummary:
         """Trade until stopped; on the simulated market while no key is set."""
         seconds, watcher = how
         began_ns = self._clock.monotonic_ns()
         async with contextlib.AsyncExitStack() as stack:
             config, keys = await self._with_market(stack, database)
-            trading = Trading(config, database, self._clock)
-            await stack.enter_async_context(trading.opened(cache_url(config, self.home), keys))
+            trading = TradingSystem(config, database, self._clock)
+            await stack.enter_async_context(trading.open(cache_url(config, self.home), keys))
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
             watcher.ready(
                 replace(
                     ready,
                     seconds=round(ready.seconds + self._since(began_ns), 3),
-                    trading=trading.sentence,
+                    trading=trading.description,
                     dashboard=view.address,
                     login=view.link,
                 )
@@ -174,13 +173,13 @@ class App:
     ) -> tuple[Config, Path]:
         """The settings that lead to a market, and the folder of its key."""
         config = self.config
-        if not is_wanted(config):
+        if not uses_simulated_venue(config):
             return config, self.home.path
         if config.brokers.broker != "paper":
-            await refuse_old_books(database, config.brokers.broker)
+            await refuse_stale_positions(database, config.brokers.broker)
             # Its orders are dated by its market, and ours by the clock: both must go alike.
             config = replace(config, demo=replace(config.simulator, speed=1.0))
-        simulated = Simulated(self.home, config.simulator, config.feed.venue)
+        simulated = SimulatedVenue(self.home, config.simulator, config.feed.venue)
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         return await asyncio.to_thread(simulated.settings, config), simulated.keys

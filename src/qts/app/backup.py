@@ -26,7 +26,7 @@ import msgspec
 
 import qts
 from qts import telemetry
-from qts.app.servers import database_url, home_of, open_database
+from qts.app.servers import database_url, open_database, resolve_home
 from qts.config import LoadedConfig, render
 from qts.database import Database, migration_status
 from qts.domain import HomeInUseError, OperationError, RefusedError, Secret
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def write_backup(found: LoadedConfig, file: Path) -> Manifest:
     """Write the file, whole or not at all; QTS may run meanwhile."""
-    config, home = found.config, home_of(found.config)
+    config, home = found.config, resolve_home(found.config)
     place = _place_for(file)
     async with open_database(config) as database:
         schema = (await migration_status(database)).current
@@ -77,9 +77,9 @@ async def write_backup(found: LoadedConfig, file: Path) -> Manifest:
     return manifest
 
 
-async def read_backup(found: LoadedConfig, file: Path) -> Manifest:
+async def restore_backup(found: LoadedConfig, file: Path) -> Manifest:
     """Bring a backup into an empty database; refused where there is anything, or QTS runs."""
-    config, home = found.config, home_of(found.config)
+    config, home = found.config, resolve_home(found.config)
     _refuse_busy(home)
     with tempfile.TemporaryDirectory(prefix="qts-restore-") as folder:
         dump = Path(folder, DUMP)

@@ -27,7 +27,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from qts.app.rehearsal import rehearsal
-from qts.app.trading import Trading
+from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock
 from qts.embedded import Home
@@ -113,7 +113,7 @@ async def run_drill(
 
 
 @contextlib.asynccontextmanager
-async def _trading(home: Home, burners: int, apart: bool) -> AsyncIterator[Trading]:
+async def _trading(home: Home, burners: int, apart: bool) -> AsyncIterator[TradingSystem]:
     here = "qts.app.drill"
     names = [f"{here}:Burner{n}" for n in range(1, burners + 1)] or [f"{here}:Cue"]
     config = msgspec.convert(
@@ -142,7 +142,7 @@ class _Drill:
     refused: no order of it ever leaves, so it has no span.
     """
 
-    def __init__(self, trading: Trading) -> None:
+    def __init__(self, trading: TradingSystem) -> None:
         self._trading = trading
         self._left: dict[str, int] = {}
         self._news = asyncio.Event()

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from qts.app.servers import cache_url, database_url, own_servers
-from qts.app.simulated import Simulated
-from qts.app.trading import Trading
+from qts.app.servers import cache_url, database_url, start_servers
+from qts.app.simulated_venue import SimulatedVenue
+from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.database import Database, migrate
 from qts.domain import Clock
@@ -16,19 +16,17 @@ from qts.embedded import Home
 
 
 @contextlib.asynccontextmanager
-async def rehearsal(home: Home, config: Config, clock: Clock) -> AsyncIterator[Trading]:
+async def rehearsal(home: Home, config: Config, clock: Clock) -> AsyncIterator[TradingSystem]:
     """A whole run in `home`, on the simulated KIS."""
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(own_servers(home, config))
+        await stack.enter_async_context(start_servers(home, config))
         database = await stack.enter_async_context(
             Database.open(database_url(config, home), config.database)
         )
         await migrate(database)
-        simulated = Simulated(home, config.simulator)
+        simulated = SimulatedVenue(home, config.simulator)
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         config = await asyncio.to_thread(simulated.settings, config)
-        trading = Trading(config, database, clock)
-        yield await stack.enter_async_context(
-            trading.opened(cache_url(config, home), simulated.keys)
-        )
+        trading = TradingSystem(config, database, clock)
+        yield await stack.enter_async_context(trading.open(cache_url(config, home), simulated.keys))

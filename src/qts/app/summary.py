@@ -11,7 +11,7 @@ import msgspec
 from qts.database import Database
 
 if TYPE_CHECKING:
-    from qts.app.trading import Trading
+    from qts.app.trading import TradingSystem
     from qts.events import LaneStatus
 
 _COUNTS = {
@@ -35,7 +35,7 @@ _OUTBOX = (
 )
 
 
-class Service(msgspec.Struct, frozen=True):
+class ServerInfo(msgspec.Struct, frozen=True):
     """One server we use, as the owner sees it."""
 
     name: str
@@ -44,7 +44,7 @@ class Service(msgspec.Struct, frozen=True):
     pid: int | None  # of our own child; None where the settings name a server
 
 
-class Lane(msgspec.Struct, frozen=True):
+class LaneSummary(msgspec.Struct, frozen=True):
     published: int
     handled: int
     dropped: int
@@ -62,13 +62,13 @@ class TickToOrder(msgspec.Struct, frozen=True):
     max_ms: float
 
 
-class Traded(msgspec.Struct, frozen=True, kw_only=True):
+class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What was traded, and whether the broker's books say the same."""
 
     mode: Literal["paper", "live"]
     broker: str
     ticks: int
-    lanes: dict[str, Lane]
+    lanes: dict[str, LaneSummary]
     signals: int
     intents: int
     attempts: dict[str, int]
@@ -84,13 +84,13 @@ class Traded(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[str, ...] = ()
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["OK", "FAILED"]
     seconds: float
-    services: list[Service]
+    services: list[ServerInfo]
     schema_version: int
     restarts: list[str]
-    trading: Traded | None = None
+    trading: TradingSummary | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The figures of trading beside the rest, as scripts expect them."""
@@ -120,13 +120,13 @@ async def counted(database: Database, since: datetime) -> dict[str, Any]:
     return found
 
 
-async def traded(trading: Trading) -> Traded:
+async def summarise_trading(trading: TradingSystem) -> TradingSummary:
     """What a run has done, once it is stopped; its broker is asked for its books."""
     agree, differences = await trading.ordering.final_check(trading.began)
     counts = await counted(trading.database, trading.began)
     earned = await trading.database.fetchval(_EARNED, trading.began)
     world = trading.world
-    return Traded(
+    return TradingSummary(
         mode=trading.config.brokers.mode,
         broker=trading.broker.name,
         ticks=trading.ticks.count,
@@ -149,8 +149,8 @@ async def traded(trading: Trading) -> Traded:
     )
 
 
-def _lane(lane: LaneStatus) -> Lane:
-    return Lane(
+def _lane(lane: LaneStatus) -> LaneSummary:
+    return LaneSummary(
         lane.published,
         lane.handled,
         lane.dropped + lane.collapsed + lane.sampled,

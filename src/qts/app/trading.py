@@ -1,4 +1,7 @@
-"""Everything that trades, joined: feed, events, cache, strategies, gate, desk, bus, broker."""
+"""Everything that trades, joined: feed, events, cache, strategies, gate, desk, bus, broker.
+
+The journal of a run, where one is asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from qts.app.crew import Crew
-from qts.app.journal import journal_of
-from qts.app.summary import Traded, traded
-from qts.app.venue import Ground, open_venue
+from qts.app.summary import TradingSummary, summarise_trading
+from qts.app.supervision import TaskSupervisor
+from qts.app.venue import RunContext, connect_venue
 from qts.brokers import Broker
 from qts.cache import Cache, CacheStore
 from qts.cache.redis import RedisStore
@@ -27,10 +29,12 @@ from qts.orders.engine import ExecutionEngine
 from qts.orders.metrics import TradingGauges
 from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import (
+    DecisionJournal,
     EtedaPipeline,
     IntentTracker,
     IsolatedRunner,
     JournaledPortfolio,
+    JournalHeader,
     OrderSubmitter,
     Portfolio,
     StrategyRunner,
@@ -45,11 +49,24 @@ from qts.pipeline.strategy_params import StrategyParamsWatcher
 from qts.pipeline.tick_publisher import TickPublisher
 from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRiskLoop, SafetyMonitor
 from qts.risk.fail_safe_reporter import FailSafeReporter
+from qts.strategies import load_strategy
+
+
+def open_decision_journal(ground: RunContext) -> DecisionJournal | None:
+    """One file for each run, named after its beginning."""
+    config, _, clock = ground
+    pipeline, began = config.pipeline, clock.now()
+    if pipeline.journal is None:
+        return None
+    strategies = {name: pipeline.params_of(load_strategy(name).key) for name in pipeline.strategies}
+    header = JournalHeader(began, strategies, config.risk.limits.exact)
+    return DecisionJournal(pipeline.journal / f"{began:%Y%m%dT%H%M%S.%f}.journal", header)
+
 
 DRAIN_S = 5.0
 
 
-class Trading:
+class TradingSystem:
     """Use `opened`. It runs from then on; `stop` ends it in the order in which nothing is lost."""
 
     def __init__(self, config: Config, database: Database, clock: Clock) -> None:
@@ -61,11 +78,11 @@ class Trading:
         self.fail_safe = FailSafe(database)
         self.kill_switch = KillSwitch(database)
         self.notices = RecentAlerts()
-        self.ground = Ground(config, database, clock)
-        self.journal = journal_of(self.ground)
+        self.ground = RunContext(config, database, clock)
+        self.journal = open_decision_journal(self.ground)
         self.world = JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
         self._alarm = FailSafeReporter(self.fail_safe, self.notices, clock)
-        self._crew = Crew()
+        self._crew = TaskSupervisor()
         self._consumers: list[Consumer] = []
         self._feeding: list[asyncio.Task[None]] = []
         self.stopping = False
@@ -84,12 +101,12 @@ class Trading:
     deciding: StrategyEngine
 
     @contextlib.asynccontextmanager
-    async def opened(self, cache_url: Secret, home: Path) -> AsyncIterator[Trading]:
+    async def open(self, cache_url: Secret, home: Path) -> AsyncIterator[TradingSystem]:
         async with contextlib.AsyncExitStack() as stack:
             if self.journal is not None:
                 stack.enter_context(self.journal)
             store = await self._open_stores(stack, cache_url)
-            venue = await stack.enter_async_context(open_venue(self.ground, home, self.ticks))
+            venue = await stack.enter_async_context(connect_venue(self.ground, home, self.ticks))
             self.feed, self.broker = venue
             self.notifications = await stack.enter_async_context(
                 NotificationService.open(self.database, self.config.notify, self.clock)
@@ -153,7 +170,7 @@ class Trading:
     # --- what others look at --------------------------------------------------------------------
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         """What is traded, for the owner."""
         names = ", ".join(map(str, self.runners.values())) or "no strategy"
         return f"{names} on {self.broker.name}; {self.feed.plan.sentence}"
@@ -183,9 +200,9 @@ class Trading:
     def reconciler(self) -> Reconciler:
         return self.ordering.reconciler
 
-    async def summary(self) -> Traded:
+    async def summary(self) -> TradingSummary:
         """After the stop: what happened, and whether the broker's books say the same."""
-        return await traded(self)
+        return await summarise_trading(self)
 
     # --- running --------------------------------------------------------------------------------
 

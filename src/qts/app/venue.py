@@ -22,7 +22,7 @@ from qts.pipeline.tick_publisher import TickPublisher
 from qts.venues import KisClient, UpbitClient, UpbitConfig, connect_kis
 
 
-class Ground(NamedTuple):
+class RunContext(NamedTuple):
     """What every part of a run stands on."""
 
     config: Config
@@ -30,13 +30,15 @@ class Ground(NamedTuple):
     clock: Clock
 
 
-class Venue(NamedTuple):
+class VenueConnection(NamedTuple):
     feed: Feed
     broker: Broker
 
 
 @contextlib.asynccontextmanager
-async def open_venue(ground: Ground, home: Path, ticks: TickPublisher) -> AsyncIterator[Venue]:
+async def connect_venue(
+    ground: RunContext, home: Path, ticks: TickPublisher
+) -> AsyncIterator[VenueConnection]:
     """`home` is the folder of the key; every tick goes to `ticks`."""
     config, _, clock = ground
     check_venue(config)
@@ -47,7 +49,7 @@ async def open_venue(ground: Ground, home: Path, ticks: TickPublisher) -> AsyncI
         broker = await stack.enter_async_context(_broker(ground, client, feed))
         if isinstance(broker, PaperBroker):
             ticks.paper = broker.on_tick
-        yield Venue(feed, broker)
+        yield VenueConnection(feed, broker)
 
 
 def check_venue(config: Config) -> None:
@@ -88,7 +90,7 @@ def upbit_key(config: Config) -> UpbitConfig:
 
 @contextlib.asynccontextmanager
 async def _broker(
-    ground: Ground, client: KisClient | UpbitClient, feed: Feed
+    ground: RunContext, client: KisClient | UpbitClient, feed: Feed
 ) -> AsyncIterator[Broker]:
     config, database, clock = ground
     brokers = config.brokers

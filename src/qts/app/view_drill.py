@@ -26,9 +26,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from qts.app.dashboard import DashboardProcess
+from qts.app.dashboard_process import DashboardProcess
 from qts.app.rehearsal import rehearsal
-from qts.app.trading import Trading
+from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.dashboard import Role, Tokens
 from qts.dashboard.visitors import Said, Visit
@@ -82,7 +82,7 @@ async def run_view_drill(seconds: float, pages: int, say: Callable[[str], None])
 
 
 @contextlib.asynccontextmanager
-async def _run(home: Home) -> AsyncIterator[tuple[Trading, DashboardProcess]]:
+async def _run(home: Home) -> AsyncIterator[tuple[TradingSystem, DashboardProcess]]:
     settings = {"demo": {"symbols": 300, "scan_s": 2.0}, "dashboard": {"port": 0}}
     config = msgspec.convert(settings, Config)
     clock = SystemClock()

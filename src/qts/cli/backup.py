@@ -39,10 +39,10 @@ def restore(file: FileArgument, config: ConfigOption = None, as_json: JsonOption
 
     Example: QTS_HOME=/srv/qts-new qts restore /backups/qts-2026-11-16.tar
     """
-    from qts.app import read_backup
+    from qts.app import restore_backup
     from qts.config import resolve
 
-    manifest = asyncio.run(read_backup(resolve(config, os.environ), file))
+    manifest = asyncio.run(restore_backup(resolve(config, os.environ), file))
     if as_json:
         print_json(manifest)
         return

@@ -14,7 +14,7 @@ import typer
 from qts.cli.options import ConfigOption
 
 if TYPE_CHECKING:
-    from qts.app import Handed
+    from qts.app import DashboardLaunch
 
 
 def dashboard(
@@ -34,28 +34,28 @@ def dashboard(
 
     Example: qts dashboard --link admin
     """
-    from qts.app import Handed, handed_of, login_link
+    from qts.app import DashboardLaunch, dashboard_launch, login_link
     from qts.config import load
 
     if handed:
-        _serve(Handed.decode(sys.stdin.buffer.read()), quiet=True)
+        _serve(DashboardLaunch.decode(sys.stdin.buffer.read()), quiet=True)
         return
     settings = load(config, os.environ)
     if link is not None or new_tokens:
         typer.echo(login_link(settings, link or "admin", anew=new_tokens))
         return
-    _serve(handed_of(settings), quiet=False)
+    _serve(dashboard_launch(settings), quiet=False)
 
 
-def _serve(handed: Handed, *, quiet: bool) -> None:
+def _serve(handed: DashboardLaunch, *, quiet: bool) -> None:
     import uvloop
 
-    from qts.app import serve_handed
+    from qts.app import serve_dashboard
 
     async def serving() -> None:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[str] = loop.create_future()
-        work = asyncio.ensure_future(serve_handed(handed, ready))
+        work = asyncio.ensure_future(serve_dashboard(handed, ready))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, work.cancel)
         waited: set[asyncio.Future[Any]] = {work, ready}

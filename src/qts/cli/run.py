@@ -17,7 +17,7 @@ from qts.domain import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qts.app import Ready, Summary, Traded
+    from qts.app import RunSummary, StartupInfo, TradingSummary
 
 
 def run(
@@ -41,13 +41,13 @@ def run(
 
     Example: qts run --for 60s --json summary.json
     """
-    from qts.app import build
+    from qts.app import build_app
     from qts.config import load
 
     seconds = parse_duration(lasting) if lasting else None
     report = JsonFile(json_file)
     show = _Show(_console(report.prints), seconds)
-    summary = build(load(config, os.environ)).run(seconds, show, trade=not servers_only)
+    summary = build_app(load(config, os.environ)).run(seconds, show, trade=not servers_only)
     show.ended(summary)
     report.write(summary.to_json())
     return 0 if summary.verdict == "OK" else 1
@@ -70,7 +70,7 @@ class _Show:
     def starting(self) -> None:
         self._console.print(f"[bold]QTS {qts.__version__}[/bold] starting ...")
 
-    def ready(self, ready: Ready) -> None:
+    def ready(self, ready: StartupInfo) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for heading in ("service", "version", "runs as", "where"):
             table.add_column(heading, header_style="dim", overflow="fold")
@@ -94,7 +94,7 @@ class _Show:
     def stopping(self) -> None:
         self._console.print("Stopping ...")
 
-    def ended(self, summary: Summary) -> None:
+    def ended(self, summary: RunSummary) -> None:
         if summary.trading is not None:
             self._traded(summary.trading)
         restarts = f", {len(summary.restarts)} server restarts" if summary.restarts else ""
@@ -102,7 +102,7 @@ class _Show:
             f"[bold]{summary.verdict}[/bold] after {summary.seconds:.2f} s{restarts}."
         )
 
-    def _traded(self, traded: Traded) -> None:
+    def _traded(self, traded: TradingSummary) -> None:
         mode = "[bold red]LIVE[/bold red]" if traded.mode == "live" else traded.mode
         self._console.print(f"\n[bold]{traded.broker}[/bold], {mode}")
         for name, text in _figures(traded):
@@ -123,7 +123,7 @@ class _Show:
             self._console.print(f"  [red]{difference}[/red]", soft_wrap=True)
 
 
-def _figures(traded: Traded) -> Iterator[tuple[str, str]]:
+def _figures(traded: TradingSummary) -> Iterator[tuple[str, str]]:
     attempts = ", ".join(f"{n} {state}" for state, n in traded.attempts.items()) or "none"
     yield "ticks", f"{traded.ticks:,}"
     yield "orders", f"{traded.signals:,} signals, {traded.intents:,} intents, attempts: {attempts}"

@@ -38,7 +38,7 @@ from qts.outbox import Depth, paused_streams, stream_depths
 from qts.pipeline import trading_day_start
 
 if TYPE_CHECKING:
-    from qts.app import Trading
+    from qts.app import TradingSystem
 
 log = telemetry.logger("app")
 
@@ -89,7 +89,7 @@ class RateMeter:
 class StatusPublisher:
     """`run` it beside the trading until cancelled; the value is gone soon after."""
 
-    def __init__(self, trading: Trading, store: CacheStore, notices: RecentAlerts) -> None:
+    def __init__(self, trading: TradingSystem, store: CacheStore, notices: RecentAlerts) -> None:
         self._trading = trading
         self._store = store
         self._notices = notices
@@ -142,7 +142,7 @@ class StatusPublisher:
             started_at=trading.began,
             mode=trading.config.brokers.mode,
             broker=trading.broker.name,
-            trades=trading.sentence,
+            trades=trading.description,
             ticks=trading.ticks.count,
             events=events,
             rates=self._handled.rates(

@@ -7,7 +7,7 @@ import contextlib
 from datetime import datetime, timedelta
 
 from qts import telemetry
-from qts.app import Ground
+from qts.app import RunContext
 from qts.brokers import Broker
 from qts.domain import OperationError
 from qts.notify import NotificationService
@@ -41,7 +41,7 @@ class ExecutionEngine:
 
     def __init__(
         self,
-        ground: Ground,
+        ground: RunContext,
         bus: EventBus,
         broker: Broker,
         changes: OrderUpdatePublisher,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from qts.app import Ground
+from qts.app import RunContext
 from qts.domain import RefusedError
 from qts.events import Event, EventEngine
 from qts.events import payloads as p
@@ -40,7 +40,7 @@ class StrategyEngine:
 
     def __init__(
         self,
-        ground: Ground,
+        ground: RunContext,
         engine: EventEngine,
         world: Portfolio,
         facts: RiskSnapshotReader,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from qts import telemetry
-from qts.app import Ground
+from qts.app import RunContext
 from qts.dashboard import RecentAlerts
 from qts.domain import OperationError
 from qts.events import Event, EventType, Payload, Priority
@@ -40,7 +40,9 @@ POSITION_FREEZE = EventType(
 class PositionFreezer:
     """A handler of the P0 lane; `pending` are those that are not in the books yet."""
 
-    def __init__(self, ground: Ground, bus: EventBus, broker: str, notices: RecentAlerts) -> None:
+    def __init__(
+        self, ground: RunContext, bus: EventBus, broker: str, notices: RecentAlerts
+    ) -> None:
         self._ground = ground
         self._bus = bus
         self._broker = broker

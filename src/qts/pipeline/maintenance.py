@@ -11,7 +11,7 @@ from qts.events import payloads as p
 from qts.risk import SafetyState
 
 if TYPE_CHECKING:
-    from qts.app import Trading
+    from qts.app import TradingSystem
 
 log = telemetry.logger("app")
 
@@ -22,7 +22,7 @@ CUT = "stream is cut; prices are polled until it is back"
 OPEN = "stream is open"
 
 
-async def sync_stops(trading: Trading) -> None:
+async def sync_stops(trading: TradingSystem) -> None:
     """What is held, for the stops; and a word when the broker is not to be reached."""
     knew, was_locked = True, False
     while True:
@@ -40,7 +40,7 @@ async def sync_stops(trading: Trading) -> None:
         knew = knows
 
 
-def resume_after_release(trading: Trading, was_locked: bool) -> bool:
+def resume_after_release(trading: TradingSystem, was_locked: bool) -> bool:
     """Whether it is locked. A person who ends a lockdown ends what it had stopped, too."""
     watch = trading.watch
     if not watch.is_current:  # a database that is away looks like a lockdown, and ends like none
@@ -52,7 +52,7 @@ def resume_after_release(trading: Trading, was_locked: bool) -> bool:
     return is_locked
 
 
-async def _know_positions(trading: Trading) -> None:
+async def _know_positions(trading: TradingSystem) -> None:
     """What was held before, where the broker did not answer at the start."""
     holding = trading.deciding.holding
     if not holding.known.is_set():
@@ -60,7 +60,7 @@ async def _know_positions(trading: Trading) -> None:
             await holding.load(trading.ground, trading.broker)
 
 
-async def recover_fail_safe(trading: Trading) -> None:
+async def recover_fail_safe(trading: TradingSystem) -> None:
     """Codes that are over end by themselves, where the rules let them."""
     while True:
         await trading.clock.sleep(CALM_EVERY_S)
@@ -72,7 +72,7 @@ async def recover_fail_safe(trading: Trading) -> None:
                 )
 
 
-async def watch_venue_stream(trading: Trading) -> None:
+async def watch_venue_stream(trading: TradingSystem) -> None:
     """An event of lane P0 when the venue's stream is cut, and a word for the owner at each end."""
     venue, was_up = trading.config.feed.venue, False
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from qts.app import Ground
+from qts.app import RunContext
 from qts.brokers import Broker
 from qts.domain import Market, market_for_symbol
 from qts.orders import list_positions
@@ -33,7 +33,7 @@ class PositionSync:
         self._runners = runners
         self.known = asyncio.Event()
 
-    async def load(self, ground: Ground, broker: Broker) -> None:
+    async def load(self, ground: RunContext, broker: Broker) -> None:
         account = await broker.account()
         held = await list_positions(ground.database)
         self._world.load(

@@ -44,7 +44,7 @@ _HOLDS = "SELECT EXISTS (SELECT FROM position WHERE broker = $1 AND quantity <> 
 _FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
 
 
-def is_wanted(config: Config) -> bool:
+def uses_simulated_venue(config: Config) -> bool:
     """No key and no host: nothing real can be meant. Upbit's own quotes have to be asked for."""
     kis, upbit = config.venues.kis, config.venues.upbit
     if not config.simulator.enabled:
@@ -54,7 +54,7 @@ def is_wanted(config: Config) -> bool:
     return kis.app_key is None and kis.url is None
 
 
-async def refuse_old_books(database: Database, broker: str) -> None:
+async def refuse_stale_positions(database: Database, broker: str) -> None:
     """A simulated account is gone with its run: books that remember it could never agree again."""
     if await database.fetchval(_HOLDS, broker):
         raise RefusedError(
@@ -63,7 +63,7 @@ async def refuse_old_books(database: Database, broker: str) -> None:
         )
 
 
-class Simulated:
+class SimulatedVenue:
     """Use as a context; `settings` are those that lead to it."""
 
     def __init__(

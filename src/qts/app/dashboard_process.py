@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from qts import telemetry
-from qts.app.servers import cache_url, database_url, home_of
+from qts.app.servers import cache_url, database_url, resolve_home
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
 from qts.config import Config, settings_of
@@ -46,7 +46,7 @@ PATIENCE_MS = 2000  # nobody trades on the answer
 NICE = 10  # beside a run: what trades gets the processor first
 
 
-class Handed(msgspec.Struct, frozen=True, kw_only=True):
+class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """All that the process needs to know; secrets go through a pipe, never through a command."""
 
     home: Path
@@ -74,7 +74,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
                 config.database, url=database_url(config, home), pool_min=1, pool_max=5
             ),
             cache=patient,
-            settings=in_force(config),
+            settings=effective_settings(config),
             push_key=_push_key(config),
             fd=fd,
         )
@@ -83,14 +83,16 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self, enc_hook=_open_text)
 
     @classmethod
-    def decode(cls, text: bytes) -> Handed:
+    def decode(cls, text: bytes) -> DashboardLaunch:
         try:
-            return msgspec.json.decode(text, type=Handed, dec_hook=lambda kind, value: kind(value))
+            return msgspec.json.decode(
+                text, type=DashboardLaunch, dec_hook=lambda kind, value: kind(value)
+            )
         except msgspec.DecodeError as error:
             raise RefusedError(f"what was handed over is not understood: {error}") from None
 
 
-def in_force(config: Config) -> list[dict[str, Any]]:
+def effective_settings(config: Config) -> list[dict[str, Any]]:
     """Every setting as a page may show it: secrets are three stars."""
     return [
         {
@@ -104,7 +106,9 @@ def in_force(config: Config) -> list[dict[str, Any]]:
     ]
 
 
-async def serve_handed(handed: Handed, ready: asyncio.Future[str] | None = None) -> None:
+async def serve_dashboard(
+    handed: DashboardLaunch, ready: asyncio.Future[str] | None = None
+) -> None:
     """Until cancelled."""
     tokens = Tokens.of(handed.home)
     config = handed.dashboard
@@ -135,22 +139,22 @@ async def serve_handed(handed: Handed, ready: asyncio.Future[str] | None = None)
         await asyncio.Event().wait()
 
 
-def handed_of(config: Config) -> Handed:
+def dashboard_launch(config: Config) -> DashboardLaunch:
     """For a dashboard by itself: on the servers the settings name, or on those of a QTS at work."""
-    home = home_of(config)
+    home = resolve_home(config)
     if home.holder() is None and (config.database.url is None or config.cache.url is None):
         raise RefusedError(
             f"there is nothing to show: no QTS runs on home {home.path}; start one with qts run, "
             "or name database.url and cache.url in the settings"
         )
-    return Handed.of(config, home)
+    return DashboardLaunch.of(config, home)
 
 
 def login_link(config: Config, word: str, *, anew: bool = False) -> str:
     """To the dashboard that runs on the home, or that would."""
     if word.upper() not in Role.__members__:
         raise RefusedError(f"{word!r} is no role; expected read, trade or admin")
-    home, settings = home_of(config), config.dashboard
+    home, settings = resolve_home(config), config.dashboard
     tokens = Tokens.of(home.path, anew=anew)
     try:
         address = (home.path / ADDRESS).read_text().strip()
@@ -208,7 +212,7 @@ class DashboardProcess:
             Launch(
                 argv=[sys.executable, "-m", "qts", "dashboard", "--handed"],
                 log=self._home.log / "dashboard.log",
-                stdin=Handed.of(self._config, self._home, fd).encode(),
+                stdin=DashboardLaunch.of(self._config, self._home, fd).encode(),
                 fds=(fd,),
                 death_signal=signal.SIGKILL,
             )
