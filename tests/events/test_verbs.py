@@ -11,7 +11,8 @@ import typer
 
 from qts.cli import events, verify
 from qts.domain import RefusedError
-from qts.events import EventEngine, IsolationLoad, verify_isolation
+from qts.events import EventEngine
+from qts.verify import IsolationLoad, verify_isolation
 
 
 def run(app: typer.Typer, *words: str) -> int:

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from qts.app.drill import CUE, FLOOR
-from qts.app.rehearsal import rehearsal
 from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.domain import SystemClock
 from qts.embedded import Home
+from qts.verify.order_latency import CUE, FLOOR
+from qts.verify.sandbox import open_sandbox
 from tests.embedded.clients import at_work_in
 from tests.outbox.kit import until
 
@@ -53,12 +53,12 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
     config = msgspec.convert(
         {
             "demo": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
-            "pipeline": {"strategies": ["qts.app.drill:Cue"]},
+            "pipeline": {"strategies": ["qts.verify.order_latency:EntryProbe"]},
         },
         Config,
     )
     home = Home.at(tmp_path / "home")
-    async with rehearsal(home, config, SystemClock()) as trading:
+    async with open_sandbox(home, config, SystemClock()) as trading:
         await until(fact(trading.reconciler.is_reconciled), PATIENCE_S)
         await until(fact(lambda: bought(trading)), PATIENCE_S)
         exits, lanes = trading.deciding.exits, trading.engine.status

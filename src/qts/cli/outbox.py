@@ -285,7 +285,7 @@ def bench(
 
     Example: qts outbox bench --events 20000
     """
-    from qts.outbox import bench as measure
+    from qts.verify import measure_outbox as measure
 
     def progress(text: str) -> None:
         typer.echo(text + " ...", err=True)

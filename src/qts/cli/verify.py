@@ -15,7 +15,8 @@ from qts.cli.verify_dashboard import dashboard
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
-    from qts.events import EventsConfig, IsolationReport
+    from qts.events import EventsConfig
+    from qts.verify import IsolationReport
 
 app = typer.Typer(
     name="verify", help="Measure a promise and answer PASS or FAIL.", no_args_is_help=True
@@ -80,7 +81,7 @@ def isolation(
 
     from qts import telemetry
     from qts.config import resolve
-    from qts.events import IsolationLoad, verify_isolation
+    from qts.verify import IsolationLoad, verify_isolation
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
@@ -164,13 +165,15 @@ def trading(
 
     Example: qts verify trading --for 30s --burners 4 --isolation process
     """
-    from qts.app import run_drill
+    from qts.verify import measure_order_latency
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
     apart = isolation is Isolation.process
     report = measured(
-        run_drill(seconds, burners, lambda text: typer.echo(text, err=output.prints), apart=apart)
+        measure_order_latency(
+            seconds, burners, lambda text: typer.echo(text, err=output.prints), apart=apart
+        )
     )
     if not output.prints:
         for name, spans, unit in (

@@ -11,7 +11,7 @@ from qts.cli.output import JsonFile
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
-    from qts.app import ViewReport
+    from qts.verify import DashboardLoadReport
 
 
 def dashboard(
@@ -27,12 +27,12 @@ def dashboard(
 
     Example: qts verify dashboard --for 80s --pages 10
     """
-    from qts.app import run_view_drill
+    from qts.verify import measure_dashboard_load
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
     report = measured(
-        run_view_drill(seconds, pages, lambda text: typer.echo(text, err=output.prints))
+        measure_dashboard_load(seconds, pages, lambda text: typer.echo(text, err=output.prints))
     )
     output.write(report)
     if not output.prints:
@@ -40,7 +40,7 @@ def dashboard(
     return 0 if report.verdict == "PASS" else 1
 
 
-def _print(report: ViewReport) -> None:
+def _print(report: DashboardLoadReport) -> None:
     typer.echo(
         f"P0 p99, medians: {report.without_p99_ms:.2f} ms without, {report.with_p99_ms:.2f} ms with"
         f" {report.pages} pages and one that never reads: ratio {report.ratio:.2f}"

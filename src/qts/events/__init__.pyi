@@ -17,11 +17,6 @@ from qts.events.handlers import batch as batch
 from qts.events.handlers import compiled as compiled
 from qts.events.handlers import factory as factory
 from qts.events.handlers import rows as rows
-from qts.events.isolation import IsolationLoad as IsolationLoad
-from qts.events.isolation import IsolationReport as IsolationReport
-from qts.events.isolation import LaneReport as LaneReport
-from qts.events.isolation import NaiveReport as NaiveReport
-from qts.events.isolation import verify_isolation as verify_isolation
 from qts.events.lanes import AUDIT_ACTIONS as AUDIT_ACTIONS
 from qts.events.lanes import AUDIT_DTYPE as AUDIT_DTYPE
 from qts.events.lanes import EVENT_DTYPE as EVENT_DTYPE

@@ -36,6 +36,4 @@ from qts.outbox.nats import NatsBus as NatsBus
 from qts.outbox.postgres import PostgresBus as PostgresBus
 from qts.outbox.relay import Relay as Relay
 from qts.outbox.relayed_bus import RelayedBus as RelayedBus
-from qts.outbox.speed import BenchResult as BenchResult
-from qts.outbox.speed import bench as bench
 from qts.outbox.worker import OutboxWorker as OutboxWorker

@@ -17,16 +17,20 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from qts.events.config import EventsConfig
-from qts.events.engine import EventEngine
-from qts.events.event import Event, Priority
-from qts.events.flood import Pressers
-from qts.events.handlers import compiled
-from qts.events.hogs import SLEEP_S, doze, glance, hogs
-from qts.events.monitor import SLA, AlertHooks, LaneAlert
-from qts.events.naive import NaiveEngine
+from qts.events import (
+    SLA,
+    AlertHooks,
+    Event,
+    EventEngine,
+    EventsConfig,
+    LaneAlert,
+    LaneStatus,
+    Priority,
+    compiled,
+)
 from qts.events.process.protocol import COUNT_IN_ORDER
-from qts.events.status import LaneStatus
+from qts.verify.baseline_queue import PriorityQueueEngine
+from qts.verify.isolation_load import SLEEP_S, LoadGenerator, busy_handlers, doze, glance
 
 _LOOK_S = 0.2
 _ENOUGH = 2000  # P0 events below which a p99 says little
@@ -58,7 +62,7 @@ class LaneReport(msgspec.Struct, frozen=True):
     waiting: int
 
 
-class NaiveReport(msgspec.Struct, frozen=True):
+class BaselineReport(msgspec.Struct, frozen=True):
     """The same load on one queue.PriorityQueue and threads; P0 only."""
 
     sent: int
@@ -88,7 +92,7 @@ class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
     broken: list[str]  # why it failed
     machine_stall_ms: dict[str, float]  # how late a sleeper of another process woke meanwhile
     warnings: list[str]  # what P1 to P3 could not hold, and handlers by name
-    naive: NaiveReport | None = None
+    naive: BaselineReport | None = None
 
 
 class IsolationLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +142,7 @@ class _Run:
         self._alerts: list[LaneAlert] = []
         self.engine = EventEngine(config, hooks=AlertHooks(alert=self._alerts.append))
         self._register(config)
-        self.pressers = Pressers(self.engine, self.stop, load.p0_per_s, load.ticks_per_s)
+        self.pressers = LoadGenerator(self.engine, self.stop, load.p0_per_s, load.ticks_per_s)
 
     def _register(self, config: EventsConfig) -> None:
         engine = self.engine
@@ -147,7 +151,7 @@ class _Run:
         else:
             engine.on("FILL_CONFIRMED", self._fill)
         engine.on("PRICE_TICK", glance)
-        for hog in hogs(self._load.burners, self._load.c_call_ms):
+        for hog in busy_handlers(self._load.burners, self._load.c_call_ms):
             engine.on("STRATEGY_EVALUATE", hog)
         apart = config.p3.isolation == "process"
         engine.on("REPORT_GENERATE", doze if apart else self._doze)
@@ -178,7 +182,7 @@ class _Run:
         lanes: dict[str, LaneStatus],
         seconds: float,
         stalls: dict[str, float],
-        naive: NaiveReport | None,
+        naive: BaselineReport | None,
     ) -> IsolationReport:
         rows = {name: _lane(name, lane) for name, lane in lanes.items()}
         goal = _GOALS["compiled" if self._load.p0 == "compiled" else self._mode]
@@ -214,15 +218,15 @@ class _Run:
         )
 
 
-def _run_naive(seconds: float, load: IsolationLoad) -> NaiveReport:
-    stop, engine, seen = threading.Event(), NaiveEngine(), list[str]()
+def _run_naive(seconds: float, load: IsolationLoad) -> BaselineReport:
+    stop, engine, seen = threading.Event(), PriorityQueueEngine(), list[str]()
     engine.on("FILL_CONFIRMED", lambda event: seen.append(event.event_id))
     engine.on("PRICE_TICK", glance)
     engine.on("LOG_WRITE", glance)
-    for hog in hogs(load.burners, load.c_call_ms):
+    for hog in busy_handlers(load.burners, load.c_call_ms):
         engine.on("STRATEGY_EVALUATE", hog)
     engine.on("REPORT_GENERATE", lambda _: stop.wait(SLEEP_S))
-    pressers = Pressers(engine, stop, load.p0_per_s, load.ticks_per_s)
+    pressers = LoadGenerator(engine, stop, load.p0_per_s, load.ticks_per_s)
     engine.start()
     pressers.start()
     stop.wait(seconds)
@@ -230,7 +234,7 @@ def _run_naive(seconds: float, load: IsolationLoad) -> NaiveReport:
     pressers.join()
     engine.stop(5.0)
     spans = _quantiles(engine.p0_ms)
-    return NaiveReport(
+    return BaselineReport(
         sent=len(pressers.sent),
         count=len(seen),
         in_order=seen == pressers.sent[: len(seen)],

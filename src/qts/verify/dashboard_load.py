@@ -26,16 +26,15 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from qts.app.dashboard_process import DashboardProcess
-from qts.app.rehearsal import rehearsal
-from qts.app.trading import TradingSystem
+from qts.app import DashboardProcess, TradingSystem
 from qts.config import Config
 from qts.dashboard import Role, Tokens
-from qts.dashboard.visitors import Said, Visit
 from qts.domain import OperationError, SystemClock
 from qts.embedded import Home
 from qts.events import EventEngine
 from qts.events import payloads as p
+from qts.verify.page_clients import PageClientCounts, PageClientSpec
+from qts.verify.sandbox import open_sandbox
 
 RATE = 500  # events of P0 a second
 SETTLE_S = 1.0  # after pages came or went
@@ -43,7 +42,7 @@ TURNS = 16
 RATIO, GROWTH_MB = 1.2, 16.0
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class LoadRound(msgspec.Struct, frozen=True, kw_only=True):
     pages: int
     count: int
     p50_ms: float
@@ -52,7 +51,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     dashboard_mb: float
 
 
-class ViewReport(msgspec.Struct, frozen=True, kw_only=True):
+class DashboardLoadReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["PASS", "FAIL"]
     seconds: float
     pages: int
@@ -63,16 +62,18 @@ class ViewReport(msgspec.Struct, frozen=True, kw_only=True):
     grown_mb: float  # since the first one
     states_read: int  # by the pages, of what the run tells four times a second
     answers_read: int
-    turns: list[Turn]
+    turns: list[LoadRound]
     missed: list[str]
 
 
-async def run_view_drill(seconds: float, pages: int, say: Callable[[str], None]) -> ViewReport:
+async def measure_dashboard_load(
+    seconds: float, pages: int, say: Callable[[str], None]
+) -> DashboardLoadReport:
     with tempfile.TemporaryDirectory(prefix="qts-view-") as place:
         home = Home.at(Path(place) / "home")
         async with _run(home) as (trading, view):
             token = Tokens.of(home.path).token(Role.READ).reveal()
-            with _Visitors(Visit(view.address, token, pages)) as visitors:
+            with _Visitors(PageClientSpec(view.address, token, pages)) as visitors:
                 say(f"{TURNS} turns of {seconds / TURNS:.1f} s, {pages} pages in every other one")
                 turns = [
                     turn
@@ -87,7 +88,7 @@ async def _run(home: Home) -> AsyncIterator[tuple[TradingSystem, DashboardProces
     config = msgspec.convert(settings, Config)
     clock = SystemClock()
     async with (
-        rehearsal(home, config, clock) as trading,
+        open_sandbox(home, config, clock) as trading,
         DashboardProcess(trading.config, home, clock) as view,
     ):
         if view.pid is None:
@@ -101,7 +102,7 @@ async def _turns(
     visitors: _Visitors,
     turn_s: float,
     say: Callable[[str], None],
-) -> AsyncIterator[Turn]:
+) -> AsyncIterator[LoadRound]:
     """In the order - + + - - + + -, so that neither kind is always the later one."""
     for number in range(TURNS):
         is_open = number % 4 in (1, 2)
@@ -110,7 +111,7 @@ async def _turns(
             await asyncio.sleep(SETTLE_S)
             spans = await asyncio.to_thread(_measured, engine, turn_s)
         p50, p99, most = (round(float(each), 3) for each in np.percentile(spans, (50, 99, 100)))
-        turn = Turn(
+        turn = LoadRound(
             pages=visitors.said.pages,
             count=len(spans),
             p50_ms=p50,
@@ -160,9 +161,9 @@ def _stopped(view: DashboardProcess) -> Iterator[None]:
 class _Visitors:
     """The pages, in a process of their own. Use as a context."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: PageClientSpec) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "qts.dashboard.visitors"],
+            [sys.executable, "-m", "qts.verify.page_clients"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -182,7 +183,7 @@ class _Visitors:
     def hide(self) -> None:
         self.said = self._ask(b"close")
 
-    def _ask(self, line: bytes) -> Said:
+    def _ask(self, line: bytes) -> PageClientCounts:
         to, back = self._process.stdin, self._process.stdout
         if to is None or back is None:
             raise AssertionError("both are pipes")
@@ -191,7 +192,7 @@ class _Visitors:
         answer = back.readline()
         if not answer:
             raise OperationError(f"the pages ended with code {self._process.wait()}; see above")
-        return msgspec.json.decode(answer, type=Said)
+        return msgspec.json.decode(answer, type=PageClientCounts)
 
 
 def _resident_mb(pid: int | None) -> float:
@@ -199,7 +200,9 @@ def _resident_mb(pid: int | None) -> float:
     return pages * os.sysconf("SC_PAGESIZE") / 1e6
 
 
-def _report(seconds: float, pages: int, turns: list[Turn], said: Said) -> ViewReport:
+def _report(
+    seconds: float, pages: int, turns: list[LoadRound], said: PageClientCounts
+) -> DashboardLoadReport:
     shown = [turn for turn in turns if turn.pages]
     p99 = {
         is_open: statistics.median(turn.p99_ms for turn in turns if bool(turn.pages) is is_open)
@@ -213,7 +216,7 @@ def _report(seconds: float, pages: int, turns: list[Turn], said: Said) -> ViewRe
         f"the pages read {said.states:,} states": said.states > pages,
     }
     missed = [text for text, held in goals.items() if not held]
-    return ViewReport(
+    return DashboardLoadReport(
         verdict="FAIL" if missed else "PASS",
         seconds=seconds,
         pages=pages,

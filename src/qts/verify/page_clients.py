@@ -26,20 +26,20 @@ LOOK_S = 1.0
 LOOKS = ("overview", "events", "orders", "outbox", "backtests", "settings", "market?symbol=&bar=5")
 
 
-class Visit(msgspec.Struct, frozen=True):
+class PageClientSpec(msgspec.Struct, frozen=True):
     address: str
     token: str
     pages: int
 
 
-class Said(msgspec.Struct, frozen=True):
+class PageClientCounts(msgspec.Struct, frozen=True):
     pages: int
     states: int
     answers: int
 
 
-class Visitors:
-    def __init__(self, client: aiohttp.ClientSession, visit: Visit) -> None:
+class PageClients:
+    def __init__(self, client: aiohttp.ClientSession, visit: PageClientSpec) -> None:
         self._client = client
         self._visit = visit
         self._open: contextlib.AsyncExitStack | None = None
@@ -48,8 +48,8 @@ class Visitors:
         self._answers = 0
 
     @property
-    def said(self) -> Said:
-        return Said(self._here, self._states, self._answers)
+    def said(self) -> PageClientCounts:
+        return PageClientCounts(self._here, self._states, self._answers)
 
     async def login(self) -> None:
         headers = {"Origin": self._visit.address}
@@ -132,10 +132,10 @@ async def _serve() -> None:
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    visit = msgspec.json.decode(await lines.readline(), type=Visit)
+    visit = msgspec.json.decode(await lines.readline(), type=PageClientSpec)
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(visit.address, cookie_jar=jar) as client:
-        visitors = Visitors(client, visit)
+        visitors = PageClients(client, visit)
         await visitors.login()
         for _ in itertools.count():
             said = visitors.said

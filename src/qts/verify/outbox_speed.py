@@ -10,11 +10,7 @@ import msgspec
 
 from qts.database import Database
 from qts.domain import RefusedError
-from qts.outbox.bus import Delivery
-from qts.outbox.config import BACKTEST_EVENT, StreamConfig
-from qts.outbox.dispatcher import Dispatcher
-from qts.outbox.envelope import OutboxEvent
-from qts.outbox.postgres import PostgresBus
+from qts.outbox import BACKTEST_EVENT, Delivery, Dispatcher, OutboxEvent, PostgresBus, StreamConfig
 
 STREAM = BACKTEST_EVENT
 ONE_BY_ONE = 300
@@ -40,7 +36,7 @@ class Noop(msgspec.Struct):
     note: str = "a payload of about the size that an order command has"
 
 
-async def bench(
+async def measure_outbox(
     database: Database, events: int, progress: Callable[[str], None] = lambda _: None
 ) -> BenchResult:
     """Measure on the database given; its stream of backtest events must be empty."""

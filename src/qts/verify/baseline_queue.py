@@ -8,15 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from qts.events.catalogue import Catalogue
-from qts.events.event import Event, Priority
-from qts.events.payloads import Payload
+from qts.events import Catalogue, Event, Payload, Priority
 
 _WORKERS = 7  # as many as our lanes have
 _STOP = len(Priority)
 
 
-class NaiveEngine:
+class PriorityQueueEngine:
     """Takes and handles events by priority; stamps P0 from publishing to the handler's return."""
 
     def __init__(self) -> None:
@@ -33,7 +31,7 @@ class NaiveEngine:
     def on(self, name: str, handler: Callable[[Event], object]) -> None:
         self._handlers.setdefault(name, []).append(handler)
 
-    def event(self, name: str, payload: Payload, source: str = "") -> Event:
+    def new_event(self, name: str, payload: Payload, source: str = "") -> Event:
         number = next(self._order)
         return self._catalogue[name].event(
             payload, event_id=str(number), timestamp=time.time(), source=source

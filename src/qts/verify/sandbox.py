@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from qts.app.servers import cache_url, database_url, start_servers
-from qts.app.simulated_venue import SimulatedVenue
-from qts.app.trading import TradingSystem
+from qts.app import SimulatedVenue, TradingSystem, cache_url, database_url, start_servers
 from qts.config import Config
 from qts.database import Database, migrate
 from qts.domain import Clock
@@ -16,7 +14,7 @@ from qts.embedded import Home
 
 
 @contextlib.asynccontextmanager
-async def rehearsal(home: Home, config: Config, clock: Clock) -> AsyncIterator[TradingSystem]:
+async def open_sandbox(home: Home, config: Config, clock: Clock) -> AsyncIterator[TradingSystem]:
     """A whole run in `home`, on the simulated KIS."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(start_servers(home, config))

@@ -26,13 +26,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from qts.app.rehearsal import rehearsal
-from qts.app.trading import TradingSystem
+from qts.app import TradingSystem
 from qts.config import Config
 from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock
 from qts.embedded import Home
 from qts.risk import OrderProposal
 from qts.strategies import Signal, Strategy, Tick, View
+from qts.verify.sandbox import open_sandbox
 
 RATE = 500  # other ticks a second
 CUE, OWN, FLOOR = 10_010.0, 10_020.0, 9_700.0  # a strategy buys, the drill buys, the stop sells
@@ -43,7 +43,7 @@ PATIENCE_S = 60.0
 LANE_US, ORDER_P50_MS, ORDER_P99_MS, EXIT_P99_MS = 50.0, 10.0, 50.0, 20.0
 
 
-class Cue(Strategy[Any], key="drill_cue"):
+class EntryProbe(Strategy[Any], key="drill_cue"):
     """Buys whatever is at the price of the cue."""
 
     def wants(self, symbol: str) -> bool:
@@ -90,7 +90,7 @@ class Spans(msgspec.Struct, frozen=True):
         return cls(len(values), *(round(float(span), 3) for span in (p50, p99, most)))
 
 
-class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
+class OrderLatencyReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["PASS", "FAIL"] = "FAIL"
     burners: int
     seconds: float
@@ -101,9 +101,9 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     missed: list[str] = []  # goals that were not held
 
 
-async def run_drill(
+async def measure_order_latency(
     seconds: float, burners: int, say: Callable[[str], None], *, apart: bool = False
-) -> DrillReport:
+) -> OrderLatencyReport:
     """`apart`: strategies burn in processes of their own."""
     with tempfile.TemporaryDirectory(prefix="qts-drill-") as place:
         home = Home.at(Path(place) / "home")
@@ -114,7 +114,7 @@ async def run_drill(
 
 @contextlib.asynccontextmanager
 async def _trading(home: Home, burners: int, apart: bool) -> AsyncIterator[TradingSystem]:
-    here = "qts.app.drill"
+    here = "qts.verify.order_latency"
     names = [f"{here}:Burner{n}" for n in range(1, burners + 1)] or [f"{here}:Cue"]
     config = msgspec.convert(
         {
@@ -131,7 +131,7 @@ async def _trading(home: Home, burners: int, apart: bool) -> AsyncIterator[Tradi
         },
         Config,
     )
-    async with rehearsal(home, config, SystemClock()) as trading:
+    async with open_sandbox(home, config, SystemClock()) as trading:
         yield trading
 
 
@@ -161,7 +161,7 @@ class _Drill:
 
         broker.place = placed
 
-    async def run(self, seconds: float, burners: int) -> DrillReport:
+    async def run(self, seconds: float, burners: int) -> OrderLatencyReport:
         entries: list[float] = []
         exits: list[float] = []
         await self._until(self._trading.reconciler.is_reconciled, "leave to trade")
@@ -183,7 +183,7 @@ class _Drill:
         finally:
             others.cancel()
             await asyncio.wait({others})
-        report = DrillReport(
+        report = OrderLatencyReport(
             burners=burners,
             seconds=seconds,
             entry_ms=Spans.of(entries),
@@ -284,7 +284,7 @@ def _in_us(spans: dict[str, int]) -> Spans:
     return Spans(spans["count"], *(spans[part] / 1e3 for part in ("p50", "p99", "max")))
 
 
-def _missed(report: DrillReport) -> list[str]:
+def _missed(report: OrderLatencyReport) -> list[str]:
     entries, lane, exits = report.entry_ms, report.lane_us, report.exit_ms
     goals = {
         f"tick to order p50 {entries.p50:.1f} ms, {ORDER_P50_MS:g} asked": (

@@ -1,0 +1,5 @@
+"""Measurements of QTS itself: isolation, order latency, dashboard load, outbox speed."""
+
+from qts._exports import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -1,0 +1,11 @@
+from qts.verify.dashboard_load import DashboardLoadReport as DashboardLoadReport
+from qts.verify.dashboard_load import measure_dashboard_load as measure_dashboard_load
+from qts.verify.isolation import BaselineReport as BaselineReport
+from qts.verify.isolation import IsolationLoad as IsolationLoad
+from qts.verify.isolation import IsolationReport as IsolationReport
+from qts.verify.isolation import LaneReport as LaneReport
+from qts.verify.isolation import verify_isolation as verify_isolation
+from qts.verify.order_latency import OrderLatencyReport as OrderLatencyReport
+from qts.verify.order_latency import measure_order_latency as measure_order_latency
+from qts.verify.outbox_speed import BenchResult as BenchResult
+from qts.verify.outbox_speed import measure_outbox as measure_outbox

@@ -1,0 +1,168 @@
+"""The load of the proof of isolation: P0 paced, P1 flowing, P2 and P3 in floods.
+
+Handlers that misbehave on purpose, for the proof of isolation.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from qts.events import Event
+from qts.events import payloads as p
+
+_FLOOD_P2, _FLOOD_P3 = 10_000, 50_000
+_FLOOD_EVERY_S = 2.0
+_STRATEGIES = 8
+
+
+class LoadTarget(Protocol):
+    """The part of an engine that is pressed."""
+
+    def new_event(self, name: str, payload: p.Payload, source: str = "") -> Event: ...
+    @property
+    def publish(self) -> Any: ...
+    @property
+    def publish_many(self) -> Any: ...
+
+
+class LoadGenerator:
+    """Publishers on three threads, until `stop`."""
+
+    def __init__(
+        self, engine: LoadTarget, stop: threading.Event, p0_per_s: float, ticks_per_s: float
+    ) -> None:
+        self._engine = engine
+        self._stop = stop
+        self._p0_per_s = p0_per_s
+        self._ticks_per_s = ticks_per_s
+        self.sent: list[str] = []  # the ids of P0, in order
+        self.late_ms: list[float] = []  # how late the publisher itself was, each time
+        self._threads = [
+            threading.Thread(target=each, daemon=True)
+            for each in (self._publish_p0, self._publish_ticks, self._flood)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _publish_p0(self) -> None:
+        begin = time.monotonic()
+        for turn in _paced(self._p0_per_s, self._stop):
+            self.late_ms.append((time.monotonic() - begin - turn / self._p0_per_s) * 1e3)
+            fill = p.FillPayload(
+                order_id="1", symbol="005930", filled_qty=turn + 1, filled_price=1, filled_time=1
+            )
+            event = self._engine.new_event("FILL_CONFIRMED", fill, "verify")
+            self.sent.append(event.event_id)
+            self._engine.publish(event)
+
+    def _publish_ticks(self) -> None:
+        ticks = [
+            self._engine.new_event("PRICE_TICK", p.PriceTick(symbol=f"{n:06}", price=1.0), "verify")
+            for n in range(250)
+        ]
+        per_turn = max(1, round(self._ticks_per_s / 100))
+        for turn in _paced(100, self._stop):
+            first = turn * per_turn % len(ticks)
+            self._engine.publish_many(ticks[first : first + per_turn])
+
+    def _flood(self) -> None:
+        engine = self._engine
+        p2 = [
+            engine.new_event(
+                "STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=f"S{n}"), "verify"
+            )
+            for n in range(_STRATEGIES)
+        ]
+        line = engine.new_event("LOG_WRITE", p.LogWrite(message="x"), "verify")
+        report = engine.new_event("REPORT_GENERATE", p.ReportGenerate(report="x"), "verify")
+        while not self._stop.is_set():
+            engine.publish(report)
+            self._in_hundreds((p2 * 13)[:100], _FLOOD_P2)
+            self._in_hundreds([line] * 100, _FLOOD_P3)
+            self._stop.wait(_FLOOD_EVERY_S)
+
+    def _in_hundreds(self, events: Sequence[Event], count: int) -> None:
+        for _ in range(count // 100):
+            if self._stop.is_set():
+                return
+            self._engine.publish_many(events)
+
+
+def _paced(per_s: float, stop: threading.Event) -> Iterator[int]:
+    turn, begin = 0, time.monotonic()
+    while not stop.is_set():
+        yield turn
+        turn += 1
+        stop.wait(max(0.0, begin + turn / per_s - time.monotonic()))
+
+
+SLEEP_S = 5.0
+_BURN_S = 0.005
+_LETTERS = "abcd"
+
+
+def glance(_event: Event) -> None:
+    """Does next to nothing."""
+
+
+def doze(_event: Event) -> None:
+    time.sleep(SLEEP_S)
+
+
+class CpuBurner:
+    """Computes in pure Python for 5 ms; any thread can cut in at the switch interval."""
+
+    def __init__(self, letter: str) -> None:
+        self.__qualname__ = f"burn_{letter}"
+
+    def __call__(self, _event: Event) -> None:
+        end = time.perf_counter() + _BURN_S
+        while time.perf_counter() < end:
+            sum(number * number for number in range(50))
+
+
+class GilHog:
+    """Sits in one C call that nobody can interrupt: `sorted` of so many numbers."""
+
+    def __init__(self, letter: str, count: int) -> None:
+        self.__qualname__ = f"sort_{letter}"
+        self._made_of = (letter, count)
+        self._numbers = _numbers(count)
+
+    def __call__(self, _event: Event) -> None:
+        sorted(self._numbers)
+
+    def __reduce__(self) -> tuple[Callable[..., GilHog], tuple[str, int]]:
+        return GilHog, self._made_of  # the list is made again where it goes
+
+
+def busy_handlers(count: int, c_call_ms: float) -> list[CpuBurner] | list[GilHog]:
+    """The handlers of P2: burners, or sorters whose call takes so long on this machine."""
+    letters = _LETTERS[:count]
+    if not c_call_ms:
+        return [CpuBurner(letter) for letter in letters]
+    trial = _numbers(50_000)
+    took = min(_took(trial) for _ in range(3))
+    size = max(1000, round(len(trial) * c_call_ms / 1000 / took))
+    return [GilHog(letter, size) for letter in letters]
+
+
+def _numbers(count: int) -> list[float]:
+    chance = random.Random(1)  # noqa: S311 - the same list each time
+    return [chance.random() for _ in range(count)]
+
+
+def _took(numbers: list[float]) -> float:
+    began = time.perf_counter()
+    sorted(numbers)
+    return time.perf_counter() - began
