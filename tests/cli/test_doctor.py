@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from qts.cli import doctor as subject
-from qts.cli import machine
-from qts.cli.doctor import Row, examine
-from qts.cli.machine import Host
+from qts.cli import host
+from qts.cli.doctor import DoctorRow, examine
+from qts.cli.host import Host
 from qts.machine import detect_topology
 
 CANARY = "c4n4ry-Zx9Q8w7E"
@@ -40,7 +40,7 @@ def run(*arguments: str) -> int:
     return result
 
 
-def row(name: str, config: Path | None = None) -> Row:
+def row(name: str, config: Path | None = None) -> DoctorRow:
     (found,) = [row for row in examine(config).rows if row.name == name]
     return found
 
@@ -157,7 +157,7 @@ def test_home_that_cannot_be_made_is_a_problem(
 
 
 def test_home_still_to_be_made_is_fine(quiet_environment: Path) -> None:
-    assert row("home") == Row("home", "ok", str(quiet_environment), "made at the first start")
+    assert row("home") == DoctorRow("home", "ok", str(quiet_environment), "made at the first start")
     quiet_environment.mkdir()
     assert row("home").follows == ""
 
@@ -281,7 +281,7 @@ def test_machine_that_shows_nothing_gives_clear_notes_and_no_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("realtime_allowed", "time_synchronised", "compiler"):
-        monkeypatch.setattr(machine, name, lambda: None)
+        monkeypatch.setattr(host, name, lambda: None)
     bare = Host(tmp_path)
     rows = [
         *(subject.cpu(detect_topology(tmp_path), bare), subject.memory(bare), subject.compiler()),
@@ -292,6 +292,6 @@ def test_machine_that_shows_nothing_gives_clear_notes_and_no_problem(
 
 
 def test_this_machine_is_read_without_complaint() -> None:
-    assert machine.realtime_allowed() in (True, False, None)
-    assert machine.time_synchronised() in (True, False, None)
+    assert host.realtime_allowed() in (True, False, None)
+    assert host.time_synchronised() in (True, False, None)
     assert [row.name for row in examine(None).rows if not row.found] == []

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import typer
 
-from qts.cli import events, verify
+from qts.cli import lanes_demo, verify
 from qts.domain import RefusedError
 from qts.events import EventEngine
 from qts.verify import IsolationLoad, verify_isolation
@@ -64,7 +64,7 @@ def test_the_demo_shows_every_lane_and_accounts_for_every_event(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "demo.json"
-    assert run(events.app, "demo", "--for", "1s", "--json", str(out)) == 0
+    assert run(lanes_demo.app, "demo", "--for", "1s", "--json", str(out)) == 0
     shown = capsys.readouterr().out
     for lane in ("P0", "P1", "P2", "P3"):
         assert f"\n{lane} " in shown
@@ -79,7 +79,7 @@ def test_the_demo_runs_with_lanes_in_processes(
     for lane in ("P2", "P3"):
         monkeypatch.setenv(f"QTS_EVENTS__{lane}__ISOLATION", "process")
     out = tmp_path / "demo.json"
-    assert run(events.app, "demo", "--for", "1s", "--json", str(out)) == 0
+    assert run(lanes_demo.app, "demo", "--for", "1s", "--json", str(out)) == 0
     lanes = read(out)["lanes"]
     assert lanes["P2"]["handled"] > 0
     assert lanes["P3"]["handled"] > 0
@@ -90,7 +90,7 @@ def test_the_panel_shows_a_paused_lane() -> None:
 
     engine = EventEngine()
     engine.pause(Priority.P3)
-    lines = events.panel(engine.status(), {"P0": 12.0})
+    lines = lanes_demo.panel(engine.status(), {"P0": 12.0})
     assert "PAUSED" in lines[4]
     assert "12" in lines[1]
 

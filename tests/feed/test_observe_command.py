@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from qts.cli.observe import _Line, _observe, export, observe, replay
+from qts.cli.data import _Line, _observe, export, observe, replay
 from qts.domain import RefusedError, SystemClock
 from qts.feed import FeedConfig, FeedStatus, PollerStatus, Recorder, read_records
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.exceptions import TyperException
 
-from qts.cli.route import route
+from qts.cli.router import route
 from qts.domain import RefusedError
 from qts.router import builtin_scenarios
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import typer
 
-from qts.cli.options import ConfigOption
-from qts.cli.output import JsonFile
+from qts.cli.console import ConfigOption, JsonFile
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def _words(
 
 
 def _submit(config: Path | None, words: tuple[str, ...]) -> int:
-    from qts.cli.backtests import submit
+    from qts.cli.jobs import submit
 
     typer.echo(submit(config, words))
     return 0

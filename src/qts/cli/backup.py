@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from qts.cli.errand import print_json
-from qts.cli.options import ConfigOption, JsonOption
+from qts.cli.console import ConfigOption, JsonOption, print_json
 
 FileArgument = Annotated[Path, typer.Argument(help="The backup file.")]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import qts
-from qts.cli.output import JsonFile
+from qts.cli.console import JsonFile
 from qts.domain import RefusedError
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from qts.cli.errand import print_json
-from qts.cli.options import ConfigOption, JsonOption
+from qts.cli.console import ConfigOption, JsonOption, print_json
 from qts.domain import OperationError, RefusedError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from qts.cli.options import ConfigOption
+from qts.cli.console import ConfigOption
 from qts.domain import OperationError, RefusedError
 
 app = typer.Typer(help="Check, show and begin a settings file.", no_args_is_help=True)

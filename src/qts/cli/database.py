@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from qts.cli.errand import print_json, with_database
-from qts.cli.options import ConfigOption, JsonOption
+from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
 from qts.database import Migration, MigrationStatus
 
 app = typer.Typer(

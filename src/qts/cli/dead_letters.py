@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from qts.cli.errand import print_json, with_database
-from qts.cli.options import ConfigOption, JsonOption
+from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
 from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:

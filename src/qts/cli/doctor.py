@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import typer
 
-from qts.cli import machine
-from qts.cli.machine import Host
-from qts.cli.options import ConfigOption
+from qts.cli import host
+from qts.cli.console import ConfigOption
+from qts.cli.host import Host
 from qts.domain import QtsError
 from qts.machine import CpuTopology, detect_topology
 
@@ -41,7 +41,7 @@ NETWORK_FILE_SYSTEMS = {
 }
 
 
-class Row(msgspec.Struct, frozen=True):
+class DoctorRow(msgspec.Struct, frozen=True):
     """One finding; `follows` is what it means for QTS."""
 
     name: str
@@ -50,9 +50,9 @@ class Row(msgspec.Struct, frozen=True):
     follows: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
+class DoctorReport(msgspec.Struct, frozen=True):
     verdict: Literal["OK", "PROBLEM"]
-    rows: list[Row]
+    rows: list[DoctorRow]
 
 
 def doctor(
@@ -73,41 +73,44 @@ def doctor(
     return 0 if report.verdict == "OK" else 1
 
 
-def examine(config_file: Path | None, root: Path = Path("/")) -> Report:
+def examine(config_file: Path | None, root: Path = Path("/")) -> DoctorReport:
     host, cpus = Host(root), detect_topology(root)
-    rows = [Row("python", "ok", f"{platform.python_version()} ({sys.executable})"), native_core()]
+    rows = [
+        DoctorRow("python", "ok", f"{platform.python_version()} ({sys.executable})"),
+        native_core(),
+    ]
     settings, config = _settings(config_file)
     rows += [settings, *servers(config), *home(config, host)]
     rows += [cores(cpus), cpu(cpus, host), memory(host), compiler(), clock(host)]
     rows += [wall_clock(), realtime(), memory_lock(), open_files()]
     wrong = any(row.status == "problem" for row in rows)
-    return Report("PROBLEM" if wrong else "OK", rows)
+    return DoctorReport("PROBLEM" if wrong else "OK", rows)
 
 
-def native_core() -> Row:
+def native_core() -> DoctorRow:
     try:
         native = importlib.import_module("qts._native")
     except ImportError as error:
-        return Row(
+        return DoctorRow(
             "native core", "problem", str(error), "build it: pip install . needs a C++20 compiler"
         )
     source = getattr(native, "clock_source", None)
     clock = f", clock: {source() if callable(source) else source}" if source else ""
-    return Row("native core", "ok", f"loaded{clock}")
+    return DoctorRow("native core", "ok", f"loaded{clock}")
 
 
-def _settings(file: Path | None) -> tuple[Row, Config | None]:
+def _settings(file: Path | None) -> tuple[DoctorRow, Config | None]:
     try:
         from qts.config import resolve
 
         effective = resolve(file, os.environ)
     except QtsError as error:
         lines = str(error).splitlines()
-        return Row("settings", "problem", lines[0], "qts config check shows all of it"), None
-    return Row("settings", "ok", str(effective.file or "defaults, no file")), effective.config
+        return DoctorRow("settings", "problem", lines[0], "qts config check shows all of it"), None
+    return DoctorRow("settings", "ok", str(effective.file or "defaults, no file")), effective.config
 
 
-def servers(config: Config | None) -> Iterator[Row]:
+def servers(config: Config | None) -> Iterator[DoctorRow]:
     """Each server needs a program to start or the URL of one that runs."""
     from qts.embedded import find_binaries
 
@@ -115,103 +118,109 @@ def servers(config: Config | None) -> Iterator[Row]:
     for name, room in (("postgres", "database"), ("valkey", "cache")):
         binary = found.get(name)
         if config is not None and getattr(config, room).url:
-            yield Row(name, "ok", f"{room}.url is set", "that server is used, none is started")
+            yield DoctorRow(
+                name, "ok", f"{room}.url is set", "that server is used, none is started"
+            )
         elif binary:
-            yield Row(name, "ok", f"{binary.version} at {binary.path}", "started by QTS itself")
+            yield DoctorRow(
+                name, "ok", f"{binary.version} at {binary.path}", "started by QTS itself"
+            )
         else:
             wanted = f'pip install "qts[embedded]", or set {room}.url'
-            yield Row(name, "problem", "no program and no URL", wanted)
+            yield DoctorRow(name, "problem", "no program and no URL", wanted)
 
 
-def home(config: Config | None, host: Host) -> Iterator[Row]:
+def home(config: Config | None, host: Host) -> Iterator[DoctorRow]:
     from qts.embedded import default_home
 
     path = (config and config.home) or default_home(os.environ)
     path = path.expanduser().absolute()
     there = next(place for place in (path, *path.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield Row(
+        yield DoctorRow(
             "home", "problem", f"{path}: {there} is not writable", "choose another with QTS_HOME"
         )
     else:
-        yield Row("home", "ok", str(path), "" if there == path else "made at the first start")
+        yield DoctorRow("home", "ok", str(path), "" if there == path else "made at the first start")
     free = shutil.disk_usage(there).free
     shown = f"{free / GIB:.1f} GiB free"
     if free < GIB / 4:
-        yield Row("disk", "problem", shown, "PostgreSQL stops when the disk is full: make room")
+        yield DoctorRow(
+            "disk", "problem", shown, "PostgreSQL stops when the disk is full: make room"
+        )
     elif free < 2 * GIB:
-        yield Row("disk", "note", shown, "enough for days, not for months of recorded ticks")
+        yield DoctorRow("disk", "note", shown, "enough for days, not for months of recorded ticks")
     else:
-        yield Row("disk", "ok", shown)
+        yield DoctorRow("disk", "ok", shown)
     yield file_system(there.resolve(), host)
 
 
-def file_system(path: Path, host: Host) -> Row:
+def file_system(path: Path, host: Host) -> DoctorRow:
     kind = host.file_system(path)
     if kind is None:
-        return Row("file system", "note", UNSEEN)
+        return DoctorRow("file system", "note", UNSEEN)
     if kind in NETWORK_FILE_SYSTEMS:
         advice = "a network file system can break PostgreSQL's promises: choose a local QTS_HOME"
-        return Row("file system", "note", kind, advice)
-    return Row("file system", "ok", kind)
+        return DoctorRow("file system", "note", kind, advice)
+    return DoctorRow("file system", "ok", kind)
 
 
-def cores(cpus: CpuTopology) -> Row:
+def cores(cpus: CpuTopology) -> DoctorRow:
     quota = f"a quota of {cpus.quota:g}" if cpus.quota else "no quota"
     found = f"{cpus.usable} usable of {os.cpu_count()} ({len(cpus.cpus)} by affinity, {quota})"
     if cpus.usable >= CORES_FOR_THREADS:
         layout = f"threads for up to {cpus.usable - 1} components, fused beyond"
-        return Row("cores", "ok", found, f"router layout: {layout}")
-    return Row("cores", "note", found, "router layout: fused, components share workers")
+        return DoctorRow("cores", "ok", found, f"router layout: {layout}")
+    return DoctorRow("cores", "note", found, "router layout: fused, components share workers")
 
 
-def cpu(cpus: CpuTopology, host: Host) -> Row:
+def cpu(cpus: CpuTopology, host: Host) -> DoctorRow:
     model = host.cpu_model() or platform.processor() or platform.machine()
     if not host.shows_topology():
-        return Row("cpu", "note", f"{model}, cache groups {UNSEEN}")
+        return DoctorRow("cpu", "note", f"{model}, cache groups {UNSEEN}")
     groups, nodes = len(cpus.groups), len(cpus.nodes)
     found = f"{model}, {groups} L3 group(s), {nodes} NUMA node(s)"
     if groups > 1 or nodes > 1:
-        return Row("cpu", "note", found, "router threads stay in one group where they fit")
-    return Row("cpu", "ok", found)
+        return DoctorRow("cpu", "note", found, "router threads stay in one group where they fit")
+    return DoctorRow("cpu", "ok", found)
 
 
-def memory(host: Host) -> Row:
+def memory(host: Host) -> DoctorRow:
     total, limit = host.memory_bytes(), host.memory_limit()
     known = [size for size in (total, limit) if size]
     if not known:
-        return Row("memory", "note", UNSEEN)
+        return DoctorRow("memory", "note", UNSEEN)
     found = f"{min(known) / GIB:.1f} GiB" + (
         " (cgroup limit)" if limit and limit == min(known) else ""
     )
     if min(known) < GIB:
-        return Row("memory", "note", found, "tight: lower embedded.valkey_memory_mb")
-    return Row("memory", "ok", found)
+        return DoctorRow("memory", "note", found, "tight: lower embedded.valkey_memory_mb")
+    return DoctorRow("memory", "ok", found)
 
 
-def compiler() -> Row:
-    if found := machine.compiler():
-        return Row("compiler", "ok", f"{found[1]} ({found[0]})")
-    return Row("compiler", "note", "no C++ compiler", "needed only to build QTS from source")
+def compiler() -> DoctorRow:
+    if found := host.compiler():
+        return DoctorRow("compiler", "ok", f"{found[1]} ({found[0]})")
+    return DoctorRow("compiler", "note", "no C++ compiler", "needed only to build QTS from source")
 
 
-def clock(host: Host) -> Row:
+def clock(host: Host) -> DoctorRow:
     source, invariant = host.clocksource(), host.invariant_tsc()
     if source is None:
-        return Row("clock", "note", UNSEEN, "stamps come from the system call")
+        return DoctorRow("clock", "note", UNSEEN, "stamps come from the system call")
     counter = {True: "invariant TSC", False: "TSC may drift or stop", None: "no TSC"}[invariant]
     found = f"kernel clock source {source}, {counter}"
     if invariant and source == "tsc":
-        return Row("clock", "ok", found, "a time stamp costs nanoseconds")
-    return Row("clock", "note", found, "stamps cost more and latencies are coarser")
+        return DoctorRow("clock", "ok", found, "a time stamp costs nanoseconds")
+    return DoctorRow("clock", "note", found, "stamps cost more and latencies are coarser")
 
 
-def wall_clock() -> Row:
-    synchronised = machine.time_synchronised()
+def wall_clock() -> DoctorRow:
+    synchronised = host.time_synchronised()
     if synchronised:
-        return Row("wall clock", "ok", "synchronised")
+        return DoctorRow("wall clock", "ok", "synchronised")
     found = UNSEEN if synchronised is None else "the kernel does not know it to be synchronised"
-    return Row(
+    return DoctorRow(
         "wall clock",
         "note",
         found,
@@ -219,23 +228,23 @@ def wall_clock() -> Row:
     )
 
 
-def realtime() -> Row:
-    allowed = machine.realtime_allowed()
+def realtime() -> DoctorRow:
+    allowed = host.realtime_allowed()
     if allowed:
-        return Row("real-time priority", "ok", "allowed")
+        return DoctorRow("real-time priority", "ok", "allowed")
     found = UNSEEN if allowed is None else "not allowed"
-    return Row(
+    return DoctorRow(
         "real-time priority", "note", found, "other programs can delay P0; raise it with ulimit -r"
     )
 
 
-def memory_lock() -> Row:
+def memory_lock() -> DoctorRow:
     limit = _limit("RLIMIT_MEMLOCK")
     if limit is None:
-        return Row("memory lock", "note", UNSEEN)
+        return DoctorRow("memory lock", "note", UNSEEN)
     if limit >= GIB / 16:
-        return Row("memory lock", "ok", _size(limit))
-    return Row(
+        return DoctorRow("memory lock", "ok", _size(limit))
+    return DoctorRow(
         "memory lock",
         "note",
         _size(limit),
@@ -243,16 +252,16 @@ def memory_lock() -> Row:
     )
 
 
-def open_files() -> Row:
+def open_files() -> DoctorRow:
     limit = _limit("RLIMIT_NOFILE")
     if limit is None:
-        return Row("open files", "note", UNSEEN)
+        return DoctorRow("open files", "note", UNSEEN)
     shown = "unlimited" if limit == float("inf") else f"{limit:.0f}"
     if limit < 1024:
-        return Row(
+        return DoctorRow(
             "open files", "note", shown, "few: streams and pools may run out; ulimit -n 4096"
         )
-    return Row("open files", "ok", shown)
+    return DoctorRow("open files", "ok", shown)
 
 
 def _limit(name: str) -> float | None:
@@ -268,7 +277,7 @@ def _size(limit: float) -> str:
     return "unlimited" if limit == float("inf") else f"{limit / (1 << 20):.0f} MiB"
 
 
-def _print(report: Report) -> None:
+def _print(report: DoctorReport) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -11,17 +11,17 @@ from typer.exceptions import TyperException
 
 import qts
 from qts.cli import (
-    backtests,
     cache,
     config,
     database,
     dead_letters,
-    distributed,
-    events,
+    jobs,
+    lanes_demo,
     metrics,
     notify,
     orders,
     outbox,
+    router_distributed,
     safety,
     simulate,
     verify,
@@ -29,13 +29,12 @@ from qts.cli import (
 from qts.cli.backtest import backtest
 from qts.cli.backup import backup, restore
 from qts.cli.bench import bench
-from qts.cli.dashboard import dashboard
+from qts.cli.data import export, observe, replay
 from qts.cli.doctor import doctor
-from qts.cli.observe import export, observe, replay
-from qts.cli.retrace import retrace
-from qts.cli.route import route
+from qts.cli.router import route
 from qts.cli.run import run
-from qts.cli.top import top
+from qts.cli.verify import retrace
+from qts.cli.view import dashboard, top
 from qts.domain import QtsError
 
 app = typer.Typer(
@@ -60,15 +59,15 @@ app.command()(restore)
 app.command()(doctor)
 app.command()(bench)
 for _name, _verbs in {
-    "backtests": backtests,
+    "backtests": jobs,
     "config": config,
     "database": database,
-    "events": events,
+    "events": lanes_demo,
     "dead-letters": dead_letters,
     "outbox": outbox,
     "cache": cache,
     "simulate": simulate,
-    "distributed": distributed,
+    "distributed": router_distributed,
     "notify": notify,
     "metrics": metrics,
     "verify": verify,

@@ -6,8 +6,7 @@ from typing import Any
 
 import typer
 
-from qts.cli.errand import print_json
-from qts.cli.options import JsonOption
+from qts.cli.console import JsonOption, print_json
 
 app = typer.Typer(
     help="Files for Prometheus and Grafana, made from the tables in the source.",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from qts.cli.options import ConfigOption
+from qts.cli.console import ConfigOption
 from qts.domain import RefusedError, parse_duration
 
 

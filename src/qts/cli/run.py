@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import qts
-from qts.cli.options import ConfigOption
-from qts.cli.output import JsonFile
+from qts.cli.console import ConfigOption, JsonFile
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:

@@ -1,22 +1,98 @@
-"""`qts verify`: promises measured on this machine, answered with PASS or FAIL."""
+"""`qts verify`: promises measured on this machine, answered with PASS or FAIL.
+
+`qts retrace`: the decisions of a recorded run, made again and compared.
+
+`qts verify dashboard`: what open pages cost what trades.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from qts.cli.errand import measured
-from qts.cli.options import ConfigOption
-from qts.cli.output import JsonFile
-from qts.cli.verify_dashboard import dashboard
+from qts.cli.console import ConfigOption, JsonFile, run_measurement
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
     from qts.events import EventsConfig
-    from qts.verify import IsolationReport
+    from qts.verify import DashboardLoadReport, IsolationReport
+
+
+def retrace(
+    journal: Annotated[
+        Path, typer.Argument(metavar="JOURNAL", help="A file of the folder pipeline.journal.")
+    ],
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the result; - prints it.")
+    ] = None,
+) -> int:
+    """Decide a recorded run again, from what its decisions hung on: 0 when every one is the same.
+
+    A run keeps its journal where `pipeline.journal` names a folder. The strategies are loaded as
+    they are now: one that was changed since decides differently, and is told of.
+
+    Example: qts retrace journal/20261116T000000.000000.journal
+    """
+    from qts.pipeline import replay_decisions as decide_again
+
+    report = JsonFile(json_file)
+    found = decide_again(journal)
+    report.write(found)
+    if not report.prints:
+        typer.echo(
+            f"{found.calls:,} calls of strategies with {found.signals:,} signals, "
+            f"{found.cycles:,} cycles with {found.decisions:,} decisions, "
+            f"{found.answers:,} answers of the gate"
+        )
+        for line in found.differences:
+            typer.echo(line)
+        typer.echo("all as they were" if not found.different else f"{found.different:,} differ")
+    return 1 if found.different else 0
+
+
+def dashboard(
+    duration: Annotated[str, typer.Option("--for", help="How long to measure.")] = "80s",
+    pages: Annotated[int, typer.Option("--pages", min=1, max=50, help="Pages that are open.")] = 10,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the figures here; - prints.")
+    ] = None,
+) -> int:
+    """Measure lane P0 of a run with and without open pages, one of which never reads.
+
+    Goals: P0's p99 with pages is less than 1.2 times that without; the dashboard's memory stays.
+
+    Example: qts verify dashboard --for 80s --pages 10
+    """
+    from qts.verify import measure_dashboard_load
+
+    seconds = parse_duration(duration)
+    output = JsonFile(json_file)
+    report = run_measurement(
+        measure_dashboard_load(seconds, pages, lambda text: typer.echo(text, err=output.prints))
+    )
+    output.write(report)
+    if not output.prints:
+        _print_dashboard(report)
+    return 0 if report.verdict == "PASS" else 1
+
+
+def _print_dashboard(report: DashboardLoadReport) -> None:
+    typer.echo(
+        f"P0 p99, medians: {report.without_p99_ms:.2f} ms without, {report.with_p99_ms:.2f} ms with"
+        f" {report.pages} pages and one that never reads: ratio {report.ratio:.2f}"
+    )
+    typer.echo(
+        f"the dashboard has {report.dashboard_mb:.0f} MB, {report.grown_mb:+.1f} since the first"
+        f" turn; the pages read {report.states_read:,} states and {report.answers_read:,} answers"
+    )
+    for text in report.missed:
+        typer.echo(f"not held: {text}")
+    typer.echo(report.verdict)
+
 
 app = typer.Typer(
     name="verify", help="Measure a promise and answer PASS or FAIL.", no_args_is_help=True
@@ -170,7 +246,7 @@ def trading(
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
     apart = isolation is Isolation.process
-    report = measured(
+    report = run_measurement(
         measure_order_latency(
             seconds, burners, lambda text: typer.echo(text, err=output.prints), apart=apart
         )

@@ -133,7 +133,7 @@ def route(
         keep_numbers=replay is not None,
     )
     run = _run(chosen, placed, options, replay)
-    listener = Listener(sys.stderr if json_file == "-" else sys.stdout)
+    listener = ConsoleWriter(sys.stderr if json_file == "-" else sys.stdout)
     listener.say(placed.render())
     run.start()
     watch_run(run, ProgressLine(cast(TextIO, listener)))
@@ -147,7 +147,7 @@ def route(
     return 0 if report.verdict == "PASSED" else 1
 
 
-def _keep(report: RouterReport, listener: Listener) -> None:
+def _keep(report: RouterReport, listener: ConsoleWriter) -> None:
     """For the dashboard's page, in a home that is there; a run is never lost to it."""
     import time
 
@@ -162,7 +162,7 @@ def _keep(report: RouterReport, listener: Listener) -> None:
         listener.say(f"not kept for the dashboard: {error}")
 
 
-class Listener:
+class ConsoleWriter:
     """Writes for people. One that goes away, as `head` does, does not end the run."""
 
     def __init__(self, stream: TextIO) -> None:

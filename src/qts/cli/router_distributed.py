@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from qts.cli.output import JsonFile
+from qts.cli.console import JsonFile
 from qts.domain import Secret, parse_duration
 from qts.router import ProgressLine, Scenario, load_scenario, watch_run
 

@@ -11,8 +11,7 @@ from uuid import UUID
 
 import typer
 
-from qts.cli.errand import print_json, with_database
-from qts.cli.options import ConfigOption, JsonOption
+from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
 from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qts.cli.options import ConfigOption
-from qts.cli.output import JsonFile
+from qts.cli.console import ConfigOption, JsonFile
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import msgspec
 import typer
 
-from qts.cli.options import ConfigOption
-from qts.cli.output import JsonFile
+from qts.cli.console import ConfigOption, JsonFile
 from qts.domain import Clock, RefusedError, SystemClock, parse_duration
 
 if TYPE_CHECKING:
