@@ -18,7 +18,7 @@ from qts.cache.redis import RedisStore
 from qts.database import Database
 from qts.domain import Clock, ManualClock, Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home, ValkeyServer
-from tests.cache.truth import TableTruth
+from tests.cache.loader import TableTruth
 
 _numbers = itertools.count(1)
 

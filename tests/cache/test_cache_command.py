@@ -23,7 +23,7 @@ from qts.cli.main import app, run_command
 from qts.domain import Secret
 from tests.cache import samples
 from tests.cache.conftest import until
-from tests.cache.truth import HeldTruth
+from tests.cache.loader import HeldTruth
 
 if "cache" not in {group.name for group in app.registered_groups}:
     app.add_typer(command.app, name="cache")

@@ -9,7 +9,7 @@ import msgspec
 from qts.cache import Cache, CacheConfig
 from qts.cache.redis import RedisStore
 from tests.cache.cluster import Cluster
-from tests.cache.truth import TableTruth
+from tests.cache.loader import TableTruth
 from tests.cache.watch import Watch
 
 

@@ -18,8 +18,8 @@ from qts.domain import Secret
 from qts.embedded import ValkeyServer
 from tests.cache import samples
 from tests.cache.conftest import until
+from tests.cache.loader import TableTruth
 from tests.cache.proxy import Proxy
-from tests.cache.truth import TableTruth
 from tests.cache.watch import Watch
 
 

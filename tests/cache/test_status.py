@@ -15,7 +15,7 @@ from qts.cache.status import QueueStatus, RegionStatus
 from qts.cache.store import Health
 from qts.domain import ManualClock
 from tests.cache import samples
-from tests.cache.truth import HeldTruth
+from tests.cache.loader import HeldTruth
 
 HEALTHY = CacheStatus(
     at=0,

@@ -21,7 +21,7 @@ from qts.cache.breaker import CircuitBreaker
 from qts.domain import CacheStaleDataError, PriceDataUnavailableError
 from tests.cache import samples
 from tests.cache.conftest import until
-from tests.cache.truth import TableTruth
+from tests.cache.loader import TableTruth
 
 T = TypeVar("T")
 

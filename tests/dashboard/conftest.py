@@ -33,7 +33,7 @@ from qts.dashboard import (
 from qts.dashboard.session import COOKIE
 from qts.database import Database
 from qts.domain import Secret
-from tests.dashboard import lives
+from tests.dashboard import statuses
 
 _numbers = itertools.count(1)
 
@@ -69,7 +69,7 @@ class Site:
 
         async def telling() -> None:
             while True:
-                await lives.tell(self.store, self.prefix, **more)
+                await statuses.tell(self.store, self.prefix, **more)
                 await asyncio.sleep(0.25)
 
         self._telling = asyncio.create_task(telling())

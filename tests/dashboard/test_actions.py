@@ -28,7 +28,7 @@ from qts.outbox import (
 )
 from qts.outbox.testing import run_due
 from qts.risk import FailSafe, KillSwitch, SafetyState
-from tests.dashboard import lives
+from tests.dashboard import statuses
 from tests.dashboard.conftest import Site
 
 
@@ -217,7 +217,7 @@ async def test_parameters_of_a_running_strategy_are_set(site: Site) -> None:
 )
 async def test_a_parameter_out_of_bounds_is_refused(params: dict[str, Any], why: str) -> None:
     with pytest.raises(RefusedError, match=why):
-        validate_params(params, lives.strategy().fields)
+        validate_params(params, statuses.strategy().fields)
 
 
 async def test_parameters_of_what_does_not_run_are_refused(site: Site) -> None:

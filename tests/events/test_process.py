@@ -32,7 +32,7 @@ from qts.events import (
     rows,
 )
 from qts.events import payloads as p
-from tests.events import apart
+from tests.events import isolated
 from tests.events.conftest import MakeEngine, check_conservation
 from tests.events.made import PATIENCE_S, evaluate, fill, log_line, tick
 from tests.events.made import signal as made_signal
@@ -58,7 +58,7 @@ def wait_until(true: Any) -> None:
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "trace"
-    monkeypatch.setenv(apart.TRACE, str(path))
+    monkeypatch.setenv(isolated.TRACE, str(path))
     return path
 
 
@@ -66,24 +66,24 @@ def test_handlers_run_in_another_process_in_the_order_of_publishing(
     make_engine: MakeEngine, trace: Path
 ) -> None:
     engine = make_engine(apart_lanes("p2"))
-    engine.on("SIGNAL_GENERATED", apart.note)
+    engine.on("SIGNAL_GENERATED", isolated.note)
     with engine:
         for number in range(500):
             engine.publish(made_signal(engine, str(number)))
         assert engine.wait_drained(PATIENCE_S)
-    assert apart.lines(trace) == [[str(number), "0"] for number in range(500)]
-    assert os.getpid() not in apart.pids(trace)
+    assert isolated.lines(trace) == [[str(number), "0"] for number in range(500)]
+    assert os.getpid() not in isolated.pids(trace)
     lane = engine.status().lanes["P2"]
     assert (lane.handled, lane.wait.count, lane.handling.count) == (500, 500, 500)
 
 
 def test_all_kinds_of_handlers_run_there(make_engine: MakeEngine, trace: Path) -> None:
     engine = make_engine(apart_lanes("p1", "p2", "p3"))
-    engine.on("PRICE_TICK", rows(apart.note_rows))
-    engine.on("SIGNAL_GENERATED", batch(apart.note_batch))
-    engine.on("STRATEGY_SIGNAL", factory(apart.make_batch))
-    engine.on("INDICATOR_UPDATE", apart.note_async)
-    engine.on("LOG_WRITE", apart.note_line)
+    engine.on("PRICE_TICK", rows(isolated.note_rows))
+    engine.on("SIGNAL_GENERATED", batch(isolated.note_batch))
+    engine.on("STRATEGY_SIGNAL", factory(isolated.make_batch))
+    engine.on("INDICATOR_UPDATE", isolated.note_async)
+    engine.on("LOG_WRITE", isolated.note_line)
     strategy = engine.new_event(
         "STRATEGY_SIGNAL", p.SignalPayload(symbol="b", side="BUY", strength=0.0)
     )
@@ -96,7 +96,7 @@ def test_all_kinds_of_handlers_run_there(make_engine: MakeEngine, trace: Path) -
         engine.emit("INDICATOR_UPDATE", indicator)
         engine.publish(log_line(engine, "line"))
         assert engine.wait_drained(PATIENCE_S)
-    assert sorted(apart.lines(trace)) == [
+    assert sorted(isolated.lines(trace)) == [
         ["batch", "a", "a"],
         ["batch", "b", "b"],
         ["c", "0"],
@@ -109,13 +109,13 @@ def test_a_failing_handler_is_tried_again_there_and_counted_here(
     make_engine: MakeEngine, trace: Path
 ) -> None:
     engine = make_engine(apart_lanes("p2", audit_records=100))
-    engine.on("SIGNAL_GENERATED", apart.fail_twice)
-    engine.on("STRATEGY_SIGNAL", apart.fail)
+    engine.on("SIGNAL_GENERATED", isolated.fail_twice)
+    engine.on("STRATEGY_SIGNAL", isolated.fail)
     with engine:
         engine.publish(made_signal(engine, "a"))
         engine.emit("STRATEGY_SIGNAL", p.SignalPayload(symbol="b", side="BUY", strength=0.0))
         assert engine.wait_drained(PATIENCE_S)
-    assert apart.lines(trace) == [["a", "0"], ["a", "1"], ["a", "2"]]
+    assert isolated.lines(trace) == [["a", "0"], ["a", "1"], ["a", "2"]]
     lane = engine.status().lanes["P2"]
     assert (lane.handled, lane.dead, lane.retried) == (1, 1, 5)
     (letter,) = engine.dead_letters.list()
@@ -129,24 +129,24 @@ def test_a_strategy_made_in_the_process_publishes_back(
 ) -> None:
     engine = make_engine(apart_lanes("p2"))
     fills: list[Event] = []
-    engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
-    engine.on("STRATEGY_SIGNAL", apart.note)
+    engine.on("STRATEGY_EVALUATE", factory(isolated.Strategy))
+    engine.on("STRATEGY_SIGNAL", isolated.note)
     engine.on("FILL_CONFIRMED", fills.append)
     with engine:
         engine.publish(evaluate(engine, "SCALP"))
-        wait_until(lambda: fills and ["SCALP", "0"] in apart.lines(trace))
+        wait_until(lambda: fills and ["SCALP", "0"] in isolated.lines(trace))
         assert engine.wait_drained(PATIENCE_S)
-    assert apart.lines(trace)[0] == ["made", "True"]
+    assert isolated.lines(trace)[0] == ["made", "True"]
     assert (fills[0].source, fills[0].payload.filled_price) == ("STRATEGY", 2.0)
 
 
 def test_a_factory_in_a_thread_lane_gets_the_engine(make_engine: MakeEngine, trace: Path) -> None:
     engine = make_engine()
     signals: list[str] = []
-    engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
+    engine.on("STRATEGY_EVALUATE", factory(isolated.Strategy))
     engine.on("STRATEGY_SIGNAL", lambda event: signals.append(event.payload.symbol))
     with pytest.raises(EventRefusedError, match="registered for STRATEGY_EVALUATE already"):
-        engine.on("STRATEGY_EVALUATE", factory(apart.Strategy))
+        engine.on("STRATEGY_EVALUATE", factory(isolated.Strategy))
     with engine:
         engine.publish(evaluate(engine, "SWING"))
         assert engine.wait_drained(PATIENCE_S)
@@ -157,17 +157,17 @@ def test_what_a_process_publishes_into_its_own_full_lane_goes_past_the_bound(
     make_engine: MakeEngine, trace: Path
 ) -> None:
     engine = make_engine(apart_lanes("p2", p2={"queue_size": 4, "batch_size": 1}))
-    engine.on("SIGNAL_GENERATED", factory(apart.many_signals))
+    engine.on("SIGNAL_GENERATED", factory(isolated.many_signals))
     with engine:
         engine.publish(made_signal(engine, "first"))
-        wait_until(lambda: len(apart.lines(trace)) == 51)
+        wait_until(lambda: len(isolated.lines(trace)) == 51)
         assert engine.wait_drained(PATIENCE_S)
     assert engine.status().lanes["P2"].over > 0
 
 
 def test_what_breaks_the_contract_is_refused_in_the_handler(make_engine: MakeEngine) -> None:
     engine = make_engine(apart_lanes("p2"))
-    engine.on("STRATEGY_EVALUATE", factory(apart.publish_nonsense))
+    engine.on("STRATEGY_EVALUATE", factory(isolated.publish_nonsense))
     with engine:
         engine.publish(evaluate(engine))
         assert engine.wait_drained(PATIENCE_S)
@@ -195,7 +195,7 @@ def test_a_handler_that_cannot_go_there_is_refused_by_name(
 
 def test_a_factory_that_fails_fails_the_start(make_engine: MakeEngine) -> None:
     engine = make_engine(apart_lanes("p2", "p3"))
-    engine.on("SIGNAL_GENERATED", factory(apart.refuse_to_be_made))
+    engine.on("SIGNAL_GENERATED", factory(isolated.refuse_to_be_made))
     with pytest.raises(
         OperationError, match=r"P2's process could not make its handlers.*no model file"
     ):
@@ -211,8 +211,8 @@ def test_p0_stays_in_this_process() -> None:
 
 def test_in_level_3_only_essential_handlers_run_there(make_engine: MakeEngine, trace: Path) -> None:
     engine = make_engine(apart_lanes("p1"))
-    engine.on("PRICE_TICK", apart.note_price)
-    engine.on("PRICE_TICK", apart.guard_price, essential=True)
+    engine.on("PRICE_TICK", isolated.note_price)
+    engine.on("PRICE_TICK", isolated.guard_price, essential=True)
     with engine:
         engine.degrade(DegradationLevel.CRITICAL_ONLY)
         engine.publish(tick(engine, price=1.0))
@@ -220,20 +220,20 @@ def test_in_level_3_only_essential_handlers_run_there(make_engine: MakeEngine, t
         engine.degrade(DegradationLevel.NORMAL)
         engine.publish(tick(engine, price=2.0))
         assert engine.wait_drained(PATIENCE_S, Priority.P1)
-    assert apart.lines(trace) == [["risk", "1.0"], ["chart", "2.0"], ["risk", "2.0"]]
+    assert isolated.lines(trace) == [["risk", "1.0"], ["chart", "2.0"], ["risk", "2.0"]]
 
 
 def test_a_paused_lane_waits_here_and_there(make_engine: MakeEngine, trace: Path) -> None:
     engine = make_engine(apart_lanes("p2"))
-    engine.on("SIGNAL_GENERATED", apart.note)
+    engine.on("SIGNAL_GENERATED", isolated.note)
     engine.pause(Priority.P2)
     with engine:
         engine.publish(made_signal(engine, "a"))
         assert not engine.wait_drained(0.2, Priority.P2)
-        assert apart.lines(trace) == []
+        assert isolated.lines(trace) == []
         engine.resume(Priority.P2)
         assert engine.wait_drained(PATIENCE_S)
-    assert apart.lines(trace) == [["a", "0"]]
+    assert isolated.lines(trace) == [["a", "0"]]
 
 
 def test_no_more_leaves_the_lane_than_is_soon_handled_so_that_its_policy_acts_on_the_rest(
@@ -241,10 +241,10 @@ def test_no_more_leaves_the_lane_than_is_soon_handled_so_that_its_policy_acts_on
 ) -> None:
     config = apart_lanes("p3", p3={"queue_size": 10, "batch_size": 3, "process_threads": 1})
     engine = make_engine(config)
-    engine.on("LOG_WRITE", apart.sleep)
+    engine.on("LOG_WRITE", isolated.sleep)
     engine.start()
     engine.publish_many([log_line(engine)] * 6)
-    wait_until(lambda: engine.status().lanes["P3"].depth == 4 and apart.lines(trace))
+    wait_until(lambda: engine.status().lanes["P3"].depth == 4 and isolated.lines(trace))
     engine.publish_many([log_line(engine)] * 36)
     lane = engine.status().lanes["P3"]
     assert (lane.depth, lane.waiting) == (10, 12)  # one in hand, one on its way
@@ -265,7 +265,7 @@ def test_a_handler_that_overruns_there_is_counted(make_engine: MakeEngine) -> No
         EventType("QUICK_CALL", Priority.P2, p.SignalPayload, "symbol", max_process_time_ms=10)
     )
     engine = make_engine(config, catalogue)
-    engine.on("QUICK_CALL", apart.sleep_a_little)
+    engine.on("QUICK_CALL", isolated.sleep_a_little)
     with engine:
         engine.emit("QUICK_CALL", p.SignalPayload(symbol="a", side="BUY", strength=0.0))
         assert engine.wait_drained(PATIENCE_S)
@@ -283,8 +283,8 @@ def test_an_acknowledgement_comes_back_from_there(make_engine: MakeEngine, trace
             EventType(name, Priority.P2, p.SignalPayload, "symbol", requires_ack=True)
         )
     engine = make_engine(apart_lanes("p2"), catalogue)
-    engine.on("ASKED_CALL", apart.note)
-    engine.on("LOST_CALL", apart.fail)
+    engine.on("ASKED_CALL", isolated.note)
+    engine.on("LOST_CALL", isolated.fail)
     payload = p.SignalPayload(symbol="a", side="BUY", strength=0.0)
     with engine:
         done = engine.publish_for_ack(engine.new_event("ASKED_CALL", payload))
@@ -298,14 +298,14 @@ def test_an_event_too_large_for_the_way_there_is_a_dead_letter(
     make_engine: MakeEngine, trace: Path
 ) -> None:
     engine = make_engine(apart_lanes("p3"))
-    engine.on("LOG_WRITE", apart.note_line)
+    engine.on("LOG_WRITE", isolated.note_line)
     with engine:
         engine.publish(msgspec.structs.replace(log_line(engine, "large"), source="x" * (5 << 20)))
         engine.publish(log_line(engine, "small"))
         assert engine.wait_drained(PATIENCE_S)
     (letter,) = engine.dead_letters.list()
     assert "cannot be sent to its process" in letter.error
-    assert apart.lines(trace) == [["small", "0"]]
+    assert isolated.lines(trace) == [["small", "0"]]
 
 
 # --- crashes ------------------------------------------------------------------------------------
@@ -314,12 +314,12 @@ def test_an_event_too_large_for_the_way_there_is_a_dead_letter(
 def test_a_poison_that_ends_its_process_dies_alone(make_engine: MakeEngine, trace: Path) -> None:
     told: list[LaneAlert] = []
     engine = make_engine(apart_lanes("p2"), hooks=AlertHooks(alert=told.append))
-    engine.on("SIGNAL_GENERATED", apart.leave)
+    engine.on("SIGNAL_GENERATED", isolated.leave)
     symbols = ["a", "b", "poison", "c", "d"]
     with engine:
         engine.publish_many([made_signal(engine, symbol) for symbol in symbols])
         assert engine.wait_drained(PATIENCE_S)
-    assert apart.lines(trace) == [
+    assert isolated.lines(trace) == [
         ["a", "0"],
         ["b", "0"],
         *[["poison", str(tried)] for tried in range(4)],
@@ -337,29 +337,29 @@ def test_of_a_batch_that_kills_its_process_only_the_poisoned_die(
     make_engine: MakeEngine, trace: Path
 ) -> None:
     engine = make_engine(apart_lanes("p2"))
-    engine.on("SIGNAL_GENERATED", batch(apart.leave_batch))
+    engine.on("SIGNAL_GENERATED", batch(isolated.leave_batch))
     strengths = [1.0, -1.0, 2.0]
     engine.publish_many([made_signal(engine, "s", strength) for strength in strengths])
     with engine:
         assert engine.wait_drained(PATIENCE_S)
     lane = engine.status().lanes["P2"]
     assert (lane.handled, lane.dead) == (2, 1)
-    assert apart.lines(trace)[0] == ["batch", "s", "s", "s"]
-    assert all(line == ["batch", "s"] for line in apart.lines(trace)[1:])
+    assert isolated.lines(trace)[0] == ["batch", "s", "s", "s"]
+    assert all(line == ["batch", "s"] for line in isolated.lines(trace)[1:])
 
 
 def test_a_handler_that_exits_on_any_thread_of_its_process_dies_alone(
     make_engine: MakeEngine, trace: Path
 ) -> None:
     engine = make_engine(apart_lanes("p3", p3={"process_threads": 3}))
-    engine.on("LOG_WRITE", apart.leave_politely)
+    engine.on("LOG_WRITE", isolated.leave_politely)
     words = ["a", "b", "poison", "c", "d"]
     with engine:
         engine.publish_many([log_line(engine, word) for word in words])
         assert engine.wait_drained(PATIENCE_S)
     lane = engine.status().lanes["P3"]
     assert (lane.handled, lane.dead) == (4, 1)
-    assert {line[0] for line in apart.lines(trace)} == set(words)
+    assert {line[0] for line in isolated.lines(trace)} == set(words)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -369,8 +369,8 @@ def test_kill_9_in_mid_flood_loses_nothing_and_p0_does_not_notice(
     """Judged by what the handlers themselves wrote down."""
     chance = random.Random(seed)  # noqa: S311 - to be repeated
     engine = make_engine(apart_lanes("p2", "p3", p3={"process_threads": 2}))
-    engine.on("SIGNAL_GENERATED", apart.work_a_little)
-    engine.on("LOG_WRITE", apart.work_a_little)
+    engine.on("SIGNAL_GENERATED", isolated.work_a_little)
+    engine.on("LOG_WRITE", isolated.work_a_little)
     fills: list[Event] = []
     engine.on("FILL_CONFIRMED", fills.append)
     sent = [make(engine) for _ in range(400) for make in (made_signal, log_line)]
@@ -378,8 +378,8 @@ def test_kill_9_in_mid_flood_loses_nothing_and_p0_does_not_notice(
         flood = threading.Thread(target=engine.publish_many, args=(sent,))
         flood.start()
         for number in range(6):
-            enough = chance.randrange(20, 100) + len(apart.lines(trace))
-            wait_until(lambda enough=enough: len(apart.lines(trace)) >= min(enough, 700))
+            enough = chance.randrange(20, 100) + len(isolated.lines(trace))
+            wait_until(lambda enough=enough: len(isolated.lines(trace)) >= min(enough, 700))
             lane = chance.choice(["P2", "P3"])
             wait_until(lambda lane=lane: engine.pids()[lane])
             os.kill(engine.pids()[lane], signal.SIGKILL)
@@ -389,7 +389,7 @@ def test_kill_9_in_mid_flood_loses_nothing_and_p0_does_not_notice(
         assert engine.wait_drained(60)
         check_conservation(engine)
     assert len(fills) == 6
-    seen = Counter(line[1] for line in apart.lines(trace))
+    seen = Counter(line[1] for line in isolated.lines(trace))
     assert set(seen) == {event.event_id for event in sent}
     status = engine.status().lanes
     assert status["P2"].handled == status["P3"].handled == 400
@@ -404,7 +404,7 @@ def test_a_process_that_cannot_be_started_again_is_fs097_for_p1(
     engine = make_engine(
         apart_lanes("p1"), hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code))
     )
-    engine.on("PRICE_TICK", apart.note_price)
+    engine.on("PRICE_TICK", isolated.note_price)
     with engine:
         with monkeypatch.context() as broken:
             broken.setattr("multiprocessing.spawn._python_exe", b"/no/such/python")
@@ -413,7 +413,7 @@ def test_a_process_that_cannot_be_started_again_is_fs097_for_p1(
             engine.publish(tick(engine, price=7.0))
         assert engine.wait_drained(PATIENCE_S, Priority.P1)
     assert set(codes) == {"FS097"}
-    assert apart.lines(trace) == [["chart", "7.0"]]
+    assert isolated.lines(trace) == [["chart", "7.0"]]
 
 
 ORPHAN = """
@@ -442,7 +442,7 @@ def test_a_process_dies_with_its_engine(trace: Path, tmp_path: Path) -> None:
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        wait_until(lambda: apart.lines(trace) == [["asleep"]])
+        wait_until(lambda: isolated.lines(trace) == [["asleep"]])
         parent.kill()
     wait_until(lambda: not Path(f"/proc/{child}").exists() or _zombie(child))
 

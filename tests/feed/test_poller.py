@@ -15,7 +15,7 @@ from qts.domain import QtsError, RefusedError, UnreachableError
 from qts.feed import FeedConfig
 from qts.venues import Quote, RateLimitConfig, RateLimitedError, RequestPriority, VenueRejectedError
 from tests.feed.market import MONDAY_OPEN, Stand, by_chance, codes, poller_on
-from tests.venues.hand import worst_window
+from tests.venues.manual_limiter import worst_window
 
 
 @asynccontextmanager
@@ -167,10 +167,10 @@ class Ticks:
     def free(self) -> int:
         return 41 - len(self.watched)
 
-    def watch(self, symbol: str) -> None:
+    def subscribe(self, symbol: str) -> None:
         self.watched.add(symbol)
 
-    def unwatch(self, symbol: str) -> None:
+    def unsubscribe(self, symbol: str) -> None:
         self.watched.discard(symbol)
 
 

@@ -34,7 +34,7 @@ from qts.outbox import (
 from qts.outbox.testing import HandledEvent, make_due, run_due
 from qts.risk import ApprovedOrder, FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
-from tests.orders.venue import Venue
+from tests.orders.fake_venue import Venue
 
 STREAMS = OutboxConfig().streams
 SYMBOL = "KRW-BTC"

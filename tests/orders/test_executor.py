@@ -26,8 +26,8 @@ from qts.orders import AttemptChanged, CreateOrderAttempt, OrderManager
 from qts.outbox import TRADE_COMMAND, OutboxEvent
 from qts.risk import SafetyState
 from qts.venues import RateLimitedError, VenueRejectedError
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import SYMBOL, Room, room
-from tests.orders.venue import lost_reply
 from tests.outbox.kit import until
 
 

@@ -11,8 +11,8 @@ import pytest
 from qts.database import Database
 from qts.domain import IntentType, ManualClock, OrderState, RefusedError, Side
 from qts.orders import FillApplied, adopt_holding, external_fill
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, SYMBOL, Room, room
-from tests.orders.venue import lost_reply
 
 D = Decimal
 SELL = {"side": Side.SELL, "intent_type": IntentType.EXIT_SIGNAL}

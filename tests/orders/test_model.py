@@ -29,8 +29,8 @@ from qts.domain import BrokerOrder, IntentType, ManualClock, OrderState, Secret,
 from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
 from qts.venues import RateLimitedError, VenueRejectedError
+from tests.orders.fake_venue import Venue, lost_reply
 from tests.orders.kit import START, STREAMS, Room
-from tests.orders.venue import Venue, lost_reply
 
 URL: list[Secret] = []
 SYMBOLS = ("KRW-BTC", "KRW-ETH")

@@ -15,8 +15,8 @@ import typer
 from qts.cli.orders import orders, positions
 from qts.domain import RefusedError, Secret
 from qts.orders.halts import halt_venue
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, SYMBOL, Room
-from tests.orders.venue import lost_reply
 
 
 class Line:

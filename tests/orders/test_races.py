@@ -15,8 +15,8 @@ from qts.orders import SubmitResult, suspensions
 from qts.orders.resolve import resolve_unknown
 from qts.outbox import OutboxEvent
 from qts.venues import RateLimitedError
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, SYMBOL, Room, room
-from tests.orders.venue import lost_reply
 from tests.outbox.kit import until
 
 
@@ -89,7 +89,7 @@ async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
     cancelling = Cancelling(floor, submitted, monkeypatch)
     asked, answer = asyncio.Event(), asyncio.Event()
     noted, commit = asyncio.Event(), asyncio.Event()
-    find, note = floor.venue.find, floor.floor.ledger.apply_order
+    find, note = floor.venue.find_order, floor.floor.ledger.apply_order
 
     async def finding(*words: Any) -> Any:
         found = await find(*words)

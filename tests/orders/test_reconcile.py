@@ -15,8 +15,8 @@ from qts.brokers import StreamGap
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Side, SystemClock, UnreachableError
 from qts.orders import check_reconciled, resolve_manually, resume_manually
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, Room, room
-from tests.orders.venue import lost_reply
 from tests.outbox.kit import until
 
 D = Decimal

@@ -22,9 +22,9 @@ from qts.outbox import (
     StreamConfig,
 )
 from tests.conformance.brokers import kafka
-from tests.outbox.carried_kit import order_of, process
 from tests.outbox.crowd import TABLES, effects_by_line
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until
+from tests.outbox.relayed_kit import order_of, process
 
 __all__ = ["kafka"]
 

@@ -27,9 +27,9 @@ from qts.outbox import (
 )
 from qts.outbox.relay import relay_configs
 from tests.conformance.brokers import kafka, nats, nats_server
-from tests.outbox.carried_kit import order_of, process
 from tests.outbox.crowd import seed
 from tests.outbox.kit import QUICK, accepted, publish, running, until, until_statuses
+from tests.outbox.relayed_kit import order_of, process
 
 __all__ = ["kafka", "nats", "nats_server"]
 

@@ -21,7 +21,7 @@ from qts.pipeline import (
 )
 from qts.risk import OrderProposal, RiskLimitsConfig
 from qts.strategies import NoParams, Position, Signal, Strategy, Tick, View
-from tests.pipeline.worlds import signal, tick
+from tests.pipeline.portfolios import signal, tick
 
 BUY, SELL, EXIT = Side.BUY, Side.SELL, IntentType.EXIT_SIGNAL
 NOW_S = SystemClock().now().timestamp()

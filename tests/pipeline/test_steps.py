@@ -21,7 +21,7 @@ from qts.pipeline import (
 )
 from qts.risk import RiskLimitsConfig, SafetyState
 from qts.strategies import Position, Signal, View
-from tests.pipeline.worlds import NOW, signal, tick, view
+from tests.pipeline.portfolios import NOW, signal, tick, view
 
 LIMITS = RiskLimitsConfig().exact
 NAN = Decimal("NaN")

@@ -30,7 +30,7 @@ from qts.risk import (
     Switches,
 )
 from qts.risk.gate import RuleInput
-from tests.risk.questions import FACTS, NOW, PROPOSAL, facts, proposal
+from tests.risk.rule_inputs import FACTS, NOW, PROPOSAL, facts, proposal
 
 LIMITS = RiskLimitsConfig().exact
 GATE = PreTradeGate(LIMITS)

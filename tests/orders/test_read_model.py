@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from qts.domain import IntentType, Side
 from qts.orders import AccountState, OpenOrder, account_state
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, Room
-from tests.orders.venue import lost_reply
 
 D = Decimal
 

@@ -9,8 +9,8 @@ import pytest
 
 from qts.domain import IntentType, ManualClock, RefusedError, Side
 from qts.orders import account_state, freeze_position, resume_manually
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, Room
-from tests.orders.venue import lost_reply
 
 D = Decimal
 BY_STRATEGY = (IntentType.ENTRY, IntentType.EXIT_SIGNAL, IntentType.EXIT_TP)

@@ -83,7 +83,7 @@ class Venue:
             raise VenueRejectedError("nothing left to cancel", "order_not_cancelable")
         self._change(order_id, state=OrderState.CANCELLED)
 
-    async def find(
+    async def find_order(
         self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
     ) -> OrderMatches:
         self._reach()
@@ -127,7 +127,7 @@ class Venue:
             ),
         )
 
-    async def notices(self) -> AsyncIterator[ExecutionReport]:
+    async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
         while (notice := await self.stream.get()) is not None:
             yield notice
 

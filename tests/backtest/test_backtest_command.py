@@ -18,7 +18,7 @@ from qts.cli.main import run_command
 from qts.domain import ManualClock, Secret
 from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder
 from qts.venues import Quote
-from tests.pipeline.tapes import walk
+from tests.backtest.tapes import walk
 
 MINE = """
 import msgspec

@@ -15,7 +15,7 @@ from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import IntentType, OrderType, RefusedError, Side
 from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
 from qts.strategies import NoParams, RsiScalper, Signal, Strategy, Tick, View
-from tests.pipeline.tapes import BEGIN, prices, tape, walk
+from tests.backtest.tapes import BEGIN, prices, tape, walk
 
 # ruff: noqa: ARG002 - a strategy takes what it is given
 

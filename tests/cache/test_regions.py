@@ -20,7 +20,7 @@ from qts.domain import (
     UnreachableError,
 )
 from tests.cache import samples
-from tests.cache.truth import HeldTruth
+from tests.cache.loader import HeldTruth
 
 Opened = Callable[..., Awaitable[Cache]]
 

@@ -30,7 +30,7 @@ from qts.pipeline.decision_journal import (
 from qts.pipeline.journaled_portfolio import ReplayedPortfolio
 from qts.risk import RiskLimitsConfig
 from qts.strategies import Signal, Strategy, Tick, View
-from tests.pipeline.worlds import NOW, signal, tick
+from tests.pipeline.portfolios import NOW, signal, tick
 
 HERE = f"{__name__}:Follower"
 HEADER = JournalHeader(NOW, {HERE: {"step": "10"}}, RiskLimitsConfig().exact)

@@ -14,7 +14,7 @@ from qts.backtest import BacktestResult, render_html, render_table, run_backtest
 from qts.backtest.performance import performance
 from qts.domain import RefusedError
 from qts.strategies import RsiScalper
-from tests.pipeline.tapes import prices, tape, walk
+from tests.backtest.tapes import prices, tape, walk
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from qts.domain import IntentType, RefusedError, Side
 from qts.strategies import StepStrategy
 from qts.strategies.step import compile_step
-from tests.pipeline.worlds import tick, view
+from tests.pipeline.portfolios import tick, view
 
 
 class Params(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qts.domain import IntentType, Side
 from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout
 from qts.strategies.step import compile_step
-from tests.pipeline.worlds import tick, view
+from tests.pipeline.portfolios import tick, view
 
 ALL = (MovingAverageSwing, RsiScalper, SurgeBreakout)
 

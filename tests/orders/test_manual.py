@@ -15,9 +15,9 @@ from qts.domain import ManualClock, OrderState, Side
 from qts.orders import check_reconciled
 from qts.venues import RequestPriority
 from tests.conformance.venues import MORNING
+from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, Room
 from tests.orders.test_brokers import trading
-from tests.orders.venue import lost_reply
 
 
 @pytest.mark.parametrize("division", ["03", "13"])

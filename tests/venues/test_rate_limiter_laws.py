@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyrate_limiter import InMemoryBucket, Rate, RateItem
 
 from qts.venues import RateLimitConfig, RateLimiter, RequestPriority, UsageLog
-from tests.venues.hand import HandClock, worst_window
+from tests.venues.manual_limiter import HandClock, worst_window
 
 LIMITS = RateLimitConfig(per_second=6, per_minute=20, per_day=60)
 SPANS = {10**9: 6, 60 * 10**9: 20, 86_400 * 10**9: 60}

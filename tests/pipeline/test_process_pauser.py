@@ -10,7 +10,7 @@ from qts.pipeline import IsolatedRunner, StrategyRunner
 from qts.pipeline import isolated_runner as room
 from qts.pipeline.isolated_runner import ProcessPauser
 from tests.embedded.clients import state_of
-from tests.pipeline.test_apart import Hanging, running
+from tests.pipeline.test_isolated_runner import Hanging, running
 
 
 async def test_they_go_on_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,21 +21,21 @@ from qts.dashboard.publisher import RateMeter, RecentAlerts
 from qts.dashboard.queries import KEPT, QueryCache
 from qts.domain import ManualClock, SystemClock
 from qts.risk import FailSafe
-from tests.dashboard import lives
+from tests.dashboard import statuses
 from tests.dashboard.conftest import Site, Visitor
 from tests.dashboard.pace import PATIENCE_S, soonest
 
 
 async def test_what_is_told_is_what_is_read(site: Site) -> None:
     assert await read_live(site.store, site.prefix) is None
-    told = await lives.tell(site.store, site.prefix)
+    told = await statuses.tell(site.store, site.prefix)
     assert await read_live(site.store, site.prefix) == told
 
 
 async def test_what_is_told_does_not_last(site: Site, valkey_url: Any) -> None:
     from redis.asyncio import Redis
 
-    await lives.tell(site.store, site.prefix)
+    await statuses.tell(site.store, site.prefix)
     async with Redis.from_url(valkey_url.reveal()) as client:
         left_ms = await client.pttl(f"{site.prefix}live")
     assert 0 < left_ms <= 5000

@@ -13,7 +13,7 @@ import msgspec
 
 from qts.domain import Secret
 from qts.outbox import KafkaBusConfig, NatsBusConfig
-from tests.outbox.carried_program import Order
+from tests.outbox.relayed_program import Order
 
 PROGRAM = Path(__file__).with_name("carried_program.py")
 

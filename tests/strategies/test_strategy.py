@@ -16,7 +16,7 @@ from qts.events import payloads as p
 from qts.pipeline import RunnerHooks, StrategyRunner
 from qts.pipeline import runner as room
 from qts.strategies import Signal, Strategy, Tick, View
-from tests.pipeline.worlds import signal, tick, view
+from tests.pipeline.portfolios import signal, tick, view
 
 
 class Params(msgspec.Struct, frozen=True):

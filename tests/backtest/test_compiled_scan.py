@@ -28,7 +28,7 @@ from qts.strategies import (
     SurgeBreakout,
 )
 from qts.strategies.step import compile_step
-from tests.pipeline.tapes import prices, tape, walk
+from tests.backtest.tapes import prices, tape, walk
 
 QUICK: dict[type[StepStrategy[Any]], dict[str, Any]] = {
     RsiScalper: {"length": 4, "low": 35, "high": 65},

@@ -23,8 +23,8 @@ from qts.database import Database
 from qts.domain import OperationError, Secret
 from qts.risk import KillSwitch
 from tests.cli.test_run import Qts
-from tests.dashboard.lives import live, tell
-from tests.terminal.test_text import an_order
+from tests.dashboard.statuses import live, tell
+from tests.dashboard.terminal.test_tables import an_order
 
 SIZE = (80, 24)
 PATIENCE_S = 60.0

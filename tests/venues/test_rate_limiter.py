@@ -17,7 +17,7 @@ import pytest
 
 from qts.domain import ManualClock, OperationError, RefusedError, SystemClock
 from qts.venues import RateLimitConfig, RateLimiter, RequestPriority, UsageLog
-from tests.venues.hand import HandClock, worst_window
+from tests.venues.manual_limiter import HandClock, worst_window
 
 REAL = RateLimitConfig(per_second=18, per_minute=1000, per_day=100_000)
 

@@ -23,7 +23,7 @@ from qts.pipeline.decision_journal import Entry, ParamsEntry, RestartEntry, Stra
 from qts.pipeline.process_protocol import LENGTH
 from qts.strategies import Signal, Strategy, Tick, View
 from tests.embedded.clients import alive, state_of, until
-from tests.pipeline.worlds import signal, tick, view
+from tests.pipeline.portfolios import signal, tick, view
 
 DEADLINE_S = 60.0
 HERE = __name__

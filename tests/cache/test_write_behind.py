@@ -18,8 +18,8 @@ from qts.cache.write_behind import WriteBehindQueue
 from qts.domain import ManualClock, Secret, UnreachableError
 from tests.cache import samples
 from tests.cache.conftest import until
+from tests.cache.loader import HeldTruth
 from tests.cache.proxy import Proxy
-from tests.cache.truth import HeldTruth
 
 
 class Away(MemoryStore):

@@ -36,7 +36,7 @@ from qts.outbox import (
     RetryableError,
     uuid7,
 )
-from tests.pipeline.tapes import walk
+from tests.backtest.tapes import walk
 
 RESULT: dict[str, Any] = {"performance": {"trades": 3, "gain": 0.01}}
 QUICK = OutboxConfig(

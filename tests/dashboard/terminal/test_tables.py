@@ -13,7 +13,7 @@ from qts.dashboard import TerminalSnapshot, frame
 from qts.dashboard.live_status import RecentAlert, SafetyStatus
 from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_calm, lanes, rows_of
 from qts.orders import OrderRow
-from tests.dashboard.lives import live
+from tests.dashboard.statuses import live
 
 
 def an_order(state: str | None = "UNKNOWN") -> OrderRow:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import qts
-from tests.house.ladder import LADDER, violations
+from tests.architecture.layers import LADDER, violations
 
 PACKAGE = Path(qts.__file__).parent
 

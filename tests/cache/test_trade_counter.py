@@ -17,7 +17,7 @@ from qts.cache.store import CountRequest
 from qts.domain import ManualClock, RefusedError, TradeLimitExceededError
 from qts.embedded import ValkeyServer
 from tests.cache.conftest import until
-from tests.cache.truth import HeldTruth
+from tests.cache.loader import HeldTruth
 
 Opened = Callable[..., Awaitable[Cache]]
 
