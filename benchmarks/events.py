@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from benchmarks import events_under_load as load
 from benchmarks import machine
-from benchmarks.curves import percentiles
 from benchmarks.events_flow import NAUTILUS, PEERS, measure
 from benchmarks.measure import Series
+from benchmarks.percentile_plot import percentiles
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import limiters, machine
+from benchmarks import machine, rate_limiters
 from benchmarks.machine import Others
 from benchmarks.measure import Case, Sample, Series, interleave
 from benchmarks.plot import bars
@@ -39,7 +39,7 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
     say("parse, snapshot, detect, record: ours and plain dicts in turn")
     snapshot_rows = _snapshots(replies, quick)
     say("request budget, aiolimiter and pyrate-limiter in turn")
-    speed_rows, greed_rows, remarks = limiters.measure(quick)
+    speed_rows, greed_rows, remarks = rate_limiters.measure(quick)
     notes = [
         "snapshots: from the bytes of a reply to a line on disk, one write a line; ours also masks"
         " secrets and syncs every second",

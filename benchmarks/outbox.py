@@ -19,9 +19,9 @@ import numpy as np
 import uvloop
 
 from benchmarks import machine
-from benchmarks.crew_outbox import Crew
-from benchmarks.held_outbox import measure as measure_held
 from benchmarks.measure import Sample, Series
+from benchmarks.outbox_old_snapshot import measure as measure_held
+from benchmarks.outbox_workers import Crew
 from benchmarks.peers_outbox import BATCH, KINDS, Queue, present
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row

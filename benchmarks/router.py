@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import machine, rings, tiers, topology
+from benchmarks import handler_cost, machine, rings, topology
 from benchmarks.plot import bars
 from benchmarks.report import Picture, Result
 
@@ -20,7 +20,7 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
     say("router at 1 M messages a second: fused and a thread for each component in turn")
     latency_rows, pictures = topology.open_loop(effort)
     say("strategies in Python: plain, batch view, compiled, and their peers in turn")
-    tier_rows, notes = tiers.measure(quick)
+    tier_rows, notes = handler_cost.measure(quick)
     if described["noisy"]:
         notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
     return Result(

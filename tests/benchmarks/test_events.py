@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import events, events_flow, peers_events
 from benchmarks import events_under_load as load
-from benchmarks.curves import percentiles
 from benchmarks.measure import Sample, Series
+from benchmarks.percentile_plot import percentiles
 from qts.domain import OperationError
 from qts.events import EventEngine
 from tests.benchmarks.test_bench_command import FIELDS, run

@@ -10,7 +10,7 @@ import pyrate_limiter
 import pytest
 
 from benchmarks import feed
-from benchmarks.limiters import PER_SECOND, tried, worst_window
+from benchmarks.rate_limiters import PER_SECOND, tried, worst_window
 from qts.feed import read_records
 
 

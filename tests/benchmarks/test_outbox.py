@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import outbox, peers_outbox
-from benchmarks.crew_outbox import Crew
 from benchmarks.measure import Sample, Series
+from benchmarks.outbox_workers import Crew
 from benchmarks.peers_outbox import KINDS, Ours, Raw
 from qts.domain import OperationError, Secret
 from tests.benchmarks.test_bench_command import FIELDS, run
