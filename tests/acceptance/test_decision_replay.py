@@ -49,7 +49,7 @@ def test_a_killed_run_is_retraced_to_its_last_entry(tmp_path: Path) -> None:
     home, journals = tmp_path.resolve() / "home", tmp_path / "journals"
     settings = {
         "QTS_PIPELINE__STRATEGIES": STRATEGIES,
-        "QTS_PIPELINE__PROCESSES": "turner,rsi_scalper",
+        "QTS_PIPELINE__ISOLATED_STRATEGIES": "turner,rsi_scalper",
         "QTS_PIPELINE__JOURNAL": str(journals),
     }
     with running(home, **COMPILED, **settings) as run:

@@ -40,7 +40,7 @@ async def opened(
         {
             "feed": {"venue": "upbit"},
             "brokers": {"broker": broker},
-            "demo": {"symbols": 30, "speed": 60 if broker == "paper" else 1},
+            "simulator": {"symbols": 30, "speed": 60 if broker == "paper" else 1},
             "cache": {"prefix": PREFIX, "socket_timeout_ms": 5000},
             "pipeline": {"strategies": ["tests.acceptance.turner:Turner"]},
         },

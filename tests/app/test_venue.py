@@ -47,7 +47,7 @@ async def test_on_paper_no_setting_leads_to_a_real_order(
         feed={"venue": "upbit"},
         brokers={"broker": broker, "mode": "paper", "live_acknowledgement": acknowledgement},
         venues={"upbit": {"url": url, "stream_url": stream_url, **key}},
-        demo={"enabled": demo},
+        simulator={"enabled": demo},
     )
     try:
         check_venue(config)
@@ -92,7 +92,7 @@ def test_quotes_of_a_simulator_are_not_mixed_with_real_ticks() -> None:
         ({"feed": {"venue": "upbit"}}, True),
         ({"feed": {"venue": "upbit"}, "venues": {"upbit": {"access_key": "a"}}}, False),
         ({"feed": {"venue": "upbit"}, "venues": {"upbit": {"url": "http://127.0.0.1:9"}}}, False),
-        ({"feed": {"venue": "upbit"}, "demo": {"enabled": False}}, False),
+        ({"feed": {"venue": "upbit"}, "simulator": {"enabled": False}}, False),
         ({"feed": {"venue": "upbit"}, "venues": {"kis": {"app_key": "a"}}}, True),
         ({"venues": {"kis": {"app_key": "a"}}}, False),
         ({"venues": {"upbit": {"access_key": "a"}}}, True),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import qts
-from tests.architecture.layers import LADDER, violations
+from tests.architecture.layers import LAYERS, violations
 
 PACKAGE = Path(qts.__file__).parent
 
@@ -18,7 +18,7 @@ def test_imports_point_down() -> None:
 
 def test_every_room_stands_on_the_ladder() -> None:
     rooms = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
-    on_ladder = {room for line in LADDER for room in line}
+    on_ladder = {room for line in LAYERS for room in line}
     assert rooms - {"__init__", "__main__"} <= on_ladder
 
 

@@ -232,7 +232,7 @@ def test_orders_of_a_day_are_counted_anew_the_next_day() -> None:
         [tick for day in days for tick in day],
         limits=limits,
         use_stops=False,
-        fill_wait_s=0.0,
+        fill_timeout_s=0.0,
     )
     entries = [p for p in result.proposals if not p.intent_type.is_exit]
     by_day = Counter(p.decided_at.date() for p in entries)

@@ -57,7 +57,7 @@ def config() -> CacheConfig:
 def patient(config: CacheConfig) -> CacheConfig:
     """Time limits that a machine busy with other tests does not reach."""
     return msgspec.structs.replace(
-        config, socket_timeout_ms=5000, precheck_ms=1000, read_ms=1000, truth_ms=5000
+        config, socket_timeout_ms=5000, precheck_ms=1000, read_ms=1000, load_timeout_ms=5000
     )
 
 

@@ -17,7 +17,7 @@ async def test_a_killed_master_is_survived(
     tmp_path: Path, truth: TableTruth, config: CacheConfig
 ) -> None:
     config = msgspec.structs.replace(
-        config, cluster=True, precheck_ms=50, read_ms=150, truth_ms=1000
+        config, cluster=True, precheck_ms=50, read_ms=150, load_timeout_ms=1000
     )
     async with (
         Cluster.formed(tmp_path) as cluster,

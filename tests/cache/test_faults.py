@@ -26,7 +26,7 @@ from tests.cache.watch import Watch
 @pytest.fixture
 def config(config: CacheConfig) -> CacheConfig:
     """Limits of a machine that runs other tests as well; the ratios are those of the defaults."""
-    return msgspec.structs.replace(config, precheck_ms=20, read_ms=100, truth_ms=1000)
+    return msgspec.structs.replace(config, precheck_ms=20, read_ms=100, load_timeout_ms=1000)
 
 
 @pytest.fixture

@@ -82,8 +82,8 @@ REFUSED = {
     ("QTS_EVENTS__P3__SAMPLE_RATE", "nan"): (
         'events.p3.sample_rate = "nan": expected a finite number above 0 and at most 1'
     ),
-    ("QTS_BROKERS__PATIENCE_S", "5"): (
-        "brokers.patience_s (5) must be below orders.place_timeout_s (5): an order that never left"
+    ("QTS_BROKERS__SEND_TIMEOUT_S", "5"): (
+        "brokers.send_timeout_s (5) must be below orders.place_timeout_s (5): an order that never left"
         " would count as unknown"
     ),
     ("QTS_EMBEDDED__TCP", "perhaps"): 'embedded.tcp = "perhaps": expected true or false',

@@ -52,7 +52,7 @@ def fact(look: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: Path) -> None:
     config = msgspec.convert(
         {
-            "demo": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
+            "simulator": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
             "pipeline": {"strategies": ["qts.verify.order_latency:EntryProbe"]},
         },
         Config,

@@ -50,7 +50,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings(receiver: Receiver, **more: Any) -> NotifyConfig:
     webhook = WebhookConfig(url=Secret(f"{receiver.url}/{CANARY}"), key=Secret("key"))
-    return NotifyConfig(webhook=webhook, **({"group_s": 0.0} | more))
+    return NotifyConfig(webhook=webhook, **({"batch_window_s": 0.0} | more))
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from qts.domain import IntentType, ManualClock, RefusedError, Side
-from qts.orders import account_state, freeze_position, resume_manually
+from qts.orders import load_account_state, freeze_position, resume_manually
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, Room
 
@@ -55,7 +55,7 @@ async def test_other_symbols_trade_on(floor: Room) -> None:
 async def test_the_owner_is_told_once_and_it_is_frozen_once(floor: Room) -> None:
     assert [await frozen(floor), await frozen(floor)] == [True, False]
     assert await floor.events() == ["MarketSuspended"]
-    found = await account_state(
+    found = await load_account_state(
         floor.database, "venue", START - timedelta(hours=1), floor.clock.now()
     )
     assert found.frozen == {SYMBOL}

@@ -6,7 +6,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from qts.domain import IntentType, Side
-from qts.orders import AccountState, OpenOrder, account_state
+from qts.orders import AccountState, OpenOrder, load_account_state
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, Room
 
@@ -14,7 +14,7 @@ D = Decimal
 
 
 async def _now(floor: Room) -> AccountState:
-    return await account_state(
+    return await load_account_state(
         floor.database, "venue", START - timedelta(hours=1), floor.clock.now()
     )
 

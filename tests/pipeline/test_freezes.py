@@ -15,7 +15,7 @@ from qts.dashboard.publisher import RecentAlerts
 from qts.database import Database
 from qts.domain import SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
-from qts.orders import account_state, resume_manually
+from qts.orders import load_account_state, resume_manually
 from qts.outbox import OutboxConfig, PostgresBus
 from qts.pipeline.freezes import EXITS, POSITION_FREEZE, PositionFreeze, PositionFreezer
 
@@ -38,7 +38,9 @@ class Frozen:
 
     async def in_the_books(self) -> frozenset[str]:
         now = SystemClock().now()
-        return (await account_state(self.database, self.broker, now - timedelta(1), now)).frozen
+        return (
+            await load_account_state(self.database, self.broker, now - timedelta(1), now)
+        ).frozen
 
     async def until_written(self) -> None:
         async with asyncio.timeout(PATIENCE_S):

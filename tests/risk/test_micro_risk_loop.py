@@ -152,7 +152,7 @@ def test_rising_volatility_warns_then_halves_then_ends_everything() -> None:
 
 
 def test_losses_of_the_whole_account_end_everything() -> None:
-    desk = Desk(excursion_half=0.5, excursion_all=0.5)
+    desk = Desk(mae_half=0.5, mae_full=0.5)
     desk.hold(("A", 100, 10_000), ("B", 100, 10_000), equity=1_000_000)
     desk.tick("A", 9_700)
     desk.loop.check()
@@ -184,5 +184,5 @@ def test_failed_round_is_told_and_the_loop_lives() -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"excursion_half .0\.03. must not be above"):
+    with pytest.raises(ValueError, match=r"mae_half .0\.03. must not be above"):
         StopsConfig(mae_half=0.03)

@@ -79,7 +79,7 @@ def test_one_of_many_threads_gets_the_turn() -> None:
 
 def test_shutdown_tells_what_was_suppressed_last(lines: Lines) -> None:
     for _ in range(3):
-        if due := telemetry.every(3600, "ring full"):
+        if due := telemetry.log_every(3600, "ring full"):
             telemetry.logger("test").warning("ring full", **due)
     telemetry.shutdown()
     first, last = lines.parsed()

@@ -178,7 +178,7 @@ class App:
         if config.brokers.broker != "paper":
             await refuse_stale_positions(database, config.brokers.broker)
             # Its orders are dated by its market, and ours by the clock: both must go alike.
-            config = replace(config, demo=replace(config.simulator, speed=1.0))
+            config = replace(config, simulator=replace(config.simulator, speed=1.0))
         simulated = SimulatedVenue(self.home, config.simulator, config.feed.venue)
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)

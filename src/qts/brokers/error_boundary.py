@@ -63,7 +63,7 @@ async def send_before_deadline(
         waiting.reschedule(None)
 
     held_up = RateLimitedError(
-        f"an order was held up for {patience_s:g} s (brokers.patience_s); nothing was sent"
+        f"an order was held up for {patience_s:g} s (brokers.send_timeout_s); nothing was sent"
     )
     try:
         async with waiting:

@@ -238,7 +238,7 @@ class Cache:
             read = functools.partial(levels.store.read, keys)
             return await levels.guard.call_once(read, levels.config.precheck_ms)
         except OperationError as error:
-            if due := telemetry.every(10, "cache precheck"):
+            if due := telemetry.log_every(10, "cache precheck"):
                 log.warning("a PreCheck went without Redis", error=str(error), **due)
             return [None] * len(keys)
         finally:

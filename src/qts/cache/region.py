@@ -162,7 +162,7 @@ class CacheRegion(Generic[V]):
         return value
 
     def _distrust(self, name: str, why: str) -> None:
-        if due := telemetry.every(10, "cache value"):
+        if due := telemetry.log_every(10, "cache value"):
             log.error(
                 "a value in Redis was not used", kind=self.kind.kind, name=name, why=why, **due
             )

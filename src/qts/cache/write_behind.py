@@ -87,7 +87,7 @@ class WriteBehindQueue:
             except OperationError as error:
                 self.failed += 1
                 self._put_back(batch)
-                if due := telemetry.every(10, "cache write"):
+                if due := telemetry.log_every(10, "cache write"):
                     log.warning("the cache does not take writes", error=str(error), **due)
                 return False
         self._some.clear()

@@ -21,7 +21,7 @@ def relay(
 ) -> None:
     """Move committed events to the NATS or Kafka of the settings, until interrupted.
 
-    Several may run at once. With one of them running, set outbox.relay_here = false elsewhere.
+    Several may run at once. With one of them running, set outbox.run_relay = false elsewhere.
 
     Example: qts outbox relay --config qts.toml
     """

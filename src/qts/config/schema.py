@@ -102,7 +102,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         patience, limit = self.brokers.send_timeout_s, self.orders.place_timeout_s
         if patience >= limit:
             raise ValueError(
-                f"brokers.patience_s ({patience:g}) must be below orders.place_timeout_s"
+                f"brokers.send_timeout_s ({patience:g}) must be below orders.place_timeout_s"
                 f" ({limit:g}): an order that never left would count as unknown"
             )
 

@@ -52,7 +52,7 @@ class Guard:
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         refusal = self._refusal(request)
         if refusal is not None:
-            if due := telemetry.every(10.0, f"refused {refusal.status}"):
+            if due := telemetry.log_every(10.0, f"refused {refusal.status}"):
                 log.warning(
                     "a request was refused",
                     path=request.path,

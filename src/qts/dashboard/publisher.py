@@ -33,7 +33,7 @@ from qts.dashboard.live_status import (
 )
 from qts.domain import OperationError
 from qts.events import Event
-from qts.orders import account_state
+from qts.orders import load_account_state
 from qts.outbox import Depth, paused_streams, stream_depths
 from qts.pipeline import trading_day_start
 
@@ -128,7 +128,7 @@ class StatusPublisher:
         try:
             await self._store.write([StoreWrite.of(self._key, ver, TTL_MS, fields)])
         except OperationError as error:
-            if due := telemetry.every(10.0, "live"):
+            if due := telemetry.log_every(10.0, "live"):
                 log.warning("the dashboard was told nothing", error=str(error), **due)
 
     def collect(self, now: datetime) -> LiveStatus:
@@ -230,7 +230,7 @@ class StatusPublisher:
             try:
                 await self._look()
             except OperationError as error:
-                if due := telemetry.every(10.0, "live-slow"):
+                if due := telemetry.log_every(10.0, "live-slow"):
                     log.warning("the books could not be looked at", error=str(error), **due)
             await self._clock.sleep(SLOWLY_S)
 
@@ -244,7 +244,7 @@ class StatusPublisher:
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
             paused=sorted(await paused_streams(database)),
         )
-        ours = await account_state(database, trading.broker.name, trading_day_start(now), now)
+        ours = await load_account_state(database, trading.broker.name, trading_day_start(now), now)
         self._today = (ours.earned_today, ours.orders_today)
 
 

@@ -109,7 +109,7 @@ class HandlerRetry:
 
     def give_up(self, event: Event, handler: EventHandler, error: BaseException) -> None:
         self._dead.add(event, handler.name, error)
-        if due := telemetry.every(1, f"dead {handler.name}"):
+        if due := telemetry.log_every(1, f"dead {handler.name}"):
             log.error(
                 "a handler gave up on an event",
                 handler=handler.name,
@@ -130,7 +130,7 @@ class HandlerRetry:
         number: int,
     ) -> None:
         self._lanes.retried(event.priority, sequence, number)
-        if due := telemetry.every(1, f"retry {handler.name}"):
+        if due := telemetry.log_every(1, f"retry {handler.name}"):
             log.warning(
                 "a handler failed and is tried again",
                 handler=handler.name,

@@ -160,7 +160,7 @@ class LaneMonitor:
 
     def _check_drops(self) -> None:
         dropped = sum(self._engine.lanes.counts(lane)["dropped"] for lane in range(4))
-        if dropped > self._dropped and (due := telemetry.every(1, "dropped")):
+        if dropped > self._dropped and (due := telemetry.log_every(1, "dropped")):
             most = sorted(
                 (count, f"{kind} {key}".strip())
                 for kind, keys in self._engine.dropped().items()
@@ -187,7 +187,7 @@ class LaneMonitor:
                 text = f"P0 waited {ns / 1e6:.1f} ms for the interpreter, held by {name}"
             else:
                 text = f"{name} took {ns / 1e6:.1f} ms, more than its events allow"
-            if due := telemetry.every(1, f"{what} {name}"):
+            if due := telemetry.log_every(1, f"{what} {name}"):
                 self._alert("slow", "warning", text, due["suppressed"])
         running = {
             (worker, kind): (handler, ns)
@@ -223,7 +223,7 @@ class LaneMonitor:
         try:
             self._engine.lanes.revive(worker)
         except RuntimeError as error:
-            if telemetry.every(60, f"revive {worker}"):
+            if telemetry.log_every(60, f"revive {worker}"):
                 self._not_started(lane, f"{LANES[lane]}'s lane could not be started again: {error}")
             return False
         return True

@@ -83,7 +83,7 @@ class QuoteRequester:
             good = isinstance(
                 error, VenueRejectedError
             )  # asking again at once would change nothing
-            if due := telemetry.every(10.0, "poll failed"):
+            if due := telemetry.log_every(10.0, "poll failed"):
                 log.warning("a poll failed", reason=str(error), **due)
             await self._clock.sleep(_RETRY_WAIT_S)
         finally:

@@ -68,7 +68,7 @@ class Recorder:
         except OSError as error:
             self.lost += 1
             self._take_back()
-            if due := telemetry.every(10.0, "recorder"):
+            if due := telemetry.log_every(10.0, "recorder"):
                 log.error("a record could not be written", reason=error.strerror, **due)
             return
         self.written += 1
@@ -112,7 +112,7 @@ class Recorder:
 
     def _on_disk(self, done: Future[None]) -> None:
         error = done.exception()
-        if error is not None and (due := telemetry.every(10.0, "recorder's disk")):
+        if error is not None and (due := telemetry.log_every(10.0, "recorder's disk")):
             log.error("records may be lost: the disk did not take them", reason=str(error), **due)
 
     def _next_path(self, day: date) -> Path:

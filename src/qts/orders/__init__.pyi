@@ -28,7 +28,7 @@ from qts.orders.read_model import OpenOrder as OpenOrder
 from qts.orders.read_model import OrderHistory as OrderHistory
 from qts.orders.read_model import OrderRow as OrderRow
 from qts.orders.read_model import PositionRow as PositionRow
-from qts.orders.read_model import account_state as account_state
+from qts.orders.read_model import load_account_state as load_account_state
 from qts.orders.read_model import adopt_holding as adopt_holding
 from qts.orders.read_model import external_fill as external_fill
 from qts.orders.read_model import list_orders as list_orders

@@ -40,7 +40,7 @@ class TradingGauges:
             try:
                 await self.look()
             except OperationError as error:
-                if due := telemetry.every(60.0, "figures"):
+                if due := telemetry.log_every(60.0, "figures"):
                     log.warning("figures could not be read", error=str(error), **due)
             await self._clock.sleep(EVERY_S)
 

@@ -159,7 +159,7 @@ class AccountState(msgspec.Struct, frozen=True):
     frozen: frozenset[str] = frozenset()
 
 
-async def account_state(
+async def load_account_state(
     database: Database, broker: str, day: datetime, now: datetime
 ) -> AccountState:
     """All of one moment. `day` is when the trading day began."""

@@ -10,7 +10,7 @@ from uuid import UUID
 from qts.cache import CachedOrder, CachedPosition, CachedRisk, CachedStrategyParams, CacheEntry
 from qts.database import Database
 from qts.domain import Clock, RefusedError
-from qts.orders import account_state, order_history
+from qts.orders import load_account_state, order_history
 from qts.pipeline.portfolio import Portfolio
 from qts.pipeline.risk_snapshot import trading_day_start
 from qts.risk import RiskLimits
@@ -67,7 +67,7 @@ class DatabaseCacheLoader:
 
     async def _risk(self, account: str) -> CachedRisk:
         now = self._clock.now()
-        ours = await account_state(self._database, self._broker, trading_day_start(now), now)
+        ours = await load_account_state(self._database, self._broker, trading_day_start(now), now)
         equity = max(self._world.equity, Decimal(1))
         used = sum(
             (

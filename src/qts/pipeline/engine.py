@@ -125,7 +125,7 @@ class StrategyEngine:
             apart.discard(kind.key)
         if unknown := apart - {"*"}:
             raise RefusedError(
-                f"pipeline.processes: {min(unknown)!r} is the key of none of pipeline.strategies"
+                f"pipeline.isolated_strategies: {min(unknown)!r} is the key of none of pipeline.strategies"
             )
 
     def _register(self) -> None:
@@ -133,7 +133,7 @@ class StrategyEngine:
         if "process" in (lanes.p1.isolation, lanes.p2.isolation):
             raise RefusedError(
                 'events.p1.isolation and events.p2.isolation must be "thread" where QTS trades;'
-                " pipeline.processes gives strategies processes of their own"
+                " pipeline.isolated_strategies gives strategies processes of their own"
             )
 
         def on_tick(event: Event) -> None:

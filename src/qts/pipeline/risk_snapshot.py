@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from qts.cache import Cache
 from qts.database import Database
 from qts.domain import Clock, OperationError, Side
-from qts.orders import AccountState, OpenOrder, account_state
+from qts.orders import AccountState, OpenOrder, load_account_state
 from qts.pipeline.portfolio import Portfolio
 from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
 
@@ -111,7 +111,7 @@ class RiskSnapshotReader:
         if self._known is not None and now_ns - self._known_ns < KEPT_S * 1e9:
             return self._known
         now, changes = self._clock.now(), self._changes
-        found = await account_state(
+        found = await load_account_state(
             self._from.database, self._from.broker, trading_day_start(now), now
         )
         if changes == self._changes:

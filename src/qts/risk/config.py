@@ -92,7 +92,7 @@ class StopsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         for less, more in (
-            ("excursion_half", "excursion_all"),
+            ("mae_half", "mae_full"),
             ("vix_warning", "vix_half"),
             ("vix_half", "vix_kill"),
             ("volatility_warning", "volatility_half"),

@@ -9,7 +9,7 @@ from qts.telemetry.context import with_context as with_context
 from qts.telemetry.latency import LatencyHistogram as LatencyHistogram
 from qts.telemetry.latency import latency as latency
 from qts.telemetry.log_throttle import LogThrottle as LogThrottle
-from qts.telemetry.log_throttle import every as every
+from qts.telemetry.log_throttle import log_every as log_every
 from qts.telemetry.logs import lines_dropped as lines_dropped
 from qts.telemetry.logs import logger as logger
 from qts.telemetry.metrics import CONTENT_TYPE as CONTENT_TYPE

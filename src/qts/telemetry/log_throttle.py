@@ -43,5 +43,5 @@ class LogThrottle:
 
 
 _shared = LogThrottle()
-every = _shared.every
+log_every = _shared.every
 take_suppressed = _shared.take_suppressed

@@ -84,7 +84,7 @@ async def measure_dashboard_load(
 
 @contextlib.asynccontextmanager
 async def _run(home: Home) -> AsyncIterator[tuple[TradingSystem, DashboardProcess]]:
-    settings = {"demo": {"symbols": 300, "scan_s": 2.0}, "dashboard": {"port": 0}}
+    settings = {"simulator": {"symbols": 300, "scan_s": 2.0}, "dashboard": {"port": 0}}
     config = msgspec.convert(settings, Config)
     clock = SystemClock()
     async with (

@@ -118,8 +118,8 @@ async def _trading(home: Home, burners: int, apart: bool) -> AsyncIterator[Tradi
     names = [f"{here}:Burner{n}" for n in range(1, burners + 1)] or [f"{here}:Cue"]
     config = msgspec.convert(
         {
-            "demo": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
-            "pipeline": {"strategies": names, "processes": ["*"] if apart else []},
+            "simulator": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
+            "pipeline": {"strategies": names, "isolated_strategies": ["*"] if apart else []},
             "risk": {
                 "limits": {
                     "orders_per_day": 1_000_000,

@@ -173,7 +173,7 @@ class KisStream:
                 await self._take(socket, message.data)
             except MalformedFrameError as error:
                 self.broken_frames += 1
-                if due := telemetry.every(60.0, "kis-frame"):
+                if due := telemetry.log_every(60.0, "kis-frame"):
                     log.error("a frame of KIS could not be read", reason=str(error), **due)
                 if _names_fills(message.data):
                     self._fills_missed()

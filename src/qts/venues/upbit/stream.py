@@ -98,7 +98,7 @@ class UpbitStream:
                 self._deliver(msgspec.json.decode(message.data))
             except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
                 self.broken_frames += 1
-                if due := telemetry.every(60.0, "upbit-frame"):
+                if due := telemetry.log_every(60.0, "upbit-frame"):
                     log.error("a frame of Upbit could not be read", reason=str(error), **due)
         raise ConnectionError("closed by Upbit")
 
