@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qts.domain import IntentType, Side
-from qts.strategies import NoParams, Signal, Strategy, Tick, View
+from qts.domain import IntentType, Side, Tick
+from qts.strategies import NoParams, Signal, Strategy, View
 
 MARKETS = 6
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from qts.backtest import Tape
-from qts.strategies import Tick
+from qts.domain import Tick
 
 BEGIN = 1_794_787_200.0  # Monday 2026-11-16, 09:00 in Seoul
 SYMBOLS = ("005930", "000660", "035420", "KRW-BTC", "051910")

@@ -12,9 +12,9 @@ import pytest
 
 from qts.backtest import BacktestConfig, BacktestResult, run_backtest
 from qts.brokers import FeesConfig, PaperConfig
-from qts.domain import IntentType, OrderType, RefusedError, Side
+from qts.domain import IntentType, OrderType, RefusedError, Side, Tick
 from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
-from qts.strategies import NoParams, RsiScalper, Signal, Strategy, Tick, View
+from qts.strategies import NoParams, RsiScalper, Signal, Strategy, View
 from tests.backtest.tapes import BEGIN, prices, tape, walk
 
 # ruff: noqa: ARG002 - a strategy takes what it is given

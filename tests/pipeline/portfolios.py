@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from qts.domain import Account, Side
-from qts.strategies import Position, Signal, Tick, View
+from qts.domain import Account, Position, Side, Tick
+from qts.strategies import Signal, View
 
 NOW = datetime(2026, 11, 16, 1, 0, tzinfo=UTC)
 

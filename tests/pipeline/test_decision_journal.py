@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qts.cli.main import run_command
-from qts.domain import Fill, RefusedError, Side, SystemClock
+from qts.domain import Fill, RefusedError, Side, SystemClock, Tick
 from qts.orders import FillApplied
 from qts.pipeline import DecisionJournal, JournaledPortfolio, JournalHeader, replay_decisions
 from qts.pipeline.decision_journal import (
@@ -29,7 +29,7 @@ from qts.pipeline.decision_journal import (
 )
 from qts.pipeline.journaled_portfolio import ReplayedPortfolio
 from qts.risk import RiskLimitsConfig
-from qts.strategies import Signal, Strategy, Tick, View
+from qts.strategies import Signal, Strategy, View
 from tests.pipeline.portfolios import NOW, signal, tick
 
 HERE = f"{__name__}:Follower"

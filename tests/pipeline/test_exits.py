@@ -10,13 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from qts.domain import IntentType, ManualClock
+from qts.domain import IntentType, ManualClock, Position
 from qts.outbox import uuid7
 from qts.pipeline import Execution, Portfolio
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.position_sync import PositionSync
 from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, StopsConfig
-from qts.strategies import Position
 
 SYMBOL = "KRW-BTC"
 EXIT = EmergencyOrder(

@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from qts.domain import Tick
 from qts.pipeline import IsolatedRunner, RunnerHooks, StrategyRunner
 from qts.pipeline import isolated_runner as room
 from qts.pipeline import runner as lane
 from qts.pipeline.decision_journal import Entry, ParamsEntry, RestartEntry, StrategyCallEntry
 from qts.pipeline.process_protocol import LENGTH
-from qts.strategies import Signal, Strategy, Tick, View
+from qts.strategies import Signal, Strategy, View
 from tests.embedded.clients import alive, state_of, until
 from tests.pipeline.portfolios import signal, tick, view
 

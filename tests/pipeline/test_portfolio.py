@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-from qts.domain import ManualClock
+from qts.domain import ManualClock, Tick
 from qts.pipeline import Portfolio
-from qts.strategies import Tick
 
 SYMBOL = "005930"
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from qts.domain import IntentType, Side, SystemClock
+from qts.domain import IntentType, Position, Side, SystemClock, Tick
 from qts.pipeline import (
     DecisionPolicy,
     EtedaPipeline,
@@ -20,7 +20,7 @@ from qts.pipeline import (
     StrategyRunner,
 )
 from qts.risk import OrderProposal, RiskLimitsConfig
-from qts.strategies import NoParams, Position, Signal, Strategy, Tick, View
+from qts.strategies import NoParams, Signal, Strategy, View
 from tests.pipeline.portfolios import signal, tick
 
 BUY, SELL, EXIT = Side.BUY, Side.SELL, IntentType.EXIT_SIGNAL

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from qts.domain import Account, IntentType, OrderType, Side
+from qts.domain import Account, IntentType, OrderType, Position, Side
 from qts.pipeline import (
     Cycle,
     DecisionPolicy,
@@ -20,7 +20,7 @@ from qts.pipeline import (
     transform,
 )
 from qts.risk import RiskLimitsConfig, SafetyState
-from qts.strategies import Position, Signal, View
+from qts.strategies import Signal, View
 from tests.pipeline.portfolios import NOW, signal, tick, view
 
 LIMITS = RiskLimitsConfig().exact

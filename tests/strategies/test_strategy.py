@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.domain import RefusedError, SystemClock
+from qts.domain import RefusedError, SystemClock, Tick
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.events import payloads as p
 from qts.pipeline import RunnerHooks, StrategyRunner
 from qts.pipeline import runner as room
-from qts.strategies import Signal, Strategy, Tick, View
+from qts.strategies import Signal, Strategy, View
 from tests.pipeline.portfolios import signal, tick, view
 
 

@@ -14,10 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from qts.backtest.tape import Chunk, Tape
-from qts.domain import KRX_TICKS, RefusedError
+from qts.domain import KRX_TICKS, RefusedError, Tick
 from qts.feed import best_bid_ask, read_records
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.strategies import Tick
 
 DAY_S = 23_400  # the regular session
 CHUNK_S = 60

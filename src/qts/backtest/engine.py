@@ -23,6 +23,7 @@ from qts.backtest.performance import EquityCurve
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end, day_of
 from qts.backtest.stops import BacktestStops
 from qts.brokers import PaperMatchingEngine
+from qts.domain import Tick
 from qts.pipeline import (
     GIVE_UP_AFTER,
     Cycle,
@@ -43,7 +44,7 @@ from qts.risk import (
     SafetyState,
     Switches,
 )
-from qts.strategies import Signal, StepStrategy, Strategy, Tick
+from qts.strategies import Signal, StepStrategy, Strategy
 
 log = telemetry.logger("backtest")
 

@@ -15,10 +15,9 @@ import msgspec
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end
 from qts.backtest.trades import OpenTrade, Trade
 from qts.brokers import PaperMatchingEngine
-from qts.domain import Fill, Market, OrderRequest, QtsError, Side, market_for_symbol
+from qts.domain import Fill, Market, OrderRequest, QtsError, Side, Tick, market_for_symbol
 from qts.orders import AccountState, FillApplied, Held, OpenOrder, PositionState
 from qts.risk import ApprovedOrder, OrderProposal, RiskLimits
-from qts.strategies import Tick
 
 MINUTE_S = 60.0
 ACTED_ON = "this signal was acted on before"

@@ -9,10 +9,10 @@ from decimal import Decimal
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import Account, Holding
+from qts.domain import Account, Holding, Position, Tick
 from qts.orders import FillApplied
 from qts.pipeline import Portfolio
-from qts.strategies import Position, Tick, View
+from qts.strategies import View
 
 SEOUL_S = 9 * 3600
 DAY_S = 86_400

@@ -27,9 +27,9 @@ from qts.backtest.performance import EquityPoint, Performance, performance
 from qts.backtest.portfolio import LatestTicks
 from qts.backtest.tape import NOTHING, Chunk, Tape
 from qts.backtest.trades import Trade
-from qts.domain import Fill, RefusedError
+from qts.domain import Fill, RefusedError, Tick
 from qts.risk import OrderProposal
-from qts.strategies import StepStrategy, Strategy, Tick
+from qts.strategies import StepStrategy, Strategy
 
 Way = Literal["auto", "compiled", "generic"]
 Progress = Callable[[int], None]  # events done so far

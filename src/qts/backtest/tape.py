@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import RefusedError
-from qts.strategies import Tick
+from qts.domain import RefusedError, Tick
 
 CHUNK = 100_000
 STEPS_BACK_S = 1.0  # a wall clock may be set back so far; more is a file out of order

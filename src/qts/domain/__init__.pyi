@@ -21,6 +21,7 @@ from qts.domain.market import KRX_TICKS as KRX_TICKS
 from qts.domain.market import UPBIT_TICKS as UPBIT_TICKS
 from qts.domain.market import FeeSchedule as FeeSchedule
 from qts.domain.market import Market as Market
+from qts.domain.market import Tick as Tick
 from qts.domain.market import daily_price_limits as daily_price_limits
 from qts.domain.market import is_on_tick as is_on_tick
 from qts.domain.market import market_for_symbol as market_for_symbol
@@ -35,5 +36,6 @@ from qts.domain.orders import IntentType as IntentType
 from qts.domain.orders import OrderRequest as OrderRequest
 from qts.domain.orders import OrderState as OrderState
 from qts.domain.orders import OrderType as OrderType
+from qts.domain.orders import Position as Position
 from qts.domain.orders import Side as Side
 from qts.domain.secret import Secret as Secret

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +17,17 @@ DAY_LIMIT = Decimal("0.30")  # a KRX stock moves so far from its base price in a
 class Market(StrEnum):
     KRX = "KRX"
     UPBIT = "UPBIT"
+
+
+class Tick(NamedTuple):
+    """Price update of a symbol. `at` is in seconds since the Unix epoch."""
+
+    symbol: str
+    price: float
+    volume: float
+    bid: float
+    ask: float
+    at: float
 
 
 # (below this price, the tick is); the last tick holds above. KOSPI and KOSDAQ since 2023-01-25.

@@ -83,7 +83,7 @@ class OrderState(StrEnum):
 class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a venue is asked for. `identifier` is ours, fresh for every attempt."""
 
-    client_order_id: str
+    client_order_id: str = msgspec.field(name="identifier")
     symbol: str
     side: Side
     type: OrderType
@@ -104,7 +104,7 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order as its venue tells of it; orders placed by hand have no identifier of ours."""
 
-    broker_order_id: str
+    broker_order_id: str = msgspec.field(name="order_id")
     symbol: str
     side: Side
     type: OrderType
@@ -113,20 +113,28 @@ class BrokerOrder(msgspec.Struct, frozen=True, kw_only=True):
     state: OrderState
     placed_at: datetime
     price: Decimal | None = None
-    identifier: str | None = None
+    client_order_id: str | None = msgspec.field(name="identifier", default=None)
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True):
     """One trade of an order. `trade_id` is the venue's: the same one is the same fill."""
 
     trade_id: str
-    broker_order_id: str
+    broker_order_id: str = msgspec.field(name="order_id")
     symbol: str
     side: Side
     quantity: Decimal
     price: Decimal
     fee: Decimal  # fees and taxes, in the account's money
     at: datetime
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Signed quantity and average price of a symbol, computed from fills."""
+
+    symbol: str
+    quantity: Decimal
+    average_price: Decimal
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):

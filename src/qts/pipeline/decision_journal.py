@@ -24,12 +24,11 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from qts import telemetry
-from qts.domain import RefusedError
+from qts.domain import Position, RefusedError, Tick
 from qts.pipeline.cycle import Decision
 from qts.pipeline.decide import DecisionPolicy
 from qts.pipeline.process_protocol import Signals
 from qts.risk import OrderProposal, RiskLimits, RiskSnapshot
-from qts.strategies import Position, Tick
 
 log = telemetry.logger("pipeline")
 

@@ -31,6 +31,7 @@ from typing import Any
 import msgspec
 
 from qts import telemetry
+from qts.domain import Tick
 from qts.pipeline.decision_journal import RestartEntry, StrategyCallEntry
 from qts.pipeline.process_protocol import (
     LENGTH,
@@ -44,7 +45,7 @@ from qts.pipeline.process_protocol import (
     read_say,
 )
 from qts.pipeline.runner import RunnerHooks, StrategyRunner
-from qts.strategies import Signal, Strategy, Tick
+from qts.strategies import Signal, Strategy
 
 _ENDED = telemetry.counter(
     "qts_strategy_processes_ended_total", "processes of a strategy that ended", ("strategy",)

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from msgspec.structs import astuple, replace
 
-from qts.domain import Clock, RefusedError
+from qts.domain import Clock, Position, RefusedError, Tick
 from qts.orders import FillApplied
 from qts.pipeline.decision_journal import (
     Change,
@@ -20,7 +20,7 @@ from qts.pipeline.decision_journal import (
     TickEntry,
 )
 from qts.pipeline.portfolio import Portfolio
-from qts.strategies import Position, Tick, View
+from qts.strategies import View
 
 
 class JournaledPortfolio(Portfolio):

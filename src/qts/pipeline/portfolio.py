@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable
 from decimal import Decimal
 
-from qts.domain import Account, Clock, Holding
+from qts.domain import Account, Clock, Holding, Position, Tick
 from qts.events import Event
 from qts.orders import FillApplied
-from qts.strategies import Position, Tick, View
+from qts.strategies import View
 
 
 def tick_from_event(event: Event) -> Tick:

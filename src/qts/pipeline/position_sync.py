@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from qts.app import RunContext
 from qts.brokers import Broker
-from qts.domain import Market, market_for_symbol
+from qts.domain import Market, Position, market_for_symbol
 from qts.orders import list_positions
 from qts.pipeline.portfolio import Portfolio
 from qts.pipeline.runner import StrategyRunner
 from qts.risk import MicroRiskLoop, PositionShadow
-from qts.strategies import Position, StrategyKind
+from qts.strategies import StrategyKind
 
 LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # the least that can be sold
 _OWNERS = (

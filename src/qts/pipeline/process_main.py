@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from qts._native import die_with_parent
+from qts.domain import Tick
 from qts.pipeline.process_protocol import (
     LENGTH,
     Signals,
@@ -26,7 +27,7 @@ from qts.pipeline.process_protocol import (
     frame,
     read_ask,
 )
-from qts.strategies import Signal, Strategy, Tick, load_strategy
+from qts.strategies import Signal, Strategy, load_strategy
 
 NICE = 10  # orders and prices get the processor first
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import Account
-from qts.strategies import Position, Signal, Tick, View
+from qts.domain import Account, Position, Tick
+from qts.strategies import Signal, View
 
 LENGTH = struct.Struct("<I")
 

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from qts import telemetry
+from qts.domain import Tick
 from qts.pipeline.decision_journal import Entry, ParamsEntry, StrategyCallEntry
 from qts.pipeline.process_protocol import call
-from qts.strategies import Signal, Strategy, Tick, View
+from qts.strategies import Signal, Strategy, View
 
 log = telemetry.logger("pipeline")
 _ERRORS = telemetry.counter("qts_strategy_errors_total", "errors a strategy raised", ("strategy",))

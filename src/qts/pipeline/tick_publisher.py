@@ -10,12 +10,11 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from qts.cache import Cache, CachedPrice
-from qts.domain import Clock, Market, market_for_symbol
+from qts.domain import Clock, Market, Tick, market_for_symbol
 from qts.events import EventEngine
 from qts.events import payloads as p
 from qts.feed import PatternRecord, best_bid_ask
 from qts.pipeline.portfolio import Portfolio
-from qts.strategies import Tick
 
 OnTick = Callable[[str, float, float, float, float], None]
 

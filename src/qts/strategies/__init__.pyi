@@ -1,3 +1,4 @@
+from qts.domain import Tick as Tick
 from qts.strategies.loader import builtin_strategies as builtin_strategies
 from qts.strategies.loader import load_strategy as load_strategy
 from qts.strategies.moving_average_swing import MovingAverageSwing as MovingAverageSwing
@@ -7,10 +8,8 @@ from qts.strategies.step import Step as Step
 from qts.strategies.step import StepStrategy as StepStrategy
 from qts.strategies.step import compile_step as compile_step
 from qts.strategies.strategy import NoParams as NoParams
-from qts.strategies.strategy import Position as Position
 from qts.strategies.strategy import Signal as Signal
 from qts.strategies.strategy import Strategy as Strategy
 from qts.strategies.strategy import StrategyKind as StrategyKind
-from qts.strategies.strategy import Tick as Tick
 from qts.strategies.strategy import View as View
 from qts.strategies.surge_breakout import SurgeBreakout as SurgeBreakout

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import IntentType, RefusedError, Side
-from qts.strategies.strategy import P, Signal, Strategy, Tick, View
+from qts.domain import IntentType, RefusedError, Side, Tick
+from qts.strategies.strategy import P, Signal, Strategy, View
 
 Numbers = npt.NDArray[np.float64]
 Step = Callable[[Numbers, Numbers, float, float, float, float], int]

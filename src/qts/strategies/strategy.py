@@ -13,31 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 import msgspec
 
-from qts.domain import Account, IntentType, OrderType, RefusedError, Side
+from qts.domain import Account, IntentType, OrderType, Position, RefusedError, Side, Tick
 
 P = TypeVar("P", bound=msgspec.Struct)
 StrategyKind = Literal["SCALP", "SWING", "PORTFOLIO"]
-
-
-class Tick(NamedTuple):
-    """A price, as the venue told it. `at` is in seconds since 1970."""
-
-    symbol: str
-    price: float
-    volume: float
-    bid: float
-    ask: float
-    at: float
-
-
-class Position(msgspec.Struct, frozen=True):
-    symbol: str
-    quantity: Decimal  # signed
-    average_price: Decimal
 
 
 class View(msgspec.Struct, frozen=True):

@@ -28,10 +28,10 @@ from msgspec.structs import replace
 
 from qts.app import TradingSystem
 from qts.config import Config
-from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock
+from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock, Tick
 from qts.embedded import Home
 from qts.risk import OrderProposal
-from qts.strategies import Signal, Strategy, Tick, View
+from qts.strategies import Signal, Strategy, View
 from qts.verify.sandbox import open_sandbox
 
 RATE = 500  # other ticks a second

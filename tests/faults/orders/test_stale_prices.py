@@ -13,12 +13,11 @@ import pytest
 
 from qts.cache import Cache, CacheConfig, CachedPrice, CacheEntry
 from qts.cache.memory import MemoryStore
-from qts.domain import Secret, SystemClock
+from qts.domain import Secret, SystemClock, Tick
 from qts.orders import SubmitResult
 from qts.pipeline import Portfolio
 from qts.pipeline.risk_snapshot import RiskSnapshotReader, RiskSources
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
-from qts.strategies import Tick
 from tests.faults.orders.rig import COIN, Rig, worker
 from tests.outbox.crowd import seed
 
