@@ -125,7 +125,7 @@ async def test_an_order_by_money_is_as_large_as_what_it_bought(venue: UpbitVenue
     values = {"market": venue.symbol, "side": "bid", "ord_type": "price", "price": "123456"}
     venue.simulator.orders.place(customer, values)
     order = await the_only_order(venue)
-    assert (order.type, order.state, order.identifier) == (
+    assert (order.type, order.state, order.client_order_id) == (
         OrderType.MARKET,
         OrderState.FILLED,
         None,

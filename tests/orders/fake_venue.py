@@ -66,7 +66,7 @@ class Venue:
             state=OrderState.OPEN,
             placed_at=self._clock.now(),
             price=request.price,
-            identifier=request.client_order_id if self._named else None,
+            client_order_id=request.client_order_id if self._named else None,
         )
         if self.meanwhile is not None:
             await self.meanwhile(order_id)
@@ -88,7 +88,7 @@ class Venue:
     ) -> OrderMatches:
         self._reach()
         if self._named:
-            fits = [o for o in self._shown() if o.identifier == request.client_order_id]
+            fits = [o for o in self._shown() if o.client_order_id == request.client_order_id]
             return OrderMatches(tuple(fits))
         window = timedelta(seconds=60)
         fits = [

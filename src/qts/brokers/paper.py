@@ -1,11 +1,11 @@
-"""The paper broker: a venue of our own making, with its books in PostgreSQL and no way out.
+"""Paper broker: an in-process venue with its accounts in PostgreSQL and no network client.
 
-    place ──▶ order written ──▶ engine ── tick ──▶ fills ──▶ written ──▶ told
-                                                       ▲          │
-                                            kept until ┴ the database answers
+    place ──▶ order written ──▶ engine ── tick ──▶ fills ──▶ written ──▶ reported
+                                                     │          ▲
+                                                     └─ retried ┘ while the database is down
 
-A fill happened when it is written; what a crash catches before that never was, and its order is
-open again in the next life. There is no client in here: nothing can reach a real venue.
+A fill counts once it is written. A crash before that discards it, and its order is open again
+after the restart. The module holds no venue client, so nothing can reach a real venue.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from qts.domain import (
 )
 from qts.venues import VenueRejectedError
 
-_AGAIN_S = 0.5
-_WRITE_S = 5.0
+_RETRY_INTERVAL_S = 0.5
+_WRITE_TIMEOUT_S = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 log = telemetry.logger("brokers")
 
 
 class PaperBroker:
-    """For one event loop; `open` it, and hand it every tick."""
+    """Broker for one event loop. Use `open`, and pass every tick to `on_tick`."""
 
     name = "paper"
 
@@ -53,87 +53,87 @@ class PaperBroker:
         self._store = store
         self._engine = engine
         self._clock = clock
-        self._known: set[str] = set()  # orders the engine has or had
-        self._one_change = asyncio.Lock()
+        self._known: set[str] = set()  # broker order ids the engine has or had
+        self._change_lock = asyncio.Lock()
         self._unwritten: list[Fill | PaperCancel] = []
         self._wake = asyncio.Event()
         self._written = asyncio.Condition()
-        self._taken_over: FencedOutError | None = None
-        self._listeners: list[asyncio.Queue[ExecutionReport]] = []
+        self._fenced_out: FencedOutError | None = None
+        self._queues: list[asyncio.Queue[ExecutionReport]] = []
 
     @classmethod
     @asynccontextmanager
     async def open(
         cls, database: Database, config: PaperConfig, costs: FeesConfig, clock: Clock
     ) -> AsyncIterator[Self]:
-        """Take the book over from whoever had it, with the orders that are open in it."""
+        """Open the account, fencing out its earlier opener, and restore its open orders."""
         cash = Decimal(config.cash)
         store = await PaperStore.claim(database, config.account, cash, clock.now())
         engine = PaperMatchingEngine(config, costs, cash)
-        engine.purse = PaperAccount(*await store.lots())
+        engine.account = PaperAccount(*await store.lots())
         broker = cls(store, engine, clock)
-        await broker._adopt()
-        writer = asyncio.create_task(broker._write(), name="paper")
+        await broker._restore_orders()
+        writer = asyncio.create_task(broker._write(), name="paper writer")
         try:
             yield broker
-            await broker.settled()
+            await broker.wait_written()
         except (FencedOutError, OutcomeUnknownError) as error:
-            log.error("the paper book was left unwritten", reason=str(error))
+            log.error("paper fills left unwritten", error=str(error))
         finally:
             writer.cancel()
             await asyncio.wait({writer})
-            if not writer.cancelled() and (broken := writer.exception()):
-                raise broken
+            if not writer.cancelled() and (failure := writer.exception()):
+                raise failure
 
-    # -- the market
+    # -- market
 
     def on_tick(self, symbol: str, last: Number, bid: Number, ask: Number, volume: Number) -> None:
-        """The market of a symbol from now on; on the loop's thread. `volume` is the tick's."""
+        """Match open orders against a tick, on the loop's thread; `volume` is the tick's."""
         if fills := self._engine.on_tick(symbol, last, bid, ask, volume, self._now_ns()):
-            self._keep(fills)
+            self._enqueue(fills)
 
-    # -- the port
+    # -- Broker
 
     async def place(self, request: OrderRequest) -> str:
-        async with self._one_change:
+        async with self._change_lock:
             while self._unwritten:
-                # What is sold must be held in the book, too: a crash forgets fills not yet written.
-                await self.settled()
+                # Sell only what is written: a crash discards fills that are not.
+                await self.wait_written()
             now = self._clock.now()
             order = self._engine.prepare(f"P-{uuid.uuid4()}", request, self._now_ns())
             try:
                 await self._store.insert(order, now)
             except BaseException:
-                # Kept after all, it is taken in by whoever looks for it.
+                # If the insert succeeded after all, _restore_orders finds the order.
                 self._engine.drop(order)
                 raise
-            self._known.add(order.order_id)
-            self._tell([_opened(order.order_id, request, now)])
-            self._keep(self._engine.start(order, self._now_ns()))
-            return order.order_id
+            self._known.add(order.broker_order_id)
+            self._report([_opened(order.broker_order_id, request, now)])
+            self._enqueue(self._engine.start(order, self._now_ns()))
+            return order.broker_order_id
 
-    async def cancel(self, order_id: str) -> None:
-        async with self._one_change:
-            await self._adopt()
-            if self._engine.cancel(order_id) is None:
-                raise VenueRejectedError(f"paper order {order_id} is not open", "not_open")
-            self._keep([PaperCancel(order_id)])
-        await self.settled()
+    async def cancel(self, broker_order_id: str) -> None:
+        async with self._change_lock:
+            await self._restore_orders()
+            if self._engine.cancel(broker_order_id) is None:
+                raise VenueRejectedError(f"paper order {broker_order_id} is not open", "not_open")
+            self._enqueue([PaperCancel(broker_order_id)])
+        await self.wait_written()
 
     async def find_order(
         self,
         request: OrderRequest,
-        sent_at: datetime,  # noqa: ARG002 - the identifier is enough
+        sent_at: datetime,  # noqa: ARG002 - client order ids are unique
         known: frozenset[str],
     ) -> OrderMatches:
-        async with self._one_change:
-            await self._adopt()
-            found = await self._store.by_identifier(request.client_order_id)
+        async with self._change_lock:
+            await self._restore_orders()
+            found = await self._store.by_client_order_id(request.client_order_id)
         return OrderMatches(tuple(order for order in found if order.broker_order_id not in known))
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
-        async with self._one_change:
-            await self._adopt()
+        async with self._change_lock:
+            await self._restore_orders()
             return await self._store.orders(since)
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
@@ -143,25 +143,25 @@ class PaperBroker:
         return await self._store.account()
 
     async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
-        line: asyncio.Queue[ExecutionReport] = asyncio.Queue()
-        line.put_nowait(StreamGap("listening from now on"))
-        self._listeners.append(line)
+        queue: asyncio.Queue[ExecutionReport] = asyncio.Queue()
+        queue.put_nowait(StreamGap("stream opened"))
+        self._queues.append(queue)
         try:
             while True:
-                yield await line.get()
+                yield await queue.get()
         finally:
-            self._listeners.remove(line)
+            self._queues.remove(queue)
 
     # -- writing
 
-    async def _adopt(self) -> None:
-        """Orders that were written by an earlier life, or by a call that never learned of it."""
+    async def _restore_orders(self) -> None:
+        """Restore orders written before a restart, or by an insert whose reply was lost."""
         for order, filled, fills in await self._store.open_orders():
-            if order.order_id not in self._known:
-                self._known.add(order.order_id)
+            if order.broker_order_id not in self._known:
+                self._known.add(order.broker_order_id)
                 self._engine.restore(order, filled, fills)
 
-    def _keep(self, changes: Sequence[Fill | PaperCancel]) -> None:
+    def _enqueue(self, changes: Sequence[Fill | PaperCancel]) -> None:
         if changes:
             self._unwritten.extend(changes)
             self._wake.set()
@@ -175,44 +175,48 @@ class PaperBroker:
                 try:
                     orders = await self._store.write(batch)
                 except FencedOutError as error:
-                    self._taken_over = error
+                    self._fenced_out = error
                     break
-                except OperationError as error:  # kept or not: written again, each counts once
-                    log.warning("paper fills wait for the database", reason=str(error))
-                    await self._clock.sleep(_AGAIN_S)
+                except OperationError as error:  # committed or not: a second write is ignored
+                    log.warning(
+                        "paper fills not written; retrying",
+                        error=str(error),
+                        retry_in_s=_RETRY_INTERVAL_S,
+                    )
+                    await self._clock.sleep(_RETRY_INTERVAL_S)
                     continue
                 del self._unwritten[: len(batch)]
-                self._tell([change for change in batch if isinstance(change, Fill)])
-                self._tell([order for order in orders if order.state is not OrderState.OPEN])
+                self._report([change for change in batch if isinstance(change, Fill)])
+                self._report([order for order in orders if order.state is not OrderState.OPEN])
             async with self._written:
                 self._written.notify_all()
 
-    async def settled(self) -> None:
-        """Until everything that has happened is written; OutcomeUnknown when it takes too long."""
+    async def wait_written(self) -> None:
+        """Wait until every change is written; raise OutcomeUnknownError after a timeout."""
         try:
-            async with asyncio.timeout(_WRITE_S), self._written:
-                await self._written.wait_for(lambda: self._taken_over or not self._unwritten)
+            async with asyncio.timeout(_WRITE_TIMEOUT_S), self._written:
+                await self._written.wait_for(lambda: self._fenced_out or not self._unwritten)
         except TimeoutError:
             raise OutcomeUnknownError(
-                f"the paper book's database did not answer in {_WRITE_S:g} s"
+                f"paper account: no reply of the database within {_WRITE_TIMEOUT_S:g} s"
             ) from None
-        if self._taken_over is not None:
-            raise self._taken_over
+        if self._fenced_out is not None:
+            raise self._fenced_out
 
-    def _tell(self, notices: Sequence[ExecutionReport]) -> None:
-        for line in self._listeners:
-            for notice in notices:
-                line.put_nowait(notice)
+    def _report(self, reports: Sequence[ExecutionReport]) -> None:
+        for queue in self._queues:
+            for report in reports:
+                queue.put_nowait(report)
 
     def _now_ns(self) -> int:
         passed = self._clock.now() - _EPOCH
         return (passed.days * 86_400 + passed.seconds) * 10**9 + passed.microseconds * 1000
 
 
-def _opened(order_id: str, request: OrderRequest, at: datetime) -> BrokerOrder:
+def _opened(broker_order_id: str, request: OrderRequest, at: datetime) -> BrokerOrder:
     return BrokerOrder(
-        broker_order_id=order_id,
-        identifier=request.client_order_id,
+        broker_order_id=broker_order_id,
+        client_order_id=request.client_order_id,
         symbol=request.symbol,
         side=request.side,
         type=request.type,

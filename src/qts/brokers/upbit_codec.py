@@ -1,4 +1,4 @@
-"""Orders in Upbit's words: what is asked for, and how its orders, trades and events are read."""
+"""Codec for Upbit orders: request values, and parsing of orders, trades and events."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from qts.domain import BrokerOrder, FeeSchedule, Fill, OrderRequest, OrderState, OrderType, Side
 
 _SIDES = {"bid": Side.BUY, "ask": Side.SELL}
-_WORDS = {side: word for word, side in _SIDES.items()}
+_SIDE_CODES = {side: code for code, side in _SIDES.items()}
 _OPEN = frozenset({"wait", "watch", "trade"})
 _UNIT = Decimal("0.00000001")
-_EXACT = 2**26  # the stream's numbers are doubles: below this they lie closer than two units
+_EXACT = 2**26  # the stream sends doubles; below this they are exact to one unit
 
 Values = list[tuple[str, str]]
 Json = Mapping[str, Any]
 
 
 def place_values(request: OrderRequest, worst: Decimal | None) -> Values:
-    """The body of an order; `worst` is the price that a market buy may go up to.
+    """Build the body of an order; `worst` is the limit price of a market buy.
 
-    Upbit's own market buy takes an amount of money, and buys more than was asked for when the
-    price falls meanwhile. A limit order that ends at once buys what was asked for, or less.
+    Upbit's market buy takes an amount of money, and buys more than requested if the price falls
+    meanwhile. An immediate-or-cancel limit order buys the requested quantity or less.
     """
-    values = [("market", request.symbol), ("side", _WORDS[request.side])]
+    values = [("market", request.symbol), ("side", _SIDE_CODES[request.side])]
     price = request.price or worst
     values.append(("ord_type", "limit" if price is not None else "market"))
     values.append(("volume", plain(request.quantity)))
@@ -42,7 +42,7 @@ def plain(number: Decimal) -> str:
 
 
 def order_of(row: Json) -> BrokerOrder:
-    """An order of the REST API."""
+    """Parse an order of the REST API."""
     volume, price = row.get("volume"), row.get("price")
     return _order(
         row,
@@ -55,7 +55,7 @@ def order_of(row: Json) -> BrokerOrder:
 
 
 def order_event(row: Json) -> BrokerOrder:
-    """An order of the stream, as it was taken, done or cancelled."""
+    """Parse an order event of the stream."""
     price = row.get("price")
     return _order(
         row,
@@ -68,7 +68,7 @@ def order_event(row: Json) -> BrokerOrder:
 
 
 def fills_of(row: Json, costs: FeeSchedule) -> list[Fill]:
-    """The trades of an order of the REST API, which does not say what each one cost."""
+    """Parse the trades of an order of the REST API, which gives no fee for a single trade."""
     fills = []
     for trade in row.get("trades", ()):
         side, price, volume = _SIDES[row["side"]], Decimal(trade["price"]), Decimal(trade["volume"])
@@ -89,7 +89,7 @@ def fills_of(row: Json, costs: FeeSchedule) -> list[Fill]:
 
 
 def fill_event(row: Json) -> Fill:
-    """A trade of the stream."""
+    """Parse a trade event of the stream."""
     return Fill(
         trade_id=row["trade_uuid"],
         broker_order_id=row["uuid"],
@@ -103,7 +103,7 @@ def fill_event(row: Json) -> Fill:
 
 
 def units(number: float | int) -> Decimal:
-    """A number of the stream as it was written; ValueError where a double may have changed it."""
+    """Convert a number of the stream; raise ValueError where a double may have lost digits."""
     if isinstance(number, int):
         return Decimal(number)
     if not abs(number) < _EXACT and not (number.is_integer() and abs(number) < 2**53):
@@ -124,24 +124,24 @@ def _order(
     price: Decimal | None,
     placed_at: datetime,
 ) -> BrokerOrder:
-    """An order by money has no volume: it is as large as what it bought."""
-    order_id, symbol, side, kind = ids
-    at_limit = kind == "limit" and row.get("time_in_force") != "ioc"
+    """Build a BrokerOrder; an order by amount has no volume and gets its filled quantity."""
+    broker_order_id, symbol, side, kind = ids
+    is_limit = kind == "limit" and row.get("time_in_force") != "ioc"
     if row["state"] in _OPEN:
         state = OrderState.OPEN
     else:
-        # A finished order may end as "cancel" for a rest of dust: what was filled decides.
+        # A filled order may end as "cancel" over a tiny remainder: the filled volume decides.
         is_full = filled > 0 and (volume is None or filled >= volume)
         state = OrderState.FILLED if is_full else OrderState.CANCELLED
     return BrokerOrder(
-        broker_order_id=order_id,
+        broker_order_id=broker_order_id,
         symbol=symbol,
         side=_SIDES[side],
-        type=OrderType.LIMIT if at_limit else OrderType.MARKET,
+        type=OrderType.LIMIT if is_limit else OrderType.MARKET,
         quantity=volume if volume is not None else filled,
         filled=filled,
         state=state,
         placed_at=placed_at,
-        price=price if at_limit else None,
-        identifier=row.get("identifier"),
+        price=price if is_limit else None,
+        client_order_id=row.get("identifier"),
     )

@@ -70,7 +70,7 @@ async def lock_attempt(tx: Connection, attempt_id: UUID) -> OrderAttempt | None:
         return None
     one = _attempt(row)
     # Asked once more: whoever held it may have been the one who asks for its cancel.
-    is_cancelled: bool = await tx.fetchval(SQL.is_cancelled, one.intent_id)
+    is_cancelled: bool = await tx.fetchval(SQL.is_cancel_requested, one.intent_id)
     return msgspec.structs.replace(one, is_cancelled=is_cancelled)
 
 
@@ -83,7 +83,7 @@ async def mark_sent(database: Database, attempt_id: UUID, now: datetime) -> Orde
 async def stop_code(tx: Connection, one: OrderAttempt) -> str | None:
     """A switch, the fail-safe or its market, as a code; None when it may leave."""
     code: str | None = await tx.fetchval(
-        SQL.stops, one.strategy_key, one.intent_type, one.broker, one.symbol
+        SQL.stop_code, one.strategy_key, one.intent_type, one.broker, one.symbol
     )
     return code
 
@@ -190,7 +190,7 @@ class AttemptTransitions:
 
     async def _follow(self, one: OrderAttempt, delay_s: float) -> UUID:
         following, identifier = uuid7(), new_client_order_id()
-        request = msgspec.structs.replace(one.request, identifier=identifier)
+        request = msgspec.structs.replace(one.request, client_order_id=identifier)
         await self._tx.execute(
             SQL.add_attempt,
             following,

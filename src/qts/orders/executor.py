@@ -263,5 +263,5 @@ def order_from_ack(one: OrderAttempt, order_id: str) -> BrokerOrder:
         state=OrderState.OPEN,
         placed_at=one.sent_at,
         price=request.price,
-        identifier=request.client_order_id,
+        client_order_id=request.client_order_id,
     )

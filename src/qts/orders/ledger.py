@@ -6,7 +6,7 @@
                                                 └─▶ FillReceived on the bus
 
 News come late, twice, and in any order: a fill before its order is acknowledged, or after it was
-cancelled. So an order's row only ever adds (see sql/note_order.sql), and fills count by the time
+cancelled. So an order's row only ever adds (see the query upsert_order), and fills count by the time
 they traded: one that comes late has the position computed anew. A fill of an order that is not
 known to be ours is kept, and counts from the moment the order turns out to be.
 """
@@ -91,14 +91,14 @@ class Ledger:
         self, tx: Connection, order: BrokerOrder, attempt_id: UUID | None = None
     ) -> list[OrderUpdate]:
         """Take over what is told of it; with an attempt, it is ours from now on."""
-        if attempt_id is None and order.identifier is not None:
+        if attempt_id is None and order.client_order_id is not None:
             attempt_id = await self._owner(tx, order)
         row = await tx.fetchrow(
-            SQL.note_order,
+            SQL.upsert_order,
             self.broker,
             order.broker_order_id,
             attempt_id,
-            order.identifier,
+            order.client_order_id,
             order.symbol,
             order.side,
             order.type,
@@ -117,14 +117,14 @@ class Ledger:
 
     async def _owner(self, tx: Connection, order: BrokerOrder) -> UUID | None:
         row = await tx.fetchrow(
-            SQL.attempt_of, self.broker, order.identifier, order.broker_order_id
+            SQL.attempt_of, self.broker, order.client_order_id, order.broker_order_id
         )
         if row is None:
             return None
         if row["is_taken"]:
             log.error(
                 "two orders have one identifier; the second is not counted as ours",
-                identifier=order.identifier,
+                identifier=order.client_order_id,
                 order=order.broker_order_id,
                 symbol=order.symbol,
             )
@@ -135,7 +135,7 @@ class Ledger:
     async def apply_fill(self, tx: Connection, fill: Fill) -> list[OrderUpdate]:
         """Nothing when this trade was known; then nothing changes."""
         await tx.execute(
-            SQL.meet_order,
+            SQL.insert_order_from_fill,
             self.broker,
             fill.broker_order_id,
             fill.symbol,
@@ -143,7 +143,7 @@ class Ledger:
             fill.at,
         )
         told = await tx.execute(
-            SQL.note_fill,
+            SQL.insert_fill,
             self.broker,
             fill.trade_id,
             fill.broker_order_id,
@@ -157,7 +157,7 @@ class Ledger:
         if told == "INSERT 0 0":
             await self._compare(tx, fill)
             return []
-        row = await tx.fetchrow(SQL.after_fill, self.broker, fill.broker_order_id)
+        row = await tx.fetchrow(SQL.complete_filled_order, self.broker, fill.broker_order_id)
         known = _known(row)
         changes: list[OrderUpdate] = []
         if known.origin != "FOREIGN":
@@ -237,7 +237,7 @@ class Ledger:
                 trade=fill.trade_id,
                 quantity=str(fill.quantity),
             )
-        row = await tx.fetchrow(SQL.look_position, self.broker, fill.symbol)
+        row = await tx.fetchrow(SQL.get_position, self.broker, fill.symbol)
         return _applied(fill, attempt_id, False, _book(row) if row is not None else PositionState())
 
     async def _close(self, tx: Connection, order_id: str, known: LedgerOrder) -> None:
@@ -258,7 +258,7 @@ class Ledger:
         await self._bus.publish(tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", known.symbol)))
 
     async def _compare(self, tx: Connection, fill: Fill) -> None:
-        row = await tx.fetchrow(SQL.look_fill, self.broker, fill.trade_id)
+        row = await tx.fetchrow(SQL.get_fill, self.broker, fill.trade_id)
         if row is not None and (row["broker_order_id"], row["quantity"], row["price"]) != (
             fill.broker_order_id,
             fill.quantity,

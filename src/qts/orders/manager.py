@@ -94,7 +94,7 @@ class OrderManager:
                 if not await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
                     raise RefusedError(f"no order {intent_id} is known here")
                 return False
-            await tx.execute(SQL.ask_cancel, intent_id, self._clock.now())
+            await tx.execute(SQL.request_cancel, intent_id, self._clock.now())
             moves = AttemptTransitions(tx, self._bus, OrdersConfig(), self._clock.now())
             if not await moves.suspended(one, "CANCELLED"):
                 await self._bus.publish(tx, cancel_event(one.id, one.symbol))

@@ -163,7 +163,7 @@ async def load_account_state(
     database: Database, broker: str, day: datetime, now: datetime
 ) -> AccountState:
     """All of one moment. `day` is when the trading day began."""
-    (row,) = await database.fetch_idempotent(SQL.standing, broker, day, now)
+    (row,) = await database.fetch_idempotent(SQL.account_state, broker, day, now)
     return AccountState(
         {symbol: Held(Decimal(has), Decimal(average)) for symbol, has, average in row["held"]},
         tuple(

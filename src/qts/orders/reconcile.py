@@ -187,7 +187,8 @@ class Reconciler:
         later, differences = await self._compare_holdings(since)
         moments = [order.placed_at for order in orders] + [fill.at for fill in fills]
         if moments:  # a venue's clock may be behind ours: next time, from its own last moment on
-            await floor.database.execute(SQL.mark, self._broker, min(began, max(moments)))
+            upto = min(began, max(moments))
+            await floor.database.execute(SQL.set_reconcile_mark, self._broker, upto)
         return ReconcileReport(
             at=began,
             orders=changed,
@@ -198,7 +199,7 @@ class Reconciler:
         )
 
     async def _since(self, now: datetime) -> datetime:
-        row = await self._floor.database.fetchrow(SQL.since, self._broker)
+        row = await self._floor.database.fetchrow(SQL.reconcile_since, self._broker)
         first = now - timedelta(seconds=self._floor.config.lookback_s)
         if row is None or row["since"] is None:
             return first
@@ -208,7 +209,7 @@ class Reconciler:
     async def _take_orders(self, orders: Sequence[BrokerOrder]) -> tuple[int, int]:
         """Those that are not as we have them; news of an attempt given up are an alarm."""
         ids = [order.broker_order_id for order in orders]
-        rows = await self._floor.database.fetch(SQL.orders_here, self._broker, ids)
+        rows = await self._floor.database.fetch(SQL.find_orders, self._broker, ids)
         here = {row["broker_order_id"]: row for row in rows}
         changed, foreign = list[str](), 0
         for order in orders:
@@ -223,7 +224,8 @@ class Reconciler:
                 continue
             changed.append(order.broker_order_id)
             foreign += row is None and taken.attempt_id is None
-        for row in await self._floor.database.fetch(SQL.ghosts, self._broker, changed):
+        query = SQL.orders_contradicting_attempt
+        for row in await self._floor.database.fetch(query, self._broker, changed):
             text = f"order {row['broker_order_id']} belongs to an attempt that is {row['status']}"
             log.error(text)
             await self._floor.safety.raise_code("FS040", text)
@@ -265,7 +267,7 @@ def find_mismatches(account: Account, positions: Sequence[Row]) -> tuple[Positio
 
 
 def _is_as_told(row: Row, order: BrokerOrder) -> bool:
-    is_linked = row["origin"] == "OURS" or order.identifier is None or row["identifier"] is not None
+    is_linked = row["origin"] == "OURS" or order.client_order_id is None or row["identifier"] is not None
     return is_linked and (row["state"], row["filled"], row["quantity"] or ZERO) == (
         order.state,
         order.filled,

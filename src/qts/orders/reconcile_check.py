@@ -40,14 +40,14 @@ async def check_reconciled(floor: ExecutionContext, since: datetime) -> Reconcil
 
 async def _orders(floor: ExecutionContext, since: datetime) -> list[str]:
     there = {order.broker_order_id: order for order in await floor.broker.orders(since)}
-    rows = await floor.database.fetch(SQL.orders_here, floor.broker.name, list(there))
+    rows = await floor.database.fetch(SQL.find_orders, floor.broker.name, list(there))
     here = {row["broker_order_id"]: row for row in rows}
     wrong = [f"order {name} is not known here" for name in there if name not in here]
     for name, row in here.items():
         ours, theirs = (row["state"], row["filled"]), (there[name].state, there[name].filled)
         if ours != theirs:
             wrong.append(f"order {name}: {ours[0]} {ours[1]} here, {theirs[0]} {theirs[1]} there")
-    unknown = await floor.database.fetchval(SQL.unsettled, floor.broker.name)
+    unknown = await floor.database.fetchval(SQL.count_unsettled, floor.broker.name)
     if unknown:
         wrong.append(f"{unknown} attempts whose outcome is not known")
     missing = await floor.database.fetch(SQL.open_orders, floor.broker.name)

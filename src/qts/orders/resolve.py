@@ -173,7 +173,7 @@ async def _ask_a_person(
         f"orders {names} all fit; look at the venue, then: "
         f"qts orders resolve {one.id} --as ORDER_ID or --as absent"
     )
-    if await floor.database.execute(SQL.needs_person, one.id, text) != "UPDATE 0":
+    if await floor.database.execute(SQL.flag_for_operator, one.id, text) != "UPDATE 0":
         log.error("a person has to choose", attempt=str(one.id), symbol=one.symbol, reason=text)
 
 

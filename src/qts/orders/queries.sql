@@ -1,0 +1,477 @@
+-- name: submit
+-- Insert a signal, its intent, the first attempt and the command to place it, all or nothing.
+-- Return nothing when the signal already has this intent. When a stop applies, the intent is
+-- inserted without an attempt and carries the stop's code.
+-- $1 signal, $2 strategy, $3 symbol, $4 side, $5 reason, $6 decided at
+-- $7 intent, $8 intent type, $9 broker, $10 order type, $11 quantity, $12 price,
+-- $13 approved at, $14 expires at
+-- $15 attempt, $16 client order id, $17 request, $18 … $25 the command, as in outbox_publish
+WITH stop AS MATERIALIZED (
+    SELECT COALESCE(order_stop($2, $8), '') AS code),
+new_signal AS (
+    INSERT INTO signal (id, strategy_key, symbol, side, reason, decided_at)
+    VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING),
+new_intent AS (
+    INSERT INTO order_intent (
+        id, signal_id, intent_type, broker, strategy_key, symbol, side, order_type, quantity,
+        price, approved_at, expires_at, status, reason_code)
+    SELECT $7, $1, $8, $9, $2, $3, $4, $10, $11, $12, $13, $14,
+           CASE code WHEN '' THEN 'CREATED' ELSE 'CANCELED' END, code
+      FROM stop
+    ON CONFLICT (signal_id, intent_type) DO NOTHING
+    RETURNING id, reason_code),
+new_attempt AS (
+    INSERT INTO order_attempt (
+        id, order_intent_id, attempt_no, broker, symbol, identifier, request_json)
+    SELECT $15, id, 1, $9, $3, $16, $17 FROM new_intent WHERE reason_code = ''
+    RETURNING id)
+SELECT reason_code,
+       (SELECT outbox_publish($18, $19, $20, $21, $22, $23, $24, $25, true) FROM new_attempt)
+           AS published
+  FROM new_intent
+
+-- name: submitted
+-- Return the intent that a signal already has.
+-- $1 signal, $2 intent type
+SELECT i.id, i.broker, i.symbol, i.side, i.reason_code,
+       (SELECT a.id FROM order_attempt a WHERE a.order_intent_id = i.id
+         ORDER BY a.attempt_no DESC LIMIT 1) AS attempt_id
+  FROM order_intent i
+ WHERE i.signal_id = $1 AND i.intent_type = $2
+
+-- name: request_cancel
+-- $1 intent, $2 now
+UPDATE order_intent
+   SET cancel_requested_at = COALESCE(cancel_requested_at, $2), updated_at = clock_timestamp()
+ WHERE id = $1
+
+-- name: is_cancel_requested
+-- $1 intent
+SELECT cancel_requested_at IS NOT NULL FROM order_intent WHERE id = $1
+
+-- name: close_intent
+-- End the intent of an attempt whose order has ended.
+-- $1 attempt, $2 COMPLETED or CANCELED, $3 FILLED or CANCELLED
+UPDATE order_intent i
+   SET status = $2, reason_code = CASE WHEN $2 = 'CANCELED' THEN $3 ELSE '' END,
+       updated_at = clock_timestamp()
+  FROM order_attempt a
+ WHERE a.id = $1 AND i.id = a.order_intent_id
+   AND (i.status = 'CREATED' OR (i.status = 'CANCELED' AND $2 = 'COMPLETED'))
+
+-- name: end_intent
+-- $1 intent, $2 COMPLETED or CANCELED, $3 reason code
+UPDATE order_intent
+   SET status = $2, reason_code = $3, updated_at = clock_timestamp()
+ WHERE id = $1 AND (status = 'CREATED' OR (status = 'CANCELED' AND $2 = 'COMPLETED'))
+
+-- name: attempt
+-- Lock an attempt and return it with its intent.
+-- $1 attempt
+SELECT a.id, a.order_intent_id, a.attempt_no, a.broker, a.symbol, a.identifier,
+       a.request_json::text AS request, a.status, a.broker_order_id, a.sent_at,
+       i.strategy_key, i.intent_type, i.side, i.quantity, i.expires_at, i.cancel_requested_at
+  FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
+ WHERE a.id = $1
+   FOR NO KEY UPDATE OF a
+
+-- name: add_attempt
+-- Insert the attempt that replaces an earlier one.
+-- $1 attempt, $2 intent, $3 number, $4 broker, $5 symbol, $6 client order id, $7 request
+INSERT INTO order_attempt (
+    id, order_intent_id, attempt_no, broker, symbol, identifier, request_json)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- name: send
+-- Move an attempt from PREPARED to SENT unless a stop applies, with a synchronous commit.
+-- The attempt is locked first, so that a stop set while the statement waits for the lock counts.
+-- $1 attempt, $2 now
+WITH candidate AS MATERIALIZED (
+    SELECT a.id, i.strategy_key, i.intent_type, i.side, i.quantity, i.expires_at,
+           i.cancel_requested_at
+      FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
+     WHERE a.id = $1 AND a.status = 'PREPARED' AND i.expires_at > $2
+       AND i.cancel_requested_at IS NULL
+       FOR NO KEY UPDATE OF a)
+UPDATE order_attempt a
+   SET status = 'SENT', sent_at = $2, needs_person = false, updated_at = clock_timestamp()
+  FROM candidate AS c
+ WHERE a.id = c.id AND a.status = 'PREPARED'
+   AND order_stop(c.strategy_key, c.intent_type) IS NULL
+   AND market_stop(a.broker, a.symbol, c.intent_type) IS NULL
+RETURNING a.id, a.order_intent_id, a.attempt_no, a.broker, a.symbol, a.identifier,
+          a.request_json::text AS request, a.status, a.broker_order_id, a.sent_at,
+          c.strategy_key, c.intent_type, c.side, c.quantity, c.expires_at,
+          c.cancel_requested_at, set_config('synchronous_commit', 'on', true)
+
+-- name: stop_code
+-- Return the code of the stop that applies to an attempt, or null.
+-- $1 strategy, $2 intent type, $3 broker, $4 symbol
+SELECT COALESCE(order_stop($1, $2), market_stop($3, $4, $2))
+
+-- name: move_attempt
+-- Change the state of an attempt if it is still in one of the given states.
+-- $1 attempt, $2 from states, $3 to state, $4 broker order id, $5 error code, $6 error text,
+-- $7 next retry at, $8 sent at
+UPDATE order_attempt
+   SET status = $3, broker_order_id = COALESCE($4, broker_order_id), error_code = $5,
+       error_message = $6, next_retry_at = COALESCE($7, next_retry_at),
+       sent_at = COALESCE($8, sent_at), needs_person = false, updated_at = clock_timestamp()
+ WHERE id = $1 AND status = ANY ($2::text[])
+
+-- name: flag_for_operator
+-- Flag an unknown attempt for the operator.
+-- $1 attempt, $2 reason
+UPDATE order_attempt SET needs_person = true, error_message = $2, updated_at = clock_timestamp()
+ WHERE id = $1 AND status = 'UNKNOWN' AND NOT needs_person
+
+-- name: live_attempt
+-- Return the attempt of an intent that is, or may become, an open order.
+-- $1 intent
+SELECT a.id
+  FROM order_attempt a
+  LEFT JOIN broker_order o ON o.order_attempt_id = a.id
+ WHERE a.order_intent_id = $1 AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+   AND (o.state IS NULL OR o.state = 'OPEN')
+
+-- name: cancellable
+-- Return the broker order id of an acknowledged attempt whose order is open.
+-- $1 attempt
+SELECT a.broker_order_id
+  FROM order_attempt a JOIN broker_order o ON o.order_attempt_id = a.id
+ WHERE a.id = $1 AND a.status = 'ACKED' AND o.state = 'OPEN'
+
+-- name: attempt_of
+-- Lock the attempt with a client order id, before its order; say whether another order has it.
+-- $1 broker, $2 client order id, $3 broker order id
+SELECT a.id,
+       EXISTS (SELECT FROM broker_order o
+                WHERE o.order_attempt_id = a.id AND o.broker_order_id <> $3) AS is_taken
+  FROM order_attempt a
+ WHERE a.identifier = $2 AND a.broker = $1
+   FOR NO KEY UPDATE OF a
+
+-- name: attempt_of_order
+-- $1 broker, $2 broker order id
+SELECT order_attempt_id FROM broker_order WHERE broker = $1 AND broker_order_id = $2
+
+-- name: expired
+-- List attempts that expired before they were sent.
+-- $1 broker, $2 now
+SELECT a.id
+  FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
+ WHERE a.broker = $1 AND a.status = 'PREPARED' AND i.expires_at <= $2
+
+-- name: unresolved
+-- List attempts whose outcome is unknown, or that were sent too long ago without a reply.
+-- $1 broker, $2 sent before
+SELECT a.id, o.broker_order_id
+  FROM order_attempt a LEFT JOIN broker_order o ON o.order_attempt_id = a.id
+ WHERE a.broker = $1 AND (a.status = 'UNKNOWN' OR (a.status = 'SENT' AND a.sent_at < $2))
+ ORDER BY a.sent_at
+
+-- name: next_unresolved
+-- Return when the next attempt is due to be resolved, or null.
+-- $1 broker, $2 now, $3 send timeout, $4 retry interval
+SELECT min(GREATEST($2::timestamptz + $4::interval,
+                    CASE status WHEN 'SENT' THEN sent_at + $3::interval END))
+  FROM order_attempt
+ WHERE broker = $1 AND status IN ('SENT', 'UNKNOWN') AND NOT needs_person
+
+-- name: count_unknown
+-- $1 broker, $2 symbol
+SELECT count(*) FROM order_attempt WHERE broker = $1 AND symbol = $2 AND status = 'UNKNOWN'
+
+-- name: count_unsettled
+-- $1 broker
+SELECT count(*) FROM order_attempt WHERE broker = $1 AND status IN ('SENT', 'UNKNOWN')
+
+-- name: upsert_order
+-- Record an order as its venue reports it. Reports may arrive in any order, so a row only gains
+-- facts: states rank OPEN, CANCELLED, FILLED and the highest stays; an order is FILLED once its
+-- whole quantity has traded. A market buy by amount that bought nothing has no quantity.
+-- $1 broker, $2 broker order id, $3 attempt, $4 client order id, $5 symbol, $6 side, $7 type,
+-- $8 quantity, $9 price, $10 filled, $11 state, $12 placed at
+INSERT INTO broker_order AS o (
+    broker, broker_order_id, order_attempt_id, origin, identifier, symbol, side, order_type,
+    quantity, price, filled, state, placed_at)
+VALUES ($1, $2, $3, CASE WHEN $3::uuid IS NULL THEN 'FOREIGN' ELSE 'OURS' END, $4, $5, $6, $7,
+        NULLIF($8::numeric, 0), $9, $10,
+        CASE WHEN $10::numeric >= NULLIF($8::numeric, 0) THEN 'FILLED' ELSE $11 END, $12)
+ON CONFLICT (broker, broker_order_id) DO UPDATE
+   SET order_attempt_id = COALESCE(o.order_attempt_id, EXCLUDED.order_attempt_id),
+       origin = CASE WHEN EXCLUDED.order_attempt_id IS NULL THEN o.origin ELSE 'OURS' END,
+       identifier = COALESCE(o.identifier, EXCLUDED.identifier),
+       order_type = COALESCE(EXCLUDED.order_type, o.order_type),
+       quantity = COALESCE(EXCLUDED.quantity, o.quantity),
+       price = COALESCE(EXCLUDED.price, o.price),
+       filled = GREATEST(o.filled, EXCLUDED.filled),
+       state = CASE
+           WHEN GREATEST(o.filled, EXCLUDED.filled) >= COALESCE(EXCLUDED.quantity, o.quantity)
+               OR 'FILLED' IN (o.state, EXCLUDED.state) THEN 'FILLED'
+           WHEN 'CANCELLED' IN (o.state, EXCLUDED.state) THEN 'CANCELLED'
+           ELSE 'OPEN' END,
+       placed_at = LEAST(o.placed_at, EXCLUDED.placed_at),
+       updated_at = clock_timestamp()
+RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, state
+
+-- name: insert_order_from_fill
+-- Insert a row for an order of which only a fill is known, or lock the existing row.
+-- $1 broker, $2 broker order id, $3 symbol, $4 side, $5 placed at
+INSERT INTO broker_order AS o (broker, broker_order_id, origin, symbol, side, placed_at)
+VALUES ($1, $2, 'FOREIGN', $3, $4, $5)
+ON CONFLICT (broker, broker_order_id) DO UPDATE SET updated_at = clock_timestamp()
+
+-- name: complete_filled_order
+-- Mark an order FILLED if the last fill completed its quantity, and return it.
+-- $1 broker, $2 broker order id
+UPDATE broker_order
+   SET state = CASE WHEN filled >= quantity THEN 'FILLED' ELSE state END
+ WHERE broker = $1 AND broker_order_id = $2
+RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, state
+
+-- name: external_order
+-- Insert an adopted holding as an order that has ended.
+-- $1 broker, $2 broker order id, $3 symbol, $4 side, $5 quantity, $6 placed at
+INSERT INTO broker_order (broker, broker_order_id, origin, symbol, side, quantity, placed_at)
+VALUES ($1, $2, 'EXTERNAL', $3, $4, $5, $6)
+
+-- name: open_orders
+-- $1 broker
+SELECT broker_order_id FROM broker_order WHERE broker = $1 AND state = 'OPEN'
+
+-- name: find_orders
+-- $1 broker, $2 broker order ids
+SELECT o.broker_order_id, o.state, o.filled, o.applied, o.quantity, o.identifier, o.origin,
+       a.status AS attempt_status
+  FROM broker_order o LEFT JOIN order_attempt a ON a.id = o.order_attempt_id
+ WHERE o.broker = $1 AND o.broker_order_id = ANY ($2)
+
+-- name: known_orders
+-- List orders of a symbol that belong to other attempts.
+-- $1 broker, $2 symbol, $3 attempt
+SELECT broker_order_id
+  FROM broker_order
+ WHERE broker = $1 AND symbol = $2 AND order_attempt_id IS NOT NULL AND order_attempt_id <> $3
+
+-- name: orders_contradicting_attempt
+-- List orders at the venue whose attempt says that none was placed.
+-- $1 broker, $2 broker order ids
+SELECT o.broker_order_id, a.status
+  FROM broker_order o JOIN order_attempt a ON a.id = o.order_attempt_id
+ WHERE o.broker = $1 AND o.broker_order_id = ANY ($2)
+   AND a.status NOT IN ('SENT', 'UNKNOWN', 'ACKED')
+
+-- name: insert_fill
+-- Insert a fill once; it is not part of a position yet.
+-- $1 broker, $2 trade id, $3 broker order id, $4 symbol, $5 side, $6 quantity, $7 price, $8 fee,
+-- $9 traded at
+INSERT INTO fill (
+    broker, trade_id, broker_order_id, symbol, side, quantity, price, fee, traded_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (broker, trade_id) DO NOTHING
+
+-- name: get_fill
+-- $1 broker, $2 trade id
+SELECT broker_order_id, quantity, price FROM fill WHERE broker = $1 AND trade_id = $2
+
+-- name: count_fills
+-- Count fills in the position and store what each realised; a trigger moves the quantity.
+-- $1 broker, $2 trade ids, $3 realised by each
+UPDATE fill f
+   SET counted = true, realised_pnl = n.realised
+  FROM unnest($2::text[], $3::numeric[]) AS n (trade_id, realised)
+ WHERE f.broker = $1 AND f.trade_id = n.trade_id
+
+-- name: counted_fills
+-- $1 broker, $2 symbol
+SELECT trade_id, broker_order_id, symbol, side, quantity, price, fee, traded_at
+  FROM fill
+ WHERE broker = $1 AND symbol = $2 AND counted
+
+-- name: waiting_fills
+-- List fills of our orders that are not in a position yet.
+-- $1 broker, $2 symbol
+SELECT f.trade_id, f.broker_order_id, f.symbol, f.side, f.quantity, f.price, f.fee, f.traded_at
+  FROM fill f JOIN broker_order o USING (broker, broker_order_id)
+ WHERE f.broker = $1 AND f.symbol = $2 AND NOT f.counted AND o.origin <> 'FOREIGN'
+ ORDER BY f.traded_at, f.trade_id
+
+-- name: missing_fills
+-- Return those of the given trade ids that the ledger does not have.
+-- $1 broker, $2 trade ids
+SELECT t.trade_id
+  FROM unnest($2::text[]) AS t (trade_id)
+ WHERE NOT EXISTS (SELECT FROM fill f WHERE f.broker = $1 AND f.trade_id = t.trade_id)
+
+-- name: fills_since
+-- $1 broker, $2 since, $3 trade ids to include
+SELECT f.trade_id, f.quantity, f.price, f.counted, o.origin
+  FROM fill f JOIN broker_order o USING (broker, broker_order_id)
+ WHERE f.broker = $1 AND o.origin <> 'EXTERNAL' AND (f.traded_at >= $2 OR f.trade_id = ANY ($3))
+
+-- name: lock_position
+-- Lock the position of a symbol; insert a flat one if there is none.
+-- $1 broker, $2 symbol, $3 may be negative
+INSERT INTO position AS p (broker, symbol, allows_short) VALUES ($1, $2, $3)
+ON CONFLICT (broker, symbol) DO UPDATE SET allows_short = p.allows_short OR $3
+RETURNING quantity, average_price, realised_pnl, fees, opened_at, last_traded_at, last_trade_id,
+          allows_short
+
+-- name: set_position
+-- Store what the fills amount to; the quantity must already be the one that the fills made.
+-- $1 broker, $2 symbol, $3 quantity, $4 average price, $5 realised, $6 fees, $7 opened at,
+-- $8 last traded at, $9 last trade id
+UPDATE position
+   SET average_price = $4, realised_pnl = $5, fees = $6, opened_at = $7, last_traded_at = $8,
+       last_trade_id = $9, updated_at = clock_timestamp()
+ WHERE broker = $1 AND symbol = $2 AND quantity = $3
+
+-- name: get_position
+-- $1 broker, $2 symbol
+SELECT quantity, average_price, realised_pnl, fees, opened_at
+  FROM position WHERE broker = $1 AND symbol = $2
+
+-- name: positions
+-- $1 broker, or null for all
+SELECT broker, symbol, quantity, average_price, realised_pnl, fees, opened_at, updated_at
+  FROM position
+ WHERE $1::text IS NULL OR broker = $1
+ ORDER BY broker, symbol
+
+-- name: suspend_market
+-- Suspend a symbol. A manual suspension or a venue block keeps its reason; a freeze replaces a
+-- manual suspension.
+-- $1 broker, $2 symbol, $3 reason code, $4 detail, $5 now
+INSERT INTO market_state AS m (broker, symbol, trade_status, reason_code, detail, suspended_at)
+VALUES ($1, $2, 'SUSPENDED', $3, $4, $5)
+ON CONFLICT (broker, symbol) DO UPDATE
+   SET trade_status = 'SUSPENDED', reason_code = $3, detail = $4, suspended_at = $5,
+       updated_at = clock_timestamp()
+ WHERE m.trade_status = 'ACTIVE' OR (m.reason_code = 'UNKNOWN' AND $3 <> 'UNKNOWN')
+    OR (m.reason_code = 'BY_HAND' AND $3 = 'FROZEN')
+
+-- name: resume_market
+-- $1 broker, $2 symbol, $3 only if suspended for this reason, or null
+UPDATE market_state
+   SET trade_status = 'ACTIVE', reason_code = '', detail = '', suspended_at = NULL,
+       updated_at = clock_timestamp()
+ WHERE broker = $1 AND symbol = $2 AND trade_status = 'SUSPENDED'
+   AND ($3::text IS NULL OR reason_code = $3)
+
+-- name: resolved_markets
+-- List symbols that were suspended for an unknown outcome and have none left.
+-- $1 broker
+SELECT symbol
+  FROM market_state m
+ WHERE broker = $1 AND trade_status = 'SUSPENDED' AND reason_code = 'UNKNOWN'
+   AND NOT EXISTS (SELECT FROM order_attempt a
+                    WHERE a.broker = $1 AND a.symbol = m.symbol AND a.status = 'UNKNOWN')
+
+-- name: suspended
+-- Return why a symbol takes no new orders; the reason of the whole venue comes first.
+-- $1 broker, $2 symbol
+SELECT symbol, reason_code
+  FROM market_state
+ WHERE broker = $1 AND symbol IN ('*', $2) AND trade_status = 'SUSPENDED'
+ ORDER BY symbol <> '*'
+ LIMIT 1
+
+-- name: lock_market
+-- $1 broker, $2 symbol
+SELECT FROM market_state WHERE broker = $1 AND symbol = $2 FOR UPDATE
+
+-- name: reconcile_since
+-- Return the start of the period to reconcile: the oldest incomplete order or attempt, or the mark.
+-- $1 broker
+SELECT LEAST(
+    (SELECT reconciled_at FROM reconcile_mark WHERE broker = $1),
+    (SELECT min(placed_at) FROM broker_order
+      WHERE broker = $1 AND origin <> 'EXTERNAL' AND (state = 'OPEN' OR applied < filled)),
+    (SELECT min(sent_at) FROM order_attempt
+      WHERE broker = $1 AND status IN ('SENT', 'UNKNOWN'))) AS since,
+    EXISTS (SELECT FROM reconcile_mark WHERE broker = $1) AS has_mark
+
+-- name: set_reconcile_mark
+-- $1 broker, $2 reconciled up to
+INSERT INTO reconcile_mark AS m (broker, reconciled_at) VALUES ($1, $2)
+ON CONFLICT (broker) DO UPDATE SET reconciled_at = GREATEST(m.reconciled_at, EXCLUDED.reconciled_at)
+
+-- name: snapshot
+-- $1 broker, $2 taken at, $3 cash, $4 holdings
+INSERT INTO account_snapshot (broker, taken_at, cash, holdings) VALUES ($1, $2, $3, $4)
+
+-- name: account_state
+-- Read the account state at a broker in one snapshot. Numbers are text so that they stay exact.
+-- $1 broker, $2 start of the trading day, $3 now
+WITH held AS (
+    SELECT symbol, quantity, average_price FROM position WHERE broker = $1 AND quantity <> 0
+), pending AS (
+    -- In flight and not in a position yet: an unknown outcome counts in full, and an order that the
+    -- venue reports as filled counts until its last fill has arrived.
+    SELECT i.symbol, i.side, i.quantity - COALESCE(o.applied, 0) AS remaining, i.price,
+           a.status = 'UNKNOWN' AS unknown
+      FROM order_intent i
+      JOIN order_attempt a ON a.order_intent_id = i.id
+                          AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+      LEFT JOIN broker_order o ON o.broker = a.broker AND o.broker_order_id = a.broker_order_id
+     WHERE i.broker = $1 AND i.status = 'CREATED' AND i.quantity > COALESCE(o.applied, 0)
+    UNION ALL  -- not OR: each half uses an index that does not grow with past orders
+    SELECT i.symbol, i.side, o.filled - o.applied, i.price, a.status = 'UNKNOWN'
+      FROM broker_order o
+      JOIN order_attempt a ON a.broker = o.broker AND a.broker_order_id = o.broker_order_id
+                          AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+      JOIN order_intent i ON i.id = a.order_intent_id AND i.status <> 'CREATED'
+     WHERE o.broker = $1 AND o.applied < o.filled
+), suspended AS (
+    SELECT symbol, reason_code = 'FROZEN' AS frozen
+      FROM market_state WHERE broker = $1 AND trade_status = 'SUSPENDED'
+)
+SELECT (SELECT COALESCE(json_agg(json_build_array(symbol, quantity::text, average_price::text)), '[]')
+          FROM held) AS held,
+       (SELECT COALESCE(json_agg(json_build_array(
+                   symbol, side, remaining::text, price::text, unknown)), '[]')
+          FROM pending) AS pending,
+       (SELECT COALESCE(json_agg(symbol) FILTER (WHERE NOT frozen), '[]') FROM suspended)
+           AS suspended,
+       (SELECT COALESCE(json_agg(symbol) FILTER (WHERE frozen), '[]') FROM suspended) AS frozen,
+       (SELECT count(*) FROM order_attempt WHERE sent_at >= $2 AND broker = $1) AS orders_today,
+       (SELECT count(*) FROM order_attempt
+         WHERE sent_at >= $3::timestamptz - interval '1 minute' AND broker = $1)
+           AS orders_last_minute,
+       COALESCE((SELECT sum(realised_pnl - fee) FROM fill
+         WHERE traded_at >= $2 AND broker = $1 AND counted), 0) AS earned
+
+-- name: list_orders
+-- List intents with their latest attempt and its order, newest first.
+-- $1 attempt state, $2 symbol, $3 open ones only, $4 limit, $5 intent
+SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker, i.symbol, i.side,
+       i.order_type, i.quantity, i.price, i.status, i.reason_code, a.id AS attempt_id,
+       a.attempt_no, a.status AS attempt_state, NULLIF(a.error_message, '') AS error,
+       COALESCE(a.needs_person, false) AS needs_person, a.broker_order_id,
+       o.state AS order_state, COALESCE(o.applied, 0) AS filled
+  FROM order_intent i
+  LEFT JOIN LATERAL (
+        SELECT * FROM order_attempt a WHERE a.order_intent_id = i.id
+         ORDER BY a.attempt_no DESC LIMIT 1) a ON true
+  LEFT JOIN broker_order o ON o.order_attempt_id = a.id
+ WHERE ($1::text IS NULL OR a.status = $1) AND ($2::text IS NULL OR i.symbol = $2)
+   AND (NOT $3 OR i.status = 'CREATED') AND ($5::uuid IS NULL OR i.id = $5)
+ ORDER BY i.created_at DESC
+ LIMIT $4
+
+-- name: show_attempts
+-- $1 intent
+SELECT id, attempt_no, status, identifier, broker_order_id, error_code, error_message, sent_at,
+       next_retry_at, needs_person, updated_at
+  FROM order_attempt WHERE order_intent_id = $1 ORDER BY attempt_no
+
+-- name: show_fills
+-- $1 intent
+SELECT f.trade_id, f.broker_order_id, f.quantity, f.price, f.fee, f.realised_pnl, f.counted,
+       f.traded_at
+  FROM fill f
+  JOIN broker_order o USING (broker, broker_order_id)
+  JOIN order_attempt a ON a.id = o.order_attempt_id
+ WHERE a.order_intent_id = $1
+ ORDER BY f.traded_at, f.trade_id
