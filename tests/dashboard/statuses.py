@@ -18,13 +18,13 @@ from qts.dashboard.live_status import (
     LiveStatus,
     OutboxStatus,
     PositionStatus,
-    RecentAlert,
     SafetyStatus,
     StrategyStatus,
     encode,
 )
 from qts.events import EngineStatus, LaneStatus, Latency
 from qts.feed import FeedStatus, PollerStatus
+from qts.notify import RecentAlert
 from qts.outbox import Depth
 from qts.venues import RateLimiterStatus
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from qts.dashboard import read_live
 from qts.dashboard.hub import Hub
 from qts.dashboard.live_status import most
-from qts.dashboard.publisher import RateMeter, RecentAlerts
+from qts.dashboard.publisher import RateMeter
 from qts.dashboard.queries import KEPT, QueryCache
 from qts.domain import ManualClock, SystemClock
 from qts.risk import FailSafe
@@ -64,16 +64,6 @@ def test_the_most_drops_are_told(drops: dict[str, dict[str, int]]) -> None:
     kept = sorted(many for keys in told.values() for many in keys.values())
     every = sorted(many for keys in drops.values() for many in keys.values())
     assert kept == every[-5:]
-
-
-def test_a_notice_told_twice_at_once_is_kept_once() -> None:
-    notices = RecentAlerts()
-    for at in (1.0, 1.2, 3.0):
-        notices.note(at, "warning", "P1 is full")
-    assert [each.at for each in notices.all()] == [3.0, 1.0]
-    for at in range(1000):
-        notices.note(float(at * 2), "info", str(at))
-    assert len(notices.all()) == 50
 
 
 async def test_pages_that_ask_the_same_share_an_answer() -> None:

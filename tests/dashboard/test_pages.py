@@ -204,7 +204,7 @@ async def test_a_fail_safe_is_seen_within_a_second(
 
 
 async def test_the_worst_notices_stand_out(site: Site, browser: Any) -> None:
-    from qts.dashboard.live_status import RecentAlert
+    from qts.notify import RecentAlert
 
     told = [
         RecentAlert(2e9, "critical", "kis stream is cut", "BROKER_DISCONNECT"),

@@ -11,10 +11,10 @@ import pytest
 
 from qts.app.venue import RunContext
 from qts.config import Config
-from qts.dashboard.publisher import RecentAlerts
 from qts.database import Database
 from qts.domain import SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
+from qts.notify import RecentAlerts
 from qts.orders import load_account_state, resume_manually
 from qts.outbox import OutboxConfig, PostgresBus
 from qts.pipeline.freezes import EXITS, POSITION_FREEZE, PositionFreeze, PositionFreezer

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from qts.dashboard.publisher import RecentAlerts
 from qts.domain import ManualClock, OperationError, RefusedError, UnreachableError
+from qts.notify import RecentAlerts
 from qts.pipeline.maintenance import resume_after_release
 from qts.risk import SafetyState
 from qts.risk.fail_safe_reporter import FailSafeReporter
@@ -23,7 +23,7 @@ class Books:
         self.notices = RecentAlerts()
         self.written: list[str] = []
         self._errors = list(errors)
-        self.alarm = FailSafeReporter(cast(Any, self), self.notices, self.clock)
+        self.alarm = FailSafeReporter(cast(Any, self), self.notices.add, self.clock)
 
     async def trip(self, code: str, _text: str) -> None:
         if self._errors:

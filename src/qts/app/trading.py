@@ -17,13 +17,13 @@ from qts.brokers import Broker
 from qts.cache import Cache, CacheStore
 from qts.cache.redis import RedisStore
 from qts.config import Config
-from qts.dashboard.publisher import RecentAlerts, StatusPublisher
+from qts.dashboard.publisher import StatusPublisher
 from qts.database import Database
 from qts.domain import Clock, Secret
 from qts.events import Catalogue, EventEngine, Priority
 from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.feed import Feed
-from qts.notify import NotificationService
+from qts.notify import NotificationService, RecentAlerts
 from qts.orders import DatabaseSafetyControls, Reconciler
 from qts.orders.engine import ExecutionEngine
 from qts.orders.metrics import TradingGauges
@@ -81,7 +81,7 @@ class TradingSystem:
         self.ground = RunContext(config, database, clock)
         self.journal = open_decision_journal(self.ground)
         self.world = JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
-        self._alarm = FailSafeReporter(self.fail_safe, self.notices, clock)
+        self._alarm = FailSafeReporter(self.fail_safe, self.notices.add, clock)
         self._crew = TaskSupervisor()
         self._consumers: list[Consumer] = []
         self._feeding: list[asyncio.Task[None]] = []

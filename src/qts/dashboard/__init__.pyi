@@ -3,7 +3,6 @@ from qts.dashboard.config import USUAL_PORT as USUAL_PORT
 from qts.dashboard.config import DashboardConfig as DashboardConfig
 from qts.dashboard.live_status import LiveStatus as LiveStatus
 from qts.dashboard.live_status import read_live as read_live
-from qts.dashboard.publisher import RecentAlerts as RecentAlerts
 from qts.dashboard.server import Dashboard as Dashboard
 from qts.dashboard.server import DashboardSources as DashboardSources
 from qts.dashboard.server import address_of as address_of

@@ -16,22 +16,12 @@ import msgspec
 from qts.cache import CacheStatus, CacheStore
 from qts.events import EngineStatus
 from qts.feed import FeedStatus
+from qts.notify import RecentAlert
 from qts.outbox import Depth
 
 KEY = "live"  # below the prefix of the cache
 EVERY_S = 0.25
 TTL_MS = 5_000
-
-Severity = Literal["info", "warning", "critical"]
-
-
-class RecentAlert(msgspec.Struct, frozen=True):
-    """Something a person should know."""
-
-    at: float
-    severity: Severity
-    text: str
-    code: str = ""
 
 
 class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True):

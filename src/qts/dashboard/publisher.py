@@ -24,15 +24,14 @@ from qts.dashboard.live_status import (
     LiveStatus,
     OutboxStatus,
     PositionStatus,
-    RecentAlert,
     SafetyStatus,
-    Severity,
     StrategyStatus,
     encode,
     most,
 )
 from qts.domain import OperationError
 from qts.events import Event
+from qts.notify import RecentAlert, RecentAlerts
 from qts.orders import load_account_state
 from qts.outbox import Depth, paused_streams, stream_depths
 from qts.pipeline import trading_day_start
@@ -43,27 +42,11 @@ if TYPE_CHECKING:
 log = telemetry.logger("app")
 
 SLOWLY_S = 1.0  # what costs a query or a merge of histograms is asked for once a second
-KEPT = 50
 _WON = Decimal("0.01")
 _PROCESSED = telemetry.counter(
     "everbit_outbox_processed_total", "Attempts that ended.", ("stream", "result")
 )
 _TELLING = ("BROKER_DISCONNECT", "EMERGENCY_STOP", "ETEDA_SUSPEND")
-
-
-class RecentAlerts:
-    """The last things a person should know; `note` from any thread."""
-
-    def __init__(self) -> None:
-        self._kept: deque[RecentAlert] = deque(maxlen=KEPT)
-
-    def note(self, at: float, severity: Severity, text: str, code: str = "") -> None:
-        last = self._kept[0] if self._kept else None
-        if last is None or (last.text, last.code) != (text, code) or at - last.at > SLOWLY_S:
-            self._kept.appendleft(RecentAlert(at, severity, text, code))
-
-    def all(self) -> list[RecentAlert]:
-        return list(self._kept)
 
 
 class RateMeter:
@@ -107,7 +90,7 @@ class StatusPublisher:
         text = getattr(event.payload, "reason", "") or event.event_type
         who = getattr(event.payload, "broker", "")
         code = getattr(event.payload, "code", "") or event.event_type
-        self._notices.note(event.timestamp, "critical", f"{who} {text}".strip(), code)
+        self._notices.add(event.timestamp, "critical", f"{who} {text}".strip(), code)
 
     async def run(self) -> None:
         beside = asyncio.create_task(self._look_slowly())

@@ -14,6 +14,8 @@ from qts.notify.message import Severity as Severity
 from qts.notify.message_store import ChannelStatus as ChannelStatus
 from qts.notify.message_store import MessageStore as MessageStore
 from qts.notify.message_store import QueuedMessage as QueuedMessage
+from qts.notify.recent_alerts import RecentAlert as RecentAlert
+from qts.notify.recent_alerts import RecentAlerts as RecentAlerts
 from qts.notify.rules import RULES as RULES
 from qts.notify.rules import AlertRule as AlertRule
 from qts.notify.rules import prometheus_rules as prometheus_rules

@@ -13,9 +13,9 @@ from datetime import datetime
 
 from qts import telemetry
 from qts.app import RunContext
-from qts.dashboard import RecentAlerts
 from qts.domain import OperationError
 from qts.events import Event, EventType, Payload, Priority
+from qts.notify import RecentAlerts
 from qts.orders import freeze_position
 from qts.outbox import EventBus
 
@@ -99,4 +99,4 @@ class PositionFreezer:
 
     def _tell(self, symbol: str, why: str, at: datetime) -> None:
         log.error("a position is frozen", symbol=symbol, reason=why)
-        self._notices.note(at.timestamp(), "critical", f"{symbol}: {why}", POSITION_FREEZE.name)
+        self._notices.add(at.timestamp(), "critical", f"{symbol}: {why}", POSITION_FREEZE.name)

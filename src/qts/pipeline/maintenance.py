@@ -82,6 +82,6 @@ async def watch_venue_stream(trading: TradingSystem) -> None:
             trading.changes.emit("BROKER_DISCONNECT", p.BrokerDisconnect(broker=venue, reason=CUT))
         elif is_up and not was_up:
             now = trading.clock.now().timestamp()
-            trading.notices.note(now, "info", f"{venue} {OPEN}", "BROKER_CONNECT")
+            trading.notices.add(now, "info", f"{venue} {OPEN}", "BROKER_CONNECT")
         was_up = is_up
         await trading.clock.sleep(LINE_S)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from qts import telemetry
-from qts.dashboard import RecentAlerts
 from qts.domain import Clock, OperationError
 from qts.events import AlertHooks
 from qts.risk.codes import CODES, Effect
@@ -16,14 +16,15 @@ from qts.risk.fail_safe import FailSafe
 log = telemetry.logger("app")
 
 AGAIN_S = 1.0
+AddAlert = Callable[[float, Literal["info", "warning", "critical"], str, str], None]
 
 
 class FailSafeReporter:
     """Made on the loop that writes; `trip` may be called from any thread."""
 
-    def __init__(self, fail_safe: FailSafe, notices: RecentAlerts, clock: Clock) -> None:
+    def __init__(self, fail_safe: FailSafe, add_alert: AddAlert, clock: Clock) -> None:
         self._fail_safe = fail_safe
-        self._notices = notices
+        self._add_alert = add_alert
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[str, str]] = deque()
@@ -32,7 +33,7 @@ class FailSafeReporter:
     def trip(self, code: str, text: str) -> None:
         if code in CODES and CODES[code].effect in (Effect.FAIL, Effect.LOCKDOWN):
             said = text or CODES[code].text  # known to the owner before it is to the database
-            self._notices.note(self._clock.now().timestamp(), "critical", said, code)
+            self._add_alert(self._clock.now().timestamp(), "critical", said, code)
         self._loop.call_soon_threadsafe(self._soon, code, text)
 
     def hooks(self) -> AlertHooks:
@@ -43,7 +44,7 @@ class FailSafeReporter:
 
         def noted(alert: Any) -> None:
             at = self._clock.now().timestamp()
-            self._notices.note(at, alert.severity, alert.text, alert.code)
+            self._add_alert(at, alert.severity, alert.text, alert.code)
 
         return AlertHooks(alert=noted, fail_safe=told, guardrail=told)
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.dashboard import TerminalSnapshot, frame
-from qts.dashboard.live_status import RecentAlert, SafetyStatus
+from qts.dashboard.live_status import SafetyStatus
 from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_calm, lanes, rows_of
+from qts.notify import RecentAlert
 from qts.orders import OrderRow
 from tests.dashboard.statuses import live
 
