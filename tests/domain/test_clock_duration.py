@@ -1,4 +1,4 @@
-"""Spans of time as people write them."""
+"""Durations such as 500ms, 5s, 2m."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_milliseconds_are_exact(number: int) -> None:
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_a_positive_span_or_refused(text: str) -> None:
+def test_any_text_is_a_positive_duration_or_refused(text: str) -> None:
     try:
         seconds = parse_duration(text)
     except RefusedError:

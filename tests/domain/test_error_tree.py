@@ -1,4 +1,4 @@
-"""The drawing of the errors is true, and every error knows its exit code."""
+"""The documented error tree matches the classes, and every error has an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ERRORS = {
 
 
 def _drawn() -> dict[str, str | None]:
-    """Child -> parent, as the tree at the top of the file is drawn."""
+    """Return child -> parent of the tree in the module docstring."""
     parents: dict[str, str | None] = {}
     above: list[tuple[int, str]] = []
     for line in (errors.__doc__ or "").splitlines():
@@ -29,7 +29,7 @@ def _drawn() -> dict[str, str | None]:
     return parents
 
 
-def test_tree_is_drawn_as_it_is() -> None:
+def test_documented_tree_matches_the_classes() -> None:
     real = {
         name: None if kind is QtsError else kind.__bases__[0].__name__
         for name, kind in ERRORS.items()
@@ -37,11 +37,11 @@ def test_tree_is_drawn_as_it_is() -> None:
     assert _drawn() == real
 
 
-def test_every_error_is_at_the_front_door() -> None:
+def test_every_error_is_exported() -> None:
     assert set(ERRORS) <= set(dir(domain))
 
 
-def test_refused_exits_with_2_and_failed_with_1() -> None:
+def test_refused_exits_with_2_and_operation_error_with_1() -> None:
     for kind in ERRORS.values():
         assert issubclass(kind, QtsError)
         assert kind.exit_code == (2 if issubclass(kind, RefusedError) else 1)

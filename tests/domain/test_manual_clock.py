@@ -1,4 +1,4 @@
-"""The clock tests move: both sides, and the order in which sleepers wake."""
+"""ManualClock: wall and monotonic time, and the order in which sleepers wake."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
     assert [at - START for _, at in woken] == [timedelta(seconds=s) for s in (1, 1, 2, 3)]
 
 
-async def test_a_loop_that_sleeps_runs_once_per_turn_in_one_advance() -> None:
+async def test_a_sleeping_loop_runs_once_per_interval_in_one_advance() -> None:
     clock = ManualClock(START)
     ticks: list[int] = []
 
@@ -93,17 +93,17 @@ async def test_clock_does_not_move_back() -> None:
 
 async def test_two_advances_at_once_never_turn_the_clock_back() -> None:
     clock = ManualClock(START)
-    seen: list[int] = []
+    woken: list[int] = []
 
     async def sleeper(seconds: int) -> None:
         await clock.sleep(seconds)
-        seen.append(clock.monotonic_ns())
+        woken.append(clock.monotonic_ns())
 
     sleepers = [asyncio.create_task(sleeper(seconds)) for seconds in (1, 2, 9)]
     await asyncio.gather(clock.advance(10), clock.advance(3))
     await asyncio.gather(*sleepers)
-    assert seen == sorted(seen)
-    assert seen[-1] >= 9_000_000_000
+    assert woken == sorted(woken)
+    assert woken[-1] >= 9_000_000_000
     assert clock.monotonic_ns() == 10_000_000_000
 
 

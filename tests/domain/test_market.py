@@ -1,4 +1,4 @@
-"""Prices obey their market's ticks and, on the KRX, the limits of the day."""
+"""Tick sizes of the markets and daily price limits of the KRX."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_day_limits_are_on_ticks_and_within_30_percent(base: int) -> None:
     assert price * Decimal("0.7") <= low < price < high <= price * Decimal("1.3")
 
 
-def test_market_is_told_by_the_symbol() -> None:
+def test_market_follows_from_the_symbol() -> None:
     assert market_for_symbol("005930") is Market.KRX
     assert market_for_symbol("KRW-BTC") is Market.UPBIT
 
 
 def test_sales_are_taxed_and_purchases_are_not() -> None:
-    costs = FeeSchedule(fee=Decimal("0.001"), sale_tax=Decimal("0.002"))
-    assert costs.of(Side.BUY, Decimal(1000)) == 1
-    assert costs.of(Side.SELL, Decimal(1000)) == 3
+    fees = FeeSchedule(fee=Decimal("0.001"), sale_tax=Decimal("0.002"))
+    assert fees.of(Side.BUY, Decimal(1000)) == 1
+    assert fees.of(Side.SELL, Decimal(1000)) == 3

@@ -1,4 +1,4 @@
-"""A secret is shown by no way of printing, and given only when asked."""
+"""No way of printing shows a secret; only reveal() returns it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Holder(msgspec.Struct, frozen=True):
     url: Secret
 
 
-def test_secret_is_revealed_only_when_asked() -> None:
+def test_reveal_returns_the_text() -> None:
     assert Secret(CANARY).reveal() == CANARY
 
 
@@ -64,7 +64,7 @@ def test_an_empty_secret_is_false() -> None:
     assert Secret(CANARY)
 
 
-# Texts from the environment may hold surrogates, for bytes that are no UTF-8.
+# Environment variables that are not UTF-8 contain surrogates.
 texts = st.text(st.characters(exclude_categories=())) | st.just("key-\udc80")
 
 

@@ -1,4 +1,4 @@
-"""Words that two or more rooms use: clock, errors, secrets, orders. No I/O."""
+"""Shared model: orders, markets, clock, errors, secrets. No I/O."""
 
 from qts._exports import lazy_exports
 

@@ -1,9 +1,7 @@
-"""Time is handed in: logic asks a Clock, never the machine.
+"""Clocks that are passed in, and durations such as `500ms`, `5s`, `2m`, `1h`.
 
-Moments are timezone-aware UTC datetimes; spans are measured on the monotonic side, which
-no change of the wall clock moves.
-
-Spans of time as people write them: 500ms, 5s, 2m, 1h.
+Points in time are timezone-aware UTC datetimes. Durations are measured with `monotonic_ns`, which
+wall-clock adjustments do not affect.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ from qts.domain.errors import RefusedError
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The wall clock, UTC."""
+        """Return the wall-clock time in UTC."""
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since an arbitrary start; never goes back."""
+        """Return nanoseconds since an arbitrary start; never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """Clock of the operating system."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -45,9 +43,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; sleepers wake in the order of their times.
+    """Clock that only `advance` moves; sleepers wake in the order of their deadlines.
 
-    For one event loop: `advance` and `sleep` are called on the same loop.
+    `advance` and `sleep` must be called on the same event loop.
     """
 
     def __init__(self, start: datetime = datetime(2026, 1, 2, tzinfo=UTC)) -> None:
@@ -57,7 +55,7 @@ class ManualClock:
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
-        # From one point, never step by step: steps below a microsecond would be lost one by one.
+        # Computed from one point: adding up steps would lose those below a microsecond.
         return self._wall + timedelta(microseconds=(self._monotonic_ns - self._wall_set_ns) // 1000)
 
     def monotonic_ns(self) -> int:
@@ -73,9 +71,9 @@ class ManualClock:
         await waiter
 
     async def advance(self, seconds: float) -> None:
-        """Move both sides on, waking each sleeper at its own time and letting it run."""
+        """Move wall and monotonic time forward; run each sleeper at its deadline."""
         if seconds < 0:
-            raise ValueError(f"a clock moves forward only, not by {seconds} s; see set_wall")
+            raise ValueError(f"cannot advance by {seconds} s: forward only; see set_wall")
         end_ns = self._monotonic_ns + round(seconds * 1e9)
         await _settle()
         while self._sleepers and self._sleepers[0][0] <= end_ns:
@@ -87,14 +85,14 @@ class ManualClock:
         self._move_to(end_ns)
 
     def set_wall(self, moment: datetime) -> None:
-        """Jump the wall clock alone, back or forth, as an operator or NTP may."""
+        """Set the wall clock alone, back or forward, as an operator or NTP may."""
         if moment.tzinfo is None:
-            raise ValueError("a moment needs a timezone")
+            raise ValueError("set_wall needs a datetime with a timezone")
         self._wall = moment.astimezone(UTC)
         self._wall_set_ns = self._monotonic_ns
 
     def _move_to(self, monotonic_ns: int) -> None:
-        self._monotonic_ns = max(self._monotonic_ns, monotonic_ns)  # two may advance at once
+        self._monotonic_ns = max(self._monotonic_ns, monotonic_ns)  # concurrent advance() calls
 
 
 async def _settle(rounds: int = 10) -> None:
@@ -108,7 +106,7 @@ _FORM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a text such as `90s`; a bare number is seconds.
+    """Return the seconds of a text such as `90s`; a bare number is seconds.
 
     >>> parse_duration("500ms"), parse_duration("2m"), parse_duration("5")
     (0.5, 120.0, 5.0)
@@ -116,8 +114,8 @@ def parse_duration(text: str) -> float:
     found = _FORM.fullmatch(text.strip())
     seconds = 0.0
     if found:
-        times, divided = _SECONDS[found[2] or "s"]
-        seconds = float(found[1]) * times / divided  # divided: 0.001 is not exact, 1000 is
+        numerator, denominator = _SECONDS[found[2] or "s"]
+        seconds = float(found[1]) * numerator / denominator  # exact, unlike * 0.001
     if not 0 < seconds < float("inf"):
         raise RefusedError(
             f"{text!r} is not a duration; write a positive number and ms, s, m, h or d, as in 90s"

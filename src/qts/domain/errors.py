@@ -1,29 +1,29 @@
-"""The errors of QTS, as a tree.
+"""Tree of the errors that QTS raises.
 
     QtsError
-    ├── Refused             bad input: nothing was done, exit code 2
-    │   ├── ConfigError     a settings file or an environment override
-    │   ├── EventRefused    an event, a handler or an event type that breaks the contract
-    │   ├── HomeInUse       another QTS runs on this home directory
-    │   ├── ScenarioError   a router scenario that contradicts itself or cannot be read
-    │   └── SchemaTooNew    the database was migrated by a newer QTS
-    └── Failed              asked for rightly, could not be done, exit code 1
-        ├── CacheStaleDataError        a cached value is too old to act on
-        ├── LaneFull        an event found no room in its lane in the time it was given
-        ├── PriceDataUnavailableError  no price or order book is known
-        ├── TradeLimitExceededError    the day's number of trades is used up
-        ├── ServerFailed    an embedded server did not start or died
-        └── Unreachable     a server named in the settings does not answer
-            └── OutcomeUnknown  it was lost while it wrote: the change may have been kept
+    ├── RefusedError               invalid input; nothing was done, exit code 2
+    │   ├── ConfigError            invalid settings file or environment variable
+    │   ├── EventRefusedError      event, handler or event type that violates the contract
+    │   ├── HomeInUseError         another QTS runs on this home directory
+    │   ├── ScenarioError          router scenario that contradicts itself or cannot be read
+    │   └── SchemaTooNewError      database that was migrated by a newer QTS
+    └── OperationError             valid request that could not be carried out, exit code 1
+        ├── CacheStaleDataError        cached value too old to act on
+        ├── LaneFullError              no capacity in a lane before the timeout
+        ├── PriceDataUnavailableError  no price or order book available
+        ├── TradeLimitExceededError    number of trades per day used up
+        ├── ServerFailedError          embedded server that did not start or died
+        └── UnreachableError           server named in the settings that does not answer
+            └── OutcomeUnknownError    connection lost during a write; it may have been committed
 
-Errors of other libraries are translated into these at the seam where they occur.
+Errors of other libraries are translated into these where the library is called.
 """
 
 from __future__ import annotations
 
 
 class QtsError(Exception):
-    """Every error QTS raises on purpose; its text is one line a user can act on."""
+    """Base of every error that QTS raises; its text is one line a user can act on."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""Markets and the rules all their prices obey: ticks, the limits of a day, fees and taxes."""
+"""Markets and their price rules: tick sizes, daily price limits, fees and taxes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from qts.domain.orders import Side
 
-DAY_LIMIT = Decimal("0.30")  # a KRX stock moves so far from its base price in a day, and no further
+DAY_LIMIT = Decimal("0.30")  # largest daily move of a KRX stock from its base price
 
 
 class Market(StrEnum):
@@ -30,7 +30,7 @@ class Tick(NamedTuple):
     at: float
 
 
-# (below this price, the tick is); the last tick holds above. KOSPI and KOSDAQ since 2023-01-25.
+# (upper price bound, tick size); the last has no bound. KOSPI and KOSDAQ since 2023-01-25.
 KRX_TICKS = (
     ("2000", "1"), ("5000", "5"), ("20000", "10"), ("50000", "50"), ("200000", "100"),
     ("500000", "500"), ("Infinity", "1000"),
@@ -49,7 +49,7 @@ _TABLES = {
 
 
 def market_for_symbol(symbol: str) -> Market:
-    """Upbit writes KRW-BTC, the KRX six letters and digits."""
+    """Return the market of a symbol: Upbit writes KRW-BTC, KRX six letters or digits."""
     return Market.UPBIT if "-" in symbol else Market.KRX
 
 
@@ -63,7 +63,7 @@ def is_on_tick(market: Market, price: Decimal) -> bool:
 
 
 def round_to_tick(market: Market, price: Decimal, side: Side | None = None) -> Decimal:
-    """The nearest price on a tick; for a side, the nearest that is not worse for us."""
+    """Return the nearest price on a tick; with a side, the nearest that is not worse for us."""
     rounding = ROUND_HALF_EVEN
     if side is not None:
         rounding = ROUND_FLOOR if side is Side.BUY else ROUND_CEILING
@@ -72,7 +72,7 @@ def round_to_tick(market: Market, price: Decimal, side: Side | None = None) -> D
 
 
 def daily_price_limits(base: Decimal) -> tuple[Decimal, Decimal]:
-    """Lower and upper limit of a KRX stock's day: 30 % of the base, cut to the tick."""
+    """Return lower and upper daily limit of a KRX stock: 30 % of the base, rounded to ticks."""
     step = base * DAY_LIMIT
     step -= step % tick_size(Market.KRX, base)
     lower, upper = base - step, base + step
@@ -80,7 +80,7 @@ def daily_price_limits(base: Decimal) -> tuple[Decimal, Decimal]:
 
 
 class FeeSchedule(msgspec.Struct, frozen=True):
-    """Of a trade, as parts of its amount."""
+    """Fee and sales tax of a fill, as fractions of its amount."""
 
     fee: Decimal
     sale_tax: Decimal

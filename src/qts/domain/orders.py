@@ -1,12 +1,12 @@
-"""The words of the trade: sides, orders, fills, accounts, and the states of an attempt.
+"""Sides, orders, fills, positions, accounts, and the states of an order attempt.
 
-    PREPARED ──▶ SENT ──▶ ACKED        the venue has it, and named it
-        │          ├────▶ REJECTED     the venue declined it
-        │          ├────▶ THROTTLED    too many requests: another attempt takes over
-        │          └────▶ UNKNOWN ──▶  ACKED, REJECTED or ABSENT: by looking, never by sending
-        └────▶ SUSPENDED               stopped before it left: switch, expiry, lockdown
+    PREPARED ──▶ SENT ──▶ ACKED        the venue accepted it and returned a broker order id
+        │          ├────▶ REJECTED     the venue rejected it
+        │          ├────▶ THROTTLED    rate-limited; a new attempt replaces it
+        │          └────▶ UNKNOWN ──▶  ACKED, REJECTED or ABSENT: by lookup, never by resending
+        └────▶ SUSPENDED               stopped before sending: kill switch, expiry, lockdown
 
-Prices and quantities are Decimal: what a venue writes is kept as it is written.
+Prices and quantities are Decimal, so a venue's figures keep their exact digits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OrderType(StrEnum):
 
 
 class IntentType(StrEnum):
-    """Why an order is wanted. Exits reduce what is held and pass where entries do not."""
+    """Reason for an order. Exits reduce a position and pass checks that entries do not."""
 
     ENTRY = "ENTRY"
     EXIT_SIGNAL = "EXIT_SIGNAL"
@@ -57,7 +57,7 @@ class IntentType(StrEnum):
 
     @property
     def is_protective(self) -> bool:
-        """Asked for by a stop or a person, and not by a strategy."""
+        """Return whether a stop or the operator, not a strategy, requested the exit."""
         return self.is_exit and self not in (IntentType.EXIT_SIGNAL, IntentType.EXIT_TP)
 
 
@@ -73,7 +73,7 @@ class AttemptState(StrEnum):
 
 
 class OrderState(StrEnum):
-    """Of an order at its venue. What is not OPEN does not trade any more."""
+    """State of an order at its venue; only an OPEN order can still be filled."""
 
     OPEN = "OPEN"
     FILLED = "FILLED"
@@ -81,14 +81,14 @@ class OrderState(StrEnum):
 
 
 class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a venue is asked for. `identifier` is ours, fresh for every attempt."""
+    """Order to place at a venue. `client_order_id` is unique per attempt."""
 
     client_order_id: str = msgspec.field(name="identifier")
     symbol: str
     side: Side
     type: OrderType
     quantity: Decimal
-    price: Decimal | None = None  # of a LIMIT order, and of no other
+    price: Decimal | None = None  # set if and only if the order is LIMIT
 
     def __post_init__(self) -> None:
         if not self.quantity.is_finite() or self.quantity <= 0:
@@ -96,13 +96,15 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
                 f"quantity of {self.symbol} is {self.quantity}; expected more than 0"
             )
         if (self.type is OrderType.LIMIT) != (self.price is not None):
-            raise RefusedError(f"a {self.type} order of {self.symbol} with price {self.price}")
+            raise RefusedError(
+                f"{self.type} order for {self.symbol} has price {self.price}; only LIMIT takes one"
+            )
         if self.price is not None and (not self.price.is_finite() or self.price <= 0):
             raise RefusedError(f"price of {self.symbol} is {self.price}; expected more than 0")
 
 
 class BrokerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An order as its venue tells of it; orders placed by hand have no identifier of ours."""
+    """Order as the venue reports it; one placed outside QTS has no client order id."""
 
     broker_order_id: str = msgspec.field(name="order_id")
     symbol: str
@@ -117,7 +119,7 @@ class BrokerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True):
-    """One trade of an order. `trade_id` is the venue's: the same one is the same fill."""
+    """One execution of an order, identified by the venue's `trade_id`."""
 
     trade_id: str
     broker_order_id: str = msgspec.field(name="order_id")
@@ -125,7 +127,7 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     quantity: Decimal
     price: Decimal
-    fee: Decimal  # fees and taxes, in the account's money
+    fee: Decimal  # fees and taxes, in the account's currency
     at: datetime
 
 
@@ -138,13 +140,15 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """Quantity of a symbol according to the venue's account statement."""
+
     symbol: str
     quantity: Decimal
     average_price: Decimal
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """What the venue says we have."""
+    """Cash and holdings at a venue."""
 
     cash: Decimal
     holdings: tuple[Holding, ...]

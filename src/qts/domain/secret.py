@@ -1,4 +1,4 @@
-"""A value that must never be printed, logged or stored in the open."""
+"""Value that must never be printed, logged or stored as plain text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hmac
 
 
 class Secret:
-    """Holds a secret text; every way of printing it shows three stars."""
+    """Secret text; every way of printing it shows three stars."""
 
     __slots__ = ("_value",)
 
@@ -14,7 +14,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The text itself: call it only where it leaves for the one that needs it."""
+        """Return the text; call it only where the text is sent to the service that needs it."""
         return self._value
 
     def __repr__(self) -> str:
@@ -42,4 +42,4 @@ class Secret:
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # the environment may hold bytes that are no UTF-8
+    return text.encode("utf-8", "surrogatepass")  # environment variables may contain invalid UTF-8
