@@ -1,4 +1,4 @@
-"""What this machine offers a thread: CPUs it may use, and which of them are close to each other."""
+"""CPU topology: the CPUs this process may use, and which of them share a core, cache or node."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class CpuTopology(msgspec.Struct, frozen=True):
     can_pin: bool = True
 
     def choose(self, count: int) -> tuple[int | None, ...]:
-        """CPUs for `count` threads that pass work along: one core each, one L3 where it is enough.
+        """Return CPUs for `count` communicating threads: one core each, within one L3 if possible.
 
-        None, every one, where pinning would harm: more threads than CPUs, or a quota on CPUs
-        that belong to others too (each container would pin to the same ones).
+        Return all None where pinning would harm: with more threads than CPUs, or with a CPU quota
+        (containers that share the CPUs would all pin to the same ones).
         """
         if not self.can_pin or count > self.usable or self.usable < len(self.cpus):
             return (None,) * count
-        first = {core[0] for core in self.cores}
-        whole = [cpu for group in self.groups for cpu in group if cpu in first]
+        primary = {core[0] for core in self.cores}
+        cores = [cpu for group in self.groups for cpu in group if cpu in primary]
         for group in self.groups:
-            near = [cpu for cpu in group if cpu in first]
-            if len(near) >= count:
-                return tuple(near[-count:])  # from the end: the first CPU serves interrupts
-        if count <= len(whole):
-            return tuple(whole[-count:])
-        siblings = [cpu for group in self.groups for cpu in group if cpu not in first]
-        picked = {*whole, *siblings[: count - len(whole)]}
+            free = [cpu for cpu in group if cpu in primary]
+            if len(free) >= count:
+                return tuple(free[-count:])  # from the end: the first CPU serves interrupts
+        if count <= len(cores):
+            return tuple(cores[-count:])
+        siblings = [cpu for group in self.groups for cpu in group if cpu not in primary]
+        picked = {*cores, *siblings[: count - len(cores)]}
         return tuple(cpu for group in self.groups for cpu in group if cpu in picked)
 
 
 def detect_topology(root: Path = Path("/")) -> CpuTopology:
-    """Look at /proc and /sys under `root`; what is not visible there is taken as absent."""
+    """Read /proc and /sys under `root`; what is missing there counts as absent."""
     cpus = _allowed(root)
     quota = _quota(root)
     usable = len(cpus) if quota is None else max(1, min(len(cpus), int(quota)))
@@ -77,7 +77,7 @@ def _allowed(root: Path) -> CpuSet:
 
 
 def _quota(root: Path) -> float | None:
-    """The tightest limit on the way from our cgroup up to the root of what we can see."""
+    """Return the tightest CPU quota from this process's cgroup up to the visible root."""
     limits: list[float] = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -128,7 +128,7 @@ def _node_lists(root: Path) -> Iterator[CpuSet]:
 
 
 def _disjoint(sets: Iterable[CpuSet], cpus: CpuSet, alone: bool = False) -> tuple[CpuSet, ...]:
-    """The sets cut down to our CPUs, each CPU once; CPUs in none form a set, or one each."""
+    """Restrict the sets to `cpus`, each CPU once; CPUs in none form one set, or one set each."""
     left = set(cpus)
     found: list[CpuSet] = []
     for each in sets:
@@ -141,7 +141,7 @@ def _disjoint(sets: Iterable[CpuSet], cpus: CpuSet, alone: bool = False) -> tupl
 
 
 def _parse(text: str) -> CpuSet:
-    """CPUs of a kernel list: `0-3,8` is 0, 1, 2, 3, 8."""
+    """Parse a kernel CPU list: `0-3,8` is 0, 1, 2, 3, 8."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         low, _, high = part.partition("-")
@@ -154,4 +154,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
-        return ""  # absent here: another kernel, another system, a container that hides it
+        return ""  # absent on this kernel or system, or hidden by a container

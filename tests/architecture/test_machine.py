@@ -1,4 +1,4 @@
-"""What a machine offers is read from a tree of files, so any machine can be tried here."""
+"""CPU topology, read from fake /proc and /sys trees."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def two_sockets(tmp_path: Path) -> Path:
 
 
 def test_cpus_that_share_an_l3_form_a_group(zen: Path) -> None:
-    machine = detect_topology(zen)
-    assert machine.groups == ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
-    assert machine.cores[0] == (0, 8)
-    assert len(machine.cores) == 8
-    assert machine.usable == 16
+    topology = detect_topology(zen)
+    assert topology.groups == ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
+    assert topology.cores[0] == (0, 8)
+    assert len(topology.cores) == 8
+    assert topology.usable == 16
 
 
-def test_threads_that_fit_one_l3_stay_in_it_on_cores_of_their_own(zen: Path) -> None:
+def test_threads_that_fit_one_l3_stay_in_it_on_separate_cores(zen: Path) -> None:
     assert detect_topology(zen).choose(3) == (1, 2, 3)
 
 
@@ -78,13 +78,13 @@ def test_siblings_are_taken_last_and_keep_to_their_group(zen: Path) -> None:
 
 
 def test_without_a_visible_l3_numa_nodes_are_the_groups(two_sockets: Path) -> None:
-    machine = detect_topology(two_sockets)
-    assert machine.groups == machine.nodes == ((0, 2, 4, 6), (1, 3, 5, 7))
-    assert machine.choose(4) == (0, 2, 4, 6)
-    assert machine.choose(5) == (6, 1, 3, 5, 7)
+    topology = detect_topology(two_sockets)
+    assert topology.groups == topology.nodes == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert topology.choose(4) == (0, 2, 4, 6)
+    assert topology.choose(5) == (6, 1, 3, 5, 7)
 
 
-def test_groups_of_one_node_stand_together(two_sockets: Path) -> None:
+def test_groups_of_one_node_are_adjacent(two_sockets: Path) -> None:
     for number, near in ((0, "0,6"), (6, "0,6"), (1, "1,3"), (3, "1,3"), (2, "2,4"), (4, "2,4")):
         cpu(two_sockets, number, l3=near)
     assert detect_topology(two_sockets).groups == ((0, 6), (2, 4), (1, 3), (5, 7))
@@ -92,14 +92,14 @@ def test_groups_of_one_node_stand_together(two_sockets: Path) -> None:
 
 def test_affinity_of_one_leaves_one(zen: Path) -> None:
     allow(zen, "5")
-    machine = detect_topology(zen)
-    assert (machine.cpus, machine.usable, machine.groups, machine.cores) == (
+    topology = detect_topology(zen)
+    assert (topology.cpus, topology.usable, topology.groups, topology.cores) == (
         (5,),
         1,
         ((5,),),
         ((5,),),
     )
-    assert machine.choose(1) == (5,)
+    assert topology.choose(1) == (5,)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_a_cgroup_quota_is_rounded_down(
 ) -> None:
     put(zen, "proc/self/cgroup", "0::/")
     put(zen, "sys/fs/cgroup/cpu.max", limit)
-    machine = detect_topology(zen)
-    assert (machine.usable, machine.quota) == (usable, quota)
+    topology = detect_topology(zen)
+    assert (topology.usable, topology.quota) == (usable, quota)
 
 
 def test_the_tightest_quota_on_the_way_up_counts(zen: Path) -> None:
@@ -130,15 +130,15 @@ def test_the_tightest_quota_on_the_way_up_counts(zen: Path) -> None:
     assert detect_topology(zen).usable == 3
 
 
-def test_a_quota_of_the_older_cgroups_is_seen(zen: Path) -> None:
+def test_a_cgroup_v1_quota_is_found(zen: Path) -> None:
     put(zen, "proc/self/cgroup", "9:name=systemd:/\n4:cpu,cpuacct:/docker/abc\n0::/")
     put(zen, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000")
     put(zen, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000")
-    machine = detect_topology(zen)
-    assert (machine.usable, machine.quota) == (2, 2.5)
+    topology = detect_topology(zen)
+    assert (topology.usable, topology.quota) == (2, 2.5)
 
 
-def test_an_older_cgroup_without_a_limit_is_none(zen: Path) -> None:
+def test_a_cgroup_v1_without_a_limit_has_no_quota(zen: Path) -> None:
     put(zen, "proc/self/cgroup", "4:cpu:/")
     put(zen, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1")
     put(zen, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
@@ -156,26 +156,26 @@ def test_more_threads_than_cpus_are_not_pinned(zen: Path) -> None:
 
 
 def test_a_system_without_proc_and_sys_still_has_cpus(tmp_path: Path) -> None:
-    machine = detect_topology(tmp_path)
-    assert len(machine.cpus) >= 1
-    assert machine.groups == (machine.cpus,)
-    assert machine.usable == len(machine.cpus)
-    assert machine.cores == tuple((number,) for number in machine.cpus)
+    topology = detect_topology(tmp_path)
+    assert len(topology.cpus) >= 1
+    assert topology.groups == (topology.cpus,)
+    assert topology.usable == len(topology.cpus)
+    assert topology.cores == tuple((number,) for number in topology.cpus)
 
 
-def test_this_machine_is_seen_as_the_system_sees_it() -> None:
-    machine = detect_topology()
-    assert 1 <= machine.usable <= len(machine.cpus)
-    assert sorted(number for group in machine.groups for number in group) == list(machine.cpus)
+def test_the_topology_of_this_machine_matches_the_system() -> None:
+    topology = detect_topology()
+    assert 1 <= topology.usable <= len(topology.cpus)
+    assert sorted(number for group in topology.groups for number in group) == list(topology.cpus)
     if hasattr(os, "sched_getaffinity"):
-        assert set(machine.cpus) == os.sched_getaffinity(os.getpid())
+        assert set(topology.cpus) == os.sched_getaffinity(os.getpid())
 
 
-def test_an_affinity_set_from_outside_is_obeyed() -> None:
+def test_the_process_affinity_is_respected() -> None:
     code = (
         "import os, qts.machine as m; one = min(os.sched_getaffinity(0));"
-        "os.sched_setaffinity(0, {one}); seen = m.inspect(); assert seen.cpus == (one,), seen;"
-        "assert seen.usable == 1"
+        "os.sched_setaffinity(0, {one}); found = m.detect_topology();"
+        "assert found.cpus == (one,), found; assert found.usable == 1"
     )
     if hasattr(os, "sched_setaffinity"):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -183,7 +183,7 @@ def test_an_affinity_set_from_outside_is_obeyed() -> None:
 
 
 @given(st.data())
-def test_every_thread_gets_a_cpu_of_its_own_in_the_order_of_groups(data: st.DataObject) -> None:
+def test_every_thread_gets_a_separate_cpu_in_the_order_of_groups(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 24))
     numbers = tuple(range(count))
     bounds = sorted(data.draw(st.sets(st.integers(1, count)), label="cuts") | {0, count})
@@ -196,9 +196,9 @@ def test_every_thread_gets_a_cpu_of_its_own_in_the_order_of_groups(data: st.Data
             [group[i : i + 2] for i in range(0, len(group), 2)] if pairs else [(n,) for n in group]
         )
     )
-    machine = CpuTopology(cpus=numbers, usable=count, groups=groups, cores=cores, nodes=(numbers,))
+    topology = CpuTopology(cpus=numbers, usable=count, groups=groups, cores=cores, nodes=(numbers,))
     threads = data.draw(st.integers(1, count))
-    chosen = [number for number in machine.choose(threads) if number is not None]
+    chosen = [number for number in topology.choose(threads) if number is not None]
     assert len(set(chosen)) == threads
     first_of_core = {core[0] for core in cores}
     if threads <= len(cores):

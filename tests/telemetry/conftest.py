@@ -1,4 +1,4 @@
-"""A place to read log lines from, and telemetry put back as it was after each test."""
+"""Captured log lines, and telemetry restored after each test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.telemetry.log_lines import Lines
 
 @pytest.fixture(autouse=True)
 def telemetry_restored() -> Iterator[None]:
-    telemetry.logger("tests")  # as any import of a room has it: lines go to standard error
+    telemetry.logger("tests")  # as after any import of a package: lines go to standard error
     before = structlog.get_config()
     structlog.reset_defaults()
     yield
@@ -23,7 +23,7 @@ def telemetry_restored() -> Iterator[None]:
 
 @pytest.fixture
 def lines() -> Lines:
-    """JSON logs of every level, from now on, land here."""
+    """Capture JSON log lines of every level."""
     stream = Lines()
     telemetry.configure(telemetry.TelemetryConfig(log_level="debug", log_format="json"), stream)
     return stream

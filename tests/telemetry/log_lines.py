@@ -1,4 +1,4 @@
-"""A stream that gives back what was logged to it."""
+"""Stream that parses the log lines written to it."""
 
 from __future__ import annotations
 

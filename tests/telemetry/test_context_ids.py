@@ -1,4 +1,4 @@
-"""Ids travel with the work."""
+"""Context ids in calls, tasks and threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qts.telemetry import (
 )
 
 
-def test_context_adds_and_gives_back() -> None:
+def test_context_adds_ids_and_restores_them() -> None:
     with context(traceId="t1", stream="orders"):
         with context(eventId="e1", stream="fills"):
             assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "fills"}
@@ -28,24 +28,24 @@ def test_context_adds_and_gives_back() -> None:
     assert current_context() == {}
 
 
-def test_context_is_given_back_after_an_error() -> None:
+def test_context_is_restored_after_an_error() -> None:
     with pytest.raises(ValueError, match="inside"), context(eventId="e1"):
         raise ValueError("inside")
     assert current_context() == {}
 
 
-def test_ids_are_asked_for_only_when_they_are_wanted() -> None:
-    asked = 0
+def test_lazy_ids_are_read_on_demand() -> None:
+    reads = 0
 
     def ids() -> Ids:
-        nonlocal asked
-        asked += 1
+        nonlocal reads
+        reads += 1
         return {"eventId": "e1", "stream": "fills"}
 
     with context(traceId="t1", stream="orders"), lazy_context(ids):
-        assert asked == 0
+        assert reads == 0
         assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "fills"}
-        assert asked == 1
+        assert reads == 1
         with context(stream="inner"):
             assert current_context() == {"traceId": "t1", "eventId": "e1", "stream": "inner"}
         with lazy_context(lambda: {"stream": "later"}):
@@ -53,7 +53,7 @@ def test_ids_are_asked_for_only_when_they_are_wanted() -> None:
     assert current_context() == {}
 
 
-async def test_a_task_keeps_ids_that_nobody_had_asked_for() -> None:
+async def test_a_task_keeps_lazy_ids_not_yet_read() -> None:
     async def work() -> dict[str, str]:
         await asyncio.sleep(0)
         return current_context()
@@ -63,7 +63,7 @@ async def test_a_task_keeps_ids_that_nobody_had_asked_for() -> None:
     assert await task == {"eventId": "e1"}
 
 
-def test_what_is_read_is_a_copy() -> None:
+def test_current_context_is_a_copy() -> None:
     with context(eventId="e1"):
         current_context()["eventId"] = "changed"
         assert current_context() == {"eventId": "e1"}
@@ -87,14 +87,14 @@ async def test_tasks_inherit_and_do_not_disturb_each_other() -> None:
         assert current_context() == {"traceId": "t1"}
 
 
-def test_a_thread_sees_nothing_unless_carried() -> None:
+def test_a_thread_has_no_context_without_with_context() -> None:
     with ThreadPoolExecutor(1) as pool, context(traceId="t1"):
         assert pool.submit(current_context).result() == {}
         assert pool.submit(with_context(current_context)).result() == {"traceId": "t1"}
         assert pool.submit(current_context).result() == {}, "the thread is left as it was"
 
 
-def test_a_carried_function_runs_in_many_threads_at_once() -> None:
+def test_a_wrapped_function_runs_in_several_threads_at_once() -> None:
     both_inside = threading.Barrier(2, timeout=10)
 
     def work(event: str) -> dict[str, str]:
@@ -104,12 +104,12 @@ def test_a_carried_function_runs_in_many_threads_at_once() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         with context(traceId="t1"):
-            carried = with_context(work)
-        seen = list(pool.map(carried, ["a", "b"]))
-    assert seen == [{"traceId": "t1", "eventId": "a"}, {"traceId": "t1", "eventId": "b"}]
+            wrapped = with_context(work)
+        results = list(pool.map(wrapped, ["a", "b"]))
+    assert results == [{"traceId": "t1", "eventId": "a"}, {"traceId": "t1", "eventId": "b"}]
 
 
-def test_carry_hands_on_arguments_results_and_errors() -> None:
+def test_with_context_passes_arguments_results_and_errors() -> None:
     assert with_context(divmod)(7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         with_context(divmod)(7, 0)

@@ -1,4 +1,4 @@
-"""Latencies: recorded natively, read back, and shown to Prometheus."""
+"""Latency histograms: recording, percentiles, Prometheus export."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def name() -> str:
 
 
 def samples(prefix: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """What a scraper reads of one metric: (name, labels) -> value."""
+    """Return what a scraper reads of one metric: (name, labels) -> value."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(telemetry.render_metrics().decode())
@@ -73,11 +73,11 @@ def test_summary_is_rendered_in_seconds(name: str) -> None:
     assert quantiles == pytest.approx(expected, rel=0.001)
     assert read[(f"{name}_count", (("lane", "P0"),))] == 1000
     assert read[(f"{name}_sum", (("lane", "P0"),))] == pytest.approx(500_500e-6)
-    greatest = name.removesuffix("_seconds") + "_max_seconds"
-    assert samples(greatest) == {(greatest, (("lane", "P0"),)): 1000e-6}
+    maximum = name.removesuffix("_seconds") + "_max_seconds"
+    assert samples(maximum) == {(maximum, (("lane", "P0"),)): 1000e-6}
 
 
-def test_lanes_are_kept_apart_under_one_name(name: str) -> None:
+def test_labels_are_separate_under_one_name(name: str) -> None:
     latency(name, "Time.", lane="P0").record(1)
     latency(name, "Time.", lane="P1").record_many(np.array([1, 2], dtype=np.int64))
     read = samples(f"{name}_count")
@@ -90,7 +90,7 @@ def test_nothing_recorded_shows_no_quantiles(name: str) -> None:
     assert samples(name) == {(f"{name}_count", ()): 0, (f"{name}_sum", ()): 0}
 
 
-def test_asking_twice_gives_the_same_histogram(name: str) -> None:
+def test_same_name_and_labels_return_the_same_histogram(name: str) -> None:
     assert latency(name, "Time.", lane="P0", venue="krx") is latency(
         name, "Time.", venue="krx", lane="P0"
     )
@@ -111,7 +111,7 @@ def test_name_of_another_metric_is_refused_both_ways(name: str) -> None:
         latency(f"other_{name}", "Time.")
 
 
-def test_name_must_say_seconds() -> None:
+def test_name_must_end_in_seconds() -> None:
     with pytest.raises(ValueError, match="must end in _seconds"):
         latency("qts_lane_latency_ms", "Time.")
 

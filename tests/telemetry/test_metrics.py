@@ -1,4 +1,4 @@
-"""Metrics in a registry of our own."""
+"""Metrics in the private registry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def name() -> str:
 
 
 def samples() -> dict[str, float]:
-    """What a scraper reads, as `name{labels}` -> value."""
+    """Return what a scraper reads, as `name{labels}` -> value."""
 
     def read() -> Iterator[tuple[str, float]]:
         for family in text_string_to_metric_families(telemetry.render_metrics().decode()):
@@ -53,7 +53,7 @@ def test_gauge_and_histogram_are_rendered(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [telemetry.counter, telemetry.gauge, telemetry.histogram])
-def test_asking_twice_gives_the_same_metric(
+def test_same_name_returns_the_same_metric(
     name: str, make: Callable[[str, str, list[str]], object]
 ) -> None:
     assert make(name, "Help.", ["lane"]) is make(name, "Help.", ["lane"])
@@ -93,7 +93,7 @@ def test_process_platform_and_gc_are_rendered() -> None:
 
 
 @given(st.lists(st.floats(-1, 100) | st.sampled_from([0.1, 1.0, 10.0]), max_size=50))
-def test_a_histogram_shows_what_the_clients_own_would(amounts: list[float]) -> None:
+def test_histogram_exports_the_same_as_the_clients(amounts: list[float]) -> None:
     name, buckets, kind = "qts_test_as_the_client", (0.1, 1.0, 10.0), str(next(_numbers))
     ours = telemetry.histogram(name, "Amounts.", ["kind"], buckets)
     registry = prometheus_client.CollectorRegistry()
@@ -114,5 +114,7 @@ def test_a_histogram_shows_what_the_clients_own_would(amounts: list[float]) -> N
             for labels, value in telemetry.metric_samples()[name + suffix]
             if labels["kind"] == kind
         ]
-        wanted = [{"kind": kind, "le": le} for le in bounds] or [{"kind": kind}]
-        assert shown == [(each, registry.get_sample_value(name + suffix, each)) for each in wanted]
+        expected = [{"kind": kind, "le": le} for le in bounds] or [{"kind": kind}]
+        assert shown == [
+            (each, registry.get_sample_value(name + suffix, each)) for each in expected
+        ]

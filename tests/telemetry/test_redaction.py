@@ -1,4 +1,4 @@
-"""A canary secret must not be found in anything that is written."""
+"""A canary secret must not appear in any log line or span."""
 
 from __future__ import annotations
 

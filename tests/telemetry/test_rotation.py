@@ -1,4 +1,4 @@
-"""A log file of bounded size."""
+"""Log file rotation, and free memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qts.telemetry.rotation import RotatingFile
 
 
 @given(st.lists(st.text(max_size=40), max_size=60), st.integers(1, 200), st.integers(0, 4))
-def test_full_files_are_put_aside_and_the_youngest_are_kept(
+def test_full_files_are_rotated_and_the_newest_kept(
     texts: list[str], limit: int, keep: int
 ) -> None:
     lines = [text.replace("\n", " ").replace("\r", " ") + "\n" for text in texts]
@@ -26,13 +26,13 @@ def test_full_files_are_put_aside_and_the_youngest_are_kept(
         for line in lines:
             file.write(line)
         file.close()
-        expected = [""]  # the youngest first
+        expected = [""]  # newest first
         for line in lines:
             if expected[0] and len((expected[0] + line).encode()) > limit:
                 expected.insert(0, "")
             expected[0] += line
-        there = [path, *(Path(folder, f"qts.log.{number}") for number in range(1, keep + 1))]
-        assert [each.read_bytes().decode() for each in there if each.exists()] == expected[
+        files = [path, *(Path(folder, f"qts.log.{number}") for number in range(1, keep + 1))]
+        assert [each.read_bytes().decode() for each in files if each.exists()] == expected[
             : keep + 1
         ]
         assert len(list(Path(folder).iterdir())) == min(len(expected), keep + 1)
@@ -49,7 +49,7 @@ def test_logs_go_to_the_file_of_the_settings(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_after_the_end_a_logger_still_writes(tmp_path: Path) -> None:
+def test_a_logger_still_writes_after_shutdown(tmp_path: Path) -> None:
     telemetry.configure(TelemetryConfig(log_file=tmp_path / "qts.log"))
     telemetry.shutdown()
     telemetry.logger("test").warning("late")
@@ -57,7 +57,7 @@ def test_after_the_end_a_logger_still_writes(tmp_path: Path) -> None:
     assert "late" not in (tmp_path / "qts.log").read_text()
 
 
-def test_free_memory_is_a_part_of_all_of_it(tmp_path: Path) -> None:
+def test_free_memory_is_a_share_of_the_total(tmp_path: Path) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    250 kB\n")
     assert memory_free(info) == 0.25

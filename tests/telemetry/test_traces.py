@@ -1,4 +1,4 @@
-"""Spans: real ones, and none at all."""
+"""Spans with and without OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_inner_span_is_a_child_in_the_same_trace(spans: Spans) -> None:
     assert trace_of(inner) == trace_of(outer)
 
 
-def test_span_outside_a_trace_starts_one_and_tells_the_context(spans: Spans) -> None:
+def test_span_outside_a_trace_starts_one_and_sets_the_context(spans: Spans) -> None:
     with span("root"):
-        seen = current_context()["traceId"]
-    assert trace_of(spans.by_name()["root"]) == seen
+        trace_id = current_context()["traceId"]
+    assert trace_of(spans.by_name()["root"]) == trace_id
     assert current_context() == {}
 
 
@@ -81,7 +81,7 @@ def test_another_event_inside_a_span_has_its_own_trace(spans: Spans) -> None:
     assert event.parent is None
 
 
-def test_trace_id_of_another_form_still_gathers_its_spans(spans: Spans) -> None:
+def test_spans_of_a_non_hex_trace_id_share_a_trace(spans: Spans) -> None:
     for name in ("first", "second"):
         with context(traceId="order-77"), span(name):
             pass
@@ -91,7 +91,7 @@ def test_trace_id_of_another_form_still_gathers_its_spans(spans: Spans) -> None:
     assert first.attributes["traceId"] == "order-77"
 
 
-def test_span_goes_on_in_a_carried_thread(spans: Spans) -> None:
+def test_span_continues_in_a_thread_with_context(spans: Spans) -> None:
     def work() -> None:
         with span("there"):
             pass
@@ -120,7 +120,7 @@ def test_ids_and_attributes_are_on_the_span_without_secrets(spans: Spans) -> Non
     }
 
 
-def test_error_marks_the_span_and_goes_on_without_its_secret(spans: Spans) -> None:
+def test_error_marks_the_span_without_its_secret(spans: Spans) -> None:
     with pytest.raises(RuntimeError), span("send"):
         raise RuntimeError(f"password={CANARY}")
     failed = spans.by_name()["send"]
@@ -154,7 +154,7 @@ def test_span_that_does_nothing_costs_less_than_a_microsecond() -> None:
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """An OTLP/HTTP collector: its address, and what it was sent."""
+    """Run an OTLP/HTTP collector; yield its address and the requests it receives."""
     received: list[ExportTraceServiceRequest] = []
 
     class Handler(BaseHTTPRequestHandler):

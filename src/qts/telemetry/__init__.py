@@ -1,4 +1,4 @@
-"""Logs, context ids, metrics and traces: how QTS tells what it does."""
+"""Logs, context ids, metrics and traces."""
 
 from qts._exports import lazy_exports
 

@@ -1,8 +1,7 @@
-"""Ids that travel with the work: through calls, tasks and, carried, through threads.
+"""Ids that follow a piece of work through calls, tasks and, by `with_context`, threads.
 
-One context variable holds them all: entering a context is paid on every event, so it has
-to stay near a microsecond. `context_of` is for where even that is much: it asks for the ids only
-when a log line or a span wants them.
+One context variable holds all ids, so that entering a context costs about a microsecond per event.
+`lazy_context` costs less: it computes the ids only when a log line or a span needs them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Written as on the bus, so that a log line and an envelope can be searched with one word.
+# Spelled as in the outbox envelope, so that one search finds log lines and events.
 Ids = TypedDict(  # noqa: UP013 - the class form would need mixed-case attributes
     "Ids",
     {
@@ -31,12 +30,12 @@ Ids = TypedDict(  # noqa: UP013 - the class form would need mixed-case attribute
 )
 
 
-class lazy_context:  # noqa: N801 - reads as a function: with context_of(delivery.ids):
-    """As `context`, with the ids that `read` answers, the same ones whenever it is asked."""
+class lazy_context:  # noqa: N801 - reads as a function: with lazy_context(delivery.ids):
+    """Variant of `context` whose ids `read` returns on demand; they must not change."""
 
     __slots__ = ("_read", "_token")
 
-    _token: Token[_Known]
+    _token: Token[_State]
 
     def __init__(self, read: Callable[[], Ids]) -> None:
         self._read = read
@@ -49,30 +48,30 @@ class lazy_context:  # noqa: N801 - reads as a function: with context_of(deliver
 
     def ids(self) -> Mapping[str, str]:
         before = self._token.old_value
-        known = {} if before is Token.MISSING else _now(before)
-        return {**known, **self._read()}  # type: ignore[dict-item]
+        outer = {} if before is Token.MISSING else _resolve(before)
+        return {**outer, **self._read()}  # type: ignore[dict-item]
 
 
-_Known = Mapping[str, str] | lazy_context
-_ids: ContextVar[_Known] = ContextVar("qts_ids", default=MappingProxyType({}))
+_State = Mapping[str, str] | lazy_context
+_ids: ContextVar[_State] = ContextVar("qts_ids", default=MappingProxyType({}))
 
 
-def _now(known: _Known) -> Mapping[str, str]:
-    return known.ids() if isinstance(known, lazy_context) else known
+def _resolve(state: _State) -> Mapping[str, str]:
+    return state.ids() if isinstance(state, lazy_context) else state
 
 
 class context:  # noqa: N801 - reads as a function: with context(traceId=...):
-    """Add ids for the length of a `with` block; what stood there before comes back."""
+    """Add ids for the length of a `with` block."""
 
     __slots__ = ("_added", "_token")
 
-    _token: Token[_Known]
+    _token: Token[_State]
 
     def __init__(self, **ids: Unpack[Ids]) -> None:
         self._added = ids
 
     def __enter__(self) -> None:
-        self._token = _ids.set({**_now(_ids.get()), **self._added})  # type: ignore[dict-item]
+        self._token = _ids.set({**_resolve(_ids.get()), **self._added})  # type: ignore[dict-item]
 
     def __exit__(self, *_: object) -> None:
         _ids.reset(self._token)
@@ -80,36 +79,37 @@ class context:  # noqa: N801 - reads as a function: with context(traceId=...):
 
 def bind(**ids: Unpack[Ids]) -> None:
     """Add ids for the rest of this task or thread."""
-    _ids.set({**_now(_ids.get()), **ids})  # type: ignore[dict-item]
+    _ids.set({**_resolve(_ids.get()), **ids})  # type: ignore[dict-item]
 
 
 def current_context() -> dict[str, str]:
-    """The ids in force here; a copy."""
-    return dict(_now(_ids.get()))
+    """Return a copy of the ids that apply here."""
+    return dict(_resolve(_ids.get()))
 
 
 def new_trace_id() -> str:
-    """A W3C trace id: 32 lower-case hex digits, never all zero."""
+    """Return a W3C trace id: 32 lower-case hex digits, never all zero."""
     while True:
         if any(raw := os.urandom(16)):
             return raw.hex()
 
 
 def with_context(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, run with the context of this moment wherever it is called.
+    """Wrap a function so that it runs with the current context wherever it is called.
 
-    For executors and native threads; tasks inherit theirs. Many threads may call it at once.
+    For executors and native threads; tasks inherit their context. Several threads may call it
+    concurrently.
     """
-    taken = copy_context()
+    captured = copy_context()
 
-    def carried(*args: P.args, **kwargs: P.kwargs) -> R:
-        return taken.copy().run(function, *args, **kwargs)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        return captured.copy().run(function, *args, **kwargs)
 
-    return carried
+    return wrapper
 
 
 def add_ids(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
-    """Log processor: the ids in force, unless the line names its own."""
-    for name, value in _now(_ids.get()).items():
+    """Add the current ids to a log line, except those the line sets itself."""
+    for name, value in _resolve(_ids.get()).items():
         event.setdefault(name, value)
     return event

@@ -1,4 +1,4 @@
-"""Latencies in nanoseconds, recorded by the C++ histogram and shown to Prometheus in seconds."""
+"""Latencies in nanoseconds, recorded by the C++ histogram and exported in seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from qts.telemetry.metrics import registry
 
-QUANTILES = {"0.5": 50.0, "0.95": 95.0, "0.99": 99.0, "0.999": 99.9}  # as shown -> in percent
+QUANTILES = {"0.5": 50.0, "0.95": 95.0, "0.99": 99.0, "0.999": 99.9}  # label -> percent
 _SUFFIX = "_seconds"
 
 _lock = threading.Lock()
@@ -23,21 +23,20 @@ class LatencyHistogram:
     __slots__ = ("_native", "record", "record_many")
 
     def __init__(self) -> None:
-        from qts._native import (
-            Histogram,
-        )  # here: without the core, `qts doctor` still runs and says so
+        # Imported here, so that `qts doctor` runs and reports a missing core.
+        from qts._native import Histogram
 
         self._native = Histogram()
-        # Bound once: a wrapping method would double what recording costs.
+        # Bound once: a wrapping method would double the cost of recording.
         self.record = self._native.record
         self.record_many = self._native.record_many
 
     def merge(self, other: LatencyHistogram) -> None:
-        """Add everything the other has recorded."""
+        """Add everything that `other` has recorded."""
         self._native.merge(other._native)
 
     def percentile(self, percent: float) -> int:
-        """Nanoseconds that this share of the recorded latencies does not exceed."""
+        """Return the nanoseconds that `percent` of the recorded latencies do not exceed."""
         return self._native.percentile(percent)
 
     @property
@@ -62,9 +61,9 @@ class LatencyHistogram:
 
 
 def latency(name: str, help: str, **labels: str) -> LatencyHistogram:  # noqa: A002 - Prometheus's word
-    """The histogram of this name and these labels, shown by `render`; made on first use."""
+    """Return the exported histogram of this name and these labels; created on first use."""
     if not name.endswith(_SUFFIX):
-        raise ValueError(f"latency {name} is shown in seconds; its name must end in {_SUFFIX}")
+        raise ValueError(f"latency {name} is exported in seconds; its name must end in {_SUFFIX}")
     label_names = tuple(sorted(labels))
     with _lock:
         if name not in _families:
@@ -80,11 +79,11 @@ def latency(name: str, help: str, **labels: str) -> LatencyHistogram:  # noqa: A
 
 
 class _Family(Collector):
-    """All histograms of one name, as a summary and a gauge of the greatest value."""
+    """All histograms of one name, exported as a summary and a gauge of the maximum."""
 
-    def __init__(self, name: str, about: str, label_names: tuple[str, ...]) -> None:
+    def __init__(self, name: str, description: str, label_names: tuple[str, ...]) -> None:
         self.name = name
-        self.about = about
+        self.description = description
         self.label_names = label_names
         self.children: dict[tuple[str, ...], LatencyHistogram] = {}
 
@@ -92,22 +91,22 @@ class _Family(Collector):
         return iter(self._empty())
 
     def collect(self) -> Iterator[Metric]:
-        summary, greatest = self._empty()
+        summary, maximum = self._empty()
         with _lock:
             children = list(self.children.items())
         for values, histogram in children:
             labels = dict(zip(self.label_names, values, strict=True))
             if count := histogram.count:
-                for shown, percent in QUANTILES.items():
+                for quantile, percent in QUANTILES.items():
                     seconds = histogram.percentile(percent) / 1e9
-                    summary.add_sample(self.name, {**labels, "quantile": shown}, seconds)
-                greatest.add_metric(values, histogram.max / 1e9)
+                    summary.add_sample(self.name, {**labels, "quantile": quantile}, seconds)
+                maximum.add_metric(values, histogram.max / 1e9)
             summary.add_metric(values, count, histogram.sum / 1e9)
-        return iter((summary, greatest))
+        return iter((summary, maximum))
 
     def _empty(self) -> tuple[SummaryMetricFamily, GaugeMetricFamily]:
-        greatest = self.name.removesuffix(_SUFFIX) + "_max" + _SUFFIX
+        maximum = self.name.removesuffix(_SUFFIX) + "_max" + _SUFFIX
         return (
-            SummaryMetricFamily(self.name, self.about, labels=self.label_names),
-            GaugeMetricFamily(greatest, f"{self.about} The greatest.", labels=self.label_names),
+            SummaryMetricFamily(self.name, self.description, labels=self.label_names),
+            GaugeMetricFamily(maximum, f"{self.description} Maximum.", labels=self.label_names),
         )

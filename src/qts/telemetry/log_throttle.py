@@ -1,4 +1,4 @@
-"""Lets a warning on a hot path through once in a while and counts the rest."""
+"""Rate limit for log lines on hot paths; counts what it suppresses."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 
-MAX_KEYS = 4096  # a key per instrument is fine, a key per order must not fill the memory
+MAX_KEYS = 4096  # bounds memory if a caller uses a key per order
 
 
 class LogThrottle:
-    """At most one turn per key and span of time; safe to ask from any thread."""
+    """At most one log line per key and period; thread-safe."""
 
     def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._monotonic_ns = monotonic_ns
         self._lock = threading.Lock()
-        self._keys: dict[Hashable, tuple[int, int]] = {}  # key -> (open again at ns, suppressed)
+        self._keys: dict[Hashable, tuple[int, int]] = {}  # key -> (next line at ns, suppressed)
 
     def every(self, seconds: float, key: Hashable) -> dict[str, int]:
-        """`{"suppressed": n}` when it is this key's turn, else nothing.
+        """Return `{"suppressed": n}` when this key may log, else an empty dict.
 
         >>> if due := every(10, "ring full"):
         ...     log.warning("ring full", **due)
         """
         now_ns = self._monotonic_ns()
         with self._lock:
-            open_at_ns, suppressed = self._keys.get(key, (now_ns, 0))
-            if now_ns < open_at_ns:
-                self._keys[key] = (open_at_ns, suppressed + 1)
+            next_at_ns, suppressed = self._keys.get(key, (now_ns, 0))
+            if now_ns < next_at_ns:
+                self._keys[key] = (next_at_ns, suppressed + 1)
                 return {}
-            self._keys.pop(key, None)  # so that the oldest turn stands first
+            self._keys.pop(key, None)  # keeps the dict ordered by last line, oldest first
             if len(self._keys) >= MAX_KEYS:
                 del self._keys[next(iter(self._keys))]
             self._keys[key] = (now_ns + round(seconds * 1e9), 0)
             return {"suppressed": suppressed}
 
     def take_suppressed(self) -> dict[Hashable, int]:
-        """What was suppressed and not yet told, per key; forgets all keys."""
+        """Return the suppressed lines per key that no line has reported, and clear all keys."""
         with self._lock:
-            told, self._keys = self._keys, {}
-        return {key: suppressed for key, (_, suppressed) in told.items() if suppressed}
+            keys, self._keys = self._keys, {}
+        return {key: suppressed for key, (_, suppressed) in keys.items() if suppressed}
 
 
 _shared = LogThrottle()

@@ -1,4 +1,4 @@
-"""Log lines: one chain of processors for our own loggers and for those of other libraries.
+"""Log lines: one chain of processors for QTS loggers and those of other libraries.
 
     logger(name) ────────────┐
     logging.getLogger(…) ────┼─▶ ids ─▶ time, level ─▶ traceback ─▶ redaction ─▶ JSON or console
@@ -33,7 +33,7 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 
 
 class _Lines:
-    """Writes whole lines to a stream; any thread may write."""
+    """Thread-safe writer of whole lines to a stream."""
 
     def __init__(self, stream: TextIO | RotatingFile | None) -> None:
         self._stream = stream
@@ -48,7 +48,7 @@ class _Lines:
         with self._lock:
             try:
                 self._write(line + "\n")
-            except (OSError, ValueError):  # the reader has gone, or the stream is closed
+            except (OSError, ValueError):  # reader gone or stream closed
                 self.dropped += 1
 
     def _write(self, text: str) -> None:
@@ -61,7 +61,7 @@ class _Lines:
 
 
 class _Named:
-    """Where the lines of one logger leave the chain, whatever their level."""
+    """Named sink at the end of the chain; writes lines of every level."""
 
     def __init__(self, name: str = "qts") -> None:
         self.name = name
@@ -71,7 +71,7 @@ class _Named:
 
 
 class _Foreign(logging.Handler):
-    """Sends the records of the standard library's logging through our chain."""
+    """Handler that sends the records of the standard library's logging through the chain."""
 
     def __init__(self, chain: list[Processor], lines: _Lines) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ _hooks: tuple[Any, Any] | None = None
 
 
 def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
-    """Write logs to `stream`, else where the settings say; call again to change it."""
+    """Write logs to `stream`, else where the settings say; may be called repeatedly."""
     global _file, _handler, _lines
     restore()
     if stream is None and config.log_file is not None:
@@ -110,7 +110,7 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
         processors=chain,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_Named,
-        cache_logger_on_first_use=False,  # loggers made at import follow a later configure
+        cache_logger_on_first_use=False,  # loggers made at import time follow a later configure
     )
     _handler = _Foreign(chain, _lines)
     root = logging.getLogger()
@@ -120,7 +120,7 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
 
 
 def logger(name: str) -> FilteringBoundLogger:
-    """A logger whose lines carry this name; may be made before `configure`."""
+    """Return a logger of this name; may be called before `configure`."""
     if not structlog.is_configured():
         structlog.configure(
             processors=_chain(TelemetryConfig(), sys.stderr),
@@ -131,12 +131,12 @@ def logger(name: str) -> FilteringBoundLogger:
 
 
 def lines_dropped() -> int:
-    """Lines that could not be written since the last `configure`."""
+    """Return how many lines could not be written since the last `configure`."""
     return _lines.dropped
 
 
 def restore() -> None:
-    """Take our handler and hooks out again; loggers go on writing, to standard error."""
+    """Remove the handler and hooks; loggers then write to standard error."""
     global _file, _handler, _hooks, _lines
     _lines = _Lines(None)
     if _file is not None:
@@ -156,9 +156,8 @@ def _chain(config: TelemetryConfig, stream: TextIO | RotatingFile) -> list[Proce
     colours = terminal and "NO_COLOR" not in os.environ
     last: list[Processor] = [_as_json]
     if console:
-        plain = (
-            structlog.dev.plain_traceback
-        )  # the default prints local variables, secrets included
+        # The default formatter prints local variables, secrets included.
+        plain = structlog.dev.plain_traceback
         last = [
             _escape_control,
             structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain),
@@ -187,7 +186,7 @@ def _as_json(_logger: object, _method: str, event: MutableMapping[str, Any]) -> 
 
 
 def _escape_control(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
-    """A venue's text must not move the cursor or pretend to be a line of its own."""
+    """Escape control characters, so that a venue's text cannot forge a line on a terminal."""
     for key, value in event.items():
         if isinstance(value, str) and key not in ("exception", "stack"):
             event[key] = value.translate(_CONTROL)

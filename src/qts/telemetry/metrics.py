@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms in a registry of our own, and their exposition as text."""
+"""Counters, gauges and histograms in a private registry, and their exposition as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 from prometheus_client.samples import Sample
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # what `render` writes
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of render_metrics()
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 
@@ -29,11 +29,11 @@ PlatformCollector(registry=registry)
 GCCollector(registry=registry)
 
 _lock = threading.Lock()
-_known: dict[str, tuple[tuple[object, ...], Counter | Gauge | Histogram]] = {}
+_metrics: dict[str, tuple[tuple[object, ...], Counter | Gauge | Histogram]] = {}
 
 
 class _Histogram(Histogram):
-    """Counts by itself: the client takes two locks for each amount and walks over its buckets."""
+    """Faster histogram: the client takes two locks per value and scans its buckets."""
 
     def _metric_init(self) -> None:
         super()._metric_init()
@@ -41,10 +41,10 @@ class _Histogram(Histogram):
         self._counts = [0] * len(self._upper_bounds)
         self._amount = 0.0
 
-    def observe(self, amount: float, exemplar: object = None) -> None:  # noqa: ARG002 - the client's
-        place = bisect_left(self._upper_bounds, amount)
+    def observe(self, amount: float, exemplar: object = None) -> None:  # noqa: ARG002 - signature of the client
+        bucket = bisect_left(self._upper_bounds, amount)
         with self._guard:
-            self._counts[place] += 1
+            self._counts[bucket] += 1
             self._amount += amount
 
     def _child_samples(self) -> Iterable[Sample]:
@@ -57,7 +57,7 @@ class _Histogram(Histogram):
 
 
 def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:  # noqa: A002 - Prometheus's word
-    """A count that only grows; the text form ends in `_total`."""
+    """Return a counter; its exported name ends in `_total`."""
     return _once(
         Counter,
         name.removesuffix("_total"),
@@ -67,7 +67,7 @@ def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:  # noq
 
 
 def gauge(name: str, help: str, labels: Sequence[str] = ()) -> Gauge:  # noqa: A002
-    """A figure that goes up and down."""
+    """Return a gauge."""
     return _once(Gauge, name, labels, lambda n: Gauge(n, help, labels, registry=registry))
 
 
@@ -77,7 +77,7 @@ def histogram(
     labels: Sequence[str] = (),
     buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS,
 ) -> Histogram:
-    """A distribution in fixed buckets; for latencies in nanoseconds see `latency`."""
+    """Return a histogram with fixed buckets; for latencies in nanoseconds see `latency`."""
     return _once(
         Histogram,
         name,
@@ -88,12 +88,12 @@ def histogram(
 
 
 def render_metrics() -> bytes:
-    """Everything measured, in the Prometheus text format."""
+    """Return all metrics in the Prometheus text format."""
     return generate_latest(registry)
 
 
 def metric_samples() -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Every figure of this moment by its exported name, with its labels."""
+    """Return labels and value of every sample, by exported name."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in registry.collect():
         for sample in family.samples:
@@ -108,20 +108,23 @@ def _once(
     make: Callable[[str], M],
     buckets: tuple[float, ...] = (),
 ) -> M:
-    """The metric of this name, made on first use; another shape under the same name is refused."""
+    """Return the metric of this name, created on first use.
+
+    Raise ValueError if the name is in use with another type, labels or buckets.
+    """
     shape = (kind, tuple(labels), buckets)
     with _lock:
-        if name not in _known:
-            _known[name] = (shape, make(name))
-        known_shape, metric = _known[name]
-    if known_shape != shape or not isinstance(metric, kind):
+        if name not in _metrics:
+            _metrics[name] = (shape, make(name))
+        first_shape, metric = _metrics[name]
+    if first_shape != shape or not isinstance(metric, kind):
         raise ValueError(
-            f"metric {name} is {_words(known_shape)}; it cannot be {_words(shape)} as well"
+            f"metric {name} is {_describe(first_shape)}; it cannot be {_describe(shape)} as well"
         )
     return metric
 
 
-def _words(shape: tuple[object, ...]) -> str:
+def _describe(shape: tuple[object, ...]) -> str:
     kind, labels, buckets = shape
     name = getattr(kind, "__name__", str(kind)).lower()
     return f"a {name} with labels {labels}" + (f" and buckets {buckets}" if buckets else "")

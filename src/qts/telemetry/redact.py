@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything that is written: values by their key, texts by their shape.
+"""Redaction of secrets: values by their key, texts by their shape.
 
 A value is masked when its key looks like a secret's name or when it can be revealed
 (`Secret`). Every text, tracebacks included, loses the passwords of URLs, the values of
@@ -15,7 +15,7 @@ from datetime import date, datetime
 from typing import Any
 
 MASK = "***"
-MAX_DEPTH = 8  # deeper values are printed as text, so that a cycle ends
+MAX_DEPTH = 8  # deeper values are printed as text, which ends cycles
 
 _ANYWHERE = (
     "password|passwd|passphrase|secret|app[_-]?key|api[_-]?key|access[_-]?key|private[_-]?key"
@@ -24,12 +24,12 @@ _ANYWHERE = (
 _AT_THE_END = "token|pwd|cookie|session[_-]?id"
 _SECRET_KEY = re.compile(rf"{_ANYWHERE}|(?:{_AT_THE_END})$", re.IGNORECASE)
 
-# Fast refusal: most texts hold none of these and need no substitution.
+# Fast path: most texts match none of these and need no substitution.
 _SUSPECT = re.compile(rf"{_ANYWHERE}|{_AT_THE_END}|://|bearer|eyJ|/bot", re.IGNORECASE)
 
-# Every repeat that can fail is bounded: a hostile text must not hold up the thread that logs it.
+# Every repetition that can fail is bounded, so that a hostile text cannot block the logging thread.
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
-    # scheme://user:password@host; the password may hold @ or /, a port followed by a path is none
+    # scheme://user:password@host; the password may contain @ or /; a port is none
     (
         re.compile(r"(://[^\s:/@\"'<>]{0,128}:)(?!\d{1,5}(?:[/?#]|$))[^\s\"'<>]{0,512}@"),
         rf"\1{MASK}@",
@@ -53,7 +53,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def redact_text(text: str) -> str:
-    """The text with everything that looks like a secret replaced by three stars."""
+    """Replace everything in the text that looks like a secret by three stars."""
     if _SUSPECT.search(text) is None:
         return text
     for pattern, replacement in _RULES:
@@ -62,7 +62,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_value(value: object, depth: int = 0) -> Any:
-    """The value as plain data (text, numbers, lists, dicts) with its secrets masked."""
+    """Return the value as plain data (text, numbers, lists, dicts) with secrets masked."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -88,7 +88,7 @@ def redact_value(value: object, depth: int = 0) -> Any:
 
 
 def redact_pair(key: object, value: object, depth: int = 0) -> Any:
-    """The value as `redact_value` gives it, or three stars when the key is a secret's name."""
+    """Return the redacted value, or three stars when the key is a secret's name."""
     name = key.decode("latin-1") if isinstance(key, bytes) else str(key)
     if _SECRET_KEY.search(name) and value is not None and not isinstance(value, bool):
         return MASK
@@ -99,5 +99,5 @@ def redact_pair(key: object, value: object, depth: int = 0) -> Any:
 
 
 def redact_event(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
-    """Log processor: the whole line as plain data without secrets."""
+    """Redact a whole log line."""
     return {key: redact_pair(key, value) for key, value in event.items()}

@@ -1,4 +1,4 @@
-"""A log file of bounded size: when it is full it becomes .1, the older ones move on."""
+"""Log file of bounded size: a full file becomes `.1`, older ones `.2`, `.3` …"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 class RotatingFile(io.TextIOBase):
-    """A text stream; the caller sees to it that one thread writes at a time."""
+    """Text stream that rotates its file; not thread-safe."""
 
     encoding = "utf-8"
 

@@ -11,7 +11,7 @@ from qts.telemetry.logs import logger
 
 
 def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
-    """Set up logs (to `stream`, else standard error) and traces; may be called again."""
+    """Set up logs (to `stream`, else standard error) and traces; may be called repeatedly."""
     logs.configure(config, stream)
     traces.configure(config)
 

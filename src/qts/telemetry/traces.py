@@ -1,8 +1,8 @@
 """Spans for OpenTelemetry, when the extra `otel` is installed and an endpoint is set.
 
-Otherwise `span` is a shared object that does nothing. The trace id of a span is the
-`traceId` of the context it starts in; a span outside any trace starts one and puts its id
-into the context.
+Otherwise `span` returns a shared object that does nothing. The trace id of a span is the
+`traceId` of the context it starts in; a span outside any trace starts one and adds its id
+to the context.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.trace import Tracer
 
-EXPORT_TIMEOUT_S = 3.0  # a collector that does not answer may delay the end of a run by this much
+EXPORT_TIMEOUT_S = 3.0  # longest delay of a shutdown by an unreachable collector
 
 _HEX_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
@@ -63,7 +63,7 @@ _provider: TracerProvider | None = None
 
 
 def tracing() -> bool:
-    """Whether spans are made; for where even one that does nothing is much."""
+    """Return whether spans are recorded; lets hot paths skip even a no-op span."""
     return _tracer is not None
 
 
@@ -123,17 +123,17 @@ class _LiveSpan:
 
         message = redact_text(str(error))
         lines = "".join(traceback.format_exception(kind, error, trace))
-        about = {
+        attributes = {
             "exception.type": kind.__qualname__,
             "exception.message": message,
             "exception.stacktrace": redact_text(lines),
         }
-        self._span.add_event("exception", about)
+        self._span.add_event("exception", attributes)
         self._span.set_status(Status(StatusCode.ERROR, f"{kind.__qualname__}: {message}"))
 
 
 def configure(config: TelemetryConfig) -> None:
-    """Send spans to the collector the settings name; without one, none are made."""
+    """Send spans to the collector in the settings; without one, record none."""
     shutdown()
     if config.otlp_endpoint is None:
         return
@@ -141,7 +141,7 @@ def configure(config: TelemetryConfig) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        log.warning('no traces: install "qts[otel]" to use otlp_endpoint', missing=error.name)
+        log.warning('traces disabled; install "qts[otel]"', missing=error.name)
         return
     exporter = OTLPSpanExporter(
         endpoint=_traces_url(config.otlp_endpoint), timeout=EXPORT_TIMEOUT_S
@@ -150,19 +150,19 @@ def configure(config: TelemetryConfig) -> None:
 
 
 def start(processor: SpanProcessor) -> None:
-    """Make real spans from now on and hand them to this processor."""
+    """Record spans and pass them to this processor."""
     global _provider, _tracer
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-    class OurIds(RandomIdGenerator):
+    class ContextIds(RandomIdGenerator):
         def generate_trace_id(self) -> int:
             return _otel_id(current_context()["traceId"])
 
     _provider = TracerProvider(
         resource=Resource({"service.name": "qts"}),
-        id_generator=OurIds(),
+        id_generator=ContextIds(),
         shutdown_on_exit=False,
     )
     _provider.add_span_processor(processor)
@@ -170,7 +170,7 @@ def start(processor: SpanProcessor) -> None:
 
 
 def shutdown() -> None:
-    """Send what is left and make no more spans."""
+    """Flush pending spans and stop recording."""
     global _provider, _tracer
     provider, _provider, _tracer = _provider, None, None
     if provider is not None:
@@ -178,14 +178,14 @@ def shutdown() -> None:
 
 
 def _otel_id(trace_id: str) -> int:
-    """Our id as a number; an id of another form becomes a stable one of this form."""
+    """Return the trace id as a number; an id of another format is hashed."""
     if _HEX_ID.fullmatch(trace_id):
         return int(trace_id, 16)
     return int.from_bytes(hashlib.blake2b(trace_id.encode(), digest_size=16).digest()) or 1
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Attributes as OpenTelemetry takes them: texts, numbers, booleans; no secrets."""
+    """Return attributes as texts, numbers and booleans, with secrets masked."""
     plain = {}
     for key, value in attributes.items():
         safe = redact_pair(key, value)
