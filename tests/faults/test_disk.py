@@ -1,7 +1,7 @@
 """A disk that breaks under what is written down: nothing more is accepted, and it is said why.
 
 What a torn end, a flipped bit and a full disk do stands beside each file's own tests
-(tests/router/test_journal.py, tests/venues/test_budget.py, tests/feed/test_recorder.py).
+(tests/router/test_journal.py, tests/venues/test_rate_limiter.py, tests/feed/test_recorder.py).
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import msgspec
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BUDGET = """
+LIMITER = """
 import json, sys, time
 from pathlib import Path
-from qts.domain import Failed, SystemClock
-from qts.venues import Budget, Ledger, LimitsConfig, Priority
+from qts.domain import OperationError, SystemClock
+from qts.venues import RateLimitConfig, RateLimiter, RequestPriority, UsageLog
 from tests.faults.broken_disk import break_disk
 
 if sys.argv[2] == "before":
     break_disk()
 granted, refused, clock = 0, "", SystemClock()
 try:
-    limits = LimitsConfig(per_second=20, per_minute=1000)
-    budget = Budget(limits, clock, Ledger(Path(sys.argv[1]), clock))
+    limits = RateLimitConfig(per_second=20, per_minute=1000)
+    limiter = RateLimiter(limits, clock, UsageLog(Path(sys.argv[1]), clock))
     if sys.argv[2] == "after":  # while no thread runs yet: each keeps the filter it began with
         break_disk()
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        if budget.try_acquire(Priority.ORDER):
-            budget.release()
+        if limiter.try_acquire(RequestPriority.ORDER):
+            limiter.release()
             granted += 1
         time.sleep(0.01)
-except Failed as error:
+except OperationError as error:
     refused = str(error)
 print(json.dumps({"granted": granted, "refused": refused}))
 """
@@ -72,8 +72,8 @@ def run(program: str, *words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_requests_that_cannot_be_kept_on_disk_are_not_granted(tmp_path: Path, when: str) -> None:
-    told = run(BUDGET, str(tmp_path / "key.budget"), when)
-    assert told["refused"] == "the request budget cannot be written down: Input/output error"
+    told = run(LIMITER, str(tmp_path / "key.usage"), when)
+    assert told["refused"] == "cannot write the usage log of the rate limiter: Input/output error"
     assert told["granted"] == 0 if when == "before" else 0 < told["granted"] <= 200
 
 

@@ -1,6 +1,6 @@
-"""Program: ask a KIS simulator for quotes as fast as the budget in HOME allows, until killed.
+"""Program: request quotes from a KIS simulator as fast as the rate limiter in HOME allows.
 
-Writes a line for each reply, and one at the start when the lives before have used everything.
+Runs until killed. Prints a line for each reply, and one at the start when no request is left.
 
 python -m tests.venues.greedy_client URL HOME PER_SECOND PER_MINUTE PER_DAY
 """
@@ -16,23 +16,23 @@ from qts.domain import SystemClock
 from qts.venues import KisQuotes, RateLimitConfig, RateLimitedError, RequestPriority, connect_kis
 from tests.venues.kis import config_for
 
-AT_ONCE = 30
+CONCURRENT = 30
 
 
 async def main(url: str, home: Path, limits: RateLimitConfig) -> None:
     async with connect_kis(config_for(url, limits=limits), home, SystemClock()) as client:
         quotes = KisQuotes(client)
-        used = client.budget.state()
-        if used.used_minute >= limits.per_minute or used.left_day == 0:
+        status = client.limiter.status()
+        if status.used_minute >= limits.per_minute or status.left_day == 0:
             print("nothing left", flush=True)
 
-        async def ask() -> None:
+        async def poll() -> None:
             while True:
                 with contextlib.suppress(RateLimitedError):  # the simulator counts it
                     await quotes.quotes(lambda: ["000000"], RequestPriority.ORDER)
                 print("!", flush=True)
 
-        await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(poll() for _ in range(CONCURRENT)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A client of the KIS simulator, and a KIS that answers whatever it is told to."""
+"""Client of the KIS simulator, and a KIS server with scripted replies."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ async def client_of(
 async def open_client(
     config: KisConfig, folder: Path, clock: Clock | None = None
 ) -> AsyncIterator[KisClient]:
-    budget = RateLimiter(config.key_limits, SystemClock())
+    limiter = RateLimiter(config.key_limits, SystemClock())
     try:
-        async with KisClient.open(config, budget, clock or SystemClock(), folder) as client:
+        async with KisClient.open(config, limiter, clock or SystemClock(), folder) as client:
             yield client
     finally:
-        budget.close()
+        limiter.close()
 
 
-class Scripted:
-    """A KIS of a few words: a token for everyone, and `answer` for every other request."""
+class ScriptedServer:
+    """Server that issues tokens and replies to every other request with `answer`."""
 
     def __init__(self, answer: Callable[[web.Request], web.Response]) -> None:
         self.tokens = 0
-        self.issuing = asyncio.Event()  # a token was asked for
+        self.issuing = asyncio.Event()  # a token was requested
         self.may_issue = asyncio.Event()
         self.may_issue.set()
         self.token_status = 200
@@ -66,7 +66,7 @@ class Scripted:
 
     async def __aenter__(self) -> Self:
         app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._take)
+        app.router.add_route("*", "/{path:.*}", self._reply)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -76,18 +76,18 @@ class Scripted:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
-    async def _take(self, request: web.Request) -> web.Response:
+    async def _reply(self, request: web.Request) -> web.Response:
         if request.path == "/oauth2/tokenP":
             self.tokens += 1
             self.issuing.set()
             await self.may_issue.wait()
             token = {"access_token": f"token-{self.tokens}", "expires_in": 86400}
-            return told(token if self.token_status == 200 else {}, self.token_status)
+            return json_response(token if self.token_status == 200 else {}, self.token_status)
         self.requests += 1
         return self._answer(request)
 
 
-def told(body: object, status: int = 200) -> web.Response:
+def json_response(body: object, status: int = 200) -> web.Response:
     return web.Response(
         body=msgspec.json.encode(body), status=status, content_type="application/json"
     )

@@ -1,4 +1,4 @@
-"""A clock set by hand, for laws that need no event loop, and a venue that counts windows."""
+"""Clock for tests without an event loop, and the worst window of a list of arrivals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 START = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)
 
 
-class HandClock:
-    """Both sides stand still until moved; the wall side may also jump."""
+class SteppedClock:
+    """Wall and monotonic time that only `move` advances; the wall time may also be set."""
 
     def __init__(self, start: datetime = START, monotonic_ns: int = 10**12) -> None:
         self.wall = start
@@ -22,7 +22,7 @@ class HandClock:
         return self.ns
 
     async def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nothing may sleep here, not even {seconds} s")
+        raise AssertionError(f"unexpected sleep of {seconds} s")
 
     def move(self, seconds: float) -> None:
         self.ns += round(seconds * 1e9)
@@ -30,7 +30,7 @@ class HandClock:
 
 
 def worst_window(arrivals_ns: list[int], span_ns: int) -> int:
-    """The most arrivals in any window, both of its ends included."""
+    """Return the most arrivals in any window, both ends included."""
     ordered = sorted(arrivals_ns)
     return max(
         (i - bisect_left(ordered, at - span_ns) + 1 for i, at in enumerate(ordered)), default=0

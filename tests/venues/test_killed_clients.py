@@ -1,4 +1,4 @@
-"""Clients that are killed in mid-window and begin again, judged by what the simulator counted."""
+"""Clients that are killed in mid-window and restarted, checked against the simulator's count."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig, Reque
 from tests.venues.kis import KEY
 
 REPOSITORY = Path(__file__).parents[2]
-LIVES = 3
+RUNS = 3
 
 
 @pytest.mark.parametrize("limits", [(18, 40, 1_000), (18, 1_000, 40)])
-async def test_all_lives_of_a_key_together_stay_within_every_limit(
+async def test_killed_clients_of_a_key_together_stay_within_every_limit(
     tmp_path: Path, limits: tuple[int, int, int]
 ) -> None:
-    """A life alone would use the minute, or the day, to its end: later ones find it used."""
+    """One client alone uses up the minute, or the day: later ones find it used."""
     second, minute, day = limits
     allowed = RequestLimits(second=second, minute=minute, day=day)
     chance = random.Random(minute)  # noqa: S311 - the same every time
     market = MarketConfig(symbols=30)
     async with KisSimulator(KisSimulatorConfig(market=market, limits=allowed)) as simulator:
-        for _ in range(LIVES):
-            await _live_and_die(simulator.url, tmp_path, limits, chance.uniform(0.0, 1.5))
-        seen: dict[str, Any] = simulator.stats()["keys"][KEY.app_key]
-    assert seen["refused"] == 0
-    assert seen["requests"] > second
-    assert all(seen["worst"][window] <= limit for window, limit in seen["limits"].items()), seen
+        for _ in range(RUNS):
+            await _run_and_kill(simulator.url, tmp_path, limits, chance.uniform(0.0, 1.5))
+        stats: dict[str, Any] = simulator.stats()["keys"][KEY.app_key]
+    assert stats["refused"] == 0
+    assert stats["requests"] > second
+    assert all(stats["worst"][window] <= limit for window, limit in stats["limits"].items()), stats
 
 
-async def _live_and_die(url: str, home: Path, limits: tuple[int, int, int], after_s: float) -> None:
-    life = await asyncio.create_subprocess_exec(
+async def _run_and_kill(url: str, home: Path, limits: tuple[int, int, int], after_s: float) -> None:
+    process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tests.venues.greedy_client",
@@ -46,11 +46,11 @@ async def _live_and_die(url: str, home: Path, limits: tuple[int, int, int], afte
         stdout=asyncio.subprocess.PIPE,
         cwd=REPOSITORY,
     )
-    assert life.stdout is not None
+    assert process.stdout is not None
     try:
         async with asyncio.timeout(60):
-            assert await life.stdout.readline()
-        await asyncio.sleep(after_s)  # a kill at any moment is what is tested
+            assert await process.stdout.readline()
+        await asyncio.sleep(after_s)  # the test kills at arbitrary moments
     finally:
-        life.kill()
-        await life.communicate()
+        process.kill()
+        await process.communicate()

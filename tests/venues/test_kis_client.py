@@ -1,4 +1,4 @@
-"""The KIS client against the simulator, and against replies that the simulator never gives."""
+"""The KIS client against the simulator, and against replies that the simulator never sends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from qts.venues import (
     VenueRejectedError,
 )
 from qts.venues.kis import KisEndpoint
-from tests.venues.kis import KEY, Scripted, client_of, config_for, open_client, told
+from tests.venues.kis import KEY, ScriptedServer, client_of, config_for, json_response, open_client
 
 SMALL = KisSimulatorConfig(market=MarketConfig(symbols=60))
 ORDER = KisEndpoint("/uapi/order", "TTTC0012U", "VTTC0012U", method="POST")
@@ -59,22 +59,22 @@ async def test_one_symbol_and_thirty_agree_on_its_price(tmp_path: Path) -> None:
 
 async def test_the_book_is_sorted_and_uncrossed(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
-        book = await KisQuotes(client).book("005930", RequestPriority.BURST)
+        book = await KisQuotes(client).order_book("005930", RequestPriority.BURST)
         asks, bids = [x.price for x in book.asks], [x.price for x in book.bids]
         assert asks == sorted(asks)
         assert bids == sorted(bids, reverse=True)
         assert bids[0] < asks[0]
 
 
-async def test_kis_tells_its_trading_days_and_its_busiest_symbols(tmp_path: Path) -> None:
+async def test_trading_days_and_the_volume_ranking_are_read(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         days = await KisQuotes(client).trading_days(date(2026, 11, 14))
         assert days[date(2026, 11, 14)] is False
         assert days[date(2026, 11, 16)] is True
-        assert await KisQuotes(client).busiest()
+        assert await KisQuotes(client).volume_ranking()
 
 
-async def test_a_paper_key_asks_one_by_one_and_is_told_what_it_lacks(tmp_path: Path) -> None:
+async def test_a_paper_key_quotes_one_by_one_and_lacks_trading_days(tmp_path: Path) -> None:
     paper = KisSimulatorConfig(paper=True, market=MarketConfig(symbols=60))
     async with (
         KisSimulator(paper) as simulator,
@@ -121,23 +121,23 @@ async def test_many_first_requests_issue_one_token(tmp_path: Path) -> None:
         assert simulator.stats()["keys"][KEY.app_key]["token_issues"] == 1
 
 
-class Choosy(Scripted):
-    """Takes one token and calls every other one ended."""
+class OneTokenServer(ScriptedServer):
+    """Accepts one token and calls every other one expired."""
 
     def __init__(self) -> None:
-        super().__init__(self._judge)
+        super().__init__(self._check)
         self.good = "token-1"
 
-    def _judge(self, request: web.Request) -> web.Response:
+    def _check(self, request: web.Request) -> web.Response:
         if request.headers["authorization"] == f"Bearer {self.good}":
-            return told({"rt_cd": "0"})
-        return told({"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}, 500)
+            return json_response({"rt_cd": "0"})
+        return json_response({"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}, 500)
 
 
-async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_path: Path) -> None:
+async def test_a_token_that_kis_no_longer_accepts_is_replaced_once(tmp_path: Path) -> None:
     clock = ManualClock()
     async with (
-        Choosy() as kis,
+        OneTokenServer() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
         await client.call(READ, {}, RequestPriority.ORDER)
@@ -153,7 +153,7 @@ async def test_a_token_that_kis_no_longer_takes_is_replaced_once_for_all(tmp_pat
 async def test_a_token_is_renewed_ahead_of_its_end(tmp_path: Path) -> None:
     clock = ManualClock()
     async with (
-        Scripted(lambda _: told({"rt_cd": "0"})) as kis,
+        ScriptedServer(lambda _: json_response({"rt_cd": "0"})) as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
         await client.call(READ, {}, RequestPriority.ORDER)
@@ -165,18 +165,18 @@ async def test_a_token_is_renewed_ahead_of_its_end(tmp_path: Path) -> None:
         assert kis.tokens == 2
 
 
-async def test_a_second_token_within_a_minute_is_not_even_asked_for(tmp_path: Path) -> None:
+async def test_a_second_token_within_a_minute_is_not_requested(tmp_path: Path) -> None:
     ended = {"rt_cd": "1", "msg_cd": "EGW00123", "msg1": "expired"}
-    async with Scripted(lambda _: told(ended, 500)) as kis:
+    async with ScriptedServer(lambda _: json_response(ended, 500)) as kis:
         async with open_client(config_for(kis.url), tmp_path) as client:
             with pytest.raises(OperationError, match="once a minute"):
                 await client.call(READ, {}, RequestPriority.ORDER)
         assert kis.tokens == 1
 
 
-async def test_a_token_that_nobody_waits_for_any_more_is_kept(tmp_path: Path) -> None:
-    """An order has its patience; the next one would have to wait a minute for another token."""
-    async with Scripted(lambda _: told({"rt_cd": "0"})) as kis:
+async def test_a_token_whose_caller_was_cancelled_is_kept(tmp_path: Path) -> None:
+    """The next request would have to wait a minute for another token."""
+    async with ScriptedServer(lambda _: json_response({"rt_cd": "0"})) as kis:
         kis.may_issue.clear()
         async with open_client(config_for(kis.url), tmp_path) as client:
             asking = asyncio.create_task(client.call(READ, {}, RequestPriority.ORDER))
@@ -188,8 +188,8 @@ async def test_a_token_that_nobody_waits_for_any_more_is_kept(tmp_path: Path) ->
         assert kis.tokens == 1
 
 
-async def test_a_client_that_ends_keeps_the_token_it_has_asked_for(tmp_path: Path) -> None:
-    async with Scripted(lambda _: told({"rt_cd": "0"})) as kis:
+async def test_a_client_that_closes_keeps_the_token_it_has_requested(tmp_path: Path) -> None:
+    async with ScriptedServer(lambda _: json_response({"rt_cd": "0"})) as kis:
         kis.may_issue.clear()
         async with open_client(config_for(kis.url), tmp_path) as client:
             asking = asyncio.create_task(client.call(READ, {}, RequestPriority.ORDER))
@@ -201,10 +201,10 @@ async def test_a_client_that_ends_keeps_the_token_it_has_asked_for(tmp_path: Pat
         assert kis.tokens == 1
 
 
-async def test_a_token_that_cannot_be_renewed_serves_to_its_end(tmp_path: Path) -> None:
+async def test_a_token_that_cannot_be_renewed_is_used_until_it_expires(tmp_path: Path) -> None:
     clock = ManualClock()
     async with (
-        Scripted(lambda _: told({"rt_cd": "0"})) as kis,
+        ScriptedServer(lambda _: json_response({"rt_cd": "0"})) as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
         await client.call(READ, {}, RequestPriority.ORDER)
@@ -223,7 +223,7 @@ async def test_a_token_that_cannot_be_renewed_serves_to_its_end(tmp_path: Path) 
         assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
 
 
-async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
+async def test_a_token_that_cannot_be_saved_is_used_from_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(_file: int) -> None:
@@ -231,7 +231,7 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
 
     clock = ManualClock()
     async with (
-        Choosy() as kis,
+        OneTokenServer() as kis,
         open_client(config_for(kis.url), tmp_path, clock) as client,
     ):
         await client.call(READ, {}, RequestPriority.ORDER)
@@ -247,11 +247,11 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
             await client.call(READ, {}, RequestPriority.ORDER)
         clock.set_wall(clock.now() + timedelta(minutes=2))
         assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
-    assert "could not be kept on disk" in capsys.readouterr().err
+    assert "KIS token not saved; kept in memory" in capsys.readouterr().err
     _check_token_file(tmp_path, "token-3")
 
 
-# -- refusals
+# -- errors
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ async def test_a_token_that_the_disk_does_not_take_serves_from_memory(
         ("", 429, RateLimitedError, RateLimitedError),
     ],
 )
-async def test_every_code_is_refused_unknown_or_permanent(
+async def test_every_code_has_its_error(
     tmp_path: Path,
     code: str,
     status: int,
@@ -281,22 +281,22 @@ async def test_every_code_is_refused_unknown_or_permanent(
 ) -> None:
     body = {"rt_cd": "1", "msg_cd": code, "msg1": "why   "}
     async with (
-        Scripted(lambda _: told(body, status)) as kis,
+        ScriptedServer(lambda _: json_response(body, status)) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
-        for service, expected in ((READ, for_reads), (ORDER, for_orders)):
+        for endpoint, expected in ((READ, for_reads), (ORDER, for_orders)):
             with pytest.raises(expected) as caught:
-                await client.call(service, {}, RequestPriority.ORDER)
+                await client.call(endpoint, {}, RequestPriority.ORDER)
             assert type(caught.value) is expected
             assert KEY.app_secret not in str(caught.value)
 
 
-async def test_a_limit_refusal_slows_the_budget_down(tmp_path: Path) -> None:
+async def test_a_rate_limit_reply_slows_the_limiter_down(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         simulator.faults.add(Fault(kind="limit", path="/uapi", count=1))
         with pytest.raises(RateLimitedError, match="EGW00201"):
             await KisQuotes(client).quote("005930", RequestPriority.BURST)
-        assert client.budget.state().rate_per_s == 9
+        assert client.limiter.status().rate_per_s == 9
         assert (await KisQuotes(client).quote("005930", RequestPriority.BURST)).price > 0
 
 
@@ -313,9 +313,9 @@ async def test_a_lost_reply_is_one_request_and_an_unknown_outcome(
         assert simulator.stats()["keys"][KEY.app_key]["requests"] == 2
 
 
-async def test_an_answer_that_is_not_json_leaves_an_order_unknown(tmp_path: Path) -> None:
+async def test_a_reply_that_is_not_json_leaves_an_order_unknown(tmp_path: Path) -> None:
     async with (
-        Scripted(lambda _: web.Response(text="<html>busy</html>")) as kis,
+        ScriptedServer(lambda _: web.Response(text="<html>busy</html>")) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
         with pytest.raises(OutcomeUnknownError):
@@ -325,11 +325,9 @@ async def test_an_answer_that_is_not_json_leaves_an_order_unknown(tmp_path: Path
 
 
 @pytest.mark.parametrize("status", [200, 500])
-async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(
-    tmp_path: Path, status: int
-) -> None:
+async def test_a_reply_that_is_not_utf_8_is_unreadable(tmp_path: Path, status: int) -> None:
     async with (
-        Scripted(lambda _: web.Response(body=EUC_KR, status=status)) as kis,
+        ScriptedServer(lambda _: web.Response(body=EUC_KR, status=status)) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
         with pytest.raises(OutcomeUnknownError):
@@ -340,10 +338,10 @@ async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(
             await client.approval_key()
 
 
-async def test_rows_that_are_not_utf_8_are_rows_that_cannot_be_read(tmp_path: Path) -> None:
+async def test_rows_that_are_not_utf_8_are_unreadable(tmp_path: Path) -> None:
     body = '{"rt_cd":"0","output":{"hts_kor_isnm":"삼성전자"}}'.encode("cp949")
     async with (
-        Scripted(lambda _: web.Response(body=body)) as kis,
+        ScriptedServer(lambda _: web.Response(body=body)) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
         with pytest.raises(UnreachableError):
@@ -353,7 +351,7 @@ async def test_rows_that_are_not_utf_8_are_rows_that_cannot_be_read(tmp_path: Pa
 async def test_fields_kis_adds_later_are_ignored(tmp_path: Path) -> None:
     body = {"rt_cd": "0", "output": {"stck_prpr": "71900", "acml_vol": "5", "new": ["x"]}, "n": 1}
     async with (
-        Scripted(lambda _: told(body)) as kis,
+        ScriptedServer(lambda _: json_response(body)) as kis,
         open_client(config_for(kis.url), tmp_path) as client,
     ):
         quote = await KisQuotes(client).quote("005930", RequestPriority.BURST)
@@ -367,16 +365,16 @@ async def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 async def test_no_window_is_exceeded_as_the_simulator_counts(tmp_path: Path) -> None:
-    """A greedy client on a slow network: twice the limit waits, none is refused."""
+    """A client that requests twice the limit on a slow network waits, and none is rejected."""
     config = KisSimulatorConfig(market=MarketConfig(symbols=60), window="fixed")
     async with KisSimulator(config) as simulator, client_of(simulator, tmp_path) as client:
         simulator.faults.add(Fault(kind="slow", path="/uapi", chance=0.3, seconds=0.2))
         quotes = KisQuotes(client)
         await asyncio.gather(*(quotes.quote("005930", RequestPriority.ORDER) for _ in range(40)))
-        seen = simulator.stats()["keys"][KEY.app_key]
-        assert seen["requests"] == 40
-        assert seen["refused"] == 0
-        assert seen["worst"]["second"] <= 18
+        stats = simulator.stats()["keys"][KEY.app_key]
+        assert stats["requests"] == 40
+        assert stats["refused"] == 0
+        assert stats["worst"]["second"] <= 18
 
 
 def test_keys_that_are_not_set_are_refused_by_name() -> None:

@@ -1,4 +1,4 @@
-"""The KIS WebSocket: drops, second sessions, limits, widths, several records, encrypted notices."""
+"""The KIS stream: drops, keys in use, limits, record widths, encrypted notices."""
 
 from __future__ import annotations
 
@@ -28,59 +28,58 @@ SAMPLE = (
 BUSY = KisSimulatorConfig(market=MarketConfig(symbols=60, speed=20))
 
 
-class Heard:
-    """Collects what a stream delivers, and wakes whoever waits for it."""
+class Recorder:
+    """Collects what a stream delivers; `until` waits for a condition on it."""
 
     def __init__(self) -> None:
         self.quotes: list[Quote] = []
         self.fills: list[FillNotice] = []
         self.live = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def quote(self, quote: Quote) -> None:
         self.quotes.append(quote)
-        self._news.set()
+        self._changed.set()
 
     def fill(self, fill: FillNotice) -> None:
         self.fills.append(fill)
-        self._news.set()
+        self._changed.set()
 
     def on_live(self) -> None:
         self.live += 1
-        self._news.set()
+        self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
             while not condition():
-                self._news.clear()
+                self._changed.clear()
                 try:
                     async with asyncio.timeout(0.05):
-                        await self._news.wait()
+                        await self._changed.wait()
                 except TimeoutError:
                     continue
 
 
-class Pauses(ManualClock):
-    """Tells what was asked of it."""
+class SleepRecorder(ManualClock):
+    """Clock that records the duration of each sleep."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: asyncio.Queue[float] = asyncio.Queue()
+        self._sleeps: asyncio.Queue[float] = asyncio.Queue()
 
     async def sleep(self, seconds: float) -> None:
-        self._asked.put_nowait(seconds)
+        self._sleeps.put_nowait(seconds)
         await super().sleep(seconds)
 
-    async def asked(self) -> float:
-        """How long the next sleeper means to sleep; it sleeps by now."""
-        return await asyncio.wait_for(self._asked.get(), 60)
+    async def next_sleep(self) -> float:
+        return await asyncio.wait_for(self._sleeps.get(), 60)
 
 
 @asynccontextmanager
 async def running(
-    client: KisClient, heard: Heard, clock: Clock | None = None
+    client: KisClient, recorder: Recorder, clock: Clock | None = None
 ) -> AsyncIterator[KisStream]:
-    stream = KisStream(client, clock or SystemClock(), heard.quote, on_live=heard.on_live)
+    stream = KisStream(client, clock or SystemClock(), recorder.quote, on_live=recorder.on_live)
     task = asyncio.create_task(stream.run())
     try:
         yield stream
@@ -89,92 +88,92 @@ async def running(
         await asyncio.wait({task})
 
 
-class Floor(NamedTuple):
-    """A simulated venue, a client of it, its stream and what it delivered."""
+class StreamSetup(NamedTuple):
+    """A simulated venue, its client, its stream and a recorder of it."""
 
     simulator: KisSimulator
     client: KisClient
     stream: KisStream
-    heard: Heard
+    recorder: Recorder
 
 
 @asynccontextmanager
-async def floor(
+async def running_stream(
     folder: Path, config: KisSimulatorConfig = BUSY, clock: Clock | None = None
-) -> AsyncIterator[Floor]:
-    heard = Heard()
+) -> AsyncIterator[StreamSetup]:
+    recorder = Recorder()
     async with (
         KisSimulator(config) as simulator,
         client_of(simulator, folder) as client,
-        running(client, heard, clock) as stream,
+        running(client, recorder, clock) as stream,
     ):
-        yield Floor(simulator, client, stream, heard)
+        yield StreamSetup(simulator, client, stream, recorder)
 
 
-async def test_trades_of_watched_symbols_come_and_others_do_not(tmp_path: Path) -> None:
-    async with floor(tmp_path) as (_, _, stream, heard):
+async def test_only_trades_of_subscribed_symbols_arrive(tmp_path: Path) -> None:
+    async with running_stream(tmp_path) as (_, _, stream, recorder):
         stream.subscribe("005930")
-        await heard.until(lambda: len(heard.quotes) >= 3)
-        assert {quote.symbol for quote in heard.quotes} == {"005930"}
-        volumes = [quote.volume for quote in heard.quotes]
+        await recorder.until(lambda: len(recorder.quotes) >= 3)
+        assert {quote.symbol for quote in recorder.quotes} == {"005930"}
+        volumes = [quote.volume for quote in recorder.quotes]
         assert volumes == sorted(volumes)
         stream.unsubscribe("005930")
         stream.subscribe("000660")
-        await heard.until(lambda: heard.quotes[-1].symbol == "000660")
+        await recorder.until(lambda: recorder.quotes[-1].symbol == "000660")
 
 
 async def test_after_a_drop_everything_is_subscribed_again(tmp_path: Path) -> None:
-    async with floor(tmp_path) as (simulator, _, stream, heard):
+    async with running_stream(tmp_path) as (simulator, _, stream, recorder):
         stream.subscribe("005930")
-        await heard.until(lambda: bool(heard.quotes))
+        await recorder.until(lambda: bool(recorder.quotes))
         assert simulator.drop_streams() == 1
-        heard.quotes.clear()
-        await heard.until(lambda: heard.live == 2 and bool(heard.quotes))
+        recorder.quotes.clear()
+        await recorder.until(lambda: recorder.live == 2 and bool(recorder.quotes))
 
 
-async def test_a_session_that_drops_at_once_is_retried_ever_more_slowly(tmp_path: Path) -> None:
+async def test_a_connection_that_drops_at_once_is_retried_more_slowly(tmp_path: Path) -> None:
     """KIS blocks keys that connect and disconnect in a loop."""
-    clock = Pauses()
-    async with floor(tmp_path, clock=clock) as (simulator, _, stream, heard):
+    clock = SleepRecorder()
+    async with running_stream(tmp_path, clock=clock) as (simulator, _, stream, recorder):
         stream.subscribe("005930")
-        for session in range(1, 5):
-            await heard.until(lambda n=session: heard.live == n and stream.live)  # type: ignore[misc]
+        for attempt in range(1, 5):
+            await recorder.until(lambda n=attempt: recorder.live == n and stream.live)  # type: ignore[misc]
             simulator.drop_streams()
-            pause = await clock.asked()
-            assert 2.0 ** (session - 1) <= pause <= 2.0**session
-            await clock.advance(pause)
+            backoff_s = await clock.next_sleep()
+            assert 2.0 ** (attempt - 1) <= backoff_s <= 2.0**attempt
+            await clock.advance(backoff_s)
 
 
-async def test_the_42nd_registration_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+async def test_the_42nd_subscription_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with KisSimulator(BUSY) as simulator, client_of(simulator, tmp_path) as client:
-        stream = KisStream(client, SystemClock(), Heard().quote)
+        stream = KisStream(client, SystemClock(), Recorder().quote)
         for symbol in simulator.market.universe.codes[:41]:
             stream.subscribe(symbol)
         assert stream.free == 0
-        with pytest.raises(RefusedError, match="41 registrations"):
+        with pytest.raises(RefusedError, match="41 subscriptions"):
             stream.subscribe(simulator.market.universe.codes[41])
-        stream.subscribe(simulator.market.universe.codes[0])  # has its place already
+        stream.subscribe(simulator.market.universe.codes[0])  # is subscribed already
 
 
 async def test_all_41_are_accepted_by_the_venue(tmp_path: Path) -> None:
-    async with floor(tmp_path) as (simulator, _, stream, heard):
+    async with running_stream(tmp_path) as (simulator, _, stream, recorder):
         for symbol in simulator.market.universe.codes[:41]:
             stream.subscribe(symbol)
-        await heard.until(lambda: 41 in simulator.stats()["stream"]["registrations"].values())
-        assert stream.refusals == {}
+        await recorder.until(lambda: 41 in simulator.stats()["stream"]["registrations"].values())
+        assert stream.rejections == {}
 
 
-async def test_a_key_in_use_elsewhere_waits_a_minute_and_then_comes_back(tmp_path: Path) -> None:
-    first, clock = Heard(), Pauses()
-    async with floor(tmp_path, clock=clock) as (simulator, client, late, second):
+async def test_a_key_in_use_elsewhere_is_retried_after_a_minute(tmp_path: Path) -> None:
+    first, clock = Recorder(), SleepRecorder()
+    async with running_stream(tmp_path, clock=clock) as (simulator, client, late, second):
         async with running(client, first) as early:
             early.subscribe("005930")
             await first.until(lambda: bool(first.quotes))
             late.subscribe("005930")
-            await second.until(lambda: "OPSP8996" in late.refusals)
+            await second.until(lambda: "OPSP8996" in late.rejections)
             assert not second.quotes
         await second.until(lambda: not simulator.stream.sessions)
-        assert await clock.asked() == 60.0
+        assert await clock.next_sleep() == 60.0
         await clock.advance(60.0)
         await second.until(lambda: bool(second.quotes))
 
@@ -183,28 +182,28 @@ async def test_pings_are_echoed(tmp_path: Path) -> None:
     config = KisSimulatorConfig(
         ping_interval_s=0.05, drop_after_pings=4, market=MarketConfig(symbols=60)
     )
-    async with floor(tmp_path, config) as (simulator, _, stream, heard):
+    async with running_stream(tmp_path, config) as (simulator, _, stream, recorder):
         stream.subscribe("005930")
-        await heard.until(lambda: simulator.stream.pongs >= 8)
-        assert heard.live == 1
+        await recorder.until(lambda: simulator.stream.pongs >= 8)
+        assert recorder.live == 1
 
 
-async def test_a_field_more_in_every_record_changes_nothing(tmp_path: Path) -> None:
-    async with floor(tmp_path) as (simulator, _, stream, heard):
+async def test_an_additional_field_in_every_record_changes_nothing(tmp_path: Path) -> None:
+    async with running_stream(tmp_path) as (simulator, _, stream, recorder):
         stream.subscribe("005930")
-        await heard.until(lambda: bool(heard.quotes))
-        before = int(heard.quotes[-1].raw["fields"])
+        await recorder.until(lambda: bool(recorder.quotes))
+        before = int(recorder.quotes[-1].raw["fields"])
         simulator.faults.add(Fault(kind="width", path="H0STCNT0", fields=1))
-        await heard.until(lambda: int(heard.quotes[-1].raw["fields"]) == before + 1)
-        assert heard.quotes[-1].price > 0
-        assert stream.broken_frames == 0
+        await recorder.until(lambda: int(recorder.quotes[-1].raw["fields"]) == before + 1)
+        assert recorder.quotes[-1].price > 0
+        assert stream.malformed_frames == 0
 
 
 async def test_an_encrypted_fill_notice_is_read(tmp_path: Path) -> None:
     config = KisSimulatorConfig(market=MarketConfig(symbols=60))
-    async with floor(tmp_path, config) as (simulator, client, stream, heard):
-        stream.subscribe_fills(heard.fill, heard.on_live)
-        await heard.until(lambda: 1 in simulator.stats()["stream"]["registrations"].values())
+    async with running_stream(tmp_path, config) as (simulator, client, stream, recorder):
+        stream.subscribe_fills(recorder.fill, recorder.on_live)
+        await recorder.until(lambda: 1 in simulator.stats()["stream"]["registrations"].values())
         order = KisEndpoint(
             "/uapi/domestic-stock/v1/trading/order-cash", "TTTC0012U", method="POST"
         )
@@ -218,24 +217,24 @@ async def test_an_encrypted_fill_notice_is_read(tmp_path: Path) -> None:
             "EXCG_ID_DVSN_CD": "KRX",
         }
         reply = await client.call(order, body, RequestPriority.ORDER)
-        await heard.until(lambda: sum(f.quantity for f in heard.fills if f.filled) == 3)
-        assert not any(fill.rejected for fill in heard.fills)
-        assert {fill.symbol for fill in heard.fills} == {"005930"}
-        assert all(fill.buy for fill in heard.fills)
-        assert heard.fills[0].order_no in bytes(reply.output).decode()
+        await recorder.until(lambda: sum(f.quantity for f in recorder.fills if f.filled) == 3)
+        assert not any(fill.rejected for fill in recorder.fills)
+        assert {fill.symbol for fill in recorder.fills} == {"005930"}
+        assert all(fill.buy for fill in recorder.fills)
+        assert recorder.fills[0].order_no in bytes(reply.output).decode()
 
 
-async def test_a_fill_notice_that_cannot_be_read_is_told_as_missed(tmp_path: Path) -> None:
+async def test_an_unreadable_fill_notice_is_reported_as_missed(tmp_path: Path) -> None:
     config = KisSimulatorConfig(market=MarketConfig(symbols=60))
-    async with floor(tmp_path, config) as (simulator, _, stream, heard):
+    async with running_stream(tmp_path, config) as (simulator, _, stream, recorder):
         missed: list[int] = []
-        stream.subscribe_fills(heard.fill, lambda: missed.append(1))
-        await heard.until(lambda: len(missed) == 1)
+        stream.subscribe_fills(recorder.fill, lambda: missed.append(1))
+        await recorder.until(lambda: len(missed) == 1)
         (session,) = simulator.stream.sessions.values()
         await session.socket.send_str("1|H0STCNI0|001|bm90IGVuY3J5cHRlZA==")
-        await heard.until(lambda: stream.broken_frames == 1)
+        await recorder.until(lambda: stream.malformed_frames == 1)
         assert len(missed) == 2
-        assert not heard.fills
+        assert not recorder.fills
 
 
 # -- frames
@@ -250,7 +249,7 @@ def test_the_sample_of_the_manual_is_read() -> None:
 
 
 @given(st.integers(1, 20), st.integers(46, 60))
-def test_records_of_any_width_are_told_apart(count: int, width: int) -> None:
+def test_records_of_any_width_are_split(count: int, width: int) -> None:
     fields = SAMPLE.split("|")[3].split("^")
     record = (fields + ["2"] * 60)[:width]
     records = [[f"{n:06}", *record[1:]] for n in range(count)]
@@ -264,7 +263,7 @@ def test_records_of_any_width_are_told_apart(count: int, width: int) -> None:
     "text",
     ["", "0|H0STCNT0|000|", "0|H0STCNT0|002|a^b^c", "1|H0STCNI0|001|xx", "{", "{}", "2|x|1|y"],
 )
-def test_a_broken_frame_is_told_not_guessed(text: str) -> None:
+def test_a_malformed_frame_raises(text: str) -> None:
     with pytest.raises(MalformedFrameError):
         parse(text, {})
 

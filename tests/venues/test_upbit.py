@@ -24,7 +24,7 @@ from qts.venues import (
     UpbitStream,
     VenueRejectedError,
 )
-from tests.venues.kis import Scripted
+from tests.venues.kis import ScriptedServer
 
 KEY = UpbitKey()
 SMALL = UpbitSimulatorConfig(market=MarketConfig(symbols=20, suspended=0, speed=10))
@@ -42,7 +42,7 @@ async def client_of(simulator: UpbitSimulator, **changes: Any) -> AsyncIterator[
         yield client
 
 
-async def test_all_won_markets_come_in_one_request() -> None:
+async def test_all_won_symbols_come_in_one_request() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
         found = await client.tickers()
         assert {quote.symbol for quote in found} == set(simulator.market.universe.codes)
@@ -98,14 +98,14 @@ async def test_signed_requests_without_a_key_are_refused() -> None:
             await client.call("GET", "/v1/accounts", [], "default", RequestPriority.ACCOUNT)
 
 
-async def test_a_greedy_client_is_never_refused() -> None:
+async def test_a_greedy_client_is_never_rate_limited() -> None:
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
         began = time.monotonic()
         await asyncio.gather(*(client.tickers(["KRW-BTC"]) for _ in range(25)))
         assert time.monotonic() - began > 2.0  # 10 at once, and 10 a second later
-        (seen,) = [each for name, each in simulator.gateway.stats().items() if "ticker" in name]
-        assert seen["refused"] == 0
-        assert seen["worst"]["second"] <= 10
+        (stats,) = [each for name, each in simulator.gateway.stats().items() if "ticker" in name]
+        assert stats["refused"] == 0
+        assert stats["worst"]["second"] <= 10
 
 
 async def test_a_429_halves_the_rate() -> None:
@@ -113,8 +113,8 @@ async def test_a_429_halves_the_rate() -> None:
         simulator.faults.add(Fault(kind="limit", path="/v1/ticker", count=1))
         with pytest.raises(RateLimitedError):
             await client.tickers()
-        assert client.budgets["quotes"].state().rate_per_s == 5
-        assert client.budgets["order"].state().rate_per_s == 12
+        assert client.limiters["quotes"].status().rate_per_s == 5
+        assert client.limiters["order"].status().rate_per_s == 12
 
 
 async def test_a_lost_reply_leaves_an_order_unknown() -> None:
@@ -126,10 +126,10 @@ async def test_a_lost_reply_leaves_an_order_unknown() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 500])
-async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(status: int) -> None:
+async def test_a_reply_that_is_not_utf_8_is_unreadable(status: int) -> None:
     body = '{"error":{"name":"x","message":"점검"}}'.encode("cp949")
     config = UpbitConfig(access_key=Secret(KEY.access_key), secret_key=Secret(KEY.secret_key))
-    async with Scripted(lambda _: web.Response(body=body, status=status)) as upbit:
+    async with ScriptedServer(lambda _: web.Response(body=body, status=status)) as upbit:
         at = msgspec.structs.replace(config, url=upbit.url)
         async with UpbitClient.open(at, SystemClock()) as client:
             with pytest.raises(UnreachableError):
@@ -138,24 +138,27 @@ async def test_an_answer_that_is_not_utf_8_is_one_that_cannot_be_read(status: in
                 await client.call("POST", "/v1/orders", [], "order", RequestPriority.ORDER)
 
 
-async def test_quotes_stream_and_come_back_after_a_drop() -> None:
-    seen: asyncio.Queue[Quote] = asyncio.Queue()
+async def test_quotes_stream_and_resume_after_a_drop() -> None:
+    quotes: asyncio.Queue[Quote] = asyncio.Queue()
+    live: list[int] = []
     async with UpbitSimulator(SMALL) as simulator, client_of(simulator) as client:
-        stream = UpbitStream(client, SystemClock(), seen.put_nowait)
-        await stream.watch(["KRW-BTC"])
+        stream = UpbitStream(
+            client, SystemClock(), quotes.put_nowait, on_live=lambda: live.append(1)
+        )
+        await stream.subscribe(["KRW-BTC"])
         task = asyncio.create_task(stream.run())
         async with asyncio.timeout(60):
-            first = await seen.get()
+            first = await quotes.get()
             assert (first.symbol, first.source) == ("KRW-BTC", "upbit_ws")
             simulator.drop_streams()
-            while stream.sessions < 2:
-                await seen.get()
-            await stream.watch(["KRW-ETH"])
-            while (await seen.get()).symbol != "KRW-ETH":
+            while len(live) < 2:
+                await quotes.get()
+            await stream.subscribe(["KRW-ETH"])
+            while (await quotes.get()).symbol != "KRW-ETH":
                 pass
         task.cancel()
         await asyncio.wait({task})
-        assert stream.broken_frames == 0
+        assert stream.malformed_frames == 0
 
 
 async def test_events_of_own_orders_stream() -> None:

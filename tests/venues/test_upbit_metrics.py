@@ -1,4 +1,4 @@
-"""What Prometheus is told about Upbit: every request once, and never more series than named."""
+"""Prometheus metrics of Upbit: every request is counted once, in a fixed set of series."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLIES = "everbit_upbit_http_duration_seconds_count"
 
 
 class Growth:
-    """How much a figure has grown since this was made."""
+    """Increase of the metrics since it was created."""
 
     def __init__(self) -> None:
         self._before = telemetry.metric_samples()
@@ -82,23 +82,21 @@ async def test_a_block_is_counted_and_stops_every_group() -> None:
             await client.tickers()
         assert caught.value.blocked
         assert growth.of(ERRORS, **{"class": "blocked"}) == 1
-        for budget in client.budgets.values():
-            assert not budget.try_acquire(RequestPriority.ORDER)
+        for limiter in client.limiters.values():
+            assert not limiter.try_acquire(RequestPriority.ORDER)
 
 
-def test_every_kind_of_error_is_there_before_it_happens() -> None:
+def test_every_error_class_exists_before_it_happens() -> None:
     kinds = {labels["class"] for labels, _ in telemetry.metric_samples()[ERRORS]}
     assert kinds == set(metrics.KINDS)
 
 
 @given(st.text(max_size=30), st.text(max_size=20), st.integers(-1, 2**31))
-def test_no_path_status_or_group_adds_a_series_without_end(
-    path: str, group: str, status: int
-) -> None:
-    sent = metrics.RequestTimer("GET", "/v1/" + path, ManualClock())
-    sent.ended(status)
-    sent.failed(UnreachableError("lost"))
-    metrics.left(group, 3)
+def test_no_path_status_or_group_adds_a_series(path: str, group: str, status: int) -> None:
+    timer = metrics.RequestTimer("GET", "/v1/" + path, ManualClock())
+    timer.finished(status)
+    timer.failed(UnreachableError("lost"))
+    metrics.set_remaining(group, 3)
     figures = telemetry.metric_samples()
     assert {labels["endpoint"] for labels, _ in figures[REQUESTS]} <= set(metrics.ENDPOINTS)
     statuses = {labels["status"] for labels, _ in figures[REQUESTS]}

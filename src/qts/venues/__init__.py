@@ -1,4 +1,4 @@
-"""KIS and Upbit as they are: keys, wire formats, streams, and one request budget per key."""
+"""Clients of the KIS and Upbit APIs: credentials, protocols, streams, rate limits per key."""
 
 from qts._exports import lazy_exports
 

@@ -1,4 +1,4 @@
-"""Settings of the venues: keys, hosts and limits."""
+"""Settings of the venues: keys, hosts and rate limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     paper: Annotated[
         bool,
-        msgspec.Meta(description="the key is one for paper trading: one request a second at most"),
+        msgspec.Meta(description="the key is for paper trading: at most one request a second"),
     ] = False
     url: Annotated[
         str | None, msgspec.Meta(description="REST host; unset: KIS itself, real or paper")
@@ -56,14 +56,14 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def stream(self) -> str:
-        own = KIS_PAPER_STREAM if self.paper else KIS_REAL_STREAM
+        default = KIS_PAPER_STREAM if self.paper else KIS_REAL_STREAM
         if self.url is not None:  # a simulator's quotes must not be mixed with real ticks
-            own = self.url.replace("http", "ws", 1)
-        return (self.stream_url or own).rstrip("/")
+            default = self.url.replace("http", "ws", 1)
+        return (self.stream_url or default).rstrip("/")
 
     @property
     def key_limits(self) -> RateLimitConfig:
-        """What the key may do: a paper key one request a second, whatever is set for real ones."""
+        """`limits`, capped at one request a second for a paper key."""
         if not self.paper:
             return self.limits
         return msgspec.structs.replace(
@@ -73,8 +73,8 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def credentials(self) -> tuple[Secret, Secret]:
         if not self.app_key or not self.app_secret:
             raise RefusedError(
-                "venues.kis.app_key and venues.kis.app_secret are not set; take them from the KIS "
-                "Open API portal and give them as QTS_VENUES__KIS__APP_KEY and ..._APP_SECRET"
+                "venues.kis.app_key and venues.kis.app_secret are not set; get them from the KIS "
+                "Open API portal and set QTS_VENUES__KIS__APP_KEY and ..._APP_SECRET"
             )
         return self.app_key, self.app_secret
 
@@ -103,7 +103,7 @@ class UpbitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class VenuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The venues that are used."""
+    """Settings of all venues."""
 
     kis: Annotated[KisConfig, msgspec.Meta(description="KIS Open API")] = KisConfig()
     upbit: Annotated[UpbitConfig, msgspec.Meta(description="Upbit Open API")] = UpbitConfig()

@@ -1,12 +1,12 @@
-"""How a venue can say no, and what may be done about each.
+"""Errors of a venue, by what the caller may do next.
 
-Failed
-├── Throttled        too many requests: not carried out, ask again later
-├── Rejected         understood and declined: asking again changes nothing
-│   └── NotOffered   this host or key does not have the service
-└── Unreachable      no answer, or none that can be read
-    └── OutcomeUnknown   and what was asked for may have been carried out: look, never resend
-Refused              the settings are wrong: keys, hosts
+OperationError
+├── RateLimitedError        too many requests, nothing was done: retry later
+├── VenueRejectedError      understood and declined: a retry changes nothing
+│   └── NotSupportedError   the host or key does not have the endpoint
+└── UnreachableError        no reply, or an unreadable one
+    └── OutcomeUnknownError     the request may have been executed: reconcile, never resend
+RefusedError                wrong settings: keys, hosts
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from qts.domain import OperationError, OutcomeUnknownError, QtsError, Unreachabl
 
 
 class RateLimitedError(OperationError):
-    """The venue refused before it did anything; `retry_after_s` when it named a pause.
+    """The venue declined without doing anything; `retry_after_s` is the pause it named, if any.
 
-    `blocked`: it has shut us out altogether (HTTP 418).
+    `blocked`: it has banned us (HTTP 418).
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class RateLimitedError(OperationError):
 
 
 class VenueRejectedError(OperationError):
-    """`code` is the venue's own."""
+    """The venue declined; `code` is its error code."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -43,12 +43,10 @@ class NotSupportedError(VenueRejectedError):
 
 
 def no_reply_error(venue: str, error: Exception, changes: bool) -> QtsError:
-    """What it means that a request, one that changes something or not, got no reply."""
-    if isinstance(error.__cause__, QtsError):  # held back as it was leaving
+    """Return the error for a request without a reply; `changes`: it could modify something."""
+    if isinstance(error.__cause__, QtsError):  # raised by before_send: nothing was sent
         return error.__cause__
-    reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-    left = changes and not isinstance(error, aiohttp.ClientConnectorError)
-    kind = (
-        OutcomeUnknownError if left else UnreachableError
-    )  # without a connection nothing was sent
+    reason = "no reply in time" if isinstance(error, TimeoutError) else str(error)
+    sent = not isinstance(error, aiohttp.ClientConnectorError)  # no connection: nothing was sent
+    kind = OutcomeUnknownError if changes and sent else UnreachableError
     return kind(f"{venue} does not answer: {reason or type(error).__name__}")

@@ -1,4 +1,4 @@
-"""What a request changes something with, and whether it may still go."""
+"""Request body with a last check before it is sent."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
-BeforeSend = Callable[[], None]  # what it raises holds the request back
+BeforeSend = Callable[[], None]  # raises to prevent the request
 
 
 class GuardedJsonBody(aiohttp.JsonPayload):
-    """JSON that asks, at the moment in which it goes into the connection, whether it may.
+    """JSON body that calls `before_send` at the moment it is written to the connection.
 
-    Between a budget's grant and this moment a connection may have to be made, and whoever made
-    it may have been stopped. A request without its body is none.
+    Between the rate limiter's grant and this moment, connecting may take long and the process
+    may be stopped. The venue ignores a request without its body.
     """
 
-    def __init__(self, values: dict[str, Any], leaving: BeforeSend | None) -> None:
+    def __init__(self, values: dict[str, Any], before_send: BeforeSend | None) -> None:
         super().__init__(values)
-        self._leaving = leaving
+        self._before_send = before_send
 
     async def write_with_length(
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
-        if self._leaving is not None:
-            self._leaving()
+        if self._before_send is not None:
+            self._before_send()
         await super().write_with_length(writer, content_length)

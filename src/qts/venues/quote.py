@@ -1,4 +1,4 @@
-"""A quote as any venue gives it."""
+"""Quotes and order books, the same for every venue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
-    """The last price of a symbol; volume runs up over the day. `raw` is what the venue said."""
+    """Last price of a symbol; `volume` accumulates over the day, `raw` is the venue's row."""
 
     symbol: str
     price: float
@@ -25,7 +25,7 @@ class BookLevel(msgspec.Struct, frozen=True, gc=False):
 
 
 class OrderBook(msgspec.Struct, frozen=True):
-    """An order book, best levels first."""
+    """Order book of a symbol, best levels first."""
 
     symbol: str
     asks: list[BookLevel]

@@ -1,11 +1,7 @@
-"""KIS over REST: every request through the budget, every refusal named for what it means.
+"""REST client of KIS: requests pass the rate limiter, error replies become typed errors.
 
-What KIS's message codes mean for the one who asked; HTTP status alone says little.
-
-KIS answers HTTP 500 to a key that is over its limit and 200 to a rejected order, so the code
-decides and the status only where there is none.
-
-One key of KIS, ready for use: its ledger, its budget, its client. Everybody shares it.
+KIS replies HTTP 500 to a key that is over its limit and 200 to a rejected order, so the message
+code decides, and the HTTP status only where there is no code.
 """
 
 from __future__ import annotations
@@ -40,9 +36,9 @@ from qts.venues.ratelimit.limiter import RateLimiter
 from qts.venues.ratelimit.limits import RequestPriority
 from qts.venues.ratelimit.usage_log import UsageLog
 
-TOKEN_ENDED = frozenset({"EGW00121", "EGW00123"})
+TOKEN_EXPIRED = frozenset({"EGW00121", "EGW00123"})
 TOKEN_TOO_SOON = "EGW00133"  # noqa: S105 - a message code
-THROTTLED = frozenset({"EGW00201", "EGW00215"})
+RATE_LIMITED = frozenset({"EGW00201", "EGW00215"})
 OUTCOME_UNKNOWN = frozenset({"EGW00301", "EGW00302"})
 WRONG_SETTINGS = {
     "EGW00103": "venues.kis.app_key is not known to KIS",
@@ -52,36 +48,33 @@ WRONG_SETTINGS = {
     "IGW00002": "venues.kis.account does not belong to the app key",
     "40910000": "the account is not registered for paper trading",
 }
-NOT_OFFERED = frozenset({"EGW02006", "90000000"})
-
-
-def error_for_code(code: str, text: str, status: int, changes: bool) -> QtsError:
-    """The error for a reply that is no success; `changes`: the request could move something."""
-    told = f"KIS {code or f'HTTP {status}'}: {text.strip() or 'no explanation'}"
-    if code in THROTTLED or (not code and status == 429):
-        return RateLimitedError(told)
-    if code in WRONG_SETTINGS:
-        return RefusedError(f"{WRONG_SETTINGS[code]} ({told})")
-    if code in NOT_OFFERED:
-        return NotSupportedError(told, code)
-    if code in OUTCOME_UNKNOWN or (not code and status >= 500):
-        return OutcomeUnknownError(told) if changes else UnreachableError(told)
-    return VenueRejectedError(told, code)
-
-
+NOT_SUPPORTED = frozenset({"EGW02006", "90000000"})
 _MORE = frozenset({"F", "M"})
 _HEADERS = {"content-type": "application/json; charset=utf-8", "custtype": "P"}
-
 
 Values = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
 
+def error_for_code(code: str, text: str, status: int, changes: bool) -> QtsError:
+    """Return the error for an error reply; `changes`: the request could modify something."""
+    message = f"KIS {code or f'HTTP {status}'}: {text.strip() or 'no explanation'}"
+    if code in RATE_LIMITED or (not code and status == 429):
+        return RateLimitedError(message)
+    if code in WRONG_SETTINGS:
+        return RefusedError(f"{WRONG_SETTINGS[code]} ({message})")
+    if code in NOT_SUPPORTED:
+        return NotSupportedError(message, code)
+    if code in OUTCOME_UNKNOWN or (not code and status >= 500):
+        return OutcomeUnknownError(message) if changes else UnreachableError(message)
+    return VenueRejectedError(message, code)
+
+
 class KisEndpoint(msgspec.Struct, frozen=True):
-    """One TR of KIS: where it is, and whether it changes anything there."""
+    """Path, method and transaction ids (TR) of one KIS service."""
 
     path: str
     tr_id: str
-    paper_tr_id: str | None = None  # None: the same; "": not offered on paper
+    paper_tr_id: str | None = None  # None: the same; "": not available to paper keys
     method: Literal["GET", "POST"] = "GET"
 
     @property
@@ -90,7 +83,7 @@ class KisEndpoint(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct):
-    """KIS's envelope; fields it adds later are ignored."""
+    """Envelope of a KIS reply; unknown fields are ignored."""
 
     rt_cd: str = ""
     msg_cd: str = ""
@@ -113,13 +106,13 @@ class IssuedToken(msgspec.Struct):
 
 
 class KisClient:
-    """A session with KIS; `open` and leave it."""
+    """Client of one KIS key, created by `open`."""
 
     def __init__(
-        self, config: KisConfig, budget: RateLimiter, session: aiohttp.ClientSession
+        self, config: KisConfig, limiter: RateLimiter, session: aiohttp.ClientSession
     ) -> None:
         self.config = config
-        self.budget = budget
+        self.limiter = limiter
         self._session = session
         self._key, self._secret = config.credentials()
         self._tokens: TokenStore | None = None
@@ -127,16 +120,16 @@ class KisClient:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, config: KisConfig, budget: RateLimiter, clock: Clock, folder: Path
+        cls, config: KisConfig, limiter: RateLimiter, clock: Clock, folder: Path
     ) -> AsyncIterator[Self]:
-        """`folder` keeps the token for the next process."""
+        """Open a client; `folder` holds the token, which the next process reuses."""
         key, _ = config.credentials()
         connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=30)
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            # One grant, one request: aiohttp would send a GET again when the connection breaks.
+            # One grant, one request: aiohttp would resend a GET when the connection breaks.
             session._retry_connection = False
-            client = cls(config, budget, session)
+            client = cls(config, limiter, session)
             client._tokens = TokenStore(token_file(folder, key), clock, client._issue_token)
             try:
                 yield client
@@ -145,36 +138,36 @@ class KisClient:
 
     async def call(
         self,
-        service: KisEndpoint,
+        endpoint: KisEndpoint,
         values: Values,
         priority: RequestPriority,
         *,
         next_page: bool = False,
-        leaving: BeforeSend | None = None,
+        before_send: BeforeSend | None = None,
     ) -> Reply:
-        """One request; a token that has ended is replaced, and the request made once more.
+        """Send one request; replace an expired token and send it once more.
 
-        Values given as a function are asked for when the budget has granted the request, so
-        that what is most urgent then can be chosen. `leaving` is called as a body leaves.
+        A function as `values` is called after the grant, so that it can choose what is most
+        urgent then. `before_send` is called when a body is written to the connection.
         """
-        tr_id = self._tr_id(service)
-        assert self._tokens is not None, "a client is made by open()"  # noqa: S101
+        tr_id = self._tr_id(endpoint)
+        assert self._tokens is not None, "a client is created by open()"  # noqa: S101
         token = await self._tokens.get()
-        asked = (service, tr_id, values, priority, next_page, leaving)
-        reply, status = await self._send(token, *asked)
-        if reply.msg_cd in TOKEN_ENDED or reply.error_code in TOKEN_ENDED:
+        request = (endpoint, tr_id, values, priority, next_page, before_send)
+        reply, status = await self._send(token, *request)
+        if reply.msg_cd in TOKEN_EXPIRED or reply.error_code in TOKEN_EXPIRED:
             token = await self._tokens.replace(token)
-            reply, status = await self._send(token, *asked)
+            reply, status = await self._send(token, *request)
         if reply.rt_cd == "0":
             return reply
         code, text = reply.msg_cd or reply.error_code, reply.msg1 or reply.error_description
-        error = error_for_code(code, text, status, service.changes)
+        error = error_for_code(code, text, status, endpoint.changes)
         if isinstance(error, RateLimitedError):
-            self.budget.on_throttled()
+            self.limiter.on_throttled()
         raise error
 
     async def approval_key(self) -> str:
-        """Opens the WebSocket; lives a day."""
+        """Fetch the key that opens the WebSocket; valid for a day."""
         body = {
             "grant_type": "client_credentials",
             "appkey": self._key.reveal(),
@@ -191,12 +184,12 @@ class KisClient:
     async def _send(
         self,
         token: str,
-        service: KisEndpoint,
+        endpoint: KisEndpoint,
         tr_id: str,
         values: Values,
         priority: RequestPriority,
         next_page: bool,
-        leaving: BeforeSend | None,
+        before_send: BeforeSend | None,
     ) -> tuple[Reply, int]:
         headers = _HEADERS | {
             "authorization": f"Bearer {token}",
@@ -205,33 +198,34 @@ class KisClient:
             "tr_id": tr_id,
             "tr_cont": "N" if next_page else "",
         }
-        async with self.budget.request(priority):
+        async with self.limiter.request(priority):
             chosen = dict(values() if callable(values) else values)
             form: dict[str, Any] = (
-                {"data": GuardedJsonBody(chosen, leaving)}
-                if service.changes
+                {"data": GuardedJsonBody(chosen, before_send)}
+                if endpoint.changes
                 else {"params": chosen}
             )
             try:
                 async with self._session.request(
-                    service.method, self.config.rest + service.path, headers=headers, **form
+                    endpoint.method, self.config.rest + endpoint.path, headers=headers, **form
                 ) as response:
                     data = await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise no_reply_error(f"KIS at {self.config.rest}", error, service.changes) from None
+                venue = f"KIS at {self.config.rest}"
+                raise no_reply_error(venue, error, endpoint.changes) from None
         try:
             reply = msgspec.json.decode(data, type=Reply)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Reply(msg1="a reply that is not KIS's JSON"), max(response.status, 500)
+            return Reply(msg1="the reply is not valid KIS JSON"), max(response.status, 500)
         reply.more = response.headers.get("tr_cont", "") in _MORE
         return reply, response.status
 
-    def _tr_id(self, service: KisEndpoint) -> str:
-        if not self.config.paper or service.paper_tr_id is None:
-            return service.tr_id
-        if not service.paper_tr_id:
-            raise NotSupportedError(f"KIS does not offer {service.path} to paper keys", "EGW02006")
-        return service.paper_tr_id
+    def _tr_id(self, endpoint: KisEndpoint) -> str:
+        if not self.config.paper or endpoint.paper_tr_id is None:
+            return endpoint.tr_id
+        if not endpoint.paper_tr_id:
+            raise NotSupportedError(f"KIS does not offer {endpoint.path} to paper keys", "EGW02006")
+        return endpoint.paper_tr_id
 
     async def _issue_token(self) -> tuple[str, float]:
         body = {
@@ -245,12 +239,12 @@ class KisClient:
             return issued.access_token, issued.expires_in
         if issued.error_code == TOKEN_TOO_SOON:
             raise OperationError(
-                "KIS issues a token once a minute, and one was just issued; wait a minute"
+                "KIS issues a token once a minute and has just issued one; retry in a minute"
             )
         raise error_for_code(issued.error_code, issued.error_description, status, False)
 
     async def _exchange(self, method: str, path: str, **form: Any) -> tuple[int, bytes]:
-        """A request outside of the budget: KIS counts those for tokens by themselves."""
+        """Send a request without the rate limiter: KIS counts token requests separately."""
         try:
             async with self._session.request(method, self.config.rest + path, **form) as response:
                 return response.status, await response.read()
@@ -262,19 +256,21 @@ def _decode(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise UnreachableError("KIS answered something that is not its JSON") from None
+        raise UnreachableError("the reply is not valid KIS JSON") from None
 
 
 @asynccontextmanager
 async def connect_kis(config: KisConfig, home: Path, clock: Clock) -> AsyncIterator[KisClient]:
-    """`home` keeps the token and the ledger. Quotes, orders and balances use this one client."""
+    """Open the client of a key for quotes, orders and balances; `home` holds token and usage log.
+
+    Raises RefusedError when another process uses the key.
+    """
     key, _ = config.credentials()
     name = hashlib.sha256(key.reveal().encode()).hexdigest()[:16]
-    budget = RateLimiter(
-        config.key_limits, clock, UsageLog(home / "budgets" / f"kis-{name}", clock)
-    )
+    usage_log = UsageLog(home / "budgets" / f"kis-{name}", clock)
+    limiter = RateLimiter(config.key_limits, clock, usage_log)
     try:
-        async with KisClient.open(config, budget, clock, home / "tokens") as client:
+        async with KisClient.open(config, limiter, clock, home / "tokens") as client:
             yield client
     finally:
-        budget.close()
+        limiter.close()

@@ -1,9 +1,9 @@
-"""KIS's WebSocket words: requests, acknowledgements, data frames, encrypted notices.
+"""Codec of the KIS WebSocket: requests, acknowledgements, data frames, encrypted notices.
 
-    0|H0STCNT0|002|field^field^...        plain or encrypted, service, records, fields of all
+    0|H0STCNT0|002|field^field^...        encrypted or not, service, record count, all fields
 
-KIS adds fields to records without notice, so a record is as wide as the frame says it is: all
-fields divided by the count. What stands behind the fields we know is ignored.
+KIS adds fields to records without notice, so the width of a record is the number of fields
+divided by the record count. Fields after the known ones are ignored.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FILLS = "H0STCNI0"
 PAPER_FILLS = "H0STCNI9"
 PING = "PINGPONG"
 
-# How many fields of each record we read; a frame with fewer is broken.
-_NEEDED = {TRADES: 14, BOOKS: 43, FILLS: 17, PAPER_FILLS: 17}
+# Fields read from each record; a frame with fewer is malformed.
+_MIN_FIELDS = {TRADES: 14, BOOKS: 43, FILLS: 17, PAPER_FILLS: 17}
 
 
 class Frame(NamedTuple):
@@ -58,7 +58,7 @@ class _Body(msgspec.Struct):
 
 
 class ControlMessage(msgspec.Struct):
-    """A JSON message of the venue: a ping, or the answer to a request."""
+    """JSON message of the venue: a ping, or the reply to a request."""
 
     header: _Header
     body: _Body | None = None
@@ -68,7 +68,7 @@ class ControlMessage(msgspec.Struct):
         return self.body.msg_cd if self.body else ""
 
     @property
-    def cryptography(self) -> StreamCipher | None:
+    def cipher(self) -> StreamCipher | None:
         output = self.body.output if self.body else None
         if output is None or not output.key or not output.iv:
             return None
@@ -76,7 +76,7 @@ class ControlMessage(msgspec.Struct):
 
 
 class FillNotice(msgspec.Struct, frozen=True):
-    """A notice about an order of ours; KIS numbers no executions and never repeats a notice."""
+    """Notice about one of our orders; KIS has no execution ids and never repeats a notice."""
 
     order_no: str
     original_order_no: str
@@ -92,7 +92,7 @@ class FillNotice(msgspec.Struct, frozen=True):
 
 
 class MalformedFrameError(ValueError):
-    """A frame that does not keep to the form."""
+    """The frame does not follow the protocol."""
 
 
 def request(approval: str, service: str, key: str, *, subscribe: bool) -> str:
@@ -109,7 +109,7 @@ def request(approval: str, service: str, key: str, *, subscribe: bool) -> str:
     ).decode()
 
 
-def parse(text: str, secrets: dict[str, StreamCipher]) -> ControlMessage | Frame:
+def parse(text: str, ciphers: dict[str, StreamCipher]) -> ControlMessage | Frame:
     if text.startswith("{"):
         try:
             return msgspec.json.decode(text, type=ControlMessage)
@@ -120,37 +120,37 @@ def parse(text: str, secrets: dict[str, StreamCipher]) -> ControlMessage | Frame
         raise MalformedFrameError(f"not flag|service|count|fields: {text[:60]!r}")
     flag, service, count, payload = parts
     if flag == "1":
-        if service not in secrets:
-            raise MalformedFrameError(f"{service} is encrypted and its key was never given")
-        payload = decrypt(payload, secrets[service])
+        if service not in ciphers:
+            raise MalformedFrameError(f"{service} is encrypted and KIS has not sent its key")
+        payload = decrypt(payload, ciphers[service])
     return Frame(service, _records(service, payload.split("^"), int(count)))
 
 
-def decrypt(payload: str, secret: StreamCipher) -> str:
+def decrypt(payload: str, cipher: StreamCipher) -> str:
     try:
-        decryptor = Cipher(AES(secret.key), CBC(secret.iv)).decryptor()
+        decryptor = Cipher(AES(cipher.key), CBC(cipher.iv)).decryptor()
         padded = decryptor.update(base64.b64decode(payload, validate=True)) + decryptor.finalize()
         unpadder = PKCS7(128).unpadder()
         return (unpadder.update(padded) + unpadder.finalize()).decode()
     except (ValueError, binascii.Error):
-        raise MalformedFrameError("an encrypted notice that its key does not open") from None
+        raise MalformedFrameError("cannot decrypt a notice with its key") from None
 
 
 def trade_quote(record: list[str]) -> Quote:
-    """A trade as a quote: price, the day's volume, best ask and bid."""
+    """Return a trade as a quote: price, the day's volume, best ask and bid."""
     raw = {"hour": record[1], "volume": record[12], "fields": str(len(record))}
     try:
         price, volume, ask, bid = (float(record[i]) for i in (2, 13, 10, 11))
     except ValueError as error:
-        raise MalformedFrameError(f"a trade with a number that is none: {error}") from None
+        raise MalformedFrameError(f"not a number in a trade: {error}") from None
     return Quote(record[0], price, volume, bid, ask, raw, "kis_ws")
 
 
-def fill_of(record: list[str]) -> FillNotice:
+def fill_notice(record: list[str]) -> FillNotice:
     try:
         quantity, price, ordered = (float(record[i] or 0) for i in (9, 10, 16))
     except ValueError as error:
-        raise MalformedFrameError(f"a notice with a number that is none: {error}") from None
+        raise MalformedFrameError(f"not a number in a notice: {error}") from None
     return FillNotice(
         order_no=record[2].lstrip("0"),
         original_order_no=record[3].lstrip("0"),
@@ -168,6 +168,6 @@ def fill_of(record: list[str]) -> FillNotice:
 
 def _records(service: str, fields: list[str], count: int) -> list[list[str]]:
     width, rest = divmod(len(fields), count)
-    if rest or width < _NEEDED.get(service, 1):
+    if rest or width < _MIN_FIELDS.get(service, 1):
         raise MalformedFrameError(f"{service}: {len(fields)} fields are not {count} whole records")
     return [fields[start : start + width] for start in range(0, len(fields), width)]

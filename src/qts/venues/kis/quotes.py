@@ -1,4 +1,4 @@
-"""Market data of KIS: one symbol, thirty at once, the order book, rankings, the calendar."""
+"""Market data of KIS: quotes of one or thirty symbols, order book, rankings, trading days."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qts.venues.kis.client import KisClient, KisEndpoint, Reply
 from qts.venues.quote import BookLevel, OrderBook, Quote
 from qts.venues.ratelimit.limits import RequestPriority
 
-MULTI = 30
+MAX_SYMBOLS = 30
 _QUOTATIONS = "/uapi/domestic-stock/v1/quotations"
 _PRICE = KisEndpoint(f"{_QUOTATIONS}/inquire-price", "FHKST01010100")
 _MULTI_PRICE = KisEndpoint(f"{_QUOTATIONS}/intstock-multprice", "FHKST11300006", "")
@@ -26,12 +26,12 @@ Row = dict[str, Any]
 
 
 def symbols_per_call(config: KisConfig, *, multi: bool = True) -> int:
-    """Paper keys have no multi-quote."""
-    return MULTI if multi and not config.paper else 1
+    """Return how many symbols one request can quote; paper keys have no multi-quote."""
+    return MAX_SYMBOLS if multi and not config.paper else 1
 
 
 class KisQuotes:
-    """Reads; each method is one request, or one per page."""
+    """Read-only requests; each method sends one."""
 
     def __init__(self, client: KisClient, market: str = "J", *, multi: bool = True) -> None:
         self._client = client
@@ -40,20 +40,20 @@ class KisQuotes:
 
     @property
     def per_call(self) -> int:
-        """Symbols one request can ask for with this key."""
+        """Symbols that one request can quote with this key."""
         return symbols_per_call(self._client.config, multi=self._multi)
 
     async def quotes(
         self, choose: Callable[[], Sequence[str]], priority: RequestPriority
     ) -> list[Quote]:
-        """Up to `per_call` symbols in one request, chosen when the budget has granted it.
+        """Quote up to `per_call` symbols in one request; `choose` is called after its grant.
 
-        A symbol that KIS does not know is left out.
+        Symbols that KIS does not know are missing from the result.
         """
         chosen: list[str] = []
 
         def values() -> dict[str, str]:
-            chosen[:] = chosen or choose()  # asked once, should the request be made twice
+            chosen[:] = chosen or choose()  # called once, even if the request is sent twice
             return self._one(chosen[0]) if self.per_call == 1 else self._many(chosen)
 
         if self.per_call == 1:
@@ -67,14 +67,16 @@ class KisQuotes:
         (row,) = _rows(reply.output) or [{}]
         return single_quote(symbol, row)
 
-    async def book(self, symbol: str, priority: RequestPriority) -> OrderBook:
+    async def order_book(self, symbol: str, priority: RequestPriority) -> OrderBook:
         reply = await self._client.call(_BOOK, self._one(symbol), priority)
         (row,) = _rows(reply.output1) or [{}]
         return OrderBook(symbol, _levels(row, "askp"), _levels(row, "bidp"), row)
 
-    async def busiest(self, priority: RequestPriority = RequestPriority.ACCOUNT) -> list[Row]:
-        """KIS's ranking by volume, its own fields."""
-        asked = {
+    async def volume_ranking(
+        self, priority: RequestPriority = RequestPriority.ACCOUNT
+    ) -> list[Row]:
+        """Return the ranking by volume, with the fields of KIS."""
+        values = {
             "FID_COND_MRKT_DIV_CODE": self._market,
             "FID_COND_SCR_DIV_CODE": "20171",
             "FID_INPUT_ISCD": "0000",
@@ -87,30 +89,30 @@ class KisQuotes:
             "FID_VOL_CNT": "",
             "FID_INPUT_DATE_1": "",
         }
-        return _rows((await self._client.call(_VOLUME_RANK, asked, priority)).output)
+        return _rows((await self._client.call(_VOLUME_RANK, values, priority)).output)
 
     async def trading_days(self, since: date) -> dict[date, bool]:
-        """Whether the market opens on the days from `since` on; KIS asks for one call a day."""
-        asked = {"BASS_DT": f"{since:%Y%m%d}", "CTX_AREA_FK": "", "CTX_AREA_NK": ""}
-        reply = await self._client.call(_HOLIDAY, asked, RequestPriority.ACCOUNT)
+        """Return whether the market opens, by day from `since`; KIS wants at most a call a day."""
+        values = {"BASS_DT": f"{since:%Y%m%d}", "CTX_AREA_FK": "", "CTX_AREA_NK": ""}
+        reply = await self._client.call(_HOLIDAY, values, RequestPriority.ACCOUNT)
         return {
             datetime.strptime(row["bass_dt"], "%Y%m%d").date(): row["opnd_yn"] == "Y"  # noqa: DTZ007 - a day has no zone
             for row in _rows(reply.output)
         }
 
     def _many(self, symbols: Sequence[str]) -> dict[str, str]:
-        asked = {}
-        for place, symbol in enumerate(symbols, 1):
-            asked[f"FID_COND_MRKT_DIV_CODE_{place}"] = self._market
-            asked[f"FID_INPUT_ISCD_{place}"] = symbol
-        return asked
+        values = {}
+        for number, symbol in enumerate(symbols, 1):
+            values[f"FID_COND_MRKT_DIV_CODE_{number}"] = self._market
+            values[f"FID_INPUT_ISCD_{number}"] = symbol
+        return values
 
     def _one(self, symbol: str) -> dict[str, str]:
         return {"FID_COND_MRKT_DIV_CODE": self._market, "FID_INPUT_ISCD": symbol}
 
 
 def parse_many(body: bytes) -> list[Quote]:
-    """The quotes of a multi-quote's body, as `quotes` reads it."""
+    """Return the quotes in the body of a multi-quote reply."""
     return _many_quotes(msgspec.json.decode(body, type=Reply))
 
 
@@ -119,24 +121,24 @@ def _many_quotes(reply: Reply) -> list[Quote]:
 
 
 def single_quote(symbol: str, row: Row) -> Quote:
-    price, volume = number(row.get("stck_prpr")), number(row.get("acml_vol"))
+    price, volume = _number(row.get("stck_prpr")), _number(row.get("acml_vol"))
     return Quote(symbol, price, volume, 0.0, 0.0, row, "kis_rest")
 
 
 def multi_quote(row: Row) -> Quote:
     return Quote(
         row["inter_shrn_iscd"],
-        number(row.get("inter2_prpr")),
-        number(row.get("acml_vol")),
-        number(row.get("inter2_bidp")),
-        number(row.get("inter2_askp")),
+        _number(row.get("inter2_prpr")),
+        _number(row.get("acml_vol")),
+        _number(row.get("inter2_bidp")),
+        _number(row.get("inter2_askp")),
         row,
         "kis_rest",
     )
 
 
-def number(text: Any) -> float:
-    """KIS sends numbers as texts, and blanks where there is none."""
+def _number(text: Any) -> float:
+    """Parse a number, which KIS sends as text; blank: 0."""
     try:
         return float(text)
     except (TypeError, ValueError):
@@ -145,7 +147,7 @@ def number(text: Any) -> float:
 
 def _levels(row: Row, side: str) -> list[BookLevel]:
     levels = (
-        BookLevel(number(row.get(f"{side}{n}")), number(row.get(f"{side}_rsqn{n}")))
+        BookLevel(_number(row.get(f"{side}{n}")), _number(row.get(f"{side}_rsqn{n}")))
         for n in range(1, 11)
     )
     return [level for level in levels if level.price > 0]
@@ -155,7 +157,7 @@ def _rows(output: msgspec.Raw) -> list[Row]:
     try:
         found = msgspec.json.decode(output, type=list[Row] | Row | None)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreachableError(f"KIS answered rows of an unknown form: {error}") from None
+        raise UnreachableError(f"KIS sent rows that cannot be parsed: {error}") from None
     if found is None:
         return []
     return found if isinstance(found, list) else [found]

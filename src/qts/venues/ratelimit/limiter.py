@@ -1,16 +1,16 @@
-"""One request budget per key: every window holds at the venue, whatever the network does.
+"""Rate limiter of one key: no window is exceeded at the venue, whatever the network does.
 
-A request counts from its grant until a full window after its reply. The venue saw it at some
-moment in between, so however late it arrived, no window as the venue counts it is ever above
-its limit: take the last grant among the requests of one such window; when it was given, all the
-others still counted here.
+A request counts from its grant until a full window after its reply. The venue receives it at some
+moment in between, so however late it arrives, no window as the venue counts it exceeds its limit:
+take the last grant among the requests of one such window; at that moment all the others still
+counted here.
 
     try_acquire ── in flight ── release ── in the log until the window has passed
          ▲                                        │
-    waiters, by priority  ◀── timer at the moment the log makes room
+    waiters, by priority  ◀── timer for the moment the log has capacity
 
-`Windows` counts, `Throttle` slows down when the venue refuses, `Ledger` remembers across lives;
-here they are asked together, and whoever has to wait is kept in line.
+`SlidingWindows` counts, `AdaptiveRate` slows down when the venue throttles, `UsageLog` persists
+the count across restarts; `RateLimiter` combines them and queues the waiters.
 
 For one event loop: every method is called on it. `try_acquire` never waits.
 """
@@ -25,14 +25,14 @@ import msgspec
 from qts.domain import Clock, OperationError
 from qts.venues.ratelimit.adaptive_rate import AdaptiveRate
 from qts.venues.ratelimit.limits import MINUTE_NS, SECOND_NS, RateLimitConfig, RequestPriority
-from qts.venues.ratelimit.usage_log import LOST_S, UsageLog
+from qts.venues.ratelimit.usage_log import UNSYNCED_S, UsageLog
 from qts.venues.ratelimit.windows import NEVER, SlidingWindows
 
-LEASE = 16  # grants covered by one write to the ledger
+LEASE = 16  # grants covered by one write to the usage log
 
 
 class RateLimiterStatus(msgspec.Struct, frozen=True):
-    """The budget as the owner sees it."""
+    """Figures of a rate limiter."""
 
     used_second: int
     used_minute: int
@@ -45,35 +45,35 @@ class RateLimiterStatus(msgspec.Struct, frozen=True):
 
 
 class Permit:
-    """Holds one request of a budget while it is entered."""
+    """One granted request, held while the context is entered."""
 
-    __slots__ = ("_budget", "_priority")
+    __slots__ = ("_limiter", "_priority")
 
-    def __init__(self, budget: RateLimiter, priority: RequestPriority) -> None:
-        self._budget = budget
+    def __init__(self, limiter: RateLimiter, priority: RequestPriority) -> None:
+        self._limiter = limiter
         self._priority = priority
 
     async def __aenter__(self) -> None:
-        budget, priority = self._budget, self._priority
-        if budget._waiting or not budget.try_acquire(priority):  # the usual case at once
-            await budget.acquire(priority)
+        limiter, priority = self._limiter, self._priority
+        if limiter._waiting or not limiter.try_acquire(priority):  # fast path: no coroutine
+            await limiter.acquire(priority)
 
     async def __aexit__(self, *_: object) -> None:
-        self._budget.release()
+        self._limiter.release()
 
 
 class RateLimiter:
-    """Grants requests of one key; `request` waits for its turn."""
+    """Grants the requests of one key, by priority, then in order of arrival."""
 
     def __init__(
-        self, limits: RateLimitConfig, clock: Clock, ledger: UsageLog | None = None
+        self, limits: RateLimitConfig, clock: Clock, usage_log: UsageLog | None = None
     ) -> None:
         self.limits = limits
         self._clock = clock
         self._now_ns = clock.monotonic_ns
-        self._ledger = ledger
+        self._usage_log = usage_log
         self._windows = SlidingWindows(limits, clock)
-        self._throttle = AdaptiveRate(limits.per_second, clock.monotonic_ns())
+        self._adaptive = AdaptiveRate(limits.per_second, clock.monotonic_ns())
         self._granted = self._leased = 0
         self._lease = max(1, min(LEASE, limits.per_second // 2))
         self._pace_ns = self._paced_at_ns = 0
@@ -83,20 +83,18 @@ class RateLimiter:
         self._waiting = 0
         self._timer: asyncio.Task[None] | None = None
         self._timer_ns = 0
-        if ledger is not None:
-            lost = [(0, LOST_S * limits.per_second)] if ledger.rebooted else []
-            self._windows.remember([*ledger.past, *lost])
+        if usage_log is not None:
+            unsynced = [(0, UNSYNCED_S * limits.per_second)] if usage_log.rebooted else []
+            self._windows.restore([*usage_log.history, *unsynced])
         self._started = self._windows.done
 
-    # -- asking
-
     def try_acquire(self, priority: RequestPriority) -> bool:
-        """Take a request now, or answer False; each one taken must be released."""
+        """Take a request now or return False; each one taken must be released."""
         now = self._now_ns()
         if self._opens_ns(priority, now) > now:
             return False
-        if self._ledger is not None and self._granted == self._leased:
-            self._write_lease(self._ledger, self._granted + self._lease)
+        if self._usage_log is not None and self._granted == self._leased:
+            self._write_lease(self._usage_log, self._granted + self._lease)
             self._leased += self._lease
         self._granted += 1
         self._windows.in_flight += 1
@@ -105,75 +103,69 @@ class RateLimiter:
         return True
 
     def release(self) -> None:
-        """The reply has come, or never will: from now on the request ages."""
-        self._windows.answered(self._now_ns())
+        """Complete a request: its reply came, or never will."""
+        self._windows.complete(self._now_ns())
         if self._waiting:
             self._pump()
 
     async def acquire(self, priority: RequestPriority) -> None:
-        """Wait for a request: those of higher priority first, then in the order of asking."""
+        """Wait for a request, which must be released."""
         ahead = self._waiting and any(self._waiters[: priority + 1])
         if not ahead and self.try_acquire(priority):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[priority].append(turn)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[priority].append(waiter)
         self._waiting += 1
         self._pump()
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.release()  # granted in the very moment of giving up
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release()  # granted in the same turn of the loop
             raise
 
     def request(self, priority: RequestPriority) -> Permit:
-        """One request, for `async with`: wait for it, make it inside, give it back."""
+        """Return a context that waits for a request, and completes it at its end."""
         return Permit(self, priority)
 
-    # -- telling
-
     def on_throttled(self, retry_after_s: float | None = None) -> None:
-        """The venue said it was too much: half the rate at once, and the pause it asked for."""
-        self._throttle.refused(self._clock.monotonic_ns(), retry_after_s)
-        self._windows.set_rate(self._throttle.rate)
+        """Halve the rate, and pause for as long as the venue named."""
+        self._adaptive.on_throttled(self._clock.monotonic_ns(), retry_after_s)
+        self._windows.set_rate(self._adaptive.rate)
 
     def pause_for(self, seconds: float) -> None:
-        """Grant nothing for a while: the venue has counted more than we have."""
-        self._throttle.hold(self._clock.monotonic_ns(), seconds)
+        """Grant nothing for `seconds`: the venue has counted more requests than we have."""
+        self._adaptive.pause_for(self._clock.monotonic_ns(), seconds)
 
     def pace(self, per_second: float | None) -> None:
         """Spread NORMAL requests evenly at this rate; None: as fast as the windows allow."""
         self._pace_ns = round(SECOND_NS / per_second) if per_second else 0
         now = self._clock.monotonic_ns()
-        # What an earlier, slower pace put off is not waited for.
+        # A delay from an earlier, slower pace no longer applies.
         self._paced_at_ns = max(min(self._paced_at_ns, now + self._pace_ns), now - SECOND_NS)
         if self._waiting:
             self._pump()
 
     def skip_pace(self) -> None:
-        """A paced request brought nothing: another may follow without waiting for its pace."""
+        """Allow one NORMAL request outside of the pace, after one without a result."""
         self._paced_at_ns -= self._pace_ns
         if self._waiting:
             self._pump()
 
     def remaining_within(self, seconds: float) -> int:
-        """Requests the day still allows from now until so many seconds from now."""
-        return self._windows.left_by(seconds)
+        """Return how many requests the day allows in the next `seconds`."""
+        return self._windows.remaining_within(seconds)
 
-    @property
-    def refusals(self) -> int:
-        return self._throttle.refusals
-
-    def state(self) -> RateLimiterStatus:
+    def status(self) -> RateLimiterStatus:
         now, left = self._clock.monotonic_ns(), self.remaining_within(0.0)
         return RateLimiterStatus(
             used_second=self._windows.used(SECOND_NS, now),
             used_minute=self._windows.used(MINUTE_NS, now),
             used_day=self.limits.per_day - left,
             left_day=left,
-            rate_per_s=self._throttle.rate,
+            rate_per_s=self._adaptive.rate,
             granted=self._granted,
-            refused=self.refusals,
+            refused=self._adaptive.throttled,
             waiting=self._waiting,
         )
 
@@ -181,51 +173,47 @@ class RateLimiter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._ledger is not None:
-            # What was leased and not granted is given back: this end is no crash.
-            self._write_lease(self._ledger, self._granted)
-            self._ledger.close()
+        if self._usage_log is not None:
+            # An orderly end returns what was leased and not granted.
+            self._write_lease(self._usage_log, self._granted)
+            self._usage_log.close()
 
-    def _write_lease(self, ledger: UsageLog, upto: int) -> None:
-        ledger.lease(self._windows.done - self._started, upto)
-
-    # -- waiting
+    def _write_lease(self, usage_log: UsageLog, upto: int) -> None:
+        usage_log.lease(self._windows.done - self._started, upto)
 
     def _opens_ns(self, priority: int, now: int) -> int:
-        """When a request of this priority can go."""
-        throttle = self._throttle
-        if throttle.slowed and throttle.grew(now):
-            self._windows.set_rate(throttle.rate)
+        """Return when a request of this priority can be granted."""
+        adaptive = self._adaptive
+        if adaptive.slowed and adaptive.try_grow(now):
+            self._windows.set_rate(adaptive.rate)
         opens = self._windows.opens_ns(priority, now)
-        if opens < throttle.paused_until_ns:
-            opens = throttle.paused_until_ns
+        if opens < adaptive.paused_until_ns:
+            opens = adaptive.paused_until_ns
         if priority == 3 and self._pace_ns and opens < self._paced_at_ns:
             opens = self._paced_at_ns
         return opens
 
     def _pump(self) -> None:
-        """Grant whoever can go now, the most urgent first; wake again when the next one can."""
+        """Grant what is possible now, most urgent first; set the timer for the next one."""
         now = self._clock.monotonic_ns()
         wake = NEVER
         for priority in RequestPriority:
-            line = self._waiters[priority]
-            while line and (line[0].done() or self._admit(line[0], priority)):
-                line.popleft()
+            queue = self._waiters[priority]
+            while queue and (queue[0].done() or self._admit(queue[0], priority)):
+                queue.popleft()
                 self._waiting -= 1
-            if line:
+            if queue:
                 wake = min(wake, self._opens_ns(priority, now))
         self._wake_at(wake, now)
 
-    def _admit(self, turn: asyncio.Future[None], priority: RequestPriority) -> bool:
+    def _admit(self, waiter: asyncio.Future[None], priority: RequestPriority) -> bool:
         try:
             granted = self.try_acquire(priority)
-        except (
-            OperationError
-        ) as error:  # the ledger: whoever asked is told, and nothing was granted
-            turn.set_exception(error)
+        except OperationError as error:  # from the usage log: nothing was granted
+            waiter.set_exception(error)
             return True
         if granted:
-            turn.set_result(None)
+            waiter.set_result(None)
         return granted
 
     def _wake_at(self, moment: int, now: int) -> None:
@@ -237,7 +225,7 @@ class RateLimiter:
         if moment < NEVER:
             self._timer_ns = moment
             self._timer = asyncio.get_running_loop().create_task(
-                self._wake((moment - now) / 1e9), name="budget"
+                self._wake((moment - now) / 1e9), name="rate-limiter"
             )
 
     async def _wake(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""How many requests one key may make, what is kept back for whom, and who goes first."""
+"""Rate limits of one key, request priorities, and the quota of each priority."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ DAY_NS = 86_400 * SECOND_NS
 
 
 class RequestPriority(IntEnum):
-    """Who goes first; each may use what those above it have not kept back."""
+    """Order of grants; each priority may use what is not reserved for those above it."""
 
     ORDER = 0  # orders and cancels
     ACCOUNT = 1  # balances, executions, reconciliation
     BURST = 2  # quotes of symbols that move
-    NORMAL = 3  # the scan
+    NORMAL = 3  # scans
 
 
 class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requests one key may make; all windows hold at once."""
+    """Requests of one key; all windows apply at once."""
 
     per_second: Annotated[
         int, msgspec.Meta(ge=1, le=1000, description="requests in any second")
@@ -38,15 +38,15 @@ class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         msgspec.Meta(description="a day is any 24 hours, or from midnight to midnight in Seoul"),
     ] = "rolling"
     orders_per_second: Annotated[
-        int, msgspec.Meta(ge=0, description="of per_second, kept back for orders and cancels")
+        int, msgspec.Meta(ge=0, description="of per_second, reserved for orders and cancels")
     ] = 2
     accounts_per_second: Annotated[
-        int, msgspec.Meta(ge=0, description="of per_second, kept back for balances and executions")
+        int, msgspec.Meta(ge=0, description="of per_second, reserved for balances and executions")
     ] = 1
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """What one priority may use of each window."""
+    """Requests that one priority may use of each window."""
 
     second: int
     minute: int
@@ -60,15 +60,15 @@ def quota_for(limits: RateLimitConfig, priority: RequestPriority) -> Quota:
 
 
 def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, int, int, int]:
-    """How full a window may be for each priority, so that those above it always find room.
+    """Return how full a window may be for each priority, so that higher ones find capacity.
 
-    What is kept back shrinks with the window: at most a quarter of it for orders and an eighth
-    for accounts in the second and the minute, 2 % and 1 % of the day.
+    The reserve shrinks with the window: at most a quarter of it for orders and an eighth for
+    accounts in the second and the minute, 2 % and 1 % of the day.
     """
     if span_ns == DAY_NS:
         orders, accounts = limit // 50, limit // 100
     else:
-        seconds = min(span_ns / SECOND_NS, 25.0)  # 2/s is 50 a minute: orders come in knots
+        seconds = min(span_ns / SECOND_NS, 25.0)  # 2/s is 50 a minute: orders come in clusters
         orders = min(round(limits.orders_per_second * seconds), limit // 4)
         accounts = min(round(limits.accounts_per_second * seconds), limit // 8)
     market = max(1, limit - orders - accounts)

@@ -1,15 +1,14 @@
-"""The budget's memory on disk: what was granted before a crash counts after it.
+"""Requests granted so far, on disk: those granted before a crash count after it.
 
-A record says how many requests have completed so far, and how many may have been granted before
-the next record is written. It is written before the first of those leaves. A process that is
-killed leaves the last record's allowance unexplained, and all of it counts as used at the next
-start: the count after a crash is too high by a few, never too low.
+A record holds the number of requests completed so far and the lease: how many may be granted
+before the next record. It is written before the first of those is sent. After a kill the whole
+open lease counts as used at the next start: the count is too high by a few, never too low.
 
     wall, monotonic, boot, completed, leased, checksum       48 bytes a record, appended
 
-Within one boot the monotonic clock dates the records, and a changed wall clock moves nothing.
-After a reboot the wall clock does; a moment in the future counts as now. Records reach the disk
-itself about once a second, so after a reboot the budget adds `LOST_S` seconds' worth.
+Within one boot the monotonic clock dates the records, so setting the wall clock has no effect.
+After a reboot the wall clock dates them; a time in the future counts as now. Records are synced
+about once a second, so after a reboot the limiter adds `UNSYNCED_S` seconds of requests.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from typing import NamedTuple
 from qts.domain import Clock, OperationError, RefusedError
 from qts.venues.ratelimit.limits import DAY_NS, SECOND_NS
 
-LOST_S = 2
+UNSYNCED_S = 2
 _SYNC_NS = SECOND_NS
-_KEEP_NS = DAY_NS + 3600 * SECOND_NS
+_RETENTION_NS = DAY_NS + 3600 * SECOND_NS
 _BODY = struct.Struct("<qqQQQ")
 _SIZE = _BODY.size + 8
 
 
 class UsageRecord(NamedTuple):
-    """Requests that completed by one moment."""
+    """Requests that had completed at one moment."""
 
     wall_ns: int
     monotonic_ns: int
@@ -45,38 +44,38 @@ class UsageRecord(NamedTuple):
 
 
 class UsageLog:
-    """One file per key, held by one process at a time."""
+    """One file per key, locked by one process at a time."""
 
     def __init__(self, path: Path, clock: Clock, boot: str | None = None) -> None:
         self._clock = clock
-        known = boot_id() if boot is None else boot
-        self._boot = _digest(known)
+        boot_name = boot_id() if boot is None else boot
+        self._boot = _digest(boot_name)
         self._synced_ns = 0
         self._syncing: Future[None] | None = None
-        self._torn = False  # half a record may stand at the end
+        self._torn = False  # the file may end with half a record
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _locked(path.with_name(path.name + ".lock"))
+        self._lock = _lock_file(path.with_name(path.name + ".lock"))
         try:
             records = list(_records(path))
-            uses = self._uses(records)
-            # Where the system does not name its boots, every start may follow a power cut.
-            self.rebooted = bool(records) and not (known and records[-1][2] == self._boot)
-            self._before = sum(use.requests for use in uses)
-            self.past = [(self._age_ns(use), use.requests) for use in uses]
-            self._file = self._rewrite(path, uses)
+            usage = self._usage(records)
+            # Without a boot id every start may follow a power cut.
+            self.rebooted = bool(records) and not (boot_name and records[-1][2] == self._boot)
+            self._before = sum(use.requests for use in usage)
+            self.history = [(self._age_ns(use), use.requests) for use in usage]
+            self._file = self._rewrite(path, usage)
         except OSError as error:
             os.close(self._lock)
-            raise _unwritten(error) from None
+            raise _write_error(error) from None
         except BaseException:
             os.close(self._lock)
             raise
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="budget-ledger")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="usage-log")
 
     def lease(self, completed: int, leased: int) -> None:
-        """Write, before they leave, that `leased` requests may go out; counted from the start.
+        """Write, before they are sent, that up to `leased` requests in total may be granted.
 
-        A disk that failed once to take what was written may say yes the next time and have lost
-        it all the same: nothing more is granted.
+        Raises OperationError after any failed sync: a later sync may succeed although the data
+        is lost.
         """
         synced = self._synced()
         monotonic = self._clock.monotonic_ns()
@@ -85,14 +84,14 @@ class UsageLog:
         )
         try:
             if self._torn:
-                self._mend()
+                self._truncate_torn()
             if os.write(self._file, record) != _SIZE:
                 raise OSError(28, "No space left on device")
         except OSError as error:
             self._torn = True
-            with suppress(OSError):  # tried again before the next record
-                self._mend()
-            raise _unwritten(error) from None
+            with suppress(OSError):  # retried before the next record
+                self._truncate_torn()
+            raise _write_error(error) from None
         if synced and monotonic - self._synced_ns >= _SYNC_NS:
             self._synced_ns = monotonic
             self._syncing = self._disk.submit(os.fdatasync, self._file)
@@ -103,42 +102,42 @@ class UsageLog:
         os.close(self._lock)
 
     def _synced(self) -> bool:
-        """Whether the last sync has ended; raises when it failed."""
+        """Return whether the last sync has finished; raise OperationError if it failed."""
         if self._syncing is None:
             return True
         if not self._syncing.done():
             return False
-        lost = self._syncing.exception()
-        if isinstance(lost, OSError):
-            raise _unwritten(lost)
+        error = self._syncing.exception()
+        if isinstance(error, OSError):
+            raise _write_error(error)
         return True
 
-    def _mend(self) -> None:
-        """Half a record would hide the next ones."""
+    def _truncate_torn(self) -> None:
+        """Cut off half a record: it would misalign the next ones."""
         size = os.fstat(self._file).st_size
         os.ftruncate(self._file, size - size % _SIZE)
         self._torn = False
 
-    def _uses(self, records: list[tuple[int, ...]]) -> list[UsageRecord]:
-        """What completed by when; whatever is unexplained completed only now."""
-        uses: list[UsageRecord] = []
+    def _usage(self, records: list[tuple[int, ...]]) -> list[UsageRecord]:
+        """Return when how many requests completed; an open lease counts as completed now."""
+        usage: list[UsageRecord] = []
         known = leased = 0
         for wall, monotonic, boot, completed, upto in records:
             if completed > known:
-                uses.append(UsageRecord(wall, monotonic, boot, completed - known))
+                usage.append(UsageRecord(wall, monotonic, boot, completed - known))
             known, leased = completed, max(upto, completed)
-        uses = [use for use in uses if self._age_ns(use) <= _KEEP_NS]
+        usage = [use for use in usage if self._age_ns(use) <= _RETENTION_NS]
         if leased > known:
             now = self._clock.monotonic_ns()
-            uses.append(UsageRecord(self._wall_ns(), now, self._boot, leased - known))
-        return uses
+            usage.append(UsageRecord(self._wall_ns(), now, self._boot, leased - known))
+        return usage
 
-    def _rewrite(self, path: Path, uses: list[UsageRecord]) -> int:
+    def _rewrite(self, path: Path, usage: list[UsageRecord]) -> int:
         draft = path.with_name(path.name + ".draft")
         draft.unlink(missing_ok=True)
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         total = 0
-        for use in uses:
+        for use in usage:
             total += use.requests
             os.write(file, _record(use.wall_ns, use.monotonic_ns, use.boot, total, total))
         os.fsync(file)
@@ -155,21 +154,21 @@ class UsageLog:
 
 
 def boot_id() -> str:
-    """Names this boot of the machine; empty where the system does not tell."""
+    """Return the id of this boot of the machine; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 
 
-def _locked(path: Path) -> int:
+def _lock_file(path: Path) -> int:
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
         raise RefusedError(
-            f"{path}: another process uses this key, and one key has one budget; stop it first"
+            f"{path}: another process uses this key, and rate limits are per key; stop it first"
         ) from None
     return file
 
@@ -198,5 +197,5 @@ def _digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def _unwritten(error: OSError) -> OperationError:
-    return OperationError(f"the request budget cannot be written down: {error.strerror}")
+def _write_error(error: OSError) -> OperationError:
+    return OperationError(f"cannot write the usage log of the rate limiter: {error.strerror}")

@@ -1,8 +1,8 @@
-"""The windows of one key: how many requests the last second, minute and day have seen.
+"""Sliding windows of one key: requests in the last second, minute and day.
 
-One log of completion times serves all windows: a window of limit L has room when the request
-L - in_flight places back in the log is older than the window. That is O(1) for each. Lower
-priorities see lower limits (`ceilings`), so those above them find room.
+One log of completion times serves all windows: a window of limit L has capacity when the request
+L - in_flight places back in the log is older than the window. That is O(1) per window. Lower
+priorities have lower limits (`ceilings`), so that higher ones find capacity.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEOUL = timezone(timedelta(hours=9))
 
 
 class SlidingWindows:
-    """Pure count: told what was granted and answered, never waits."""
+    """Pure counter of granted and completed requests; never waits."""
 
     def __init__(self, limits: RateLimitConfig, clock: Clock) -> None:
         self._limits = limits
@@ -38,7 +38,7 @@ class SlidingWindows:
         self.set_rate(limits.per_second)
 
     def set_rate(self, per_second: int) -> None:
-        """The second's limit for now; the venue may have asked for less."""
+        """Set the limit of the one-second window, which throttling may lower."""
         limits = self._limits
         spans = [(per_second, SECOND_NS), (limits.per_minute, MINUTE_NS)]
         self._calendar: tuple[int, ...] | None = None
@@ -50,7 +50,7 @@ class SlidingWindows:
         self._windows = [[(tops[p], span) for tops, span in each] for p in RequestPriority]
 
     def opens_ns(self, priority: int, now: int) -> int:
-        """When all windows have room: now or earlier, a later moment, or never before a reply."""
+        """Return when all windows have capacity; NEVER: not before a request completes."""
         opens = now
         done, size, log, in_flight = self.done, self._size, self._log, self.in_flight
         for ceiling, span in self._windows[priority]:
@@ -67,8 +67,8 @@ class SlidingWindows:
                 opens = max(opens, self._day_ends_ns)
         return opens
 
-    def answered(self, now: int) -> None:
-        """A request has its reply, or never will: from now on it ages."""
+    def complete(self, now: int) -> None:
+        """Move one request from in flight to the log: its reply came, or never will."""
         self._log[self.done % self._size] = now
         self.done += 1
         self.in_flight -= 1
@@ -77,8 +77,8 @@ class SlidingWindows:
     def used(self, span_ns: int, now: int) -> int:
         return self._count_since(now - span_ns) + self.in_flight
 
-    def left_by(self, seconds: float) -> int:
-        """Requests the day still allows from now until so many seconds from now."""
+    def remaining_within(self, seconds: float) -> int:
+        """Return how many requests the day allows in the next `seconds`."""
         now = self._clock.monotonic_ns()
         if self._calendar is not None:
             self._roll_day(now)
@@ -87,18 +87,18 @@ class SlidingWindows:
             used = self._count_since(now + round(seconds * 1e9) - DAY_NS)
         return max(0, self._limits.per_day - used - self.in_flight)
 
-    def remember(self, past: Iterable[tuple[int, int]]) -> None:
-        """Requests of earlier lives: how long ago in ns, and how many."""
+    def restore(self, history: Iterable[tuple[int, int]]) -> None:
+        """Count requests of earlier processes, given as (age in ns, requests)."""
         now = self._clock.monotonic_ns()
         midnight_age = now - (self._day_ends_ns - DAY_NS)
-        for age, count in sorted(past, reverse=True):
+        for age, count in sorted(history, reverse=True):
             for _ in range(min(count, self._size)):
                 self._log[self.done % self._size] = now - age
                 self.done += 1
             self._day_used += count if age <= midnight_age else 0
 
     def _count_since(self, moment: int) -> int:
-        """Completions after a moment; the log is in order, so by halving."""
+        """Return the completions after a moment, by binary search."""
         low, high = max(0, self.done - self._size), self.done
         while low < high:
             middle = (low + high) // 2
@@ -114,7 +114,7 @@ class SlidingWindows:
             self._day_ends_ns = self._next_midnight_ns()
 
     def _next_midnight_ns(self) -> int:
-        """On the monotonic side: a wall clock set forward must not give a second day's quota."""
+        """Return midnight on the monotonic clock: setting the wall clock must not add a quota."""
         wall = self._clock.now().astimezone(SEOUL)
         passed = timedelta(hours=wall.hour, minutes=wall.minute, seconds=wall.second)
         left = timedelta(days=1) - passed - timedelta(microseconds=wall.microsecond)

@@ -1,4 +1,4 @@
-"""Upbit over REST: signed requests, one budget per group of services, errors by their meaning."""
+"""REST client of Upbit: signed requests, one rate limiter per endpoint group, typed errors."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ Values = Sequence[tuple[str, str]]
 _WRONG_KEY = frozenset(
     {"jwt_verification", "expired_access_key", "no_authorization_ip", "invalid_access_key"}
 )
-_BEGAN_NS = SystemClock().monotonic_ns()  # this process
-_BLOCK_S = 10.0  # when a block does not say how long it lasts
+_STARTED_NS = SystemClock().monotonic_ns()  # this process
+_BLOCK_S = 10.0  # for a block without a duration
 _SECONDS = re.compile(r"(\d+)\s*(?:seconds?|초)")
 
 
 class UpbitClient:
-    """A session with Upbit; `open` and leave it. Quotes need no key."""
+    """Client of one Upbit key, created by `open`; quotes need no key."""
 
     def __init__(self, config: UpbitConfig, clock: Clock, session: aiohttp.ClientSession) -> None:
         self.config = config
         self._clock = clock
         self._session = session
-        self.remaining: dict[str, int] = {}  # as Upbit counts, by its own groups
+        self.remaining: dict[str, int] = {}  # as Upbit counts, by Upbit's groups
         rates = {
             "quotes": config.quotes_per_second,
             "default": config.requests_per_second,
             "order": config.orders_per_second,
         }
-        self.budgets = {group: RateLimiter(_limits(rate), clock) for group, rate in rates.items()}
+        self.limiters = {group: RateLimiter(_limits(rate), clock) for group, rate in rates.items()}
 
     @classmethod
     @asynccontextmanager
     async def open(cls, config: UpbitConfig, clock: Clock) -> AsyncIterator[Self]:
-        lived_s = (clock.monotonic_ns() - _BEGAN_NS) / 1e9
-        if config.access_key and 0 <= lived_s < 1:
-            # A life before this one may have used up the second in which it ended.
-            await clock.sleep(1 - lived_s)
+        uptime_s = (clock.monotonic_ns() - _STARTED_NS) / 1e9
+        if config.access_key and 0 <= uptime_s < 1:
+            # An earlier process may have used up the second in which it ended.
+            await clock.sleep(1 - uptime_s)
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             session._retry_connection = False  # one grant, one request
@@ -70,15 +70,15 @@ class UpbitClient:
             try:
                 yield client
             finally:
-                for budget in client.budgets.values():
-                    budget.close()
+                for limiter in client.limiters.values():
+                    limiter.close()
 
     async def tickers(
-        self, markets: Sequence[str] = (), priority: RequestPriority = RequestPriority.NORMAL
+        self, symbols: Sequence[str] = (), priority: RequestPriority = RequestPriority.NORMAL
     ) -> list[Quote]:
-        """Quotes of the markets in one request; of all won markets when none is named."""
-        if markets:
-            path, values = "/v1/ticker", [("markets", ",".join(markets))]
+        """Quote the symbols in one request; without symbols, all that trade in won."""
+        if symbols:
+            path, values = "/v1/ticker", [("markets", ",".join(symbols))]
         else:
             path, values = "/v1/ticker/all", [("quote_currencies", "KRW")]
         rows = await self.call("GET", path, values, "quotes", priority)
@@ -91,40 +91,40 @@ class UpbitClient:
         values: Values,
         group: Group,
         priority: RequestPriority,
-        leaving: BeforeSend | None = None,
+        before_send: BeforeSend | None = None,
     ) -> Any:
-        """One request; those outside of the quotes are signed.
+        """Send one request, signed unless its group is `quotes`, and return the decoded reply.
 
-        `leaving` is called as a body leaves.
+        `before_send` is called when a body is written to the connection.
         """
-        budget, changes = self.budgets[group], method != "GET"
-        async with budget.request(priority):
+        limiter, changes = self.limiters[group], method != "GET"
+        async with limiter.request(priority):
             form: dict[str, Any] = (
-                {"data": GuardedJsonBody(dict(values), leaving)}
+                {"data": GuardedJsonBody(dict(values), before_send)}
                 if method == "POST"
                 else {"params": values}
             )
             headers = {} if group == "quotes" else {"Authorization": self.authorization(values)}
-            sent, status = metrics.RequestTimer(method, path, self._clock), 0
+            timer, status = metrics.RequestTimer(method, path, self._clock), 0
             try:
                 async with self._session.request(
                     method, self.config.url + path, headers=headers, **form
                 ) as response:
                     data, status = await response.read(), response.status
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise sent.failed(no_reply_error("Upbit", error, changes)) from None
+                raise timer.failed(no_reply_error("Upbit", error, changes)) from None
             finally:
-                sent.ended(status)
-        self._note_remaining(response.headers.get("Remaining-Req", ""), budget)
-        found = _found_in(status, data, response.headers.get("Retry-After"), changes)
-        if not isinstance(found, QtsError):
-            return found
-        if isinstance(found, RateLimitedError):
-            self._slow_down(budget, found)
-        raise sent.failed(found)
+                timer.finished(status)
+        self._update_remaining(response.headers.get("Remaining-Req", ""), limiter)
+        result = _decode(status, data, response.headers.get("Retry-After"), changes)
+        if not isinstance(result, QtsError):
+            return result
+        if isinstance(result, RateLimitedError):
+            self._slow_down(limiter, result)
+        raise timer.failed(result)
 
     def authorization(self, values: Values = ()) -> str:
-        """A token for one request; the hash is over the values as sent, not URL-encoded."""
+        """Return the token of one request; its hash covers the values before URL encoding."""
         if not self.config.access_key or not self.config.secret_key:
             raise RefusedError("venues.upbit.access_key and venues.upbit.secret_key are not set")
         claims = {"access_key": self.config.access_key.reveal(), "nonce": str(uuid.uuid4())}
@@ -137,21 +137,21 @@ class UpbitClient:
         signature = hmac.new(secret, signed.encode(), hashlib.sha512).digest()
         return f"Bearer {signed}.{_base64(signature)}"
 
-    def _slow_down(self, budget: RateLimiter, refusal: RateLimitedError) -> None:
-        budget.on_throttled(refusal.retry_after_s)
-        if refusal.blocked:  # whatever is asked meanwhile makes the block longer
-            for each in self.budgets.values():
-                each.pause_for(refusal.retry_after_s or _BLOCK_S)
+    def _slow_down(self, limiter: RateLimiter, error: RateLimitedError) -> None:
+        limiter.on_throttled(error.retry_after_s)
+        if error.blocked:  # requests during a block prolong it
+            for each in self.limiters.values():
+                each.pause_for(error.retry_after_s or _BLOCK_S)
 
-    def _note_remaining(self, header: str, budget: RateLimiter) -> None:
-        """`group=order; min=1800; sec=0`: another program on this key may have used the second."""
+    def _update_remaining(self, header: str, limiter: RateLimiter) -> None:
+        """Read `group=order; min=1800; sec=0`; another program may have used up the second."""
         parts = dict(part.strip().split("=", 1) for part in header.split(";") if "=" in part)
         if "group" in parts and parts.get("sec", "").isdigit():
-            left = self.remaining[parts["group"]] = int(parts["sec"])
-            metrics.left(parts["group"], left)
-            if left == 0 and budget.try_acquire(RequestPriority.ORDER):
-                budget.release()
-                budget.pause_for(1.0)
+            remaining = self.remaining[parts["group"]] = int(parts["sec"])
+            metrics.set_remaining(parts["group"], remaining)
+            if remaining == 0 and limiter.try_acquire(RequestPriority.ORDER):
+                limiter.release()
+                limiter.pause_for(1.0)
 
 
 def ticker_quote(row: dict[str, Any], source: str) -> Quote:
@@ -161,7 +161,7 @@ def ticker_quote(row: dict[str, Any], source: str) -> Quote:
 
 
 def _limits(per_second: int) -> RateLimitConfig:
-    """Upbit limits seconds only, and groups share nothing: nothing is kept back."""
+    """Return the limits of a group: Upbit limits seconds only, so no priority has a reserve."""
     return RateLimitConfig(
         per_second=per_second,
         per_minute=per_second * 60,
@@ -171,31 +171,31 @@ def _limits(per_second: int) -> RateLimitConfig:
     )
 
 
-def _found_in(status: int, data: bytes, retry_after: str | None, changes: bool) -> Any:
-    """What a reply says: its JSON, or the error that it is."""
+def _decode(status: int, data: bytes, retry_after: str | None, changes: bool) -> Any:
+    """Return the JSON of a reply, or the error it means."""
     if status >= 300:
-        return _error_of(status, data, retry_after, changes)
+        return _reply_error(status, data, retry_after, changes)
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         kind = OutcomeUnknownError if changes else UnreachableError
-        return kind("Upbit answered something that is not JSON")
+        return kind("the reply of Upbit is not valid JSON")
 
 
-def _error_of(status: int, data: bytes, retry_after: str | None, changes: bool) -> QtsError:
+def _reply_error(status: int, data: bytes, retry_after: str | None, changes: bool) -> QtsError:
     try:
-        found = msgspec.json.decode(data)["error"]
-        name, text = str(found.get("name", "")), str(found.get("message", ""))
+        error = msgspec.json.decode(data)["error"]
+        name, text = str(error.get("name", "")), str(error.get("message", ""))
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         name, text = "", ""
-    told = f"Upbit HTTP {status} {name}: {text.strip() or 'no explanation'}"
+    message = f"Upbit HTTP {status} {name}: {text.strip() or 'no explanation'}"
     if status in (429, 418):
-        return RateLimitedError(told, _pause(status, text, retry_after), blocked=status == 418)
+        return RateLimitedError(message, _pause(status, text, retry_after), blocked=status == 418)
     if name in _WRONG_KEY:
-        return RefusedError(f"venues.upbit.access_key or secret_key is wrong ({told})")
+        return RefusedError(f"venues.upbit.access_key or secret_key is wrong ({message})")
     if status >= 500:
-        return OutcomeUnknownError(told) if changes else UnreachableError(told)
-    return VenueRejectedError(told, name)
+        return OutcomeUnknownError(message) if changes else UnreachableError(message)
+    return VenueRejectedError(message, name)
 
 
 def _pause(status: int, text: str, retry_after: str | None) -> float | None:

@@ -1,6 +1,6 @@
-"""What Upbit answered, counted for Prometheus; no label grows with what a venue or a caller sends.
+"""Prometheus metrics of Upbit requests; the label values are a fixed set.
 
-Every kind of error counts from zero: an alert on its growth would not see the first one otherwise.
+Every error class starts at zero: an alert on its increase would miss the first error otherwise.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ KINDS = ("blocked", "refused", "rejected", "throttled", "unknown", "unreachable"
 
 _requests = telemetry.counter(
     "everbit_upbit_http_requests_total",
-    "Requests to Upbit by the status of the reply; none: it never came.",
+    "Requests to Upbit by HTTP status; none: no reply.",
     ("endpoint", "method", "status"),
 )
 _errors = telemetry.counter(
     "everbit_upbit_http_errors_total",
-    "Requests to Upbit that failed, by what that means: 429 is throttled, 418 is blocked.",
+    "Failed requests to Upbit by error class: 429 is throttled, 418 is blocked.",
     ("endpoint", "class"),
 )
 _remaining = telemetry.gauge(
     "everbit_upbit_rate_limit_remaining",
-    "Requests that Upbit last said are left in the second.",
+    "Requests left in the second, as Upbit last reported.",
     ("group",),
 )
 _duration = telemetry.histogram(
     "everbit_upbit_http_duration_seconds",
-    "From a request to the end of its reply, or to giving up.",
+    "Time from a request to the end of its reply, or to its timeout.",
     ("endpoint",),
     (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
@@ -70,40 +70,40 @@ E = TypeVar("E", bound=QtsError)
 
 
 class RequestTimer:
-    """One request on its way."""
+    """Measures one request."""
 
-    __slots__ = ("_began", "_clock", "_endpoint", "_method")
+    __slots__ = ("_clock", "_endpoint", "_method", "_started_ns")
 
     def __init__(self, method: str, path: str, clock: Clock) -> None:
         name = path.removeprefix("/v1/")
         self._endpoint = name if name in ENDPOINTS else "other"
         self._method = method
         self._clock = clock
-        self._began = clock.monotonic_ns()
+        self._started_ns = clock.monotonic_ns()
 
-    def ended(self, status: int) -> None:
-        """With this status; 0: without a reply."""
-        _requests.labels(self._endpoint, self._method, status_label(status)).inc()
-        seconds = (self._clock.monotonic_ns() - self._began) / 1e9
+    def finished(self, status: int) -> None:
+        """Count the request with its HTTP status; 0: without a reply."""
+        _requests.labels(self._endpoint, self._method, _status_label(status)).inc()
+        seconds = (self._clock.monotonic_ns() - self._started_ns) / 1e9
         _duration.labels(self._endpoint).observe(seconds)
 
     def failed(self, error: E) -> E:
-        """The same error, counted."""
-        _errors.labels(self._endpoint, _kind_of(error)).inc()
+        """Count an error and return it."""
+        _errors.labels(self._endpoint, _error_class(error)).inc()
         return error
 
 
-def left(group: str, requests: int) -> None:
+def set_remaining(group: str, requests: int) -> None:
     _remaining.labels(group if group in GROUPS else "other").set(requests)
 
 
-def status_label(status: int) -> str:
+def _status_label(status: int) -> str:
     if status in STATUSES:
         return str(status)
     return f"{status // 100}xx" if 100 <= status < 600 else "none"
 
 
-def _kind_of(error: QtsError) -> str:
+def _error_class(error: QtsError) -> str:
     if isinstance(error, RateLimitedError):
         return "blocked" if error.blocked else "throttled"
     if isinstance(error, UnreachableError):
