@@ -144,7 +144,9 @@ class Raw:
         async with self._database.connection() as connection:
             await self._claims.prepare(connection)
             for token in names:
-                rows = await connection.fetch(SQL.claim, STREAM, CLAIM, token, _LOCK, BEGINNING)
+                rows = await connection.fetch(
+                    SQL.claim_events, STREAM, CLAIM, token, _LOCK, BEGINNING
+                )
                 if rows:
                     await connection.execute(self.remove, [row[0] for row in rows], token)
                     handled(len(rows), 0)

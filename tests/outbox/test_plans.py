@@ -81,7 +81,7 @@ async def filled(request: pytest.FixtureRequest, database: Database) -> Database
 
 
 async def test_the_claim_reads_the_due_index_and_no_more_than_it_takes(filled: Database) -> None:
-    found = await plan(filled, SQL.claim, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
+    found = await plan(filled, SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
     assert "Index Scan using outbox_event_due" in found
     assert "Tid Scan on outbox_event" in found
     assert "Seq Scan on outbox_event" not in found
@@ -157,7 +157,7 @@ async def test_a_year_of_rows_does_not_slow_the_claim(
     database: Database, empty_database_url: Secret
 ) -> None:
     claims = Claims(TRADE_EVENT, StreamConfig(), "w")
-    question = (SQL.claim, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
+    question = (SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
     took: tuple[list[float], list[float]] = ([], [])
     async with Database.open(empty_database_url, DatabaseConfig(pool_max=2)) as young:
         await migrate(young)
@@ -231,7 +231,7 @@ async def _explain(
     """A claim, undone again."""
     await connection.execute("BEGIN")
     arguments: tuple[Any, ...] = (TRADE_EVENT, 100, "w", TTL)
-    query = SQL.claim_ordered if config.ordered else SQL.claim
+    query = SQL.claim_ordered if config.ordered else SQL.claim_events
     arguments += (False, since, first_id) if config.ordered else (since,)
     question = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query
     (row,) = await connection.fetch(question, *arguments)

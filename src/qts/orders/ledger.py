@@ -6,7 +6,7 @@
                                                 └─▶ FillReceived on the bus
 
 News come late, twice, and in any order: a fill before its order is acknowledged, or after it was
-cancelled. So an order's row only ever adds (see the query upsert_order), and fills count by the time
+cancelled. So an order's row only ever adds (see query upsert_order), and fills count by the time
 they traded: one that comes late has the position computed anew. A fill of an order that is not
 known to be ours is kept, and counts from the moment the order turns out to be.
 """

@@ -267,7 +267,9 @@ def find_mismatches(account: Account, positions: Sequence[Row]) -> tuple[Positio
 
 
 def _is_as_told(row: Row, order: BrokerOrder) -> bool:
-    is_linked = row["origin"] == "OURS" or order.client_order_id is None or row["identifier"] is not None
+    is_linked = (
+        row["origin"] == "OURS" or order.client_order_id is None or row["identifier"] is not None
+    )
     return is_linked and (row["state"], row["filled"], row["quantity"] or ZERO) == (
         order.state,
         order.filled,

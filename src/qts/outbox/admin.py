@@ -103,7 +103,7 @@ class OutboxAdmin:
             envelope=envelope,
         )
         body = encode_checked(event, self._streams)
-        await self._database.execute(SQL.edit, event_id, body.decode())
+        await self._database.execute(SQL.replace_payload, event_id, body.decode())
         return await self.show(event_id)
 
     async def purge_dead(self, older_than_s: float, stream: str | None = None) -> int:
@@ -122,7 +122,7 @@ class OutboxAdmin:
         clock = clock or SystemClock()
         last = since or await self._database.fetchval("SELECT clock_timestamp()")
         while True:
-            rows = await self._database.fetch(SQL.changed, last, stream, TAIL_AT_ONCE)
+            rows = await self._database.fetch(SQL.events_since, last, stream, TAIL_AT_ONCE)
             for row in rows:
                 moved = EventRow(*row)
                 last = max(last, moved.updated_at)

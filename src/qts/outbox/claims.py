@@ -79,7 +79,9 @@ class Claims:
                 SQL.claim_ordered, self.stream, at_most, token, self._ttl, False, since, first_id
             )
         else:
-            rows = await connection.fetch(SQL.claim, self.stream, at_most, token, self._ttl, since)
+            rows = await connection.fetch(
+                SQL.claim_events, self.stream, at_most, token, self._ttl, since
+            )
         return self._claimed(rows, token, now_ns)
 
     async def claim_stale(
@@ -92,12 +94,14 @@ class Claims:
                 SQL.claim_ordered, self.stream, at_most, token, self._ttl, True, BEGINNING, 0
             )
         else:
-            rows = await connection.fetch(SQL.recover, self.stream, at_most, token, self._ttl)
+            rows = await connection.fetch(SQL.claim_stale, self.stream, at_most, token, self._ttl)
         return self._claimed(rows, token, now_ns)
 
     async def mark_exhausted(self, connection: Connection) -> list[UUID]:
         """Make dead letters of events that used up their attempts without an outcome."""
-        return [row["event_id"] for row in await connection.fetch(SQL.bury, self.stream)]
+        return [
+            row["event_id"] for row in await connection.fetch(SQL.mark_exhausted_dead, self.stream)
+        ]
 
     async def next_due_s(self, connection: Connection) -> float | None:
         seconds: float | None = await connection.fetchval(SQL.next_due, self.stream)
@@ -128,7 +132,7 @@ class Claims:
 
     async def release(self, connection: Connection, unused: Sequence[ClaimedEvent]) -> None:
         await connection.execute(SQL.release, *_ids_and_tokens(unused))
-        await connection.execute(SQL.wake, self.stream)
+        await connection.execute(SQL.notify_stream, self.stream)
 
     async def extend(self, connection: Connection, held: Iterable[ClaimedEvent]) -> set[int]:
         """Keep the locks; answers the ids that are still ours."""

@@ -27,18 +27,18 @@ async def store_dead_letter(database: Database, delivery: Delivery, outcome: Han
     async with database.transaction() as tx:
         await tx.execute(_LOCK, str(delivery.event_id))
         row = await _row(tx, delivery)
-        await tx.execute(SQL.dead_taken, row, HOLDER)
-        await tx.execute(SQL.dead_kept, row, delivery.attempt, outcome.code, outcome.message)
+        await tx.execute(SQL.lock_for_dead, row, HOLDER)
+        await tx.execute(SQL.mark_dead, row, delivery.attempt, outcome.code, outcome.message)
 
 
 async def _row(tx: Connection, delivery: Delivery) -> int:
     # In this order: a row moves from the one table to the other, never back without us.
-    for query in (SQL.dead_hot, SQL.dead_archived):
+    for query in (SQL.find_live_row, SQL.find_archived_row):
         found: int | None = await tx.fetchval(query, delivery.event_id)
         if found is not None:
             return found
     row: int = await tx.fetchval(
-        SQL.dead_foreign,
+        SQL.insert_unpublished,
         delivery.event_id,
         delivery.stream,
         delivery.envelope.type,

@@ -87,4 +87,4 @@ async def mark_handled(tx: Connection, event_id: UUID, handler: str = "") -> boo
     Of two at the same moment one waits for the other's transaction to end. Handlers of one
     event that do different things need different names.
     """
-    return await tx.execute(SQL.once, handler, event_id) == "INSERT 0 1"
+    return await tx.execute(SQL.mark_handled, handler, event_id) == "INSERT 0 1"

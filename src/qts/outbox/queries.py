@@ -1,23 +1,5 @@
-"""The statements of this room: files in `sql/`, read once."""
+"""SQL statements of this package, from `queries.sql`."""
 
-from __future__ import annotations
+from qts.database import load_queries
 
-from pathlib import Path
-
-FOLDER = Path(__file__).parent / "sql"
-
-
-class Queries:
-    """One attribute per file, named as it is."""
-
-    def __init__(self) -> None:
-        self._texts = {path.stem: path.read_text("utf-8") for path in FOLDER.glob("*.sql")}
-
-    def __getattr__(self, name: str) -> str:
-        try:
-            return self._texts[name]
-        except KeyError:
-            raise AttributeError(f"sql/{name}.sql is missing") from None
-
-
-SQL = Queries()
+SQL = load_queries("qts.outbox")
