@@ -15,7 +15,7 @@ from aiohttp import web
 
 from qts.brokers import BrokersConfig, KisBroker, OrderMatches
 from qts.brokers.kis_codec import KisOrderRow
-from qts.brokers.kis_fills import KisFillStore, price_of_one
+from qts.brokers.kis_fills import KisFillStore, unit_price
 from qts.database import Database
 from qts.domain import (
     BrokerOrder,
@@ -35,12 +35,12 @@ from tests.conformance.venues import (
     MORNING,
     KisVenue,
     Listener,
+    inject_fault,
     kis,
     kis_client,
     kis_config,
-    plant,
 )
-from tests.venues.kis import Scripted, told
+from tests.venues.kis import ScriptedServer, json_response
 
 NOTHING_KNOWN: frozenset[str] = frozenset()
 CONFIG = BrokersConfig(broker="kis", costs=COSTS)
@@ -55,19 +55,19 @@ async def venue(database: Database, tmp_path: Path) -> AsyncIterator[KisVenue]:
 async def another_broker(
     venue: KisVenue, database: Database, folder: Path, stack: AsyncExitStack
 ) -> KisBroker:
-    """The next life: the same key and database, no memory."""
+    """Return a broker as after a restart: the same key and database."""
     client = await stack.enter_async_context(kis_client(kis_config(venue.simulator.url), folder))
     return KisBroker(client, database, CONFIG, venue.clock)
 
 
-def names(found: OrderMatches) -> list[str]:
+def order_ids(found: OrderMatches) -> list[str]:
     return [order.broker_order_id for order in found.candidates]
 
 
 # -- fills
 
 
-async def test_fills_keep_their_names_in_the_next_life(
+async def test_fills_keep_their_trade_ids_after_a_restart(
     venue: KisVenue, database: Database, tmp_path: Path
 ) -> None:
     _, ask = venue.quote()
@@ -86,7 +86,7 @@ async def test_fills_keep_their_names_in_the_next_life(
     assert abs(amount - (await venue.record())[order_id].paid) < Decimal("0.0001")
 
 
-async def test_a_notice_that_overtakes_the_list_is_asked_again(
+async def test_a_notice_that_precedes_the_list_is_looked_up_again(
     database: Database, tmp_path: Path
 ) -> None:
     async with (
@@ -104,27 +104,25 @@ async def test_a_notice_that_overtakes_the_list_is_asked_again(
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_is_seen_in_whatever_order_the_steps_add_up(
-    seed: int, database: Database
-) -> None:
-    """Two processes, each forgetting all now and then, see an order's list as old as it may be."""
-    chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
+async def test_steps_add_up_whatever_the_order_of_reads(seed: int, database: Database) -> None:
+    """Two processes, each restarted at random, read order lists that may be stale."""
+    rng = random.Random(seed)  # noqa: S311 - reproducible on purpose
     costs = FeeSchedule(Decimal(0), Decimal(0))
-    parts = [(chance.randrange(1, 50), 100 * chance.randrange(690, 710)) for _ in range(20)]
+    parts = [(rng.randrange(1, 50), 100 * rng.randrange(690, 710)) for _ in range(20)]
     filled = [sum(q for q, _ in parts[: n + 1]) for n in range(20)]
     amounts = [sum(q * p for q, p in parts[: n + 1]) for n in range(20)]
-    lives = [KisFillStore(database, "a", costs), KisFillStore(database, "a", costs)]
+    stores = [KisFillStore(database, "a", costs), KisFillStore(database, "a", costs)]
     known: dict[str, Decimal] = {}
     for now in range(20):
         for _ in range(2):
-            place, seen = chance.randrange(2), max(0, now - chance.randrange(3))
-            if chance.random() < 0.2:
-                lives[place] = KisFillStore(database, "a", costs)
-            row = KisOrderRow(an_order(filled[seen], filled[-1]), Decimal(amounts[seen]), "")
-            for fill in await lives[place].take([row], MORNING):
+            index, read = rng.randrange(2), max(0, now - rng.randrange(3))
+            if rng.random() < 0.2:
+                stores[index] = KisFillStore(database, "a", costs)
+            row = KisOrderRow(an_order(filled[read], filled[-1]), Decimal(amounts[read]), "")
+            for fill in await stores[index].record([row], MORNING):
                 assert known.setdefault(fill.trade_id, fill.quantity) == fill.quantity
     last = KisOrderRow(an_order(filled[-1], filled[-1]), Decimal(amounts[-1]), "")
-    await lives[0].take([last], MORNING)
+    await stores[0].record([last], MORNING)
     fills = await KisFillStore(database, "a", costs).since(MORNING)
     assert sum(fill.quantity for fill in fills) == filled[-1]
     total = sum((fill.quantity * fill.price for fill in fills), Decimal(0))
@@ -145,24 +143,24 @@ def an_order(filled: int, quantity: int) -> BrokerOrder:
     )
 
 
-def test_a_price_without_end_is_cut() -> None:
-    assert price_of_one(Decimal(700_600), Decimal(10)) == 70_060
-    assert price_of_one(Decimal(200_100), Decimal(3)) == 66_700
-    assert price_of_one(Decimal(200_000), Decimal(3)) == Decimal("66666.66666667")
+def test_an_average_price_is_rounded_to_eight_decimals() -> None:
+    assert unit_price(Decimal(700_600), Decimal(10)) == 70_060
+    assert unit_price(Decimal(200_100), Decimal(3)) == 66_700
+    assert unit_price(Decimal(200_000), Decimal(3)) == Decimal("66666.66666667")
 
 
-# -- finding
+# -- search for lost orders
 
 
-async def test_orders_that_could_each_be_it_are_all_told(venue: KisVenue) -> None:
+async def test_all_matching_orders_are_candidates(venue: KisVenue) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
     first = await venue.broker.place(request)
-    plant(venue, "drop_reply")
+    inject_fault(venue, "drop_reply")
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
     assert len(found.candidates) == 2
-    (lost,) = names(await venue.broker.find_order(request, sent_at, frozenset({first})))
+    (lost,) = order_ids(await venue.broker.find_order(request, sent_at, frozenset({first})))
     assert lost != first
 
 
@@ -191,7 +189,7 @@ async def test_an_order_of_another_time_is_no_candidate(venue: KisVenue) -> None
 
 async def test_a_lost_market_order_is_found_after_it_was_filled(venue: KisVenue) -> None:
     request, sent_at = venue.request(), venue.clock.now()
-    plant(venue, "drop_reply")
+    inject_fault(venue, "drop_reply")
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     (order,) = (await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)).candidates
@@ -206,7 +204,7 @@ async def test_all_pages_are_read(
     paper: bool, count: int, database: Database, tmp_path: Path
 ) -> None:
     async with kis(database, tmp_path, paper=paper) as venue:
-        # A paper key is granted one request a second: the orders are put in behind its back.
+        # A paper key has one request a second, so the orders are placed in the simulator directly.
         (customer,) = venue.simulator.gateway.customers.values()
         bid, _ = venue.quote()
         body = {
@@ -224,7 +222,7 @@ async def test_all_pages_are_read(
         assert len(listed) == count
 
 
-async def test_an_order_is_cancelled_by_who_did_not_place_it(
+async def test_an_order_of_another_process_can_be_cancelled(
     venue: KisVenue, database: Database, tmp_path: Path
 ) -> None:
     order_id = await venue.broker.place(venue.resting())
@@ -243,7 +241,7 @@ async def test_what_was_sold_out_is_not_held(venue: KisVenue) -> None:
     assert (await venue.broker.account()).holdings == ()
 
 
-async def test_yesterdays_rest_is_not_open_today(venue: KisVenue) -> None:
+async def test_an_order_of_yesterday_is_not_open_today(venue: KisVenue) -> None:
     order_id = await venue.broker.place(venue.resting())
     venue.clock.set_wall(MORNING + timedelta(days=1))
     (order,) = await venue.broker.orders(MORNING)
@@ -262,51 +260,58 @@ async def test_parts_of_a_share_are_rejected_before_anything_is_sent(venue: KisV
 @pytest.mark.parametrize(
     "reply",
     [
-        told({"rt_cd": "0", "msg_cd": "APBK0013", "output": {}}),
-        told({"rt_cd": "0", "msg_cd": "APBK0013", "output": {"ODNO": 7}}),
-        told({"rt_cd": "0"}),
-        told({}),
-        told([]),
+        json_response({"rt_cd": "0", "msg_cd": "APBK0013", "output": {}}),
+        json_response({"rt_cd": "0", "msg_cd": "APBK0013", "output": {"ODNO": 7}}),
+        json_response({"rt_cd": "0"}),
+        json_response({}),
+        json_response([]),
         web.Response(text="OK"),
         web.Response(text="<html>bad gateway</html>", status=502),
-        told({"error": "?"}, 503),
-        told({"rt_cd": "1", "msg_cd": "EGW00302", "msg1": ""}, 500),
+        json_response({"error": "?"}, 503),
+        json_response({"rt_cd": "1", "msg_cd": "EGW00302", "msg1": ""}, 500),
     ],
 )
-async def test_a_reply_that_does_not_say_leaves_the_outcome_open(
+async def test_an_ambiguous_reply_leaves_the_outcome_unknown(
     reply: web.Response, database: Database, tmp_path: Path
 ) -> None:
     with pytest.raises(OutcomeUnknownError):
-        await placed_at_a_venue_that_says(reply, database, tmp_path)
+        await place_with_reply(reply, database, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
-        (told({"rt_cd": "7", "msg_cd": "APBK0952", "msg1": "no money"}), VenueRejectedError),
-        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}, 500), RateLimitedError),
-        (told({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}), RateLimitedError),
         (
-            told({"rt_cd": "1", "msg_cd": "IGW00002", "msg1": "whose account"}, 500),
+            json_response({"rt_cd": "7", "msg_cd": "APBK0952", "msg1": "no money"}),
+            VenueRejectedError,
+        ),
+        (
+            json_response({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}, 500),
+            RateLimitedError,
+        ),
+        (json_response({"rt_cd": "1", "msg_cd": "EGW00201", "msg1": "too many"}), RateLimitedError),
+        (
+            json_response({"rt_cd": "1", "msg_cd": "IGW00002", "msg1": "whose account"}, 500),
             VenueRejectedError,
         ),
     ],
 )
-async def test_a_reply_that_says_no_means_that_nothing_was_placed(
+async def test_a_rejection_means_that_nothing_was_placed(
     reply: web.Response, error: type[Exception], database: Database, tmp_path: Path
 ) -> None:
     with pytest.raises(error) as raised:
-        await placed_at_a_venue_that_says(reply, database, tmp_path)
+        await place_with_reply(reply, database, tmp_path)
     assert not isinstance(raised.value, OutcomeUnknownError)
 
 
-async def placed_at_a_venue_that_says(
-    reply: web.Response, database: Database, folder: Path
-) -> None:
+async def place_with_reply(reply: web.Response, database: Database, folder: Path) -> None:
     def answer(_request: web.Request) -> web.Response:
         return web.Response(body=reply.body, status=reply.status, content_type=reply.content_type)
 
-    async with Scripted(answer) as server, kis_client(kis_config(server.url), folder) as client:
+    async with (
+        ScriptedServer(answer) as server,
+        kis_client(kis_config(server.url), folder) as client,
+    ):
         broker = KisBroker(client, database, CONFIG, SystemClock())
         try:
             await broker.place(a_request())
@@ -327,7 +332,7 @@ def a_request() -> OrderRequest:
 async def test_without_a_connection_nothing_was_placed(
     venue: KisVenue, database: Database, tmp_path: Path
 ) -> None:
-    """The token is there; the port of the orders is not."""
+    """A token exists; the port of the order API is closed."""
     async with AsyncExitStack() as stack:
         broker = await another_broker(venue, database, tmp_path, stack)
         await broker.account()
@@ -348,13 +353,13 @@ async def test_an_order_that_waits_too_long_for_its_turn_is_not_sent(
         per_second=1, per_minute=60, orders_per_second=0, accounts_per_second=0
     )
     config = kis_config(venue.simulator.url, limits=limits)
-    patience = BrokersConfig(broker="kis", costs=COSTS, send_timeout_s=0.05)
+    brokers_config = BrokersConfig(broker="kis", costs=COSTS, send_timeout_s=0.05)
     async with kis_client(config, tmp_path) as client:
-        broker = KisBroker(client, database, patience, venue.clock)
-        assert client.budget.try_acquire(RequestPriority.ORDER)  # somebody else is on the line
+        broker = KisBroker(client, database, brokers_config, venue.clock)
+        assert client.limiter.try_acquire(RequestPriority.ORDER)  # another request holds the permit
         with pytest.raises(RateLimitedError, match="nothing was sent"):
             await broker.place(venue.request())
-        client.budget.release()
+        client.limiter.release()
     assert await venue.record() == {}
 
 
@@ -366,20 +371,20 @@ async def test_a_broker_without_an_account_is_refused(database: Database, tmp_pa
 
 
 @pytest.mark.parametrize("rows", [[{"odno": "x"}], {"odno": "x"}, [{}], "rows", [7]])
-async def test_rows_of_another_form_are_no_answer(
+async def test_unreadable_rows_are_unreachable(
     rows: object, database: Database, tmp_path: Path
 ) -> None:
     reply = {"rt_cd": "0", "msg_cd": "KIOK0510", "output1": rows, "output2": []}
     async with (
-        Scripted(lambda _request: told(reply)) as server,
+        ScriptedServer(lambda _request: json_response(reply)) as server,
         kis_client(kis_config(server.url), tmp_path) as client,
     ):
         broker = KisBroker(client, database, CONFIG, SystemClock())
-        for asking in (
+        for request in (
             broker.orders(MORNING),
             broker.fills(MORNING),
             broker.account(),
             broker.find_order(a_request(), MORNING, NOTHING_KNOWN),
         ):
             with pytest.raises(UnreachableError):
-                await asking
+                await request

@@ -1,4 +1,4 @@
-"""An order whose process was stopped on its way out must not go: it may be given up by then."""
+"""An order is not sent if its process was stopped for too long before it could send it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qts.domain import ManualClock
 from qts.venues import BeforeSend, RateLimitedError
 from tests.conformance.venues import KisVenue, UpbitVenue, kis, upbit
 
-PATIENCE_S = BrokersConfig().send_timeout_s
+TIMEOUT_S = BrokersConfig().send_timeout_s
 
 
 @pytest.fixture(params=["kis", "upbit"])
@@ -30,12 +30,12 @@ async def venue(
         yield venue
 
 
-@pytest.mark.parametrize(("stopped_s", "leaves"), [(PATIENCE_S - 1, True), (PATIENCE_S + 1, False)])
+@pytest.mark.parametrize(("stopped_s", "is_sent"), [(TIMEOUT_S - 1, True), (TIMEOUT_S + 1, False)])
 async def test_a_stop_while_the_connection_is_made(
-    venue: KisVenue | UpbitVenue, monkeypatch: pytest.MonkeyPatch, stopped_s: float, leaves: bool
+    venue: KisVenue | UpbitVenue, monkeypatch: pytest.MonkeyPatch, stopped_s: float, is_sent: bool
 ) -> None:
     connect, request = aiohttp.TCPConnector.connect, venue.resting()
-    await venue.broker.account()  # has its token
+    await venue.broker.account()  # obtains a token
 
     async def stopped(connector: aiohttp.TCPConnector, *what: Any, **how: Any) -> Any:
         connection = await connect(connector, *what, **how)
@@ -43,34 +43,34 @@ async def test_a_stop_while_the_connection_is_made(
         return connection
 
     monkeypatch.setattr(aiohttp.TCPConnector, "connect", stopped)
-    if leaves:
+    if is_sent:
         await venue.broker.place(request)
     else:
         with pytest.raises(RateLimitedError, match="nothing was sent"):
             await venue.broker.place(request)
-    assert len(await venue.record()) == leaves
+    assert len(await venue.record()) == is_sent
     monkeypatch.undo()
     await venue.broker.place(venue.resting())
-    assert len(await venue.record()) == leaves + 1
+    assert len(await venue.record()) == is_sent + 1
 
 
 @pytest.mark.parametrize("writes_after_s", [0.01, 0.03])
-async def test_given_up_and_leaving_in_one_turn_of_the_loop(writes_after_s: float) -> None:
-    """What is said to be unsent has not left and will not."""
-    loop, left = asyncio.get_running_loop(), []
+async def test_timeout_and_send_in_one_iteration_of_the_loop(writes_after_s: float) -> None:
+    """An order reported as unsent was not sent and will not be."""
+    loop, sent = asyncio.get_running_loop(), []
     writing: asyncio.Future[asyncio.Task[None]] = loop.create_future()
 
-    async def send(leaving: BeforeSend) -> None:
-        async def write() -> None:  # aiohttp writes in a task of its own
-            leaving()
-            left.append("an order")
+    async def send(before_send: BeforeSend) -> None:
+        async def write() -> None:  # aiohttp writes in a separate task
+            before_send()
+            sent.append("an order")
 
         loop.call_later(writes_after_s, lambda: writing.set_result(asyncio.create_task(write())))
-        time.sleep(0.05)  # noqa: ASYNC251 - both are due when the loop goes on
+        time.sleep(0.05)  # noqa: ASYNC251 - both are due when the loop continues
         await asyncio.sleep(60)
 
     with pytest.raises(RateLimitedError, match="nothing was sent"):
         await send_before_deadline(ManualClock(), 0.02, send)
     with pytest.raises(RateLimitedError, match="nothing was sent"):
         await (await writing)
-    assert left == []
+    assert sent == []

@@ -1,4 +1,4 @@
-"""The paper broker keeps its books as an outside venue would: through crashes, once, for one."""
+"""The paper broker keeps its account through crashes, each change once, for one opener."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from qts.domain import (
     UnreachableError,
 )
 from qts.venues import VenueRejectedError
-from tests.brokers.paper_life import CONFIG, SYMBOL
+from tests.brokers.paper_process import CONFIG, SYMBOL
 from tests.conformance.venues import Listener
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def order(identifier: str, side: Side = Side.BUY, price: int | None = None) -> OrderRequest:
+def order(client_order_id: str, side: Side = Side.BUY, price: int | None = None) -> OrderRequest:
     return OrderRequest(
-        client_order_id=identifier,
+        client_order_id=client_order_id,
         symbol=SYMBOL,
         side=side,
         type=OrderType.MARKET if price is None else OrderType.LIMIT,
@@ -44,7 +44,7 @@ def order(identifier: str, side: Side = Side.BUY, price: int | None = None) -> O
     )
 
 
-def opened(database: Database, **settings: Any) -> AbstractAsyncContextManager[PaperBroker]:
+def open_paper(database: Database, **settings: Any) -> AbstractAsyncContextManager[PaperBroker]:
     config = PaperConfig(**settings)
     return PaperBroker.open(database, config, FeesConfig(), SystemClock())
 
@@ -55,13 +55,13 @@ def tick(broker: PaperBroker, price: int, volume: int = 100) -> None:
 
 @pytest.fixture
 async def broker(database: Database) -> AsyncIterator[PaperBroker]:
-    async with opened(database) as broker:
+    async with open_paper(database) as broker:
         tick(broker, 70_000)
         yield broker
 
 
-async def books_balance(database: Database) -> None:
-    """Every order is the sum of its fills, and the account of all of them."""
+async def check_balance(database: Database) -> None:
+    """Assert that orders and account are the sums of their fills."""
     wrong = await database.fetch(
         """SELECT order_id FROM paper_order o LEFT JOIN paper_fill f USING (order_id)
         GROUP BY o.order_id HAVING o.filled <> coalesce(sum(f.quantity), 0)"""
@@ -80,7 +80,7 @@ async def books_balance(database: Database) -> None:
     assert sum(account.values(), Decimal(0)) == totals["held"]
 
 
-async def test_an_identifier_is_taken_once(broker: PaperBroker, database: Database) -> None:
+async def test_a_client_order_id_is_accepted_once(broker: PaperBroker, database: Database) -> None:
     await broker.place(order("same", price=60_000))
     with pytest.raises(VenueRejectedError) as raised:
         await broker.place(order("same", price=60_000))
@@ -91,7 +91,7 @@ async def test_an_identifier_is_taken_once(broker: PaperBroker, database: Databa
     assert (await broker.account()).cash == free
 
 
-async def test_a_thousand_of_one_identifier_at_once_are_one_order(
+async def test_concurrent_orders_with_one_client_order_id_are_one_order(
     broker: PaperBroker, database: Database
 ) -> None:
     answers = await asyncio.gather(
@@ -102,15 +102,15 @@ async def test_a_thousand_of_one_identifier_at_once_are_one_order(
     assert await database.fetchval("SELECT count(*) FROM paper_order") == 1
 
 
-async def test_the_next_life_goes_on_where_the_last_one_ended(database: Database) -> None:
-    async with opened(database, volume_share=0.5) as first:
+async def test_open_orders_continue_after_a_restart(database: Database) -> None:
+    async with open_paper(database, volume_share=0.5) as first:
         tick(first, 70_000, volume=8)
         order_id = await first.place(order("a", price=70_100))
-    async with opened(database, volume_share=0.5) as second:
+    async with open_paper(database, volume_share=0.5) as second:
         (before,) = await second.orders(LONG_AGO)
         assert (before.broker_order_id, int(before.filled)) == (order_id, 4)
         tick(second, 70_000, volume=100)
-        await second.settled()
+        await second.wait_written()
         (after,) = await second.orders(LONG_AGO)
         fills = await second.fills(LONG_AGO)
     assert after.state is OrderState.FILLED
@@ -118,47 +118,47 @@ async def test_the_next_life_goes_on_where_the_last_one_ended(database: Database
         (f"{order_id}.1", 4),
         (f"{order_id}.2", 6),
     ]
-    await books_balance(database)
+    await check_balance(database)
 
 
-async def test_cash_and_holdings_are_those_of_the_last_life(database: Database) -> None:
-    async with opened(database) as first:
+async def test_cash_and_holdings_survive_a_restart(database: Database) -> None:
+    async with open_paper(database) as first:
         tick(first, 70_000)
         await first.place(order("a"))
-    async with opened(database) as second:
+    async with open_paper(database) as second:
         tick(second, 70_000)
         with pytest.raises(VenueRejectedError):
             await second.place(
                 msgspec.structs.replace(order("b", Side.SELL, 80_000), quantity=Decimal(11))
             )
         await second.place(order("c", Side.SELL))
-        await second.settled()
+        await second.wait_written()
         assert (await second.account()).holdings == ()
-    await books_balance(database)
+    await check_balance(database)
 
 
-async def test_who_opens_a_book_shuts_out_whoever_had_it(database: Database) -> None:
-    async with opened(database) as stale:
+async def test_opening_an_account_fences_out_the_earlier_opener(database: Database) -> None:
+    async with open_paper(database) as stale:
         tick(stale, 70_000)
         order_id = await stale.place(order("a", price=69_000))
-        async with opened(database) as fresh:
-            tick(stale, 60_000)  # the stale one thinks that its order traded
+        async with open_paper(database) as fresh:
+            tick(stale, 60_000)  # fills the order in the stale engine
             with pytest.raises(UnreachableError, match="another process"):
-                await stale.settled()
+                await stale.wait_written()
             with pytest.raises(UnreachableError, match="another process"):
                 await stale.place(order("b"))
             assert await fresh.fills(LONG_AGO) == []
             tick(fresh, 68_000)
-            await fresh.settled()
+            await fresh.wait_written()
             (filled,) = await fresh.fills(LONG_AGO)
     assert filled.broker_order_id == order_id
-    await books_balance(database)
+    await check_balance(database)
 
 
-async def test_an_order_whose_caller_gave_up_is_found_and_trades(
+async def test_an_order_whose_caller_was_cancelled_is_found_and_fills(
     broker: PaperBroker, database: Database
 ) -> None:
-    """The caller is gone when the row is there: as with a reply that was lost."""
+    """The row is written after the caller was cancelled, as with a lost reply."""
     request = order("a", price=69_000)
     async with database.transaction() as tx:
         await tx.execute("SELECT * FROM paper_book FOR UPDATE")
@@ -167,14 +167,14 @@ async def test_an_order_whose_caller_gave_up_is_found_and_trades(
         placing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await placing
-    await insert_as_if_kept(database, request)
+    await insert_directly(database, request)
     (found,) = (await broker.find_order(request, LONG_AGO, frozenset())).candidates
     tick(broker, 68_000)
-    await broker.settled()
+    await broker.wait_written()
     assert [fill.broker_order_id for fill in await broker.fills(LONG_AGO)] == [
         found.broker_order_id
     ]
-    await books_balance(database)
+    await check_balance(database)
 
 
 async def until_blocked(database: Database) -> None:
@@ -184,7 +184,7 @@ async def until_blocked(database: Database) -> None:
             await asyncio.sleep(0.01)
 
 
-async def insert_as_if_kept(database: Database, request: OrderRequest) -> None:
+async def insert_directly(database: Database, request: OrderRequest) -> None:
     await database.execute(
         """INSERT INTO paper_order
             (order_id, book, identifier, symbol, side, type, quantity, price, placed_at)
@@ -194,7 +194,7 @@ async def insert_as_if_kept(database: Database, request: OrderRequest) -> None:
     )  # fmt: skip
 
 
-async def test_fills_wait_for_a_database_that_went_away_and_count_once(
+async def test_fills_are_written_once_after_the_database_returns(
     broker: PaperBroker, database: Database, postgres_admin: Any
 ) -> None:
     name = await database.fetchval("SELECT current_database()")
@@ -210,7 +210,7 @@ async def test_fills_wait_for_a_database_that_went_away_and_count_once(
     fills = await broker.fills(LONG_AGO)
     assert len(fills) == 5
     assert {fill.trade_id for fill in fills} == {fill.trade_id for fill in listener.fills}
-    await books_balance(database)
+    await check_balance(database)
 
 
 async def test_a_closed_order_can_never_be_filled(broker: PaperBroker, database: Database) -> None:
@@ -225,10 +225,10 @@ async def test_a_closed_order_can_never_be_filled(broker: PaperBroker, database:
         )
     with pytest.raises(Exception, match="cannot become"):
         await database.execute("UPDATE paper_order SET state = 'OPEN'")
-    await books_balance(database)
+    await check_balance(database)
 
 
-async def test_two_books_know_nothing_of_each_other(database: Database) -> None:
+async def test_two_accounts_are_independent(database: Database) -> None:
     clock = ManualClock()
     costs = FeesConfig()
     async with (
@@ -237,65 +237,65 @@ async def test_two_books_know_nothing_of_each_other(database: Database) -> None:
     ):
         tick(two, 70_000)
         await two.place(order("a"))
-        await two.settled()
+        await two.wait_written()
         assert (await one.account()).cash == 5
         assert await one.orders(LONG_AGO) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_killed_broker_loses_nothing_it_promised(
+async def test_a_killed_broker_loses_no_acknowledged_order(
     seed: int, database: Database, database_url: Secret
 ) -> None:
-    """kill -9 in the middle of trading, three times on one book."""
-    chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
-    promised: set[str] = set()
-    for life in range(3):
-        promised |= await killed_life(database_url, seed * 10 + life, chance.randrange(3, 40))
+    """kill -9 in the middle of trading, three times on one account."""
+    rng = random.Random(seed)  # noqa: S311 - reproducible on purpose
+    acknowledged: set[str] = set()
+    for run in range(3):
+        acknowledged |= await run_and_kill(database_url, seed * 10 + run, rng.randrange(3, 40))
         rows = await database.fetch("SELECT order_id FROM paper_order")
-        assert promised <= {row["order_id"] for row in rows}
-        await books_balance(database)
+        assert acknowledged <= {row["order_id"] for row in rows}
+        await check_balance(database)
     async with PaperBroker.open(database, CONFIG, FeesConfig(), SystemClock()) as broker:
         still_open = [o for o in await broker.orders(LONG_AGO) if o.state is OrderState.OPEN]
-        for _ in range(200):  # a market far below and far above trades all of them
+        for _ in range(200):  # prices far below and far above fill all of them
             tick(broker, 60_000, volume=10_000)
             tick(broker, 80_000, volume=10_000)
-        await broker.settled()
+        await broker.wait_written()
         closed = {o.broker_order_id: o.state for o in await broker.orders(LONG_AGO)}
         assert all(closed[o.broker_order_id] is OrderState.FILLED for o in still_open)
-    await books_balance(database)
+    await check_balance(database)
 
 
-async def killed_life(url: Secret, seed: int, after: int) -> set[str]:
-    """The orders it was promised, before it was killed on its line number `after`."""
+async def run_and_kill(url: Secret, seed: int, after: int) -> set[str]:
+    """Kill the process after `after` lines; return the ids of the orders it placed."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.brokers.paper_life", url.reveal(), str(seed),
+        sys.executable, "-m", "tests.brokers.paper_process", url.reveal(), str(seed),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
-    promised: set[str] = set()
+    acknowledged: set[str] = set()
     async with asyncio.timeout(30):
         for _ in range(after):
-            word, name = (await process.stdout.readline()).decode().split()
-            if word == "placed":
-                promised.add(name)
+            result, order_id = (await process.stdout.readline()).decode().split()
+            if result == "placed":
+                acknowledged.add(order_id)
         process.kill()
         await process.stdout.read()
         await process.wait()
-    return promised
+    return acknowledged
 
 
-async def test_fills_that_the_database_declined_are_written_when_it_takes_them(
+async def test_fills_that_the_database_refused_are_written_later(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its disk was full for a moment, or it was read-only."""
-    async with opened(database) as broker:
+    """As when its disk was full or it was read-only for a moment."""
+    async with open_paper(database) as broker:
         tick(broker, 70_000)
         await broker.place(order("a", price=69_000))
-        write, declined = broker._store.write, asyncio.Event()
+        write, refused = broker._store.write, asyncio.Event()
 
         async def once(batch: Any) -> Any:
-            if not declined.is_set():
-                declined.set()
+            if not refused.is_set():
+                refused.set()
                 async with database.transaction() as tx:
                     await tx.execute("SET TRANSACTION READ ONLY")
                     await tx.execute("DELETE FROM paper_fill")
@@ -303,6 +303,6 @@ async def test_fills_that_the_database_declined_are_written_when_it_takes_them(
 
         monkeypatch.setattr(broker._store, "write", once)
         tick(broker, 68_000)
-        await declined.wait()
-        await broker.settled()
+        await refused.wait()
+        await broker.wait_written()
         assert len(await broker.fills(LONG_AGO)) == 1

@@ -1,4 +1,4 @@
-"""The paper venue's matching: what trades, at what price, and what it costs."""
+"""Matching of the paper venue: which orders fill, at which price and fee."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def prices(fills: Sequence[Fill]) -> list[int]:
     return [int(fill.price) for fill in fills]
 
 
-def held(venue: PaperMatchingEngine, symbol: str = STOCK) -> Decimal:
-    return venue.purse.free(symbol)
+def free(venue: PaperMatchingEngine, symbol: str = STOCK) -> Decimal:
+    return venue.account.free(symbol)
 
 
 @pytest.mark.parametrize(("side", "price"), [(Side.BUY, 70_100), (Side.SELL, 70_000)])
-def test_a_market_order_pays_the_other_side_of_the_book(side: Side, price: int) -> None:
+def test_a_market_order_pays_the_opposite_quote(side: Side, price: int) -> None:
     venue = engine()
     venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
     venue.submit("own", order(Side.BUY, 10), 0)
@@ -122,7 +122,7 @@ def test_an_order_trades_only_after_its_latency() -> None:
     assert prices(venue.on_tick(STOCK, 90_000, 90_000, 90_100, 1, 100_000_000)) == [90_100]
 
 
-def test_chance_is_the_same_for_the_same_seed() -> None:
+def test_random_latency_is_the_same_for_the_same_seed() -> None:
     def first_fills(seed: int) -> list[int]:
         venue = engine(latency_jitter_ms=1000, seed=seed)
         venue.on_tick(STOCK, 70_000, 70_000, 70_000, 1, 0)
@@ -135,7 +135,7 @@ def test_chance_is_the_same_for_the_same_seed() -> None:
     assert sum(first_fills(1)) == 5
 
 
-def test_only_a_share_of_a_tick_can_be_taken() -> None:
+def test_only_a_share_of_a_tick_can_be_accepted() -> None:
     venue = engine(volume_share=0.25)
     venue.on_tick(STOCK, 70_000, 70_000, 70_100, 10, 0)
     (first,) = venue.submit("a", order(Side.BUY, 5), 0)
@@ -181,26 +181,26 @@ def test_a_wrong_order_is_rejected(request_: OrderRequest, code: str | None) -> 
     with pytest.raises(VenueRejectedError) as raised:
         venue.submit("a", request_, 0)
     assert raised.value.code == code
-    assert venue.purse.free_cash == CASH
+    assert venue.account.free_cash == CASH
 
 
 def test_open_orders_hold_what_they_may_need_and_a_cancel_gives_it_back() -> None:
     venue = engine()
     venue.on_tick(STOCK, 70_000, 70_000, 70_100, 1, 0)
     venue.submit("own", order(Side.BUY, 10), 0)
-    before = venue.purse.free_cash
+    before = venue.account.free_cash
     venue.submit("a", order(Side.BUY, 10, 60_000), 0)
     venue.submit("b", order(Side.SELL, 6, 80_000), 0)
-    assert (venue.purse.free_cash, held(venue)) == (before - 600_000, Decimal(4))
+    assert (venue.account.free_cash, free(venue)) == (before - 600_000, Decimal(4))
     with pytest.raises(VenueRejectedError):
         venue.submit("c", order(Side.SELL, 5), 0)
     assert venue.cancel("a") is not None
     assert venue.cancel("b") is not None
     assert venue.cancel("a") is None
-    assert (venue.purse.free_cash, held(venue)) == (before, Decimal(10))
+    assert (venue.account.free_cash, free(venue)) == (before, Decimal(10))
 
 
-# -- laws
+# -- properties
 
 Move = tuple[str, int, int, int]
 MOVES = st.lists(
@@ -218,7 +218,7 @@ def play(
     venue: PaperMatchingEngine, moves: list[Move]
 ) -> tuple[list[Fill], dict[str, OrderRequest]]:
     fills: list[Fill] = []
-    taken: dict[str, OrderRequest] = {}
+    accepted: dict[str, OrderRequest] = {}
     venue.on_tick(STOCK, 70_000, 70_000, 70_100, 50, 0)
     for at, (what, level, quantity, which) in enumerate(moves):
         price, now = 68_000 + 100 * level, at * SECOND
@@ -234,8 +234,8 @@ def play(
                 fills += venue.submit(f"{at}", request, now)
             except VenueRejectedError:
                 continue
-            taken[f"{at}"] = request
-    return fills, taken
+            accepted[f"{at}"] = request
+    return fills, accepted
 
 
 @given(MOVES, st.sampled_from([0.0, 0.3]), st.sampled_from([0, 3]))
@@ -243,14 +243,14 @@ def test_money_and_holdings_are_the_sum_of_the_fills(
     moves: list[Move], share: float, slippage: int
 ) -> None:
     venue = engine(FeesConfig(), volume_share=share, slippage_ticks=slippage)
-    fills, taken = play(venue, moves)
+    fills, accepted = play(venue, moves)
     spent = sum((f.side.sign * f.price * f.quantity + f.fee for f in fills), Decimal(0))
-    assert venue.purse.cash == CASH - spent
-    account = venue.purse.account()
+    assert venue.account.cash == CASH - spent
+    account = venue.account.snapshot()
     assert sum(h.quantity for h in account.holdings) == sum(f.side.sign * f.quantity for f in fills)
     assert all(h.quantity > 0 for h in account.holdings)
     assert len({fill.trade_id for fill in fills}) == len(fills)
-    for name, request in taken.items():
+    for name, request in accepted.items():
         own = [fill for fill in fills if fill.broker_order_id == name]
         filled = sum((fill.quantity for fill in own), Decimal(0))
         assert filled <= request.quantity
@@ -261,18 +261,18 @@ def test_money_and_holdings_are_the_sum_of_the_fills(
 
 
 @given(MOVES)
-def test_when_all_orders_are_gone_nothing_is_held(moves: list[Move]) -> None:
+def test_no_funds_are_held_without_open_orders(moves: list[Move]) -> None:
     venue = engine(FeesConfig(), volume_share=0.3)
-    _, taken = play(venue, moves)
-    for name in taken:
+    _, accepted = play(venue, moves)
+    for name in accepted:
         venue.cancel(name)
-    assert venue.purse.free_cash == venue.purse.cash
-    owned = sum((h.quantity for h in venue.purse.account().holdings), Decimal(0))
-    assert held(venue) == owned
+    assert venue.account.free_cash == venue.account.cash
+    owned = sum((h.quantity for h in venue.account.snapshot().holdings), Decimal(0))
+    assert free(venue) == owned
 
 
 @given(MOVES)
-def test_the_same_day_twice_is_the_same_day(moves: list[Move]) -> None:
+def test_the_same_inputs_give_the_same_fills(moves: list[Move]) -> None:
     settings: dict[str, Any] = {
         "volume_share": 0.3,
         "slippage_bps": 5.0,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.brokers import BrokersConfig, StreamGap, UpbitBroker, VenueBlockedError
-from qts.brokers import upbit as upbit_room
+from qts.brokers import upbit as upbit_module
 from qts.brokers.upbit_codec import order_of, place_values, plain, units
 from qts.database import Database
 from qts.domain import (
@@ -36,11 +36,11 @@ from qts.venues import RateLimitedError, UpbitClient, VenueRejectedError
 from tests.conformance.venues import (
     MORNING,
     UpbitVenue,
-    plant,
+    inject_fault,
     upbit,
     upbit_config,
 )
-from tests.venues.kis import Scripted, told
+from tests.venues.kis import ScriptedServer, json_response
 
 CONFIG = BrokersConfig(broker="upbit")
 
@@ -51,12 +51,10 @@ async def venue(database: Database, tmp_path: Path) -> AsyncIterator[UpbitVenue]
         yield venue
 
 
-# -- shut out
+# -- bans
 
 
-async def test_who_is_shut_out_is_told_until_when_and_asks_no_more(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_a_ban_has_an_end_and_stops_all_requests(database: Database, tmp_path: Path) -> None:
     async with upbit(database, tmp_path, order_second=1, block_after=1, block_s=30) as venue:
         await venue.broker.place(venue.resting())
         with pytest.raises(RateLimitedError):
@@ -64,7 +62,7 @@ async def test_who_is_shut_out_is_told_until_when_and_asks_no_more(
         with pytest.raises(VenueBlockedError) as raised:
             await venue.broker.orders(MORNING)
         assert raised.value.until == venue.clock.now() + timedelta(seconds=30)
-        asked = requests(venue)
+        before = requests(venue)
         for call in (
             venue.broker.place(venue.resting()),
             venue.broker.cancel("x"),
@@ -73,7 +71,7 @@ async def test_who_is_shut_out_is_told_until_when_and_asks_no_more(
         ):
             with pytest.raises(VenueBlockedError):
                 await call
-        assert requests(venue) == asked
+        assert requests(venue) == before
         assert len(await venue.record()) == 1
 
 
@@ -81,7 +79,7 @@ def requests(venue: UpbitVenue) -> int:
     return sum(each["requests"] for each in venue.simulator.gateway.stats().values())
 
 
-async def test_after_the_block_requests_go_again(database: Database, tmp_path: Path) -> None:
+async def test_requests_resume_after_the_ban(database: Database, tmp_path: Path) -> None:
     async with upbit(database, tmp_path, default_second=1, block_after=1, block_s=2) as venue:
         await venue.broker.account()
         with pytest.raises(RateLimitedError):
@@ -96,7 +94,7 @@ async def test_after_the_block_requests_go_again(database: Database, tmp_path: P
 
 
 async def test_a_market_buy_never_buys_more_than_was_asked_for(venue: UpbitVenue) -> None:
-    """The price falls between the look at the book and the order."""
+    """The price falls between the read of the order book and the order."""
     request = venue.request(quantity=Decimal("0.01"))
     _, ask = venue.quote()
     values = dict(place_values(request, ask))
@@ -116,11 +114,11 @@ async def test_a_market_buy_pays_no_more_than_its_collar(venue: UpbitVenue) -> N
     assert ask < Decimal(entry.order.limit) / 10**8 <= ask * Decimal("1.01")
     order = await the_only_order(venue)
     assert order.type is OrderType.MARKET
-    assert order.state is not OrderState.OPEN  # what is left does not rest
+    assert order.state is not OrderState.OPEN  # the remainder does not rest
 
 
 async def test_an_order_by_money_is_as_large_as_what_it_bought(venue: UpbitVenue) -> None:
-    """As somebody places it by hand; it ends as "cancel" with a rest of dust."""
+    """As an operator places it manually; it ends as "cancel" with a tiny remainder."""
     (customer,) = venue.simulator.gateway.customers.values()
     values = {"market": venue.symbol, "side": "bid", "ord_type": "price", "price": "123456"}
     venue.simulator.orders.place(customer, values)
@@ -144,20 +142,20 @@ async def the_only_order(venue: UpbitVenue) -> Any:
 @pytest.mark.parametrize(
     "reply",
     [
-        told({}, 201),
-        told([], 201),
-        told({"uuid": None}, 201),
-        told({"uuid": 7}, 200),
+        json_response({}, 201),
+        json_response([], 201),
+        json_response({"uuid": None}, 201),
+        json_response({"uuid": 7}, 200),
         web.Response(text="created", status=201),
         web.Response(text="", status=200),
-        told({"error": {"name": "server_error", "message": ""}}, 500),
+        json_response({"error": {"name": "server_error", "message": ""}}, 500),
         web.Response(text="<html>", status=502),
-        told({"error": {"message": "no name"}}, 400),
+        json_response({"error": {"message": "no name"}}, 400),
     ],
 )
-async def test_a_reply_that_does_not_say_leaves_the_outcome_open(reply: web.Response) -> None:
+async def test_an_ambiguous_reply_leaves_the_outcome_unknown(reply: web.Response) -> None:
     with pytest.raises(OutcomeUnknownError):
-        await placed_at_a_venue_that_says(reply)
+        await place_with_reply(reply)
 
 
 @pytest.mark.parametrize(
@@ -169,16 +167,16 @@ async def test_a_reply_that_does_not_say_leaves_the_outcome_open(reply: web.Resp
         (418, "blocked", VenueBlockedError),
     ],
 )
-async def test_a_reply_that_says_no_means_that_nothing_was_placed(
+async def test_a_rejection_means_that_nothing_was_placed(
     status: int, name: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        await placed_at_a_venue_that_says(told({"error": {"name": name, "message": ""}}, status))
+        await place_with_reply(json_response({"error": {"name": name, "message": ""}}, status))
 
 
 def a_request(**changes: Any) -> OrderRequest:
     values: dict[str, Any] = {
-        "identifier": "x",
+        "client_order_id": "x",
         "symbol": "KRW-BTC",
         "side": Side.BUY,
         "type": OrderType.LIMIT,
@@ -188,11 +186,11 @@ def a_request(**changes: Any) -> OrderRequest:
     return OrderRequest(**(values | changes))
 
 
-async def placed_at_a_venue_that_says(reply: web.Response) -> None:
+async def place_with_reply(reply: web.Response) -> None:
     def answer(_request: web.Request) -> web.Response:
         return web.Response(body=reply.body, status=reply.status, content_type=reply.content_type)
 
-    async with Scripted(answer) as server:
+    async with ScriptedServer(answer) as server:
         config = upbit_config(UpbitSimulator(), url=server.url)
         async with UpbitClient.open(config, SystemClock()) as client:
             try:
@@ -212,15 +210,15 @@ async def test_without_a_connection_nothing_was_placed() -> None:
     assert not isinstance(raised.value, OutcomeUnknownError)
 
 
-async def test_a_market_buy_whose_book_is_not_to_be_had_was_not_placed(venue: UpbitVenue) -> None:
-    plant(venue, "error", path="/v1/orderbook", method="GET")
+async def test_a_market_buy_without_an_order_book_is_not_placed(venue: UpbitVenue) -> None:
+    inject_fault(venue, "error", path="/v1/orderbook", method="GET")
     with pytest.raises(UnreachableError) as raised:
         await venue.broker.place(venue.request())
     assert not isinstance(raised.value, OutcomeUnknownError)
     assert await venue.record() == {}
 
 
-async def test_an_identifier_is_taken_once(venue: UpbitVenue) -> None:
+async def test_a_client_order_id_is_accepted_once(venue: UpbitVenue) -> None:
     request = venue.resting()
     await venue.broker.place(request)
     with pytest.raises(VenueRejectedError):
@@ -232,8 +230,8 @@ async def test_an_identifier_is_taken_once(venue: UpbitVenue) -> None:
 
 
 async def test_all_pages_are_read(venue: UpbitVenue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upbit_room, "_CLOSED_PAGE", 3)
-    monkeypatch.setattr(upbit_room, "_OPEN_PAGE", 3)
+    monkeypatch.setattr(upbit_module, "_CLOSED_PAGE", 3)
+    monkeypatch.setattr(upbit_module, "_OPEN_PAGE", 3)
     for number in range(16):
         order_id = await venue.broker.place(far_below(venue))
         if number % 2:
@@ -247,7 +245,7 @@ async def test_all_pages_are_read(venue: UpbitVenue, monkeypatch: pytest.MonkeyP
 
 
 def far_below(venue: UpbitVenue) -> OrderRequest:
-    """Nothing reaches it by chance."""
+    """Return an order that the random market does not reach."""
     bid, _ = venue.quote()
     return venue.request(price=round_to_tick(Market.UPBIT, bid * Decimal("0.95")))
 
@@ -288,14 +286,16 @@ def test_numbers_are_written_plainly(number: Decimal) -> None:
     assert not text.endswith(".")
 
 
-def test_a_fill_too_fine_for_the_stream_has_to_be_asked_for() -> None:
+def test_a_fill_beyond_double_precision_is_a_gap() -> None:
     event = {
         "state": "trade", "trade_uuid": "t", "uuid": "u", "code": "KRW-PEPE", "ask_bid": "BID",
         "price": 0.0123, "volume": 1_000_000.5, "trade_fee": 1, "trade_timestamp": 1,
     }  # fmt: skip
-    assert isinstance(upbit_room._notice(event), Fill)
-    assert isinstance(upbit_room._notice(event | {"volume": 123_456_789.123_456_78}), StreamGap)
-    assert isinstance(upbit_room._notice({"state": "trade"}), StreamGap)
+    assert isinstance(upbit_module._parse_event(event), Fill)
+    assert isinstance(
+        upbit_module._parse_event(event | {"volume": 123_456_789.123_456_78}), StreamGap
+    )
+    assert isinstance(upbit_module._parse_event({"state": "trade"}), StreamGap)
 
 
 def test_an_order_that_cannot_be_read_is_no_order() -> None:
@@ -322,16 +322,16 @@ async def test_an_order_that_closes_while_it_is_listed_is_not_missed(
 
 
 @pytest.mark.parametrize("rows", [[{"uuid": "x"}], [7], {"uuid": "x"}, "rows"])
-async def test_rows_of_another_form_are_no_answer(rows: Any) -> None:
-    async with Scripted(lambda _request: told(rows)) as server:
+async def test_unreadable_rows_are_unreachable(rows: Any) -> None:
+    async with ScriptedServer(lambda _request: json_response(rows)) as server:
         config = upbit_config(UpbitSimulator(), url=server.url)
         async with UpbitClient.open(config, SystemClock()) as client:
             broker = UpbitBroker(client, CONFIG, SystemClock())
-            for asking in (
+            for request in (
                 broker.orders(SystemClock().now()),
                 broker.fills(SystemClock().now()),
                 broker.account(),
                 broker.find_order(a_request(), MORNING, frozenset()),
             ):
-                with pytest.raises(UnreachableError, match="cannot be read"):
-                    await asking
+                with pytest.raises(UnreachableError, match="unreadable"):
+                    await request

@@ -1,7 +1,7 @@
-"""Servers that carry events, a new one for each test.
+"""Message brokers, a new one for each test.
 
-Kafka is librdkafka's own mock cluster, brokers that speak its protocol and keep nothing, unless
-KAFKA_BOOTSTRAP names real ones; these must make topics by themselves.
+Kafka is librdkafka's mock cluster, which stores nothing, unless KAFKA_BOOTSTRAP names real
+brokers; those must create topics automatically.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ def nats(nats_server: NatsServer) -> NatsBusConfig:
 
 @pytest.fixture
 def kafka() -> Iterator[KafkaBusConfig]:
-    own = secrets.token_hex(4)
+    suffix = secrets.token_hex(4)
     if bootstrap := os.environ.get("KAFKA_BOOTSTRAP"):
-        yield KafkaBusConfig(bootstrap=bootstrap, group=own, topic_prefix=f"qts-test-{own}-")
+        yield KafkaBusConfig(bootstrap=bootstrap, group=suffix, topic_prefix=f"qts-test-{suffix}-")
         return
     settings = {"bootstrap.servers": "", "test.mock.num.brokers": 3, "log_level": 0}
-    cluster = Producer(settings)  # the brokers live as long as it
+    cluster = Producer(settings)  # the brokers exist as long as it does
     brokers = cluster.list_topics(timeout=10).brokers.values()
-    yield KafkaBusConfig(bootstrap=",".join(f"{one.host}:{one.port}" for one in brokers), group=own)
+    bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+    yield KafkaBusConfig(bootstrap=bootstrap, group=suffix)
     del cluster

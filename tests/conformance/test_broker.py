@@ -1,4 +1,4 @@
-"""One suite for every broker: what the desk may rely on, judged by the venue's own record."""
+"""Conformance suite of every broker, checked against the venue's own record of orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qts.brokers import StreamGap
 from qts.database import Database
 from qts.domain import BrokerOrder, OrderState, OutcomeUnknownError, Side
 from qts.venues import RateLimitedError, VenueRejectedError
-from tests.conformance.venues import MORNING, NETWORKED, VENUES, Listener, Venue, plant
+from tests.conformance.venues import MORNING, NETWORKED, VENUES, Listener, Venue, inject_fault
 
 NOTHING_KNOWN: frozenset[str] = frozenset()
 
@@ -96,48 +96,48 @@ async def test_partial_fills_add_up(venue: Venue) -> None:
     assert abs(paid - record.paid) < Decimal("0.0001")
 
 
-async def test_fills_and_notices_agree_by_trade_id(venue: Venue) -> None:
+async def test_fills_and_execution_reports_agree_by_trade_id(venue: Venue) -> None:
     async with Listener.on(venue.broker) as listener:
         for _ in range(3):
             await venue.broker.place(venue.request())
             await venue.go()
         await listener.until(lambda: listener.filled() == 3 * venue.quantity)
-        told = {
+        reported = {
             fill.trade_id: (fill.broker_order_id, fill.quantity, fill.price, fill.fee)
             for fill in listener.fills
         }
-        asked = {
+        listed = {
             fill.trade_id: (fill.broker_order_id, fill.quantity, fill.price, fill.fee)
             for fill in await venue.broker.fills(MORNING)
         }
-    assert told == asked
+    assert reported == listed
 
 
-async def test_a_finished_order_is_told(venue: Venue) -> None:
+async def test_a_filled_order_is_reported(venue: Venue) -> None:
     async with Listener.on(venue.broker) as listener:
         order_id = await venue.broker.place(venue.request())
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             return any(
                 isinstance(n, BrokerOrder)
                 and (n.broker_order_id, n.state) == (order_id, OrderState.FILLED)
-                for n in listener.notices
+                for n in listener.reports
             )
 
         await venue.go()
-        await listener.until(lambda: is_told() and listener.filled() >= venue.quantity)
+        await listener.until(lambda: is_reported() and listener.filled() >= venue.quantity)
         record = (await venue.record())[order_id]
     assert not record.is_open
     assert record.filled == record.quantity
     assert listener.filled() == record.filled
 
 
-async def test_every_stream_begins_by_saying_that_it_knows_nothing_yet(venue: Venue) -> None:
+async def test_every_stream_begins_with_a_gap(venue: Venue) -> None:
     async with Listener.on(venue.broker) as listener:
-        assert isinstance(listener.notices[0], StreamGap)
+        assert isinstance(listener.reports[0], StreamGap)
 
 
-async def test_a_cancelled_order_is_cancelled_and_told(venue: Venue) -> None:
+async def test_a_cancelled_order_is_cancelled_and_reported(venue: Venue) -> None:
     async with Listener.on(venue.broker) as listener:
         order_id = await venue.broker.place(venue.resting())
         await venue.broker.cancel(order_id)
@@ -148,7 +148,7 @@ async def test_a_cancelled_order_is_cancelled_and_told(venue: Venue) -> None:
             lambda: any(
                 isinstance(n, BrokerOrder)
                 and (n.broker_order_id, n.state) == (order_id, OrderState.CANCELLED)
-                for n in listener.notices
+                for n in listener.reports
             )
         )
 
@@ -207,7 +207,7 @@ async def test_the_account_is_the_sum_of_its_fills(venue: Venue) -> None:
     assert all(fill.fee > 0 for fill in fills)
 
 
-# -- outcomes that are not known
+# -- unknown outcomes
 
 
 async def test_an_order_is_found_after_it_was_placed(venue: Venue) -> None:
@@ -221,7 +221,7 @@ async def test_an_order_is_found_after_it_was_placed(venue: Venue) -> None:
 @pytest.mark.parametrize("fault", ["drop_reply", "unknown", "cut"])
 async def test_an_order_whose_reply_was_lost_is_found(venue: Venue, fault: str) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
-    plant(venue, fault)
+    inject_fault(venue, fault)
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     (order_id,) = await venue.record()  # it was accepted, once
@@ -231,9 +231,9 @@ async def test_an_order_whose_reply_was_lost_is_found(venue: Venue, fault: str) 
 
 
 @networked
-async def test_a_reply_that_comes_too_late_leaves_the_outcome_open(venue: Venue) -> None:
+async def test_a_late_reply_leaves_the_outcome_unknown(venue: Venue) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
-    plant(venue, "slow", seconds=3600)  # on a clock that stands still
+    inject_fault(venue, "slow", seconds=3600)  # on a clock that does not move
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
@@ -244,7 +244,7 @@ async def test_a_reply_that_comes_too_late_leaves_the_outcome_open(venue: Venue)
 @pytest.mark.parametrize("fault", ["drop_request", "error"])
 async def test_an_order_that_was_never_accepted_is_not_found(venue: Venue, fault: str) -> None:
     request, sent_at = venue.resting(), venue.clock.now()
-    plant(venue, fault)
+    inject_fault(venue, fault)
     with pytest.raises(OutcomeUnknownError):
         await venue.broker.place(request)
     assert await venue.record() == {}
@@ -253,8 +253,8 @@ async def test_an_order_that_was_never_accepted_is_not_found(venue: Venue, fault
 
 
 @networked
-async def test_a_throttled_order_was_not_placed_and_can_be_placed_again(venue: Venue) -> None:
-    plant(venue, "limit")
+async def test_a_rate_limited_order_was_not_placed_and_can_be_placed_again(venue: Venue) -> None:
+    inject_fault(venue, "limit")
     with pytest.raises(RateLimitedError):
         await venue.broker.place(venue.resting())
     assert await venue.record() == {}
@@ -265,7 +265,7 @@ async def test_a_throttled_order_was_not_placed_and_can_be_placed_again(venue: V
 @networked
 async def test_an_order_is_sent_once_whatever_happens(venue: Venue) -> None:
     """Three lost replies in a row: three orders at the venue, one for each call, never more."""
-    plant(venue, "drop_reply", count=3)
+    inject_fault(venue, "drop_reply", count=3)
     for calls in (1, 2, 3):
         with pytest.raises(OutcomeUnknownError):
             await venue.broker.place(venue.resting())
@@ -279,13 +279,13 @@ async def test_orders_of_other_attempts_are_no_candidates(venue: Venue) -> None:
     assert found.candidates == ()
 
 
-# -- notices that come twice, late, never
+# -- duplicate, reordered and missing reports
 
 
 @networked
 @pytest.mark.parametrize("fault", ["duplicate_fills", "reorder_fills"])
-async def test_fills_told_twice_or_out_of_order_count_once(venue: Venue, fault: str) -> None:
-    plant(venue, fault, path="", method="", count=4)
+async def test_duplicate_or_reordered_fills_count_once(venue: Venue, fault: str) -> None:
+    inject_fault(venue, fault, path="", method="", count=4)
     async with Listener.on(venue.broker) as listener:
         order_id = await venue.broker.place(venue.request(quantity=venue.more_than_shown()))
         await venue.go()
@@ -294,14 +294,14 @@ async def test_fills_told_twice_or_out_of_order_count_once(venue: Venue, fault: 
         await venue.broker.place(venue.request())
         await venue.go()
         await listener.until(lambda: listener.filled() == filled + venue.quantity)
-    asked = await venue.broker.fills(MORNING)
-    assert {fill.trade_id for fill in asked} == {fill.trade_id for fill in listener.fills}
-    assert sum(fill.quantity for fill in asked) == filled + venue.quantity
+    listed = await venue.broker.fills(MORNING)
+    assert {fill.trade_id for fill in listed} == {fill.trade_id for fill in listener.fills}
+    assert sum(fill.quantity for fill in listed) == filled + venue.quantity
 
 
 @networked
-async def test_fills_that_were_never_told_are_asked_for(venue: Venue) -> None:
-    plant(venue, "lose_fills", path="", method="", count=None)
+async def test_fills_missing_from_the_stream_are_listed(venue: Venue) -> None:
+    inject_fault(venue, "lose_fills", path="", method="", count=None)
     async with Listener.on(venue.broker) as listener:
         order_id = await venue.broker.place(venue.request())
         await venue.go()
@@ -312,13 +312,13 @@ async def test_fills_that_were_never_told_are_asked_for(venue: Venue) -> None:
 
 
 @networked
-async def test_an_interrupted_stream_says_so_and_goes_on(venue: Venue) -> None:
+async def test_an_interrupted_stream_reports_a_gap_and_resumes(venue: Venue) -> None:
     async with Listener.on(venue.broker) as listener:
         venue.simulator.drop_streams()
         await venue.broker.place(venue.request())
 
         def is_back() -> bool:
-            return sum(isinstance(notice, StreamGap) for notice in listener.notices) >= 2
+            return sum(isinstance(report, StreamGap) for report in listener.reports) >= 2
 
         for _ in range(200):
             await venue.go()

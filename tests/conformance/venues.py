@@ -1,4 +1,4 @@
-"""The brokers under test, each on a venue that keeps its own record: the judge."""
+"""Brokers under test, each on a venue with its own record of orders to check against."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from qts.simulators import (
 from qts.venues import KisClient, KisConfig, RateLimitConfig, RateLimiter, UpbitClient, UpbitConfig
 
 MORNING = datetime(2026, 11, 16, 9, 30, tzinfo=SEOUL)  # a Monday, the market is open
-CALM = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0, start=MORNING)
-PLENTY = RateLimitConfig(per_second=1000, per_minute=60_000, per_day=1_000_000)
+NO_SURGES = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0, start=MORNING)
+HIGH_LIMITS = RateLimitConfig(per_second=1000, per_minute=60_000, per_day=1_000_000)
 # What the simulated KIS charges.
 COSTS = FeesConfig(krx_fee=0.00014, krx_sale_tax=0.0015)
 COIN = Decimal(10**8)
@@ -47,7 +47,7 @@ CASH = 100_000_000_000  # enough to empty a level of a book
 
 
 class Record(NamedTuple):
-    """An order as its venue remembers it."""
+    """Order as its venue recorded it."""
 
     quantity: Decimal
     filled: Decimal
@@ -56,12 +56,12 @@ class Record(NamedTuple):
 
 
 class Venue(ABC):
-    """A venue, the broker on it, and hands to move its market with."""
+    """Venue with a broker on it and control over its market."""
 
     symbol: str
     quantity: Decimal
     start_cash = Decimal(CASH)
-    tolerance = Decimal("0.00001")  # of money, where venue and broker round by themselves
+    tolerance = Decimal("0.00001")  # of cash, where venue and broker round separately
     order_path = ""
     simulator: Any = None
 
@@ -72,30 +72,30 @@ class Venue(ABC):
 
     @abstractmethod
     def quote(self) -> tuple[Decimal, Decimal]:
-        """Best bid and ask."""
+        """Return the best bid and ask."""
 
     @abstractmethod
     def tick(self) -> Decimal: ...
 
     @abstractmethod
     def more_than_shown(self) -> Decimal:
-        """A quantity that the best ask cannot fill at once."""
+        """Return a quantity that the best ask cannot fill at once."""
 
     @abstractmethod
     async def move(self, percent: float) -> None:
-        """The price goes there within seconds."""
+        """Move the price by `percent` within seconds."""
 
     @abstractmethod
     async def record(self) -> dict[str, Record]: ...
 
     @abstractmethod
     async def cash(self) -> Decimal:
-        """As the venue counts it."""
+        """Return the cash that the venue recorded."""
 
     def request(self, side: Side = Side.BUY, **changes: Any) -> OrderRequest:
-        """At the market, unless a price is given."""
+        """Build a market order, or a limit order if a price is given."""
         values: dict[str, Any] = {
-            "identifier": f"qts-{next(self._numbers)}",
+            "client_order_id": f"qts-{next(self._numbers)}",
             "symbol": self.symbol,
             "side": side,
             "type": OrderType.LIMIT if "price" in changes else OrderType.MARKET,
@@ -104,13 +104,13 @@ class Venue(ABC):
         return OrderRequest(**(values | changes))
 
     def resting(self, side: Side = Side.BUY, **changes: Any) -> OrderRequest:
-        """A limit order five ticks away from the market."""
+        """Build a limit order five ticks away from the market."""
         bid, ask = self.quote()
         price = bid - 5 * self.tick() if side is Side.BUY else ask + 5 * self.tick()
         return self.request(side, price=price, **changes)
 
     async def until_closed(self, order_id: str, seconds: int = 240) -> None:
-        """Let the market go on until the venue has finished with the order."""
+        """Advance the market until the order is closed at the venue."""
         for _ in range(seconds):
             if not (await self.record())[order_id].is_open:
                 return
@@ -118,50 +118,50 @@ class Venue(ABC):
         raise AssertionError(f"{order_id} is open after {seconds} s of the market")
 
     async def go(self) -> None:
-        """A second of the market."""
+        """Advance the market by a second."""
         await self.clock.advance(1.0)
         if self.simulator is not None:
             self.simulator.catch_up()
 
 
 class Listener:
-    """Hears everything a broker tells."""
+    """Collector of a broker's execution reports."""
 
     def __init__(self) -> None:
-        self.notices: list[ExecutionReport] = []
+        self.reports: list[ExecutionReport] = []
         self._changed = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
     async def on(cls, broker: Broker) -> AsyncIterator[Listener]:
-        """Returns when the stream is live, which every broker says first."""
+        """Enter once the stream has sent its first report, a StreamGap."""
         listener = cls()
         task = asyncio.create_task(listener._listen(broker))
         try:
-            await listener.until(lambda: len(listener.notices) > 0)
+            await listener.until(lambda: len(listener.reports) > 0)
             yield listener
         finally:
             task.cancel()
             await asyncio.wait({task})
 
     async def _listen(self, broker: Broker) -> None:
-        async with aclosing(broker.execution_reports()) as notices:  # type: ignore[type-var]
-            async for notice in notices:
-                self.notices.append(notice)
+        async with aclosing(broker.execution_reports()) as reports:  # type: ignore[type-var]
+            async for report in reports:
+                self.reports.append(report)
                 self._changed.set()
 
     @property
     def fills(self) -> list[Fill]:
-        return [notice for notice in self.notices if isinstance(notice, Fill)]
+        return [report for report in self.reports if isinstance(report, Fill)]
 
     def filled(self) -> Decimal:
-        """By distinct trades: one told twice counts once."""
-        by_name = {fill.trade_id: fill.quantity for fill in self.fills}
-        return sum(by_name.values(), Decimal(0))
+        """Sum the quantities of distinct trades."""
+        by_trade_id = {fill.trade_id: fill.quantity for fill in self.fills}
+        return sum(by_trade_id.values(), Decimal(0))
 
-    async def until(self, fact: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(15):
-            while not fact():
+            while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -175,7 +175,7 @@ class PaperVenue(Venue):
     def __init__(self, broker: PaperBroker, clock: ManualClock, database: Database) -> None:
         super().__init__(broker, clock)
         self._paper, self._database, self._last = broker, database, Decimal(70_000)
-        self._tell()
+        self._send_tick()
 
     def quote(self) -> tuple[Decimal, Decimal]:
         return self._last, self._last + 100
@@ -184,18 +184,18 @@ class PaperVenue(Venue):
         return Decimal(100)
 
     def more_than_shown(self) -> Decimal:
-        return Decimal(70)  # half of a tick's volume is ours: 50
+        return Decimal(70)  # half of a tick's volume can be filled: 50
 
     async def move(self, percent: float) -> None:
         self._last += int(self._last * Decimal(percent) / 100 / 100) * 100
-        self._tell()
+        self._send_tick()
 
     async def go(self) -> None:
         await self.clock.advance(1.0)
-        self._tell()
-        await self._paper.settled()
+        self._send_tick()
+        await self._paper.wait_written()
 
-    def _tell(self) -> None:
+    def _send_tick(self) -> None:
         bid, ask = self.quote()
         self._paper.on_tick(self.symbol, float(self._last), float(bid), float(ask), 100.0)
 
@@ -234,7 +234,7 @@ async def paper(database: Database, _folder: Path) -> AsyncIterator[Venue]:
 
 class KisVenue(Venue):
     symbol, quantity = "005930", Decimal(10)
-    tolerance = Decimal(20)  # won: each of the venue's fills has its fee cut to a whole one
+    tolerance = Decimal(20)  # won: the venue rounds the fee of each fill down
     order_path = "/uapi/domestic-stock/v1/trading/order-cash"
 
     def __init__(self, broker: Broker, clock: ManualClock, simulator: KisSimulator) -> None:
@@ -281,7 +281,7 @@ def kis_config(url: str, **changes: Any) -> KisConfig:
         hts_id=Secret(key.hts_id),
         url=url,
         stream_url=url.replace("http", "ws"),
-        **{"account": Secret(key.account), "limits": PLENTY, "timeout_s": 2.0, **changes},
+        **{"account": Secret(key.account), "limits": HIGH_LIMITS, "timeout_s": 2.0, **changes},
     )
 
 
@@ -301,7 +301,7 @@ async def kis(database: Database, folder: Path, **settings: Any) -> AsyncIterato
     clock = ManualClock(MORNING)
     config = KisSimulatorConfig(
         **{
-            "market": CALM,
+            "market": NO_SURGES,
             "limits": RequestLimits(second=0, minute=0, day=0),
             "keys": (KisKey(cash=CASH),),
             **settings,
@@ -376,7 +376,7 @@ async def upbit(_database: Database, _folder: Path, **settings: Any) -> AsyncIte
     clock = ManualClock(MORNING)
     rates = dict.fromkeys(("order_second", "default_second", "quotation_second"), 100_000)
     config = UpbitSimulatorConfig(
-        **{"market": CALM, "keys": (UpbitKey(krw=CASH),), **rates, **settings}
+        **{"market": NO_SURGES, "keys": (UpbitKey(krw=CASH),), **rates, **settings}
     )
     async with (
         UpbitSimulator(config, clock) as simulator,
@@ -386,10 +386,10 @@ async def upbit(_database: Database, _folder: Path, **settings: Any) -> AsyncIte
         yield UpbitVenue(broker, clock, simulator)
 
 
-def plant(venue: Venue, kind: Any, **values: Any) -> None:
-    """A fault on the next order."""
+def inject_fault(venue: Venue, kind: Any, **values: Any) -> None:
+    """Inject a fault into the next order."""
     values = {"path": venue.order_path, "method": "POST", "count": 1, **values}
-    venue.simulator.faults.plant(Fault(kind=kind, **values))
+    venue.simulator.faults.add(Fault(kind=kind, **values))
 
 
 VENUES: dict[str, Callable[[Database, Path], AbstractAsyncContextManager[Venue]]] = {

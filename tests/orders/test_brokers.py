@@ -13,7 +13,7 @@ from qts.database import Database
 from qts.domain import IntentType, OrderType, Side
 from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
-from tests.conformance.venues import MORNING, NETWORKED, VENUES, Venue, plant
+from tests.conformance.venues import MORNING, NETWORKED, VENUES, Venue, inject_fault
 from tests.orders.kit import STREAMS, Room
 
 
@@ -64,7 +64,7 @@ async def test_an_order_whose_answer_was_lost_is_found(
     database: Database, tmp_path: Path, name: str, kind: str
 ) -> None:
     async with trading(name, database, tmp_path) as (room, venue):
-        plant(venue, kind)
+        inject_fault(venue, kind)
         submitted = await room.submit(**at_the_ask(venue))
         await room.work()
         assert await room.attempts(submitted.intent_id) == ["UNKNOWN"]
@@ -80,7 +80,7 @@ async def test_an_order_that_never_came_is_absent(
     database: Database, tmp_path: Path, name: str
 ) -> None:
     async with trading(name, database, tmp_path) as (room, venue):
-        plant(venue, "drop_request")
+        inject_fault(venue, "drop_request")
         submitted = await room.submit(**at_the_ask(venue))
         await room.work()
         assert await room.attempts(submitted.intent_id) == ["UNKNOWN"]
@@ -93,7 +93,7 @@ async def test_an_order_that_never_came_is_absent(
 async def test_two_orders_of_kis_that_fit_ask_a_person(database: Database, tmp_path: Path) -> None:
     """KIS keeps no name of ours: an order by hand looks just the same."""
     async with trading("kis", database, tmp_path) as (room, venue):
-        plant(venue, "drop_reply")
+        inject_fault(venue, "drop_reply")
         order = at_the_ask(venue)
         submitted = await room.submit(**order)
         await room.work()

@@ -1,4 +1,4 @@
-"""Our orders in a venue's words: paper, KIS and Upbit behind one port."""
+"""Order port over venues, with adapters for paper, KIS and Upbit."""
 
 from qts._exports import lazy_exports
 

@@ -1,11 +1,11 @@
-"""The port: a venue that takes orders.
+"""Port of a venue that accepts orders.
 
-place ──▶ the venue's name of the order (ACKED)
-  ├─ Rejected        declined: nothing was placed
-  ├─ Throttled       too many requests: nothing was placed
-  ├─ Blocked         the venue has shut us out: stop everything until a person resumes
-  ├─ Unreachable     it certainly did not leave: nothing was placed
-  └─ OutcomeUnknown  it may have been placed: look for it, never send it again
+place ──▶ broker order id     accepted (ACKED)
+  ├─ VenueRejectedError       declined: nothing was placed
+  ├─ RateLimitedError         too many requests: nothing was placed
+  ├─ VenueBlockedError        banned by the venue: no orders until the operator resumes
+  ├─ UnreachableError         certainly not sent: nothing was placed
+  └─ OutcomeUnknownError      may have been placed: find it, never send it again
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qts.domain import Account, BrokerOrder, Fill, OperationError, OrderRequest
 
 
 class VenueBlockedError(OperationError):
-    """The venue answers nothing any more (HTTP 418); `until` when it said for how long."""
+    """Ban by the venue (HTTP 418); `until` is None if the venue gave no end."""
 
     def __init__(self, text: str, until: datetime | None = None) -> None:
         super().__init__(text)
@@ -28,16 +28,16 @@ class VenueBlockedError(OperationError):
 
 
 class OrderMatches(msgspec.Struct, frozen=True):
-    """What looking for an order whose outcome is unknown has shown.
+    """Result of searching for an order whose outcome is unknown.
 
-    One candidate: that is it. None: the venue does not have it. Several: a person must choose.
+    One candidate is the order. None: the venue does not have it. Several: the operator decides.
     """
 
     candidates: tuple[BrokerOrder, ...]
 
 
 class StreamGap(msgspec.Struct, frozen=True):
-    """The stream was interrupted: what happened meanwhile has to be asked for."""
+    """Interruption of the venue stream: reports may be missing, so the caller must reconcile."""
 
     reason: str
 
@@ -49,32 +49,32 @@ class Broker(Protocol):
     name: str
 
     async def place(self, request: OrderRequest) -> str:
-        """The venue's name of the order; errors as drawn above."""
+        """Send the order once; return the broker order id or raise as drawn above."""
         ...
 
-    async def cancel(self, order_id: str) -> None:
-        """Ask for it; Rejected when there is nothing left to cancel."""
+    async def cancel(self, broker_order_id: str) -> None:
+        """Request a cancel; raise VenueRejectedError if nothing is left to cancel."""
         ...
 
     async def find_order(
         self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
     ) -> OrderMatches:
-        """Look for an order that may have been placed at about `sent_at`.
+        """Search for an order that may have been placed at about `sent_at`.
 
-        `known` are names of orders that belong to other attempts and cannot be this one.
+        `known` holds broker order ids that belong to other attempts.
         """
         ...
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
-        """Every open order, and what was placed since then."""
+        """Return every open order, and every order placed since then."""
         ...
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
-        """Every fill since then, oldest first; the same fill always has the same trade_id."""
+        """Return every fill since then, oldest first; a fill always has the same trade_id."""
         ...
 
     async def account(self) -> Account: ...
 
     def execution_reports(self) -> AsyncIterator[ExecutionReport]:
-        """What happens to our orders, as it happens; ends only when closed."""
+        """Yield updates of our orders until closed, beginning with a StreamGap."""
         ...

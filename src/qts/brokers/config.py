@@ -1,4 +1,4 @@
-"""Settings of the brokers, and the three things that must be said before real money moves."""
+"""Settings of the brokers, and the consent that live trading requires."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
 
 
 class FeesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a trade costs, as parts of its amount."""
+    """Fees and taxes as fractions of a trade's amount."""
 
     krx_fee: Annotated[
         float, msgspec.Meta(ge=0, le=0.1, description="fee of a trade at the KRX")
@@ -35,13 +35,13 @@ class FeesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The paper venue: how kindly it fills."""
+    """Account and fill model of the paper venue."""
 
-    account: Annotated[str, msgspec.Meta(max_length=64, description="name of the account book")] = (
-        "paper"
-    )
+    account: Annotated[
+        str, msgspec.Meta(max_length=64, description="name of the paper account")
+    ] = "paper"
     cash: Annotated[
-        int, msgspec.Meta(ge=0, le=10**15, description="won in a book when it is first opened")
+        int, msgspec.Meta(ge=0, le=10**15, description="won in a new paper account")
     ] = 100_000_000
     slippage_ticks: Annotated[
         int, msgspec.Meta(ge=0, le=100, description="ticks by which a taker pays more")
@@ -52,44 +52,44 @@ class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     volume_share: Annotated[
         float,
         msgspec.Meta(
-            ge=0, le=1, description="of a tick's volume, what orders may take; 0: all they want"
+            ge=0, le=1, description="share of a tick's volume that orders may fill; 0: no limit"
         ),
     ] = 0.0
     latency_ms: Annotated[
-        float, msgspec.Meta(ge=0, le=60_000, description="before a new order can trade")
+        float, msgspec.Meta(ge=0, le=60_000, description="delay before a new order can fill")
     ] = 0.0
     latency_jitter_ms: Annotated[
-        float, msgspec.Meta(ge=0, le=60_000, description="at most this much more, by chance")
+        float, msgspec.Meta(ge=0, le=60_000, description="largest random addition to it")
     ] = 0.0
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32, description="same seed, same chances")] = 1
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32, description="seed of the random latency")] = 1
 
 
 class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where orders go."""
+    """Venue of the orders, and how they are sent."""
 
     broker: Annotated[
-        Literal["paper", "kis", "upbit"], msgspec.Meta(description="the venue that takes orders")
+        Literal["paper", "kis", "upbit"], msgspec.Meta(description="venue that receives orders")
     ] = "paper"
     mode: Annotated[
-        Literal["paper", "live"], msgspec.Meta(description="live: real money may move")
+        Literal["paper", "live"], msgspec.Meta(description="live: orders use real money")
     ] = "paper"
     live_acknowledgement: Annotated[
-        str, msgspec.Meta(description=f"live needs {ACKNOWLEDGEMENT} here")
+        str, msgspec.Meta(description=f"{ACKNOWLEDGEMENT}, required for live")
     ] = ""
     find_window_s: Annotated[
         float,
-        msgspec.Meta(ge=1, le=3600, description="after sending, how late KIS may date an order"),
+        msgspec.Meta(ge=1, le=3600, description="how long after sending KIS may date an order"),
     ] = 60.0
     market_collar: Annotated[
         float,
         msgspec.Meta(
-            gt=0, le=0.1, description="how far above the best ask a market buy at Upbit may pay"
+            gt=0, le=0.1, description="how far above the best ask a market buy at Upbit may fill"
         ),
     ] = 0.01
     send_timeout_s: Annotated[
         float,
         msgspec.Meta(
-            gt=0, le=60, description="how long an order may be on its way out; then it is unsent"
+            gt=0, le=60, description="time to send an order; after it, the order is not sent"
         ),
     ] = 3.0
     costs: Annotated[FeesConfig, msgspec.Meta(description="Fees and taxes")] = FeesConfig()
@@ -97,22 +97,26 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         if self.mode == "live" and self.broker == "paper":
-            raise ValueError('mode is "live" and broker is "paper"; say one of them')
+            raise ValueError(
+                'mode is "live" and broker is "paper"; expected broker "kis" or "upbit"'
+            )
 
 
 def require_live_consent_kis(config: BrokersConfig, venue: KisConfig) -> None:
-    """Refuse to open KIS where real money moves, unless all three things were said."""
+    """Raise RefusedError for a real KIS account unless the settings consent to live trading."""
     real_key = bool(venue.app_key and venue.app_secret and venue.account) and not venue.paper
-    play = is_loopback(venue.rest) or (venue.paper and venue.url is None)
-    if not play:
-        _permit(config, "kis", real_key, "venues.kis.app_key, app_secret and account of a real key")
+    simulated = is_loopback(venue.rest) or (venue.paper and venue.url is None)
+    if not simulated:
+        _require_consent(
+            config, "kis", real_key, "venues.kis.app_key, app_secret and account of a real key"
+        )
 
 
 def require_live_consent_upbit(config: BrokersConfig, venue: UpbitConfig) -> None:
-    """Refuse to open Upbit itself, unless all three things were said."""
+    """Raise RefusedError for the real Upbit unless the settings consent to live trading."""
     if not is_loopback(venue.url):
         real_key = bool(venue.access_key and venue.secret_key)
-        _permit(config, "upbit", real_key, "venues.upbit.access_key and secret_key")
+        _require_consent(config, "upbit", real_key, "venues.upbit.access_key and secret_key")
 
 
 def is_loopback(url: str) -> bool:
@@ -123,7 +127,7 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def _permit(config: BrokersConfig, broker: str, key: bool, key_words: str) -> None:
+def _require_consent(config: BrokersConfig, broker: str, has_key: bool, key_names: str) -> None:
     missing = []
     if config.broker != broker:
         missing.append(f'brokers.broker = "{broker}"')
@@ -131,7 +135,7 @@ def _permit(config: BrokersConfig, broker: str, key: bool, key_words: str) -> No
         missing.append('brokers.mode = "live"')
     if config.live_acknowledgement != ACKNOWLEDGEMENT:
         missing.append(f'brokers.live_acknowledgement = "{ACKNOWLEDGEMENT}"')
-    if not key:
-        missing.append(key_words)
+    if not has_key:
+        missing.append(key_names)
     if missing:
         raise RefusedError(f"orders to {broker} move real money; missing: {'; '.join(missing)}")

@@ -1,4 +1,4 @@
-"""Where a venue's errors become the few that the port allows, and a late order is not sent."""
+"""Translation of client errors into those of the Broker port, and the deadline for sending."""
 
 from __future__ import annotations
 
@@ -13,60 +13,58 @@ from qts.venues import BeforeSend, RateLimitedError, VenueRejectedError
 
 R = TypeVar("R")
 
-# What reading a message of another form can raise.
+# What decoding a message of an unexpected form can raise.
 UNREADABLE = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
 
 
 @contextmanager
 def translate_order_errors() -> Iterator[None]:
-    """Around a request that places or cancels: whatever happens is one of the port's errors."""
+    """Translate the errors of a request that places or cancels into those of the port."""
     try:
         yield
     except VenueRejectedError as error:
-        if not error.code:  # no word of the venue's own: who knows what has answered
+        if not error.code:  # without a venue code: something in between may have replied
             raise OutcomeUnknownError(str(error)) from None
         raise
     except RefusedError as error:
         raise VenueRejectedError(str(error), "settings") from None
     except (RateLimitedError, UnreachableError, VenueBlockedError):
         raise
-    except OperationError as error:  # before the request: a token that is not to be had
+    except OperationError as error:  # before the request: no token could be obtained
         raise UnreachableError(str(error)) from None
 
 
 @contextmanager
 def translate_decode_errors(venue: str) -> Iterator[None]:
-    """Around the reading of an answer: one of another form is as good as none."""
+    """Translate decoding errors into UnreachableError: an unreadable reply counts as none."""
     try:
         yield
     except UNREADABLE as error:
-        raise UnreachableError(
-            f"{venue} answered something that cannot be read: {error!r}"
-        ) from None
+        raise UnreachableError(f"{venue} sent an unreadable reply: {error!r}") from None
 
 
 async def send_before_deadline(
-    clock: Clock, patience_s: float, send: Callable[[BeforeSend], Awaitable[R]]
+    clock: Clock, timeout_s: float, send: Callable[[BeforeSend], Awaitable[R]]
 ) -> R:
-    """Send, unless it is held up for too long on its way out: an order that got old must not go.
+    """Call `send`, and raise RateLimitedError if the body is not sent within `timeout_s`.
 
-    The client calls what it is given as the body goes into the connection. Until then the order
-    can be given up and nothing has left; from then on its outcome counts. A process that was
-    stopped meanwhile is late by the clock, though nobody has interrupted it.
+    The client calls the BeforeSend callback as it writes the body. Until then the order can be
+    abandoned and nothing was sent; afterwards its outcome counts. The clock is read as well,
+    because a process that was stopped meanwhile sees no timeout.
     """
-    latest_ns = clock.monotonic_ns() + int(patience_s * 1e9)
-    waiting = asyncio.timeout(patience_s)
+    deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+    timeout = asyncio.timeout(timeout_s)
 
-    def leaving() -> None:
-        if waiting.expired() or clock.monotonic_ns() > latest_ns:
-            raise held_up
-        waiting.reschedule(None)
+    def before_send() -> None:
+        if timeout.expired() or clock.monotonic_ns() > deadline_ns:
+            raise too_late
+        timeout.reschedule(None)
 
-    held_up = RateLimitedError(
-        f"an order was held up for {patience_s:g} s (brokers.send_timeout_s); nothing was sent"
+    too_late = RateLimitedError(
+        f"the order was not sent within {timeout_s:g} s (brokers.send_timeout_s); nothing was sent"
     )
     try:
-        async with waiting:
-            return await send(leaving)
+        async with timeout:
+            return await send(before_send)
     except TimeoutError:
-        raise held_up from None
+        raise too_late from None

@@ -1,7 +1,7 @@
-"""KIS as a broker: no names of ours on its orders, no numbers on its fills.
+"""Broker for KIS, whose orders carry no client order id and whose fills carry no trade id.
 
-The day's list of orders decides everything. Notices of the stream only say where to look, so
-that one that comes twice, late or out of order changes nothing.
+The day's order list is authoritative. A notice of the stream only triggers a lookup, so a
+duplicate, late or reordered notice has no effect.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from qts.domain import (
 )
 from qts.venues import KisClient, KisEndpoint, KisStream, RequestPriority, VenueRejectedError
 
-_EARLY = timedelta(seconds=2)  # KIS dates to the second, by its own clock
-_PAGES = 200
+_CLOCK_TOLERANCE = timedelta(seconds=2)  # KIS dates orders to the second, by its own clock
+_MAX_PAGES = 200
 
 
 class _Placed(msgspec.Struct):
@@ -68,7 +68,7 @@ class _Placed(msgspec.Struct):
 
 
 class KisBroker:
-    """`stream` is the key's one WebSocket, if somebody else runs it; without, notices run one."""
+    """KIS adapter. A key has one WebSocket: pass it as `stream`, or execution_reports opens one."""
 
     name = "kis"
 
@@ -90,7 +90,7 @@ class KisBroker:
         self._stream = stream
         self._account = {"CANO": number[:8], "ACNT_PRDT_CD": number[8:]}
         digest = hashlib.sha256(number.encode()).hexdigest()[:16]
-        self._steps = KisFillStore(database, digest, config.costs.of(Market.KRX))
+        self._fill_store = KisFillStore(database, digest, config.costs.of(Market.KRX))
         self._branches: dict[str, str] = {}
 
     async def place(self, request: OrderRequest) -> str:
@@ -99,28 +99,33 @@ class KisBroker:
             reply = await send_before_deadline(
                 self._clock,
                 self._config.send_timeout_s,
-                lambda leaving: self._client.call(
-                    PLACE[request.side], body, RequestPriority.ORDER, leaving=leaving
+                lambda before_send: self._client.call(
+                    PLACE[request.side], body, RequestPriority.ORDER, before_send=before_send
                 ),
             )
         try:
             placed = msgspec.json.decode(reply.output, type=_Placed)
         except msgspec.DecodeError as error:
-            raise OutcomeUnknownError(f"KIS took an order and gave no number: {error}") from None
-        order_id = order_id_of(self._today(), placed.ODNO)
-        self._branches[order_id] = placed.KRX_FWDG_ORD_ORGNO
-        return order_id
+            raise OutcomeUnknownError(
+                f"KIS accepted an order without an order number: {error}"
+            ) from None
+        broker_order_id = order_id_of(self._today(), placed.ODNO)
+        self._branches[broker_order_id] = placed.KRX_FWDG_ORD_ORGNO
+        return broker_order_id
 
-    async def cancel(self, order_id: str) -> None:
-        branch = self._branches.get(order_id) or await self._branch(order_id)
-        body = cancel_body(self._account, split_order_id(order_id)[1], branch)
+    async def cancel(self, broker_order_id: str) -> None:
+        branch = self._branches.get(broker_order_id) or await self._branch(broker_order_id)
+        body = cancel_body(self._account, split_order_id(broker_order_id)[1], branch)
         with translate_order_errors():
             await self._client.call(CHANGE, body, RequestPriority.ORDER)
 
     async def find_order(
         self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
     ) -> OrderMatches:
-        first, last = sent_at - _EARLY, sent_at + timedelta(seconds=self._config.find_window_s)
+        first, last = (
+            sent_at - _CLOCK_TOLERANCE,
+            sent_at + timedelta(seconds=self._config.find_window_s),
+        )
         rows = await self._rows(sent_at.astimezone(SEOUL).date())
         return OrderMatches(
             tuple(
@@ -128,7 +133,7 @@ class KisBroker:
                 for row in rows
                 if first <= row.order.placed_at <= last
                 and row.order.broker_order_id not in known
-                and is_same(row.order, request)
+                and is_match(row.order, request)
             )
         )
 
@@ -143,48 +148,47 @@ class KisBroker:
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
         rows = await self._rows(since.astimezone(SEOUL).date())
-        await self._steps.take(rows, self._clock.now())
-        return await self._steps.since(since)
+        await self._fill_store.record(rows, self._clock.now())
+        return await self._fill_store.since(since)
 
     async def account(self) -> Account:
         cash, holdings = Decimal(0), list[Holding]()
         async for rows, totals in self._pages(BALANCE, balance_query(self._account)):
             with translate_decode_errors("KIS"):
                 holdings += [holding for row in rows if (holding := parse_holding(row))]
-                # The cash when today's trades have been paid for, two days on.
+                # Cash after the settlement of today's trades (D+2).
                 cash = number_of(totals[0]["prvs_rcdl_excc_amt"])
         return Account(cash=cash, holdings=tuple(holdings))
 
     async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
-        shared = self._stream is not None
         stream = self._stream or KisStream(self._client, self._clock, lambda _quote: None)
-        notices = KisFillTracker(self._look, self._clock)
-        stream.subscribe_fills(notices.heard, notices.live)
-        running = None if shared else asyncio.create_task(stream.run(), name="kis notices")
+        tracker = KisFillTracker(self._look_up, self._clock)
+        stream.subscribe_fills(tracker.on_notice, tracker.on_connected)
+        task = None if self._stream else asyncio.create_task(stream.run(), name="kis fill stream")
         try:
             while True:
-                for notice in await notices.next():
-                    yield notice
+                for report in await tracker.next():
+                    yield report
         finally:
-            notices.close()
-            if running is not None:
-                running.cancel()
-                await asyncio.wait({running})
+            tracker.close()
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
 
-    # -- looking
+    # -- lookups
 
-    async def _look(self, number: str) -> tuple[BrokerOrder | None, list[Fill]]:
-        """One order of today, and those of its fills that we did not know."""
+    async def _look_up(self, number: str) -> tuple[BrokerOrder | None, list[Fill]]:
+        """Return an order of today, and its fills not reported before."""
         rows = await self._rows(self._today(), number)
-        fills = await self._steps.take(rows, self._clock.now())
+        fills = await self._fill_store.record(rows, self._clock.now())
         return (rows[0].order if rows else None), fills
 
-    async def _branch(self, order_id: str) -> str:
-        day, number = split_order_id(order_id)
+    async def _branch(self, broker_order_id: str) -> str:
+        day, number = split_order_id(broker_order_id)
         for row in await self._rows(day, number):
-            if row.order.broker_order_id == order_id:
+            if row.order.broker_order_id == broker_order_id:
                 return row.branch
-        raise VenueRejectedError(f"KIS has no order {order_id}", "order_id")
+        raise VenueRejectedError(f"KIS has no order {broker_order_id}", "order_id")
 
     async def _rows(self, first: date, number: str = "") -> list[KisOrderRow]:
         today = self._today()
@@ -196,33 +200,33 @@ class KisBroker:
         return found
 
     async def _pages(
-        self, service: KisEndpoint, query: dict[str, str]
+        self, endpoint: KisEndpoint, query: dict[str, str]
     ) -> AsyncIterator[tuple[list[Row], list[Row]]]:
-        """Rows and totals, page by page."""
+        """Yield the rows and totals of each page."""
         area = {"CTX_AREA_FK100": "", "CTX_AREA_NK100": ""}
-        for page in range(_PAGES):
+        for page in range(_MAX_PAGES):
             reply = await self._client.call(
-                service, query | area, RequestPriority.ACCOUNT, next_page=page > 0
+                endpoint, query | area, RequestPriority.ACCOUNT, next_page=page > 0
             )
             yield _rows_of(reply.output1), _rows_of(reply.output2)
             if not reply.more:
                 return
             area = {"CTX_AREA_FK100": reply.ctx_area_fk100, "CTX_AREA_NK100": reply.ctx_area_nk100}
-        raise OperationError(f"KIS answered more than {_PAGES} pages of {service.path}")
+        raise OperationError(f"KIS returned more than {_MAX_PAGES} pages of {endpoint.path}")
 
     def _today(self) -> date:
         return self._clock.now().astimezone(SEOUL).date()
 
 
-def is_same(order: BrokerOrder, request: OrderRequest) -> bool:
-    """Whether the order could be what was asked for."""
-    asked = (request.symbol, request.side, request.type, request.quantity, request.price)
-    return asked == (order.symbol, order.side, order.type, order.quantity, order.price)
+def is_match(order: BrokerOrder, request: OrderRequest) -> bool:
+    """Whether the order has the symbol, side, type, quantity and price of the request."""
+    requested = (request.symbol, request.side, request.type, request.quantity, request.price)
+    return requested == (order.symbol, order.side, order.type, order.quantity, order.price)
 
 
 def _rows_of(output: msgspec.Raw) -> list[Row]:
     try:
         found = msgspec.json.decode(output, type=list[Row] | Row | None)
     except msgspec.DecodeError as error:
-        raise UnreachableError(f"KIS answered rows of an unknown form: {error}") from None
+        raise UnreachableError(f"KIS sent unreadable rows: {error}") from None
     return found if isinstance(found, list) else [found] if found else []

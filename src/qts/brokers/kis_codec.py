@@ -1,6 +1,6 @@
-"""Orders in KIS's words: its services, its fields, and how its rows are read.
+"""Codec for KIS orders: endpoints, request bodies, and parsing of rows.
 
-KIS numbers orders anew every day, so `order_id` is the day and the number: 20261116-1569139.
+KIS reuses order numbers every day, so the broker order id is day and number: 20261116-1569139.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 class KisOrderRow(msgspec.Struct, frozen=True):
-    """A row of the day's orders: the order, what its fills came to, and the branch it went by."""
+    """Row of the order list: the order, the amount of its fills, and its branch."""
 
     order: BrokerOrder
     amount: Decimal
@@ -41,7 +41,7 @@ def place_body(account: dict[str, str], request: OrderRequest) -> dict[str, str]
     for name, value in (("quantity", request.quantity), ("price", request.price)):
         if value is not None and value != value.to_integral_value():
             raise VenueRejectedError(
-                f"{name} of {request.symbol} is {value}; KIS takes whole ones", name
+                f"{name} of {request.symbol} is {value}; KIS takes whole numbers", name
             )
     return account | {
         "PDNO": request.symbol,
@@ -70,7 +70,7 @@ def cancel_body(account: dict[str, str], number: str, branch: str) -> dict[str, 
 def orders_query(
     account: dict[str, str], first: date, last: date, number: str = ""
 ) -> dict[str, str]:
-    """Oldest first: what is placed while pages are read comes at the end."""
+    """Build a query for orders, oldest first, so orders placed between two pages come last."""
     return account | {
         "INQR_STRT_DT": f"{first:%Y%m%d}",
         "INQR_END_DT": f"{last:%Y%m%d}",
@@ -102,25 +102,23 @@ def order_id_of(day: date, number: str) -> str:
     return f"{day:%Y%m%d}-{number.lstrip('0')}"
 
 
-def split_order_id(order_id: str) -> tuple[date, str]:
-    day, _, number = order_id.partition("-")
+def split_order_id(broker_order_id: str) -> tuple[date, str]:
+    day, _, number = broker_order_id.partition("-")
     try:
         moment = datetime.strptime(day, "%Y%m%d")  # noqa: DTZ007 - a day has no zone
     except ValueError:
-        raise VenueRejectedError(
-            f"{order_id} is not the name of an order at KIS", "order_id"
-        ) from None
+        raise VenueRejectedError(f"{broker_order_id} is not a KIS order id", "order_id") from None
     return moment.date(), number
 
 
 def parse_order(row: Row, today: date) -> KisOrderRow | None:
-    """A row as an order; None for the record of a cancel, which never trades."""
+    """Parse a row of the order list; return None for the record of a cancel."""
     quantity, filled = number_of(row["ord_qty"]), number_of(row["tot_ccld_qty"])
     left, price = number_of(row["rmn_qty"]), number_of(row["ord_unpr"])
     at = datetime.strptime(row["ord_dt"] + row["ord_tmd"], "%Y%m%d%H%M%S").replace(tzinfo=SEOUL)
     if not filled and "취소" in str(row.get("sll_buy_dvsn_cd_name") or ""):
         return None
-    is_market = row["ord_dvsn_cd"] == "01" or not price  # those by hand have many kinds
+    is_market = row["ord_dvsn_cd"] == "01" or not price  # manual orders have many types
     order = BrokerOrder(
         broker_order_id=order_id_of(at.date(), row["odno"]),
         symbol=row["pdno"],
@@ -136,7 +134,7 @@ def parse_order(row: Row, today: date) -> KisOrderRow | None:
 
 
 def parse_holding(row: Row) -> Holding | None:
-    """A row of the balance; what was sold out stays as a row of nothing."""
+    """Parse a row of the balance; return None for a symbol that was sold out."""
     quantity, average = number_of(row["hldg_qty"]), number_of(row["pchs_avg_pric"])
     if not quantity:
         return None
@@ -153,5 +151,5 @@ def number_of(text: Any) -> Decimal:
 def _state(quantity: Decimal, filled: Decimal, left: Decimal, is_today: bool) -> OrderState:
     if filled >= quantity:
         return OrderState.FILLED
-    # Orders live for a day: an older one with something left has ended with its day.
+    # Orders are valid for a day: an older one with a remainder has expired.
     return OrderState.OPEN if left > 0 and is_today else OrderState.CANCELLED

@@ -1,13 +1,13 @@
-"""Fills at KIS, made from what is seen of an order: each time its filled quantity has grown.
+"""Fills at KIS, derived from the growth of an order's filled quantity.
 
-KIS numbers no fills. It tells of each on the stream, at most once or twice or never, and sums
-them up in its list of orders. So the list decides, and what was seen in it is written down:
+KIS gives fills no id. Its stream reports each fill once, twice or never; its order list reports
+only the total per order. The list is therefore authoritative, and each total is stored as a step:
 
-    seen    4 filled for 280,000 ──▶ step 4 ──▶ fill ...-4, 4 at 70,000
-    seen   10 filled for 700,600 ──▶ step 10 ─▶ fill ...-10, 6 at 70,100
+    list    4 filled for 280,000 ──▶ step 4 ──▶ fill ...-4, 4 at 70,000
+    list   10 filled for 700,600 ──▶ step 10 ─▶ fill ...-10, 6 at 70,100
 
-The steps are in PostgreSQL before anybody hears of a fill, so the same fill has the same name in
-this life and the next, from the stream and from polling.
+A step is committed to PostgreSQL before its fill is reported, so a fill has the same trade id
+after a restart, and from the stream as from polling.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STEPS = """
 
 
 class KisFillStore:
-    """Of one account."""
+    """Fill steps of one KIS account, in the table `kis_step`."""
 
     def __init__(self, database: Database, account: str, costs: FeeSchedule) -> None:
         self._database = database
@@ -50,12 +50,12 @@ class KisFillStore:
         self._costs = costs
         self._reached: dict[str, Decimal] = {}
 
-    async def take(self, rows: Sequence[KisOrderRow], at: datetime) -> list[Fill]:
-        """Write down what has grown; the fills that we did not know."""
+    async def record(self, rows: Sequence[KisOrderRow], at: datetime) -> list[Fill]:
+        """Store the filled quantities that have grown; return the fills not reported before."""
         grown = [row for row in rows if row.order.filled > self.reached(row.order.broker_order_id)]
         if not grown:
             return []
-        names = [row.order.broker_order_id for row in grown]
+        order_ids = [row.order.broker_order_id for row in grown]
         async with self._database.transaction() as tx:
             await tx.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             for row in grown:
@@ -67,7 +67,7 @@ class KisFillStore:
             steps = await tx.fetch(
                 _STEPS + "AND step.order_id = ANY($2) ORDER BY step.seen_at, step.filled",
                 self._account,
-                names,
+                order_ids,
             )
         fills = [
             self._fill(step) for step in steps if step["filled"] > self.reached(step["order_id"])
@@ -84,9 +84,9 @@ class KisFillStore:
         )
         return [self._fill(step) for step in steps]
 
-    def reached(self, order_id: str) -> Decimal:
-        """How far the order was filled as far as we know."""
-        return self._reached.get(order_id, Decimal(0))
+    def reached(self, broker_order_id: str) -> Decimal:
+        """Return the largest filled quantity recorded for the order, or 0."""
+        return self._reached.get(broker_order_id, Decimal(0))
 
     def _fill(self, step: Row) -> Fill:
         side, quantity, paid = Side(step["side"]), step["quantity"], step["paid"]
@@ -96,13 +96,13 @@ class KisFillStore:
             symbol=step["symbol"],
             side=side,
             quantity=quantity,
-            # Several trades may stand behind a step; then this is their average.
-            price=price_of_one(paid, quantity),
+            # A step may cover several trades; the price is then their average.
+            price=unit_price(paid, quantity),
             fee=self._costs.of(side, paid).quantize(Decimal(1), ROUND_FLOOR),
             at=step["seen_at"],
         )
 
 
-def price_of_one(paid: Decimal, quantity: Decimal) -> Decimal:
-    """To eight places: three for 200,000 won have no price with an end."""
+def unit_price(paid: Decimal, quantity: Decimal) -> Decimal:
+    """Divide to eight decimals, since 200,000 / 3 has no finite decimal form."""
     return round(paid / quantity, 8)

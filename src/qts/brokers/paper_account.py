@@ -1,4 +1,4 @@
-"""What a paper customer owns, and what his open orders hold of it."""
+"""Cash and lots of a paper account, and the part that open orders hold."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class FundsHold(NamedTuple):
 
 
 class PaperAccount:
-    """A market buy may cost more than was held for it: then cash goes below zero, and is told."""
+    """Balance of the paper venue. Cash may go negative: a market buy may cost more than it held."""
 
     def __init__(self, cash: Decimal, lots: dict[str, Lot] | None = None) -> None:
         self.cash = cash
         self.lots = dict(lots or {})
         self._holds: dict[str, FundsHold] = {}
         self._held_cash = _ZERO
-        self._held: dict[str, Decimal] = {}
+        self._held_quantity: dict[str, Decimal] = {}
 
     @property
     def free_cash(self) -> Decimal:
@@ -39,12 +39,12 @@ class PaperAccount:
 
     def free(self, symbol: str) -> Decimal:
         lot = self.lots.get(symbol)
-        return (lot.quantity if lot else _ZERO) - self._held.get(symbol, _ZERO)
+        return (lot.quantity if lot else _ZERO) - self._held_quantity.get(symbol, _ZERO)
 
     def hold(
-        self, order_id: str, request: OrderRequest, worst: Decimal, costs: FeeSchedule
+        self, broker_order_id: str, request: OrderRequest, worst: Decimal, costs: FeeSchedule
     ) -> None:
-        """Set aside what the order may need; Rejected when there is not enough."""
+        """Hold the funds the order may need; raise VenueRejectedError if they are not free."""
         if request.side is Side.SELL:
             if self.free(request.symbol) < request.quantity:
                 raise VenueRejectedError(
@@ -52,34 +52,36 @@ class PaperAccount:
                     f"not {request.quantity}",
                     "insufficient_holding",
                 )
-        elif self.free_cash < (need := _need(request.quantity, worst, costs)):
+        elif self.free_cash < (needed := _cash_needed(request.quantity, worst, costs)):
             raise VenueRejectedError(
-                f"{self.free_cash} won are free, not {need}", "insufficient_cash"
+                f"{self.free_cash} won are free, not {needed}", "insufficient_cash"
             )
-        self.hold_left(order_id, request, worst, request.quantity, costs)
+        self.hold_remaining(broker_order_id, request, worst, request.quantity, costs)
 
-    def hold_left(
+    def hold_remaining(
         self,
-        order_id: str,
+        broker_order_id: str,
         request: OrderRequest,
         worst: Decimal,
-        left: Decimal,
+        remaining: Decimal,
         costs: FeeSchedule,
     ) -> None:
-        """The order still wants so much: hold that and no more."""
-        self.release(order_id)
+        """Replace the order's hold by one for its remaining quantity."""
+        self.release(broker_order_id)
         if request.side is Side.SELL:
-            hold = FundsHold(request.symbol, _ZERO, left)
+            hold = FundsHold(request.symbol, _ZERO, remaining)
         else:
-            hold = FundsHold(request.symbol, _need(left, worst, costs), _ZERO)
-        self._holds[order_id] = hold
+            hold = FundsHold(request.symbol, _cash_needed(remaining, worst, costs), _ZERO)
+        self._holds[broker_order_id] = hold
         self._held_cash += hold.cash
-        self._held[hold.symbol] = self._held.get(hold.symbol, _ZERO) + hold.quantity
+        self._held_quantity[hold.symbol] = (
+            self._held_quantity.get(hold.symbol, _ZERO) + hold.quantity
+        )
 
-    def release(self, order_id: str) -> None:
-        if hold := self._holds.pop(order_id, None):
+    def release(self, broker_order_id: str) -> None:
+        if hold := self._holds.pop(broker_order_id, None):
             self._held_cash -= hold.cash
-            self._held[hold.symbol] -= hold.quantity
+            self._held_quantity[hold.symbol] -= hold.quantity
 
     def settle(self, fill: Fill) -> None:
         amount = fill.price * fill.quantity
@@ -96,20 +98,24 @@ class PaperAccount:
         else:
             self.lots.pop(fill.symbol, None)
 
-    def account(self) -> Account:
-        return Account(
-            cash=self.cash,
-            holdings=tuple(
-                Holding(
-                    symbol=symbol,
-                    quantity=lot.quantity,
-                    average_price=(lot.cost / lot.quantity).quantize(_AVERAGE),
-                )
-                for symbol, lot in sorted(self.lots.items())
-            ),
-        )
+    def snapshot(self) -> Account:
+        return account_of(self.cash, self.lots)
 
 
-def _need(quantity: Decimal, worst: Decimal, costs: FeeSchedule) -> Decimal:
+def account_of(cash: Decimal, lots: dict[str, Lot]) -> Account:
+    return Account(
+        cash=cash,
+        holdings=tuple(
+            Holding(
+                symbol=symbol,
+                quantity=lot.quantity,
+                average_price=(lot.cost / lot.quantity).quantize(_AVERAGE),
+            )
+            for symbol, lot in sorted(lots.items())
+        ),
+    )
+
+
+def _cash_needed(quantity: Decimal, worst: Decimal, costs: FeeSchedule) -> Decimal:
     amount = quantity * worst
     return amount + costs.of(Side.BUY, amount)

@@ -1,9 +1,9 @@
-"""The paper venue's matching: orders against the latest tick, without I/O; same seed, same fills.
+"""Matching of the paper venue: orders against the latest tick, without I/O, deterministic by seed.
 
-    prepare ── funds held ──▶ start ── taker: at the quote, slipped ──▶ filled
-                                └──▶ rests ── a quote or a trade comes through it ──▶ filled at
-                                                                             its own price
-Money and quantities are Decimal. A tick costs a dict entry while no order of its symbol is open.
+    prepare ── funds held ──▶ start ── taker: at the quote plus slippage ──▶ filled
+                                └──▶ rests ── a quote reaches or a trade passes its price ──▶
+                                                                     filled at its own price
+Money and quantities are Decimal. A tick costs one dict write while its symbol has no open order.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from qts.domain import (
 from qts.venues import VenueRejectedError
 
 LOT = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}
-WON = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}  # what a fee is cut to
-UPBIT_LEAST = 5_000
+FEE_UNIT = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}  # fees round down to it
+UPBIT_MIN_AMOUNT = 5_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO = Decimal(0)
 _INFINITE = float("inf")
@@ -44,45 +44,45 @@ Tick = tuple[Number, Number, Number, Number]
 
 
 class PaperOrder:
-    """An order in the engine; `rested` when a tick has passed it by."""
+    """Order in the engine; `rested` once a tick did not fill it."""
 
-    __slots__ = ("filled", "fills", "order_id", "request", "rested", "starts_ns", "worst")
+    __slots__ = ("broker_order_id", "filled", "fills", "request", "rested", "starts_ns", "worst")
 
-    def __init__(self, order_id: str, request: OrderRequest, starts_ns: int) -> None:
-        self.order_id = order_id
+    def __init__(self, broker_order_id: str, request: OrderRequest, starts_ns: int) -> None:
+        self.broker_order_id = broker_order_id
         self.request = request
         self.starts_ns = starts_ns
-        self.worst = request.price or _ZERO  # what its funds were held at
+        self.worst = request.price or _ZERO  # the price its funds are held at
         self.filled = _ZERO
         self.fills = 0
         self.rested = False
 
     @property
-    def left(self) -> Decimal:
+    def remaining(self) -> Decimal:
         return self.request.quantity - self.filled
 
 
 class PaperMatchingEngine:
-    """For one thread. `on_tick` tells the market; what it answers has happened."""
+    """Matching engine for one thread. Returned fills are final and already settled."""
 
     def __init__(self, config: PaperConfig, costs: FeesConfig, cash: Decimal) -> None:
         self._config = config
         self._costs: dict[Market, FeeSchedule] = {market: costs.of(market) for market in Market}
-        self._chance = random.Random(config.seed)  # noqa: S311 - reproducible on purpose
+        self._random = random.Random(config.seed)  # noqa: S311 - reproducible on purpose
         self._share = Decimal(repr(config.volume_share))
         self._bps = Decimal(repr(config.slippage_bps)) / 10_000
         self._ticks: dict[str, Tick] = {}
         self._open: dict[str, dict[str, PaperOrder]] = {}
         self._symbols: dict[str, str] = {}
-        self._left: dict[str, tuple[Tick, Decimal]] = {}
-        self.purse = PaperAccount(cash)
+        self._volume_left: dict[str, tuple[Tick, Decimal]] = {}
+        self.account = PaperAccount(cash)
 
-    # -- the market
+    # -- market
 
     def on_tick(
         self, symbol: str, last: Number, bid: Number, ask: Number, volume: Number, at_ns: int
     ) -> Sequence[Fill]:
-        """The market of a symbol from now on; 0 where a side has no quote."""
+        """Set the symbol's market, 0 for a side without a quote; return the resulting fills."""
         self._ticks[symbol] = (last, bid, ask, volume)
         if symbol in self._open:
             return self._match(symbol, at_ns)
@@ -90,55 +90,55 @@ class PaperMatchingEngine:
 
     # -- orders
 
-    def submit(self, order_id: str, request: OrderRequest, at_ns: int) -> Sequence[Fill]:
-        """Prepare and start in one: for those who keep no book outside."""
-        return self.start(self.prepare(order_id, request, at_ns), at_ns)
+    def submit(self, broker_order_id: str, request: OrderRequest, at_ns: int) -> Sequence[Fill]:
+        """Prepare and start the order in one step."""
+        return self.start(self.prepare(broker_order_id, request, at_ns), at_ns)
 
-    def prepare(self, order_id: str, request: OrderRequest, at_ns: int) -> PaperOrder:
-        """Check an order as the venue does, and hold its funds; Rejected says why not."""
+    def prepare(self, broker_order_id: str, request: OrderRequest, at_ns: int) -> PaperOrder:
+        """Check the order and hold its funds; raise VenueRejectedError if the venue declines it."""
         market = market_for_symbol(request.symbol)
         self._check_form(request, market)
         wait_ms = self._config.latency_ms
         if self._config.latency_jitter_ms:
-            wait_ms += self._config.latency_jitter_ms * self._chance.random()
-        order = PaperOrder(order_id, request, at_ns + round(wait_ms * 1e6))
+            wait_ms += self._config.latency_jitter_ms * self._random.random()
+        order = PaperOrder(broker_order_id, request, at_ns + round(wait_ms * 1e6))
         if request.price is None:
             order.worst = self._slipped(self._quote(request), request.side, market)
-        self.purse.hold(order_id, request, order.worst, self._costs[market])
+        self.account.hold(broker_order_id, request, order.worst, self._costs[market])
         return order
 
     def start(self, order: PaperOrder, at_ns: int) -> Sequence[Fill]:
-        """From now on it can trade; at once, if the latest tick lets it."""
+        """Open the order and match it against the latest tick."""
         symbol = order.request.symbol
-        self._open.setdefault(symbol, {})[order.order_id] = order
-        self._symbols[order.order_id] = symbol
+        self._open.setdefault(symbol, {})[order.broker_order_id] = order
+        self._symbols[order.broker_order_id] = symbol
         return self._match(symbol, at_ns)
 
     def drop(self, order: PaperOrder) -> None:
-        """A prepared order that never starts."""
-        self.purse.release(order.order_id)
+        """Release the funds of a prepared order that is not started."""
+        self.account.release(order.broker_order_id)
 
     def restore(self, order: PaperOrder, filled: Decimal, fills: int) -> None:
-        """An order of an earlier life, with what was filled then; it counts as resting."""
+        """Reopen an order from before a restart; a limit order counts as resting."""
         order.filled, order.fills = filled, fills
         order.rested = order.request.type is OrderType.LIMIT
-        self.purse.hold_left(
-            order.order_id, order.request, order.worst, order.left, self._cost(order)
+        self.account.hold_remaining(
+            order.broker_order_id, order.request, order.worst, order.remaining, self._fees(order)
         )
-        self._open.setdefault(order.request.symbol, {})[order.order_id] = order
-        self._symbols[order.order_id] = order.request.symbol
+        self._open.setdefault(order.request.symbol, {})[order.broker_order_id] = order
+        self._symbols[order.broker_order_id] = order.request.symbol
 
-    def cancel(self, order_id: str) -> PaperOrder | None:
-        """Take it out; None when it is not open."""
-        symbol = self._symbols.get(order_id)
+    def cancel(self, broker_order_id: str) -> PaperOrder | None:
+        """Remove and return the order; None if it is not open."""
+        symbol = self._symbols.get(broker_order_id)
         if symbol is None:
             return None
-        order = self._open[symbol][order_id]
+        order = self._open[symbol][broker_order_id]
         self._close(order)
         return order
 
-    def is_open(self, order_id: str) -> bool:
-        return order_id in self._symbols
+    def is_open(self, broker_order_id: str) -> bool:
+        return broker_order_id in self._symbols
 
     # -- matching
 
@@ -154,13 +154,13 @@ class PaperMatchingEngine:
             if price is None:
                 order.rested = True
                 continue
-            quantity = self._take(symbol, tick, order.left)
+            quantity = self._take_volume(symbol, tick, order.remaining)
             if quantity > 0:
                 fills.append(self._fill(order, price, quantity, at_ns))
         return fills
 
     def _price(self, order: PaperOrder, tick: Tick) -> Decimal | None:
-        """What the order trades at on this tick; None: it does not."""
+        """Return the price at which the tick fills the order, or None."""
         request, limit = order.request, order.request.price
         quote, last, sign = quote_of(tick, request.side), exact(tick[0]), request.side.sign
         if limit is None:
@@ -174,23 +174,23 @@ class PaperMatchingEngine:
         return min(price, limit) if request.side is Side.BUY else max(price, limit)
 
     def _slipped(self, quote: Decimal, side: Side, market: Market) -> Decimal:
-        """A taker's price: so many ticks and parts worse, on a tick."""
+        """Return a taker's price: the quote, worse by the slippage, rounded to a tick."""
         if not self._config.slippage_ticks and not self._bps:
             return quote
         worse = tick_size(market, quote) * self._config.slippage_ticks + quote * self._bps
         return round_to_tick(market, quote + side.sign * worse, side.opposite)
 
-    def _take(self, symbol: str, tick: Tick, wanted: Decimal) -> Decimal:
-        """As much as the tick has left for us."""
+    def _take_volume(self, symbol: str, tick: Tick, quantity: Decimal) -> Decimal:
+        """Take up to `quantity` from the tick's share for paper orders; return what was taken."""
         if not self._share:
-            return wanted
-        seen = self._left.get(symbol)
-        if seen is None or seen[0] is not tick:
+            return quantity
+        left = self._volume_left.get(symbol)
+        if left is None or left[0] is not tick:
             lot = LOT[market_for_symbol(symbol)]
             shared = self._share * exact(tick[3] if 0 < tick[3] < _INFINITE else 0)
-            seen = (tick, (shared / lot).to_integral_value(ROUND_FLOOR) * lot)
-        taken = min(wanted, seen[1])
-        self._left[symbol] = (tick, seen[1] - taken)
+            left = (tick, (shared / lot).to_integral_value(ROUND_FLOOR) * lot)
+        taken = min(quantity, left[1])
+        self._volume_left[symbol] = (tick, left[1] - taken)
         return taken
 
     def _fill(self, order: PaperOrder, price: Decimal, quantity: Decimal, at_ns: int) -> Fill:
@@ -199,19 +199,19 @@ class PaperMatchingEngine:
         order.fills += 1
         fee = self._costs[market].of(request.side, price * quantity)
         fill = Fill(
-            trade_id=f"{order.order_id}.{order.fills}",
-            broker_order_id=order.order_id,
+            trade_id=f"{order.broker_order_id}.{order.fills}",
+            broker_order_id=order.broker_order_id,
             symbol=request.symbol,
             side=request.side,
             quantity=quantity,
             price=price,
-            fee=fee.quantize(WON[market], ROUND_FLOOR),
+            fee=fee.quantize(FEE_UNIT[market], ROUND_FLOOR),
             at=_EPOCH + timedelta(microseconds=at_ns // 1000),
         )
-        self.purse.settle(fill)
-        if order.left > 0:
-            self.purse.hold_left(
-                order.order_id, request, order.worst, order.left, self._cost(order)
+        self.account.settle(fill)
+        if order.remaining > 0:
+            self.account.hold_remaining(
+                order.broker_order_id, request, order.worst, order.remaining, self._fees(order)
             )
         else:
             self._close(order)
@@ -219,40 +219,41 @@ class PaperMatchingEngine:
 
     def _close(self, order: PaperOrder) -> None:
         orders = self._open[order.request.symbol]
-        del orders[order.order_id], self._symbols[order.order_id]
+        del orders[order.broker_order_id], self._symbols[order.broker_order_id]
         if not orders:
             del self._open[order.request.symbol]
-        self.purse.release(order.order_id)
+        self.account.release(order.broker_order_id)
 
     # -- checks
 
     def _check_form(self, request: OrderRequest, market: Market) -> None:
         if request.quantity % LOT[market]:
             raise VenueRejectedError(
-                f"{request.quantity} of {request.symbol} is no whole lot", "lot"
+                f"{request.quantity} of {request.symbol} is no multiple of {LOT[market]:f}",
+                "lot",
             )
         price = request.price
         if price is not None and not is_on_tick(market, price):
             raise VenueRejectedError(f"{price} of {request.symbol} is not on a tick", "tick")
         if market is Market.UPBIT:
             amount = (price or self._quote(request)) * request.quantity
-            if amount < UPBIT_LEAST:
+            if amount < UPBIT_MIN_AMOUNT:
                 raise VenueRejectedError(
-                    f"an order at Upbit is of {UPBIT_LEAST} won at least", "least"
+                    f"{amount} won is below Upbit's minimum of {UPBIT_MIN_AMOUNT} won", "least"
                 )
 
     def _quote(self, request: OrderRequest) -> Decimal:
         tick = self._ticks.get(request.symbol)
         if tick is None or not 0 < tick[0] < _INFINITE:
-            raise VenueRejectedError(f"no price of {request.symbol} is known", "no_price")
+            raise VenueRejectedError(f"{request.symbol} has no price yet", "no_price")
         return quote_of(tick, request.side)
 
-    def _cost(self, order: PaperOrder) -> FeeSchedule:
+    def _fees(self, order: PaperOrder) -> FeeSchedule:
         return self._costs[market_for_symbol(order.request.symbol)]
 
 
 def quote_of(tick: Tick, side: Side) -> Decimal:
-    """What a taker would trade at: the other side, or the last price where there is none."""
+    """Return the opposite side's quote, or the last price if that side has none."""
     last, bid, ask, _ = tick
     quote = ask if side is Side.BUY else bid
     return exact(quote if 0 < quote < _INFINITE else last)

@@ -1,4 +1,4 @@
-"""The paper venue's books in PostgreSQL: who opens a book shuts out whoever had it before."""
+"""Paper accounts in PostgreSQL. Opening an account fences out every earlier opener."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import NamedTuple
 import msgspec
 from asyncpg import UniqueViolationError
 
-from qts.brokers.paper_account import Lot
+from qts.brokers.paper_account import Lot, account_of
 from qts.brokers.paper_matching import PaperOrder
 from qts.database import Connection, Database, Row
 from qts.domain import (
     Account,
     BrokerOrder,
     Fill,
-    Holding,
     OrderRequest,
     OrderState,
     OrderType,
@@ -26,8 +25,6 @@ from qts.domain import (
     UnreachableError,
 )
 from qts.venues import VenueRejectedError
-
-_AVERAGE = Decimal("0.00000001")
 
 _CLAIM = """
     INSERT INTO paper_book (name, epoch, opened_at) VALUES ($1, 1, $2)
@@ -60,45 +57,49 @@ class PaperCancel(NamedTuple):
 
 
 class PaperStore:
-    """One book; every change is fenced by the number of its opening."""
+    """Orders, fills and balance of one paper account; every write checks the opener's epoch."""
 
-    def __init__(self, database: Database, book: str, epoch: int) -> None:
+    def __init__(self, database: Database, account: str, epoch: int) -> None:
         self._database = database
-        self._book = book
+        self._account = account
         self._epoch = epoch
 
     @classmethod
-    async def claim(cls, database: Database, book: str, cash: Decimal, at: datetime) -> PaperStore:
+    async def claim(
+        cls, database: Database, account: str, cash: Decimal, at: datetime
+    ) -> PaperStore:
         async with database.transaction() as tx:
-            epoch = await tx.fetchval(_CLAIM, book, at)
-            await tx.execute(_CASH, book, cash)
-        return cls(database, book, epoch)
+            epoch = await tx.fetchval(_CLAIM, account, at)
+            await tx.execute(_CASH, account, cash)
+        return cls(database, account, epoch)
 
-    # -- changes
+    # -- writes
 
     async def insert(self, order: PaperOrder, placed_at: datetime) -> None:
         request = order.request
         try:
             async with self._fenced() as tx:
                 await tx.execute(
-                    _ORDER, order.order_id, self._book, request.client_order_id, request.symbol,
-                    request.side, request.type, request.quantity, request.price, placed_at,
+                    _ORDER, order.broker_order_id, self._account, request.client_order_id,
+                    request.symbol, request.side, request.type, request.quantity,
+                    request.price, placed_at,
                 )  # fmt: skip
         except UniqueViolationError:
             raise VenueRejectedError(
-                f"identifier {request.client_order_id} was used before", "identifier_used"
+                f"client order id {request.client_order_id} was used before", "identifier_used"
             ) from None
 
     async def write(self, changes: Sequence[Fill | PaperCancel]) -> list[BrokerOrder]:
-        """All of them, each once however often it is written; the orders as they are then."""
+        """Apply the changes, each at most once however often written; return the orders touched."""
         async with self._fenced() as tx:
             for change in changes:
                 if isinstance(change, PaperCancel):
                     await tx.execute(_CANCEL, change.broker_order_id)
                 else:
                     await tx.execute(
-                        _FILL, change.trade_id, change.broker_order_id, self._book, change.symbol,
-                        change.side, change.quantity, change.price, change.fee, change.at,
+                        _FILL, change.trade_id, change.broker_order_id, self._account,
+                        change.symbol, change.side, change.quantity, change.price,
+                        change.fee, change.at,
                     )  # fmt: skip
             touched = list({change.broker_order_id for change in changes})
             rows = await tx.fetch("SELECT * FROM paper_order WHERE order_id = ANY($1)", touched)
@@ -107,64 +108,55 @@ class PaperStore:
     @asynccontextmanager
     async def _fenced(self) -> AsyncIterator[Connection]:
         async with self._database.transaction() as tx:
-            if await tx.fetchval(_FENCE, self._book, self._epoch) is None:
-                raise FencedOutError(f"the paper book {self._book} was opened by another process")
+            if await tx.fetchval(_FENCE, self._account, self._epoch) is None:
+                raise FencedOutError(
+                    f"the paper account {self._account} was opened by another process"
+                )
             yield tx
 
-    # -- looking
+    # -- reads
 
     async def open_orders(self) -> list[tuple[PaperOrder, Decimal, int]]:
-        """As the engine takes them back: the order, what was filled, in how many fills."""
-        rows = await self._database.fetch(_OPEN, self._book)
+        """Return the open orders, each with its filled quantity and number of fills."""
+        rows = await self._database.fetch(_OPEN, self._account)
         return [
             (PaperOrder(row["order_id"], request_of(row), 0), row["filled"], row["fills"])
             for row in rows
         ]
 
     async def lots(self) -> tuple[Decimal, dict[str, Lot]]:
-        """Cash, and what is held."""
+        """Return the cash and the lots of every symbol."""
         rows = await self._database.fetch(
-            "SELECT symbol, quantity, cost FROM paper_account WHERE book = $1", self._book
+            "SELECT symbol, quantity, cost FROM paper_account WHERE book = $1", self._account
         )
         lots = {row["symbol"]: Lot(row["quantity"], row["cost"]) for row in rows}
         cash = lots.pop("KRW").quantity
         return cash, {symbol: lot for symbol, lot in lots.items() if lot.quantity}
 
     async def account(self) -> Account:
-        cash, lots = await self.lots()
-        return Account(
-            cash=cash,
-            holdings=tuple(
-                Holding(
-                    symbol=symbol,
-                    quantity=lot.quantity,
-                    average_price=(lot.cost / lot.quantity).quantize(_AVERAGE),
-                )
-                for symbol, lot in sorted(lots.items())
-            ),
-        )
+        return account_of(*await self.lots())
 
-    async def by_identifier(self, identifier: str) -> list[BrokerOrder]:
-        return await self._orders("identifier = $2", identifier)
+    async def by_client_order_id(self, client_order_id: str) -> list[BrokerOrder]:
+        return await self._orders("identifier = $2", client_order_id)
 
     async def orders(self, since: datetime) -> list[BrokerOrder]:
         return await self._orders("(state = 'OPEN' OR placed_at >= $2)", since)
 
     async def _orders(self, condition: str, value: object) -> list[BrokerOrder]:
         query = f"SELECT * FROM paper_order WHERE book = $1 AND {condition} ORDER BY placed_at"  # noqa: S608 - two fixed conditions
-        return [order_of(row) for row in await self._database.fetch(query, self._book, value)]
+        return [order_of(row) for row in await self._database.fetch(query, self._account, value)]
 
     async def fills(self, since: datetime) -> list[Fill]:
         rows = await self._database.fetch(
             "SELECT * FROM paper_fill WHERE book = $1 AND at >= $2 ORDER BY number",
-            self._book,
+            self._account,
             since,
         )
         return [fill_of(row) for row in rows]
 
 
 class FencedOutError(UnreachableError):
-    """Nothing was written: the book belongs to a later opening."""
+    """Write refused: a later process has opened the account. Nothing was written."""
 
 
 def request_of(row: Row) -> OrderRequest:

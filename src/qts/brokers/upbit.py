@@ -1,4 +1,4 @@
-"""Upbit as a broker: every order carries our identifier, every trade a name of its own."""
+"""Broker for Upbit, whose orders carry our client order id and whose trades carry a uuid."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from qts.venues import (
     VenueRejectedError,
 )
 
-_WEEK = timedelta(days=7)  # the longest span of closed orders that Upbit shows at once
+_WEEK = timedelta(days=7)  # longest span of one request for closed orders
 _OPEN_PAGE = 100
 _CLOSED_PAGE = 1000
 
@@ -57,31 +57,31 @@ class UpbitBroker:
         self._clock = clock
         self._costs = config.costs.of(Market.UPBIT)
         self._blocked: VenueBlockedError | None = None
-        self._closed: dict[str, list[Fill]] = {}  # orders that are done: their fills are final
+        self._closed: dict[str, list[Fill]] = {}  # closed orders, whose fills are final
 
     async def place(self, request: OrderRequest) -> str:
-        async def send(leaving: BeforeSend) -> Any:
-            values = place_values(request, await self._worst(request))
+        async def send(before_send: BeforeSend) -> Any:
+            values = place_values(request, await self._collar_price(request))
             return await self._call(
-                "POST", "/v1/orders", values, "order", RequestPriority.ORDER, leaving
+                "POST", "/v1/orders", values, "order", RequestPriority.ORDER, before_send
             )
 
         with translate_order_errors():
             reply = await send_before_deadline(self._clock, self._config.send_timeout_s, send)
-        name = reply.get("uuid") if isinstance(reply, dict) else None
-        if not isinstance(name, str) or not name:
-            raise OutcomeUnknownError("Upbit took an order and did not name it")
-        return name
+        broker_order_id = reply.get("uuid") if isinstance(reply, dict) else None
+        if not isinstance(broker_order_id, str) or not broker_order_id:
+            raise OutcomeUnknownError("Upbit accepted an order without a uuid")
+        return broker_order_id
 
-    async def cancel(self, order_id: str) -> None:
-        values = [("uuid", order_id)]
+    async def cancel(self, broker_order_id: str) -> None:
+        values = [("uuid", broker_order_id)]
         with translate_order_errors():
             await self._call("DELETE", "/v1/order", values, "default", RequestPriority.ORDER)
 
     async def find_order(
         self,
         request: OrderRequest,
-        sent_at: datetime,  # noqa: ARG002 - the identifier is enough
+        sent_at: datetime,  # noqa: ARG002 - client order ids are unique
         known: frozenset[str],
     ) -> OrderMatches:
         try:
@@ -104,13 +104,13 @@ class UpbitBroker:
             ]
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
-        """Closed orders are listed by when they were placed: a week further back is looked at."""
+        """Return fills, read a week further back: Upbit lists closed orders by placement time."""
         first = since.replace(microsecond=0)
         with translate_decode_errors("Upbit"):
             rows = await self._rows(since - _WEEK)
-            names = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
-            self._closed = {name: self._closed[name] for name in names if name in self._closed}
-            fills = [fill for name in names for fill in await self._fills_of(name)]
+            uuids = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
+            self._closed = {uuid: self._closed[uuid] for uuid in uuids if uuid in self._closed}
+            fills = [fill for uuid in uuids for fill in await self._fills_of(uuid)]
         return sorted((fill for fill in fills if fill.at >= first), key=lambda fill: fill.at)
 
     async def account(self) -> Account:
@@ -130,27 +130,27 @@ class UpbitBroker:
         return Account(cash=cash, holdings=tuple(holdings))
 
     async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
-        line: asyncio.Queue[ExecutionReport] = asyncio.Queue()
+        queue: asyncio.Queue[ExecutionReport] = asyncio.Queue()
 
-        def heard(event: Json) -> None:
-            line.put_nowait(_notice(event))
+        def on_event(event: Json) -> None:
+            queue.put_nowait(_parse_event(event))
 
-        def live() -> None:
-            line.put_nowait(StreamGap("listening from now on"))
+        def on_connected() -> None:
+            queue.put_nowait(StreamGap("stream opened"))
 
-        stream = UpbitStream(self._client, self._clock, lambda _quote: None, heard, live)
-        running = asyncio.create_task(stream.run(), name="upbit notices")
+        stream = UpbitStream(self._client, self._clock, lambda _quote: None, on_event, on_connected)
+        task = asyncio.create_task(stream.run(), name="upbit order stream")
         try:
             while True:
-                yield await line.get()
+                yield await queue.get()
         finally:
-            running.cancel()
-            await asyncio.wait({running})
+            task.cancel()
+            await asyncio.wait({task})
 
-    # -- asking
+    # -- requests
 
-    async def _worst(self, request: OrderRequest) -> Decimal | None:
-        """The price a market buy may go up to: a little above the best ask."""
+    async def _collar_price(self, request: OrderRequest) -> Decimal | None:
+        """Return the limit of a market buy, `market_collar` above the best ask; else None."""
         if request.type is not OrderType.MARKET or request.side is not Side.BUY:
             return None
         values = [("markets", request.symbol)]
@@ -160,22 +160,22 @@ class UpbitBroker:
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))
         return max(ask, round_to_tick(Market.UPBIT, worst, Side.BUY))
 
-    async def _fills_of(self, name: str) -> list[Fill]:
-        if (known := self._closed.get(name)) is not None:
-            return known
-        row = await self._get("/v1/order", ("uuid", name))
+    async def _fills_of(self, uuid: str) -> list[Fill]:
+        if (fills := self._closed.get(uuid)) is not None:
+            return fills
+        row = await self._get("/v1/order", ("uuid", uuid))
         fills = fills_of(row, self._costs)
         if row["state"] in ("done", "cancel"):
-            self._closed[name] = fills
+            self._closed[uuid] = fills
         return fills
 
     async def _rows(self, since: datetime) -> list[Json]:
-        """Every order once. The open ones first: one that closes meanwhile is then seen twice,
-        and not, as the other way round, never."""
-        rows = await self._open() + await self._done(since)
+        """Return every order once. Open ones are read first: an order that closes in between is
+        then in both lists; in the other order it would be in neither."""
+        rows = await self._open_rows() + await self._closed_rows(since)
         return list({row["uuid"]: row for row in rows}.values())
 
-    async def _open(self) -> list[Json]:
+    async def _open_rows(self) -> list[Json]:
         rows: list[Json] = []
         for page in range(1, 1000):
             found = await self._get(
@@ -191,8 +191,8 @@ class UpbitBroker:
                 break
         return rows
 
-    async def _done(self, since: datetime) -> list[Json]:
-        """Closed orders placed since then, oldest first."""
+    async def _closed_rows(self, since: datetime) -> list[Json]:
+        """Return the closed orders placed since then, oldest first."""
         rows: dict[str, Json] = {}
         start, now = since, self._clock.now() + timedelta(minutes=1)
         while start < now:
@@ -224,14 +224,14 @@ class UpbitBroker:
         values: Any,
         group: Any,
         priority: Any,
-        leaving: BeforeSend | None = None,
+        before_send: BeforeSend | None = None,
     ) -> Any:
-        """One request; none at all while we are shut out, since asking makes it longer."""
+        """Send a request, but none while the venue has banned us: each would extend the ban."""
         now, blocked = self._clock.now(), self._blocked
         if blocked is not None and (blocked.until is None or now < blocked.until):
             raise VenueBlockedError(str(blocked), blocked.until)
         try:
-            return await self._client.call(method, path, values, group, priority, leaving)
+            return await self._client.call(method, path, values, group, priority, before_send)
         except RateLimitedError as error:
             if not error.blocked:
                 raise
@@ -241,12 +241,12 @@ class UpbitBroker:
             raise self._blocked from None
 
 
-def _notice(event: Json) -> ExecutionReport:
-    """An event that cannot be read exactly has to be asked for."""
+def _parse_event(event: Json) -> ExecutionReport:
+    """Parse an event of the stream; return a StreamGap for one that cannot be read exactly."""
     try:
         return fill_event(event) if event["state"] == "trade" else order_event(event)
     except UNREADABLE as error:
-        return StreamGap(f"an event of Upbit could not be read: {error!r}")
+        return StreamGap(f"unreadable event of Upbit: {error!r}")
 
 
 def _milliseconds(moment: datetime) -> str:

@@ -1,6 +1,6 @@
-"""One life of a paper broker, to be killed: trades at random and tells what was promised to it.
+"""Process with a paper broker, for tests to kill: trades at random and prints each result.
 
-python -m tests.brokers.paper_life DATABASE_URL SEED
+python -m tests.brokers.paper_process DATABASE_URL SEED
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ SYMBOL = "005930"
 
 
 async def live(url: str, seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
+    rng = random.Random(seed)  # noqa: S311 - reproducible on purpose
     pool = DatabaseConfig(pool_min=1, pool_max=3)
     async with (
         Database.open(Secret(url), pool) as database,
         PaperBroker.open(database, CONFIG, FeesConfig(), SystemClock()) as broker,
     ):
         for number in range(100_000):
-            price = 70_000 + 100 * chance.randrange(-5, 6)
+            price = 70_000 + 100 * rng.randrange(-5, 6)
             broker.on_tick(SYMBOL, price, price, price + 100, 20)
             request = OrderRequest(
                 client_order_id=f"{seed}-{number}",
                 symbol=SYMBOL,
-                side=chance.choice(list(Side)),
+                side=rng.choice(list(Side)),
                 type=OrderType.LIMIT,
-                quantity=Decimal(chance.randrange(1, 30)),
-                price=Decimal(70_000 + 100 * chance.randrange(-5, 6)),
+                quantity=Decimal(rng.randrange(1, 30)),
+                price=Decimal(70_000 + 100 * rng.randrange(-5, 6)),
             )
             try:
                 print("placed", await broker.place(request), flush=True)
