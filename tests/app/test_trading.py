@@ -79,10 +79,10 @@ async def held(trading: TradingSystem) -> str:
     """A symbol that is held now."""
 
     async def is_held() -> bool:
-        return bool(trading.world.positions)
+        return bool(trading.portfolio.positions)
 
     await until(is_held, PATIENCE_S)
-    return next(iter(trading.world.positions))
+    return next(iter(trading.portfolio.positions))
 
 
 def proposal(trading: TradingSystem, symbol: str, why: IntentType) -> OrderProposal:
@@ -101,7 +101,7 @@ def proposal(trading: TradingSystem, symbol: str, why: IntentType) -> OrderPropo
 
 
 async def refusals(trading: TradingSystem, symbol: str, why: IntentType) -> str:
-    return (await trading.trader.submit(proposal(trading, symbol, why), 0.0)).reason
+    return (await trading.submitter.submit(proposal(trading, symbol, why), 0.0)).reason
 
 
 async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
@@ -109,16 +109,16 @@ async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
 ) -> None:
     async with opened(database, valkey_url, tmp_path, "upbit", fault="error") as trading:
         assert not trading.reconciler.is_reconciled()
-        assert trading.world.equity == 0
+        assert trading.portfolio.equity == 0
         await control(trading.config.venues.upbit.url, "DELETE")
         symbol = await held(trading)
-        stops = trading.micro.stops
+        stops = trading.micro_risk.stops
 
         async def is_watched() -> bool:
-            return stops.held(symbol) is not None or symbol not in trading.world.positions
+            return stops.held(symbol) is not None or symbol not in trading.portfolio.positions
 
         await until(is_watched, PATIENCE_S)
-        assert trading.world.equity > 0
+        assert trading.portfolio.equity > 0
 
 
 async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(
@@ -140,7 +140,7 @@ async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(
     for why in (IntentType.ENTRY, IntentType.EXIT_SIGNAL):
         assert "G_FROZEN" in await refusals(trading, symbol, why)
     assert "G_FROZEN" not in await refusals(trading, symbol, IntentType.EXIT_STOPLOSS)
-    assert any(notice.code == POSITION_FREEZE.name for notice in trading.notices.all())
+    assert any(notice.code == POSITION_FREEZE.name for notice in trading.alerts.all())
     await resume_manually(trading.database, trading.broker.name, symbol)
 
     async def is_free() -> bool:

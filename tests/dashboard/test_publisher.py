@@ -16,14 +16,14 @@ from qts.app.trading import TradingSystem
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
 from qts.config import Config
-from qts.config.schema import DemoConfig
+from qts.config.schema import SimulatorConfig
 from qts.dashboard import DashboardConfig, LiveStatus, read_live
 from qts.database import Database
 from qts.domain import Secret, SystemClock
 from qts.embedded import Home
 from qts.events import DeadLetterAdmin, StoredDeadLetter
 from qts.events import payloads as p
-from qts.pipeline.maintenance import CUT, OPEN
+from qts.pipeline.maintenance import STREAM_DOWN
 from tests.dashboard.conftest import opened
 from tests.dashboard.pace import PATIENCE_S, soonest
 from tests.dashboard.test_pages import shots, visit
@@ -56,7 +56,7 @@ async def told(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncI
     home = Home.at(tmp_path / "home")
     home.make_room()
     config = Config(cache=CacheConfig(prefix=PREFIX, socket_timeout_ms=2000))
-    simulated = SimulatedVenue(home, DemoConfig(symbols=60, speed=60, scan_s=1))
+    simulated = SimulatedVenue(home, SimulatorConfig(symbols=60, speed=60, scan_s=1))
     await asyncio.to_thread(simulated.__enter__)
     try:
         async with Wire.to(simulated.stream_url) as wire:
@@ -135,9 +135,9 @@ async def test_a_cut_stream_is_seen_on_the_page_within_a_second(
             await seen.page.wait_for_function(shown, arg=before)
 
         assert await soonest(cut, open_again) < 1.0
-        assert CUT in await seen.page.inner_text(".notices")
+        assert STREAM_DOWN in await seen.page.inner_text(".notices")
         await seen.page.screenshot(path=shots(tmp_path) / "broker-disconnect.png")
-        await seen.sees(".notices", OPEN)
+        await seen.sees(".notices", "stream connected")
         codes = [each.code for each in (await told.until(streaming)).notices]
         assert codes.count("BROKER_DISCONNECT") == cuts > 0
 
@@ -183,7 +183,7 @@ async def test_a_dead_letter_is_kept_and_replayed_when_asked_for(
 
     letter = await until("dead")
     assert (letter.event_type, letter.handler) == ("BROKER_DISCONNECT", "handler")
-    await desk.ask(letter.number)
+    await desk.request_replay(letter.number)
     assert (await until("replayed")).number == letter.number
     live = await told.until(lambda live: any(each.text == "kis x" for each in live.notices))
     assert live.notices[0].severity == "critical"  # its handlers have had it again

@@ -61,7 +61,7 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
     async with open_sandbox(home, config, SystemClock()) as trading:
         await until(fact(trading.reconciler.is_reconciled), PATIENCE_S)
         await until(fact(lambda: bought(trading)), PATIENCE_S)
-        exits, lanes = trading.deciding.exits, trading.engine.status
+        exits, lanes = trading.exits, trading.engine.status
         handled = lanes().lanes["P1"].handled
         with frozen(home):
             trading.ticks.tick(SYMBOL, FLOOR, 1000.0, FLOOR - 10, FLOOR)
@@ -70,15 +70,15 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
                 trading.ticks.tick(OTHER, 5_000.0 + number % 3, number, 4_995, 5_000)
             settled = fact(lambda: lanes().lanes["P1"].waiting == 0)
             await until(settled, PATIENCE_S)
-            assert trading.world.last_tick(OTHER)
+            assert trading.portfolio.last_tick(OTHER)
             now = lanes().lanes["P1"]
             assert now.handled + now.dropped + now.collapsed >= handled + TICKS
             assert lanes().lanes["P0"].waiting == 0
-            assert SYMBOL in trading.world.positions  # its order waits for the database
-        await until(fact(lambda: SYMBOL not in trading.world.positions), PATIENCE_S)
+            assert SYMBOL in trading.portfolio.positions  # its order waits for the database
+        await until(fact(lambda: SYMBOL not in trading.portfolio.positions), PATIENCE_S)
         assert await trading.database.fetchval(SOLD, SYMBOL) == 1
 
 
 def bought(trading: TradingSystem) -> bool:
     trading.ticks.tick(SYMBOL, CUE, 1000.0, CUE - 10, CUE)
-    return SYMBOL in trading.world.positions
+    return SYMBOL in trading.portfolio.positions

@@ -9,18 +9,27 @@ from uuid import uuid4
 
 import pytest
 
-from qts.app.venue import RunContext
-from qts.config import Config
 from qts.database import Database
 from qts.domain import SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.notify import RecentAlerts
 from qts.orders import load_account_state, resume_manually
 from qts.outbox import OutboxConfig, PostgresBus
-from qts.pipeline.freezes import EXITS, POSITION_FREEZE, PositionFreeze, PositionFreezer
+from qts.pipeline.freezes import MAX_FAILED_EXITS, POSITION_FREEZE, PositionFreeze, PositionFreezer
+from qts.pipeline.risk_snapshot import AccountVersion
 
 SYMBOL = "KRW-BTC"
 PATIENCE_S = 30.0
+
+
+class SignallingVersion(AccountVersion):
+    def __init__(self, advanced: asyncio.Event) -> None:
+        super().__init__()
+        self._advanced = advanced
+
+    def advance(self) -> None:
+        super().advance()
+        self._advanced.set()
 
 
 class Frozen:
@@ -31,10 +40,10 @@ class Frozen:
         self.broker = f"broker-{uuid4()}"
         self.notices = RecentAlerts()
         self.written = asyncio.Event()
+        version = SignallingVersion(self.written)
         self.freezes = PositionFreezer(
-            RunContext(Config(), database, SystemClock()), bus, self.broker, self.notices
+            database, bus, self.broker, self.notices, version, SystemClock()
         )
-        self.freezes.changed = self.written.set
 
     async def in_the_books(self) -> frozenset[str]:
         now = SystemClock().now()
@@ -74,10 +83,10 @@ async def test_an_event_of_the_lane_freezes_its_symbol(frozen: Frozen) -> None:
 
 
 async def test_exits_that_fail_in_a_row_freeze_what_cannot_be_left(frozen: Frozen) -> None:
-    for _ in range(EXITS - 1):
+    for _ in range(MAX_FAILED_EXITS - 1):
         frozen.freezes.exit_failed(SYMBOL, "no buyer")
     frozen.freezes.exit_done(SYMBOL)
-    for _ in range(EXITS - 1):
+    for _ in range(MAX_FAILED_EXITS - 1):
         frozen.freezes.exit_failed(SYMBOL, "no buyer")
     assert frozen.freezes.pending == set()
     frozen.freezes.exit_failed(SYMBOL, "no buyer")
@@ -88,7 +97,7 @@ async def test_exits_that_fail_in_a_row_freeze_what_cannot_be_left(frozen: Froze
 async def test_what_a_person_released_is_frozen_again_and_told_each_time(frozen: Frozen) -> None:
     async def fail() -> None:
         frozen.written.clear()
-        for _ in range(EXITS):
+        for _ in range(MAX_FAILED_EXITS):
             frozen.freezes.exit_failed(SYMBOL, f"no buyer {len(told)}")
         await frozen.until_written()
         told.append(len(frozen.notices.all()))
@@ -105,7 +114,7 @@ async def test_what_a_person_released_is_frozen_again_and_told_each_time(frozen:
 async def test_a_database_that_does_not_answer_keeps_no_freeze_waiting(frozen: Frozen) -> None:
     async with frozen.database.transaction() as tx:
         await tx.execute("LOCK TABLE market_state IN ACCESS EXCLUSIVE MODE")
-        for _ in range(EXITS):
+        for _ in range(MAX_FAILED_EXITS):
             frozen.freezes.exit_failed(SYMBOL, "no buyer")
         assert frozen.freezes.pending == {SYMBOL}
         assert await tx.fetchval("SELECT count(*) FROM market_state") == 0

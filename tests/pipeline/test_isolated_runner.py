@@ -87,7 +87,7 @@ class Babbling(Watcher, key="babbling"):
 class Unmade(Watcher, key="unmade"):
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        if sys.argv[0].endswith("strategy_process.py"):
+        if sys.argv[0].endswith("process_main.py"):
             raise ValueError("there is no such model")
 
 
@@ -99,9 +99,8 @@ class Bench:
         self.notes: list[Entry] = []
         self._sent = 0
         name, self._loop = f"{HERE}:{kind.__name__}", asyncio.get_running_loop()
-        joints = RunnerHooks(look, self._wake, self._heard, self._loop)
-        self.runner = IsolatedRunner(name, kind(Params()), joints)
-        self.runner.note = self.notes.append
+        hooks = RunnerHooks(look, self._wake, self._heard, self._loop, self.notes.append)
+        self.runner = IsolatedRunner(name, kind(Params()), hooks)
 
     def _wake(self, _key: str) -> None:
         self._loop.run_in_executor(None, self.runner.run_pending)
@@ -141,7 +140,7 @@ async def test_it_decides_as_in_its_lane() -> None:
     chance = random.Random(20261115)  # noqa: S311 - a seed, no secret
     loop = asyncio.get_running_loop()
     here = StrategyRunner(
-        Watcher(Params()), RunnerHooks(view, lambda _: None, lambda *_: None, loop)
+        Watcher(Params()), RunnerHooks(view, lambda _: None, lambda *_: None, loop, None)
     )
     world: dict[str, Tick] = {}
 
@@ -221,7 +220,7 @@ async def test_one_that_never_returns_is_killed(monkeypatch: pytest.MonkeyPatch)
         await bench.heard(1)
         process = bench.runner.pid
         assert process
-        monkeypatch.setattr(lane, "HANGS_AFTER_S", 0.2)
+        monkeypatch.setattr(lane, "CALL_TIMEOUT_S", 0.2)
         assert await bench.runner.evaluate() == []
         assert "has not answered" in bench.runner.stopped
         assert await asyncio.to_thread(until, lambda: not alive(process), DEADLINE_S)
@@ -231,13 +230,13 @@ async def test_one_that_never_returns_is_killed(monkeypatch: pytest.MonkeyPatch)
 async def test_question_behind_a_turn_that_is_lost_is_answered_with_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "PAUSE_S", 3600.0)  # no other process comes up meanwhile
-    monkeypatch.setattr(lane, "HANGS_AFTER_S", 3600.0)
+    monkeypatch.setattr(room, "RESTART_BACKOFF_S", 3600.0)  # no other process comes up meanwhile
+    monkeypatch.setattr(lane, "CALL_TIMEOUT_S", 3600.0)
     async with running(Stuck) as bench:
         bench.runner.tick(tick())
-        await bench.until(lambda: bench.runner._out is not None)
+        await bench.until(lambda: bench.runner._in_flight is not None)
         asked = asyncio.create_task(bench.runner.evaluate())
-        await bench.until(lambda: len(bench.runner._asked) == 1)
+        await bench.until(lambda: len(bench.runner._evaluations) == 1)
         process = bench.runner.pid
         assert process
         os.kill(process, signals.SIGKILL)
@@ -250,7 +249,7 @@ async def test_paused_lane_is_no_process_that_hangs(monkeypatch: pytest.MonkeyPa
     async with running(Watcher) as bench:
         assert len(await bench.runner.evaluate()) == 1
         with monkeypatch.context() as paused:
-            paused.setattr(lane, "HANGS_AFTER_S", 0.05)
+            paused.setattr(lane, "CALL_TIMEOUT_S", 0.05)
             paused.setattr(bench.runner, "_wake", lambda _key: None)
             assert await bench.runner.evaluate() == []
         assert not bench.runner.stopped
@@ -261,7 +260,7 @@ async def test_paused_lane_is_no_process_that_hangs(monkeypatch: pytest.MonkeyPa
 async def test_it_holds_still_and_goes_on() -> None:
     async with running(Hanging) as bench:
         asked = asyncio.create_task(bench.runner.evaluate())
-        await bench.until(lambda: bench.runner._out is not None)
+        await bench.until(lambda: bench.runner._in_flight is not None)
         process = bench.runner.pid
         assert process
         bench.runner.pause()
@@ -303,7 +302,7 @@ from tests.pipeline.test_apart import Hanging, running
 async def main():
     async with running(Hanging) as bench:
         asked = asyncio.create_task(bench.runner.evaluate())
-        while bench.runner._out is None:
+        while bench.runner._in_flight is None:
             await asyncio.sleep(0.01)
         print(bench.runner.pid, flush=True)
         await asked

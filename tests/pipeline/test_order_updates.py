@@ -1,4 +1,4 @@
-"""What the orders room changed reaches everybody, also when the run is at its end."""
+"""Order updates reach positions, stops and lanes; after the stop, positions alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.orders import FillApplied
 from qts.pipeline import IntentTracker, Portfolio
 from qts.pipeline.order_updates import OrderUpdatePublisher
+from qts.pipeline.position_sync import PositionSync
+from qts.pipeline.risk_snapshot import AccountVersion
+from qts.risk import MicroRiskLoop, StopsConfig
 
 CONFIG = CacheConfig(prefix="changes:", socket_timeout_ms=5000)
 
 
 class Nothing:
-    """A Truth that knows nothing."""
+    """A loader that has nothing."""
 
     async def load(self, kind: str, name: str) -> CacheEntry | None:  # noqa: ARG002
         return None
@@ -47,25 +50,31 @@ def bought() -> FillApplied:
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
-async def test_a_fill_is_in_the_world_and_told_while_somebody_listens(
+async def test_a_fill_is_in_the_portfolio_and_published_until_the_stop(
     valkey_url: Secret, at_the_end: bool
 ) -> None:
     clock, heard = SystemClock(), list[str]()
     engine = EventEngine(EventsConfig(), Catalogue(), clock)
     engine.on("FILL_CONFIRMED", lambda event: heard.append(event.payload.symbol))
     engine.start()
-    world = Portfolio(clock)
-    world.load(Decimal(1000), ())
+    portfolio = Portfolio(clock)
+    portfolio.load(Decimal(1000), ())
     async with (
         RedisStore.open(valkey_url, CONFIG) as store,
         Cache.open(store, Nothing(), CONFIG, clock=clock) as cache,
     ):
-        changes = OrderUpdatePublisher(engine, world, IntentTracker(), cache, clock)
-        if at_the_end:  # the last look at the books finds what nobody had told of
-            await changes.close()
+        micro_risk = MicroRiskLoop(StopsConfig(), lambda *_: None, lambda *_: None, clock)
+        positions, version = PositionSync(portfolio, micro_risk, {}), AccountVersion()
+        updates = OrderUpdatePublisher(
+            engine, positions, IntentTracker(), cache, version, lambda *_: None
+        )
+        if at_the_end:  # the final reconciliation finds a fill
+            await updates.close()
             await asyncio.to_thread(engine.stop)
-        changes(bought())
-        await changes.close()
+        updates(bought())
+        await updates.close()
         await asyncio.to_thread(engine.stop)
-    assert (world.positions["KRW-BTC"].quantity, world.cash) == (Decimal(2), Decimal(799))
+    assert (portfolio.positions["KRW-BTC"].quantity, portfolio.cash) == (Decimal(2), Decimal(799))
+    assert version.value == 1
+    assert micro_risk.stops.held("KRW-BTC") is not None
     assert heard == ([] if at_the_end else ["KRW-BTC"])

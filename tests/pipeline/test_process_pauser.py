@@ -14,15 +14,15 @@ from tests.pipeline.test_isolated_runner import Hanging, running
 
 
 async def test_they_go_on_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "LONGEST_S", 3600.0)
+    monkeypatch.setattr(room, "MAX_PAUSE_S", 3600.0)
     async with running(Hanging) as bench:
         asked = asyncio.create_task(bench.runner.evaluate())
-        await bench.until(lambda: bench.runner._out is not None)
+        await bench.until(lambda: bench.runner._in_flight is not None)
         process = bench.runner.pid
         assert process
         still = ProcessPauser({"hanging": bench.runner})
         for hold_s, state in ((3600.0, "T"), (0.0, "R")):
-            monkeypatch.setattr(room, "HOLD_S", hold_s)
+            monkeypatch.setattr(room, "PAUSE_S", hold_s)
             await asyncio.to_thread(still)  # as from the lane of the exits
             await bench.until(lambda: state_of(process) == state)  # noqa: B023 - waited for here
     asked.cancel()
@@ -57,7 +57,7 @@ async def test_each_exit_gives_the_time_anew() -> None:
 async def test_exits_that_do_not_end_leave_strategies_their_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "LONGEST_S", 0.1)
+    monkeypatch.setattr(room, "MAX_PAUSE_S", 0.1)
     monkeypatch.setattr(room, "REST_S", 3600.0)
     one = Told()
     still = ProcessPauser({"one": one})

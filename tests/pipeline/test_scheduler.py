@@ -15,6 +15,7 @@ from qts.pipeline import (
     EtedaPipeline,
     Execution,
     PipelineConfig,
+    PipelineHooks,
     Portfolio,
     RunnerHooks,
     StrategyRunner,
@@ -42,7 +43,7 @@ class Trades:
         self.asked: list[OrderProposal] = []
         self.may_fill = asyncio.Event()
 
-    async def trade(self, proposal: OrderProposal, wait_s: float = 5.0) -> Execution:  # noqa: ARG002
+    async def submit(self, proposal: OrderProposal, timeout_s: float = 5.0) -> Execution:  # noqa: ARG002
         self.asked.append(proposal)
         await self.may_fill.wait()
         return Execution(proposal, "FILLED", proposal.quantity)
@@ -51,18 +52,23 @@ class Trades:
 class Bench:
     def __init__(self, *held: Position) -> None:
         clock = SystemClock()
-        self.world, self.trades = Portfolio(clock), Trades()
-        self.world.load(Decimal(100_000_000), held)
-        limits, trader = RiskLimitsConfig().exact, cast("Any", self.trades)
+        self.portfolio, self.trades = Portfolio(clock), Trades()
+        self.portfolio.load(Decimal(100_000_000), held)
+        limits, submitter = RiskLimitsConfig().exact, cast("Any", self.trades)
+        self.codes: list[str] = []
+        hooks = PipelineHooks(lambda _name, _payload: None, self._trip, None)
         self.pipeline = EtedaPipeline(
-            PipelineConfig(), self.world, trader, limits, DecisionPolicy, clock
+            PipelineConfig(), self.portfolio, submitter, limits, DecisionPolicy, hooks, clock
         )
-        loop = asyncio.get_running_loop()
-        joints = RunnerHooks(self.world.view, lambda _key: None, self.pipeline.on_signals, loop)
-        self.runner = StrategyRunner(Buyer(NoParams()), joints)
+        view, loop = self.portfolio.view, asyncio.get_running_loop()
+        runner_hooks = RunnerHooks(view, lambda _key: None, self.pipeline.on_signals, loop, None)
+        self.runner = StrategyRunner(Buyer(NoParams()), runner_hooks)
+
+    async def _trip(self, code: str, _text: str) -> None:
+        self.codes.append(code)
 
     def tick(self, at: float) -> None:
-        self.world.apply_tick(each := tick(at=NOW_S + at))
+        self.portfolio.apply_tick(each := tick(at=NOW_S + at))
         self.runner.tick(each)
 
     def heard(self, *signals: Signal) -> None:

@@ -63,8 +63,11 @@ class Bench:
         self.got: list[Signal] = []
         loop = asyncio.get_running_loop()
         self.runner = StrategyRunner(
-            strategy, RunnerHooks(view, self._wake, lambda _, found: self.got.extend(found), loop)
+            strategy, RunnerHooks(view, self._wake, self._deliver, loop, None)
         )
+
+    def _deliver(self, _runner: StrategyRunner, found: list[Signal]) -> None:
+        self.got += found
 
     def _wake(self, key: str) -> None:
         assert key == self.runner.key
@@ -118,7 +121,7 @@ async def test_strategy_that_raises_goes_on_and_is_given_up_in_the_end() -> None
     await asyncio.sleep(0)
     assert (bench.runner.errors, len(bench.got)) == (2, 1)
     assert not bench.runner.stopped
-    for _ in range(room.GIVE_UP_AFTER):
+    for _ in range(room.MAX_ERRORS_IN_A_ROW):
         bench.runner.tick(tick(price=-1))
     bench.runner.run_pending()
     assert "in a row" in bench.runner.stopped
@@ -236,7 +239,8 @@ async def test_strategy_that_never_returns_holds_one_worker_of_its_lane() -> Non
         payload = p.StrategyEvaluate(strategy_type=key)
         engine.try_publish(engine.new_event("STRATEGY_EVALUATE", payload, "test"))
 
-    joints = RunnerHooks(view, wake, lambda _, _found: heard.set(), asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    joints = RunnerHooks(view, wake, lambda _, _found: heard.set(), loop, None)
     slow, other = Slow(Params()), StrategyRunner(Counting(Params()), joints)
     runners = {"slow": StrategyRunner(slow, joints), "counting": other}
     engine.on("STRATEGY_EVALUATE", lambda event: runners[event.payload.strategy_type].run_pending())

@@ -19,4 +19,3 @@ from qts.app.summary import RunSummary as RunSummary
 from qts.app.summary import ServerInfo as ServerInfo
 from qts.app.summary import TradingSummary as TradingSummary
 from qts.app.trading import TradingSystem as TradingSystem
-from qts.app.venue import RunContext as RunContext

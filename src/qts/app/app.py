@@ -25,7 +25,6 @@ from qts.config import Config
 from qts.database import Database, migrate, migration_status
 from qts.domain import Clock, RefusedError, SystemClock
 from qts.embedded import EmbeddedServers, Home
-from qts.strategies import load_strategy
 
 WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
 
@@ -65,8 +64,7 @@ def check(config: Config) -> None:
             f'brokers.mode is "live", and venues.{config.feed.venue} has no key; '
             'set it, or brokers.mode = "paper" for the simulator'
         )
-    for name in config.pipeline.strategies:
-        load_strategy(name)
+    config.pipeline.check_strategies()
 
 
 class App:

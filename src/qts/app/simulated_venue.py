@@ -15,7 +15,7 @@ from typing import Literal, Self
 import msgspec
 
 from qts.config import Config
-from qts.config.schema import DemoConfig
+from qts.config.schema import SimulatorConfig
 from qts.database import Database
 from qts.domain import RefusedError, Secret, ServerFailedError
 from qts.embedded import Home
@@ -67,7 +67,7 @@ class SimulatedVenue:
     """Use as a context; `settings` are those that lead to it."""
 
     def __init__(
-        self, home: Home, config: DemoConfig, venue: Literal["kis", "upbit"] = "kis"
+        self, home: Home, config: SimulatorConfig, venue: Literal["kis", "upbit"] = "kis"
     ) -> None:
         self._home = home
         self._config = config

@@ -122,26 +122,26 @@ async def counted(database: Database, since: datetime) -> dict[str, Any]:
 
 async def summarise_trading(trading: TradingSystem) -> TradingSummary:
     """What a run has done, once it is stopped; its broker is asked for its books."""
-    agree, differences = await trading.ordering.final_check(trading.began)
+    agree, differences = await trading.execution.final_check(trading.began)
     counts = await counted(trading.database, trading.began)
     earned = await trading.database.fetchval(_EARNED, trading.began)
-    world = trading.world
+    portfolio = trading.portfolio
     return TradingSummary(
         mode=trading.config.brokers.mode,
         broker=trading.broker.name,
         ticks=trading.ticks.count,
         lanes={name: _lane(lane) for name, lane in trading.engine.status().lanes.items()},
-        positions=len(world.positions),
+        positions=len(portfolio.positions),
         pnl={
             name: Decimal(value).quantize(Decimal("0.01"))
             for name, value in (
                 ("realised", earned),
-                ("unrealised", world.unrealised),
-                ("equity", world.equity),
+                ("unrealised", portfolio.unrealised),
+                ("equity", portfolio.equity),
             )
         },
         cache={name: kind.hit_rate for name, kind in trading.cache.status().kinds.items()},
-        refusals=dict(trading.trader.refusals),
+        refusals=dict(trading.submitter.refusals),
         safety=(await trading.fail_safe.now()).state,
         books_agree=agree,
         differences=differences,

@@ -1,104 +1,117 @@
-"""Everything that trades, joined: feed, events, cache, strategies, gate, desk, bus, broker.
-
-The journal of a run, where one is asked for.
-"""
+"""The trading part of a run: feed, lanes, cache, strategies, gate, orders, bus and broker."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from qts.app.summary import TradingSummary, summarise_trading
 from qts.app.supervision import TaskSupervisor
-from qts.app.venue import RunContext, connect_venue
+from qts.app.venue import connect_venue, open_paper_broker
 from qts.brokers import Broker
 from qts.cache import Cache, CacheStore
 from qts.cache.redis import RedisStore
 from qts.config import Config
-from qts.dashboard.publisher import StatusPublisher
+from qts.dashboard.publisher import StatusPublisher, StatusSources
 from qts.database import Database
 from qts.domain import Clock, Secret
-from qts.events import Catalogue, EventEngine, Priority
+from qts.events import Catalogue, EventEngine, Payload, Priority
+from qts.events import payloads as p
 from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.feed import Feed
 from qts.notify import NotificationService, RecentAlerts
-from qts.orders import DatabaseSafetyControls, Reconciler
+from qts.orders import DatabaseSafetyControls, ExecutionContext, Ledger, Reconciler, SubmitResult
 from qts.orders.engine import ExecutionEngine
 from qts.orders.metrics import TradingGauges
 from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import (
     DecisionJournal,
+    DecisionPolicy,
     EtedaPipeline,
     IntentTracker,
     IsolatedRunner,
     JournaledPortfolio,
     JournalHeader,
     OrderSubmitter,
+    PipelineHooks,
     Portfolio,
+    RunnerHooks,
     StrategyRunner,
 )
 from qts.pipeline.cache_loader import DatabaseCacheLoader
-from qts.pipeline.engine import StrategyEngine
+from qts.pipeline.engine import StrategyEngine, build_runners, check_lanes
+from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
-from qts.pipeline.maintenance import recover_fail_safe, sync_stops, watch_venue_stream
+from qts.pipeline.isolated_runner import ProcessPauser
+from qts.pipeline.maintenance import (
+    MaintainedParts,
+    recover_fail_safe,
+    sync_stops,
+    watch_venue_stream,
+)
 from qts.pipeline.order_updates import OrderUpdatePublisher
-from qts.pipeline.risk_snapshot import RiskSnapshotReader, RiskSources
+from qts.pipeline.position_sync import PositionSync
+from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
 from qts.pipeline.strategy_params import StrategyParamsWatcher
 from qts.pipeline.tick_publisher import TickPublisher
-from qts.risk import EMERGENCY_ORDER, FailSafe, KillSwitch, MicroRiskLoop, SafetyMonitor
+from qts.risk import (
+    EMERGENCY_ORDER,
+    FailSafe,
+    KillSwitch,
+    MicroRiskLoop,
+    OrderProposal,
+    PreTradeGate,
+    SafetyMonitor,
+)
 from qts.risk.fail_safe_reporter import FailSafeReporter
-from qts.strategies import load_strategy
+from qts.strategies import Strategy, load_strategy
 
-
-def open_decision_journal(ground: RunContext) -> DecisionJournal | None:
-    """One file for each run, named after its beginning."""
-    config, _, clock = ground
-    pipeline, began = config.pipeline, clock.now()
-    if pipeline.journal is None:
-        return None
-    strategies = {name: pipeline.params_of(load_strategy(name).key) for name in pipeline.strategies}
-    header = JournalHeader(began, strategies, config.risk.limits.exact)
-    return DecisionJournal(pipeline.journal / f"{began:%Y%m%dT%H%M%S.%f}.journal", header)
-
-
-DRAIN_S = 5.0
+DRAIN_TIMEOUT_S = 5.0
 
 
 class TradingSystem:
-    """Use `opened`. It runs from then on; `stop` ends it in the order in which nothing is lost."""
+    """Everything that trades. `open` builds and starts it; `stop` ends it without losing orders."""
 
     def __init__(self, config: Config, database: Database, clock: Clock) -> None:
+        check_lanes(config.events)
         self.config = config
         self.database = database
         self.clock = clock
         self.began = clock.now()
-        self.watch = SafetyMonitor(database, clock)
+        self.monitor = SafetyMonitor(database, clock)
         self.fail_safe = FailSafe(database)
         self.kill_switch = KillSwitch(database)
-        self.notices = RecentAlerts()
-        self.ground = RunContext(config, database, clock)
-        self.journal = open_decision_journal(self.ground)
-        self.world = JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
-        self._alarm = FailSafeReporter(self.fail_safe, self.notices.add, clock)
-        self._crew = TaskSupervisor()
+        self.alerts = RecentAlerts()
+        self.strategies = load_strategies(config)
+        self.journal = open_decision_journal(config, clock)
+        self.portfolio = (
+            JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
+        )
+        self._reporter = FailSafeReporter(self.fail_safe, self.alerts.add, clock)
+        self._tasks = TaskSupervisor()
         self._consumers: list[Consumer] = []
-        self._feeding: list[asyncio.Task[None]] = []
+        self._feed_tasks: list[asyncio.Task[None]] = []
         self.stopping = False
 
-    # --- made in this order ---------------------------------------------------------------------
+    # --- built by `open`, in this order ---------------------------------------------------------
 
     engine: EventEngine
     bus: EventBus
     cache: Cache
-    changes: OrderUpdatePublisher
     ticks: TickPublisher
     feed: Feed
     broker: Broker
     notifications: NotificationService
-    ordering: ExecutionEngine
-    deciding: StrategyEngine
+    micro_risk: MicroRiskLoop
+    positions: PositionSync
+    order_updates: OrderUpdatePublisher
+    execution: ExecutionEngine
+    submitter: OrderSubmitter
+    pipeline: EtedaPipeline
+    runners: Mapping[str, StrategyRunner]
 
     @contextlib.asynccontextmanager
     async def open(self, cache_url: Secret, home: Path) -> AsyncIterator[TradingSystem]:
@@ -106,14 +119,12 @@ class TradingSystem:
             if self.journal is not None:
                 stack.enter_context(self.journal)
             store = await self._open_stores(stack, cache_url)
-            venue = await stack.enter_async_context(connect_venue(self.ground, home, self.ticks))
-            self.feed, self.broker = venue
-            self.notifications = await stack.enter_async_context(
-                NotificationService.open(self.database, self.config.notify, self.clock)
-            )
-            self._join()
-            self._live = StatusPublisher(self, store, self.notices)
-            self._parameters = StrategyParamsWatcher(self.database, self.runners, self.cache)
+            await self._connect(stack, home)
+            tracker, version = IntentTracker(), AccountVersion()
+            self._build_execution(tracker, version)
+            self._build_strategies(tracker, version)
+            self._status = StatusPublisher(self._status_sources(), store, self.config.cache.prefix)
+            self._params = StrategyParamsWatcher(self.database, self.runners, self.cache)
             try:
                 await self._start()
                 yield self
@@ -121,145 +132,260 @@ class TradingSystem:
                 await self.stop()
 
     async def _open_stores(self, stack: contextlib.AsyncExitStack, cache_url: Secret) -> CacheStore:
-        config, database, clock = self.ground
+        config, database, clock = self.config, self.database, self.clock
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)
         catalogue.register(POSITION_FREEZE)
-        self.engine = EventEngine(config.events, catalogue, clock, self._alarm.hooks())
+        self.engine = EventEngine(config.events, catalogue, clock, self._reporter.hooks())
         self.bus = await stack.enter_async_context(open_bus(database, config.outbox))
         store = await stack.enter_async_context(RedisStore.open(cache_url, config.cache))
-        broker = config.brokers.broker
-        truth = DatabaseCacheLoader(database, broker, self.world, config.risk.limits.exact, clock)
-        self.cache = await stack.enter_async_context(
-            Cache.open(store, truth, config.cache, clock=clock)
+        loader = DatabaseCacheLoader(
+            database, config.brokers.broker, self.portfolio, config.risk.limits.exact, clock
         )
-        self.ticks = TickPublisher(self.engine, self.world, self.cache, clock)
+        self.cache = await stack.enter_async_context(
+            Cache.open(store, loader, config.cache, clock=clock)
+        )
         return store
 
-    def _join(self) -> None:
-        outcomes = IntentTracker()
-        self.changes = OrderUpdatePublisher(
-            self.engine, self.world, outcomes, self.cache, self.clock
+    async def _connect(self, stack: contextlib.AsyncExitStack, home: Path) -> None:
+        config, database, clock = self.config, self.database, self.clock
+        paper = await stack.enter_async_context(open_paper_broker(config, database, clock))
+        on_tick = paper.on_tick if paper else None
+        self.ticks = TickPublisher(self.engine, self.portfolio, self.cache, clock, on_tick)
+        self.feed, self.broker = await stack.enter_async_context(
+            connect_venue(config, database, clock, home, self.ticks, paper)
         )
-        self.changes.trip = self._alarm.trip
-        safety = DatabaseSafetyControls(self.fail_safe, self.kill_switch)
-        self.ordering = ExecutionEngine(
-            self.ground, self.bus, self.broker, self.changes, safety, self.notifications
+        self.notifications = await stack.enter_async_context(
+            NotificationService.open(database, config.notify, clock)
         )
-        self._freezes = PositionFreezer(self.ground, self.bus, self.broker.name, self.notices)
+
+    def _build_execution(self, tracker: IntentTracker, version: AccountVersion) -> None:
+        config, database, clock = self.config, self.database, self.clock
+        self.micro_risk = MicroRiskLoop(
+            config.risk.stops, self._publish_risk, self._reporter.trip, clock
+        )
+        kinds = {each.key: each.kind for each in self.strategies.values()}
+        self.positions = PositionSync(self.portfolio, self.micro_risk, kinds)
+        self.order_updates = OrderUpdatePublisher(
+            self.engine, self.positions, tracker, self.cache, version, self._reporter.trip
+        )
+        short, name = config.orders.allow_short, self.broker.name
+        context = ExecutionContext(
+            database=database,
+            bus=self.bus,
+            broker=self.broker,
+            ledger=Ledger(
+                database, self.bus, name, allow_short=short, on_change=self.order_updates
+            ),
+            safety=DatabaseSafetyControls(self.fail_safe, self.kill_switch),
+            config=config.orders,
+            clock=clock,
+        )
+        self.execution = ExecutionEngine(context, self.order_updates, self.notifications.register)
+        self._freezer = PositionFreezer(database, self.bus, name, self.alerts, version, clock)
+
+    def _build_strategies(self, tracker: IntentTracker, version: AccountVersion) -> None:
+        config, portfolio, clock = self.config, self.portfolio, self.clock
+        limits = config.risk.limits.exact
+        record = self.journal.append if self.journal else None
         sources = RiskSources(
             database=self.database,
             broker=self.broker.name,
             cache=self.cache,
-            world=self.world,
-            watch=self.watch,
-            freezing=self._freezes.pending,
-            may_trade=self.reconciler.is_reconciled,
+            portfolio=portfolio,
+            monitor=self.monitor,
+            version=version,
+            freezing=self._freezer.pending,
+            is_reconciled=self.reconciler.is_reconciled,
             is_open=self._is_open,
         )
-        facts = RiskSnapshotReader(sources, self.clock)
-        self.deciding = StrategyEngine(
-            self.ground, self.engine, self.world, facts, self._alarm, self.watch
-        )
-        self.deciding.join(
-            self.ordering.desk, outcomes, self.changes, self._freezes, self.fail_safe
-        )
-        if self.journal is not None:
-            self.deciding.keep(self.journal)
 
-    # --- what others look at --------------------------------------------------------------------
+        def on_submitted(proposal: OrderProposal, _submitted: SubmitResult) -> None:
+            version.advance()
+            if not proposal.intent_type.is_exit:
+                portfolio.set_owner(proposal.symbol, proposal.strategy_key)
+
+        self.submitter = OrderSubmitter(
+            PreTradeGate(limits),
+            self.execution.manager,
+            RiskSnapshotReader(sources, clock),
+            tracker,
+            on_submitted,
+            record,
+        )
+        hooks = PipelineHooks(self.order_updates.emit, self.fail_safe.trip, record)
+        self.pipeline = EtedaPipeline(
+            config.pipeline, portfolio, self.submitter, limits, self._policy, hooks, clock
+        )
+        runner_hooks = RunnerHooks(
+            portfolio.view,
+            self._wake_strategy,
+            self.pipeline.on_signals,
+            asyncio.get_running_loop(),
+            record,
+        )
+        runners = build_runners(self.strategies, config.pipeline.isolated_strategies, runner_hooks)
+        self.runners = {runner.key: runner for runner in runners}
+        exits = StopExitHandler(
+            self.submitter,
+            self.micro_risk,
+            portfolio,
+            self._freezer,
+            ProcessPauser(self.runners),
+            clock,
+        )
+        self._strategy_engine = StrategyEngine(
+            self.engine, self.pipeline, self.runners, self.micro_risk, exits, self._freezer
+        )
+
+    def _status_sources(self) -> StatusSources:
+        return StatusSources(
+            mode=self.config.brokers.mode,
+            began=self.began,
+            clock=self.clock,
+            database=self.database,
+            broker=self.broker.name,
+            streams=self.config.outbox.streams,
+            engine=self.engine,
+            cache=self.cache,
+            feed=self.feed,
+            ticks=self.ticks,
+            portfolio=self.portfolio,
+            monitor=self.monitor,
+            is_reconciled=self.reconciler.is_reconciled,
+            pipeline=self.pipeline,
+            runners=self.runners,
+            refusals=self.submitter.refusals,
+            alerts=self.alerts,
+            description=lambda: self.description,
+        )
+
+    # --- what others read -----------------------------------------------------------------------
 
     @property
     def description(self) -> str:
-        """What is traded, for the owner."""
+        """What is traded, for the operator."""
         names = ", ".join(map(str, self.runners.values())) or "no strategy"
         return f"{names} on {self.broker.name}; {self.feed.plan.sentence}"
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Done when a part of the run ended by an error."""
-        return self._crew.failed
-
-    @property
-    def runners(self) -> dict[str, StrategyRunner]:
-        return self.deciding.runners
-
-    @property
-    def trader(self) -> OrderSubmitter:
-        return self.deciding.trader
-
-    @property
-    def pipeline(self) -> EtedaPipeline:
-        return self.deciding.pipeline
-
-    @property
-    def micro(self) -> MicroRiskLoop:
-        return self.deciding.micro
+        """Done when a task of the run failed."""
+        return self._tasks.failed
 
     @property
     def reconciler(self) -> Reconciler:
-        return self.ordering.reconciler
+        return self.execution.reconciler
+
+    @property
+    def exits(self) -> StopExitHandler:
+        return self._strategy_engine.exits
 
     async def summary(self) -> TradingSummary:
-        """After the stop: what happened, and whether the broker's books say the same."""
+        """Summarise the run after its stop, reconciled with the broker."""
         return await summarise_trading(self)
 
     # --- running --------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        run = self._crew.start
+        run = self._tasks.start
         if self.config.brokers.mode == "paper":
             await self.kill_switch.enable_unset(tuple(self.runners), "first start on paper")
-        await self.watch.refresh()
-        await self._parameters.load()
+        await self.monitor.refresh()
+        await self._params.load()
         self.engine.start()
-        run("live", self._live.run())
-        run("parameters", self._parameters.run())
+        run("status", self._status.run())
+        run("strategy parameters", self._params.run())
         letters = PostgresDeadLetterStore(self.database, self.engine.catalogue)
         run("dead letters", self.engine.persist_dead_letters(letters))
-        run("switches", self.watch.run())
-        run("upkeep", OutboxMaintenance(self.database, self.config.outbox).run())
-        run("figures", TradingGauges(self.database, self.clock).run())
+        run("safety monitor", self.monitor.run())
+        run("outbox maintenance", OutboxMaintenance(self.database, self.config.outbox).run())
+        run("trading gauges", TradingGauges(self.database, self.clock).run())
         if self.notifications.notifiers:
-            run("messages", self.notifications.run())
-        run("notices", self.reconciler.follow_reports())
-        if await self.ordering.reconcile_at_start():
-            await self.deciding.holding.load(self.ground, self.broker)
+            run("notifications", self.notifications.run())
+        run("execution reports", self.reconciler.follow_reports())
+        if await self.execution.reconcile_at_start():
+            await self.positions.load(self.database, self.broker)
         run("reconciler", self.reconciler.run())
-        self._consumers = self.ordering.consumers()
+        self._consumers = self.execution.consumers()
         for consumer in self._consumers:
             run("consumer", consumer.run())
-        run("calm", recover_fail_safe(self))
-        run("stops", sync_stops(self))
-        run("line", watch_venue_stream(self))
-        self.deciding.start_stops()
+        self._start_maintenance()
+        self._strategy_engine.start_stops()
         for runner in self.runners.values():
             if isinstance(runner, IsolatedRunner):
                 run(f"process of {runner.key}", runner.run())
-            run(f"cycles of {runner.key}", self._decide(runner))
-        self._feeding = [run("feed", self.feed.run())]
+            run(f"cycles of {runner.key}", self._run_cycles(runner))
+        self._feed_tasks = [run("feed", self.feed.run())]
+
+    def _start_maintenance(self) -> None:
+        parts = MaintainedParts(
+            strategies=self._strategy_engine,
+            positions=self.positions,
+            monitor=self.monitor,
+            fail_safe=self.fail_safe,
+            database=self.database,
+            broker=self.broker,
+            clock=self.clock,
+            is_reconciled=self.reconciler.is_reconciled,
+            is_stopping=lambda: self.stopping,
+            emit=self.order_updates.emit,
+        )
+        venue, run = self.config.feed.venue, self._tasks.start
+        is_streaming: Callable[[], bool] = lambda: self.feed.state().streaming  # noqa: E731
+        run("fail-safe recovery", recover_fail_safe(parts))
+        run("stops", sync_stops(parts))
+        run("venue stream", watch_venue_stream(parts, venue, is_streaming, self.alerts))
 
     async def stop(self) -> None:
-        """Ticks first, then decisions, then orders, then the books. A second stop does nothing."""
+        """Stop ticks, then decisions, then orders, then the ledger. A second call does nothing."""
         if self.stopping:
             return
         self.stopping = True
-        await self._crew.end(self._feeding)
+        await self._tasks.end(self._feed_tasks)
         self.pipeline.suspend("stopping", "app")
-        await asyncio.to_thread(self.engine.wait_drained, DRAIN_S, Priority.P1, Priority.P2)
-        await self.deciding.close()
-        await self.ordering.wait_settled(self.began)
+        await asyncio.to_thread(self.engine.wait_drained, DRAIN_TIMEOUT_S, Priority.P1, Priority.P2)
+        await self._strategy_engine.close()
+        await self.execution.wait_settled(self.began)
         for consumer in self._consumers:
             consumer.stop()
-        await self.changes.close()
-        await self._freezes.close()
+        await self.order_updates.close()
+        await self._freezer.close()
         await asyncio.to_thread(self.engine.stop)
-        await self._crew.end()
+        await self._tasks.end()
 
-    async def _decide(self, runner: StrategyRunner) -> None:
-        """Not before it is known what is held: money that is not known would be no money."""
-        await self.deciding.holding.known.wait()
+    async def _run_cycles(self, runner: StrategyRunner) -> None:
+        """Run cycles once positions are known: sizes depend on cash and positions."""
+        await self.positions.loaded.wait()
         await self.pipeline.run(runner)
+
+    def _publish_risk(self, name: str, payload: Payload) -> None:
+        self.engine.publish(self.engine.new_event(name, payload, "risk"))
+
+    def _wake_strategy(self, key: str) -> None:
+        payload = p.StrategyEvaluate(strategy_type=key)
+        self.engine.try_publish(self.engine.new_event("STRATEGY_EVALUATE", payload, "app"))
+
+    def _policy(self) -> DecisionPolicy:
+        ttl_s = self.config.pipeline.signal_ttl_s
+        return DecisionPolicy(safety=self.monitor.safety.state, expires_after_s=ttl_s)
 
     def _is_open(self) -> bool:
         return self.config.feed.always_open or self.feed.poller.state().open
+
+
+def load_strategies(config: Config) -> dict[str, Strategy[Any]]:
+    """Instantiate the strategies of the settings, by `module:Class`."""
+    pipeline = config.pipeline
+    kinds = {name: load_strategy(name) for name in pipeline.strategies}
+    return {name: kind.from_params(pipeline.params_of(kind.key)) for name, kind in kinds.items()}
+
+
+def open_decision_journal(config: Config, clock: Clock) -> DecisionJournal | None:
+    """Create the journal of this run, named after its start, where the settings ask for one."""
+    pipeline, began = config.pipeline, clock.now()
+    if pipeline.journal is None:
+        return None
+    params = {name: pipeline.params_of(load_strategy(name).key) for name in pipeline.strategies}
+    header = JournalHeader(began, params, config.risk.limits.exact)
+    return DecisionJournal(pipeline.journal / f"{began:%Y%m%dT%H%M%S.%f}.journal", header)

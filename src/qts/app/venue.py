@@ -1,9 +1,9 @@
-"""The venue of a run: one client, the feed that watches it, and the broker that takes orders."""
+"""The venue of a run: one client, the feed on it, and the broker that takes orders."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,17 +17,8 @@ from qts.brokers.upbit import UpbitBroker
 from qts.config import Config
 from qts.database import Database
 from qts.domain import Clock, RefusedError
-from qts.feed import Feed, read_symbols
-from qts.pipeline.tick_publisher import TickPublisher
+from qts.feed import Feed, PatternRecord, read_symbols
 from qts.venues import KisClient, UpbitClient, UpbitConfig, connect_kis
-
-
-class RunContext(NamedTuple):
-    """What every part of a run stands on."""
-
-    config: Config
-    database: Database
-    clock: Clock
 
 
 class VenueConnection(NamedTuple):
@@ -37,23 +28,41 @@ class VenueConnection(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def connect_venue(
-    ground: RunContext, home: Path, ticks: TickPublisher
+    config: Config,
+    database: Database,
+    clock: Clock,
+    home: Path,
+    sink: Callable[[PatternRecord], None],
+    paper: PaperBroker | None,
 ) -> AsyncIterator[VenueConnection]:
-    """`home` is the folder of the key; every tick goes to `ticks`."""
-    config, _, clock = ground
+    """Connect feed and broker; `home` holds the API token, `sink` takes every record.
+
+    `paper` is the broker where the settings say so, else orders go to the venue.
+    """
     check_venue(config)
-    read_symbols(config.feed.symbols)  # the commonest mistake, told before the key is taken
+    read_symbols(config.feed.symbols)  # a common mistake: refused before a token is requested
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(_client(config, home, clock))
-        feed = stack.enter_context(Feed.attach(client, config.feed, home, clock, [ticks]))
-        broker = await stack.enter_async_context(_broker(ground, client, feed))
-        if isinstance(broker, PaperBroker):
-            ticks.paper = broker.on_tick
+        feed = stack.enter_context(Feed.attach(client, config.feed, home, clock, [sink]))
+        broker = paper or _venue_broker(config, database, clock, client, feed)
         yield VenueConnection(feed, broker)
 
 
+@contextlib.asynccontextmanager
+async def open_paper_broker(
+    config: Config, database: Database, clock: Clock
+) -> AsyncIterator[PaperBroker | None]:
+    """Open the paper broker; None where the settings name a venue's."""
+    brokers = config.brokers
+    if brokers.broker != "paper":
+        yield None
+        return
+    async with PaperBroker.open(database, brokers.paper, brokers.costs, clock) as paper:
+        yield paper
+
+
 def check_venue(config: Config) -> None:
-    """Refuse what does not belong together, before anything is opened."""
+    """Refuse settings that contradict each other, before anything is opened."""
     venue, broker = config.feed.venue, config.brokers.broker
     if broker not in ("paper", venue):
         raise RefusedError(
@@ -81,23 +90,20 @@ async def _client(
 
 
 def upbit_key(config: Config) -> UpbitConfig:
-    """On paper without its key: whoever cannot sign cannot order, whatever else is wrong."""
+    """Return the Upbit settings; on paper without the key, so that no request can be signed."""
     upbit = config.venues.upbit
     if config.brokers.broker == "upbit":
         return upbit
     return msgspec.structs.replace(upbit, access_key=None, secret_key=None)
 
 
-@contextlib.asynccontextmanager
-async def _broker(
-    ground: RunContext, client: KisClient | UpbitClient, feed: Feed
-) -> AsyncIterator[Broker]:
-    config, database, clock = ground
-    brokers = config.brokers
-    if brokers.broker == "paper":
-        async with PaperBroker.open(database, brokers.paper, brokers.costs, clock) as paper:
-            yield paper
-    elif isinstance(client, UpbitClient):
-        yield UpbitBroker(client, brokers, clock)
-    else:
-        yield KisBroker(client, database, brokers, clock, feed.stream)
+def _venue_broker(
+    config: Config,
+    database: Database,
+    clock: Clock,
+    client: KisClient | UpbitClient,
+    feed: Feed,
+) -> Broker:
+    if isinstance(client, UpbitClient):
+        return UpbitBroker(client, config.brokers, clock)
+    return KisBroker(client, database, config.brokers, clock, feed.stream)

@@ -1,4 +1,4 @@
-"""Tells how a run goes, four times a second, to whoever reads Valkey; see `qts.dashboard.Live`."""
+"""Publisher of a run's `LiveStatus`: to Valkey, four times a second."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import os
 from collections import deque
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 import qts
 from qts import telemetry
-from qts.cache import CacheStore, StoreWrite
+from qts.cache import Cache, CacheStore, StoreWrite
 from qts.dashboard.live_status import (
     EVERY_S,
     KEY,
@@ -29,28 +30,34 @@ from qts.dashboard.live_status import (
     encode,
     most,
 )
-from qts.domain import OperationError
-from qts.events import Event
+from qts.database import Database
+from qts.domain import Clock, OperationError
+from qts.events import Event, EventEngine
+from qts.feed import Feed
 from qts.notify import RecentAlert, RecentAlerts
 from qts.orders import load_account_state
-from qts.outbox import Depth, paused_streams, stream_depths
-from qts.pipeline import trading_day_start
+from qts.outbox import Depth, StreamConfig, paused_streams, stream_depths
+from qts.pipeline import (
+    EtedaPipeline,
+    Portfolio,
+    StrategyRunner,
+    TickPublisher,
+    trading_day_start,
+)
+from qts.risk import SafetyMonitor
 
-if TYPE_CHECKING:
-    from qts.app import TradingSystem
+log = telemetry.logger("dashboard")
 
-log = telemetry.logger("app")
-
-SLOWLY_S = 1.0  # what costs a query or a merge of histograms is asked for once a second
+SLOW_INTERVAL_S = 1.0  # for what costs a query or a merge of histograms
 _WON = Decimal("0.01")
 _PROCESSED = telemetry.counter(
     "everbit_outbox_processed_total", "Attempts that ended.", ("stream", "result")
 )
-_TELLING = ("BROKER_DISCONNECT", "EMERGENCY_STOP", "ETEDA_SUSPEND")
+_ALERTED = ("BROKER_DISCONNECT", "EMERGENCY_STOP", "ETEDA_SUSPEND")
 
 
 class RateMeter:
-    """How fast counts have grown over the last seconds."""
+    """Growth of counters per second over the last `over_s` seconds."""
 
     def __init__(self, over_s: float) -> None:
         self._over_ns = over_s * 1e9
@@ -69,38 +76,61 @@ class RateMeter:
         }
 
 
-class StatusPublisher:
-    """`run` it beside the trading until cancelled; the value is gone soon after."""
+class StatusSources(NamedTuple):
+    """The parts of a run whose state is published."""
 
-    def __init__(self, trading: TradingSystem, store: CacheStore, notices: RecentAlerts) -> None:
-        self._trading = trading
+    mode: Literal["paper", "live"]
+    began: datetime
+    clock: Clock
+    database: Database
+    broker: str
+    streams: Mapping[str, StreamConfig]
+    engine: EventEngine
+    cache: Cache
+    feed: Feed
+    ticks: TickPublisher
+    portfolio: Portfolio
+    monitor: SafetyMonitor
+    is_reconciled: Callable[[], bool]
+    pipeline: EtedaPipeline
+    runners: Mapping[str, StrategyRunner]
+    refusals: Mapping[str, int]
+    alerts: RecentAlerts
+    description: Callable[[], str]
+
+
+class StatusPublisher:
+    """Publishes until cancelled; the value expires soon after."""
+
+    def __init__(self, sources: StatusSources, store: CacheStore, key_prefix: str) -> None:
+        self._sources = sources
         self._store = store
-        self._notices = notices
-        self._key = trading.config.cache.prefix + KEY
-        self._clock = trading.clock
+        self._alerts = sources.alerts
+        self._key = key_prefix + KEY
+        self._clock = sources.clock
         self._version = qts.__version__
         self._handled, self._done = RateMeter(2.0), RateMeter(10.0)
         self._outbox = OutboxStatus(depths=[], per_second={}, paused=[])
         self._today = (Decimal(0), 0)
-        self._cache = trading.cache.status()
-        for name in _TELLING:
-            trading.engine.on(name, self._told)
+        self._cache = sources.cache.status()
+        for name in _ALERTED:
+            sources.engine.on(name, self._on_alert)
 
-    def _told(self, event: Event) -> None:
+    def _on_alert(self, event: Event) -> None:
         text = getattr(event.payload, "reason", "") or event.event_type
         who = getattr(event.payload, "broker", "")
         code = getattr(event.payload, "code", "") or event.event_type
-        self._notices.add(event.timestamp, "critical", f"{who} {text}".strip(), code)
+        self._alerts.add(event.timestamp, "critical", f"{who} {text}".strip(), code)
 
     async def run(self) -> None:
-        beside = asyncio.create_task(self._look_slowly())
+        slow = asyncio.create_task(self._update_slowly())
         try:
             while True:
                 await self._publish()
                 await self._clock.sleep(EVERY_S)
         finally:
-            beside.cancel()
-            await asyncio.wait({beside})
+            slow.cancel()
+            await asyncio.wait({slow})
             with contextlib.suppress(OperationError):
                 await self._store.delete([self._key])
 
@@ -112,47 +142,47 @@ class StatusPublisher:
             await self._store.write([StoreWrite.of(self._key, ver, TTL_MS, fields)])
         except OperationError as error:
             if due := telemetry.log_every(10.0, "live"):
-                log.warning("the dashboard was told nothing", error=str(error), **due)
+                log.warning("status not published", error=str(error), **due)
 
     def collect(self, now: datetime) -> LiveStatus:
-        """Everything at hand: no question to anybody."""
-        trading = self._trading
-        events = trading.engine.status()
+        """Collect the status from memory, without a query."""
+        sources = self._sources
+        events = sources.engine.status()
         return LiveStatus(
             at=now.timestamp(),
             pid=os.getpid(),
             version=self._version,
-            started_at=trading.began,
-            mode=trading.config.brokers.mode,
-            broker=trading.broker.name,
-            trades=trading.description,
-            ticks=trading.ticks.count,
+            started_at=sources.began,
+            mode=sources.mode,
+            broker=sources.broker,
+            trades=sources.description(),
+            ticks=sources.ticks.count,
             events=events,
             rates=self._handled.rates(
                 self._clock.monotonic_ns(),
                 {name: lane.handled for name, lane in events.lanes.items()},
             ),
-            drops=most(trading.engine.dropped()),
-            feed=trading.feed.state(),
+            drops=most(sources.engine.dropped()),
+            feed=sources.feed.state(),
             cache=self._cache,
             outbox=self._outbox,
             strategies=self._strategies(),
             positions=self._positions(),
             money=self._money(),
             safety=self._safety(),
-            refusals=dict(trading.trader.refusals),
-            notices=self._all_notices(now.timestamp()),
+            refusals=dict(sources.refusals),
+            notices=self._all_alerts(now.timestamp()),
         )
 
     # --- parts ----------------------------------------------------------------------------------
 
     def _strategies(self) -> list[StrategyStatus]:
-        watch = self._trading.watch
+        monitor = self._sources.monitor
         return [
             StrategyStatus(
                 key=runner.key,
                 kind=runner.strategy.kind,
-                enabled=watch.enabled(runner.key),
+                enabled=monitor.enabled(runner.key),
                 signals=runner.signals,
                 errors=runner.errors,
                 dropped=runner.dropped,
@@ -160,87 +190,87 @@ class StatusPublisher:
                 params=msgspec.to_builtins(runner.strategy.params),
                 fields=fields_of(runner.strategy.Params),
             )
-            for runner in self._trading.runners.values()
+            for runner in self._sources.runners.values()
         ]
 
     def _positions(self) -> list[PositionStatus]:
-        world = self._trading.world
+        portfolio = self._sources.portfolio
         return [
             PositionStatus(
                 symbol=each.symbol,
                 quantity=each.quantity,
                 average_price=each.average_price,
-                price=(price := world.price(each)),
+                price=(price := portfolio.price(each)),
                 unrealised=((price - each.average_price) * each.quantity).quantize(_WON),
-                strategy=world.owners.get(each.symbol, ""),
+                strategy=portfolio.owners.get(each.symbol, ""),
             )
-            for each in world.positions.values()
+            for each in portfolio.positions.values()
         ]
 
     def _money(self) -> AccountStatus:
-        world, (earned, orders) = self._trading.world, self._today
+        portfolio, (earned, orders) = self._sources.portfolio, self._today
         return AccountStatus(
-            cash=world.cash.quantize(_WON),
-            equity=world.equity.quantize(_WON),
+            cash=portfolio.cash.quantize(_WON),
+            equity=portfolio.equity.quantize(_WON),
             realised_today=earned.quantize(_WON),
-            unrealised=world.unrealised.quantize(_WON),
+            unrealised=portfolio.unrealised.quantize(_WON),
             orders_today=orders,
         )
 
     def _safety(self) -> SafetyStatus:
-        trading = self._trading
-        now, held = trading.watch.safety, trading.pipeline.suspension
+        sources = self._sources
+        now, held = sources.monitor.safety, sources.pipeline.suspension
         return SafetyStatus(
             state=now.state,
             code=now.code,
             message=now.message,
-            trading=trading.watch.enabled(),
+            trading=sources.monitor.enabled(),
             suspended=held.reason if held else "",
-            may_trade=trading.reconciler.is_reconciled(),
+            may_trade=sources.is_reconciled(),
         )
 
-    def _all_notices(self, now: float) -> list[RecentAlert]:
+    def _all_alerts(self, now: float) -> list[RecentAlert]:
         cache = [
             RecentAlert(now, alert.severity, f"{alert.text}: {alert.action}", "cache")
             for alert in self._cache.alerts()
         ]
-        return cache + self._notices.all()
+        return cache + self._alerts.all()
 
     # --- once a second --------------------------------------------------------------------------
 
-    async def _look_slowly(self) -> None:
+    async def _update_slowly(self) -> None:
         while True:
             try:
-                await self._look()
+                await self._update()
             except OperationError as error:
                 if due := telemetry.log_every(10.0, "live-slow"):
-                    log.warning("the books could not be looked at", error=str(error), **due)
-            await self._clock.sleep(SLOWLY_S)
+                    log.warning("account state not read", error=str(error), **due)
+            await self._clock.sleep(SLOW_INTERVAL_S)
 
-    async def _look(self) -> None:
-        trading, now = self._trading, self._clock.now()
-        self._cache = trading.cache.status()
-        database = trading.database
-        found: list[Depth] = await stream_depths(database, trading.config.outbox.streams)
+    async def _update(self) -> None:
+        sources, now = self._sources, self._clock.now()
+        self._cache = sources.cache.status()
+        database = sources.database
+        found: list[Depth] = await stream_depths(database, sources.streams)
         self._outbox = OutboxStatus(
             depths=found,
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
             paused=sorted(await paused_streams(database)),
         )
-        ours = await load_account_state(database, trading.broker.name, trading_day_start(now), now)
-        self._today = (ours.earned_today, ours.orders_today)
+        account = await load_account_state(database, sources.broker, trading_day_start(now), now)
+        self._today = (account.earned_today, account.orders_today)
 
 
 @cache
 def fields_of(params: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
-    """What may be set, as JSON schema has it."""
+    """Return the parameters that can be set, as JSON schema properties."""
     (_,), parts = msgspec.json.schema_components([params])
     found: dict[str, dict[str, Any]] = parts[params.__name__].get("properties", {})
     return found
 
 
 def _processed() -> dict[str, int]:
-    """Events done since the start, by stream, as the metrics count them."""
+    """Return the events done since the start, by stream, from the metrics."""
     return {
         sample.labels["stream"]: int(sample.value)
         for metric in _PROCESSED.collect()

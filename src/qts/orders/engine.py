@@ -1,97 +1,83 @@
-"""From an approved order to the broker and back: desk, bus, executor, reconciler."""
+"""Order execution of a run: manager, executor, reconciler, and the consumers of the bus."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from qts import telemetry
-from qts.app import RunContext
-from qts.brokers import Broker
 from qts.domain import OperationError
-from qts.notify import NotificationService
-from qts.orders.context import DatabaseSafetyControls, ExecutionContext
+from qts.orders.context import ExecutionContext
 from qts.orders.executor import OrderExecutor
-from qts.orders.ledger import Ledger
 from qts.orders.manager import OrderManager
 from qts.orders.reconcile import Reconciler
 from qts.orders.reconcile_check import check_reconciled
-from qts.outbox import (
-    BACKTEST_COMMAND,
-    TRADE_COMMAND,
-    TRADE_EVENT,
-    Consumer,
-    Dispatcher,
-    EventBus,
-)
-from qts.pipeline import OrderUpdatePublisher
+from qts.orders.updates import OrderListener
+from qts.outbox import BACKTEST_COMMAND, TRADE_COMMAND, TRADE_EVENT, Consumer, Dispatcher
 
-log = telemetry.logger("app")
+log = telemetry.logger("orders")
 
-SETTLE_S = 10.0
-FIRST_LOOK_S = 30.0
-_UNDER_WAY = (
+SETTLE_TIMEOUT_S = 10.0
+STARTUP_TIMEOUT_S = 30.0
+_IN_FLIGHT = (
     "SELECT count(*) FROM order_attempt WHERE status IN ('PREPARED', 'SENT') AND created_at >= $1"
 )
 
 
 class ExecutionEngine:
-    """Made before anything decides; `consumers` are run by whoever runs the rest."""
+    """Built before anything decides; `consumers` run beside the rest.
+
+    `register` adds handlers of other packages to the consumers' dispatcher.
+    """
 
     def __init__(
         self,
-        ground: RunContext,
-        bus: EventBus,
-        broker: Broker,
-        changes: OrderUpdatePublisher,
-        safety: DatabaseSafetyControls,
-        notifications: NotificationService,
+        context: ExecutionContext,
+        on_update: OrderListener,
+        register: Callable[[Dispatcher], None],
     ) -> None:
-        config, database, clock = ground
-        self._ground = ground
-        self._bus = bus
-        self._safety = safety
-        short = config.orders.allow_short
-        ledger = Ledger(database, bus, broker.name, allow_short=short, on_change=changes)
-        self.floor = ExecutionContext(database, bus, broker, ledger, safety, config.orders, clock)
-        self.reconciler = Reconciler(self.floor)
-        self.desk = OrderManager(database, bus, broker.name, changes, clock)
+        self.context = context
+        self.reconciler = Reconciler(context)
+        self.manager = OrderManager(
+            context.database, context.bus, context.broker.name, on_update, context.clock
+        )
         self._dispatcher = Dispatcher()
-        OrderExecutor(self.floor, self.reconciler.is_reconciled, self.reconciler.request).register(
+        OrderExecutor(context, self.reconciler.is_reconciled, self.reconciler.request).register(
             self._dispatcher
         )
-        notifications.register(self._dispatcher)
+        register(self._dispatcher)
 
     def consumers(self) -> list[Consumer]:
         streams = (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
-        return [self._bus.consumer(stream, self._dispatcher) for stream in streams]
+        return [self.context.bus.consumer(stream, self._dispatcher) for stream in streams]
 
     async def reconcile_at_start(self) -> bool:
-        """Nothing trades before our books have been compared with the broker's."""
+        """Reconcile before anything trades; return whether it succeeded."""
         try:
-            async with asyncio.timeout(FIRST_LOOK_S):
+            async with asyncio.timeout(STARTUP_TIMEOUT_S):
                 report = await self.reconciler.reconcile_now()
         except (OperationError, TimeoutError) as error:
-            log.error("the first comparison with the broker failed; only cancels", error=str(error))
+            log.error("startup reconciliation failed; accepting cancels only", error=str(error))
             return False
         if report.differences:
-            await self._safety.raise_code("FS070", f"{len(report.differences)} positions differ")
+            text = f"{len(report.differences)} positions differ"
+            await self.context.safety.raise_code("FS070", text)
         return True
 
     async def wait_settled(self, since: datetime) -> None:
-        """Until no order is under way any more, or the patience ends."""
-        clock, database = self._ground.clock, self._ground.database
+        """Wait until no attempt since then is in flight, at most ten seconds."""
         with contextlib.suppress(OperationError, TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                while await database.fetchval(_UNDER_WAY, since):
-                    await clock.sleep(0.05)
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                while await self.context.database.fetchval(_IN_FLIGHT, since):
+                    await self.context.clock.sleep(0.05)
 
     async def final_check(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
-        """Whether the broker's books say the same as ours, and where they do not."""
+        """Return whether ledger and broker agree, and the differences."""
         try:
             await self.reconciler.reconcile_now()
-            found = await check_reconciled(self.floor, since - timedelta(minutes=1))
+            found = await check_reconciled(self.context, since - timedelta(minutes=1))
         except OperationError as error:
-            return False, (f"the books could not be compared: {error}",)
+            return False, (f"reconciliation failed: {error}",)
         return bool(found), found.differences

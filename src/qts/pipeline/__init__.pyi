@@ -22,9 +22,11 @@ from qts.pipeline.portfolio import Portfolio as Portfolio
 from qts.pipeline.portfolio import tick_from_event as tick_from_event
 from qts.pipeline.risk_snapshot import compute_exposure as compute_exposure
 from qts.pipeline.risk_snapshot import trading_day_start as trading_day_start
-from qts.pipeline.runner import GIVE_UP_AFTER as GIVE_UP_AFTER
+from qts.pipeline.runner import MAX_ERRORS_IN_A_ROW as MAX_ERRORS_IN_A_ROW
 from qts.pipeline.runner import RunnerHooks as RunnerHooks
 from qts.pipeline.runner import StrategyRunner as StrategyRunner
 from qts.pipeline.scheduler import EtedaPipeline as EtedaPipeline
+from qts.pipeline.scheduler import PipelineHooks as PipelineHooks
 from qts.pipeline.scheduler import PipelineSuspension as PipelineSuspension
+from qts.pipeline.tick_publisher import TickPublisher as TickPublisher
 from qts.pipeline.transform import transform as transform

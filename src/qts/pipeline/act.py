@@ -1,4 +1,4 @@
-"""Act: through the gate to the desk, and then at most five seconds of waiting for the fill."""
+"""Act: check a proposal at the gate, submit it, wait for its fill."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from qts.risk import ApprovedOrder, OrderProposal, PreTradeGate, Refusal, RiskSn
 log = telemetry.logger("pipeline")
 _REFUSED = telemetry.counter("qts_gate_refusals_total", "reasons the gate gave", ("code",))
 
-FILL_WAIT_S = 5.0
-_REMEMBERED = 2_000
-_OVER = {
+FILL_TIMEOUT_S = 5.0
+_MAX_TRACKED = 2_000
+_ENDED = {
     AttemptState.REJECTED: "REJECTED",
     AttemptState.ABSENT: "REJECTED",
     AttemptState.SUSPENDED: "STOPPED",
@@ -32,26 +32,26 @@ _OVER = {
 
 
 class OrderSink(Protocol):
-    """The desk."""
+    """What takes approved orders: the order manager, or a backtest's."""
 
     async def submit(self, approved: ApprovedOrder) -> SubmitResult: ...
 
 
-class _Seen:
-    """What is known of an intent, and a bell for those who wait for more."""
+class _IntentState:
+    """Progress of an intent; `changed` is set by every update."""
 
-    def __init__(self, over: str = "", reason: str = "") -> None:
+    def __init__(self, ended: str = "", reason: str = "") -> None:
         self.filled = Decimal(0)
-        self.over = over
+        self.ended = ended
         self.reason = reason
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
 
 class IntentTracker:
-    """What became of the latest intents, as the orders room told it; on one loop."""
+    """Progress of the latest intents, from order updates; for one event loop."""
 
     def __init__(self) -> None:
-        self._intents: OrderedDict[UUID, _Seen] = OrderedDict()
+        self._intents: OrderedDict[UUID, _IntentState] = OrderedDict()
         self._intent_of: OrderedDict[UUID, UUID] = OrderedDict()
 
     def submitted(self, submitted: SubmitResult) -> None:
@@ -59,117 +59,126 @@ class IntentTracker:
             self._belongs(submitted.attempt_id, submitted.intent_id)
 
     def note(self, change: OrderUpdate) -> None:
-        """Called by whoever changes orders, once it is committed."""
+        """Apply an order update; called after its commit."""
         match change:
             case AttemptChanged():
                 self._belongs(change.attempt_id, change.intent_id)
-                if change.state in _OVER:
-                    seen = self._seen(change.attempt_id)
-                    seen.over, seen.reason = _OVER[change.state], change.code or change.reason
-                    seen.news.set()
+                if change.state in _ENDED:
+                    state = self._state(change.attempt_id)
+                    state.ended, state.reason = _ENDED[change.state], change.code or change.reason
+                    state.changed.set()
             case FillApplied(attempt_id=UUID() as attempt):
-                seen = self._seen(attempt)
-                seen.filled += change.fill.quantity
-                seen.news.set()
+                state = self._state(attempt)
+                state.filled += change.fill.quantity
+                state.changed.set()
             case OrderChanged(attempt_id=UUID() as attempt, state=OrderState.CANCELLED):
-                seen = self._seen(attempt)
-                seen.over = "CANCELLED"
-                seen.news.set()
+                state = self._state(attempt)
+                state.ended = "CANCELLED"
+                state.changed.set()
             case _:
                 return
 
-    async def wait(self, submitted: SubmitResult, quantity: Decimal, seconds: float) -> _Seen:
-        """Until it is over or all is filled, or the time is."""
+    async def wait(
+        self, submitted: SubmitResult, quantity: Decimal, seconds: float
+    ) -> _IntentState:
+        """Wait until the intent is filled or ended, at most `seconds`."""
         if submitted.attempt_id is None:
-            return _Seen(over="STOPPED", reason=submitted.stopped)
-        seen = self._seen(submitted.attempt_id)
+            return _IntentState(ended="STOPPED", reason=submitted.stopped)
+        state = self._state(submitted.attempt_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not seen.over and seen.filled < quantity:
-                    seen.news.clear()
-                    await seen.news.wait()
-        return seen
+                while not state.ended and state.filled < quantity:
+                    state.changed.clear()
+                    await state.changed.wait()
+        return state
 
     def _belongs(self, attempt_id: UUID, intent_id: UUID) -> None:
-        """A fill may be told before the attempt that it belongs to."""
+        """Link an attempt to its intent; a fill may have arrived before."""
         early = self._intents.pop(attempt_id, None)
         self._intent_of[attempt_id] = intent_id
         if early is not None:
-            seen = self._seen(attempt_id)
-            seen.filled += early.filled
-            seen.over, seen.reason = early.over or seen.over, early.reason or seen.reason
-            seen.news.set()
-        while len(self._intent_of) > _REMEMBERED:
+            state = self._state(attempt_id)
+            state.filled += early.filled
+            state.ended, state.reason = early.ended or state.ended, early.reason or state.reason
+            state.changed.set()
+        while len(self._intent_of) > _MAX_TRACKED:
             self._intent_of.popitem(last=False)
 
-    def _seen(self, attempt_id: UUID) -> _Seen:
-        """Of the intent; under the attempt's own name until its intent is known."""
-        seen = self._intents.setdefault(self._intent_of.get(attempt_id, attempt_id), _Seen())
-        while len(self._intents) > _REMEMBERED:
+    def _state(self, attempt_id: UUID) -> _IntentState:
+        """Return the state of the attempt's intent; kept by attempt until that is known."""
+        state = self._intents.setdefault(
+            self._intent_of.get(attempt_id, attempt_id), _IntentState()
+        )
+        while len(self._intents) > _MAX_TRACKED:
             self._intents.popitem(last=False)
-        return seen
+        return state
 
 
 class OrderSubmitter:
-    """Takes proposals to the gate and what passes to the desk."""
+    """Checks proposals at the gate and submits what is approved; `record` journals each check."""
 
     def __init__(
         self,
         gate: PreTradeGate,
-        desk: OrderSink,
-        facts: Callable[[OrderProposal], Awaitable[RiskSnapshot]],
-        outcomes: IntentTracker,
-        sent: Callable[[OrderProposal, SubmitResult], None] = lambda _proposal, _submitted: None,
+        orders: OrderSink,
+        read_snapshot: Callable[[OrderProposal], Awaitable[RiskSnapshot]],
+        tracker: IntentTracker,
+        on_submitted: Callable[[OrderProposal, SubmitResult], None],
+        record: Callable[[Entry], None] | None,
     ) -> None:
         self._gate = gate
-        self._desk = desk
-        self._facts = facts
-        self._outcomes = outcomes
-        self._sent = sent
+        self._orders = orders
+        self._read_snapshot = read_snapshot
+        self._tracker = tracker
+        self._on_submitted = on_submitted
+        self._record = record
         self._one_at_a_time = asyncio.Lock()
         self.refusals: Counter[str] = Counter()
-        self.note: Callable[[Entry], None] = lambda _entry: None
 
-    async def submit(self, proposal: OrderProposal, wait_s: float = FILL_WAIT_S) -> Execution:
-        # One at a time from the facts to the desk: of two that fit alone, both may be too much.
+    async def submit(self, proposal: OrderProposal, timeout_s: float = FILL_TIMEOUT_S) -> Execution:
+        # One at a time from snapshot to submit: two orders that each fit may not fit together.
         async with self._one_at_a_time:
-            facts = await self._facts(proposal)
-            answer = self._gate.check(proposal, facts)
-            if isinstance(answer, Refusal):
-                return self._refused(proposal, facts, answer)
-            self.note(GateEntry(proposal, facts, ()))
-            submitted = await self._desk.submit(answer)
+            snapshot = await self._read_snapshot(proposal)
+            checked = self._gate.check(proposal, snapshot)
+            codes = (
+                tuple(reason.code for reason in checked.reasons)
+                if isinstance(checked, Refusal)
+                else ()
+            )
+            if self._record is not None:
+                self._record(GateEntry(proposal, snapshot, codes))
+            if isinstance(checked, Refusal):
+                return self._refused(proposal, codes)
+            submitted = await self._orders.submit(checked)
             if not submitted.is_new:
                 return Execution(proposal, "REJECTED", reason="this signal was acted on before")
-            self._outcomes.submitted(submitted)
-            self._sent(proposal, submitted)
-        seen = await self._outcomes.wait(submitted, proposal.quantity, wait_s)
-        return _execution(proposal, seen)
+            self._tracker.submitted(submitted)
+            self._on_submitted(proposal, submitted)
+        state = await self._tracker.wait(submitted, proposal.quantity, timeout_s)
+        return _execution(proposal, state)
 
-    def _refused(self, proposal: OrderProposal, facts: RiskSnapshot, answer: Refusal) -> Execution:
-        codes = [reason.code for reason in answer.reasons]
-        self.note(GateEntry(proposal, facts, tuple(codes)))
+    def _refused(self, proposal: OrderProposal, codes: tuple[str, ...]) -> Execution:
         for code in codes:
             _REFUSED.labels(code).inc()
             self.refusals[code] += 1
-        log.debug("refused", symbol=proposal.symbol, side=proposal.side, codes=codes)
+        log.debug("proposal refused", symbol=proposal.symbol, side=proposal.side, codes=codes)
         return Execution(proposal, "REJECTED", reason=" ".join(codes))
 
 
-def _execution(proposal: OrderProposal, seen: _Seen) -> Execution:
-    if seen.filled >= proposal.quantity:
-        return Execution(proposal, "FILLED", seen.filled)
-    if seen.over == "STOPPED":
-        return Execution(proposal, "STOPPED", seen.filled, seen.reason)
-    if seen.filled:
-        return Execution(proposal, "PARTIAL", seen.filled, seen.reason)
-    if seen.over:
-        return Execution(proposal, "REJECTED", seen.filled, seen.reason)
-    return Execution(proposal, "TIMEOUT", seen.filled)
+def _execution(proposal: OrderProposal, state: _IntentState) -> Execution:
+    if state.filled >= proposal.quantity:
+        return Execution(proposal, "FILLED", state.filled)
+    if state.ended == "STOPPED":
+        return Execution(proposal, "STOPPED", state.filled, state.reason)
+    if state.filled:
+        return Execution(proposal, "PARTIAL", state.filled, state.reason)
+    if state.ended:
+        return Execution(proposal, "REJECTED", state.filled, state.reason)
+    return Execution(proposal, "TIMEOUT", state.filled)
 
 
-async def act(cycle: Cycle, trader: OrderSubmitter, wait_s: float = FILL_WAIT_S) -> Cycle:
-    """Every decision that has a proposal, all at once; one symbol has at most one."""
-    wanted = [each.proposal for each in cycle.decisions if each.proposal is not None]
-    done = await asyncio.gather(*(trader.submit(proposal, wait_s) for proposal in wanted))
+async def act(cycle: Cycle, submitter: OrderSubmitter, timeout_s: float = FILL_TIMEOUT_S) -> Cycle:
+    """Submit every proposal of the cycle concurrently; a symbol has at most one."""
+    proposals = [each.proposal for each in cycle.decisions if each.proposal is not None]
+    done = await asyncio.gather(*(submitter.submit(each, timeout_s) for each in proposals))
     return replace(cycle, executions=tuple(done))

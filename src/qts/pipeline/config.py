@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from qts.domain import RefusedError
+
+if TYPE_CHECKING:
+    from qts.strategies import Strategy
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,15 +46,77 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = ()
 
     def params_of(self, key: str) -> dict[str, str]:
-        """The parameters of one strategy, as they were written."""
-        found = {}
+        """Return the parameters of one strategy, as they were written."""
+        return {name: value for strategy, name, value in self._params() if strategy == key}
+
+    def check_strategies(self) -> None:
+        """Load every strategy with its parameters; refuse what is unknown or does not fit.
+
+        While no strategy is listed, parameters may be those of the built-in ones, which the
+        simulated market runs.
+        """
+        from qts.strategies import builtin_strategies
+
+        kinds = self._strategies() or builtin_strategies()
+        for key, name, value in self._params():
+            if key not in kinds:
+                raise RefusedError(
+                    f"pipeline.params: '{key}.{name}={value}' is for {key!r}; expected the key of"
+                    f" a strategy in pipeline.strategies: {_choices(key, kinds)}"
+                )
+            fields = kinds[key].Params.__struct_fields__
+            if name not in fields:
+                raise RefusedError(
+                    f"pipeline.params: strategy {key} has no parameter {name!r}; expected"
+                    f" {_choices(name, fields)}"
+                )
+        for key, kind in kinds.items():
+            params = self.params_of(key)
+            try:
+                kind.parse_params(params)
+            except RefusedError as error:
+                text, _, field = str(error).removeprefix(f"strategy {key}: ").partition(" - at `$.")
+                name = field.rstrip("`")
+                given = f".{name}={params[name]}" if name in params else ""
+                raise RefusedError(f"pipeline.params: {key}{given}: {text}") from None
+        for key in self.isolated_strategies:
+            if key not in (*kinds, "*"):
+                raise RefusedError(
+                    f"pipeline.isolated_strategies: {key!r} is not the key of a strategy in"
+                    f" pipeline.strategies; expected {_choices(key, [*kinds, '*'])}"
+                )
+
+    def _strategies(self) -> dict[str, type[Strategy[Any]]]:
+        from qts.strategies import load_strategy
+
+        kinds: dict[str, type[Strategy[Any]]] = {}
+        for name in self.strategies:
+            try:
+                kind = load_strategy(name)
+            except RefusedError as error:
+                raise RefusedError(f"pipeline.strategies: {error}") from None
+            if kind.key in kinds:
+                raise RefusedError(
+                    f"pipeline.strategies: {name!r} has the key {kind.key!r} of an earlier entry;"
+                    " expected each strategy once"
+                )
+            kinds[kind.key] = kind
+        return kinds
+
+    def _params(self) -> Iterator[tuple[str, str, str]]:
         for line in self.params:
             name, is_set, value = line.partition("=")
             strategy, _, parameter = name.strip().partition(".")
             if not (is_set and strategy and parameter):
                 raise RefusedError(
-                    f"pipeline.params: {line!r} is no parameter; write rsi_scalper.length=20"
+                    f"pipeline.params: {line!r} is not a parameter; write rsi_scalper.length=20"
                 )
-            if strategy == key:
-                found[parameter] = value.strip()
-        return found
+            yield strategy, parameter, value.strip()
+
+
+def _choices(given: str, allowed: Iterable[str]) -> str:
+    names = sorted(allowed)
+    folded = {name.lower(): name for name in names}
+    close = get_close_matches(given.lower(), folded, 1)
+    hint = f"; did you mean {folded[close[0]]}?" if close else ""
+    return (", ".join(names) or "none") + hint

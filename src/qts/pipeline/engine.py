@@ -1,182 +1,103 @@
-"""From a tick to an approved order: strategies, pipeline and gate, and the stops beside them."""
+"""Strategies, pipeline, stops and exits of a run, registered with the event lanes."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from qts.app import RunContext
 from qts.domain import RefusedError
-from qts.events import Event, EventEngine
-from qts.events import payloads as p
-from qts.orders import OrderManager, SubmitResult
-from qts.pipeline.act import IntentTracker, OrderSubmitter
-from qts.pipeline.decide import DecisionPolicy
-from qts.pipeline.decision_journal import DecisionJournal
+from qts.events import Event, EventEngine, EventsConfig
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
-from qts.pipeline.isolated_runner import IsolatedRunner, ProcessPauser
-from qts.pipeline.order_updates import OrderUpdatePublisher
-from qts.pipeline.portfolio import Portfolio, tick_from_event
-from qts.pipeline.position_sync import PositionSync
-from qts.pipeline.risk_snapshot import RiskSnapshotReader
+from qts.pipeline.isolated_runner import IsolatedRunner
+from qts.pipeline.portfolio import tick_from_event
 from qts.pipeline.runner import RunnerHooks, StrategyRunner
 from qts.pipeline.scheduler import EtedaPipeline
-from qts.risk import (
-    FailSafe,
-    FailSafeReporter,
-    MicroRiskLoop,
-    OrderProposal,
-    PreTradeGate,
-    SafetyMonitor,
-)
-from qts.strategies import load_strategy
+from qts.risk import MicroRiskLoop
+from qts.strategies import Strategy
+
+
+def build_runners(
+    strategies: Mapping[str, Strategy[Any]], isolated: Iterable[str], hooks: RunnerHooks
+) -> Iterator[StrategyRunner]:
+    """Yield a runner for each strategy (by `module:Class`): in its lane, or in a process.
+
+    Raise RefusedError for a key in `isolated` that no strategy has; "*" means all of them.
+    """
+    left = set(isolated)
+    for name, strategy in strategies.items():
+        if left & {strategy.key, "*"}:
+            yield IsolatedRunner(name, strategy, hooks)
+        else:
+            yield StrategyRunner(strategy, hooks)
+        left.discard(strategy.key)
+    if unknown := left - {"*"}:
+        raise RefusedError(
+            f"pipeline.isolated_strategies: {min(unknown)!r} is not the key of a strategy in "
+            "pipeline.strategies"
+        )
+
+
+def check_lanes(config: EventsConfig) -> None:
+    """Refuse lanes in processes: handlers of P1 and P2 share memory with the run."""
+    if "process" in (config.p1.isolation, config.p2.isolation):
+        raise RefusedError(
+            'events.p1.isolation and events.p2.isolation must be "thread" where QTS trades; '
+            "pipeline.isolated_strategies runs strategies in separate processes"
+        )
 
 
 class StrategyEngine:
-    """Made when orders can be taken; `register` joins it to the lanes."""
+    """Registers its handlers when constructed; `start_stops` before the first tick."""
 
     def __init__(
         self,
-        ground: RunContext,
         engine: EventEngine,
-        world: Portfolio,
-        facts: RiskSnapshotReader,
-        alarm: FailSafeReporter,
-        watch: SafetyMonitor,
+        pipeline: EtedaPipeline,
+        runners: Mapping[str, StrategyRunner],
+        micro_risk: MicroRiskLoop,
+        exits: StopExitHandler,
+        freezer: PositionFreezer,
     ) -> None:
-        self._ground = ground
-        self._engine = engine
-        self._world = world
-        self._facts = facts
-        self._watch = watch
         self._loop = asyncio.get_running_loop()
-        self._stop_micro = threading.Event()
-        self.runners: dict[str, StrategyRunner] = {}
-        self.micro = MicroRiskLoop(ground.config.risk.stops, self._emit, alarm.trip, ground.clock)
-        self.holding = PositionSync(world, self.micro, self.runners)
-
-    trader: OrderSubmitter
-    pipeline: EtedaPipeline
-    exits: StopExitHandler
-
-    def join(
-        self,
-        desk: OrderManager,
-        outcomes: IntentTracker,
-        changes: OrderUpdatePublisher,
-        freezes: PositionFreezer,
-        fail_safe: FailSafe,
-    ) -> None:
-        """To the desk that takes orders, and to whoever tells what became of them."""
-        config, clock = self._ground.config, self._ground.clock
-        limits = config.risk.limits.exact
-        self.trader = OrderSubmitter(
-            PreTradeGate(limits), desk, self._facts, outcomes, self._submitted
-        )
-        self.pipeline = EtedaPipeline(
-            config.pipeline, self._world, self.trader, limits, self._leave, clock
-        )
-        self.pipeline.emit = changes.emit
-        self.pipeline.trip = fail_safe.trip
-        changes.changed = freezes.changed = self._facts.changed
-        changes.hold = self.holding.push_to_stops
-        stillness = ProcessPauser(self.runners)
-        self.exits = StopExitHandler(
-            self.trader, self.micro, self._world, freezes, stillness, clock
-        )
-        self._engine.on(POSITION_FREEZE.name, freezes)
-        for runner in self._runners():
-            self.runners[runner.key] = runner
-        self._register()
-
-    def keep(self, journal: DecisionJournal) -> None:
-        """Everything that decisions hang on, from now on."""
-        self.trader.note = self.pipeline.note = journal.append
-        for runner in self.runners.values():
-            runner.note = journal.append
+        self._stopped = threading.Event()
+        self.pipeline = pipeline
+        self.runners = runners
+        self.micro_risk = micro_risk
+        self.exits = exits
+        engine.attach_watcher("PRICE_TICK", micro_risk.stops, "price")
+        engine.on("PRICE_TICK", self._on_tick)
+        engine.on("STRATEGY_EVALUATE", self._on_evaluate)
+        engine.on("EMERGENCY_ORDER", exits)
+        engine.on("TRAILING_STOP_HIT", exits)
+        engine.on("ETEDA_SUSPEND", self._on_suspend)
+        engine.on(POSITION_FREEZE.name, freezer)
 
     def start_stops(self) -> None:
-        """On a thread of their own: no strategy keeps them waiting."""
+        """Run the micro risk loop on a dedicated thread: no strategy delays it."""
         threading.Thread(
-            target=self.micro.run, args=(self._stop_micro,), name="qts-micro-risk", daemon=True
+            target=self.micro_risk.run, args=(self._stopped,), name="qts-micro-risk", daemon=True
         ).start()
 
     async def close(self) -> None:
-        """Cycles first, then the exits that the stops still asked for."""
+        """Wait for cycles, then for the exits that the stops started meanwhile."""
         await self.pipeline.close()
         await self.exits.close()
-        self._stop_micro.set()
+        self._stopped.set()
 
-    def _runners(self) -> Iterator[StrategyRunner]:
-        """Each strategy in its lane, or in a process of its own where the settings say so."""
-        config = self._ground.config.pipeline
-        joints = RunnerHooks(self._world.view, self._wake, self.pipeline.on_signals, self._loop)
-        apart = set(config.isolated_strategies)
-        for name in config.strategies:
-            kind = load_strategy(name)
-            strategy = kind.from_params(config.params_of(kind.key))
-            if apart & {kind.key, "*"}:
-                yield IsolatedRunner(name, strategy, joints)
-            else:
-                yield StrategyRunner(strategy, joints)
-            apart.discard(kind.key)
-        if unknown := apart - {"*"}:
-            raise RefusedError(
-                f"pipeline.isolated_strategies: {min(unknown)!r} is the key of none of pipeline.strategies"
-            )
+    def _on_tick(self, event: Event) -> None:
+        tick = tick_from_event(event)
+        for runner in self.runners.values():
+            runner.tick(tick)
 
-    def _register(self) -> None:
-        engine, runners, lanes = self._engine, self.runners, self._ground.config.events
-        if "process" in (lanes.p1.isolation, lanes.p2.isolation):
-            raise RefusedError(
-                'events.p1.isolation and events.p2.isolation must be "thread" where QTS trades;'
-                " pipeline.isolated_strategies gives strategies processes of their own"
-            )
+    def _on_evaluate(self, event: Event) -> None:
+        runner = self.runners.get(event.payload.strategy_type)
+        if runner is not None:
+            runner.run_pending()
 
-        def on_tick(event: Event) -> None:
-            tick = tick_from_event(event)
-            for runner in runners.values():
-                runner.tick(tick)
-
-        def on_evaluate(event: Event) -> None:
-            runner = runners.get(event.payload.strategy_type)
-            if runner is not None:
-                runner.run_pending()
-
-        def on_suspend(event: Event) -> None:
-            self._loop.call_soon_threadsafe(
-                self.pipeline.suspend, event.payload.reason, event.payload.code or "event"
-            )
-
-        engine.attach_watcher("PRICE_TICK", self.micro.stops, "price")
-        engine.on("PRICE_TICK", on_tick)
-        engine.on("STRATEGY_EVALUATE", on_evaluate)
-        engine.on("EMERGENCY_ORDER", self.exits)
-        engine.on("TRAILING_STOP_HIT", self.exits)
-        engine.on("ETEDA_SUSPEND", on_suspend)
-
-    # --- joints ---------------------------------------------------------------------------------
-
-    def _submitted(self, proposal: OrderProposal, _submitted: SubmitResult) -> None:
-        self._facts.changed()
-        if not proposal.intent_type.is_exit:
-            self._world.set_owner(proposal.symbol, proposal.strategy_key)
-
-    def _emit(self, name: str, payload: Any) -> None:
-        self._engine.publish(self._engine.new_event(name, payload, "risk"))
-
-    def _wake(self, key: str) -> None:
-        self._engine.try_publish(
-            self._engine.new_event(
-                "STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=key), "app"
-            )
-        )
-
-    def _leave(self) -> DecisionPolicy:
-        return DecisionPolicy(
-            safety=self._watch.safety.state,
-            expires_after_s=self._ground.config.pipeline.signal_ttl_s,
+    def _on_suspend(self, event: Event) -> None:
+        self._loop.call_soon_threadsafe(
+            self.pipeline.suspend, event.payload.reason, event.payload.code or "event"
         )

@@ -1,32 +1,32 @@
-"""Positions that are frozen in a run: by an event of the P0 lane, or by exits that do not succeed.
+"""Freezing of positions: by a P0 event, or after exits that failed.
 
-POSITION_FREEZE (P0) ─▶ refused by the gate from this moment on ─▶ written in the books
-                                                                   until a person resumes it
+POSITION_FREEZE (P0) ─▶ the gate refuses the symbol at once ─▶ written to the database
+                                                               until the operator resumes it
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime
 
 from qts import telemetry
-from qts.app import RunContext
-from qts.domain import OperationError
+from qts.database import Database
+from qts.domain import Clock, OperationError
 from qts.events import Event, EventType, Payload, Priority
 from qts.notify import RecentAlerts
 from qts.orders import freeze_position
 from qts.outbox import EventBus
+from qts.pipeline.risk_snapshot import AccountVersion
 
-log = telemetry.logger("app")
+log = telemetry.logger("pipeline")
 
-AGAIN_S = 1.0
-EXITS = 3  # in a row that were not carried out
+RETRY_INTERVAL_S = 1.0
+MAX_FAILED_EXITS = 3  # in a row
 
 
 class PositionFreeze(Payload, frozen=True, kw_only=True):
-    """No strategy enters or leaves this symbol until a person releases it."""
+    """No strategy may enter or exit this symbol until the operator resumes it."""
 
     symbol: str
     reason: str
@@ -38,32 +38,39 @@ POSITION_FREEZE = EventType(
 
 
 class PositionFreezer:
-    """A handler of the P0 lane; `pending` are those that are not in the books yet."""
+    """P0 handler; `pending` holds the symbols that are not yet frozen in the database."""
 
     def __init__(
-        self, ground: RunContext, bus: EventBus, broker: str, notices: RecentAlerts
+        self,
+        database: Database,
+        bus: EventBus,
+        broker: str,
+        alerts: RecentAlerts,
+        version: AccountVersion,
+        clock: Clock,
     ) -> None:
-        self._ground = ground
+        self._database = database
         self._bus = bus
         self._broker = broker
-        self._notices = notices
+        self._alerts = alerts
+        self._version = version
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed_exits: Counter[str] = Counter()
         self._written: set[str] = set()
         self.pending: set[str] = set()
-        self.changed: Callable[[], None] = lambda: None
 
     def __call__(self, event: Event) -> None:
         self.pending.add(event.payload.symbol)
         self._loop.call_soon_threadsafe(self._start, event.payload.symbol, event.payload.reason)
 
-    def exit_failed(self, symbol: str, why: str) -> None:
-        """On the loop. What cannot be left must not become more."""
+    def exit_failed(self, symbol: str, reason: str) -> None:
+        """Freeze a position that cannot be sold, so that it does not grow; call on the loop."""
         self._failed_exits[symbol] += 1
-        if self._failed_exits[symbol] == EXITS:
+        if self._failed_exits[symbol] == MAX_FAILED_EXITS:
             self.pending.add(symbol)
-            self._start(symbol, f"{EXITS} exits failed: {why}")
+            self._start(symbol, f"{MAX_FAILED_EXITS} exits failed: {reason}")
 
     def exit_done(self, symbol: str) -> None:
         self._failed_exits.pop(symbol, None)
@@ -72,31 +79,32 @@ class PositionFreezer:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
 
-    def _start(self, symbol: str, why: str) -> None:
-        task = asyncio.create_task(self._write(symbol, why))
+    def _start(self, symbol: str, reason: str) -> None:
+        task = asyncio.create_task(self._write(symbol, reason))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, symbol: str, why: str) -> None:
-        _, database, clock = self._ground
-        at, was_written = clock.now(), symbol in self._written
+    async def _write(self, symbol: str, reason: str) -> None:
+        at, was_written = self._clock.now(), symbol in self._written
         if not was_written:
-            self._tell(symbol, why, at)
+            self._alert(symbol, reason, at)
         while True:
             try:
-                is_new = await freeze_position(database, self._bus, self._broker, symbol, why, at)
-            except OperationError as error:  # refused here all the while
-                log.warning("a freeze waits for the database", symbol=symbol, error=str(error))
-                await clock.sleep(AGAIN_S)
+                is_new = await freeze_position(
+                    self._database, self._bus, self._broker, symbol, reason, at
+                )
+            except OperationError as error:  # `pending` keeps the symbol refused meanwhile
+                log.warning("freeze not stored; retrying", symbol=symbol, error=str(error))
+                await self._clock.sleep(RETRY_INTERVAL_S)
             else:
-                if is_new and was_written:  # a person had released it
-                    self._tell(symbol, why, at)
+                if is_new and was_written:  # the operator had resumed it since
+                    self._alert(symbol, reason, at)
                 self._written.add(symbol)
                 self._failed_exits.pop(symbol, None)
-                self.changed()
+                self._version.advance()
                 self.pending.discard(symbol)
                 return
 
-    def _tell(self, symbol: str, why: str, at: datetime) -> None:
-        log.error("a position is frozen", symbol=symbol, reason=why)
-        self._notices.add(at.timestamp(), "critical", f"{symbol}: {why}", POSITION_FREEZE.name)
+    def _alert(self, symbol: str, reason: str, at: datetime) -> None:
+        log.error("position frozen", symbol=symbol, reason=reason)
+        self._alerts.add(at.timestamp(), "critical", f"{symbol}: {reason}", POSITION_FREEZE.name)

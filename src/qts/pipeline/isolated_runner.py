@@ -1,16 +1,14 @@
-"""A strategy in a process of its own: what it computes holds up nobody but itself.
+"""A strategy isolated in a process: its computation delays nothing else.
 
-    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2) ─▶ turn ══ socket ══▶ process ══▶ answers ─▶ signals
+    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2) ─▶ request ══ socket ══▶ process ══▶ reply ─▶ signals
 
-One turn is out at a time; whatever comes meanwhile waits for the next. A process that ends is
-started again, without what the strategy had learnt. One that ends time after time is given up, and
-so is one that does not answer: it is killed.
+One request is in flight at a time; what arrives meanwhile waits for the next. A process that ends
+is restarted without the state its strategy had built up. The strategy is disabled when its process
+keeps ending, or does not reply: then the process is killed.
 
-While an exit is on its way, strategies in processes of their own hold still.
-
-Nothing that trades then waits for a processor that a strategy computes on. They go on when the time
-is over, whatever became of the exit. Each further exit gives it anew, but not for ever: where exits
-do not end, strategies have their share, too.
+`ProcessPauser` stops these processes (SIGSTOP) while an exit leaves, so that orders do not wait for
+a CPU that a strategy computes on. A pause ends after 25 ms whatever became of the exit; further
+exits prolong it, up to one second, after which strategies get half a second.
 """
 
 from __future__ import annotations
@@ -51,77 +49,80 @@ _ENDED = telemetry.counter(
     "qts_strategy_processes_ended_total", "processes of a strategy that ended", ("strategy",)
 )
 
-ENDS_IN_A_ROW = 5
-CALM_S = 60.0  # a process that lived so long did not end of what ended the one before
-PAUSE_S = 0.2
+MAX_ENDS_IN_A_ROW = 5
+STABLE_AFTER_S = 60.0  # a process that lived so long starts the count of ends again
+RESTART_BACKOFF_S = 0.2
+PAUSE_S = 0.025  # an order has left by then
+MAX_PAUSE_S = 1.0
+REST_S = 0.5  # after the longest pause
 
-Asked = asyncio.Future[list[Signal]]
+Evaluation = asyncio.Future[list[Signal]]
 
 
 class IsolatedRunner(StrategyRunner):
-    """`run` keeps its process, until cancelled."""
+    """Runner whose strategy lives in a process; `run` supervises it until cancelled."""
 
-    def __init__(self, name: str, strategy: Strategy[Any], joints: RunnerHooks) -> None:
-        super().__init__(strategy, joints)
+    def __init__(self, name: str, strategy: Strategy[Any], hooks: RunnerHooks) -> None:
+        super().__init__(strategy, hooks)
         self._name = name
-        self._taking = threading.Lock()
-        self._line: asyncio.StreamWriter | None = None
-        self._out: tuple[StrategyRequest, Asked | None] | None = None
-        self._seen: dict[str, Tick] = {}  # what the process knows of the market
-        self._heard = False  # ticks, at its last turn
-        self._is_up = asyncio.Event()
+        self._lock = threading.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._in_flight: tuple[StrategyRequest, Evaluation | None] | None = None
+        self._sent_ticks: dict[str, Tick] = {}  # last tick per symbol that the process has
+        self._sent_inbox = False  # the last request carried ticks
+        self._ready = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __str__(self) -> str:
-        return f"{self.key} (a process)"
+        return f"{self.key} (isolated)"
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
     async def evaluate(self) -> list[Signal]:
-        await self._is_up.wait()
+        await self._ready.wait()
         return await super().evaluate()
 
     def run_pending(self) -> None:
-        """In the lane: hand the next turn over. While one is out, its answer wakes again."""
-        with self._taking:
-            if self._line is None or self._out is not None or self.stopped:
+        """Send the next request; called by a lane worker. A reply wakes the strategy again."""
+        with self._lock:
+            if self._writer is None or self._in_flight is not None or self.stopped:
                 return
-            self._out = self._next_turn()
-            if self._out is not None:  # with the lock: never to the process after this one
-                self._turn_since_s = monotonic()
-                self._loop.call_soon_threadsafe(self._send, frame(self._out[0]))
+            self._in_flight = self._next_request()
+            if self._in_flight is not None:  # under the lock: never sent to the next process
+                self._call_since_s = monotonic()
+                self._loop.call_soon_threadsafe(self._send, frame(self._in_flight[0]))
 
     def pause(self) -> None:
-        """From any thread; its process computes no further until `go_on`."""
+        """Stop its process until `resume`; may be called from any thread."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    # --- turns ----------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
-    def _next_turn(self) -> tuple[StrategyRequest, Asked | None] | None:
-        """Ticks and evaluations in turn: neither keeps the other waiting for long."""
-        while self._asked and self._asked[0].done():
-            self._asked.popleft()
-        if not self._inbox and not self._asked:
+    def _next_request(self) -> tuple[StrategyRequest, Evaluation | None] | None:
+        """Alternate between ticks and evaluations, so that neither waits long."""
+        while self._evaluations and self._evaluations[0].done():
+            self._evaluations.popleft()
+        if not self._inbox and not self._evaluations:
             return None
-        self._heard = bool(self._inbox) and not (self._heard and self._asked)
-        waiting = len(self._inbox) * self._heard
+        self._sent_inbox = bool(self._inbox) and not (self._sent_inbox and self._evaluations)
+        waiting = len(self._inbox) * self._sent_inbox
         ticks = tuple(itertools.islice(iter(self._next_tick, None), waiting))
-        asked = None if self._heard else self._asked.popleft()
+        evaluation = None if self._sent_inbox else self._evaluations.popleft()
         params = self._take_params()
         view = self._view()
         changed = tuple(
-            tick for symbol, tick in view.ticks.items() if self._seen.get(symbol) is not tick
+            tick for symbol, tick in view.ticks.items() if self._sent_ticks.get(symbol) is not tick
         )
-        self._seen = dict(view.ticks)
-        turn = StrategyRequest(
+        self._sent_ticks = dict(view.ticks)
+        request = StrategyRequest(
             params,
             ticks,
-            asked is not None,
+            evaluation is not None,
             changed,
             view.now,
             tuple(view.positions.values()),
@@ -129,40 +130,39 @@ class IsolatedRunner(StrategyRunner):
             view.equity,
             view.version,
         )
-        return turn, asked
+        return request, evaluation
 
     def _send(self, data: bytes) -> None:
-        if self._line is not None:
-            self._line.write(data)
+        if self._writer is not None:
+            self._writer.write(data)
 
-    def _answered(self, answers: StrategyReply) -> None:
-        if self._out is None:
+    def _on_reply(self, reply: StrategyReply) -> None:
+        if self._in_flight is None:
             return
-        turn, asked = self._out
+        request, evaluation = self._in_flight
         found: list[Any] = []
-        for number, signals in enumerate(answers.signals):
-            if number in answers.errors:
-                self._failed(answers.errors[number])
+        for number, signals in enumerate(reply.signals):
+            if number in reply.errors:
+                self._failed(reply.errors[number])
             else:
-                self._in_a_row = 0
+                self._errors_in_a_row = 0
                 found += signals
         self.signals += len(found)
-        if asked is None and found:
+        if evaluation is None and found:
             self._deliver(self, found)
-        elif asked is not None and not asked.done():
-            asked.set_result(found)
-        self._note(turn, tuple(found), asked is not None)
-        self._turn_since_s = None
-        self._out = None
-        if self._inbox or self._asked:
+        elif evaluation is not None and not evaluation.done():
+            evaluation.set_result(found)
+        self._record_call(request, tuple(found), evaluation is not None)
+        self._call_since_s = None
+        self._in_flight = None
+        if self._inbox or self._evaluations:
             self._wake(self.key)
 
-    def _note(self, turn: StrategyRequest, found: Signals, evaluated: bool) -> None:
-        if self.note is not None:
-            heard, wanted = ((), (found,)) if evaluated else (found, ())
-            self.note(
-                StrategyCallEntry(self.key, turn.version, turn.now, turn.ticks, heard, wanted)
-            )
+    def _record_call(self, request: StrategyRequest, found: Signals, evaluated: bool) -> None:
+        if self._record is not None:
+            on_tick, evaluations = ((), (found,)) if evaluated else (found, ())
+            calls = (request.ticks, on_tick, evaluations)
+            self._record(StrategyCallEntry(self.key, request.version, request.now, *calls))
 
     # --- the process ----------------------------------------------------------------------------
 
@@ -171,21 +171,21 @@ class IsolatedRunner(StrategyRunner):
         while True:
             began = self._loop.time()
             try:
-                how = await self._one_life()
+                how = await self._run_process()
             except OSError as error:
                 how = f"could not be started: {error.strerror}"
             if self.stopped:
                 return
-            ends = 1 if self._loop.time() - began > CALM_S else ends + 1
+            ends = 1 if self._loop.time() - began > STABLE_AFTER_S else ends + 1
             _ENDED.labels(self.key).inc()
-            if ends > ENDS_IN_A_ROW:
-                self._give_up(f"its process ended {ends} times in a row: it {how}")
+            if ends > MAX_ENDS_IN_A_ROW:
+                self._disable(f"its process ended {ends} times in a row: it {how}")
                 return
-            self._failed(f"its process {how}; it begins anew")
-            await asyncio.sleep(PAUSE_S * ends)
+            self._failed(f"its process {how}; restarting")
+            await asyncio.sleep(RESTART_BACKOFF_S * ends)
 
-    async def _one_life(self) -> str:
-        """How it ended."""
+    async def _run_process(self) -> str:
+        """Start a process, serve it until it ends, and return how it ended."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -193,51 +193,53 @@ class IsolatedRunner(StrategyRunner):
             try:
                 await self._talk(*await asyncio.open_unix_connection(sock=ours.dup()))
             except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
-                pass  # it ended, or what it says makes no sense
+                pass  # it ended, or sent what cannot be decoded
             finally:
-                self._lost()
+                self._process_ended()
                 self._process = None
                 process.kill()
                 status = await asyncio.shield(asyncio.to_thread(process.wait))
-        return f"was ended by signal {-status}" if status < 0 else f"ended with {status}"
+        return f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
 
-    async def _talk(self, reader: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
-        with contextlib.closing(line):
-            line.write(frame(StrategyHello(self._name, msgspec.to_builtins(self.strategy.params))))
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            writer.write(
+                frame(StrategyHello(self._name, msgspec.to_builtins(self.strategy.params)))
+            )
             while True:
                 (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 match read_say(await reader.readexactly(length)):
                     case StrategyReady():
-                        self._line = line
-                        self._is_up.set()
+                        self._writer = writer
+                        self._ready.set()
                         self._wake(self.key)
                     case StrategyFailed(why):
-                        self._give_up(why)
+                        self._disable(why)
                         return
-                    case StrategyReply() as answers:
-                        self._answered(answers)
+                    case StrategyReply() as reply:
+                        self._on_reply(reply)
 
-    def _lost(self) -> None:
-        """Who asked is answered with nothing; the next process knows nothing."""
-        with self._taking:
-            self._line = None
-            out, self._out = self._out, None
-            waiting = [out[1] if out is not None else None, *self._asked]
-            self._asked.clear()
-            self._turn_since_s = None
-            self._seen = {}
-        self._is_up.clear()
-        for asked in waiting:
-            if asked is not None and not asked.done():
-                asked.set_result([])
-        if self.note is not None:
-            self.note(RestartEntry(self.key))
+    def _process_ended(self) -> None:
+        """Resolve pending evaluations with no signals and forget what the process was sent."""
+        with self._lock:
+            self._writer = None
+            in_flight, self._in_flight = self._in_flight, None
+            pending = [in_flight[1] if in_flight is not None else None, *self._evaluations]
+            self._evaluations.clear()
+            self._call_since_s = None
+            self._sent_ticks = {}
+        self._ready.clear()
+        for evaluation in pending:
+            if evaluation is not None and not evaluation.done():
+                evaluation.set_result([])
+        if self._record is not None:
+            self._record(RestartEntry(self.key))
         if self.stopped:
-            self._is_up.set()
+            self._ready.set()
 
-    def _give_up(self, why: str) -> None:
-        super()._give_up(why)
-        self._is_up.set()
+    def _disable(self, reason: str) -> None:
+        super()._disable(reason)
+        self._ready.set()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -250,18 +252,15 @@ def _start(fd: int) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "qts.pipeline.process_main", str(fd)],
         pass_fds=(fd,),
         stdin=subprocess.DEVNULL,
-        stdout=2,  # a strategy that prints does not spoil what the run prints
+        stdout=2,  # keep what a strategy prints out of the run's output
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,  # Ctrl-C goes to the run, which ends it in its turn
+        start_new_session=True,  # Ctrl-C goes to the run alone, which ends the process
     )
 
 
-HOLD_S = 0.025  # an order has left by then
-LONGEST_S = 1.0
-REST_S = 0.5  # after the longest
-
-
 class ProcessPauser:
+    """Pauses isolated strategies while an exit leaves."""
+
     def __init__(self, runners: Mapping[str, StrategyRunner]) -> None:
         self._runners = runners
         self._loop = asyncio.get_running_loop()
@@ -269,29 +268,29 @@ class ProcessPauser:
         self._since = self._rests_until = 0.0
 
     def __call__(self) -> None:
-        """From any thread, and at once."""
-        apart = [each for each in self._runners.values() if isinstance(each, IsolatedRunner)]
-        if not apart or self._loop.time() < self._rests_until:
+        """Pause at once; may be called from any thread."""
+        isolated = [each for each in self._runners.values() if isinstance(each, IsolatedRunner)]
+        if not isolated or self._loop.time() < self._rests_until:
             return
-        for each in apart:
+        for each in isolated:
             each.pause()
-        self._loop.call_soon_threadsafe(self._for_a_while, apart)
+        self._loop.call_soon_threadsafe(self._schedule_resume, isolated)
 
-    def _for_a_while(self, held: list[IsolatedRunner]) -> None:
+    def _schedule_resume(self, paused: list[IsolatedRunner]) -> None:
         now = self._loop.time()
         if self._end is None:
             self._since = now
-        elif now >= self._since + LONGEST_S:
+        elif now >= self._since + MAX_PAUSE_S:
             return  # its end is due
         else:
             self._end.cancel()
-        ends = min(now + HOLD_S, self._since + LONGEST_S)
-        self._end = self._loop.call_at(ends, self._go_on, held)
+        ends = min(now + PAUSE_S, self._since + MAX_PAUSE_S)
+        self._end = self._loop.call_at(ends, self._resume, paused)
 
-    def _go_on(self, held: list[IsolatedRunner]) -> None:
+    def _resume(self, paused: list[IsolatedRunner]) -> None:
         self._end = None
         now = self._loop.time()
-        if now - self._since >= LONGEST_S:
+        if now - self._since >= MAX_PAUSE_S:
             self._rests_until = now + REST_S
-        for each in held:
+        for each in paused:
             each.resume()

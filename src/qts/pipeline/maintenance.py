@@ -1,87 +1,99 @@
-"""What is looked after between ticks: the stops' holdings, the line to the venue, the fail-safe."""
+"""Periodic tasks of a run: stops, venue stream, recovery of the fail-safe."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import NamedTuple
 
 from qts import telemetry
-from qts.domain import OperationError
+from qts.brokers import Broker
+from qts.database import Database
+from qts.domain import Clock, OperationError
+from qts.events import Payload
 from qts.events import payloads as p
-from qts.risk import SafetyState
+from qts.notify import RecentAlerts
+from qts.pipeline.engine import StrategyEngine
+from qts.pipeline.position_sync import PositionSync
+from qts.risk import FailSafe, SafetyMonitor, SafetyState
 
-if TYPE_CHECKING:
-    from qts.app import TradingSystem
+log = telemetry.logger("pipeline")
 
-log = telemetry.logger("app")
-
-CALM_EVERY_S = 5.0
-SYNC_S = 0.1
-LINE_S = 0.1  # a stream that was cut stays away for half a second at least
-CUT = "stream is cut; prices are polled until it is back"
-OPEN = "stream is open"
+RECOVERY_INTERVAL_S = 5.0
+SYNC_INTERVAL_S = 0.1
+STREAM_CHECK_INTERVAL_S = 0.1  # a stream that was cut is down for at least half a second
+STREAM_DOWN = "stream disconnected; prices are polled meanwhile"
 
 
-async def sync_stops(trading: TradingSystem) -> None:
-    """What is held, for the stops; and a word when the broker is not to be reached."""
-    knew, was_locked = True, False
+class MaintainedParts(NamedTuple):
+    """What the tasks watch and repair."""
+
+    strategies: StrategyEngine
+    positions: PositionSync
+    monitor: SafetyMonitor
+    fail_safe: FailSafe
+    database: Database
+    broker: Broker
+    clock: Clock
+    is_reconciled: Callable[[], bool]
+    is_stopping: Callable[[], bool]
+    emit: Callable[[str, Payload], None]
+
+
+async def sync_stops(parts: MaintainedParts) -> None:
+    """Push positions to the stops until cancelled; publish BROKER_DISCONNECT on a gap."""
+    was_reconciled, was_locked = True, False
     while True:
-        await trading.clock.sleep(SYNC_S)
-        was_locked = resume_after_release(trading, was_locked)
-        knows = trading.reconciler.is_reconciled()
-        if knows:
-            await _know_positions(trading)
-        trading.deciding.holding.push_to_stops()
-        if knew and not knows:
-            lost = "news were lost, and its books are not compared yet"
-            trading.changes.emit(
-                "BROKER_DISCONNECT", p.BrokerDisconnect(broker=trading.broker.name, reason=lost)
+        await parts.clock.sleep(SYNC_INTERVAL_S)
+        was_locked = resume_after_release(parts, was_locked)
+        reconciled = parts.is_reconciled()
+        if reconciled and not parts.positions.loaded.is_set():  # the broker was down at the start
+            with contextlib.suppress(OperationError):  # tried again at the next turn
+                await parts.positions.load(parts.database, parts.broker)
+        parts.positions.push_to_stops()
+        if was_reconciled and not reconciled:
+            reason = "execution reports were lost; reconciling"
+            parts.emit(
+                "BROKER_DISCONNECT", p.BrokerDisconnect(broker=parts.broker.name, reason=reason)
             )
-        knew = knows
+        was_reconciled = reconciled
 
 
-def resume_after_release(trading: TradingSystem, was_locked: bool) -> bool:
-    """Whether it is locked. A person who ends a lockdown ends what it had stopped, too."""
-    watch = trading.watch
-    if not watch.is_current:  # a database that is away looks like a lockdown, and ends like none
+def resume_after_release(parts: MaintainedParts, was_locked: bool) -> bool:
+    """Resume the pipeline and the stops once the lockdown is released; return whether it is on."""
+    if not parts.monitor.is_current:  # an unreachable database looks like a lockdown
         return was_locked
-    is_locked = watch.safety.state is SafetyState.LOCKDOWN
-    if was_locked and not is_locked and not trading.stopping:
-        trading.micro.reset()
-        trading.pipeline.resume("the release of the lockdown")
+    is_locked = parts.monitor.safety.state is SafetyState.LOCKDOWN
+    if was_locked and not is_locked and not parts.is_stopping():
+        parts.strategies.micro_risk.reset()
+        parts.strategies.pipeline.resume("release of the lockdown")
     return is_locked
 
 
-async def _know_positions(trading: TradingSystem) -> None:
-    """What was held before, where the broker did not answer at the start."""
-    holding = trading.deciding.holding
-    if not holding.known.is_set():
-        with contextlib.suppress(OperationError):  # asked again at once
-            await holding.load(trading.ground, trading.broker)
-
-
-async def recover_fail_safe(trading: TradingSystem) -> None:
-    """Codes that are over end by themselves, where the rules let them."""
+async def recover_fail_safe(parts: MaintainedParts) -> None:
+    """Clear codes whose cause is gone, where their rules allow it, until cancelled."""
     while True:
-        await trading.clock.sleep(CALM_EVERY_S)
+        await parts.clock.sleep(RECOVERY_INTERVAL_S)
         with contextlib.suppress(OperationError):
-            await trading.fail_safe.clear_warning()
-            if trading.reconciler.is_reconciled():
-                await trading.fail_safe.clear_transient_fail(
-                    "the books agree and the broker answers"
+            await parts.fail_safe.clear_warning()
+            if parts.is_reconciled():
+                await parts.fail_safe.clear_transient_fail(
+                    "reconciled with the broker, which answers"
                 )
 
 
-async def watch_venue_stream(trading: TradingSystem) -> None:
-    """An event of lane P0 when the venue's stream is cut, and a word for the owner at each end."""
-    venue, was_up = trading.config.feed.venue, False
+async def watch_venue_stream(
+    parts: MaintainedParts, venue: str, is_streaming: Callable[[], bool], alerts: RecentAlerts
+) -> None:
+    """Publish BROKER_DISCONNECT when the venue stream is cut; alert when it is back."""
+    was_up = False
     while True:
-        is_up = trading.feed.state().streaming
-        if was_up and not is_up and not trading.stopping:  # a stop ends the feed first
-            log.warning("the venue's stream is cut", venue=venue)
-            trading.changes.emit("BROKER_DISCONNECT", p.BrokerDisconnect(broker=venue, reason=CUT))
+        is_up = is_streaming()
+        if was_up and not is_up and not parts.is_stopping():  # a stop ends the feed first
+            log.warning("venue stream disconnected; polling", venue=venue)
+            parts.emit("BROKER_DISCONNECT", p.BrokerDisconnect(broker=venue, reason=STREAM_DOWN))
         elif is_up and not was_up:
-            now = trading.clock.now().timestamp()
-            trading.notices.add(now, "info", f"{venue} {OPEN}", "BROKER_CONNECT")
+            now = parts.clock.now().timestamp()
+            alerts.add(now, "info", f"{venue} stream connected", "BROKER_CONNECT")
         was_up = is_up
-        await trading.clock.sleep(LINE_S)
+        await parts.clock.sleep(STREAM_CHECK_INTERVAL_S)

@@ -1,25 +1,24 @@
-"""What the orders room changed, told to everybody else: events, the world, the stops, the cache."""
+"""Order updates of the ledger, passed on: P0 events, positions, stops and cache."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 from qts import telemetry
-from qts.cache import Cache
-from qts.cache import Invalidation as CacheChange
-from qts.domain import AttemptState, Clock, OperationError, OrderState
+from qts.cache import Cache, Invalidation
+from qts.domain import AttemptState, OperationError, OrderState
 from qts.events import EventEngine, Payload
 from qts.events import payloads as p
 from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SuspensionChanged
 from qts.pipeline.act import IntentTracker
-from qts.pipeline.portfolio import Portfolio
+from qts.pipeline.position_sync import PositionSync
+from qts.pipeline.risk_snapshot import AccountVersion
 
-log = telemetry.logger("app")
+log = telemetry.logger("pipeline")
 
-_NOTICES = {
+_EVENTS = {
     AttemptState.ACKED: "ORDER_SENT",
     AttemptState.REJECTED: "ORDER_REJECTED",
     AttemptState.ABSENT: "ORDER_REJECTED",
@@ -28,75 +27,73 @@ _NOTICES = {
 
 
 class OrderUpdatePublisher:
-    """An OnChange for one loop; `hold` tells the stops what is held."""
+    """An `OrderListener` for one event loop; `trip` raises a fail-safe code."""
 
     def __init__(
         self,
         engine: EventEngine,
-        world: Portfolio,
-        outcomes: IntentTracker,
+        positions: PositionSync,
+        tracker: IntentTracker,
         cache: Cache,
-        clock: Clock,
+        version: AccountVersion,
+        trip: Callable[[str, str], None],
     ) -> None:
         self._engine = engine
-        self._world = world
-        self._outcomes = outcomes
+        self._positions = positions
+        self._tracker = tracker
         self._cache = cache
-        self._clock = clock
+        self._version = version
+        self._trip = trip
         self._tasks: set[asyncio.Task[None]] = set()
-        self.hold: Callable[[], None] = lambda: None
-        self.changed: Callable[[], None] = lambda: None
-        self.trip: Callable[[str, str], None] = lambda _code, _text: None
-        self.fills = 0
         self._closed = False
+        self.fills = 0
 
     def __call__(self, change: OrderUpdate) -> None:
-        self.changed()
+        self._version.advance()
         match change:
             case FillApplied(counted=True):
                 self._filled(change)
             case AttemptChanged():
-                self._attempt(change)
+                self._attempt_changed(change)
             case OrderChanged(state=OrderState.CANCELLED):
                 self.emit(
                     "ORDER_CANCELLED",
                     p.OrderUpdatePayload(order_id=change.order_id, symbol=change.symbol),
                 )
             case SuspensionChanged(suspended=True):
-                self.trip("FS111", f"{change.symbol}: {change.code}")
+                self._trip("FS111", f"{change.symbol}: {change.code}")
             case _:
                 pass
-        self._outcomes.note(change)
+        self._tracker.note(change)
 
     def emit(self, name: str, payload: Payload) -> None:
-        """Into its lane without ever holding the loop up."""
+        """Publish without blocking the loop; a full lane is waited for in a task."""
         if self._closed:
             return
         event = self._engine.new_event(name, payload, "orders")
         if not self._engine.try_publish(event):
-            self._later(self._engine.publish_async(event))
+            self._start(self._engine.publish_async(event))
 
     async def close(self) -> None:
-        """No event from here on: what the last look at the books finds is for the books alone."""
+        """Stop publishing: what the final reconciliation finds changes the ledger alone."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
 
     def _filled(self, change: FillApplied) -> None:
         self.fills += 1
-        self._world.apply_fill(change)
-        self.hold()
+        self._positions.apply_fill(change)
         fill = change.fill
-        told = p.FillPayload(
+        payload = p.FillPayload(
             order_id=fill.broker_order_id,
             symbol=fill.symbol,
             filled_qty=float(fill.quantity),
             filled_price=float(fill.price),
-            filled_time=_seconds(fill.at),
+            filled_time=fill.at.timestamp(),
             side=fill.side,
             fee=float(fill.fee),
         )
-        self.emit("FILL_CONFIRMED", told)
+        self.emit("FILL_CONFIRMED", payload)
         self.emit(
             "POSITION_UPDATE",
             p.PositionUpdate(
@@ -105,11 +102,11 @@ class OrderUpdatePublisher:
                 average_price=float(change.average_price),
             ),
         )
-        for kind, name in (("position", fill.symbol), ("risk", "account")):
-            self._later(self._forget(CacheChange(kind, name)))  # type: ignore[arg-type]
+        self._start(self._invalidate(Invalidation("position", fill.symbol)))
+        self._start(self._invalidate(Invalidation("risk", "account")))
 
-    def _attempt(self, change: AttemptChanged) -> None:
-        if name := _NOTICES.get(change.state):
+    def _attempt_changed(self, change: AttemptChanged) -> None:
+        if name := _EVENTS.get(change.state):
             self.emit(
                 name,
                 p.OrderUpdatePayload(
@@ -118,19 +115,15 @@ class OrderUpdatePublisher:
                     reason=change.code or change.reason,
                 ),
             )
-        self._later(self._forget(CacheChange("order", str(change.intent_id))))
+        self._start(self._invalidate(Invalidation("order", str(change.intent_id))))
 
-    async def _forget(self, change: CacheChange) -> None:
+    async def _invalidate(self, change: Invalidation) -> None:
         try:
             await self._cache.invalidate(change)
         except OperationError as error:
-            log.warning("the cache was not told of a change", kind=change.kind, error=str(error))
+            log.warning("cache invalidation failed", kind=change.kind, error=str(error))
 
-    def _later(self, work: Any) -> None:
+    def _start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _seconds(moment: datetime) -> float:
-    return moment.timestamp()

@@ -1,20 +1,19 @@
-"""What is held: taken from the books at the start, and from then on what the stops watch."""
+"""Positions of a run: loaded from the ledger at the start, then pushed to the stops."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 
-from qts.app import RunContext
 from qts.brokers import Broker
+from qts.database import Database
 from qts.domain import Market, Position, market_for_symbol
-from qts.orders import list_positions
+from qts.orders import FillApplied, list_positions
 from qts.pipeline.portfolio import Portfolio
-from qts.pipeline.runner import StrategyRunner
 from qts.risk import MicroRiskLoop, PositionShadow
 from qts.strategies import StrategyKind
 
-LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # the least that can be sold
+LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # smallest quantity that can be sold
 _OWNERS = (
     "SELECT DISTINCT ON (i.symbol) i.symbol, i.strategy_key FROM order_intent i"
     " JOIN position p ON p.broker = i.broker AND p.symbol = i.symbol AND p.quantity <> 0"
@@ -23,50 +22,50 @@ _OWNERS = (
 
 
 class PositionSync:
-    """`load` once the books are known; `tell` whenever something was traded, and now and then."""
+    """Keeps portfolio and stops on the same positions; `loaded` is set once they are known.
+
+    `kinds` maps a strategy's key to its kind, which decides its stops.
+    """
 
     def __init__(
-        self, world: Portfolio, micro: MicroRiskLoop, runners: Mapping[str, StrategyRunner]
+        self, portfolio: Portfolio, micro_risk: MicroRiskLoop, kinds: Mapping[str, StrategyKind]
     ) -> None:
-        self._world = world
-        self._micro = micro
-        self._runners = runners
-        self.known = asyncio.Event()
+        self._portfolio = portfolio
+        self._micro_risk = micro_risk
+        self._kinds = kinds
+        self.loaded = asyncio.Event()
 
-    async def load(self, ground: RunContext, broker: Broker) -> None:
+    async def load(self, database: Database, broker: Broker) -> None:
         account = await broker.account()
-        held = await list_positions(ground.database)
-        self._world.load(
+        positions = await list_positions(database)
+        self._portfolio.load(
             account.cash,
             [
                 Position(row.symbol, row.quantity, row.average_price)
-                for row in held
+                for row in positions
                 if row.broker == broker.name
             ],
         )
-        owners = await ground.database.fetch(_OWNERS, broker.name)
-        for symbol, key in owners:
-            self._world.set_owner(symbol, key)
-        self.known.set()
+        for symbol, key in await database.fetch(_OWNERS, broker.name):
+            self._portfolio.set_owner(symbol, key)
+        self.loaded.set()
+        self.push_to_stops()
+
+    def apply_fill(self, change: FillApplied) -> None:
+        self._portfolio.apply_fill(change)
         self.push_to_stops()
 
     def push_to_stops(self) -> None:
-        """The stops, of what is held now."""
-        self._micro.set_positions(
+        self._micro_risk.set_positions(
             [
                 PositionShadow(
                     symbol=each.symbol,
                     quantity=float(each.quantity),
                     average=float(each.average_price),
                     lot=LOTS[market_for_symbol(each.symbol)],
-                    kind=self._kind_of(each.symbol),
+                    kind=self._kinds.get(self._portfolio.owners.get(each.symbol, ""), "PORTFOLIO"),
                 )
-                for each in self._world.positions.values()
+                for each in self._portfolio.positions.values()
             ],
-            float(self._world.equity),
+            float(self._portfolio.equity),
         )
-
-    def _kind_of(self, symbol: str) -> StrategyKind:
-        """Of the strategy that holds it; what nobody here holds is the portfolio's."""
-        runner = self._runners.get(self._world.owners.get(symbol, ""))
-        return runner.strategy.kind if runner else "PORTFOLIO"

@@ -1,7 +1,4 @@
-"""What we have and what may become ours, as the gate wants to know it: live and in a backtest.
-
-What the gate looks at, gathered at the moment it is asked.
-"""
+"""The risk snapshot that the gate checks a proposal against, live and in a backtest."""
 
 from __future__ import annotations
 
@@ -18,130 +15,135 @@ from qts.orders import AccountState, OpenOrder, load_account_state
 from qts.pipeline.portfolio import Portfolio
 from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
 
-_NONE = Decimal(0)
+SEOUL = ZoneInfo("Asia/Seoul")
+ACCOUNT_STATE_TTL_S = 0.5
+_ZERO = Decimal(0)
 
 
-def compute_exposure(symbol: str, ours: AccountState, world: Portfolio) -> Exposure:
-    """At the latest prices; buys under way count as if they were filled."""
+def compute_exposure(symbol: str, account: AccountState, portfolio: Portfolio) -> Exposure:
+    """Value positions at the last prices; pending buys count as filled."""
     values: dict[str, Decimal] = {
-        name: abs(held.quantity) * _price(world, name, held.average_price)
-        for name, held in ours.held.items()
+        name: abs(position.quantity) * _price(portfolio, name, position.average_price)
+        for name, position in account.held.items()
     }
-    for each in ours.pending:
-        if each.side is Side.BUY:
-            value = each.remaining * (each.price or _price(world, each.symbol, _NONE))
-            values[each.symbol] = values.get(each.symbol, _NONE) + value
-    here = [each for each in ours.pending if each.symbol == symbol]
-    held = ours.held.get(symbol)
+    for order in account.pending:
+        if order.side is Side.BUY:
+            value = order.remaining * (order.price or _price(portfolio, order.symbol, _ZERO))
+            values[order.symbol] = values.get(order.symbol, _ZERO) + value
+    pending = [order for order in account.pending if order.symbol == symbol]
+    position = account.held.get(symbol)
     return Exposure(
-        position=held.quantity if held else _NONE,
-        average_price=held.average_price if held else _NONE,
-        pending_buy=_sum(here, Side.BUY),
-        pending_sell=_sum(here, Side.SELL),
-        symbol_value=values.get(symbol, _NONE),
-        total_value=sum(values.values(), _NONE),
+        position=position.quantity if position else _ZERO,
+        average_price=position.average_price if position else _ZERO,
+        pending_buy=_remaining(pending, Side.BUY),
+        pending_sell=_remaining(pending, Side.SELL),
+        symbol_value=values.get(symbol, _ZERO),
+        total_value=sum(values.values(), _ZERO),
         open_symbols=len(values),
-        cash=world.cash,
-        equity=world.equity,
-        daily_pnl=ours.earned_today + world.unrealised,
-        orders_today=ours.orders_today,
-        orders_last_minute=ours.orders_last_minute,
-        unknown_attempts=sum(each.unknown for each in ours.pending),
-        symbol_unknown=sum(each.unknown for each in here),
+        cash=portfolio.cash,
+        equity=portfolio.equity,
+        daily_pnl=account.earned_today + portfolio.unrealised,
+        orders_today=account.orders_today,
+        orders_last_minute=account.orders_last_minute,
+        unknown_attempts=sum(order.unknown for order in account.pending),
+        symbol_unknown=sum(order.unknown for order in pending),
     )
 
 
-def _price(world: Portfolio, symbol: str, otherwise: Decimal) -> Decimal:
-    tick = world.last_tick(symbol)
-    return Decimal(str(tick.price)) if tick else otherwise
+def _price(portfolio: Portfolio, symbol: str, default: Decimal) -> Decimal:
+    tick = portfolio.last_tick(symbol)
+    return Decimal(str(tick.price)) if tick else default
 
 
-def _sum(pending: Iterable[OpenOrder], side: Side) -> Decimal:
-    return sum((each.remaining for each in pending if each.side is side), _NONE)
-
-
-SEOUL = ZoneInfo("Asia/Seoul")
-KEPT_S = 0.5
+def _remaining(orders: Iterable[OpenOrder], side: Side) -> Decimal:
+    return sum((order.remaining for order in orders if order.side is side), _ZERO)
 
 
 def trading_day_start(now: datetime) -> datetime:
-    """Midnight in Seoul, for the KRX and for Upbit's won markets alike."""
+    """Return midnight in Seoul: the start of a day at the KRX and in Upbit's won markets."""
     return now.astimezone(SEOUL).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
+class AccountVersion:
+    """Counter of changes to orders, fills and freezes; a cached state is good for one value."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def advance(self) -> None:
+        self.value += 1
+
+
 class RiskSources(NamedTuple):
-    """Where facts come from."""
+    """Where the parts of a snapshot come from."""
 
     database: Database
     broker: str
     cache: Cache
-    world: Portfolio
-    watch: SafetyMonitor
-    freezing: Container[str]  # frozen, and not in the database yet
-    may_trade: Callable[[], bool]
+    portfolio: Portfolio
+    monitor: SafetyMonitor
+    version: AccountVersion
+    freezing: Container[str]  # frozen, not yet in the database
+    is_reconciled: Callable[[], bool]
     is_open: Callable[[], bool]
 
 
 class RiskSnapshotReader:
-    """Prices from the cache or the last tick, what money hangs on from the database."""
+    """Reads prices from the cache or the last tick, and the account state from the database."""
 
     def __init__(self, sources: RiskSources, clock: Clock) -> None:
-        self._from = sources
+        self._sources = sources
         self._clock = clock
-        self._known: AccountState | None = None
-        self._known_ns = self._changes = 0
-
-    def changed(self) -> None:
-        """An order or a fill: how we stood is history."""
-        self._known = None
-        self._changes += 1
+        self._cached: tuple[AccountState, int, int] | None = None  # state, version, monotonic ns
 
     async def __call__(self, proposal: OrderProposal) -> RiskSnapshot:
-        ours = await self._standing()
+        account = await self._account_state()
         return RiskSnapshot(
-            market=await self._market(proposal.symbol),
-            exposure=compute_exposure(proposal.symbol, ours, self._from.world),
-            switches=self._switches(proposal, ours),
+            market=await self._quote(proposal.symbol),
+            exposure=compute_exposure(proposal.symbol, account, self._sources.portfolio),
+            switches=self._switches(proposal, account),
             now=self._clock.now(),
         )
 
-    async def _standing(self) -> AccountState:
-        """As the database has it; kept until something changes, for a moment at most."""
-        now_ns = self._clock.monotonic_ns()
-        if self._known is not None and now_ns - self._known_ns < KEPT_S * 1e9:
-            return self._known
-        now, changes = self._clock.now(), self._changes
-        found = await load_account_state(
-            self._from.database, self._from.broker, trading_day_start(now), now
+    async def _account_state(self) -> AccountState:
+        """Return the state of this version, at most half a second old."""
+        now_ns, version = self._clock.monotonic_ns(), self._sources.version.value
+        if self._cached is not None:
+            state, of_version, read_ns = self._cached
+            if of_version == version and now_ns - read_ns < ACCOUNT_STATE_TTL_S * 1e9:
+                return state
+        now = self._clock.now()
+        state = await load_account_state(
+            self._sources.database, self._sources.broker, trading_day_start(now), now
         )
-        if changes == self._changes:
-            self._known, self._known_ns = found, now_ns
-        return found
+        self._cached = (state, version, now_ns)
+        return state
 
-    async def _market(self, symbol: str) -> QuoteSnapshot | None:
+    async def _quote(self, symbol: str) -> QuoteSnapshot | None:
         try:
-            price = await self._from.cache.prices.get(symbol)
+            price = await self._sources.cache.prices.get(symbol)
         except OperationError:
-            return self._last_heard(symbol)
+            return self._last_tick_quote(symbol)
         age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
         return QuoteSnapshot(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
 
-    def _last_heard(self, symbol: str) -> QuoteSnapshot | None:
-        """A tick that the cache calls old, or lost: the gate has a limit of its own for its age."""
-        tick = self._from.world.last_tick(symbol)
+    def _last_tick_quote(self, symbol: str) -> QuoteSnapshot | None:
+        """Return the last tick where the cache has expired or lost it; the gate checks its age."""
+        portfolio = self._sources.portfolio
+        tick = portfolio.last_tick(symbol)
         if tick is None:
             return None
         last, bid, ask = (Decimal(str(each)) for each in (tick.price, tick.bid, tick.ask))
-        return QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=self._from.world.age_ms(tick))
+        return QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=portfolio.age_ms(tick))
 
-    def _switches(self, proposal: OrderProposal, ours: AccountState) -> Switches:
-        watch, here = self._from.watch, {proposal.symbol, "*"}
+    def _switches(self, proposal: OrderProposal, account: AccountState) -> Switches:
+        sources, scope = self._sources, {proposal.symbol, "*"}
         return Switches(
-            account_enabled=watch.enabled(),
-            strategy_enabled=watch.enabled(proposal.strategy_key),
-            market_active=ours.suspended.isdisjoint(here),
-            frozen=proposal.symbol in self._from.freezing or not ours.frozen.isdisjoint(here),
-            reconciled=self._from.may_trade(),
-            session_open=self._from.is_open(),
-            safety=watch.safety.state,
+            account_enabled=sources.monitor.enabled(),
+            strategy_enabled=sources.monitor.enabled(proposal.strategy_key),
+            market_active=account.suspended.isdisjoint(scope),
+            frozen=proposal.symbol in sources.freezing or not account.frozen.isdisjoint(scope),
+            reconciled=sources.is_reconciled(),
+            session_open=sources.is_open(),
+            safety=sources.monitor.safety.state,
         )

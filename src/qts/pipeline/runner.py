@@ -1,11 +1,10 @@
-"""A strategy at work in its lane: ticks go in from one thread, signals come out on the loop.
+"""A strategy running in its lane: ticks arrive on one thread, signals leave on the event loop.
 
-    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2, one waits at most) ─▶ on_tick … evaluate ─▶ signals
+    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2, at most one queued) ─▶ on_tick … evaluate ─▶ signals
 
-A worker of the lane calls `work`, and never two at once: one that comes while another is at it
-leaves, and the other wakes again. A strategy that raises is told of and goes on with the next tick.
-One that raises time after time is given up; one that never returns holds only itself and its one
-worker, and is given up too. A lane that is paused is no such strategy: nobody is in it.
+One lane worker at a time calls `run_pending`; a second one returns at once and the first wakes the
+strategy again. An exception is logged and the next tick is handled. A strategy is disabled after 20
+errors in a row, or when a call does not return; a paused lane is not counted as such a call.
 """
 
 from __future__ import annotations
@@ -31,37 +30,39 @@ _DROPPED = telemetry.counter(
     "qts_strategy_ticks_dropped_total", "ticks a strategy was too slow for", ("strategy",)
 )
 
-INBOX = 10_000
-GIVE_UP_AFTER = 20  # errors in a row
-HANGS_AFTER_S = 10.0
-OVERTAKEN_S = 5.0  # older than that is no tick that was overtaken: the clock was set back
+INBOX_CAPACITY = 10_000
+MAX_ERRORS_IN_A_ROW = 20
+CALL_TIMEOUT_S = 10.0
+REORDER_WINDOW_S = 5.0  # a tick older than that means the clock was set back
 
 
 class RunnerHooks(NamedTuple):
-    """What a strategy at work is joined to."""
+    """What a runner needs of the run; `record` journals its calls, None without a journal."""
 
     view: Callable[[], View]
     wake: Callable[[str], object]
     deliver: Callable[[StrategyRunner, list[Signal]], None]
     loop: asyncio.AbstractEventLoop
+    record: Callable[[Entry], None] | None
 
 
 class StrategyRunner:
-    def __init__(self, strategy: Strategy[Any], joints: RunnerHooks) -> None:
+    """Calls one strategy; `stopped` says why it is no longer called."""
+
+    def __init__(self, strategy: Strategy[Any], hooks: RunnerHooks) -> None:
         self.strategy = strategy
         self.errors = self.dropped = self.signals = 0
-        self.stopped = ""  # why it is not called any more
-        self._view, self._wake, self._deliver, self._loop = joints
-        self._inbox: deque[Tick] = deque(maxlen=INBOX)
-        self._asked: deque[asyncio.Future[list[Signal]]] = deque()
-        self._latest: dict[str, float] = {}  # by symbol, of what the strategy was handed
-        self._at_work = threading.Lock()
-        self._missed = False  # somebody came while another was at work
-        self._turn_since_s: float | None = None  # when the one at work came
+        self.stopped = ""
+        self._view, self._wake, self._deliver, self._loop, self._record = hooks
+        self._inbox: deque[Tick] = deque(maxlen=INBOX_CAPACITY)
+        self._evaluations: deque[asyncio.Future[list[Signal]]] = deque()
+        self._latest: dict[str, float] = {}  # time of the last tick handed over, by symbol
+        self._running = threading.Lock()
+        self._missed = False  # a call came while another was running
+        self._call_since_s: float | None = None
         self._params: deque[msgspec.Struct] = deque()
-        self.note: Callable[[Entry], None] | None = None
-        self._in_a_row = 0
-        self._hears_ticks = type(strategy).on_tick is not Strategy.on_tick
+        self._errors_in_a_row = 0
+        self._has_on_tick = type(strategy).on_tick is not Strategy.on_tick
 
     def __str__(self) -> str:
         return self.key
@@ -71,112 +72,111 @@ class StrategyRunner:
         return self.strategy.key
 
     def tick(self, tick: Tick) -> None:
-        """From any thread; when the strategy lags behind, its oldest ticks go."""
-        if not self._hears_ticks or self.stopped or not self.strategy.wants(tick.symbol):
+        """Queue a tick, from any thread; a full inbox drops its oldest."""
+        if not self._has_on_tick or self.stopped or not self.strategy.wants(tick.symbol):
             return
-        if len(self._inbox) == INBOX:
+        if len(self._inbox) == INBOX_CAPACITY:
             self.dropped += 1
             _DROPPED.labels(self.key).inc()
         self._inbox.append(tick)
         self._wake(self.key)
 
     async def evaluate(self) -> list[Signal]:
-        """What it wants now; on the loop. A strategy that was given up wants nothing."""
+        """Return its signals for this cycle; call on the loop. A disabled strategy has none."""
         if self.stopped:
             return []
-        asked: asyncio.Future[list[Signal]] = self._loop.create_future()
-        self._asked.append(asked)
+        pending: asyncio.Future[list[Signal]] = self._loop.create_future()
+        self._evaluations.append(pending)
         self._wake(self.key)
         try:
-            return await self._answer_to(asked)
+            return await self._result_of(pending)
         finally:
-            asked.cancel()  # nobody waits for it any more
+            pending.cancel()
 
-    async def _answer_to(self, asked: asyncio.Future[list[Signal]]) -> list[Signal]:
-        """Nothing, if nobody came to ask the strategy; one that was asked must answer in time."""
+    async def _result_of(self, pending: asyncio.Future[list[Signal]]) -> list[Signal]:
+        """Wait for the evaluation; nothing if no worker called the strategy in time."""
         since_s = monotonic()
         while True:
-            while (left_s := since_s + HANGS_AFTER_S - monotonic()) > 0:
-                await asyncio.wait({asked}, timeout=left_s)
-                if asked.done():
-                    return asked.result()
-            turn_since_s = self._turn_since_s
-            if turn_since_s is None:
+            while (left_s := since_s + CALL_TIMEOUT_S - monotonic()) > 0:
+                await asyncio.wait({pending}, timeout=left_s)
+                if pending.done():
+                    return pending.result()
+            call_since_s = self._call_since_s
+            if call_since_s is None:
                 return []
-            if turn_since_s <= since_s:
-                self._give_up(f"it has not answered for {HANGS_AFTER_S:g} s")
+            if call_since_s <= since_s:
+                self._disable(f"a call did not return within {CALL_TIMEOUT_S:g} s")
                 return []
-            since_s = turn_since_s  # the lane was paused, and has gone on since
+            since_s = call_since_s  # the lane was paused and has resumed since
 
     @property
     def params(self) -> msgspec.Struct:
-        """Those in force at its next turn."""
+        """The parameters of its next call."""
         return self._params[-1] if self._params else self.strategy.params
 
     def set_params(self, params: msgspec.Struct) -> None:
-        """Others from its next turn on: never while it computes."""
+        """Set parameters from its next call on."""
         self._params.append(params)
 
     def run_pending(self) -> None:
-        """In the lane. What comes up meanwhile is not lost: it wakes once more."""
+        """Handle what waits; called by a lane worker. What arrives meanwhile wakes it again."""
         self._missed = True
-        if not self._at_work.acquire(blocking=False):
+        if not self._running.acquire(blocking=False):
             return
         try:
             self._missed = False
-            self._turn_since_s = monotonic()
-            self._work()
+            self._call_since_s = monotonic()
+            self._handle_pending()
         finally:
-            self._turn_since_s = None
-            self._at_work.release()
+            self._call_since_s = None
+            self._running.release()
         if self._missed:
             self._wake(self.key)
 
-    def _work(self) -> None:
-        """All ticks that wait, then every evaluation that somebody asked for."""
+    def _handle_pending(self) -> None:
+        """Handle all queued ticks, then the pending evaluations."""
         self._take_params()
         view = self._view()
         ticks: list[Tick] = []
         found: list[Signal] = []
-        answers: list[tuple[Signal, ...]] = []
+        evaluated: list[tuple[Signal, ...]] = []
         while not self.stopped and (tick := self._next_tick()):
             ticks.append(tick)
             found += self._call(self.strategy.on_tick, tick, view)
         if found:
             self.signals += len(found)
             self._loop.call_soon_threadsafe(self._deliver, self, found)
-        while self._asked:
-            asked = self._asked.popleft()
-            if asked.done():
+        while self._evaluations:
+            pending = self._evaluations.popleft()
+            if pending.done():
                 continue
-            wanted = self._call(self.strategy.evaluate, view)
-            self.signals += len(wanted)
-            answers.append(tuple(wanted))
-            self._loop.call_soon_threadsafe(_answer, asked, wanted)
-        if self.note is not None and (ticks or answers):
-            turn = (tuple(ticks), tuple(found), tuple(answers))
-            self.note(StrategyCallEntry(self.key, view.version, view.now, *turn))
+            signals = self._call(self.strategy.evaluate, view)
+            self.signals += len(signals)
+            evaluated.append(tuple(signals))
+            self._loop.call_soon_threadsafe(_resolve, pending, signals)
+        if self._record is not None and (ticks or evaluated):
+            calls = (tuple(ticks), tuple(found), tuple(evaluated))
+            self._record(StrategyCallEntry(self.key, view.version, view.now, *calls))
 
     def _next_tick(self) -> Tick | None:
-        """At work. Two workers of a lane may hand two ticks of a symbol over in the wrong order:
-        the older one has been overtaken, and is left out."""
+        """Return the next tick; one that two lane workers delivered out of order is skipped."""
         while self._inbox:
             tick = self._inbox.popleft()
             behind_s = self._latest.get(tick.symbol, 0.0) - tick.at
-            if not 0 < behind_s < OVERTAKEN_S:
+            if not 0 < behind_s < REORDER_WINDOW_S:
                 self._latest[tick.symbol] = tick.at
                 return tick
         return None
 
     def _take_params(self) -> tuple[dict[str, Any], ...]:
-        """Those that were set meanwhile, in force from now on."""
+        """Apply parameters set since the last call and return them."""
         taken = []
         while self._params:
             self.strategy.set_params(params := self._params[0])
             self._params.popleft()
             taken.append(plain := msgspec.to_builtins(params))
-            if self.note is not None:
-                self.note(ParamsEntry(self.key, plain))
+            if self._record is not None:
+                self._record(ParamsEntry(self.key, plain))
         return tuple(taken)
 
     def _call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
@@ -184,22 +184,22 @@ class StrategyRunner:
         if isinstance(found, Exception):
             self._failed(repr(found))
             return []
-        self._in_a_row = 0
+        self._errors_in_a_row = 0
         return found
 
     def _failed(self, error: str) -> None:
         self.errors += 1
-        self._in_a_row += 1
+        self._errors_in_a_row += 1
         _ERRORS.labels(self.key).inc()
-        log.error("a strategy failed", strategy=self.key, error=error)
-        if self._in_a_row >= GIVE_UP_AFTER:
-            self._give_up(f"it failed {self._in_a_row} times in a row: {error}")
+        log.error("strategy raised", strategy=self.key, error=error)
+        if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+            self._disable(f"{self._errors_in_a_row} errors in a row: {error}")
 
-    def _give_up(self, why: str) -> None:
-        self.stopped = why
-        log.error("a strategy was given up", strategy=self.key, reason=why)
+    def _disable(self, reason: str) -> None:
+        self.stopped = reason
+        log.error("strategy disabled", strategy=self.key, reason=reason)
 
 
-def _answer(asked: asyncio.Future[list[Signal]], found: list[Signal]) -> None:
-    if not asked.done():
-        asked.set_result(found)
+def _resolve(pending: asyncio.Future[list[Signal]], signals: list[Signal]) -> None:
+    if not pending.done():
+        pending.set_result(signals)

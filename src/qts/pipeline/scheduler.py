@@ -1,7 +1,7 @@
-"""Cycles at an interval, one at a time for each strategy, until suspended.
+"""The ETEDA pipeline: cycles at an interval, one at a time per strategy, unless suspended.
 
 RUNNING ──suspend(60 s)──▶ SUSPENDED ──time is up, or resume──▶ RUNNING
-   └──────suspend()──────▶ SUSPENDED ──resume, by a person────▶ RUNNING
+   └──────suspend()──────▶ SUSPENDED ──resume by the operator─▶ RUNNING
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -36,43 +37,49 @@ _OVERRUNS = telemetry.counter(
     "qts_cycle_overruns_total", "cycles that took too long", ("strategy",)
 )
 
-KEPT = 500  # cycles remembered here
+RECENT_CYCLES = 500
 ANOMALY = 3  # times the interval
 
 
 class PipelineSuspension(msgspec.Struct, frozen=True):
     reason: str
     source: str
-    until_ns: int | None  # None: until a person resumes
+    until_ns: int | None  # None: until the operator resumes
+
+
+class PipelineHooks(NamedTuple):
+    """Where a pipeline reports: events, fail-safe codes, and the decision journal, if any."""
+
+    emit: Callable[[str, Payload], object]
+    trip: Callable[[str, str], Awaitable[object]]
+    record: Callable[[Entry], None] | None
 
 
 class EtedaPipeline:
-    """The five steps for every strategy. `emit` publishes an event, `trip` raises a code."""
+    """Runs the five steps for every strategy; `policy` returns what Decide may do right now."""
 
     def __init__(
         self,
         config: PipelineConfig,
-        world: Portfolio,
-        trader: OrderSubmitter,
+        portfolio: Portfolio,
+        submitter: OrderSubmitter,
         limits: RiskLimits,
-        leave: Callable[[], DecisionPolicy],
+        policy: Callable[[], DecisionPolicy],
+        hooks: PipelineHooks,
         clock: Clock,
     ) -> None:
         self._config = config
-        self._world = world
-        self._trader = trader
+        self._portfolio = portfolio
+        self._submitter = submitter
         self._limits = limits
-        self._leave = leave
+        self._policy = policy
+        self._emit, self._trip, self._record = hooks
         self._clock = clock
         self._number = 0
         self._suspension: PipelineSuspension | None = None
-        self._busy: set[tuple[str, str]] = set()  # (strategy, symbol) whose order is under way
+        self._busy: set[tuple[str, str]] = set()  # (strategy, symbol) with an order in flight
         self._tasks: set[asyncio.Task[Cycle]] = set()
-        self.cycles: deque[Cycle] = deque(maxlen=KEPT)
-        self.emit: Callable[[str, Payload], object] = lambda _name, _payload: None
-        self.trip: Callable[[str, str], Awaitable[object]] | None = None
-        self.on_cycle: Callable[[Cycle], None] = lambda _cycle: None
-        self.note: Callable[[Entry], None] = lambda _entry: None
+        self.cycles: deque[Cycle] = deque(maxlen=RECENT_CYCLES)
 
     # --- suspension -----------------------------------------------------------------------------
 
@@ -81,13 +88,13 @@ class EtedaPipeline:
         held = self._suspension
         if held and held.until_ns is not None and self._clock.monotonic_ns() >= held.until_ns:
             self._suspension = None
-            log.info("the pipeline goes on by itself", reason=held.reason)
+            log.info("pipeline resumed; suspension expired", reason=held.reason)
         return self._suspension
 
     def suspend(self, reason: str, source: str, seconds: float | None = None) -> None:
-        """No cycle acts until the time is up, or, without one, until a person resumes.
+        """Stop cycles for `seconds`, or, without a limit, until the operator resumes.
 
-        A suspension without end is not shortened by one that has an end.
+        A suspension without a limit is never shortened.
         """
         held = self.suspension
         if held and held.until_ns is None:
@@ -96,16 +103,16 @@ class EtedaPipeline:
         if held and until is not None and held.until_ns is not None:
             until = max(until, held.until_ns)
         self._suspension = PipelineSuspension(reason, source, until)
-        log.warning("the pipeline is suspended", reason=reason, source=source, seconds=seconds)
+        log.warning("pipeline suspended", reason=reason, source=source, duration_s=seconds)
 
     def resume(self, actor: str) -> None:
         self._suspension = None
-        log.warning("the pipeline was resumed", by=actor)
+        log.warning("pipeline resumed", actor=actor)
 
     # --- cycles ---------------------------------------------------------------------------------
 
     async def run(self, runner: StrategyRunner) -> None:
-        """Cycles of one strategy for as long as it is asked to; never two at once."""
+        """Run cycles of one strategy until cancelled, never two at once."""
         interval_s = self._config.interval_ms / 1000
         due_ns = self._clock.monotonic_ns()
         while True:
@@ -119,91 +126,94 @@ class EtedaPipeline:
             await self._clock.sleep((due_ns - self._clock.monotonic_ns()) / 1e9)
 
     async def cycle(self, runner: StrategyRunner) -> Cycle:
-        """One cycle, whole or up to the step that failed; it is kept either way."""
-        self.emit("ETEDA_CYCLE_START", p.CycleStart(cycle=self._number, strategy_type=runner.key))
+        """Run one cycle, up to the step that fails."""
+        self._emit("ETEDA_CYCLE_START", p.CycleStart(cycle=self._number, strategy_type=runner.key))
         return await self._steps(runner.key, runner.evaluate)
 
     def on_signals(self, runner: StrategyRunner, signals: list[Signal]) -> None:
-        """Signals of a tick: the same steps, at once, without waiting for the next cycle."""
+        """Run the steps at once for signals that a tick produced."""
         fresh = _one_each([s for s in signals if (runner.key, _symbol(s)) not in self._busy])
         if not fresh or self.suspension is not None:
             return
         names = {(runner.key, _symbol(signal)) for signal in fresh}
 
-        async def wanted() -> list[Signal]:
+        async def evaluate_signals() -> list[Signal]:
             return fresh
 
-        def over(task: asyncio.Task[Cycle]) -> None:
+        def finish(task: asyncio.Task[Cycle]) -> None:
             self._tasks.discard(task)
             self._busy -= names
 
-        task = asyncio.create_task(self._steps(runner.key, wanted))
-        task.add_done_callback(over)  # also of one that is cancelled before it begins
+        task = asyncio.create_task(self._steps(runner.key, evaluate_signals))
+        task.add_done_callback(finish)  # runs for a task cancelled before its start, too
         self._tasks.add(task)
         self._busy |= names
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for cycles in flight."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._config.fill_timeout_s)
 
-    async def _steps(self, key: str, wanted: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
+    async def _steps(self, key: str, signals: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
         self._number += 1
         number, began_ns = self._number, self._clock.monotonic_ns()
         cycle = Cycle(number=number, strategy_key=key, started_at=self._clock.now())
         try:
-            cycle = await self._decided(cycle, wanted)
-            cycle = await act(cycle, self._trader, self._config.fill_timeout_s)
+            cycle = await self._decided(cycle, signals)
+            cycle = await act(cycle, self._submitter, self._config.fill_timeout_s)
         except StepFailedError as error:
             cycle = replace(cycle, code=error.code, error=str(error))
-            log.error("a cycle failed", strategy=key, code=error.code, error=str(error))
-            await self._raise(error.code, str(error))
+            log.error("cycle failed", strategy=key, code=error.code, error=str(error))
+            await self._trip(error.code, str(error))
         except QtsError as error:
             cycle = replace(cycle, code="FS040", error=str(error))
-            log.error("a cycle could not act", strategy=key, error=str(error))
+            log.error("cycle could not act", strategy=key, error=str(error))
         except Exception as error:
             cycle = replace(cycle, code="FS030", error=repr(error))
-            log.error("a cycle broke", strategy=key, exc_info=True)
-            await self._raise("FS030", repr(error))
+            log.error("cycle raised", strategy=key, exc_info=True)
+            await self._trip("FS030", repr(error))
         cycle = replace(cycle, took_ms=(self._clock.monotonic_ns() - began_ns) / 1e6)
         _CYCLES.labels(key, cycle.code or "ok").inc()
         self.cycles.append(replace(cycle, raw=None))
-        self.on_cycle(cycle)
         return cycle
 
-    async def _decided(self, cycle: Cycle, wanted: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
-        """All steps but the last; what they were handed and made of it goes into the journal."""
+    async def _decided(
+        self, cycle: Cycle, read_signals: Callable[[], Awaitable[list[Signal]]]
+    ) -> Cycle:
+        """Run Extract to Decide and journal their inputs and results."""
         number, key = cycle.number, cycle.strategy_key
         signals: list[Signal] = []
-        leave, view = DecisionPolicy(), self._world.view()
-        self.note(ExtractEntry(number, key, cycle.started_at, view.version, view.now))
+        policy, view = DecisionPolicy(), self._portfolio.view()
+        if self._record is not None:
+            self._record(ExtractEntry(number, key, cycle.started_at, view.version, view.now))
 
-        def decided(code: str = "") -> None:
-            version = self._world.version
-            self.note(DecideEntry(number, version, tuple(signals), leave, cycle.decisions, code))
+        def record_decision(code: str = "") -> None:
+            if self._record is not None:
+                version, decided = self._portfolio.version, cycle.decisions
+                self._record(DecideEntry(number, version, tuple(signals), policy, decided, code))
 
         try:
             cycle = extract(cycle, view)
-            self.emit("EXTRACT_COMPLETE", p.StepComplete(cycle=number))
+            self._emit("EXTRACT_COMPLETE", p.StepComplete(cycle=number))
             cycle = transform(cycle)
-            self.emit("TRANSFORM_COMPLETE", p.StepComplete(cycle=number))
-            signals, leave = await wanted(), self._leave()
-            cycle = evaluate(cycle, signals, self._limits, self._world.owners)
-            self._tell_signals(cycle)
-            cycle = decide(cycle, leave)
+            self._emit("TRANSFORM_COMPLETE", p.StepComplete(cycle=number))
+            signals, policy = await read_signals(), self._policy()
+            cycle = evaluate(cycle, signals, self._limits, self._portfolio.owners)
+            self._emit_signals(cycle)
+            cycle = decide(cycle, policy)
         except StepFailedError as error:
-            decided(error.code)
+            record_decision(error.code)
             raise
         except Exception:
-            decided("FS030")
+            record_decision("FS030")
             raise
-        decided()
-        self._tell_decisions(cycle)
+        record_decision()
+        self._emit_decisions(cycle)
         return cycle
 
-    def _tell_signals(self, cycle: Cycle) -> None:
+    def _emit_signals(self, cycle: Cycle) -> None:
         for each in cycle.evaluations:
-            self.emit(
+            self._emit(
                 "STRATEGY_SIGNAL",
                 p.SignalPayload(
                     symbol=each.signal.symbol,
@@ -214,10 +224,10 @@ class EtedaPipeline:
                 ),
             )
 
-    def _tell_decisions(self, cycle: Cycle) -> None:
+    def _emit_decisions(self, cycle: Cycle) -> None:
         for each in cycle.decisions:
             if each.proposal is not None:
-                self.emit(
+                self._emit(
                     "ORDER_DECISION",
                     p.OrderDecision(
                         symbol=each.proposal.symbol,
@@ -230,28 +240,24 @@ class EtedaPipeline:
 
     async def _overran(self, key: str, took_s: float, interval_s: float) -> None:
         _OVERRUNS.labels(key).inc()
-        log.warning("a cycle took longer than its interval", strategy=key, seconds=round(took_s, 3))
+        log.warning("cycle exceeded its interval", strategy=key, duration_s=round(took_s, 3))
         allowed = interval_s * ANOMALY + self._config.fill_timeout_s
         if took_s > allowed:
-            await self._raise("AN040", f"a cycle of {key} took {took_s:.1f} s")
-
-    async def _raise(self, code: str, text: str) -> None:
-        if self.trip is not None:
-            await self.trip(code, text)
+            await self._trip("AN040", f"a cycle of {key} took {took_s:.1f} s")
 
 
 def _one_each(signals: list[Signal]) -> list[Signal]:
-    """Of what was heard together the latest of a symbol and side; beside an exit, no entry.
+    """Return the latest signal per symbol and side; an exit displaces entries of its symbol.
 
-    Two entries of opposite sides stay: they are refused together (GR030).
+    Two entries of opposite sides stay: both are refused (GR030).
     """
-    leaving = {_symbol(each) for each in signals if _is_exit(each)}
-    kept = [each for each in signals if _is_exit(each) or _symbol(each) not in leaving]
+    exiting = {_symbol(each) for each in signals if _is_exit(each)}
+    kept = [each for each in signals if _is_exit(each) or _symbol(each) not in exiting]
     return list({(_symbol(each), getattr(each, "side", None)): each for each in kept}.values())
 
 
 def _symbol(signal: Signal) -> str:
-    """A strategy may have given something else: a later step tells."""
+    """Return its symbol; a later step refuses what is not a signal."""
     return getattr(signal, "symbol", "")
 
 

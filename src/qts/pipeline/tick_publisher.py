@@ -1,7 +1,7 @@
-"""Every tick's way from the feed to all who need it, on the loop's thread.
+"""The path of a tick from the feed to its consumers, on the loop's thread.
 
 record ─▶ stops ─▶ PRICE_TICK (P1) ─▶ strategies
-      └─▶ the world, the cache, the paper venue
+      └─▶ portfolio, cache, paper matching
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ from qts.events import payloads as p
 from qts.feed import PatternRecord, best_bid_ask
 from qts.pipeline.portfolio import Portfolio
 
-OnTick = Callable[[str, float, float, float, float], None]
+OnTick = Callable[[str, float, float, float, float], None]  # symbol, price, bid, ask, volume
 
 
 class TickPublisher:
-    """A sink of the feed. `paper` is the paper venue's ear, if there is one."""
+    """A sink of the feed; `paper` matches paper orders against each tick, None elsewhere."""
 
-    def __init__(self, engine: EventEngine, world: Portfolio, cache: Cache, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: EventEngine,
+        portfolio: Portfolio,
+        cache: Cache,
+        clock: Clock,
+        paper: OnTick | None,
+    ) -> None:
         self._engine = engine
-        self._world = world
+        self._portfolio = portfolio
         self._cache = cache
         self._clock = clock
-        self._volumes: dict[str, float] = {}
-        self._make = engine.catalogue["PRICE_TICK"]
-        self.paper: OnTick | None = None
+        self._paper = paper
+        self._day_volumes: dict[str, float] = {}
         self.count = 0
 
     def __call__(self, record: PatternRecord) -> None:
@@ -39,22 +45,22 @@ class TickPublisher:
         self.tick(snapshot.context.symbol, inputs.price, inputs.volume, bid, ask)
 
     def tick(self, symbol: str, price: float, day_volume: float, bid: float, ask: float) -> None:
-        """`day_volume` runs up over the day; what everybody else gets is the tick's own."""
+        """Publish a tick; `day_volume` is cumulative, the published volume is the increment."""
         if not price > 0:
             return
         now = self._clock.now().timestamp()
-        volume = max(0.0, day_volume - self._volumes.get(symbol, day_volume))
-        self._volumes[symbol] = day_volume
+        volume = max(0.0, day_volume - self._day_volumes.get(symbol, day_volume))
+        self._day_volumes[symbol] = day_volume
         self.count += 1
-        self._world.apply_tick(Tick(symbol, price, volume, bid or price, ask or price, now))
+        self._portfolio.apply_tick(Tick(symbol, price, volume, bid or price, ask or price, now))
         payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
-        # First the lanes, whose stops look at it; what they start on the loop runs after the rest.
+        # The stops run inside publish: an exit they start on the loop runs after what follows here.
         self._engine.publish(self._engine.new_event("PRICE_TICK", payload, "feed"))
-        self._push(symbol, price, day_volume, bid, ask, now)
-        if self.paper is not None:
-            self.paper(symbol, price, bid, ask, volume)
+        self._push_price(symbol, price, day_volume, bid, ask, now)
+        if self._paper is not None:
+            self._paper(symbol, price, bid, ask, volume)
 
-    def _push(
+    def _push_price(
         self, symbol: str, price: float, volume: float, bid: float, ask: float, now: float
     ) -> None:
         whole = market_for_symbol(symbol) is Market.KRX

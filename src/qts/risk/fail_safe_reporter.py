@@ -1,4 +1,4 @@
-"""Codes and alerts from anywhere in a run: written down by the fail-safe, shown to the owner."""
+"""Fail-safe codes from any thread: shown as alerts at once, stored in order."""
 
 from __future__ import annotations
 
@@ -13,59 +13,61 @@ from qts.events import AlertHooks
 from qts.risk.codes import CODES, Effect
 from qts.risk.fail_safe import FailSafe
 
-log = telemetry.logger("app")
+log = telemetry.logger("risk")
 
-AGAIN_S = 1.0
+RETRY_INTERVAL_S = 1.0
 AddAlert = Callable[[float, Literal["info", "warning", "critical"], str, str], None]
 
 
 class FailSafeReporter:
-    """Made on the loop that writes; `trip` may be called from any thread."""
+    """Built on the loop that writes; `trip` may be called from any thread."""
 
     def __init__(self, fail_safe: FailSafe, add_alert: AddAlert, clock: Clock) -> None:
         self._fail_safe = fail_safe
         self._add_alert = add_alert
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[str, str]] = deque()
+        self._queue: deque[tuple[str, str]] = deque()
         self._writer: asyncio.Task[None] | None = None
 
     def trip(self, code: str, text: str) -> None:
         if code in CODES and CODES[code].effect in (Effect.FAIL, Effect.LOCKDOWN):
-            said = text or CODES[code].text  # known to the owner before it is to the database
-            self._add_alert(self._clock.now().timestamp(), "critical", said, code)
-        self._loop.call_soon_threadsafe(self._soon, code, text)
+            # The operator sees the alert before the database has the code.
+            self._alert("critical", text or CODES[code].text, code)
+        self._loop.call_soon_threadsafe(self._enqueue, code, text)
 
     def hooks(self) -> AlertHooks:
-        """For the event lanes."""
+        """Return the hooks of the event lanes."""
 
-        def told(alert: Any) -> None:
+        def trip(alert: Any) -> None:
             self.trip(alert.code, alert.text)
 
-        def noted(alert: Any) -> None:
-            at = self._clock.now().timestamp()
-            self._add_alert(at, alert.severity, alert.text, alert.code)
+        def show(alert: Any) -> None:
+            self._alert(alert.severity, alert.text, alert.code)
 
-        return AlertHooks(alert=noted, fail_safe=told, guardrail=told)
+        return AlertHooks(alert=show, fail_safe=trip, guardrail=trip)
 
-    def _soon(self, code: str, text: str) -> None:
-        self._waiting.append((code, text))
+    def _alert(self, severity: Any, text: str, code: str) -> None:
+        self._add_alert(self._clock.now().timestamp(), severity, text, code)
+
+    def _enqueue(self, code: str, text: str) -> None:
+        self._queue.append((code, text))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        """One after another: where a code leads depends on those before it."""
-        while self._waiting:
-            code, text = self._waiting.popleft()
-            while not await self._is_written(code, text):
-                await self._clock.sleep(AGAIN_S)
+        """Store codes in order: the effect of a code depends on those before it."""
+        while self._queue:
+            code, text = self._queue.popleft()
+            while not await self._is_stored(code, text):
+                await self._clock.sleep(RETRY_INTERVAL_S)
 
-    async def _is_written(self, code: str, text: str) -> bool:
+    async def _is_stored(self, code: str, text: str) -> bool:
         try:
             await self._fail_safe.trip(code, text)
         except OperationError as error:
-            log.warning("a code waits for the database", code=code, error=str(error))
+            log.warning("fail-safe code not stored; retrying", code=code, error=str(error))
             return False
-        except Exception as error:  # noqa: BLE001 - those behind it have to be written all the same
-            log.error("a code could not be written down", code=code, error=repr(error))
+        except Exception as error:  # noqa: BLE001 - the codes behind it must be stored all the same
+            log.error("fail-safe code discarded", code=code, error=repr(error))
         return True

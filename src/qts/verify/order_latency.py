@@ -165,7 +165,7 @@ class _Drill:
         entries: list[float] = []
         exits: list[float] = []
         await self._until(self._trading.reconciler.is_reconciled, "leave to trade")
-        stops = self._trading.micro.stops
+        stops = self._trading.micro_risk.stops
         others = asyncio.create_task(self._others())
         end = time.monotonic() + seconds
         try:
@@ -189,7 +189,7 @@ class _Drill:
             entry_ms=Spans.of(entries),
             lane_us=_in_us(stops.take_spans()),
             exit_ms=Spans.of(exits),
-            refused=dict(self._trading.trader.refusals),
+            refused=dict(self._trading.submitter.refusals),
         )
         missed = _missed(report)
         return replace(report, verdict="FAIL" if missed else "PASS", missed=missed)
@@ -198,7 +198,7 @@ class _Drill:
         self, symbol: str, enter: Callable[[str, float], Awaitable[int]]
     ) -> tuple[int, int]:
         """In and out again; the spans of both orders."""
-        world = self._trading.world
+        world = self._trading.portfolio
         entry = await enter(symbol, OWN if enter == self._buy else CUE)
         await self._until(lambda: symbol in world.positions, f"fill of {symbol}")
         left = await self._order_of(symbol, FLOOR)
@@ -208,7 +208,7 @@ class _Drill:
     async def _order_of(self, symbol: str, price: float) -> int:
         """Publish a tick; the time until an order of its symbol leaves."""
         self._left.pop(symbol, None)
-        refusals = self._trading.trader.refusals
+        refusals = self._trading.submitter.refusals
         end, began = time.monotonic() + PATIENCE_S, time.perf_counter_ns()
         while time.monotonic() < end:
             before = refusals.total()
@@ -225,7 +225,7 @@ class _Drill:
         end, began = time.monotonic() + PATIENCE_S, time.perf_counter_ns()
         while time.monotonic() < end:
             self._tick(symbol, price)
-            done = await self._trading.trader.submit(self._proposal(symbol))
+            done = await self._trading.submitter.submit(self._proposal(symbol))
             if done.filled_qty:
                 return time.perf_counter_ns() - began
         raise self._stands_still(f"fill of {symbol}")
@@ -265,10 +265,10 @@ class _Drill:
 
     def _stands_still(self, what: str) -> OperationError:
         trading = self._trading
-        refused = ", ".join(f"{code} {n}" for code, n in trading.trader.refusals.items())
+        refused = ", ".join(f"{code} {n}" for code, n in trading.submitter.refusals.items())
         return OperationError(
             f"the drill stands still: no {what} within {PATIENCE_S:g} s; the gate refused:"
-            f" {refused or 'nothing'}; the fail-safe is at {trading.watch.safety.state}"
+            f" {refused or 'nothing'}; the fail-safe is at {trading.monitor.safety.state}"
         )
 
     async def _others(self) -> None:

@@ -16,7 +16,7 @@ from qts.cache.memory import MemoryStore
 from qts.domain import Secret, SystemClock, Tick
 from qts.orders import SubmitResult
 from qts.pipeline import Portfolio
-from qts.pipeline.risk_snapshot import RiskSnapshotReader, RiskSources
+from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
 from tests.faults.orders.rig import COIN, Rig, worker
 from tests.outbox.crowd import seed
@@ -49,7 +49,7 @@ class Trader:
         self, made: Rig, facts: RiskSnapshotReader, sources: RiskSources, clock: SetClock
     ) -> None:
         self._made, self._facts, self._clock = made, facts, clock
-        self._cache, self._world = sources.cache, sources.world
+        self._cache, self._world = sources.cache, sources.portfolio
         self._gate = PreTradeGate(RiskLimitsConfig(max_price_age_ms=OLDEST_MS).exact)
         self.ticks: list[datetime] = []
         self.refused: set[str] = set()
@@ -105,10 +105,11 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
             database=made.database,
             broker="upbit",
             cache=cache,
-            world=world,
-            watch=watch,
+            portfolio=world,
+            monitor=watch,
+            version=AccountVersion(),
             freezing=(),
-            may_trade=lambda: True,
+            is_reconciled=lambda: True,
             is_open=lambda: True,
         )
         await watch.refresh()
