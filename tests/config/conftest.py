@@ -1,4 +1,4 @@
-"""A settings file of one's own, an environment without ours, and an ordinary user's eyes."""
+"""Fixtures: a settings file, an environment without QTS settings, an unprivileged user."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Write = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the settings nor the home of the machine's owner reach a test."""
+    """Hide the settings and the home directory of the user who runs the tests."""
     for name in [*os.environ]:
         if name.startswith("QTS_") or name in ("DATABASE_URL", "REDIS_URL"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "owner"))
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -36,7 +36,7 @@ def write(tmp_path: Path) -> Write:
 
 @contextmanager
 def ordinary_user() -> Iterator[None]:
-    """Root may read everything: look with the eyes of someone who may not."""
+    """Run the block without root's permission to read every file."""
     if os.geteuid() != 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""Any Config that the structs allow, drawn from their own types and ranges."""
+"""Hypothesis strategies for valid Configs, derived from the types and ranges of the structs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Table = TypeVar("Table", bound=msgspec.Struct)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=20)
 
-# Rules between fields, which no single type tells.
-_RULED: dict[str, st.SearchStrategy[Any]] = {
+# Values that satisfy the rules between fields.
+_CONSTRAINED: dict[str, st.SearchStrategy[Any]] = {
     "events.p0.overflow": st.just("block"),
     "events.p0.isolation": st.just("thread"),
     **{
@@ -66,8 +66,8 @@ _RULED: dict[str, st.SearchStrategy[Any]] = {
 
 
 def values_of(setting: Setting) -> st.SearchStrategy[Any]:
-    if setting.name in _RULED:
-        return _RULED[setting.name]
+    if setting.name in _CONSTRAINED:
+        return _CONSTRAINED[setting.name]
     values = _values(setting.kind)
     return st.none() | values if setting.default is None else values
 
@@ -112,7 +112,7 @@ def with_values(table: Table, values: Mapping[str, Any], prefix: str = "") -> Ta
     return type(table)(**fields)
 
 
-# A handful at a time: rules between fields hold with the defaults of the others, too.
+# A few settings at a time: the rules between fields must hold with the defaults of the others.
 _VALUES = {setting.name: values_of(setting) for setting in settings_of()}
 CONFIGS: st.SearchStrategy[Config] = (
     st.sets(st.sampled_from(sorted(_VALUES)), max_size=8)

@@ -1,4 +1,4 @@
-"""Overrides from the environment: who wins, how text becomes a value, what is refused."""
+"""Overrides from the environment: precedence, conversion, refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qts.config import Setting, load, resolve, settings_of
 from qts.config.decode import Origin, RawSetting, convert
 from qts.config.environment import overrides
-from qts.config.schema import schema_of
+from qts.config.schema import RENAMED, SimulatorConfig, schema_of, variable_of
 from qts.domain import ConfigError, Secret
 from tests.config.conftest import Write
 from tests.config.strategies import values_of
@@ -33,7 +33,7 @@ def test_stronger_sources_win(write: Write) -> None:
         assert config.cache.url == Secret(f"redis://{winner}")
 
 
-# The two halves of a TLS key are set together or not at all.
+# A TLS certificate and its key are set together or not at all.
 PAIRS = {"dashboard.certificate", "dashboard.key"}
 ALONE = [setting for setting in settings_of() if setting.name not in PAIRS]
 
@@ -50,6 +50,22 @@ def test_any_setting_can_be_overridden(setting: Setting, data: st.DataObject) ->
     found = resolve(None, {setting.variable: text})
     assert setting.of(found.config) == value
     assert found.origins == {setting.name: Origin("environment", setting.variable)}
+
+
+KEYS = {old: new for old, new in RENAMED.items() if old != "demo"} | {
+    f"demo.{name}": f"simulator.{name}" for name in SimulatorConfig.__struct_fields__
+}
+
+
+@pytest.mark.parametrize(("old", "new"), KEYS.items())
+def test_a_variable_of_a_renamed_key_is_refused_with_its_new_name(old: str, new: str) -> None:
+    variable = variable_of(old)
+    with pytest.raises(ConfigError) as refusal:
+        load(None, {variable: "1"})
+    assert str(refusal.value) == (
+        f"{variable}: unknown setting in the environment; it was renamed to {variable_of(new)}"
+    )
+    assert refusal.value.exit_code == 2
 
 
 def test_numbers_and_switches_are_read_from_text() -> None:
@@ -83,8 +99,8 @@ REFUSED = {
         'events.p3.sample_rate = "nan": expected a finite number above 0 and at most 1'
     ),
     ("QTS_BROKERS__SEND_TIMEOUT_S", "5"): (
-        "brokers.send_timeout_s (5) must be below orders.place_timeout_s (5): an order that never left"
-        " would count as unknown"
+        "brokers.send_timeout_s (5) must be below orders.place_timeout_s (5): an order that was"
+        " never sent would count as unknown"
     ),
     ("QTS_EMBEDDED__TCP", "perhaps"): 'embedded.tcp = "perhaps": expected true or false',
     ("QTS_HOME", ""): "home is empty; expected a path",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qts.config import Config, load, render, resolve
 from qts.config.formatting import dotted
 from qts.config.render import toml
-from qts.config.schema import schema_of
+from qts.config.schema import RENAMED, schema_of
 from qts.config.settings_file import read
 from qts.domain import ConfigError, Secret
 from tests.config.conftest import Write, ordinary_user
@@ -90,7 +90,7 @@ REFUSED = [
     ),
     (
         '[database]\nurl = "***"',
-        "{file}:2: database.url: *** is how a secret is shown, not the secret itself",
+        "{file}:2: database.url: *** is the mask of a secret, not the secret itself",
     ),
     (
         '[events.p0]\noverflow = "sample"',
@@ -112,7 +112,7 @@ REFUSED = [
     (b'home = "\xff"', "settings file {file} is not UTF-8 text (line 1)"),
     (
         b"\xef\xbb\xbfhome = 1",
-        "settings file {file} begins with a byte order mark; save it without",
+        "settings file {file} begins with a byte order mark; remove it",
     ),
     (b"#" * 1_000_001, "settings file {file} is larger than 1000000 bytes"),
 ]
@@ -127,19 +127,28 @@ def test_a_bad_file_is_refused_in_one_line(write: Write, text: str | bytes, line
     assert refusal.value.exit_code == 2
 
 
-def test_all_problems_are_told_at_once(write: Write) -> None:
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_key_is_refused_with_its_new_name(write: Write, old: str, new: str) -> None:
+    path = write(f"[{old}]\nseed = 1\n" if old == "demo" else f"{old} = 1\n")
+    with pytest.raises(ConfigError) as refusal:
+        load(path, {})
+    assert str(refusal.value) == f"{path}:1: unknown key {old}; it was renamed to {new}"
+    assert refusal.value.exit_code == 2
+
+
+def test_all_problems_are_reported_at_once(write: Write) -> None:
     path = write("[events.p0]\nqueue_sise = 5\nqueue_size = 0\n[cache]\npool_max = 1\nurl = 3\n")
     with pytest.raises(ConfigError) as refusal:
         load(path, {"QTS_EVENTS__P1__QUEUE_SIZE": "x", "QTS_NOPE": "1"})
-    told = [line.split(": ")[0] for line in str(refusal.value).splitlines()]
+    places = [line.split(": ")[0] for line in str(refusal.value).splitlines()]
     variables = ["QTS_NOPE", "QTS_EVENTS__P1__QUEUE_SIZE"]
-    assert sorted(told) == sorted([*(f"{path}:{line}" for line in (2, 3, 5, 6)), *variables])
+    assert sorted(places) == sorted([*(f"{path}:{line}" for line in (2, 3, 5, 6)), *variables])
 
 
 @pytest.mark.parametrize(
     ("pool_max", "environ"), [('"x"', {}), ("5", {"QTS_DATABASE__POOL_MAX": "x"})]
 )
-def test_a_refused_value_brings_no_second_complaint_about_its_neighbour(
+def test_a_refused_value_causes_no_second_error_of_its_table(
     write: Write, pool_max: str, environ: dict[str, str]
 ) -> None:
     path = write(f"[database]\npool_max = {pool_max}\npool_min = 500\n")
@@ -229,8 +238,7 @@ def test_every_key_is_found_on_its_own_line(
     path = tmp_path_factory.getbasetemp() / "lines.toml"
     path.write_text(render(config, {}, Secret.reveal))
     path.chmod(0o600)
-    document = read(path)
-    lines = document.text.split("\n")
+    lines = read(path).text.split("\n")
     for name, origin in resolve(path, {}).origins.items():
         line = lines[int(origin.where.rpartition(":")[2]) - 1]
         assert line.startswith(f"{name.rpartition('.')[2]} = ")
@@ -272,7 +280,7 @@ def test_a_dangling_link_is_not_taken_for_no_file(tmp_path: Path) -> None:
 def test_home_is_relative_to_the_file_that_names_it(write: Write, tmp_path: Path) -> None:
     assert load(write('home = "data"', "deep/qts.toml"), {}).home == tmp_path / "deep" / "data"
     assert load(None, {"QTS_HOME": "data"}).home == tmp_path / "data"
-    assert load(write('home = "~/data"'), {}).home == tmp_path / "owner" / "data"
+    assert load(write('home = "~/data"'), {}).home == tmp_path / "user" / "data"
 
 
 def test_a_lane_keeps_its_other_defaults() -> None:
@@ -280,7 +288,7 @@ def test_a_lane_keeps_its_other_defaults() -> None:
     assert (lane.queue_size, lane.overflow, lane.sample_rate) == (7, "sample", 0.1)
 
 
-def test_defaults_are_the_ones_promised() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     config = load(None, {})
     lanes = [config.events.p0, config.events.p1, config.events.p2, config.events.p3]
     assert [(lane.queue_size, lane.overflow) for lane in lanes] == [

@@ -1,4 +1,4 @@
-"""A secret is read from where it stands safely, and is never shown."""
+"""Secrets: inline, in files, in the environment; never shown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_config_with_a_secret_cannot_be_encoded_by_accident(encode: object) ->
         f'[database]\nurl = "{DATABASE}"\npool_max = "x"',
     ],
 )
-def test_a_refusal_never_tells_a_secret(write: Write, text: str) -> None:
+def test_an_error_never_shows_a_secret(write: Write, text: str) -> None:
     path = write(text)
     with pytest.raises(ConfigError) as refusal:
         load(path, {"QTS_DATABSE__URL": DATABASE, "QTS_DATABASE__URL__FILE": "gone"})
@@ -81,7 +81,7 @@ def test_everyone_may_read_a_file_without_secrets(write: Write) -> None:
     assert load(path, {}).cache.pool_max == 20
 
 
-def test_a_secret_may_stand_in_a_file_of_its_own(write: Write, tmp_path: Path) -> None:
+def test_a_secret_may_be_in_a_separate_file(write: Write, tmp_path: Path) -> None:
     write(f"\n {DATABASE}\n", "keys/database")
     path = write('[database]\nurl = { file = "../keys/database" }\n', "etc/qts.toml")
     assert load(path, {}).database.url == Secret(DATABASE)
@@ -92,8 +92,8 @@ def test_a_secret_may_stand_in_a_file_of_its_own(write: Write, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "mode", "line"),
     [
-        (DATABASE, 0o640, "secret file {key} is open to others; run chmod 600 {key}"),
-        (DATABASE, 0o604, "secret file {key} is open to others; run chmod 600 {key}"),
+        (DATABASE, 0o640, "secret file {key} is accessible to others; run chmod 600 {key}"),
+        (DATABASE, 0o604, "secret file {key} is accessible to others; run chmod 600 {key}"),
         (" \n", 0o600, "secret file {key} is empty"),
         (b"\xff", 0o600, "secret file {key} is not UTF-8 text (line 1)"),
         (None, 0, "cannot read secret file {key}: No such file or directory"),

@@ -1,4 +1,4 @@
-"""`qts config` as a user types it."""
+"""The commands `qts config check`, `show` and `init`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_check_counts_what_is_set(
 
 def test_check_without_a_file_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["config", "check"]) == 0
-    told = "OK: no settings file, 0 settings, 0 overridden by the environment\n"
-    assert capsys.readouterr().out == told
+    expected = "OK: no settings file, 0 settings, 0 overridden by the environment\n"
+    assert capsys.readouterr().out == expected
 
 
-def test_check_tells_every_problem_and_refuses(
+def test_check_reports_every_problem_and_refuses(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write("[cache]\npool_max = 1\npol = 2\n", "bad.toml")

@@ -1,4 +1,4 @@
-"""One settings file and the environment become one frozen, checked Config."""
+"""Settings file and environment variables, combined into one validated, frozen Config."""
 
 from qts._exports import lazy_exports
 

@@ -1,4 +1,4 @@
-"""One given value becomes what its room declares: numbers, literals, paths, secrets."""
+"""Conversion of one setting to its declared type: numbers, literals, paths, secrets."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from qts.domain import ConfigError, Secret
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where the value of a setting was given: `file:line`, or a variable's name."""
+    """Source of a setting's value: `file:line`, or the name of a variable."""
 
     kind: Literal["file", "environment"]
     where: str
 
 
 class RawSetting(msgspec.Struct, frozen=True):
-    """A value for a setting as it was written."""
+    """Value of a setting before conversion."""
 
     setting: Setting
     value: Any
     origin: Origin
-    folder: Path  # what a relative path is relative to
+    folder: Path  # base of relative paths
 
 
 def convert(given: RawSetting) -> Any:
+    """Return the value in the setting's type; raise ConfigError if it does not fit."""
     setting, where = given.setting, given.origin.where
     strict = given.origin.kind == "file"
     hook = partial(_decode, given.folder)
@@ -44,19 +45,19 @@ def convert(given: RawSetting) -> Any:
     except msgspec.ValidationError:
         value = None
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        said = "" if setting.secret else f" = {shown(given.value)}"
-        raise ConfigError(f"{where}: {setting.name}{said}: expected {setting.allowed}")
+        value_text = "" if setting.secret else f" = {shown(given.value)}"
+        raise ConfigError(f"{where}: {setting.name}{value_text}: expected {setting.allowed}")
     return value
 
 
 def _decode(folder: Path, kind: type, value: Any) -> Any:
     match value:
         case str() if kind is Secret and value.strip() == str(Secret("")):
-            raise ConfigError("*** is how a secret is shown, not the secret itself")
+            raise ConfigError("*** is the mask of a secret, not the secret itself")
         case str() if kind is Secret and value.strip():
             return Secret(value.strip())
         case {"file": str(path)} if kind is Secret and len(value) == 1:
-            return _secret_in(_path(folder, path))
+            return _read_secret(_path(folder, path))
         case str() if kind is Path:
             return _path(folder, value)
     raise ValueError
@@ -71,11 +72,11 @@ def _path(folder: Path, text: str) -> Path:
         raise ConfigError(f"{shown(text)} names a user without a home directory") from None
 
 
-def _secret_in(path: Path) -> Secret:
+def _read_secret(path: Path) -> Secret:
     text, mode = read_text(path, "secret file")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
-            f"secret file {path} is open to others; run chmod 600 {shlex.quote(str(path))}"
+            f"secret file {path} is accessible to others; run chmod 600 {shlex.quote(str(path))}"
         )
     if not text.strip():
         raise ConfigError(f"secret file {path} is empty")

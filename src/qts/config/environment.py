@@ -1,4 +1,4 @@
-"""Overrides from the environment: QTS_<ROOM>__<KEY>, and the two URLs every host knows."""
+"""Overrides from the environment: QTS_<TABLE>__<KEY>, DATABASE_URL and REDIS_URL."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import inspect
 
-from qts.config.schema import Schema, Setting
+from qts.config.schema import Schema, Setting, variable_of
 from qts.domain import ConfigError
 
-# Later wins: the names hosts set for any program come before our own.
+# Variables that hosting platforms set; QTS_ variables override them.
 COMMON = {"DATABASE_URL": ("database", "url"), "REDIS_URL": ("cache", "url")}
 _FILE = "__FILE"  # QTS_DATABASE__URL__FILE=path is database.url = { file = "path" }
 _NOT_SETTINGS = {"QTS_CONFIG"}
@@ -21,7 +21,7 @@ _NOT_SETTINGS_PREFIX = "QTS_TEST_"
 def overrides(
     schema: Schema, environ: Mapping[str, str], problems: list[str]
 ) -> list[tuple[Setting, Any, str]]:
-    """Setting, value and variable of every override, the stronger ones last."""
+    """Return setting, value and variable of every override; later ones take precedence."""
     found = [
         (schema.settings[path], environ[name], name)
         for name, path in COMMON.items()
@@ -49,7 +49,7 @@ def _own(
         if name.startswith(_NOT_SETTINGS_PREFIX):
             continue
         if name not in known:
-            problems.append(_unknown(name, known))
+            problems.append(_unknown(schema, name, known))
         elif name.endswith(_FILE) and name.removesuffix(_FILE) in environ:
             problems.append(f"{name}: {name.removesuffix(_FILE)} is set as well; set one of them")
         else:
@@ -58,7 +58,7 @@ def _own(
 
 
 def _value(setting: Setting, text: str, name: str) -> Any:
-    if any("\ud800" <= char <= "\udfff" for char in text):  # bytes that are no text
+    if any("\ud800" <= char <= "\udfff" for char in text):  # bytes that are not UTF-8
         raise ConfigError(f"{name}: {setting.name} is not UTF-8 text")
     if not text.strip() and not isinstance(setting.kind, inspect.StrType):
         raise ConfigError(f"{name}: {setting.name} is empty; expected {setting.allowed}")
@@ -71,8 +71,13 @@ def _value(setting: Setting, text: str, name: str) -> Any:
     return text.strip()
 
 
-def _unknown(name: str, known: Mapping[str, Setting]) -> str:
+def _unknown(schema: Schema, name: str, known: Mapping[str, Setting]) -> str:
     shown = name if name.isprintable() else ascii(name)
-    near = get_close_matches(name, known, n=1, cutoff=0.7)
-    hint = f"did you mean {near[0]}?" if near else f"settings are written as in {min(known)}"
+    path = tuple(name.removeprefix("QTS_").lower().split("__"))
+    if new := schema.renamed(path):
+        hint = f"it was renamed to {variable_of(new)}"
+    elif near := get_close_matches(name, known, n=1, cutoff=0.7):
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = f"settings are written as in {min(known)}"
     return f"{shown}: unknown setting in the environment; {hint}"

@@ -1,4 +1,4 @@
-"""Types and values in the words of an error line; never more than one line, never a password."""
+"""Types and values as text for error messages: one line, without passwords."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qts.domain import Secret
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _LOGIN = re.compile(r"://\S*@")
-_LONGEST = 60
+_MAX_LENGTH = 60
 
 
 def allowed(kind: inspect.Type) -> str:
-    """What a setting of this type takes, as in `an integer from 1 to 500`."""
+    """Describe the values a type allows, as in `an integer from 1 to 500`."""
     match kind:
         case inspect.BoolType():
             return "true or false"
@@ -45,23 +45,23 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as the user wrote it, short, with the login of a URL masked."""
+    """Return a value as the user wrote it, shortened, with the login of a URL masked."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
         return "a list"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int) and value.bit_length() > 64:  # Python may refuse to print it
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to print very long ones
         return "a very large integer"
     if not isinstance(value, str):
         return str(value)
     text = _LOGIN.sub("://***@", value)
-    if len(text) > _LONGEST:
-        text = text[:_LONGEST] + "…"
+    if len(text) > _MAX_LENGTH:
+        text = text[:_MAX_LENGTH] + "…"
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def dotted(path: tuple[str, ...]) -> str:
-    """A key's full name; parts that are not plain words are quoted, as TOML has it."""
+    """Return a key's full name; parts that are not bare TOML keys are quoted."""
     return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(part) for part in path)

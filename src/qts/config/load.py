@@ -1,9 +1,9 @@
-"""Defaults, then the file, then the environment: checked key by key, then room by room.
+"""Loading of the settings: each key is validated, then the rules of each table.
 
-    defaults < settings file < DATABASE_URL, REDIS_URL < QTS_<ROOM>__<KEY>
+    defaults < settings file < DATABASE_URL, REDIS_URL < QTS_<TABLE>__<KEY>
 
-Every problem found is one line of the ConfigError: where it was given, the key's full name,
-the value (unless it is a secret) and what is allowed.
+Every problem is one line of the ConfigError: the place, the key's full name, the value (unless it
+is a secret) and what is allowed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ _Path = tuple[str, ...]
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
-    """The settings in force, and where each that is not a default came from."""
+    """Effective settings, and the origin of each that is not a default."""
 
     config: Config
     file: Path | None
     origins: dict[str, Origin]
-    written: int  # settings in the file, overridden ones too
+    written: int  # settings in the file, including overridden ones
 
 
 def load(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """The settings in force; `path` None: the file that QTS_CONFIG or the search order names."""
+    """Return the settings; without `path`, of the first file in the search order."""
     return resolve(path, environ).config
 
 
 def resolve(path: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
+    """Return the settings with their origins; raise ConfigError with every problem found."""
     schema = schema_of(Config)
     file = settings_file.find(path, environ)
     source = settings_file.read(file) if file is not None else None
@@ -49,9 +50,9 @@ def resolve(path: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
     layers = list(_from_file(schema, source, problems)) if source else []
     written = len(layers)
     layers += _from_environment(schema, environ, problems)
-    values, origins = _decide(layers, problems)
+    values, origins = _merge(layers, problems)
     if source:
-        problems += _exposed(source, layers)
+        problems += _readable_secrets(source, layers)
     config = _assemble(Config(), (), values, origins, problems)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -80,11 +81,12 @@ def _from_file(schema: Schema, source: SettingsFile, problems: list[str]) -> Ite
 
 
 def _hint(schema: Schema, path: _Path) -> str:
-    near = schema.nearest(path)
-    if near:
+    if new := schema.renamed(path):
+        return f"it was renamed to {new}"
+    if near := schema.nearest(path):
         return f"did you mean {near}?"
-    beside = [key[-1] for key in [*schema.settings, *schema.tables] if key[:-1] == path[:-1]]
-    return "known here: " + ", ".join(beside)
+    siblings = [key[-1] for key in [*schema.settings, *schema.tables] if key[:-1] == path[:-1]]
+    return "known here: " + ", ".join(siblings)
 
 
 def _from_environment(
@@ -94,7 +96,7 @@ def _from_environment(
         yield RawSetting(setting, value, Origin("environment", name), Path.cwd())
 
 
-def _decide(
+def _merge(
     layers: list[RawSetting], problems: list[str]
 ) -> tuple[dict[_Path, Any], dict[_Path, Origin]]:
     last = {given.setting.path: given for given in layers}
@@ -102,7 +104,7 @@ def _decide(
     for given in layers:
         path = given.setting.path
         if given.setting.secret and given is not last[path]:
-            continue  # a key file that only another machine has is no problem when overridden
+            continue  # an overridden secret file need not exist
         try:
             values[path] = convert(given)
         except ConfigError as error:
@@ -111,7 +113,7 @@ def _decide(
     return values, {path: given.origin for path, given in last.items()}
 
 
-def _exposed(source: SettingsFile, layers: list[RawSetting]) -> Iterator[str]:
+def _readable_secrets(source: SettingsFile, layers: list[RawSetting]) -> Iterator[str]:
     inline = [
         given.setting.name
         for given in layers
@@ -129,7 +131,7 @@ def _assemble(
     origins: Mapping[_Path, Origin],
     problems: list[str],
 ) -> _Table:
-    """The table with the values laid over it; the rooms check their own cross-field rules here."""
+    """Return the table with the values set; its struct checks the rules between fields."""
     fields: dict[str, Any] = {}
     for name in table.__struct_fields__:
         path, current = (*prefix, name), getattr(table, name)
@@ -141,13 +143,13 @@ def _assemble(
         return type(table)(**fields)
     except ValueError as error:
         here = {path: origin for path, origin in origins.items() if path[: len(prefix)] == prefix}
-        if here.keys() <= values.keys():  # else a default stands in for a refused value
+        if here.keys() <= values.keys():  # otherwise a default replaces a refused value
             problems.append(_broken_rule(prefix, str(error), here))
         return table
 
 
 def _broken_rule(prefix: _Path, message: str, here: Mapping[_Path, Origin]) -> str:
-    """A room's own refusal; where it begins with a key of the room, that becomes its full name."""
+    """Return the error of a table's rule; a key at its beginning gets its full name."""
     words = re.findall(r"[\w.]*\w", message)
     named = [
         origin.where for path, origin in here.items() if ".".join(path[len(prefix) :]) in words
@@ -155,5 +157,5 @@ def _broken_rule(prefix: _Path, message: str, here: Mapping[_Path, Origin]) -> s
     where = ", ".join(named or [origin.where for origin in here.values()])
     first = message.partition(" ")[0]
     begins_with_key = (*prefix, *first.split(".")) in schema_of(Config).settings
-    room = ".".join(prefix) + ("." if begins_with_key else ": ") if prefix else ""
-    return f"{where}: {room}{message}"
+    table = ".".join(prefix) + ("." if begins_with_key else ": ") if prefix else ""
+    return f"{where}: {table}{message}"

@@ -1,4 +1,4 @@
-"""Settings as TOML: the ones in force with their origins, and the file a user starts from."""
+"""Settings as TOML: effective values with their origins, and the template of a settings file."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from qts.config.schema import Config, Setting, schema_of
 from qts.domain import Secret
 
 _PREFACE = """\
-## Settings of QTS. Every key stands at its default: remove the # before a key to change it.
+## Settings of QTS. Every key shows its default: remove the # before a key to change it.
 ## An environment variable overrides a key: {variable}=50 is {name} = 50.
-## A secret may stand in a file of its own: url = {{ file = "path" }}, mode 600.
+## A secret may be stored in a separate file: url = {{ file = "path" }}, mode 600.
 """
 
 
 def render(
     config: Config, origins: Mapping[str, Origin], secret: Callable[[Secret], str] = str
 ) -> str:
-    """The settings in force as TOML, each with the place it came from; secrets as three stars."""
+    """Return the settings as TOML, each with its origin; secrets are three stars."""
     lines = []
     for header, settings in _tables():
         lines += [f"\n{header}"] if header else []
         for setting in settings:
             value, origin = setting.of(config), origins.get(setting.name)
-            came_from = f"{origin.kind}, {origin.where}" if origin else "default"
+            source = f"{origin.kind}, {origin.where}" if origin else "default"
             if value is None:
-                lines.append(f"# {setting.path[-1]} is not set  # {came_from}")
+                lines.append(f"# {setting.path[-1]} is not set  # {source}")
             else:
-                lines.append(f"{setting.path[-1]} = {toml(value, secret)}  # {came_from}")
+                lines.append(f"{setting.path[-1]} = {toml(value, secret)}  # {source}")
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def describe(found: LoadedConfig) -> dict[str, Any]:
-    """What `render` says, for scripts: value and origin by full name."""
+    """Return value and origin of every setting by full name, for `--json`."""
     settings = {}
     for setting in schema_of(Config).settings.values():
         value, origin = setting.of(found.config), found.origins.get(setting.name)
@@ -53,17 +53,17 @@ def describe(found: LoadedConfig) -> dict[str, Any]:
 
 
 def render_template() -> str:
-    """A settings file that explains every key and changes none.
+    """Return a settings file that explains every key and changes none.
 
-    Explanations begin with ##, settings with #: taking one # off every line leaves valid TOML.
+    Explanations begin with ##, settings with #: without the first # of every line it is valid TOML.
     """
     tables = schema_of(Config).tables
     example = next(s for s in schema_of(Config).settings.values() if s.path[0] == "events")
     lines = [_PREFACE.format(variable=example.variable, name=example.name)]
     for header, settings in _tables():
         if header:
-            about = tables[settings[0].path[:-1]]
-            lines += ["", *([f"## {about}."] if about else []), header]
+            description = tables[settings[0].path[:-1]]
+            lines += ["", *([f"## {description}."] if description else []), header]
         for setting in settings:
             lines += _explained(setting)
     return "\n".join(lines) + "\n"
@@ -94,7 +94,7 @@ def _example(setting: Setting) -> str:
 
 
 def _tables() -> Iterator[tuple[str, list[Setting]]]:
-    """Settings by table, those without one first, as TOML demands."""
+    """Yield settings by table, those without one first, as TOML requires."""
     settings = sorted(
         schema_of(Config).settings.values(), key=lambda setting: len(setting.path) > 1
     )

@@ -1,9 +1,7 @@
-"""What can be set: the Config, and every one of its settings by full name.
+"""Schema of the settings: the Config struct, and every setting by full name.
 
-Type, range, default and explanation of a setting stand once, in its room's struct; errors,
-`qts config show` and `qts config init` read them from there.
-
-Settings of the simulated market that QTS runs on while it has no key of its own.
+Type, range, default and description of a setting are declared once, in its package's struct;
+errors, `qts config show` and `qts config init` read them there.
 """
 
 from __future__ import annotations
@@ -35,24 +33,28 @@ from qts.telemetry import TelemetryConfig
 from qts.venues import VenuesConfig
 
 
-class DemoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A simulator of feed.venue in a process of its own, while it has no key and no host."""
+class SimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Simulator of feed.venue in a separate process, used while the venue has no key or host."""
 
     enabled: Annotated[
-        bool, Meta(description="false: no simulator; Upbit's own quotes need no key")
+        bool, Meta(description="false: no simulator; Upbit's quotes need no key")
     ] = True
-    seed: Annotated[int, Meta(ge=0, description="same seed, same market")] = 1
+    seed: Annotated[
+        int, Meta(ge=0, description="seed of the market; the same seed gives the same market")
+    ] = 1
     symbols: Annotated[
-        int, Meta(ge=1, le=4000, description="symbols that are listed; of Upbit 200 at most")
+        int, Meta(ge=1, le=4000, description="listed symbols; at most 200 for Upbit")
     ] = 2500
     speed: Annotated[
         float,
-        Meta(ge=1, le=1000, description="seconds of the market in a second; 1 if it takes orders"),
+        Meta(ge=1, le=1000, description="simulated seconds per second; 1 if it takes orders"),
     ] = 10.0
     scan_s: Annotated[
-        float, Meta(gt=0, le=3600, description="a scan of all symbols takes this long, of Upbit 1")
+        float, Meta(gt=0, le=3600, description="duration of a scan of all symbols; 1 for Upbit")
     ] = 6.0
-    port: Annotated[int, Meta(ge=0, le=65_535, description="of the simulator; 0: any")] = 0
+    port: Annotated[
+        int, Meta(ge=0, le=65_535, description="port of the simulator; 0: any free one")
+    ] = 0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,34 +66,37 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     events: Annotated[EventsConfig, msgspec.Meta(description="The event lanes")] = EventsConfig()
     database: Annotated[DatabaseConfig, msgspec.Meta(description="PostgreSQL")] = DatabaseConfig()
-    outbox: Annotated[OutboxConfig, msgspec.Meta(description="The durable bus")] = OutboxConfig()
+    outbox: Annotated[OutboxConfig, msgspec.Meta(description="The durable event bus")] = (
+        OutboxConfig()
+    )
     venues: Annotated[
         VenuesConfig, msgspec.Meta(description="KIS and Upbit: keys, hosts, limits")
     ] = VenuesConfig()
-    feed: Annotated[FeedConfig, msgspec.Meta(description="What is watched, and how often")] = (
-        FeedConfig()
-    )
+    feed: Annotated[
+        FeedConfig, msgspec.Meta(description="Market data: symbols and scan interval")
+    ] = FeedConfig()
     cache: Annotated[CacheConfig, msgspec.Meta(description="Valkey or Redis")] = CacheConfig()
     pipeline: Annotated[
-        PipelineConfig, msgspec.Meta(description="Strategies and the cycle around them")
+        PipelineConfig, msgspec.Meta(description="Strategies and the ETEDA cycle")
     ] = PipelineConfig()
-    risk: Annotated[RiskConfig, msgspec.Meta(description="Limits of the gate, and stops")] = (
-        RiskConfig()
-    )
+    risk: Annotated[
+        RiskConfig, msgspec.Meta(description="Limits of the pre-trade gate, and stops")
+    ] = RiskConfig()
     orders: Annotated[
-        OrdersConfig, msgspec.Meta(description="How orders leave and are accounted for")
+        OrdersConfig, msgspec.Meta(description="Order execution and reconciliation")
     ] = OrdersConfig()
     brokers: Annotated[BrokersConfig, msgspec.Meta(description="Where orders go")] = BrokersConfig()
     dashboard: Annotated[
-        DashboardConfig, msgspec.Meta(description="The owner's view in a browser")
+        DashboardConfig, msgspec.Meta(description="The dashboard in the browser")
     ] = DashboardConfig()
     simulator: Annotated[
-        DemoConfig, msgspec.Meta(description="The simulated market, while there is no key")
-    ] = DemoConfig()
+        SimulatorConfig,
+        msgspec.Meta(description="The simulated market, used while there is no key"),
+    ] = SimulatorConfig()
     embedded: Annotated[
-        EmbeddedConfig, msgspec.Meta(description="The servers QTS starts when no URL is given")
+        EmbeddedConfig, msgspec.Meta(description="Servers that QTS starts when no URL is set")
     ] = EmbeddedConfig()
-    notify: Annotated[NotifyConfig, msgspec.Meta(description="Messages to the owner")] = (
+    notify: Annotated[NotifyConfig, msgspec.Meta(description="Notifications to the operator")] = (
         NotifyConfig()
     )
     telemetry: Annotated[TelemetryConfig, msgspec.Meta(description="Logs, metrics and traces")] = (
@@ -99,16 +104,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     )
 
     def __post_init__(self) -> None:
-        patience, limit = self.brokers.send_timeout_s, self.orders.place_timeout_s
-        if patience >= limit:
+        send_s, place_s = self.brokers.send_timeout_s, self.orders.place_timeout_s
+        if send_s >= place_s:
             raise ValueError(
-                f"brokers.send_timeout_s ({patience:g}) must be below orders.place_timeout_s"
-                f" ({limit:g}): an order that never left would count as unknown"
+                f"brokers.send_timeout_s ({send_s:g}) must be below orders.place_timeout_s"
+                f" ({place_s:g}): an order that was never sent would count as unknown"
             )
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One key: where it stands, its type as the room declares it, and its default."""
+    """One key: its path, its declared type and its default."""
 
     path: tuple[str, ...]
     type: Any
@@ -120,8 +125,8 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """The environment variable that overrides this key."""
-        return "QTS_" + "__".join(self.path).upper()
+        """Return the environment variable that overrides this key."""
+        return variable_of(self.name)
 
     @property
     def description(self) -> str:
@@ -129,7 +134,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> inspect.Type:
-        """The type without its metadata and without None, which TOML cannot say."""
+        """Return the type without metadata and without None, which TOML cannot express."""
         return _bare(self.type)
 
     @property
@@ -147,18 +152,50 @@ class Setting(msgspec.Struct, frozen=True):
         return value
 
 
+# Keys and tables renamed before 1.0: old name -> new name.
+RENAMED = {
+    "brokers.paper.book": "brokers.paper.account",
+    "brokers.patience_s": "brokers.send_timeout_s",
+    "cache.truth_ms": "cache.load_timeout_ms",
+    "demo": "simulator",
+    "events.calm_checks": "events.recovery_checks",
+    "events.held_too_long_ms": "events.gil_stall_ms",
+    "events.hold_ms": "events.gil_slice_ms",
+    "feed.bursts": "feed.max_bursts",
+    "notify.group_s": "notify.batch_window_s",
+    "outbox.relay_here": "outbox.run_relay",
+    "pipeline.fill_wait_s": "pipeline.fill_timeout_s",
+    "pipeline.processes": "pipeline.isolated_strategies",
+    "pipeline.signal_life_s": "pipeline.signal_ttl_s",
+    "risk.stops.earning_extra_s": "risk.stops.profit_extension_s",
+    "risk.stops.excursion_account": "risk.stops.mae_account",
+    "risk.stops.excursion_all": "risk.stops.mae_full",
+    "risk.stops.excursion_half": "risk.stops.mae_half",
+    "risk.stops.trail_least": "risk.stops.trail_min_distance",
+}
+
+
 class Schema(msgspec.Struct, frozen=True):
-    """Every setting and every table of a struct, by path, in the order of declaration."""
+    """All settings and tables of a struct, by path, in the order of declaration."""
 
     settings: dict[tuple[str, ...], Setting]
     tables: dict[tuple[str, ...], str]
 
+    def renamed(self, path: tuple[str, ...]) -> str | None:
+        """Return the current name of a renamed key or table, or None."""
+        for length in range(1, len(path) + 1):
+            if new := RENAMED.get(".".join(path[:length])):
+                current = (*new.split("."), *path[length:])
+                if current in self.settings or current in self.tables:
+                    return ".".join(current)
+        return None
+
     def nearest(self, path: tuple[str, ...]) -> str | None:
-        """The known name most like an unknown one, anywhere in the tree."""
+        """Return the known name most similar to an unknown one, or None."""
         known = [other for other in [*self.settings, *self.tables] if path[: len(other)] != other]
-        best = max(known, key=lambda other: sum(_likeness(path, other)))
-        whole, last = _likeness(path, best)
-        return ".".join(best) if last >= 0.6 or (whole >= 0.7 and last >= 0.4) else None
+        best = max(known, key=lambda other: sum(_similarity(path, other)))
+        full, last = _similarity(path, best)
+        return ".".join(best) if last >= 0.6 or (full >= 0.7 and last >= 0.4) else None
 
 
 @cache
@@ -171,6 +208,10 @@ def schema_of(struct: type[msgspec.Struct]) -> Schema:
         else:
             settings[path] = Setting(path, annotation, default)
     return Schema(settings, tables)
+
+
+def variable_of(name: str) -> str:
+    return "QTS_" + name.replace(".", "__").upper()
 
 
 def settings_of(struct: type[msgspec.Struct] = Config) -> Iterable[Setting]:
@@ -203,6 +244,6 @@ def _description(annotation: Any) -> str:
     return str(extra.get("description", "")).rstrip(".")
 
 
-def _likeness(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[float, float]:
-    whole = SequenceMatcher(None, ".".join(one), ".".join(other)).ratio()
-    return whole, SequenceMatcher(None, one[-1], other[-1]).ratio()
+def _similarity(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[float, float]:
+    full = SequenceMatcher(None, ".".join(one), ".".join(other)).ratio()
+    return full, SequenceMatcher(None, one[-1], other[-1]).ratio()

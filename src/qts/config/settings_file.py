@@ -1,4 +1,4 @@
-"""The settings file: where it is looked for, how it is read, on which line a key stands."""
+"""The settings file: search order, reading, and the line of each key."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from qts.domain import ConfigError
 from qts.embedded import default_home
 
 FILE_NAME = "qts.toml"
-_LARGEST_BYTES = 1_000_000
-_LONGEST_STATEMENT = 200  # lines
+_MAX_BYTES = 1_000_000
+_MAX_STATEMENT_LINES = 200
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A settings file that is well-formed TOML; its keys are not checked yet."""
+    """Settings file that is valid TOML; its keys are not validated."""
 
     path: Path
-    text: str = field(repr=False)  # may hold a password
+    text: str = field(repr=False)  # may contain a password
     values: dict[str, Any] = field(repr=False)
     world_readable: bool
 
     def where(self, path: tuple[str, ...]) -> str:
-        """`file:line` of a key, or of the table that holds it."""
+        """Return `file:line` of a key, or of the table that contains it."""
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self.path}:{self._lines[path]}" if path else str(self.path)
@@ -45,7 +45,7 @@ class SettingsFile:
 
 
 def find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The file asked for, else the first of those that QTS looks for; None: there is none."""
+    """Return `path`, else the first file in the search order, or None."""
     if path is not None:
         return path
     if "QTS_CONFIG" in environ:
@@ -61,7 +61,7 @@ def find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
 def read(path: Path) -> SettingsFile:
     content, mode = read_text(path, "settings file")
     if content.startswith("\ufeff"):
-        raise ConfigError(f"settings file {path} begins with a byte order mark; save it without")
+        raise ConfigError(f"settings file {path} begins with a byte order mark; remove it")
     try:
         values = tomllib.loads(content)
     except RecursionError:
@@ -72,13 +72,13 @@ def read(path: Path) -> SettingsFile:
 
 
 def read_text(path: Path, what: str) -> tuple[str, int]:
-    """Text and mode of a regular file, looked at through one descriptor."""
+    """Return text and mode of a regular file, read through one descriptor."""
     try:
         content, mode = _bytes(path)
     except OSError as error:
         raise ConfigError(f"cannot read {what} {path}: {error.strerror or error}") from None
-    if len(content) > _LARGEST_BYTES:
-        raise ConfigError(f"{what} {path} is larger than {_LARGEST_BYTES} bytes")
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(f"{what} {path} is larger than {_MAX_BYTES} bytes")
     try:
         return content.decode(), mode
     except UnicodeDecodeError as error:
@@ -87,14 +87,14 @@ def read_text(path: Path, what: str) -> tuple[str, int]:
 
 
 def _bytes(path: Path) -> tuple[bytes, int]:
-    # O_NONBLOCK: a pipe without a writer is refused instead of waited for.
+    # O_NONBLOCK: opening a pipe without a writer fails instead of blocking.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise OSError("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(_LARGEST_BYTES + 1), mode
+            return file.read(_MAX_BYTES + 1), mode
     finally:
         os.close(descriptor)
 
@@ -111,10 +111,10 @@ def _broken(path: Path, content: str, message: str) -> str:
 
 
 def _statements(content: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Every path a valid document names, with the line its statement begins on.
+    """Yield every path in a valid document, with the first line of its statement.
 
-    tomllib keeps no positions. But the document is valid, so each statement is the shortest
-    run of lines that is valid by itself.
+    tomllib reports no positions. In a valid document each statement is the shortest run of lines
+    that is valid TOML.
     """
     table: tuple[str, ...] = ()
     statement, start = "", 1
@@ -123,8 +123,8 @@ def _statements(content: str) -> Iterator[tuple[tuple[str, ...], int]]:
         try:
             parsed = tomllib.loads(statement)
         except ValueError:
-            if number - start > _LONGEST_STATEMENT:
-                return  # a line number is not worth parsing a huge list over and over
+            if number - start > _MAX_STATEMENT_LINES:
+                return  # parsing a huge list line by line would take too long
             continue
         header = statement.lstrip().startswith("[")
         for path in _paths(parsed):
