@@ -1,5 +1,5 @@
 """Benchmarks, one module for each room: every figure beside the peer it is compared with."""
 
-ROOMS = ("router", "cache", "feed", "outbox", "events", "backtest")
+PACKAGES = ("router", "cache", "feed", "outbox", "events", "backtest")
 
-__all__ = ["ROOMS"]
+__all__ = ["PACKAGES"]

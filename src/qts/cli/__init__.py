@@ -1,4 +1,4 @@
-"""Thin verbs: parse, call a room, print. Errors are one line; exit code 2 means refused input."""
+"""Commands: parse, call a package, print. Errors are one line; exit code 2 means refused input."""
 
 from qts.cli.main import main
 

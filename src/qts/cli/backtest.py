@@ -1,4 +1,4 @@
-"""`qts backtest`: a strategy over recorded or simulated days, here or as a job."""
+"""`qts backtest`: a strategy over recorded or simulated data, here or as a job."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 import typer
 
-from qts.cli.console import ConfigOption, JsonFile
+from qts.cli.console import ConfigOption, JsonFile, JsonFileOption
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.backtest import BacktestConfig, BacktestResult, Tape
+    from qts.strategies import Strategy
+
+Way = Literal["auto", "compiled", "generic"]
 
 StrategyArgument = Annotated[
     str, typer.Argument(metavar="STRATEGY", help="rsi_scalper, module:Class or path.py:Class.")
@@ -27,67 +29,68 @@ DataArgument = Annotated[
 ]
 ParamOption = Annotated[
     list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the strategy."),
+    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the strategy; repeatable."),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option("--simulated-day", metavar="SEED", min=0, help="A made-up day instead of DATA."),
+    typer.Option("--simulated-day", metavar="SEED", min=0, help="A simulated day instead of DATA."),
 ]
 VolumeOption = Annotated[
     Literal["auto", "day", "tick"],
-    typer.Option(help="A volume is of the day so far (as records have it) or of its own tick."),
+    typer.Option(help="Whether DATA has the day's cumulative volume or that of each tick."),
 ]
+CashOption = Annotated[
+    str | None, typer.Option(metavar="WON", help="Initial cash; default brokers.paper.cash.")
+]
+SymbolsOption = Annotated[int, typer.Option(min=1, max=4000, help="Symbols of the simulated day.")]
+SecondsOption = Annotated[int, typer.Option(min=1, max=23_400, help="Length of the simulated day.")]
+LatencyOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=60_000, metavar="MS", help="Before an order can trade; 0: on its own tick."
+    ),
+]
+HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")]
 
 
 def backtest(
     strategy: StrategyArgument,
     data: DataArgument = None,
     param: ParamOption = None,
-    cash: Annotated[
-        str | None, typer.Option(metavar="WON", help="To begin with; else brokers.paper.cash.")
-    ] = None,
+    cash: CashOption = None,
     seed: SeedOption = None,
-    symbols: Annotated[int, typer.Option(min=1, max=4000, help="Of a made-up day.")] = 2500,
-    seconds: Annotated[int, typer.Option(min=1, max=23_400, help="Of a made-up day.")] = 23_400,
+    symbols: SymbolsOption = 2500,
+    seconds: SecondsOption = 23_400,
     volume: VolumeOption = "auto",
     stops: Annotated[
-        bool, typer.Option("--stops/--no-stops", help="Whether stops watch over positions.")
+        bool, typer.Option("--stops/--no-stops", help="Whether stops close positions.")
     ] = True,
-    latency: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=60_000, metavar="MS", help="Before an order can trade; 0: on its own tick."
-        ),
-    ] = None,
+    latency: LatencyOption = None,
     way: Annotated[
-        Literal["auto", "compiled", "generic"], typer.Option(help="The same result either way.")
+        Way,
+        typer.Option(help="How the engine runs; the result is the same."),
     ] = "auto",
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the report; - prints it.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")
-    ] = None,
-    job: Annotated[bool, typer.Option("--job", help="Leave it to qts backtests work.")] = False,
+    json_file: JsonFileOption = None,
+    html: HtmlOption = None,
+    job: Annotated[bool, typer.Option("--job", help="Submit a job for qts ops jobs work.")] = False,
     config: ConfigOption = None,
 ) -> int:
-    """Run a strategy over history: the same steps, gate, stops and matching as on paper.
+    """Run a strategy over recorded or simulated data.
 
-    Exit code 0: it ran to the end, 1: the strategy was given up on the way, 2: refused.
+    Uses the same steps, gate, stops and matching as the paper broker. Exit code 0: it ran to the
+    end, 1: the strategy was disabled on the way, 2: refused.
 
     Example: qts backtest rsi_scalper record/ --param length=20 --html report.html
     """
-    from qts import telemetry
-    from qts.backtest import run_backtest as run
     from qts.backtest import select_tape
     from qts.strategies import load_strategy
 
     output, page = JsonFile(json_file), _writable(html)
-    made = load_strategy(strategy).from_params(_params(param or []))
+    loaded = load_strategy(strategy).from_params(_params(param or []))
     settings = _settings(config, cash, stops, latency)
     tape = select_tape(data, seed, symbols, seconds, volume)
     if job:
-        words: dict[str, object] = {
+        options: dict[str, object] = {
             "--cash": cash,
             "--simulated-day": seed,
             "--symbols": symbols,
@@ -98,13 +101,20 @@ def backtest(
             "--html": _absolute(html),
             "--config": _absolute(config),
         }
-        return _submit(config, _words(strategy, data, param or [], words, stops))
-    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
-    with _progress(tape) as progress:
-        result = run(made, tape, settings, way=way, progress=progress)
-    _show(result, on_stderr=output.prints)
+        return _submit(config, _job_arguments(strategy, data, param or [], options, stops))
+    result = _run(loaded, tape, settings, way)
+    _print(result, on_stderr=output.prints)
     _write(result, output, page)
     return 1 if result.stopped else 0
+
+
+def _run(strategy: Strategy[Any], tape: Tape, settings: BacktestConfig, way: Way) -> BacktestResult:
+    from qts import telemetry
+    from qts.backtest import run_backtest
+
+    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
+    with _progress(tape) as progress:
+        return run_backtest(strategy, tape, settings, way=way, progress=progress)
 
 
 def _params(lines: list[str]) -> dict[str, str]:
@@ -120,23 +130,25 @@ def _params(lines: list[str]) -> dict[str, str]:
 def _settings(
     config: Path | None, cash: str | None, stops: bool, latency: float | None
 ) -> BacktestConfig:
-    """Limits, stops, costs and the paper venue's kindness from the settings, as live."""
+    """Return limits, stops, costs and the paper broker's behaviour as the settings have them."""
+    from msgspec.structs import replace
+
     from qts.backtest import BacktestConfig
     from qts.config import load
 
     settings = load(config, os.environ)
     paper = settings.brokers.paper
-    wait_ms = max(BacktestConfig().paper.latency_ms, paper.latency_ms)
+    usual_ms = max(BacktestConfig().paper.latency_ms, paper.latency_ms)
     try:
-        begin = Decimal(cash.replace(",", "").replace("_", "")) if cash else Decimal(paper.cash)
+        initial = Decimal(cash.replace(",", "").replace("_", "")) if cash else Decimal(paper.cash)
     except InvalidOperation:
-        raise RefusedError(f"--cash {cash!r} is no number of won") from None
+        raise RefusedError(f"--cash {cash!r} is not a number of won") from None
     return BacktestConfig(
-        cash=begin,
+        cash=initial,
         limits=settings.risk.limits,
         stops=settings.risk.stops,
         use_stops=stops,
-        paper=msgspec.structs.replace(paper, latency_ms=wait_ms if latency is None else latency),
+        paper=replace(paper, latency_ms=usual_ms if latency is None else latency),
         costs=settings.brokers.costs,
         interval_s=settings.pipeline.interval_ms / 1000,
         signal_ttl_s=settings.pipeline.signal_ttl_s,
@@ -146,13 +158,13 @@ def _settings(
 
 def _writable(path: Path | None) -> Path | None:
     if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise RefusedError(f"--html {path}: cannot be written; name a file in a directory that can")
+        raise RefusedError(f"--html {path}: cannot be written; name a file in a writable directory")
     return path
 
 
 @contextmanager
 def _progress(tape: Tape) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; silence elsewhere."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -166,7 +178,7 @@ def _progress(tape: Tape) -> Iterator[Callable[[int], None]]:
         yield lambda events: bar.update(task, completed=events)
 
 
-def _show(result: BacktestResult, *, on_stderr: bool) -> None:
+def _print(result: BacktestResult, *, on_stderr: bool) -> None:
     from rich.console import Console
 
     from qts.backtest import render_table
@@ -189,23 +201,23 @@ def _absolute(path: Path | None) -> Path | None:
     return path.resolve() if path else None
 
 
-def _words(
+def _job_arguments(
     strategy: str, data: Path | None, params: list[str], options: dict[str, object], stops: bool
 ) -> tuple[str, ...]:
-    """The command again, as a worker that runs elsewhere can say it."""
+    """Return the command line with absolute paths, for a worker in another directory."""
     where, colon, kind = strategy.rpartition(":")
     name = f"{Path(where).resolve()}:{kind}" if colon and where.endswith(".py") else strategy
-    words = [name, *([str(data.resolve())] if data else [])]
+    arguments = [name, *([str(data.resolve())] if data else [])]
     for line in params:
-        words += ["--param", line]
+        arguments += ["--param", line]
     for option, value in options.items():
         if value is not None:
-            words += [option, str(value)]
-    return (*words, "--stops" if stops else "--no-stops")
+            arguments += [option, str(value)]
+    return (*arguments, "--stops" if stops else "--no-stops")
 
 
-def _submit(config: Path | None, words: tuple[str, ...]) -> int:
+def _submit(config: Path | None, arguments: tuple[str, ...]) -> int:
     from qts.cli.jobs import submit
 
-    typer.echo(submit(config, words))
+    typer.echo(submit(config, arguments))
     return 0

@@ -1,4 +1,4 @@
-"""`qts backup` and `qts restore`: the state in one file, and back."""
+"""`qts ops backup` and `qts ops restore`: the state in one file, and back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import typer
 
 from qts.cli.console import ConfigOption, JsonOption, print_json
 
-FileArgument = Annotated[Path, typer.Argument(help="The backup file.")]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The backup file.")]
 
 
 def backup(file: FileArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Write the state to one file, also while QTS runs. Secrets are not in it.
+    """Write the state to one file, also while QTS runs.
 
-    Example: qts backup /backups/qts-2026-11-16.tar
+    Secrets are not in it.
+
+    Example: qts ops backup /backups/qts-2026-11-16.tar
     """
     from qts.app import write_backup
     from qts.config import resolve
@@ -34,9 +36,11 @@ def backup(file: FileArgument, config: ConfigOption = None, as_json: JsonOption 
 
 
 def restore(file: FileArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Bring a backup into an empty home or database. Trading is stopped until you allow it.
+    """Restore a backup into an empty home or database.
 
-    Example: QTS_HOME=/srv/qts-new qts restore /backups/qts-2026-11-16.tar
+    Trading stays stopped until `qts kill off`.
+
+    Example: QTS_HOME=/srv/qts-new qts ops restore /backups/qts-2026-11-16.tar
     """
     from qts.app import restore_backup
     from qts.config import resolve
@@ -46,4 +50,4 @@ def restore(file: FileArgument, config: ConfigOption = None, as_json: JsonOption
         print_json(manifest)
         return
     typer.echo(f"restored the state of {manifest.created_at:%F %T} UTC, schema {manifest.schema}")
-    typer.echo("trading is STOPPED: compare with the venue, then qts kill off")
+    typer.echo("trading is STOPPED: reconcile with the venue, then qts kill off")

@@ -1,4 +1,4 @@
-"""`qts bench`: one room measured beside its peers."""
+"""`qts dev bench`: one package measured beside its peers."""
 
 from __future__ import annotations
 
@@ -12,42 +12,40 @@ from typing import Annotated, Any
 import typer
 
 import qts
-from qts.cli.console import JsonFile
+from qts.cli.console import JsonFile, JsonFileOption
 from qts.domain import RefusedError
 
 
 def bench(
-    room: Annotated[str, typer.Argument(metavar="ROOM", help="Which room, such as router.")],
+    package: Annotated[str, typer.Argument(metavar="PACKAGE", help="The package, such as router.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few short trials: does it run, not how fast.")
+        bool, typer.Option("--quick", help="Few short trials, to see that it runs.")
     ] = False,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write the rows; - is standard output."),
-    ] = None,
+    json_file: JsonFileOption = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="DIR", help="Draw the rows there, as SVG.")
+        Path | None, typer.Option("--plot", metavar="DIR", help="Draw the rows as SVG files.")
     ] = None,
     no_goals: Annotated[
-        bool, typer.Option("--no-goals", help="Exit code 0 even when a goal does not hold.")
+        bool, typer.Option("--no-goals", help="Exit code 0 even when a goal is missed.")
     ] = False,
 ) -> int:
-    """Measure a room beside its peers, in turn in one run, and hold it to its goals.
+    """Measure a package beside its peers.
 
-    Exit code 0: every goal holds, 1: one does not, 2: refused. Needs a checkout of QTS.
+    Runs them in turn and compares the package with its goals. Exit code 0: every goal holds,
+    1: one does not, 2: refused. Needs a checkout of QTS.
 
-    Example: qts bench router --json rows.json --plot pictures
+    Example: qts dev bench router --json rows.json --plot pictures
     """
     output = JsonFile(json_file)
     pictures = _directory(plot)
-    module = _load(room)
+    module = _load(package)
     stream = sys.stderr if output.prints else sys.stdout
     started = time.monotonic()
 
-    def say(text: str) -> None:
+    def progress(text: str) -> None:
         print(f"{time.monotonic() - started:5.1f} s  {text}", file=stream, flush=True)
 
-    result = module.run(quick, say)
+    result = module.run(quick, progress)
     print(result.render(), file=stream, flush=True)
     output.write(result.to_json())
     if pictures is not None:
@@ -56,15 +54,15 @@ def bench(
     return 0 if no_goals or result.holds else 1
 
 
-def _load(room: str) -> Any:
-    """The benchmark of a room: a module of `benchmarks`, which is not part of the package."""
+def _load(package: str) -> Any:
+    """Return the benchmark module of a package; `benchmarks` is in a checkout only."""
     checkout = _checkout([Path(qts.__file__).resolve().parents[2], Path.cwd()])
     if str(checkout) not in sys.path:
         sys.path.insert(0, str(checkout))
-    rooms = importlib.import_module("benchmarks").ROOMS
-    if room not in rooms:
-        raise RefusedError(f"no benchmark of {room}; expected one of {', '.join(rooms)}")
-    return importlib.import_module(f"benchmarks.{room}")
+    known = importlib.import_module("benchmarks").PACKAGES
+    if package not in known:
+        raise RefusedError(f"no benchmark of {package}; expected one of {', '.join(known)}")
+    return importlib.import_module(f"benchmarks.{package}")
 
 
 def _checkout(places: list[Path]) -> Path:
@@ -78,15 +76,15 @@ def _checkout(places: list[Path]) -> Path:
 
 
 def _directory(plot: Path | None) -> Path | None:
-    """Made before the run: minutes of measuring are not lost to a name that cannot be."""
+    """Create the directory before the run, so that a bad name does not cost a measurement."""
     if plot is None:
         return None
     try:
         plot.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RefusedError(
-            f"--plot {plot}: cannot be made a directory ({error.strerror})"
+            f"--plot {plot}: cannot create the directory ({error.strerror})"
         ) from None
     if not os.access(plot, os.W_OK):
-        raise RefusedError(f"--plot {plot}: cannot be written; name a directory that can")
+        raise RefusedError(f"--plot {plot}: cannot be written; name a writable directory")
     return plot

@@ -11,25 +11,34 @@ from typing import Annotated
 import typer
 
 from qts.cli.console import ConfigOption
+from qts.cli.groups import command_group
 from qts.domain import OperationError, RefusedError
 
-app = typer.Typer(help="Check, show and begin a settings file.", no_args_is_help=True)
+app = command_group(
+    "Settings: check a file, show the values in force, begin a file.",
+    "qts config check --config qts.toml",
+    "check, show, init",
+)
 
 
 @app.command()
 def check(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Settings file; else the one in use.")
+        Path | None, typer.Argument(metavar="FILE", help="The same as --config FILE.")
     ] = None,
+    config: ConfigOption = None,
 ) -> None:
-    """Say whether the settings are right: exit 0, or every problem on a line and exit 2.
+    """Check the settings and load the strategies: exit 0, or every problem on a line and exit 2.
 
-    Example: qts config check qts.toml
+    Example: qts config check --config qts.toml
     """
     from qts.config import resolve
 
-    found = resolve(file, os.environ)
+    if file is not None and config is not None and file != config:
+        raise RefusedError(f"two settings files, {file} and {config}; expected one")
+    found = resolve(config or file, os.environ)
     found.config.notify.check()
+    found.config.pipeline.check_strategies()
     overridden = sum(origin.kind == "environment" for origin in found.origins.values())
     name = found.file or "no settings file"
     typer.echo(f"OK: {name}, {found.written} settings, {overridden} overridden by the environment")
@@ -40,7 +49,7 @@ def show(
     config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of TOML.")] = False,
 ) -> None:
-    """Print the settings in force and where each came from; secrets as ***.
+    """Print the settings in force and the origin of each; secrets as ***.
 
     Example: qts config show --json
     """
@@ -56,10 +65,10 @@ def show(
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("qts.toml"),
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path("qts.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a settings file that explains every key; all stand at their defaults.
+    """Write a settings file that explains every key; all values are the defaults.
 
     Example: qts config init qts.toml
     """
@@ -79,7 +88,7 @@ def init(
 
 
 def _write(path: Path, text: str, replace: bool) -> None:
-    """All or nothing, and never readable by others: the owner may put secrets in it."""
+    """Write the whole file or nothing, with mode 0600: it may contain secrets."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     draft = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""`qts observe`, `qts replay`, `qts export`: watch and record a market, play it again, share it."""
+"""`qts data`: observe and record a market, replay records, export them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import shutil
 import signal
 import sys
 import time
-import urllib.request
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import msgspec
 import typer
 
-from qts.cli.console import ConfigOption, JsonFile
+from qts.cli.console import ConfigOption, DurationOption, JsonFile, JsonFileOption
 from qts.domain import Clock, RefusedError, SystemClock, parse_duration
 
 if TYPE_CHECKING:
@@ -27,9 +25,6 @@ ASSUMED_SYMBOLS = 2500
 _LINE_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the summary; - prints it.")
-]
 DataArgument = Annotated[
     Path,
     typer.Argument(metavar="DATA", help="A folder of records, or .jsonl[.zst], .csv, .parquet."),
@@ -38,49 +33,51 @@ DataArgument = Annotated[
 
 def observe(
     config: ConfigOption = None,
-    lasting: Annotated[
-        str | None,
-        typer.Option("--for", metavar="SPAN", help="Stop after this long: 500ms, 60s, 2h."),
-    ] = None,
+    duration: DurationOption = None,
     symbols: Annotated[
         Path | None,
-        typer.Option("--symbols", metavar="FILE", help="Instead of feed.symbols: one on a line."),
+        typer.Option(
+            "--symbols", metavar="FILE", help="Instead of feed.symbols: one symbol a line."
+        ),
     ] = None,
     show_plan: Annotated[
-        bool, typer.Option("--plan", help="Print the scan's plan and its arithmetic, and stop.")
+        bool, typer.Option("--plan", help="Print the scan plan and its calculation, then exit.")
     ] = False,
     simulated_time: Annotated[
         bool,
         typer.Option(
             "--simulated-time",
-            help="Keep the time of the simulator at venues.kis.url, however fast it runs.",
+            help="Use the clock of the simulator at venues.kis.url, whatever its speed.",
         ),
     ] = False,
-    json_file: JsonOption = None,
+    json_file: JsonFileOption = None,
 ) -> int:
-    """Watch the market and record it: no strategy, no orders.
+    """Watch a market and record it; no strategy, no orders.
 
-    On a terminal one line shows how it goes; elsewhere a line of JSON each second does.
+    Prints a status line on a terminal, and a line of JSON each second elsewhere.
 
-    Example: qts observe --for 60s --symbols symbols.txt
+    Example: qts data observe --duration 60s --symbols symbols.txt
     """
+    import msgspec
+
     from qts.feed import plan_scan_offline, read_symbols
 
-    seconds = parse_duration(lasting) if lasting else None
+    seconds = parse_duration(duration) if duration else None
     report = JsonFile(json_file)
     kis, feed, home = _settings(config, symbols)
     if feed.venue != "kis":
         raise RefusedError(
-            f'qts observe watches KIS, and feed.venue is "{feed.venue}"; qts run watches it'
+            f'feed.venue = "{feed.venue}": qts data observe supports "kis"; qts run supports both'
         )
-    clock: Clock = _time_of(kis.url) if simulated_time else SystemClock()
+    clock: Clock = _simulator_clock(kis.url) if simulated_time else SystemClock()
     if show_plan:
         count = len(read_symbols(feed.symbols)) if feed.symbols else ASSUMED_SYMBOLS
-        made = plan_scan_offline(kis, feed, count, clock.now())
-        typer.echo(made.render())
-        report.write({**msgspec.to_builtins(made), "sentence": made.sentence})
+        plan = plan_scan_offline(kis, feed, count, clock.now())
+        typer.echo(plan.render())
+        report.write({**msgspec.to_builtins(plan), "sentence": plan.sentence})
         return 0
-    state = _run(_observe(kis, feed, (home, clock), seconds, _line_for(report.prints)))
+    stream = sys.stderr if report.prints else sys.stdout
+    state = _run(_observe(kis, feed, (home, clock), seconds, StatusLine(stream)))
     report.write(state)
     return 0 if not state.lost else 1
 
@@ -89,30 +86,31 @@ def replay(
     data: DataArgument,
     config: ConfigOption = None,
     speed: Annotated[
-        float, typer.Option("--speed", metavar="N", help="Times as fast as it was; 0: at once.")
+        float,
+        typer.Option("--speed", metavar="N", help="Times as fast as recorded; 0: without pauses."),
     ] = 0.0,
-    json_file: JsonOption = None,
+    json_file: JsonFileOption = None,
 ) -> int:
-    """Play a recorded day again through the same detector and observer.
+    """Replay recorded ticks through the surge detector.
 
-    Example: qts replay record/ --speed 60
+    Example: qts data replay record/ --speed 60
     """
     from qts.feed import Observer, QuoteIngest, read_records
     from qts.feed import replay as play
 
     if speed < 0:
         raise RefusedError(
-            f"--speed is {speed:g}; expected 0 for at once, or times as fast as it was"
+            f"--speed is {speed:g}; expected 0 for no pauses, or times as fast as recorded"
         )
     report = JsonFile(json_file)
     _, feed, _ = _settings(config, None)
-    intake = QuoteIngest(feed, Observer([]), "replay", mode="REPLAY")
+    ingest = QuoteIngest(feed, Observer([]), "replay", mode="REPLAY")
     began = time.perf_counter()
-    records = _run(play(read_records(data), intake, SystemClock(), speed))
+    records = _run(play(read_records(data), ingest, SystemClock(), speed))
     summary = {
         "records": records,
-        "symbols": len(intake.cache),
-        "surges": intake.surges,
+        "symbols": len(ingest.cache),
+        "surges": ingest.surges,
         "seconds": round(time.perf_counter() - began, 3),
     }
     if not report.prints:
@@ -123,32 +121,38 @@ def replay(
 
 def export(
     data: DataArgument,
-    target: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="What to write.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="File to write.")],
 ) -> int:
-    """Write records as one Parquet file, for pandas, polars and their kind.
+    """Write recorded ticks as one Parquet file.
 
-    Example: qts export record/ day.parquet
+    Example: qts data export record/ day.parquet
     """
     from qts.feed import export_parquet, read_records
 
     if target.suffix != ".parquet":
-        raise RefusedError(f"{target} does not end in .parquet, the only form there is")
+        raise RefusedError(f"{target} does not end in .parquet, the only format supported")
     typer.echo(f"{export_parquet(read_records(data), target):,} rows in {target}")
     return 0
 
 
 def _settings(config: Path | None, symbols: Path | None) -> tuple[KisConfig, FeedConfig, Path]:
+    from msgspec.structs import replace
+
     from qts.config import load
     from qts.embedded import default_home
 
     settings = load(config, os.environ)
     venues, feed = settings.venues, settings.feed
     if symbols is not None:
-        feed = msgspec.structs.replace(feed, symbols=symbols)
+        feed = replace(feed, symbols=symbols)
     return venues.kis, feed, settings.home or default_home(os.environ)
 
 
-def _time_of(url: str | None) -> Clock:
+def _simulator_clock(url: str | None) -> Clock:
+    import urllib.request
+
+    import msgspec
+
     from qts.simulators import SimulatedClock
 
     if url is None:
@@ -156,11 +160,11 @@ def _time_of(url: str | None) -> Clock:
             "--simulated-time: venues.kis.url is not set; name a simulator's address"
         )
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/_control/clock", timeout=5) as reply:  # noqa: S310 - the owner's own setting
-            told = msgspec.json.decode(reply.read())
-        return SimulatedClock(SystemClock(), datetime.fromisoformat(told["now"]), told["speed"])
+        with urllib.request.urlopen(f"{url.rstrip('/')}/_control/clock", timeout=5) as reply:  # noqa: S310 - the operator's setting
+            found = msgspec.json.decode(reply.read())
+        return SimulatedClock(SystemClock(), datetime.fromisoformat(found["now"]), found["speed"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RefusedError(f"--simulated-time: no simulator answers at {url} ({error})") from None
+        raise RefusedError(f"--simulated-time: no simulator responds at {url} ({error})") from None
 
 
 def _run(work: Any) -> Any:
@@ -174,7 +178,7 @@ async def _observe(
     config: FeedConfig,
     where: tuple[Path, Clock],
     seconds: float | None,
-    line: _Line,
+    line: StatusLine,
 ) -> FeedStatus:
     from qts.feed import Feed
 
@@ -201,7 +205,11 @@ async def _observe(
 
 
 async def _show_until(
-    feed: Feed, running: asyncio.Task[None], stop: asyncio.Event, seconds: float | None, line: _Line
+    feed: Feed,
+    running: asyncio.Task[None],
+    stop: asyncio.Event,
+    seconds: float | None,
+    line: StatusLine,
 ) -> None:
     loop = asyncio.get_running_loop()
     ends = None if seconds is None else loop.time() + seconds
@@ -210,17 +218,13 @@ async def _show_until(
         wait = _LINE_S if ends is None else min(_LINE_S, max(0.0, ends - loop.time()))
         await asyncio.wait({stopped, running}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
-            running.result()  # it ends by an error only
+            running.result()  # it ends only with an error
         line.show(feed.state())
     stopped.cancel()
 
 
-def _line_for(on_stderr: bool) -> _Line:
-    return _Line(sys.stderr if on_stderr else sys.stdout)
-
-
-class _Line:
-    """States over each other on a terminal; a line of JSON for each elsewhere."""
+class StatusLine:
+    """Status output: one line in place on a terminal, a line of JSON for each status elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -229,8 +233,10 @@ class _Line:
     def show(self, state: FeedStatus) -> None:
         if self._in_place:
             columns = shutil.get_terminal_size().columns
-            self._stream.write(f"\r\x1b[2K{_told(state)[: columns - 1]}")
+            self._stream.write(f"\r\x1b[2K{_describe(state)[: columns - 1]}")
         else:
+            import msgspec
+
             self._stream.write(msgspec.json.encode(state).decode() + "\n")
         self._stream.flush()
 
@@ -245,10 +251,10 @@ class _Line:
             self._stream.flush()
 
 
-def _told(state: FeedStatus) -> str:
+def _describe(state: FeedStatus) -> str:
     poller, budget = state.poller, state.budget
     if not poller.open:
-        return f"{state.seconds:6.0f} s  the market is closed  records {state.records:,}"
+        return f"{state.seconds:6.0f} s  market closed  records {state.records:,}"
     bursts = f"bursts {len(poller.bursts)}" + (" (stream)" if state.streaming else "")
     return "  ".join(
         (

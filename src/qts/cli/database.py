@@ -1,24 +1,25 @@
-"""`qts database`: bring the schema up to date, and show how far it is."""
+"""`qts ops database`: migrate the schema and show its version."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import typer
 
 from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
-from qts.database import Migration, MigrationStatus
+from qts.cli.groups import command_group
 
-app = typer.Typer(
-    help="The database schema: bring it up to date, show how far it is.",
-    epilog="Example: qts database status",
-    no_args_is_help=True,
-)
+if TYPE_CHECKING:
+    from qts.database import Migration, MigrationStatus
+
+app = command_group("Database schema: migrate, status.", "qts ops database status")
 
 
 @app.command()
 def migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Apply the migrations that are pending; a second run finds nothing to do.
+    """Apply the pending migrations; a second run finds nothing to do.
 
-    Example: qts database migrate --config qts.toml
+    Example: qts ops database migrate --config qts.toml
     """
     from qts.database import migrate as apply
 
@@ -33,13 +34,13 @@ def migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the schema version and the migrations applied and pending; changes nothing.
+    """Show the schema version and the applied and pending migrations; changes nothing.
 
-    Example: qts database status --json
+    Example: qts ops database status --json
     """
-    from qts.database import migration_status as read
+    from qts.database import migration_status
 
-    found = with_database(config, read)
+    found = with_database(config, migration_status)
     if as_json:
         print_json(
             {

@@ -1,4 +1,4 @@
-"""`qts dead-letters`: events whose handler gave up, kept in the database."""
+"""`qts ops dead-letters`: events of the lanes that used up their retries, kept in the database."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import msgspec
 import typer
 
 from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
+from qts.cli.groups import command_group
 from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", help="The letter's number.")]
+NumberArgument = Annotated[
+    int, typer.Argument(metavar="NUMBER", help="The dead letter's number, from the list.")
+]
 
-OLDEST_SCHEMA = 8  # the one that lets a replay be asked for
+OLDEST_SCHEMA = 8  # adds replay requests
 
-app = typer.Typer(
-    help="Events whose handler gave up: look, publish again, purge.",
-    epilog="Example: qts dead-letters list",
-    no_args_is_help=True,
-)
+app = command_group("Events that used up their retries in the lanes.", "qts ops dead-letters list")
 
 
 @app.command(name="list")
 def list_letters(
-    event_type: Annotated[str | None, typer.Option("--type", help="Only this type.")] = None,
+    event_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Only this event type.")
+    ] = None,
     replayed: Annotated[
-        bool, typer.Option("--replayed", help="Also those published again.")
+        bool, typer.Option("--replayed", help="Include those that were replayed.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Letters at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters, the newest first.
+    """List dead letters, newest first.
 
-    Example: qts dead-letters list --type FILL_CONFIRMED
+    Example: qts ops dead-letters list --type FILL_CONFIRMED
     """
-    letters = _at_desk(config, lambda desk: desk.find(limit, event_type, replayed))
+    letters = _with_admin(config, lambda admin: admin.find(limit, event_type, replayed))
     if as_json:
         print_json({"dead_letters": [_row(letter) for letter in letters]})
     else:
@@ -53,9 +53,11 @@ def list_letters(
 def show(number: NumberArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show one dead letter with its event.
 
-    Example: qts dead-letters show 7
+    Example: qts ops dead-letters show 7
     """
-    letter = _at_desk(config, lambda desk: desk.show(number))
+    import msgspec
+
+    letter = _with_admin(config, lambda admin: admin.show(number))
     if as_json:
         print_json(_row(letter))
         return
@@ -68,67 +70,71 @@ def show(number: NumberArgument, config: ConfigOption = None, as_json: JsonOptio
 def replay(
     number: NumberArgument,
     wait: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long to wait for an engine to take it.")
+        str, typer.Option(metavar="TIME", help="How long to wait for a running engine.")
     ] = "5s",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask for a dead letter to be published again by the engine that runs on this database.
+    """Request that the engine running on this database publishes a dead letter again.
 
-    It stays asked for until an engine takes it.
+    The request stays until an engine takes it.
 
-    Example: qts dead-letters replay 7
+    Example: qts ops dead-letters replay 7
     """
     seconds = parse_duration(wait)
 
-    async def ask(desk: DeadLetterAdmin) -> StoredDeadLetter:
-        await desk.ask(number)
-        return await desk.taken(number, seconds)
+    async def request(admin: DeadLetterAdmin) -> StoredDeadLetter:
+        await admin.request_replay(number)
+        return await admin.wait_replayed(number, seconds)
 
-    letter = _at_desk(config, ask)
+    letter = _with_admin(config, request)
     if as_json:
         print_json(_row(letter))
     elif letter.state == "replayed":
-        typer.echo(f"dead letter {number} was published again")
+        typer.echo(f"dead letter {number} was replayed")
     elif letter.state == "asked":
         typer.echo(
-            f"dead letter {number} is asked for, but no engine took it in {wait}; "
+            f"replay of dead letter {number} is requested; no engine took it within {wait}, "
             "the next one that runs on this database will"
         )
     else:
-        raise RefusedError(f"dead letter {number} was refused by the engine; its log says why")
+        raise RefusedError(
+            f"dead letter {number} was refused by the engine; its log has the reason"
+        )
 
 
 @app.command()
 def purge(
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="SPAN", help="Only older ones, as in 30d.")
+        str, typer.Option("--older-than", metavar="TIME", help="Only older ones, as in 30d.")
     ] = "30d",
     dead: Annotated[
-        bool, typer.Option("--dead", help="Also those that were never published again.")
+        bool, typer.Option("--dead", help="Include those that were never replayed.")
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete old dead letters that were published again; with --dead, all old ones.
+    """Delete old dead letters that were replayed; with --dead, all old ones.
 
-    Example: qts dead-letters purge --older-than 90d
+    Example: qts ops dead-letters purge --older-than 90d
     """
     seconds = parse_duration(older_than)
-    gone = _at_desk(config, lambda desk: desk.purge(seconds, dead))
+    count = _with_admin(config, lambda admin: admin.purge(seconds, dead))
     if as_json:
-        print_json({"purged": gone})
+        print_json({"purged": count})
     else:
-        typer.echo(f"purged {gone} dead letters")
+        typer.echo(f"purged {count} dead letters")
 
 
-def _at_desk(config: Path | None, ask: Callable[[DeadLetterAdmin], Awaitable[T]]) -> T:
+def _with_admin(config: Path | None, query: Callable[[DeadLetterAdmin], Awaitable[T]]) -> T:
     from qts.events import DeadLetterAdmin
 
-    return with_database(config, lambda database: ask(DeadLetterAdmin(database)), OLDEST_SCHEMA)
+    return with_database(config, lambda database: query(DeadLetterAdmin(database)), OLDEST_SCHEMA)
 
 
 def _row(letter: StoredDeadLetter) -> dict[str, object]:
+    import msgspec
+
     return {"state": letter.state, **msgspec.structs.asdict(letter)}
 
 

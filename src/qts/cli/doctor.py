@@ -1,4 +1,4 @@
-"""`qts doctor`: what this machine offers and what follows for QTS."""
+"""`qts doctor`: what this machine offers, and what it means for QTS."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
-import typer
 
 from qts.cli import host
-from qts.cli.console import ConfigOption
+from qts.cli.console import ConfigOption, JsonOption, print_json
 from qts.cli.host import Host
 from qts.domain import QtsError
 from qts.machine import CpuTopology, detect_topology
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "note", "problem"]
 
-UNSEEN = "not visible here"
-CORES_FOR_THREADS = 4  # below, components on threads of their own mostly take turns
+NOT_VISIBLE = "not visible here"
+CORES_FOR_THREADS = 4  # with fewer, threads for each component mostly wait for a CPU
 GIB = 1 << 30
 NETWORK_FILE_SYSTEMS = {
     "nfs",
@@ -55,19 +54,17 @@ class DoctorReport(msgspec.Struct, frozen=True):
     rows: list[DoctorRow]
 
 
-def doctor(
-    config: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-) -> int:
-    """Look at this machine: what it offers and what follows for QTS. Changes nothing.
+def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """Check this machine.
 
-    Exit code 1 when something QTS cannot run without is missing.
+    Shows what it offers and what that means for QTS; changes nothing. Exit code 1 when something
+    that QTS needs is missing.
 
     Example: qts doctor --json
     """
     report = examine(config)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        print_json(report)
     else:
         _print(report)
     return 0 if report.verdict == "OK" else 1
@@ -83,8 +80,8 @@ def examine(config_file: Path | None, root: Path = Path("/")) -> DoctorReport:
     rows += [settings, *servers(config), *home(config, host)]
     rows += [cores(cpus), cpu(cpus, host), memory(host), compiler(), clock(host)]
     rows += [wall_clock(), realtime(), memory_lock(), open_files()]
-    wrong = any(row.status == "problem" for row in rows)
-    return DoctorReport("PROBLEM" if wrong else "OK", rows)
+    problem = any(row.status == "problem" for row in rows)
+    return DoctorReport("PROBLEM" if problem else "OK", rows)
 
 
 def native_core() -> DoctorRow:
@@ -106,28 +103,28 @@ def _settings(file: Path | None) -> tuple[DoctorRow, Config | None]:
         effective = resolve(file, os.environ)
     except QtsError as error:
         lines = str(error).splitlines()
-        return DoctorRow("settings", "problem", lines[0], "qts config check shows all of it"), None
+        return DoctorRow(
+            "settings", "problem", lines[0], "qts config check lists all problems"
+        ), None
     return DoctorRow("settings", "ok", str(effective.file or "defaults, no file")), effective.config
 
 
 def servers(config: Config | None) -> Iterator[DoctorRow]:
-    """Each server needs a program to start or the URL of one that runs."""
+    """Check that each server has a program to start or the URL of a running one."""
     from qts.embedded import find_binaries
 
     found = {binary.name: binary for binary in find_binaries()}
-    for name, room in (("postgres", "database"), ("valkey", "cache")):
+    for name, table in (("postgres", "database"), ("valkey", "cache")):
         binary = found.get(name)
-        if config is not None and getattr(config, room).url:
+        if config is not None and getattr(config, table).url:
             yield DoctorRow(
-                name, "ok", f"{room}.url is set", "that server is used, none is started"
+                name, "ok", f"{table}.url is set", "that server is used, none is started"
             )
         elif binary:
-            yield DoctorRow(
-                name, "ok", f"{binary.version} at {binary.path}", "started by QTS itself"
-            )
+            yield DoctorRow(name, "ok", f"{binary.version} at {binary.path}", "QTS starts it")
         else:
-            wanted = f'pip install "qts[embedded]", or set {room}.url'
-            yield DoctorRow(name, "problem", "no program and no URL", wanted)
+            advice = f'pip install "qts[embedded]", or set {table}.url'
+            yield DoctorRow(name, "problem", "no program and no URL", advice)
 
 
 def home(config: Config | None, host: Host) -> Iterator[DoctorRow]:
@@ -141,15 +138,17 @@ def home(config: Config | None, host: Host) -> Iterator[DoctorRow]:
             "home", "problem", f"{path}: {there} is not writable", "choose another with QTS_HOME"
         )
     else:
-        yield DoctorRow("home", "ok", str(path), "" if there == path else "made at the first start")
+        yield DoctorRow(
+            "home", "ok", str(path), "" if there == path else "created at the first start"
+        )
     free = shutil.disk_usage(there).free
     shown = f"{free / GIB:.1f} GiB free"
     if free < GIB / 4:
         yield DoctorRow(
-            "disk", "problem", shown, "PostgreSQL stops when the disk is full: make room"
+            "disk", "problem", shown, "PostgreSQL stops when the disk is full: free some space"
         )
     elif free < 2 * GIB:
-        yield DoctorRow("disk", "note", shown, "enough for days, not for months of recorded ticks")
+        yield DoctorRow("disk", "note", shown, "enough for days of recorded ticks, not for months")
     else:
         yield DoctorRow("disk", "ok", shown)
     yield file_system(there.resolve(), host)
@@ -158,9 +157,9 @@ def home(config: Config | None, host: Host) -> Iterator[DoctorRow]:
 def file_system(path: Path, host: Host) -> DoctorRow:
     kind = host.file_system(path)
     if kind is None:
-        return DoctorRow("file system", "note", UNSEEN)
+        return DoctorRow("file system", "note", NOT_VISIBLE)
     if kind in NETWORK_FILE_SYSTEMS:
-        advice = "a network file system can break PostgreSQL's promises: choose a local QTS_HOME"
+        advice = "a network file system can break PostgreSQL's guarantees: choose a local QTS_HOME"
         return DoctorRow("file system", "note", kind, advice)
     return DoctorRow("file system", "ok", kind)
 
@@ -177,11 +176,11 @@ def cores(cpus: CpuTopology) -> DoctorRow:
 def cpu(cpus: CpuTopology, host: Host) -> DoctorRow:
     model = host.cpu_model() or platform.processor() or platform.machine()
     if not host.shows_topology():
-        return DoctorRow("cpu", "note", f"{model}, cache groups {UNSEEN}")
+        return DoctorRow("cpu", "note", f"{model}, cache groups {NOT_VISIBLE}")
     groups, nodes = len(cpus.groups), len(cpus.nodes)
     found = f"{model}, {groups} L3 group(s), {nodes} NUMA node(s)"
     if groups > 1 or nodes > 1:
-        return DoctorRow("cpu", "note", found, "router threads stay in one group where they fit")
+        return DoctorRow("cpu", "note", found, "router threads are placed in one group if they fit")
     return DoctorRow("cpu", "ok", found)
 
 
@@ -189,7 +188,7 @@ def memory(host: Host) -> DoctorRow:
     total, limit = host.memory_bytes(), host.memory_limit()
     known = [size for size in (total, limit) if size]
     if not known:
-        return DoctorRow("memory", "note", UNSEEN)
+        return DoctorRow("memory", "note", NOT_VISIBLE)
     found = f"{min(known) / GIB:.1f} GiB" + (
         " (cgroup limit)" if limit and limit == min(known) else ""
     )
@@ -207,24 +206,24 @@ def compiler() -> DoctorRow:
 def clock(host: Host) -> DoctorRow:
     source, invariant = host.clocksource(), host.invariant_tsc()
     if source is None:
-        return DoctorRow("clock", "note", UNSEEN, "stamps come from the system call")
+        return DoctorRow("clock", "note", NOT_VISIBLE, "time stamps use a system call")
     counter = {True: "invariant TSC", False: "TSC may drift or stop", None: "no TSC"}[invariant]
     found = f"kernel clock source {source}, {counter}"
     if invariant and source == "tsc":
         return DoctorRow("clock", "ok", found, "a time stamp costs nanoseconds")
-    return DoctorRow("clock", "note", found, "stamps cost more and latencies are coarser")
+    return DoctorRow("clock", "note", found, "time stamps are slower and latencies coarser")
 
 
 def wall_clock() -> DoctorRow:
     synchronised = host.time_synchronised()
     if synchronised:
         return DoctorRow("wall clock", "ok", "synchronised")
-    found = UNSEEN if synchronised is None else "the kernel does not know it to be synchronised"
+    found = NOT_VISIBLE if synchronised is None else "not synchronised, according to the kernel"
     return DoctorRow(
         "wall clock",
         "note",
         found,
-        "signed requests to a venue fail when it is seconds off: run NTP",
+        "venues reject signed requests when it is seconds off: run NTP",
     )
 
 
@@ -232,7 +231,7 @@ def realtime() -> DoctorRow:
     allowed = host.realtime_allowed()
     if allowed:
         return DoctorRow("real-time priority", "ok", "allowed")
-    found = UNSEEN if allowed is None else "not allowed"
+    found = NOT_VISIBLE if allowed is None else "not allowed"
     return DoctorRow(
         "real-time priority", "note", found, "other programs can delay P0; raise it with ulimit -r"
     )
@@ -241,7 +240,7 @@ def realtime() -> DoctorRow:
 def memory_lock() -> DoctorRow:
     limit = _limit("RLIMIT_MEMLOCK")
     if limit is None:
-        return DoctorRow("memory lock", "note", UNSEEN)
+        return DoctorRow("memory lock", "note", NOT_VISIBLE)
     if limit >= GIB / 16:
         return DoctorRow("memory lock", "ok", _size(limit))
     return DoctorRow(
@@ -255,7 +254,7 @@ def memory_lock() -> DoctorRow:
 def open_files() -> DoctorRow:
     limit = _limit("RLIMIT_NOFILE")
     if limit is None:
-        return DoctorRow("open files", "note", UNSEEN)
+        return DoctorRow("open files", "note", NOT_VISIBLE)
     shown = "unlimited" if limit == float("inf") else f"{limit:.0f}"
     if limit < 1024:
         return DoctorRow(
@@ -285,9 +284,9 @@ def _print(report: DoctorReport) -> None:
     colours = {"ok": "green", "note": "yellow", "problem": "bold red"}
     console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("", "status", "found", "what follows"):
+    for title in ("", "status", "found", "what it means"):
         table.add_column(title, overflow="fold")
-    for row in report.rows:  # Text: brackets in a finding are not markup
+    for row in report.rows:  # Text: brackets are not markup
         status = Text(row.status, colours[row.status])
         table.add_row(row.name, status, Text(row.found), Text(row.follows))
     console.print(table)

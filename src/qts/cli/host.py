@@ -1,4 +1,4 @@
-"""What `qts doctor` reads of this machine beside its CPUs; None where it is not visible."""
+"""What `qts doctor` reads about this machine except its CPUs; None where it is not visible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# A cgroup v1 without a limit shows the largest page-aligned number instead of a word.
+# A cgroup v1 without a limit shows the largest page-aligned number.
 _NO_LIMIT = 1 << 60
 
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes a space
@@ -20,7 +20,7 @@ _TIMEX_STATUS_OFFSET = 40  # struct timex on 64-bit Linux
 
 
 class Host:
-    """The machine below a root directory; tests give a made-up one."""
+    """The machine described below a root directory, which is another one in tests."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -32,7 +32,7 @@ class Host:
         )
 
     def memory_limit(self) -> int | None:
-        """Bytes the tightest cgroup above us allows."""
+        """Return the smallest memory limit of our cgroup and its parents, in bytes."""
         texts = [*self._up("", "memory.max"), *self._up("memory", "memory.limit_in_bytes")]
         limits = [int(text) for text in texts if text.isdigit()]
         return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
@@ -41,7 +41,7 @@ class Host:
         return next(self._fields("proc/cpuinfo", "model name"), None)
 
     def invariant_tsc(self) -> bool | None:
-        """Whether the time stamp counter ticks evenly and never stops; None without one."""
+        """Return whether the time stamp counter is constant and never stops; None without one."""
         flags = next(self._fields("proc/cpuinfo", "flags"), None)
         return None if flags is None else {"constant_tsc", "nonstop_tsc"} <= set(flags.split())
 
@@ -52,7 +52,7 @@ class Host:
         return (self._root / "sys/devices/system/cpu/cpu0").is_dir()
 
     def file_system(self, path: Path) -> str | None:
-        """The type of the file system a path lies on."""
+        """Return the type of the file system of a path."""
         best, kind = "", None
         for line in (self._text("proc/self/mountinfo") or "").splitlines():
             left, _, right = line.partition(" - ")
@@ -74,12 +74,12 @@ class Host:
                 yield value.strip()
 
     def _up(self, controller: str, file: str) -> Iterator[str]:
-        """The file in our cgroup and in every one above it; controller "" is version 2."""
+        """Yield the file of our cgroup and of its parents; controller "" is version 2."""
         for line in (self._text("proc/self/cgroup") or "").splitlines():
             _, controllers, path = line.split(":", 2)
             if controller not in controllers.split(","):
                 continue
-            # A container often sees its own cgroup as the root: what is absent is skipped.
+            # A container often has its own cgroup as the root: absent files are skipped.
             mount = self._cgroups / controllers if controllers else self._cgroups
             own = mount / path.lstrip("/")
             for place in (own, *own.parents):
@@ -88,7 +88,7 @@ class Host:
 
 
 def realtime_allowed() -> bool | None:
-    """Whether a process of ours may take real-time priority; tried in a child, which then ends."""
+    """Return whether a process may take real-time priority; a child process tries it."""
     if not hasattr(os, "sched_setscheduler"):
         return None
     trial = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"
@@ -99,10 +99,10 @@ def realtime_allowed() -> bool | None:
 
 
 def time_synchronised() -> bool | None:
-    """What the kernel says about its wall clock; None where it cannot be asked."""
+    """Return whether the kernel considers its wall clock synchronised; None if unavailable."""
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return None
-    timex = ctypes.create_string_buffer(512)  # modes = 0: a question, nothing is set
+    timex = ctypes.create_string_buffer(512)  # modes = 0: reads only
     try:
         if ctypes.CDLL(None).adjtimex(timex) < 0:
             return None
@@ -113,7 +113,7 @@ def time_synchronised() -> bool | None:
 
 
 def compiler() -> tuple[str, str] | None:
-    """Path and version line of the C++ compiler a build would use."""
+    """Return path and version line of the C++ compiler that a build would use."""
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if path := name and shutil.which(name):
             try:

@@ -1,4 +1,4 @@
-"""`qts backtests`: jobs that were asked for, what they came to, and the worker that runs them."""
+"""`qts ops jobs`: backtest jobs, their results, and the worker that runs them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ from uuid import UUID
 
 import typer
 
-from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
-from qts.domain import RefusedError, parse_duration
+from qts.cli.console import (
+    ConfigOption,
+    DurationOption,
+    JsonOption,
+    parse_uuid,
+    print_json,
+    with_database,
+)
+from qts.cli.groups import command_group
+from qts.domain import parse_duration
 
 if TYPE_CHECKING:
     from qts.backtest import JobRow
     from qts.database import Database
 
-SCHEMA = 12  # the one that brought the jobs
+SCHEMA = 12  # adds the jobs
 
-app = typer.Typer(
-    help="Backtests as jobs: list them, show one, run those that wait.",
-    epilog="Example: qts backtests list",
-    no_args_is_help=True,
-)
+app = command_group("Backtest jobs: list, show, work.", "qts ops jobs list")
 
 
 @app.command(name="list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Jobs at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, the youngest first.
+    """List jobs, newest first.
 
-    Example: qts backtests list --json
+    Example: qts ops jobs list --json
     """
     from qts.backtest import list_jobs
 
@@ -43,22 +47,23 @@ def list_(
     if as_json:
         print_json({"backtests": rows})
     else:
-        typer.echo("\n".join(map(_line, rows)) or "no backtests were asked for")
+        typer.echo("\n".join(map(_line, rows)) or "no jobs")
 
 
 @app.command()
 def show(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, of the list.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, from the list.")],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one job and its result.
 
-    Example: qts backtests show 0198c0de-0000-7000-8000-000000000001
+    Example: qts ops jobs show 0198c0de-0000-7000-8000-000000000001
     """
     from qts.backtest import show_job
 
-    row = with_database(config, lambda database: show_job(database, _uuid(job)), SCHEMA)
+    job_id = parse_uuid(job, "a job id; expected a UUID, see qts ops jobs list")
+    row = with_database(config, lambda database: show_job(database, job_id), SCHEMA)
     if as_json:
         print_json(row)
         return
@@ -68,30 +73,25 @@ def show(
 
 
 @app.command()
-def work(
-    lasting: Annotated[
-        str | None, typer.Option("--for", metavar="SPAN", help="Stop after this long.")
-    ] = None,
-    config: ConfigOption = None,
-) -> None:
-    """Run the jobs that wait, one after the other, until Ctrl-C.
+def work(duration: DurationOption = None, config: ConfigOption = None) -> None:
+    """Run pending jobs, one after the other, until Ctrl-C.
 
-    Example: qts backtests work
+    Example: qts ops jobs work
     """
-    seconds = parse_duration(lasting) if lasting else None
+    seconds = parse_duration(duration) if duration else None
     with_database(config, lambda database: _work(database, config, seconds), SCHEMA)
 
 
-def submit(config: Path | None, words: tuple[str, ...]) -> UUID:
-    return with_database(config, lambda database: _submit(database, words), SCHEMA)
+def submit(config: Path | None, arguments: tuple[str, ...]) -> UUID:
+    return with_database(config, lambda database: _submit(database, arguments), SCHEMA)
 
 
-async def _submit(database: Database, words: tuple[str, ...]) -> UUID:
+async def _submit(database: Database, arguments: tuple[str, ...]) -> UUID:
     from qts.backtest import submit_job
     from qts.outbox import OutboxConfig, PostgresBus
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        return await submit_job(database, bus, words)
+        return await submit_job(database, bus, arguments)
 
 
 async def _work(database: Database, config: Path | None, seconds: float | None) -> None:
@@ -116,14 +116,5 @@ async def _work(database: Database, config: Path | None, seconds: float | None) 
 
 def _line(row: JobRow) -> str:
     note = f"  {row.error}" if row.error else ""
-    words = " ".join(row.arguments)
-    return f"{row.created_at:%Y-%m-%d %H:%M:%S}  {row.job_id}  {row.status:<8} {words}{note}"
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise RefusedError(
-            f"{text!r} is no id; it looks like a UUID, see qts backtests list"
-        ) from None
+    arguments = " ".join(row.arguments)
+    return f"{row.created_at:%Y-%m-%d %H:%M:%S}  {row.job_id}  {row.status:<8} {arguments}{note}"

@@ -1,8 +1,9 @@
-"""`qts events`: the lanes at work."""
+"""`qts dev lanes`: the event lanes under load."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -11,37 +12,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qts.cli.console import ConfigOption, JsonFile
+from qts.cli.console import ConfigOption, JsonFile, JsonFileOption
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
     from qts.events import EngineStatus, Event, EventEngine
 
-app = typer.Typer(name="events", help="The event lanes P0 to P3.", no_args_is_help=True)
-
-_STEP_S = 0.5
+_INTERVAL_S = 0.5
 
 
-@app.callback()
-def _group() -> None:
-    """A group, even with one command."""
-
-
-@app.command()
-def demo(
-    duration: Annotated[str, typer.Option("--for", help="How long to run.")] = "10s",
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write the last status here; - prints."),
-    ] = None,
+def lanes(
+    duration: Annotated[
+        str, typer.Option("--duration", "--for", metavar="TIME", help="How long to run.")
+    ] = "10s",
+    json_file: JsonFileOption = None,
     config: ConfigOption = None,
 ) -> int:
-    """Flood the lanes and show them live: depth, latency, what is merged, dropped and sampled.
+    """Flood the event lanes and show them live.
 
-    Example: qts events demo --for 5s
+    Shows depth, latency and the merged, dropped and sampled events of P0 to P3.
+
+    Example: qts dev lanes --duration 5s
     """
-    import os
-
     from qts.config import resolve
     from qts.events import AlertHooks, EventEngine
 
@@ -49,23 +41,23 @@ def demo(
     output = JsonFile(json_file)
     engine = EventEngine(resolve(config, os.environ).config.events, hooks=AlertHooks())
     _register(engine)
-    with engine, _flooded(engine):
-        _watch(engine, seconds, quiet=output.prints)
+    with engine, _flood(engine):
+        _show(engine, seconds, quiet=output.prints)
     status = engine.status()
     output.write(status)
     return 0 if all(lane.balanced for lane in status.lanes.values()) else 1
 
 
 def panel(status: EngineStatus, rates: dict[str, float]) -> list[str]:
-    """The lanes as a person reads them."""
+    """Return the status of the lanes as a table."""
     lines = [
         f"{'Lane':5}{'Depth':>9}{'Max':>9}  {'Status':9}{'p99 ms':>10}{'events/s':>12}"
         f"{'merged':>11}{'dropped':>9}{'sampled':>11}{'dead':>6}"
     ]
     for name, lane in status.lanes.items():
-        shown = "PAUSED" if lane.paused else {"NORMAL": "OK"}.get(lane.pressure, lane.pressure)
+        state = "PAUSED" if lane.paused else {"NORMAL": "OK"}.get(lane.pressure, lane.pressure)
         lines.append(
-            f"{name:5}{lane.depth:9,}{lane.capacity:9,}  {shown:9}{lane.total.p99:10.2f}"
+            f"{name:5}{lane.depth:9,}{lane.capacity:9,}  {state:9}{lane.total.p99:10.2f}"
             f"{rates.get(name, 0):12,.0f}{lane.collapsed:11,}{lane.dropped:9,}"
             f"{lane.sampled:11,}{lane.dead:6,}"
         )
@@ -73,12 +65,12 @@ def panel(status: EngineStatus, rates: dict[str, float]) -> list[str]:
     return lines
 
 
-def _watch(engine: EventEngine, seconds: float, quiet: bool) -> None:
+def _show(engine: EventEngine, seconds: float, quiet: bool) -> None:
     before, began = engine.status(), time.monotonic()
     last, shown = began, 0
     in_place = sys.stdout.isatty()
     while time.monotonic() - began < seconds:
-        time.sleep(min(_STEP_S, seconds))
+        time.sleep(min(_INTERVAL_S, seconds))
         now, status = time.monotonic(), engine.status()
         rates = {
             name: (lane.handled - before.lanes[name].handled) / (now - last)
@@ -93,29 +85,29 @@ def _watch(engine: EventEngine, seconds: float, quiet: bool) -> None:
 
 
 def _register(engine: EventEngine) -> None:
-    engine.on("FILL_*", look)
-    engine.on("PRICE_TICK", look)
-    engine.on("STRATEGY_EVALUATE", think)
-    engine.on("LOG_WRITE", nap)
+    engine.on("FILL_*", ignore)
+    engine.on("PRICE_TICK", ignore)
+    engine.on("STRATEGY_EVALUATE", compute)
+    engine.on("LOG_WRITE", sleep)
 
 
-# By name, so that a lane may run them in a process of its own.
-def look(_event: Event) -> None:
-    """Does nothing."""
+# Module-level functions: an isolated lane imports its handlers by name.
+def ignore(_event: Event) -> None:
+    """Do nothing."""
 
 
-def think(_event: Event) -> None:
+def compute(_event: Event) -> None:
     sum(number * number for number in range(20_000))
 
 
-def nap(_event: Event) -> None:
+def sleep(_event: Event) -> None:
     time.sleep(0.0005)
 
 
 @contextlib.contextmanager
-def _flooded(engine: EventEngine) -> Iterator[None]:
+def _flood(engine: EventEngine) -> Iterator[None]:
     stop = threading.Event()
-    thread = threading.Thread(target=_flood, args=(engine, stop), daemon=True)
+    thread = threading.Thread(target=_publish, args=(engine, stop), daemon=True)
     thread.start()
     try:
         yield
@@ -124,7 +116,7 @@ def _flooded(engine: EventEngine) -> Iterator[None]:
         thread.join()
 
 
-def _flood(engine: EventEngine, stop: threading.Event) -> None:
+def _publish(engine: EventEngine, stop: threading.Event) -> None:
     from qts.events import payloads as p
 
     fill = p.FillPayload(order_id="1", symbol="005930", filled_qty=1, filled_price=1, filled_time=1)
@@ -132,7 +124,7 @@ def _flood(engine: EventEngine, stop: threading.Event) -> None:
         engine.new_event("PRICE_TICK", p.PriceTick(symbol=f"{n:06}", price=1.0), "demo")
         for n in range(500)
     ]
-    work = [
+    evaluations = [
         engine.new_event("STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=f"S{n}"), "demo")
         for n in range(50)
     ]
@@ -140,5 +132,5 @@ def _flood(engine: EventEngine, stop: threading.Event) -> None:
     while not stop.wait(0.01):
         engine.emit("FILL_CONFIRMED", fill, "demo")
         engine.publish_many(ticks)
-        engine.publish_many(work)
+        engine.publish_many(evaluations)
         engine.publish_many([line] * 1000)

@@ -1,4 +1,4 @@
-"""The `qts` command: mounts the verbs and turns every error into one line and an exit code."""
+"""The `qts` command: runs one command line; every error becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -10,77 +10,28 @@ import typer
 from typer.exceptions import TyperException
 
 import qts
-from qts.cli import (
-    cache,
-    config,
-    database,
-    dead_letters,
-    jobs,
-    lanes_demo,
-    metrics,
-    notify,
-    orders,
-    outbox,
-    router_distributed,
-    safety,
-    simulate,
-    verify,
-)
-from qts.cli.backtest import backtest
-from qts.cli.backup import backup, restore
-from qts.cli.bench import bench
-from qts.cli.data import export, observe, replay
-from qts.cli.doctor import doctor
-from qts.cli.router import route
-from qts.cli.run import run
-from qts.cli.verify import retrace
-from qts.cli.view import dashboard, top
+from qts.cli.commands import COMMANDS
+from qts.cli.groups import TableGroup
 from qts.domain import QtsError
+
+
+class _Root(TableGroup):
+    table = COMMANDS
+
 
 app = typer.Typer(
     name="qts",
-    help="QTS: watch a market, decide in Python, send orders through a durable bus.",
-    epilog="Example: qts run --for 60s",
-    no_args_is_help=True,
+    cls=_Root,
+    help="QTS: watch a market, decide in Python, send orders through a durable outbox.",
+    epilog="Example: qts run --duration 60s",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command()(run)
-app.command()(observe)
-app.command()(replay)
-app.command()(retrace)
-app.command()(export)
-app.command()(backtest)
-app.command()(route)
-app.command()(dashboard)
-app.command()(top)
-app.command()(backup)
-app.command()(restore)
-app.command()(doctor)
-app.command()(bench)
-for _name, _verbs in {
-    "backtests": jobs,
-    "config": config,
-    "database": database,
-    "events": lanes_demo,
-    "dead-letters": dead_letters,
-    "outbox": outbox,
-    "cache": cache,
-    "simulate": simulate,
-    "distributed": router_distributed,
-    "notify": notify,
-    "metrics": metrics,
-    "verify": verify,
-}.items():
-    app.add_typer(_verbs.app, name=_name)
-app.add_typer(orders.orders, name="orders")
-app.add_typer(orders.positions, name="positions")
-app.add_typer(safety.kill, name="kill")
-app.add_typer(safety.failsafe, name="failsafe")
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(given: bool) -> None:
+    if given:
         typer.echo(f"qts {qts.__version__}")
         raise typer.Exit
 
@@ -104,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run one command line and answer its exit code: 0 done, 1 failed, 2 refused."""
+    """Run one command line and return its exit code: 0 done, 1 failed, 2 refused."""
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
     try:
@@ -117,7 +68,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort) as error:
         return _fail(error, "interrupted", 130, debug)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone, and nobody is left to tell
+        sys.stderr.close()  # the reader has closed the pipe
         return 1
     except Exception as error:  # noqa: BLE001 - the last stop: a bug becomes one line, not a traceback
         line = f"internal error, {type(error).__name__}: {error} (add --debug for the traceback)"

@@ -1,25 +1,23 @@
-"""`qts metrics`: what Prometheus and Grafana need to know of QTS."""
+"""`qts ops metrics`: files for Prometheus and Grafana."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import typer
 
 from qts.cli.console import JsonOption, print_json
+from qts.cli.groups import command_group
 
-app = typer.Typer(
-    help="Files for Prometheus and Grafana, made from the tables in the source.",
-    epilog="Example: qts metrics rules > alerts.yaml",
-    no_args_is_help=True,
-)
+app = command_group("Files for Prometheus and Grafana.", "qts ops metrics rules > alerts.yaml")
 
 
 @app.command()
 def rules(as_json: JsonOption = False) -> None:
     """Print the alert rules as a rule file of Prometheus.
 
-    Example: qts metrics rules > /etc/prometheus/qts.yaml
+    Example: qts ops metrics rules > /etc/prometheus/qts.yaml
     """
     from qts.notify import prometheus_rules
 
@@ -27,15 +25,15 @@ def rules(as_json: JsonOption = False) -> None:
     if as_json:
         print_json(found)
     else:
-        typer.echo("# Made by: qts metrics rules")
+        typer.echo("# Made by: qts ops metrics rules")
         typer.echo(to_yaml(found))
 
 
 @app.command()
 def grafana() -> None:
-    """Print the dashboard as Grafana imports it.
+    """Print the dashboard as a file that Grafana imports.
 
-    Example: qts metrics grafana > qts.json
+    Example: qts ops metrics grafana > qts.json
     """
     from qts.notify import grafana_dashboard
 
@@ -43,9 +41,7 @@ def grafana() -> None:
 
 
 def to_yaml(value: Any, depth: int = 0) -> str:
-    """Maps, lists and texts; every text quoted, as JSON has it, which YAML reads."""
-    import json
-
+    """Render maps, lists and texts; texts are quoted as in JSON, which YAML includes."""
     pad = "  " * depth
     if isinstance(value, dict):
         lines = []

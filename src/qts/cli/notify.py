@@ -1,4 +1,4 @@
-"""`qts notify`: try the channels, see what became of messages."""
+"""`qts ops notify`: test the channels, show what was sent."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
+from qts.cli.groups import command_group
 from qts.domain import OperationError, QtsError, RefusedError
 
 if TYPE_CHECKING:
     from qts.database import Database
 
-SCHEMA = 10  # the one that brought the messages
+SCHEMA = 10  # adds the messages
 
-app = typer.Typer(
-    help="Messages to the owner: try the channels, see what became of messages.",
-    epilog="Example: qts notify test --channel telegram",
-    no_args_is_help=True,
+app = command_group(
+    "Notifications: test a channel, status, recent messages.",
+    "qts ops notify test --channel telegram",
 )
 
 
 @app.command(name="test")
 def try_channels(
     channel: Annotated[
-        str | None, typer.Option("--channel", metavar="NAME", help="Only this one.")
+        str | None, typer.Option("--channel", metavar="NAME", help="Only this channel.")
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Send a test message now, to every channel that is set or to one. One that takes it is open.
+    """Send a test message to every configured channel, or to one; a success enables it again.
 
-    Example: qts notify test --channel slack
+    Example: qts ops notify test --channel slack
     """
     from qts.config import load
     from qts.notify import NotificationService
 
     settings = load(config, os.environ).notify
     settings.check()
-    wanted = [channel] if channel else list(settings.channels)
-    if not wanted:
+    names = [channel] if channel else list(settings.channels)
+    if not names:
         raise RefusedError(
-            "no channel is set; qts config init writes a file that explains [notify]"
+            "no channel is configured; qts config init writes a file that explains [notify]"
         )
 
-    async def ask(database: Database) -> list[str]:
+    async def send(database: Database) -> list[str]:
         failures = []
         async with NotificationService.open(database, settings) as notifications:
-            for name in wanted:
+            for name in names:
                 try:
                     await notifications.test(name)
                     typer.echo(f"{name}: sent")
@@ -60,15 +60,15 @@ def try_channels(
                     typer.echo(f"{name}: {error}")
         return failures
 
-    if failed := with_database(config, ask, SCHEMA):
+    if failed := with_database(config, send, SCHEMA):
         raise OperationError(f"not sent: {', '.join(failed)}")
 
 
 @app.command()
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the channels and how many messages each has had.
+    """Show the channels and how many messages each has sent.
 
-    Example: qts notify status --json
+    Example: qts ops notify status --json
     """
     from qts.notify import MessageStore
 
@@ -77,22 +77,22 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         print_json({"channels": found})
         return
     if not found:
-        typer.echo("no channel was ever open here")
+        typer.echo("no channel was ever used here")
     for each in found:
-        word = f"OFF since {each.disabled_at:%F %T}: {each.reason}" if each.disabled_at else "open"
-        counts = f"{each.sent:,} sent, {each.pending:,} waiting, {each.given_up:,} given up"
-        typer.echo(f"{each.channel:<10}{counts}  {word}")
+        state = f"OFF since {each.disabled_at:%F %T}: {each.reason}" if each.disabled_at else "on"
+        counts = f"{each.sent:,} sent, {each.pending:,} pending, {each.given_up:,} abandoned"
+        typer.echo(f"{each.channel:<10}{counts}  {state}")
 
 
 @app.command()
 def recent(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 20,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the last messages, the youngest first.
+    """Show the last messages, newest first.
 
-    Example: qts notify recent --limit 5
+    Example: qts ops notify recent --limit 5
     """
     from qts.notify import MessageStore
 
@@ -106,39 +106,41 @@ def recent(
 
 @app.command()
 def key(
-    file: Annotated[Path, typer.Argument(help="Where the new private key goes; mode 0600.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file for the private key.")],
 ) -> None:
-    """Make the key for web push, and print the public half that browsers need.
+    """Generate the key for web push and print its public half, which browsers need.
 
-    Example: qts notify key push.key
+    Example: qts ops notify key push.key
     """
     from qts.notify import new_key, public_key, read_key
 
-    made = new_key()
+    generated = new_key()
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise RefusedError(f"{file}: {error.strerror}; name a new file") from None
     with os.fdopen(descriptor, "w") as out:
-        out.write(made.reveal() + "\n")
+        out.write(generated.reveal() + "\n")
     typer.echo(f'[notify.push]\nkey = {{ file = "{file}" }}')
-    typer.echo(f"applicationServerKey {public_key(read_key(made))}")
+    typer.echo(f"applicationServerKey {public_key(read_key(generated))}")
 
 
 @app.command()
 def subscribe(
-    file: Annotated[str, typer.Argument(help="JSON of the browser's subscription; - reads it.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="PushSubscription as JSON; - is standard input.")
+    ],
     config: ConfigOption = None,
 ) -> None:
-    """Let a browser have web push: give what its PushSubscription.toJSON() says.
+    """Register a browser for web push, with the output of its PushSubscription.toJSON().
 
-    Example: qts notify subscribe subscription.json
+    Example: qts ops notify subscribe subscription.json
     """
-    from qts.notify import subscribe as keep
+    from qts.notify import subscribe as store
 
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise RefusedError(f"{file}: {error.strerror}") from None
-    name = with_database(config, lambda database: keep(database, text), SCHEMA)
+    name = with_database(config, lambda database: store(database, text), SCHEMA)
     typer.echo(f"subscribed: {name}")

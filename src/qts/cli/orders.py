@@ -1,60 +1,74 @@
-"""`qts orders` and `qts positions`: what was ordered, what is held, and what a person decides."""
+"""`qts orders` and `qts positions`: inspect the ledger, cancel, reconcile and repair manually."""
 
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
 
-import msgspec
 import typer
 
-from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
+from qts.cli.console import (
+    ConfigOption,
+    JsonOption,
+    SymbolOption,
+    parse_uuid,
+    print_json,
+    with_database,
+)
+from qts.cli.groups import command_group
 from qts.domain import AttemptState, RefusedError, SystemClock
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from qts.database import Database
     from qts.orders import OrderRow, PositionRow
 
-SCHEMA = 6  # the one that brought orders
+SCHEMA = 6  # adds orders
 
-OrderArgument = Annotated[str, typer.Argument(metavar="ORDER", help="The order's id, of the list.")]
-SymbolOption = Annotated[str | None, typer.Option("--symbol", help="Only this symbol.")]
+OrderArgument = Annotated[
+    str, typer.Argument(metavar="ORDER", help="The order's id, from the list.")
+]
+BrokerOption = Annotated[str, typer.Option("--broker", metavar="NAME", help="The broker.")]
+SymbolArgument = Annotated[
+    str, typer.Argument(metavar="SYMBOL", help="The symbol; * is the whole venue.")
+]
 
-orders = typer.Typer(
-    help="Orders: list them, follow one, cancel, and say what became of an unknown one.",
-    epilog="Example: qts orders list --state UNKNOWN",
-    no_args_is_help=True,
+orders = command_group(
+    "Orders: list, inspect, cancel, reconcile with the venue, resolve unknown outcomes.",
+    "qts orders list --state UNKNOWN",
+    "list, show, cancel, reconcile, resolve, freeze, resume",
 )
-positions = typer.Typer(
-    help="Positions: what our fills add up to.", epilog="Example: qts positions"
+positions = command_group(
+    "Positions, computed from fills.", "qts positions", "List positions; adopt a holding"
 )
 
 
 @orders.command(name="list")
 def list_(
     state: Annotated[
-        str | None, typer.Option(help=f"Only attempts that are {', '.join(AttemptState)}.")
+        str | None,
+        typer.Option(metavar="STATE", help=f"Only attempts in {', '.join(AttemptState)}."),
     ] = None,
     symbol: SymbolOption = None,
-    only_open: Annotated[bool, typer.Option("--open", help="Only what is under way.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Orders at most.")] = 50,
+    only_open: Annotated[bool, typer.Option("--open", help="Only orders in flight.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List orders, the youngest first.
+    """List orders, newest first.
 
     Example: qts orders list --open
     """
     from qts.orders import list_orders
 
-    wanted = state.upper() if state else None
-    if wanted is not None and wanted not in list(AttemptState):
+    only = state.upper() if state else None
+    if only is not None and only not in list(AttemptState):
         raise RefusedError(f"--state {state}: must be one of {', '.join(AttemptState)}")
     rows = with_database(
         config,
         lambda database: list_orders(
-            database, state=wanted, symbol=symbol, only_open=only_open, limit=limit
+            database, state=only, symbol=symbol, only_open=only_open, limit=limit
         ),
         SCHEMA,
     )
@@ -66,47 +80,49 @@ def list_(
 
 @orders.command()
 def show(order: OrderArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show one order's whole life: every attempt, every fill.
+    """Show one order with all of its attempts and fills.
 
     Example: qts orders show 0198c0de-0000-7000-8000-000000000001
     """
+    import msgspec
+
     from qts.orders import order_history
 
-    life = with_database(config, lambda database: order_history(database, _uuid(order)), SCHEMA)
+    history = with_database(config, lambda database: order_history(database, _uuid(order)), SCHEMA)
     if as_json:
-        print_json(life)
+        print_json(history)
         return
-    for name, value in msgspec.structs.asdict(life.order).items():
+    for name, value in msgspec.structs.asdict(history.order).items():
         typer.echo(f"{name:<17}{'-' if value in (None, '') else _text(value)}")
-    for title, rows in (("attempt", life.attempts), ("fill", life.fills)):
+    for title, rows in (("attempt", history.attempts), ("fill", history.fills)):
         for row in rows:
-            told = [f"{name} {_text(value)}" for name, value in row.items() if value]
-            typer.echo(f"{title}: {', '.join(told)}")
+            fields = [f"{name} {_text(value)}" for name, value in row.items() if value]
+            typer.echo(f"{title}: {', '.join(fields)}")
 
 
 @orders.command()
 def cancel(order: OrderArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Ask for an order to be cancelled; it is over when the venue says so.
+    """Request the cancellation of an order; the venue confirms it.
 
     Example: qts orders cancel 0198c0de-0000-7000-8000-000000000001
     """
-    asked = with_database(config, lambda database: _cancel(database, _uuid(order)), SCHEMA)
+    requested = with_database(config, lambda database: _cancel(database, _uuid(order)), SCHEMA)
     if as_json:
-        print_json({"asked": asked})
-    elif asked:
-        typer.echo(f"asked for {order} to be cancelled; see qts orders show {order}")
+        print_json({"asked": requested})
+    elif requested:
+        typer.echo(f"cancellation of {order} requested; see qts orders show {order}")
     else:
         typer.echo(f"nothing of {order} is left to cancel")
 
 
 @orders.command()
 def reconcile(config: ConfigOption = None) -> None:
-    """Have the running QTS compare its books with the venue's now.
+    """Request that the running QTS reconciles with the venue now.
 
     Example: qts orders reconcile
     """
-    with_database(config, _ask_to_reconcile, SCHEMA)
-    typer.echo("asked for; see qts orders list --state UNKNOWN and the log")
+    with_database(config, _request_reconciliation, SCHEMA)
+    typer.echo("reconciliation requested; see qts orders list --state UNKNOWN and the log")
 
 
 @orders.command()
@@ -117,7 +133,7 @@ def resolve(
     ],
     config: ConfigOption = None,
 ) -> None:
-    """Say what became of an attempt: you looked at the venue and saw this order, or none.
+    """Resolve an unknown outcome: the venue shows this order, or none.
 
     Example: qts orders resolve 0198c0de-0000-7000-8000-000000000001 --as absent
     """
@@ -130,14 +146,16 @@ def resolve(
 
 @orders.command()
 def freeze(
-    symbol: Annotated[str, typer.Argument(help="The symbol; * is the whole venue.")],
-    broker: Annotated[str, typer.Option(help="At this broker.")],
-    reason: Annotated[str, typer.Option(help="Why, for whoever releases it.")],
+    symbol: SymbolArgument,
+    broker: BrokerOption,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Shown until the position is resumed.")
+    ],
     config: ConfigOption = None,
 ) -> None:
-    """Let no strategy enter or leave a symbol; its stops stay in force, and so do you.
+    """Freeze a position: no strategy may enter or exit the symbol; its stops stay active.
 
-    `qts orders resume` releases it.
+    `qts orders resume` ends the freeze.
 
     Example: qts orders freeze KRW-BTC --broker upbit --reason "a fork is near"
     """
@@ -149,11 +167,11 @@ def freeze(
 
 @orders.command()
 def resume(
-    symbol: Annotated[str, typer.Argument(help="The market; * is the whole venue.")],
-    broker: Annotated[str, typer.Option(help="At this broker.")],
+    symbol: SymbolArgument,
+    broker: BrokerOption,
     config: ConfigOption = None,
 ) -> None:
-    """Let orders of a suspended or frozen market out again.
+    """Allow orders of a suspended or frozen symbol again.
 
     Example: qts orders resume '*' --broker upbit
     """
@@ -166,11 +184,11 @@ def resume(
 @positions.callback(invoke_without_command=True)
 def show_positions(
     context: typer.Context,
-    every: Annotated[bool, typer.Option("--all", help="Those that are flat too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include flat positions.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is held, at what cost, and what it has earned.
+    """Show positions with average price, realised PnL and fees.
 
     Example: qts positions --json
     """
@@ -183,18 +201,20 @@ def show_positions(
     if as_json:
         print_json({"positions": shown})
         return
-    typer.echo("\n".join([_HEAD, *map(_position_line, shown)]) if shown else "nothing is held")
+    typer.echo("\n".join([_HEAD, *map(_position_line, shown)]) if shown else "no positions")
 
 
 @positions.command()
 def adopt(
-    symbol: Annotated[str, typer.Argument(help="The symbol.")],
-    quantity: Annotated[str, typer.Argument(help="How much; with a minus, how much is gone.")],
-    price: Annotated[str, typer.Option(help="What a piece cost.")],
-    broker: Annotated[str, typer.Option(help="At this broker.")],
+    symbol: Annotated[str, typer.Argument(metavar="SYMBOL", help="The symbol.")],
+    quantity: Annotated[
+        str, typer.Argument(metavar="QUANTITY", help="How much; negative for a reduction.")
+    ],
+    price: Annotated[str, typer.Option(metavar="PRICE", help="Average price of one unit.")],
+    broker: BrokerOption,
     config: ConfigOption = None,
 ) -> None:
-    """Take a holding that was not bought here into our books.
+    """Record a holding that was not bought by QTS in the ledger.
 
     Example: qts positions adopt KRW-BTC 0.5 --price 90000000 --broker upbit
     """
@@ -202,7 +222,7 @@ def adopt(
 
     change = external_fill(symbol, _number("QUANTITY", quantity), _number("--price", price))
     with_database(config, lambda database: _adopt(database, broker, change), SCHEMA)
-    typer.echo(f"{quantity} of {symbol} at {price} is in the books of {broker}")
+    typer.echo(f"{quantity} of {symbol} at {price} is in the ledger of {broker}")
 
 
 _HEAD = f"{'broker':<8}{'symbol':<12}{'quantity':>18}{'average':>18}{'realised':>16}{'fees':>14}"
@@ -225,7 +245,7 @@ async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> 
         return await freeze_position(database, bus, broker, symbol, reason, now)
 
 
-async def _ask_to_reconcile(database: Database) -> None:
+async def _request_reconciliation(database: Database) -> None:
     from qts.orders import Reconcile
     from qts.outbox import TRADE_COMMAND, OutboxConfig, OutboxEvent, PostgresBus
 
@@ -246,17 +266,17 @@ async def _resolve(database: Database, attempt_id: UUID, order_id: str | None) -
 
 
 async def _adopt(database: Database, broker: str, change: Any) -> None:
-    from qts.orders import adopt_holding as take_over
+    from qts.orders import adopt_holding
     from qts.outbox import OutboxConfig, PostgresBus
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        await take_over(database, bus, broker, change)
+        await adopt_holding(database, bus, broker, change)
 
 
 def _order_line(row: OrderRow) -> str:
     price = f" at {_text(row.price)}" if row.price is not None else " at the market"
     state = row.attempt_state or "-"
-    note = "  a person has to choose: see show" if row.needs_person else ""
+    note = "  operator must resolve: see show" if row.needs_person else ""
     if row.reason_code:
         note = f"  {row.reason_code}{note}"
     return (
@@ -273,7 +293,7 @@ def _position_line(row: PositionRow) -> str:
 
 
 def _text(value: object) -> str:
-    """Numbers as people write them: no zeros that say nothing."""
+    """Format a number without trailing zeros."""
     if not isinstance(value, Decimal):
         return str(value)
     text = f"{value:f}"
@@ -288,9 +308,4 @@ def _number(name: str, text: str) -> Decimal:
 
 
 def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise RefusedError(
-            f"{text!r} is not an id; it looks like a UUID, see qts orders list"
-        ) from None
+    return parse_uuid(text, "an order id; expected a UUID, see qts orders list")

@@ -1,63 +1,71 @@
-"""`qts outbox`: look at the durable bus, and deal with its dead letters."""
+"""`qts ops outbox`: inspect the durable message bus, repair dead letters, run the relay."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-from uuid import UUID
 
-import msgspec
 import typer
 
-from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
-from qts.cli.outbox_relay import relay
+from qts.cli.console import (
+    ConfigOption,
+    DurationOption,
+    JsonOption,
+    parse_uuid,
+    print_json,
+    with_database,
+)
+from qts.cli.groups import command_group
+from qts.cli.verify import EventsOption, outbox
 from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from qts.database import Database
     from qts.outbox import EventRow
 
 T = TypeVar("T")
 
-StreamOption = Annotated[str | None, typer.Option("--stream", help="Only this stream.")]
+StreamOption = Annotated[
+    str | None, typer.Option("--stream", metavar="STREAM", help="Only this stream.")
+]
+StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 EventArgument = Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event's id.")]
 
-OLDEST_SCHEMA = 2  # the one that brought the bus
+OLDEST_SCHEMA = 2  # adds the outbox
 
-app = typer.Typer(
-    help="The durable bus: what waits, what died, and what to do about it.",
-    epilog="Example: qts outbox status",
-    no_args_is_help=True,
-)
-app.command()(relay)
+app = command_group("Durable message bus: status, dead letters, relay.", "qts ops outbox status")
 
 
 @app.command()
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show how much waits, is in hand and is dead in each stream.
+    """Show pending, in-flight and dead events of each stream.
 
-    Example: qts outbox status --json
+    Example: qts ops outbox status --json
     """
+    import msgspec
+
     from qts.outbox import OutboxConfig, paused_streams, stream_depths
 
-    async def ask(database: Database) -> tuple[Any, set[str]]:
+    async def read(database: Database) -> tuple[Any, set[str]]:
         return await stream_depths(database, OutboxConfig().streams), await paused_streams(database)
 
-    found, waiting = _at_bus(config, ask)
+    found, paused = _with_database(config, read)
     if as_json:
-        rows = [
-            {**msgspec.to_builtins(depth), "paused": depth.stream in waiting} for depth in found
-        ]
+        rows = [{**msgspec.to_builtins(depth), "paused": depth.stream in paused} for depth in found]
         print_json({"streams": rows})
         return
-    typer.echo(f"{'stream':<28}{'pending':>9}{'in hand':>9}{'dead':>7}{'oldest':>10}")
+    typer.echo(f"{'stream':<28}{'pending':>9}{'in flight':>11}{'dead':>7}{'oldest':>10}")
     for depth in found:
-        note = "  paused" if depth.stream in waiting else ""
+        note = "  paused" if depth.stream in paused else ""
         typer.echo(
-            f"{depth.stream:<28}{depth.pending:>9}{depth.processing:>9}{depth.dead:>7}"
+            f"{depth.stream:<28}{depth.pending:>9}{depth.processing:>11}{depth.dead:>7}"
             f"{depth.oldest_pending_s:>8.1f} s{note}"
         )
 
@@ -66,28 +74,33 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 def list_events(
     stream: StreamOption = None,
     status: Annotated[
-        str | None, typer.Option(help="PENDING, PROCESSING, DONE or DEAD only.")
+        str | None,
+        typer.Option(metavar="STATUS", help="PENDING, PROCESSING, DONE or DEAD only."),
     ] = None,
-    event_type: Annotated[str | None, typer.Option("--type", help="Only this type.")] = None,
-    aggregate: Annotated[str | None, typer.Option(help="Only this aggregate id.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Events at most.")] = 50,
+    event_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Only this type.")
+    ] = None,
+    aggregate: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this aggregate.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List events, the youngest first.
+    """List events, newest first.
 
-    Example: qts outbox list --status DEAD --stream everbit.trade.command
+    Example: qts ops outbox list --status DEAD --stream everbit.trade.command
     """
     from qts.outbox import OutboxAdmin
 
-    wanted = status.upper() if status else None
-    if wanted not in (None, "PENDING", "PROCESSING", "DONE", "DEAD"):
+    only = status.upper() if status else None
+    if only not in (None, "PENDING", "PROCESSING", "DONE", "DEAD"):
         raise RefusedError(f"--status {status}: must be PENDING, PROCESSING, DONE or DEAD")
-    rows = _at_bus(
+    rows = _with_database(
         config,
         lambda database: OutboxAdmin(database).find(
             stream=stream,
-            status=wanted,
+            status=only,
             event_type=event_type,
             aggregate_id=aggregate,
             limit=limit,
@@ -101,13 +114,15 @@ def list_events(
 
 @app.command()
 def show(event_id: EventArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show one event with all of its columns.
+    """Show one event with all columns.
 
-    Example: qts outbox show 0198c0de-0000-7000-8000-000000000001
+    Example: qts ops outbox show 0198c0de-0000-7000-8000-000000000001
     """
+    import msgspec
+
     from qts.outbox import OutboxAdmin
 
-    row = _at_bus(config, lambda database: OutboxAdmin(database).show(_uuid(event_id)))
+    row = _with_database(config, lambda database: OutboxAdmin(database).show(_uuid(event_id)))
     if as_json:
         print_json(row)
         return
@@ -120,31 +135,37 @@ def show(event_id: EventArgument, config: ConfigOption = None, as_json: JsonOpti
 def requeue(
     event_id: Annotated[str | None, typer.Argument(metavar="EVENT_ID", help="One event.")] = None,
     stream: Annotated[
-        str | None, typer.Option("--stream", help="All dead letters of this stream instead.")
+        str | None,
+        typer.Option("--stream", metavar="STREAM", help="All dead letters of this stream."),
     ] = None,
     outcome_checked: Annotated[
-        bool, typer.Option(help="You looked: an UNKNOWN outcome did not take effect.")
+        bool,
+        typer.Option(
+            "--outcome-checked/--no-outcome-checked",
+            show_default=False,
+            help="You checked that an UNKNOWN outcome had no effect at the venue.",
+        ),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a dead letter new attempts.
+    """Requeue a dead letter with new attempts.
 
-    Example: qts outbox requeue 0198c0de-0000-7000-8000-000000000001
+    Example: qts ops outbox requeue 0198c0de-0000-7000-8000-000000000001
     """
     from qts.outbox import OutboxAdmin
 
     if (event_id is None) == (stream is None):
         raise RefusedError("name one EVENT_ID, or --stream for all of its dead letters")
 
-    async def ask(database: Database) -> int:
-        desk = OutboxAdmin(database)
+    async def requeue_events(database: Database) -> int:
+        admin = OutboxAdmin(database)
         if stream is not None:
-            return await desk.requeue_all(stream)
-        await desk.requeue(_uuid(event_id or ""), outcome_checked=outcome_checked)
+            return await admin.requeue_all(stream)
+        await admin.requeue(_uuid(event_id or ""), outcome_checked=outcome_checked)
         return 1
 
-    count = _at_bus(config, ask)
+    count = _with_database(config, requeue_events)
     if as_json:
         print_json({"requeued": count})
     else:
@@ -162,8 +183,10 @@ def edit(
 ) -> None:
     """Replace the payload of a dead letter; requeue it afterwards.
 
-    Example: qts outbox edit 0198c0de-0000-7000-8000-000000000001 --payload '{"price": "100"}'
+    Example: qts ops outbox edit 0198c0de-0000-7000-8000-000000000001 --payload '{"price": "100"}'
     """
+    import msgspec
+
     from qts.outbox import OutboxAdmin
 
     text = sys.stdin.read() if payload == "-" else payload
@@ -171,17 +194,20 @@ def edit(
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise RefusedError(f"--payload is not JSON: {error}") from None
-    row = _at_bus(config, lambda database: OutboxAdmin(database).edit(_uuid(event_id), value))
+    row = _with_database(
+        config, lambda database: OutboxAdmin(database).edit(_uuid(event_id), value)
+    )
     if as_json:
         print_json(row)
     else:
-        typer.echo(f"edited {row.event_id}; requeue it when it is right")
+        typer.echo(f"edited {row.event_id}; requeue it next")
 
 
 @app.command()
 def purge(
     older_than: Annotated[
-        str, typer.Option(metavar="SPAN", help="Only what ended longer ago, as in 30d.")
+        str,
+        typer.Option(metavar="TIME", help="Only events that ended earlier than this, as in 30d."),
     ],
     dead: Annotated[
         bool, typer.Option("--dead", help="Dead letters instead of handled events.")
@@ -190,9 +216,9 @@ def purge(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget handled events by whole days, or dead letters.
+    """Delete handled events by whole days, or dead letters.
 
-    Example: qts outbox purge --older-than 90d
+    Example: qts ops outbox purge --older-than 90d
     """
     from qts.outbox import OutboxAdmin
 
@@ -200,42 +226,42 @@ def purge(
     days = int(seconds // 86_400)
     if not dead and (stream is not None or days < 1):
         raise RefusedError(
-            "handled events go by whole days of all streams: --older-than 1d or more"
+            "handled events are deleted by whole days of all streams: --older-than 1d or more"
         )
 
-    async def ask(database: Database) -> dict[str, Any]:
-        desk = OutboxAdmin(database)
+    async def purge_events(database: Database) -> dict[str, Any]:
+        admin = OutboxAdmin(database)
         if dead:
-            return {"dead_letters": await desk.purge_dead(seconds, stream)}
-        return {"days": await desk.purge_done(days)}
+            return {"dead_letters": await admin.purge_dead(seconds, stream)}
+        return {"days": await admin.purge_done(days)}
 
-    gone = _at_bus(config, ask)
+    purged = _with_database(config, purge_events)
     if as_json:
-        print_json(gone)
+        print_json(purged)
     elif dead:
-        typer.echo(f"purged {gone['dead_letters']} dead letters")
+        typer.echo(f"purged {purged['dead_letters']} dead letters")
     else:
-        typer.echo(f"purged {len(gone['days'])} days")
+        typer.echo(f"purged {len(purged['days'])} days")
 
 
 @app.command()
 def tail(
     stream: StreamOption = None,
-    seconds: Annotated[
-        str | None, typer.Option("--for", metavar="SPAN", help="Stop after this long, as in 60s.")
-    ] = None,
+    duration: DurationOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show events as they come and move, until interrupted.
+    """Print events as they are added or change, until Ctrl-C.
 
-    Example: qts outbox tail --stream everbit.trade.event --for 60s
+    Example: qts ops outbox tail --stream everbit.trade.event --duration 60s
     """
+    import msgspec
+
     from qts.outbox import OutboxAdmin
 
-    limit_s = parse_duration(seconds) if seconds else None
+    limit_s = parse_duration(duration) if duration else None
 
-    async def ask(database: Database) -> None:
+    async def follow(database: Database) -> None:
         try:
             async with asyncio.timeout(limit_s):
                 async for row in OutboxAdmin(database).tail(stream):
@@ -243,71 +269,84 @@ def tail(
         except TimeoutError:
             pass
 
-    _at_bus(config, ask)
+    _with_database(config, follow)
 
 
 @app.command()
-def pause(
-    stream: Annotated[str, typer.Argument(help="The stream.")], config: ConfigOption = None
-) -> None:
-    """Let no worker take events of a stream until it is resumed; kept across restarts.
+def pause(stream: StreamArgument, config: ConfigOption = None) -> None:
+    """Pause a stream: no worker claims its events until it is resumed, also after a restart.
 
-    Example: qts outbox pause everbit.trade.command
+    Example: qts ops outbox pause everbit.trade.command
     """
     from qts.outbox import OutboxConfig, PostgresBus
 
-    _at_bus(config, lambda db: PostgresBus(db, OutboxConfig().streams).pause(stream))
+    _with_database(config, lambda db: PostgresBus(db, OutboxConfig().streams).pause(stream))
     typer.echo(f"paused {stream}")
 
 
 @app.command()
-def resume(
-    stream: Annotated[str, typer.Argument(help="The stream.")], config: ConfigOption = None
-) -> None:
-    """Let workers take events of a stream again.
+def resume(stream: StreamArgument, config: ConfigOption = None) -> None:
+    """Resume a paused stream.
 
-    Example: qts outbox resume everbit.trade.command
+    Example: qts ops outbox resume everbit.trade.command
     """
     from qts.outbox import OutboxConfig, PostgresBus
 
-    _at_bus(config, lambda db: PostgresBus(db, OutboxConfig().streams).resume(stream))
+    _with_database(config, lambda db: PostgresBus(db, OutboxConfig().streams).resume(stream))
     typer.echo(f"resumed {stream}")
 
 
 @app.command()
-def bench(
-    events: Annotated[int, typer.Option(min=100, max=1_000_000, help="Events per drain.")] = 20_000,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure publishing, draining and latency on this database; leaves handled events behind.
+def relay(duration: DurationOption = None, config: ConfigOption = None) -> None:
+    """Move committed events to the NATS or Kafka of the settings, until Ctrl-C.
 
-    Example: qts outbox bench --events 20000
+    Several relays may run at once. Set outbox.run_relay = false where `qts run` should not.
+
+    Example: qts ops outbox relay --config qts.toml
     """
-    from qts.verify import measure_outbox as measure
+    from qts.app import open_database
+    from qts.config import load
+    from qts.outbox import open_relayed_bus
 
-    def progress(text: str) -> None:
-        typer.echo(text + " ...", err=True)
+    limit_s = parse_duration(duration) if duration else None
+    settings = load(config, os.environ)
+    if settings.outbox.bus == "postgres":
+        raise RefusedError('outbox.bus = "postgres" needs no relay; set it to "nats" or "kafka"')
 
-    found = _at_bus(config, lambda database: measure(database, events, progress))
-    if as_json:
-        print_json(found)
-        return
-    for name, value in msgspec.structs.asdict(found).items():
-        typer.echo(
-            f"{name:<24}{value:>12,.2f}" if isinstance(value, float) else f"{name:<24}{value:>12,}"
-        )
+    async def move() -> None:
+        async with (
+            open_database(settings) as database,
+            open_relayed_bus(database, settings.outbox) as bus,
+        ):
+            relay = bus.relay()
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, relay.stop)
+            if limit_s is not None:
+                loop.call_later(limit_s, relay.stop)
+            typer.echo(f"moving events to {settings.outbox.bus}")
+            await relay.run()
+
+    asyncio.run(move())
 
 
-def _at_bus(config: Path | None, ask: Callable[[Database], Awaitable[T]]) -> T:
-    return with_database(config, ask, OLDEST_SCHEMA)
+@app.command(name="bench", hidden=True)
+def _bench(
+    events: EventsOption = 20_000, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Measure the outbox; the old name of `qts dev verify outbox`.
+
+    Example: qts dev verify outbox --events 20000
+    """
+    outbox(events, config, as_json)
+
+
+def _with_database(config: Path | None, query: Callable[[Database], Awaitable[T]]) -> T:
+    return with_database(config, query, OLDEST_SCHEMA)
 
 
 def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise RefusedError(f"{text!r} is not an event id; it looks like a UUID") from None
+    return parse_uuid(text, "an event id; expected a UUID")
 
 
 def _line(row: EventRow) -> str:

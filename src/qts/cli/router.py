@@ -1,53 +1,48 @@
-"""`qts route`: one run of the router."""
+"""`qts dev router`: one run of the message router, here or as one half of two machines."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 
-import msgspec
 import typer
 
+from qts.cli.console import ConfigOption, JsonFileOption, to_json
+from qts.cli.groups import command_group
+from qts.cli.router_distributed import ScenarioDurationOption, sink, source
 from qts.domain import OperationError, RefusedError, parse_duration
-from qts.machine import detect_topology
-from qts.router import (
-    Layout,
-    PlacementPlan,
-    ProgressLine,
-    RouterReport,
-    Scenario,
-    StreamDigest,
-    WaitStrategy,
-    builtin_scenarios,
-    compare_digests,
-    load_scenario,
-    plan_placement,
-    read_stream_digests,
-    watch_run,
-)
+from qts.router import Layout, WaitStrategy
 
 if TYPE_CHECKING:
-    from qts.router import JournalReplay, Options, Router
+    from qts.router import (
+        JournalReplay,
+        Options,
+        PlacementPlan,
+        Router,
+        RouterReport,
+        Scenario,
+        StreamDigest,
+    )
 
 Stamps = Literal["all", "hop-batch", "edges", "off"]
 Fsync = Literal["never", "interval", "always"]
 
+app = command_group(
+    "Message router: run a scenario, on one or two machines.",
+    "qts dev router run baseline --duration 5s",
+)
 
-def route(
+
+@app.command()
+def run(
     scenario: Annotated[
         str | None,
         typer.Argument(metavar="SCENARIO", help="A name from --list, or the path of a JSON file."),
     ] = None,
-    duration: Annotated[
-        str | None,
-        typer.Option(
-            "--duration", metavar="SPAN", help="Instead of the scenario's: 500ms, 5s, 2m."
-        ),
-    ] = None,
+    duration: ScenarioDurationOption = None,
     layout: Annotated[
         Layout,
         typer.Option("--layout", help="A thread for each component, or several on a worker."),
@@ -62,31 +57,28 @@ def route(
         Stamps, typer.Option("--stamps", help="Where time stamps are taken.")
     ] = "all",
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Instead of the scenario's.")
+        int | None, typer.Option("--seed", metavar="N", help="Instead of the scenario's seed.")
     ] = None,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write the report; - is standard output."),
-    ] = None,
+    json_file: JsonFileOption = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the latencies.")
     ] = None,
     oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Spin more threads than there are CPUs.")
+        bool, typer.Option("--oversubscribe", help="Allow more spinning threads than CPUs.")
     ] = False,
     wait: Annotated[
         WaitStrategy | None, typer.Option("--wait", help="What a thread does while it has no work.")
     ] = None,
     journal: Annotated[
         Path | None,
-        typer.Option("--journal", metavar="FILE", help="Keep what passes Stage 1 on disk."),
+        typer.Option("--journal", metavar="FILE", help="Write what passes Stage 1 to this file."),
     ] = None,
     fsync: Annotated[
-        Fsync, typer.Option("--fsync", help="When the journal is forced onto the disk.")
+        Fsync, typer.Option("--fsync", help="When the journal is forced to disk.")
     ] = "interval",
     replay: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="FILE", help="Send what a journal holds, nothing else."),
+        typer.Option("--replay", metavar="FILE", help="Send the messages of a journal instead."),
     ] = None,
     expect: Annotated[
         Path | None,
@@ -94,28 +86,31 @@ def route(
             "--expect", metavar="REPORT", help="Fail unless every stream is as in this report."
         ),
     ] = None,
-    show_list: Annotated[
-        bool, typer.Option("--list", help="List the scenarios that come with QTS.")
-    ] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the built-in scenarios.")] = False,
+    config: ConfigOption = None,
 ) -> int:
-    """Send a scenario's messages through the router and report what became of every one.
+    """Send a scenario's messages through the router and report the result of every message.
 
     Exit code 0: PASSED, 1: FAILED, 2: refused.
 
-    Example: qts route baseline --duration 5s --json report.json
+    Example: qts dev router run baseline --duration 5s --json report.json
     """
     if show_list:
-        _show_list()
+        _print_scenarios()
         return 0
     if sample < 1:
         raise RefusedError(f"--sample is {sample}; expected 1 for every message, or more")
     _check_outputs(json_file, plot)
     if replay is not None:
         _check_replay(journal, duration, seed)
+
+    from qts.machine import detect_topology
+    from qts.router import JournalConfig, Options, plan_placement, read_stream_digests
+
     expected = None if expect is None else read_stream_digests(expect)
-    chosen = _chosen(scenario, duration, seed)
-    placed = plan_placement(
-        chosen,
+    selected = _select(scenario, duration, seed)
+    plan = plan_placement(
+        selected,
         detect_topology(),
         layout,
         workers=workers,
@@ -123,8 +118,6 @@ def route(
         oversubscribe=oversubscribe,
         lean=stamps != "all",
     )
-    from qts.router import JournalConfig, Options  # the C++ core, not before it is needed
-
     options = Options(
         sample=sample,
         stamps=stamps,
@@ -132,23 +125,94 @@ def route(
         journal=None if journal is None else JournalConfig(journal, fsync),
         keep_numbers=replay is not None,
     )
-    run = _run(chosen, placed, options, replay)
-    listener = ConsoleWriter(sys.stderr if json_file == "-" else sys.stdout)
-    listener.say(placed.render())
-    run.start()
-    watch_run(run, ProgressLine(cast(TextIO, listener)))
-    report = _compared(run.report, expected)
-    listener.say(report.render())
-    _keep(report, listener)
-    if json_file is not None:
-        _write_json(json_file, report.to_json())
-    if plot is not None:
-        report.save_plot(plot)
+    writer = ConsoleWriter(sys.stderr if json_file == "-" else sys.stdout)
+    report = _compare(_run(_router(selected, plan, options, replay), plan, writer), expected)
+    writer.print(report.render())
+    _save_for_dashboard(config, report, writer)
+    _write(report, json_file, plot)
     return 0 if report.verdict == "PASSED" else 1
 
 
-def _keep(report: RouterReport, listener: ConsoleWriter) -> None:
-    """For the dashboard's page, in a home that is there; a run is never lost to it."""
+app.command()(source)
+app.command()(sink)
+
+
+class ConsoleWriter:
+    """Text output that does not end the run when its reader, such as `head`, exits."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._closed = False
+
+    def print(self, text: str) -> None:
+        self.write(text + "\n")
+        self.flush()
+
+    def write(self, text: str) -> None:
+        self._unless_closed(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._unless_closed(self._stream.flush)
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def _unless_closed(self, act: Callable[[], object]) -> None:
+        if self._closed:
+            return
+        try:
+            act()
+        except BrokenPipeError:
+            self._closed = True
+            _discard_buffer(self._stream)
+
+
+def _discard_buffer(stream: TextIO) -> None:
+    """Point a stream at /dev/null, so that its buffer does not fail again at interpreter exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def _router(
+    scenario: Scenario, plan: PlacementPlan, options: Options, replay: Path | None
+) -> Router | JournalReplay:
+    from qts.router import JournalReplay, Router
+
+    router = Router(scenario, plan, options=options, live=replay is not None)
+    return router if replay is None else JournalReplay(router, replay)
+
+
+def _run(
+    router: Router | JournalReplay, plan: PlacementPlan, writer: ConsoleWriter
+) -> RouterReport:
+    from qts.router import ProgressLine, watch_run
+
+    writer.print(plan.render())
+    router.start()
+    watch_run(router, ProgressLine(cast(TextIO, writer)))
+    return router.report
+
+
+def _compare(report: RouterReport, expected: tuple[StreamDigest, ...] | None) -> RouterReport:
+    """Return the report with every difference from the expected streams as a failure."""
+    from msgspec.structs import replace
+
+    from qts.router import compare_digests
+
+    if expected is None:
+        return report
+    wrong = tuple(f"not as expected: {line}" for line in compare_digests(expected, report.streams))
+    same = f"all {len(report.streams):,} streams are as expected"
+    return replace(
+        report,
+        failures=report.failures + wrong,
+        notes=report.notes if wrong else (*report.notes, same),
+    )
+
+
+def _save_for_dashboard(config: Path | None, report: RouterReport, writer: ConsoleWriter) -> None:
+    """Save the report for the dashboard where a home exists; a failure is only printed."""
     import time
 
     from qts.config import load
@@ -156,68 +220,10 @@ def _keep(report: RouterReport, listener: ConsoleWriter) -> None:
     from qts.router import save_last_report
 
     try:
-        home = load(None, os.environ).home or default_home(os.environ)
+        home = load(config, os.environ).home or default_home(os.environ)
         save_last_report(home, report.to_json(), time.time())
     except (OSError, RefusedError) as error:
-        listener.say(f"not kept for the dashboard: {error}")
-
-
-class ConsoleWriter:
-    """Writes for people. One that goes away, as `head` does, does not end the run."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._gone = False
-
-    def say(self, text: str) -> None:
-        self.write(text + "\n")
-        self.flush()
-
-    def write(self, text: str) -> None:
-        self._unless_gone(lambda: self._stream.write(text))
-
-    def flush(self) -> None:
-        self._unless_gone(self._stream.flush)
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def _unless_gone(self, act: Callable[[], object]) -> None:
-        if self._gone:
-            return
-        try:
-            act()
-        except BrokenPipeError:
-            self._gone = True
-            _silence(self._stream)
-
-
-def _silence(stream: TextIO) -> None:
-    """What is left in its buffer must not fail again when the interpreter ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
-def _run(
-    scenario: Scenario, placed: PlacementPlan, options: Options, replay: Path | None
-) -> Router | JournalReplay:
-    from qts.router import JournalReplay, Router
-
-    router = Router(scenario, placed, options=options, live=replay is not None)
-    return router if replay is None else JournalReplay(router, replay)
-
-
-def _compared(report: RouterReport, expected: tuple[StreamDigest, ...] | None) -> RouterReport:
-    if expected is None:
-        return report
-    wrong = tuple(f"not as expected: {line}" for line in compare_digests(expected, report.streams))
-    same = f"all {len(report.streams):,} streams are as expected"
-    return msgspec.structs.replace(
-        report,
-        failures=report.failures + wrong,
-        notes=report.notes if wrong else (*report.notes, same),
-    )
+        writer.print(f"not saved for the dashboard: {error}")
 
 
 def _check_replay(journal: Path | None, duration: str | None, seed: int | None) -> None:
@@ -226,7 +232,9 @@ def _check_replay(journal: Path | None, duration: str | None, seed: int | None) 
             raise RefusedError(f"{option} has no meaning with --replay; expected one of the two")
 
 
-def _show_list() -> None:
+def _print_scenarios() -> None:
+    from qts.router import builtin_scenarios, load_scenario
+
     for name in builtin_scenarios():
         each = load_scenario(name)
         print(
@@ -235,7 +243,11 @@ def _show_list() -> None:
         )
 
 
-def _chosen(name: str | None, duration: str | None, seed: int | None) -> Scenario:
+def _select(name: str | None, duration: str | None, seed: int | None) -> Scenario:
+    from msgspec.structs import replace
+
+    from qts.router import builtin_scenarios, load_scenario
+
     if name is None:
         raise RefusedError(
             f"no scenario named; expected one of {', '.join(builtin_scenarios())}, or a JSON file"
@@ -245,11 +257,11 @@ def _chosen(name: str | None, duration: str | None, seed: int | None) -> Scenari
         changes["duration_secs"] = parse_duration(duration)
     if seed is not None:
         changes["seed"] = seed
-    return msgspec.structs.replace(load_scenario(name), **changes)
+    return replace(load_scenario(name), **changes)
 
 
 def _check_outputs(json_file: str | None, plot: Path | None) -> None:
-    """A run of minutes is not lost to a typing error in the name of its report."""
+    """Refuse output files that could not be written, before the run."""
     if plot is not None and plot.suffix.lower() != ".svg":
         raise RefusedError(
             f"--plot writes an SVG picture; expected a name that ends in .svg, not {plot}"
@@ -267,17 +279,21 @@ def _check_outputs(json_file: str | None, plot: Path | None) -> None:
             raise RefusedError(f"{option} {file}: there is no directory {file.parent}")
 
 
-def _write_json(file: str, values: dict[str, Any]) -> None:
-    text = json.dumps(values, indent=2) + "\n"
-    if file == "-":
+def _write(report: RouterReport, json_file: str | None, plot: Path | None) -> None:
+    if plot is not None:
+        report.save_plot(plot)
+    if json_file is None:
+        return
+    text = to_json(report.to_json()) + "\n"
+    if json_file == "-":
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
         except BrokenPipeError:
-            _silence(sys.stdout)
-            raise OperationError("cannot write the report: nobody reads standard output") from None
+            _discard_buffer(sys.stdout)
+            raise OperationError("cannot write the report: standard output is closed") from None
         return
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        Path(json_file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OperationError(f"cannot write {file}: {error.strerror}") from None
+        raise OperationError(f"cannot write {json_file}: {error.strerror}") from None

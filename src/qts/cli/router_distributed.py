@@ -1,112 +1,109 @@
-"""`qts distributed`: one half of a router run here, the other half on another machine."""
+"""`qts dev router source` and `sink`: two halves of a router run, joined by NATS JetStream."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from qts.cli.console import JsonFile
+from qts.cli.console import JsonFile, JsonFileOption
 from qts.domain import Secret, parse_duration
-from qts.router import ProgressLine, Scenario, load_scenario, watch_run
 
 if TYPE_CHECKING:
-    from qts.router import EdgeConfig, Sink, Source
+    from qts.router import EdgeConfig, Scenario, Sink, Source
 
-app = typer.Typer(
-    help="A router run on two machines, joined by NATS JetStream.",
-    epilog="Example: qts distributed sink baseline --run monday",
-    no_args_is_help=True,
-)
-
-ScenarioName = Annotated[
+ScenarioDurationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--duration", "--for", metavar="TIME", help="Instead of the scenario's: 500ms, 5s, 2m."
+    ),
+]
+ScenarioArgument = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="The same on both sides: a name or a JSON file.")
 ]
-Run = Annotated[str, typer.Option("--run", metavar="NAME", help="The same on both sides.")]
-Url = Annotated[
+RunOption = Annotated[str, typer.Option("--run", metavar="NAME", help="The same on both sides.")]
+NatsOption = Annotated[
     str,
     typer.Option(
         "--nats",
         metavar="URL",
         envvar="QTS_NATS_URL",
-        help="nats://host:4222; one with a password belongs in the environment.",
+        help="nats://host:4222; put one with a password into the environment.",
     ),
 ]
-Duration = Annotated[
-    str | None,
-    typer.Option("--duration", metavar="SPAN", help="Instead of the scenario's: 500ms, 5s."),
-]
-Patience = Annotated[
-    str, typer.Option("--patience", metavar="SPAN", help="How long the other side may be silent.")
-]
-Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE", help="Write the report; - is standard output."),
+TimeoutOption = Annotated[
+    str,
+    typer.Option(
+        "--timeout", "--patience", metavar="TIME", help="How long the other side may be silent."
+    ),
 ]
 
 
-@app.command()
 def source(
-    scenario: ScenarioName,
-    run: Run,
-    nats: Url,
-    duration: Duration = None,
-    patience: Patience = "10s",
-    json_file: Json = None,
+    scenario: ScenarioArgument,
+    run: RunOption,
+    nats: NatsOption,
+    duration: ScenarioDurationOption = None,
+    timeout: TimeoutOption = "10s",
+    json_file: JsonFileOption = None,
 ) -> int:
-    """Producers, Stage 1 and processors; PASSED once the sink has confirmed everything.
+    """Run producers, Stage 1 and processors; PASSED once the sink has confirmed everything.
 
-    Example: qts distributed source baseline --run monday --duration 5s
+    Example: qts dev router source baseline --run monday --duration 5s
     """
-    report, edge = JsonFile(json_file), _edge(nats, run, patience)
-    chosen = _chosen(scenario, duration)
+    output, edge = JsonFile(json_file), _edge(nats, run, timeout)
+    selected = _select(scenario, duration)
 
-    from qts.router import Source  # the C++ core, not before it is needed
+    from qts.router import Source
 
-    return _see_through(Source(chosen, edge), report)
+    return _run(Source(selected, edge), output)
 
 
-@app.command()
 def sink(
-    scenario: ScenarioName,
-    run: Run,
-    nats: Url,
-    patience: Patience = "10s",
-    json_file: Json = None,
+    scenario: ScenarioArgument,
+    run: RunOption,
+    nats: NatsOption,
+    timeout: TimeoutOption = "10s",
+    json_file: JsonFileOption = None,
 ) -> int:
-    """Stage 2 and strategies; goes on where an earlier sink of the run was cut off.
+    """Run Stage 2 and strategies; resumes where an earlier sink of the same run ended.
 
-    Example: qts distributed sink baseline --run monday
+    Example: qts dev router sink baseline --run monday
     """
-    report, edge = JsonFile(json_file), _edge(nats, run, patience)
-    chosen = _chosen(scenario, None)
+    output, edge = JsonFile(json_file), _edge(nats, run, timeout)
+    selected = _select(scenario, None)
 
     from qts.router import Sink
 
-    return _see_through(Sink(chosen, edge), report)
+    return _run(Sink(selected, edge), output)
 
 
-def _edge(nats: str, run: str, patience: str) -> EdgeConfig:
+def _edge(nats: str, run: str, timeout: str) -> EdgeConfig:
     from qts.router import EdgeConfig
 
-    return EdgeConfig(url=Secret(nats), run=run, patience_s=parse_duration(patience))
+    return EdgeConfig(url=Secret(nats), run=run, patience_s=parse_duration(timeout))
 
 
-def _chosen(name: str, duration: str | None) -> Scenario:
+def _select(name: str, duration: str | None) -> Scenario:
+    from msgspec.structs import replace
+
+    from qts.router import load_scenario
+
     scenario = load_scenario(name)
     if duration is None:
         return scenario
-    return msgspec.structs.replace(scenario, duration_secs=parse_duration(duration))
+    return replace(scenario, duration_secs=parse_duration(duration))
 
 
-def _see_through(half: Source | Sink, file: JsonFile) -> int:
-    stream = sys.stderr if file.prints else sys.stdout
+def _run(half: Source | Sink, output: JsonFile) -> int:
+    from qts.router import ProgressLine, watch_run
+
+    stream = sys.stderr if output.prints else sys.stdout
     print(half.router.plan.render(), file=stream, flush=True)
     half.start()
     watch_run(half, ProgressLine(stream))
     report = half.report
     print(report.render(), file=stream, flush=True)
-    file.write(report.to_json())
+    output.write(report.to_json())
     return 0 if report.verdict == "PASSED" else 1

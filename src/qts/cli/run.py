@@ -1,4 +1,4 @@
-"""`qts run`: the main job."""
+"""`qts run`: the trading system, its start-up table and its summary."""
 
 from __future__ import annotations
 
@@ -6,80 +6,84 @@ import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import qts
-from qts.cli.console import ConfigOption, JsonFile
+from qts import telemetry
+from qts.cli.console import ConfigOption, DurationOption, JsonFile, JsonFileOption
 from qts.domain import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import Console
 
     from qts.app import RunSummary, StartupInfo, TradingSummary
 
 
 def run(
     config: ConfigOption = None,
-    lasting: Annotated[
-        str | None,
-        typer.Option("--for", metavar="SPAN", help="Stop after this long: 500ms, 60s, 2h."),
-    ] = None,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write the summary as JSON; - prints it."),
-    ] = None,
+    duration: DurationOption = None,
+    json_file: JsonFileOption = None,
     servers_only: Annotated[
-        bool, typer.Option("--servers-only", help="Start the servers and trade nothing.")
+        bool, typer.Option("--servers-only", help="Start the servers without trading.")
     ] = False,
 ) -> int:
-    """Run everything until Ctrl-C, on embedded servers unless the settings name others.
+    """Run the trading system; paper broker and simulated market by default.
 
-    Without a key in the settings the market is a simulated one; orders go to the paper broker
-    unless the settings say otherwise.
+    Runs until Ctrl-C, on embedded servers unless the settings name others. The market is
+    simulated while the settings have no venue key; orders go to the paper broker unless the
+    settings name a venue's.
 
-    Example: qts run --for 60s --json summary.json
+    Example: qts run --duration 60s --json summary.json
     """
     from qts.app import build_app
     from qts.config import load
 
-    seconds = parse_duration(lasting) if lasting else None
+    seconds = parse_duration(duration) if duration else None
     report = JsonFile(json_file)
-    show = _Show(_console(report.prints), seconds)
-    summary = build_app(load(config, os.environ)).run(seconds, show, trade=not servers_only)
-    show.ended(summary)
+    output = _RunOutput(_console(report.prints), seconds)
+    summary = build_app(load(config, os.environ)).run(seconds, output, trade=not servers_only)
+    output.ended(summary)
     report.write(summary.to_json())
     return 0 if summary.verdict == "OK" else 1
 
 
 def _console(on_stderr: bool) -> Console:
+    from rich.console import Console
+
     console = Console(stderr=on_stderr, highlight=False)
     if not console.is_terminal:
-        console.width = 200  # whoever reads this from a pipe wants whole lines
+        console.width = 200  # a pipe gets whole lines
     return console
 
 
-class _Show:
-    """Tells the owner, on the terminal, how the run goes."""
+class _RunOutput:
+    """What a run prints: the start-up table, then the summary.
+
+    Log lines on a terminal follow the table; a line of level error ends the wait.
+    """
 
     def __init__(self, console: Console, seconds: float | None) -> None:
         self._console = console
         self._until = f"for {seconds:g} s" if seconds else "until Ctrl-C"
 
     def starting(self) -> None:
+        telemetry.hold_lines()
         self._console.print(f"[bold]QTS {qts.__version__}[/bold] starting ...")
 
     def ready(self, ready: StartupInfo) -> None:
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for heading in ("service", "version", "runs as", "where"):
             table.add_column(heading, header_style="dim", overflow="fold")
         for service in ready.services:
-            runs_as = f"embedded, pid {service.pid}" if service.pid else "given by the settings"
+            runs_as = f"embedded, pid {service.pid}" if service.pid else "external"
             table.add_row(service.name, service.version, runs_as, service.where)
-        news = f", {ready.migrations_applied} applied now" if ready.migrations_applied else ""
+        applied = f", {ready.migrations_applied} applied now" if ready.migrations_applied else ""
         self._console.print(table)
         self._console.print(f"home    {ready.home}", soft_wrap=True)
-        self._console.print(f"schema  {ready.schema_version}{news}")
+        self._console.print(f"schema  {ready.schema_version}{applied}")
         if ready.trading:
             self._console.print(f"trades  {ready.trading}", soft_wrap=True)
         if ready.dashboard:
@@ -89,19 +93,22 @@ class _Show:
         self._console.print(
             f"[green]Ready[/green] after {ready.seconds:.2f} s; runs {self._until}."
         )
+        telemetry.release_lines()
 
     def stopping(self) -> None:
         self._console.print("Stopping ...")
 
     def ended(self, summary: RunSummary) -> None:
         if summary.trading is not None:
-            self._traded(summary.trading)
+            self._print_trading(summary.trading)
         restarts = f", {len(summary.restarts)} server restarts" if summary.restarts else ""
         self._console.print(
             f"[bold]{summary.verdict}[/bold] after {summary.seconds:.2f} s{restarts}."
         )
 
-    def _traded(self, traded: TradingSummary) -> None:
+    def _print_trading(self, traded: TradingSummary) -> None:
+        from rich.table import Table
+
         mode = "[bold red]LIVE[/bold red]" if traded.mode == "live" else traded.mode
         self._console.print(f"\n[bold]{traded.broker}[/bold], {mode}")
         for name, text in _figures(traded):
@@ -115,9 +122,7 @@ class _Show:
             table.add_row(name, *counts, *spans)
         self._console.print(table)
         if traded.books_agree:
-            self._console.print(
-                "  [green]orders, fills and positions agree with the broker[/green]"
-            )
+            self._console.print("  [green]orders, fills and positions match the broker[/green]")
         for difference in traded.differences:
             self._console.print(f"  [red]{difference}[/red]", soft_wrap=True)
 
@@ -129,21 +134,21 @@ def _figures(traded: TradingSummary) -> Iterator[tuple[str, str]]:
     yield "fills", f"{traded.fills:,}, positions {traded.positions:,}"
     pnl = traded.pnl
     yield (
-        "profit",
-        f"realised {pnl['realised']:,} won after fees, open {pnl['unrealised']:,}, "
+        "PnL",
+        f"realised {pnl['realised']:,} won after fees, unrealised {pnl['unrealised']:,}, "
         f"equity {pnl['equity']:,}",
     )
     if (spans := traded.tick_to_order) is not None:
         yield (
             "latency",
-            f"tick to order leaving: p50 {spans.p50_ms:.1f} ms, p99 {spans.p99_ms:.1f} ms, "
+            f"tick to order: p50 {spans.p50_ms:.1f} ms, p99 {spans.p99_ms:.1f} ms, "
             f"max {spans.max_ms:.1f} ms over {spans.orders:,} orders",
         )
     if traded.refusals:
-        most = sorted(traded.refusals.items(), key=lambda each: -each[1])[:5]
-        yield "refused", ", ".join(f"{code} {count:,}" for code, count in most)
+        top = sorted(traded.refusals.items(), key=lambda each: -each[1])[:5]
+        yield "refused", ", ".join(f"{code} {count:,}" for code, count in top)
     rates = [f"{kind} {rate:.1%}" for kind, rate in traded.cache.items() if rate is not None]
-    yield "cache", "hit rates of the last minute: " + (", ".join(rates) or "nothing was asked")
+    yield "cache", "hit rates of the last minute: " + (", ".join(rates) or "no reads")
     for stream, counts in traded.outbox.items():
-        yield "outbox", f"{stream}: " + ", ".join(f"{n:,} {word}" for word, n in counts.items())
+        yield "outbox", f"{stream}: " + ", ".join(f"{n:,} {state}" for state, n in counts.items())
     yield "fail-safe", traded.safety

@@ -1,4 +1,4 @@
-"""`qts kill` and `qts failsafe`: stop trading, and let it go on."""
+"""`qts kill` and `qts failsafe`: stop trading and allow it again."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
+from qts.cli.console import (
+    ConfigOption,
+    JsonOption,
+    StrategyOption,
+    YesOption,
+    print_json,
+    with_database,
+)
+from qts.cli.groups import command_group
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.database import Database
 
-SCHEMA = 4  # the one that brought the fail-safe
+SCHEMA = 4  # adds the fail-safe
 
-StrategyOption = Annotated[
-    str | None, typer.Option("--strategy", metavar="KEY", help="Only this strategy.")
-]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the log.")]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the log.")]
 
-kill = typer.Typer(
-    help="The kill switch: on stops every new order within a second, off allows them again.",
-    epilog="Example: qts kill on --reason 'fat finger'",
-    no_args_is_help=True,
+kill = command_group(
+    "Kill switch: `on` stops every new order within a second, `off` allows them again.",
+    "qts kill on --reason 'fat finger'",
+    "Kill switch: on, off, status",
 )
-failsafe = typer.Typer(
-    help="The fail-safe: NORMAL, WARNING, FAIL, LOCKDOWN.",
-    epilog="Example: qts failsafe status",
-    no_args_is_help=True,
+failsafe = command_group(
+    "Fail-safe with the states NORMAL, WARNING, FAIL and LOCKDOWN.",
+    "qts failsafe status",
+    "Fail-safe: status, release, codes",
 )
 
 
@@ -38,7 +43,7 @@ failsafe = typer.Typer(
 def on(
     strategy: StrategyOption = None, reason: ReasonOption = "", config: ConfigOption = None
 ) -> None:
-    """Stop: no new order leaves. Orders at the venue stay there; cancels still flow.
+    """Stop trading: no new order is sent. Orders at the venue stay; cancels are still sent.
 
     Example: qts kill on --reason "leaving for the day"
     """
@@ -51,14 +56,14 @@ def off(
 ) -> None:
     """Allow orders again.
 
-    Example: qts kill off --reason "looked at it"
+    Example: qts kill off --reason "positions checked"
     """
     _switch(config, True, strategy, reason)
 
 
 @kill.command(name="status")
 def switches(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show who may trade; what was never set may not.
+    """Show every switch; a strategy without one may not trade.
 
     Example: qts kill status --json
     """
@@ -69,16 +74,16 @@ def switches(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         print_json({"switches": found})
         return
     if not found:
-        typer.echo("nothing was ever allowed to trade here")
+        typer.echo("no switch was ever set here: nothing may trade")
     for name, switch in found.items():
-        word = "may trade" if switch.enabled else "STOPPED"
+        state = "may trade" if switch.enabled else "STOPPED"
         reason = f": {switch.reason}" if switch.reason else ""
-        typer.echo(f"{name:<24}{word:<11}{switch.changed_at:%F %T}  {switch.changed_by}{reason}")
+        typer.echo(f"{name:<24}{state:<11}{switch.changed_at:%F %T}  {switch.changed_by}{reason}")
 
 
 @failsafe.command()
 def status(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Lines of the log.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of log lines.")] = 10,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,42 +93,44 @@ def status(
     """
     from qts.risk import FailSafe
 
-    async def ask(database: Database) -> tuple[Any, Any]:
+    async def read(database: Database) -> tuple[Any, Any]:
         safe = FailSafe(database)
         return await safe.now(), await safe.log(limit)
 
-    now, lines = with_database(config, ask, SCHEMA)
+    now, lines = with_database(config, read, SCHEMA)
     if as_json:
         print_json({"safety": now, "log": lines})
         return
-    why = f"  {now.code} {now.message}" if now.code else ""
-    typer.echo(f"{now.state}  since {now.since:%F %T}{why}")
+    reason = f"  {now.code} {now.message}" if now.code else ""
+    typer.echo(f"{now.state}  since {now.since:%F %T}{reason}")
     for line in lines:
-        moved = f"{line.state_before} > {line.state_after}"
-        typer.echo(f"{line.at:%F %T}  {line.code:<8}{moved:<20}{line.actor:<10}{line.message}")
+        change = f"{line.state_before} > {line.state_after}"
+        typer.echo(f"{line.at:%F %T}  {line.code:<8}{change:<20}{line.actor:<10}{line.message}")
 
 
 @failsafe.command()
 def release(
-    reason: Annotated[str, typer.Option("--reason", help="What you looked at.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What you checked.")],
     config: ConfigOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
-    """Let trading go on after FAIL or LOCKDOWN. Look first: nothing else ends a LOCKDOWN.
+    """Resume trading after FAIL or LOCKDOWN. Only this command ends a LOCKDOWN: check first.
 
-    Example: qts failsafe release --reason "positions compared by hand" --yes
+    Example: qts failsafe release --reason "positions reconciled with the venue" --yes
     """
     from qts.risk import FailSafe
 
-    if not yes and not typer.confirm("Trading goes on after this. Have you looked?"):
+    if not yes and not typer.confirm("Trading resumes after this. Have you checked positions?"):
         raise typer.Exit(1)
-    now = with_database(config, lambda database: FailSafe(database).release(who(), reason), SCHEMA)
+    now = with_database(
+        config, lambda database: FailSafe(database).release(user_name(), reason), SCHEMA
+    )
     typer.echo(f"{now.state}")
 
 
 @failsafe.command()
 def codes(as_json: JsonOption = False) -> None:
-    """List every code and what it does.
+    """List every code and its effect.
 
     Example: qts failsafe codes
     """
@@ -143,14 +150,14 @@ def _switch(config: Path | None, enabled: bool, strategy: str | None, reason: st
         raise RefusedError("--strategy is empty; name one, or leave it out for the whole account")
     with_database(
         config,
-        lambda database: KillSwitch(database).set(enabled, who(), reason, strategy),
+        lambda database: KillSwitch(database).set(enabled, user_name(), reason, strategy),
         SCHEMA,
     )
-    whom = f"strategy {strategy}" if strategy else "the account"
-    typer.echo(f"{whom} {'may trade' if enabled else 'is STOPPED'}")
+    subject = f"strategy {strategy}" if strategy else "the account"
+    typer.echo(f"{subject} {'may trade' if enabled else 'is STOPPED'}")
 
 
-def who() -> str:
+def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):

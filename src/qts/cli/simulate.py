@@ -1,4 +1,4 @@
-"""`qts simulate`: a venue on this machine, with a moving market inside."""
+"""`qts dev simulate`: a venue simulator with a moving market."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from collections.abc import Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+from qts.cli.groups import command_group
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.simulators import MarketConfig, RequestLimits, Simulator
 
-app = typer.Typer(
-    help="Run a simulated venue: its real paths, limits and errors, and a market that moves.",
-    epilog="Example: qts simulate kis --port 9443 --seed 7 --speed 10",
-    no_args_is_help=True,
+app = command_group(
+    "A server that speaks a venue's protocol, with its limits and errors and a moving market.",
+    "qts dev simulate kis --port 9443 --seed 7 --speed 10",
+    "Run a venue simulator: kis, upbit",
 )
 
-Port = Annotated[int, typer.Option("--port", metavar="N", help="0 takes any free port.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", help="0: any free port.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same market.")]
 Speed = Annotated[
-    float, typer.Option("--speed", metavar="X", help="Market seconds in a second, 1 to 1000.")
+    float, typer.Option("--speed", metavar="X", help="Market seconds per second, 1 to 1000.")
 ]
-Symbols = Annotated[int, typer.Option("--symbols", metavar="N", help="Symbols that are listed.")]
+Symbols = Annotated[int, typer.Option("--symbols", metavar="N", help="Number of listed symbols.")]
 Start = Annotated[
     str | None,
     typer.Option(
         "--start",
-        metavar="MOMENT",
-        help="Where the market's clock begins, Korean time: 2026-11-16T09:00. "
-        "Unset: the next opening bell (kis), now (upbit).",
+        metavar="TIME",
+        help="Start of the market's clock, Korean time: 2026-11-16T09:00. "
+        "Default: the next opening (kis), now (upbit).",
     ),
 ]
 Refusals = Annotated[
@@ -63,22 +63,22 @@ def kis(
         typer.Option(
             "--limits",
             metavar="S/M/D",
-            help="Requests a key may send in a second, a minute, a day: 18/1000/100000. 0: any.",
+            help="Requests of a key per second, minute and day: 18/1000/100000. 0: unlimited.",
         ),
     ] = None,
     limits_clock: Annotated[
         str,
-        typer.Option("--limits-clock", metavar="wall|market", help="Whose seconds limits count."),
+        typer.Option("--limits-clock", metavar="wall|market", help="Clock of the limits."),
     ] = "wall",
     random_refusals: Refusals = 0.0,
 ) -> None:
     """Run the KIS simulator until Ctrl-C.
 
-    Example: qts simulate kis --port 9443 --limits 20/1000/100000
+    Example: qts dev simulate kis --port 9443 --limits 20/1000/100000
     """
-    from qts.simulators import KisSimulator, KisSimulatorConfig  # a web server: not before needed
+    from qts.simulators import KisSimulator, KisSimulatorConfig
 
-    config = _checked(
+    config = _convert(
         KisSimulatorConfig,
         host=host,
         port=port,
@@ -86,7 +86,7 @@ def kis(
         limits=_limits(limits),
         limits_clock=limits_clock,
         random_refusals=random_refusals,
-        market=_market(seed=seed, speed=speed, symbols=symbols, start=_moment(start)),
+        market=_market(seed=seed, speed=speed, symbols=symbols, start=_start(start)),
     )
     key = config.keys[0]
     lines = (
@@ -109,16 +109,16 @@ def upbit(
 ) -> None:
     """Run the Upbit simulator until Ctrl-C.
 
-    Example: qts simulate upbit --port 8443 --speed 10
+    Example: qts dev simulate upbit --port 8443 --speed 10
     """
     from qts.simulators import UpbitSimulator, UpbitSimulatorConfig
 
-    config = _checked(
+    config = _convert(
         UpbitSimulatorConfig,
         host=host,
         port=port,
         random_refusals=random_refusals,
-        market=_market(seed=seed, speed=speed, symbols=symbols, start=_moment(start), suspended=0),
+        market=_market(seed=seed, speed=speed, symbols=symbols, start=_start(start), suspended=0),
     )
     key = config.keys[0]
     lines = (
@@ -129,8 +129,10 @@ def upbit(
     _run(_serve(UpbitSimulator(config), lines))
 
 
-def _checked(kind: Any, **values: Any) -> Any:
-    """A settings struct from options; a value out of bounds is refused by its name."""
+def _convert(kind: Any, **values: Any) -> Any:
+    """Return a settings struct of the options; refuse a value out of bounds by its option."""
+    import msgspec
+
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -142,15 +144,15 @@ def _checked(kind: Any, **values: Any) -> Any:
 def _market(**values: Any) -> MarketConfig:
     from qts.simulators import MarketConfig
 
-    market: MarketConfig = _checked(MarketConfig, **values)
+    market: MarketConfig = _convert(MarketConfig, **values)
     return market
 
 
-def _moment(text: str | None) -> datetime | None:
+def _start(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text) if text else None
     except ValueError:
-        raise RefusedError(f"--start {text}: expected a moment such as 2026-11-16T09:00") from None
+        raise RefusedError(f"--start {text}: expected a time such as 2026-11-16T09:00") from None
 
 
 def _limits(text: str | None) -> RequestLimits | None:
@@ -187,7 +189,7 @@ async def _serve(simulator: Simulator, lines: tuple[str, ...]) -> None:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if serving.done():
-            serving.result()  # a bug in the market: told, not swallowed
+            serving.result()  # raises what ended the market
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await serving

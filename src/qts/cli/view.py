@@ -1,7 +1,4 @@
-"""`qts dashboard`: the owner's web view, beside a run or by itself.
-
-`qts top`: the owner's view in a terminal.
-"""
+"""`qts dashboard` and `qts top`: live status in the browser and in the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qts.cli.console import ConfigOption
-from qts.cli.safety import who
+from qts.cli.safety import user_name
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
@@ -33,11 +30,13 @@ def dashboard(
         ),
     ] = None,
     new_tokens: Annotated[
-        bool, typer.Option("--new-tokens", help="Make other tokens; every login ends.")
+        bool, typer.Option("--new-tokens", help="Replace the tokens; every login ends.")
     ] = False,
     handed: Annotated[bool, typer.Option("--handed", hidden=True)] = False,
 ) -> None:
-    """Show a running QTS in a browser until Ctrl-C; qts run starts one by itself.
+    """Live status in the browser.
+
+    Serves the dashboard of a running QTS until Ctrl-C; `qts run` starts one itself.
 
     Example: qts dashboard --link admin
     """
@@ -54,59 +53,60 @@ def dashboard(
     _serve(dashboard_launch(settings), quiet=False)
 
 
-def _serve(handed: DashboardLaunch, *, quiet: bool) -> None:
+def _serve(launch: DashboardLaunch, *, quiet: bool) -> None:
     import uvloop
 
     from qts.app import serve_dashboard
 
-    async def serving() -> None:
+    async def serve() -> None:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[str] = loop.create_future()
-        work = asyncio.ensure_future(serve_dashboard(handed, ready))
+        serving = asyncio.ensure_future(serve_dashboard(launch, ready))
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, work.cancel)
-        waited: set[asyncio.Future[Any]] = {work, ready}
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            loop.add_signal_handler(number, serving.cancel)
+        first: set[asyncio.Future[Any]] = {serving, ready}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if ready.done() and not quiet:
             typer.echo(f"dashboard  {ready.result()}")
-            typer.echo("Until Ctrl-C.")
+            typer.echo("Serving until Ctrl-C.")
         with contextlib.suppress(asyncio.CancelledError):
-            await work
+            await serving
 
-    uvloop.run(serving())
+    uvloop.run(serve())
 
 
 def top(
     config: ConfigOption = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print everything once, as text, and end.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print everything once as text.")] = False,
 ) -> None:
-    """Watch a QTS that runs: lanes, orders, positions, feed, alerts. Keys: tab, k stops, q quits.
+    """Live status in the terminal.
+
+    Shows lanes, orders, positions, feed and alerts of a running QTS. Keys: tab, k stops trading,
+    q quits.
 
     Example: qts top
     """
     from qts.config import load
 
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise RefusedError("qts top needs a terminal; --once prints the figures as text")
-    asyncio.run(_watch(load(config, os.environ), once))
+        raise RefusedError("qts top needs a terminal; --once prints the status as text")
+    asyncio.run(_top(load(config, os.environ), once))
 
 
-async def _watch(config: Config, once: bool) -> None:
+async def _top(config: Config, once: bool) -> None:
     from qts.app import open_database, open_store
     from qts.dashboard import LiveStatusSource, frame
 
-    view = None if once else _view()
+    application = None if once else _application()
     async with open_store(config) as store, open_database(config) as database:
         source = LiveStatusSource(store, database, config.cache.prefix)
-        if view is None:
+        if application is None:
             typer.echo(frame(await source.look()))
         else:
-            await view(source, who()).run_async()
+            await application(source, user_name()).run_async()
 
 
-def _view() -> type[Top]:
+def _application() -> type[Top]:
     try:
         from qts.dashboard import Top
     except ModuleNotFoundError as error:
