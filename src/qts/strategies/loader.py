@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +14,13 @@ from typing import Any
 from qts.domain import RefusedError
 from qts.strategies.strategy import Strategy
 
-SHIPPED = "qts.strategies"  # stands above this room, and is looked into by name alone
+BUILTIN = ("MovingAverageSwing", "RsiScalper", "SurgeBreakout")
 
 
 def builtin_strategies() -> dict[str, type[Strategy[Any]]]:
-    """Those that come with QTS, by their keys."""
-    room = importlib.import_module(SHIPPED)
-    return {kind.key: kind for kind in (getattr(room, name) for name in room.__all__)}
+    """Return the strategies that ship with QTS, by key."""
+    package = importlib.import_module("qts.strategies")  # exports this module, too
+    return {kind.key: kind for kind in (getattr(package, name) for name in BUILTIN)}
 
 
 def load_strategy(name: str) -> type[Strategy[Any]]:
@@ -28,9 +29,11 @@ def load_strategy(name: str) -> type[Strategy[Any]]:
     if not colon:
         known = builtin_strategies()
         if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
             raise RefusedError(
                 f"strategy {name!r} is not known; expected module:Class, path.py:Class or one of"
-                f" {', '.join(sorted(known))}"
+                f" {', '.join(sorted(known))}{hint}"
             )
         return known[name]
     module = _module(name, where)
