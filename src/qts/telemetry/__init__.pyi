@@ -10,8 +10,10 @@ from qts.telemetry.latency import LatencyHistogram as LatencyHistogram
 from qts.telemetry.latency import latency as latency
 from qts.telemetry.log_throttle import LogThrottle as LogThrottle
 from qts.telemetry.log_throttle import log_every as log_every
+from qts.telemetry.logs import hold_lines as hold_lines
 from qts.telemetry.logs import lines_dropped as lines_dropped
 from qts.telemetry.logs import logger as logger
+from qts.telemetry.logs import release_lines as release_lines
 from qts.telemetry.metrics import CONTENT_TYPE as CONTENT_TYPE
 from qts.telemetry.metrics import counter as counter
 from qts.telemetry.metrics import gauge as gauge

@@ -32,12 +32,17 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 }
 
 
+_ISO: dict[str, Any] = {"fmt": "iso", "utc": True}
+_CLOCK: dict[str, Any] = {"fmt": "%H:%M:%S", "utc": False}  # on a terminal
+
+
 class _Lines:
     """Thread-safe writer of whole lines to a stream."""
 
     def __init__(self, stream: TextIO | RotatingFile | None) -> None:
         self._stream = stream
         self._lock = threading.Lock()
+        self._held: list[str] | None = None
         self.dropped = 0
 
     @property
@@ -46,10 +51,31 @@ class _Lines:
 
     def msg(self, line: str) -> None:
         with self._lock:
-            try:
-                self._write(line + "\n")
-            except (OSError, ValueError):  # reader gone or stream closed
-                self.dropped += 1
+            if self._held is None:
+                self._try_write(line)
+            else:
+                self._held.append(line)
+
+    def urgent(self, line: str) -> None:
+        self.release()
+        self.msg(line)
+
+    def hold(self) -> None:
+        with self._lock:
+            if self._held is None and self.stream.isatty():
+                self._held = []
+
+    def release(self) -> None:
+        with self._lock:
+            held, self._held = self._held or (), None
+            for line in held:
+                self._try_write(line)
+
+    def _try_write(self, line: str) -> None:
+        try:
+            self._write(line + "\n")
+        except (OSError, ValueError):  # reader gone or stream closed
+            self.dropped += 1
 
     def _write(self, text: str) -> None:
         try:
@@ -67,7 +93,7 @@ class _Named:
         self.name = name
 
     def __getattr__(self, level: str) -> Callable[[str], None]:
-        return _lines.msg
+        return _lines.urgent if level in ("error", "critical") else _lines.msg
 
 
 class _Foreign(logging.Handler):
@@ -85,7 +111,8 @@ class _Foreign(logging.Handler):
                 event["exc_info"] = record.exc_info
             for processor in self._chain:
                 event = processor(None, record.levelname.lower(), event)
-            self._lines.msg(event)
+            write = self._lines.urgent if record.levelno >= logging.ERROR else self._lines.msg
+            write(event)
         except Exception:  # noqa: BLE001 - handleError is how logging reports a bad record
             self.handleError(record)
 
@@ -135,9 +162,20 @@ def lines_dropped() -> int:
     return _lines.dropped
 
 
+def hold_lines() -> None:
+    """Hold lines for a terminal back until `release_lines`, `restore` or a line of level error."""
+    _lines.hold()
+
+
+def release_lines() -> None:
+    """Write the lines that were held back, and every later one at once."""
+    _lines.release()
+
+
 def restore() -> None:
     """Remove the handler and hooks; loggers then write to standard error."""
     global _file, _handler, _hooks, _lines
+    _lines.release()
     _lines = _Lines(None)
     if _file is not None:
         _file.close()
@@ -166,7 +204,7 @@ def _chain(config: TelemetryConfig, stream: TextIO | RotatingFile) -> list[Proce
         add_ids,
         _add_name,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(**_CLOCK if console and terminal else _ISO),
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
         redact_event,
