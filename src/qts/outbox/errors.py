@@ -1,15 +1,16 @@
-"""How a handler says what its failure means for the event.
+"""Errors that a handler raises to say what becomes of its event.
 
-    Retryable   passing trouble (network, 5xx, a time limit): tried again after a pause
-    Permanent   trying again cannot help (bad data, against policy): a dead letter at once
-    Unknown     it may have happened: a dead letter at once, requeued only by someone who looked
+    RetryableError       transient (network, 5xx, timeout): retried after a backoff
+    PermanentError       a retry cannot help (invalid data, policy): a dead letter at once
+    UnknownOutcomeError  the effect may have happened: a dead letter at once, requeued only after
+                         an operator has checked the outcome
 
-Any other error counts as Retryable: handlers can be run twice, and attempts are limited.
+Any other error counts as retryable: handlers are idempotent, and attempts are limited.
 """
 
 from __future__ import annotations
 
-from qts.domain import OperationError, RefusedError
+from qts.domain import OperationError, QtsError, RefusedError
 
 
 class RetryableError(OperationError):
@@ -31,9 +32,45 @@ class PermanentError(OperationError):
 class UnknownOutcomeError(OperationError):
     code = "UNKNOWN"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-
 
 class OutboxEventRefusedError(RefusedError):
-    """An event that cannot be published as it is; the transaction it was meant for is usable."""
+    """Event that cannot be published as given; the caller's transaction stays usable."""
+
+
+# Code stored in `last_error_code` for an error of ours; rows and alerts depend on the spelling.
+STORED_CODES = {
+    "RefusedError": "Refused",
+    "EventRefusedError": "EventRefused",
+    "HomeInUseError": "HomeInUse",
+    "SchemaTooNewError": "SchemaTooNew",
+    "OperationError": "Failed",
+    "LaneFullError": "LaneFull",
+    "ServerFailedError": "ServerFailed",
+    "UnreachableError": "Unreachable",
+    "OutcomeUnknownError": "OutcomeUnknown",
+    "RemoteHandlerError": "Told",
+    "RetryLaterError": "Later",
+    "MessageDeclinedError": "Declined",
+    "ChannelGoneError": "Gone",
+    "OutboxEventRefusedError": "EventRefused",
+    "StepFailedError": "StepFailed",
+    "RateLimitedError": "Throttled",
+    "VenueRejectedError": "Rejected",
+    "NotSupportedError": "NotOffered",
+    "VenueBlockedError": "Blocked",
+    "FencedOutError": "TakenOver",
+    "CircuitOpenError": "CircuitOpen",
+    "StoreBusyError": "Busy",
+    "ForbiddenError": "Forbidden",
+    "RetryableError": RetryableError.code,
+    "PermanentError": PermanentError.code,
+    "UnknownOutcomeError": UnknownOutcomeError.code,
+}
+
+
+def stored_code(error: Exception) -> str:
+    """Return the code to store for an error: its own, the table's, or its class name."""
+    if isinstance(error, RetryableError | PermanentError | UnknownOutcomeError):
+        return error.code
+    name = type(error).__name__
+    return STORED_CODES.get(name, name) if isinstance(error, QtsError) else name

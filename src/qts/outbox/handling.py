@@ -15,7 +15,7 @@ from qts import telemetry
 from qts.domain import QtsError
 from qts.outbox.bus import Delivery, EventDispatcher
 from qts.outbox.config import StreamConfig
-from qts.outbox.errors import PermanentError, RetryableError, UnknownOutcomeError
+from qts.outbox.errors import PermanentError, UnknownOutcomeError, stored_code
 
 MAX_MESSAGE = 2000
 
@@ -74,12 +74,8 @@ async def _traced(dispatcher: EventDispatcher, delivery: Delivery) -> None:
 
 def classify_error(error: Exception) -> HandlerResult:
     """What an error of a handler means for its event."""
-    if isinstance(error, PermanentError | UnknownOutcomeError):
-        return HandlerResult("dead", _clean(error.code), _text(error))
-    if isinstance(error, RetryableError):
-        return HandlerResult("retry", _clean(error.code), _text(error))
-    code = type(error).__name__
-    return HandlerResult("retry", code, _text(error))
+    final = isinstance(error, PermanentError | UnknownOutcomeError)
+    return HandlerResult("dead" if final else "retry", _clean(stored_code(error)), _text(error))
 
 
 def log_result(delivery: Delivery, outcome: HandlerResult) -> None:
