@@ -1,117 +1,157 @@
-"""The names users may rely on: a change here is a change of contract, and is made on purpose."""
+"""The public names of every package: a change here is a change of the contract."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
+SOURCE = Path(__file__).parents[2] / "src" / "qts"
 PUBLIC: dict[str, str] = {
-    "qts": "__version__",
+    "qts": """
+        Account BacktestConfig BacktestResult IntentType NoParams OrderType Position Side Signal
+        StepStrategy Strategy Tick View __version__ load_strategy load_tape run_backtest
+    """,
+    "qts.app": """
+        App DashboardLaunch DashboardProcess RunListener RunSummary ServerInfo SimulatedVenue
+        StartupInfo TradingSummary TradingSystem build_app cache_url dashboard_launch database_url
+        login_link open_database open_store restore_backup serve_dashboard start_servers
+        write_backup
+    """,
+    "qts.backtest": """
+        BacktestCompleted BacktestConfig BacktestFailed BacktestJobHandler BacktestRequested
+        BacktestResult Chunk EquityPoint JobRow Performance Tape Trade list_jobs performance
+        render_html render_table run_backtest select_tape show_job submit_job to_json
+    """,
     "qts.brokers": """
-        ACKNOWLEDGEMENT Blocked Broker BrokersConfig CostsConfig Found KisBroker Lost Matching
-        Notice PaperBroker PaperConfig UpbitBroker
+        ACKNOWLEDGEMENT Broker BrokersConfig ExecutionReport FeesConfig KisBroker OrderMatches
+        PaperBroker PaperConfig PaperMatchingEngine StreamGap UpbitBroker VenueBlockedError
     """,
     "qts.cache": """
-        Alert Book BreakerConfig Cache CacheConfig CacheStatus Change Level OrderStatus
-        Position PreCheck Price Risk ServerStatus Store StrategyParams TradeIds Truth Ttls
-        Value look read_raw
+        BreakerConfig Cache CacheAlert CacheConfig CacheEntry CacheLoader CacheStatus CacheStore
+        CachedLevel CachedOrder CachedOrderBook CachedPosition CachedPrice CachedRisk
+        CachedStrategyParams Invalidation PreCheck ServerStatus StoreWrite TradeIds Ttls
+        inspect_server read_raw
     """,
     "qts.config": """
-        Config Effective Origin Setting describe load render resolve settings_of template
+        Config LoadedConfig Origin Setting describe load render render_template resolve settings_of
     """,
     "qts.dashboard": """
-        ACKNOWLEDGEMENT Dashboard DashboardConfig Live Role Sources Tokens USUAL_PORT address_of
-        keep_route kept_route listen read_live serve
+        ACKNOWLEDGEMENT Dashboard DashboardConfig DashboardSources LiveStatus LiveStatusSource Role
+        TerminalSnapshot Tokens Top USUAL_PORT address_of bind_socket frame read_live serve
     """,
+    "qts.dashboard.terminal": "LiveStatusSource StatusSource TerminalSnapshot Top frame",
     "qts.database": """
-        Applied Connection Database DatabaseConfig Isolation Listener Listening Migration
-        MigrationStatus Notification Ping Row migrate savepoint status
+        AppliedMigration Connection Database DatabaseConfig Isolation ListenStarted Listener
+        Migration MigrationStatus Notification Ping Row load_queries migrate migration_status
+        savepoint
     """,
     "qts.domain": """
-        Account AttemptState BrokerOrder CacheStaleDataError Clock ConfigError Costs
-        EventRefused Failed Fill Holding HomeInUse IntentType KRX_TICKS LaneFull Market
-        MovableClock OrderRequest OrderState OrderType OutcomeUnknown
-        PriceDataUnavailableError QtsError Refused ScenarioError SchemaTooNew Secret
-        ServerFailed Side SystemClock TradeLimitExceededError UPBIT_TICKS Unreachable
-        day_limits is_on_tick market_of parse_duration tick_size to_tick
+        Account AttemptState BrokerOrder CacheStaleDataError Clock ConfigError EventRefusedError
+        FeeSchedule Fill Holding HomeInUseError IntentType KRX_TICKS LaneFullError ManualClock
+        Market OperationError OrderRequest OrderState OrderType OutcomeUnknownError Position
+        PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret
+        ServerFailedError Side SystemClock Tick TradeLimitExceededError UPBIT_TICKS UnreachableError
+        daily_price_limits is_on_tick market_for_symbol parse_duration round_to_tick tick_size
     """,
     "qts.embedded": """
-        Binary EmbeddedConfig Home HomeLock Nats NatsConfig Postgres Servers Valkey
-        default_home find_binaries
+        Binary EmbeddedConfig EmbeddedServers Home HomeLock NatsServer NatsServerConfig
+        PostgresServer ValkeyServer default_home find_binaries
     """,
     "qts.events": """
-        AUDIT Alert Catalogue DEEDS DeadLetter DeadLetterDesk DeadLetters Engine Event
-        EventType EventsConfig Handler Hooks IsolationLoad IsolationReport KeptLetter LaneConfig
-        LaneReport LaneStatus Latency Level NaiveReport Payload Pressure Priority Publisher
-        RECORD SLA Status Stopped batch compiled factory payloads replay rows verify_isolation
+        AUDIT_ACTIONS AUDIT_DTYPE AlertHooks Catalogue DeadLetter DeadLetterAdmin DeadLetterBuffer
+        DegradationLevel EVENT_DTYPE EngineStatus Event EventEngine EventHandler EventType
+        EventsConfig LaneAlert LaneConfig LaneStatus Latency Payload Pressure Priority Publisher SLA
+        StopReport StoredDeadLetter batch compiled factory replay_audit rows
     """,
     "qts.feed": """
-        BurstManager Calendar Demand Feed FeedConfig FeedState Intake ObservationSnapshot
-        Observer PatternRecord Plan Poller PollerState PriceCache Recorder SEOUL Session
-        Source Surge SurgeDetector UpbitSource best_quotes export_parquet offline_plan plan
-        read read_symbols replay
+        BurstManager Demand Feed FeedConfig FeedStatus ObservationSnapshot Observer PatternRecord
+        Poller PollerStatus PriceCache QuoteIngest QuoteSource Recorder SEOUL ScanPlan Surge
+        SurgeDetector TradingCalendar TradingSession UpbitQuoteSource best_bid_ask export_parquet
+        plan_scan plan_scan_offline read_records read_symbols replay
     """,
     "qts.notify": """
-        Book Channel Declined Gone Later Message Notifications Notifier NotifyConfig PushConfig
-        RULES Rule Severity SlackConfig TelegramConfig Waiting WebhookConfig grafana_dashboard
-        hash_of new_key prometheus_rules public_key read_key subscribe unsubscribe
+        AlertRule ChannelGoneError ChannelStatus Message MessageDeclinedError MessageStore
+        NotificationChannel NotificationService NotifyConfig PushConfig QueuedMessage RULES
+        RecentAlert RecentAlerts RetryLaterError Severity SlackConfig TelegramConfig WebhookConfig
+        address_hash grafana_dashboard new_key prometheus_rules public_key read_key subscribe
+        unsubscribe
     """,
     "qts.orders": """
-        Agreement AttemptChanged Book CancelOrder Change CreateOrderAttempt Desk Difference
-        Executor FillApplied FillReceived Floor Held Ledger Life MarketChanged MarketResumed
-        MarketSuspended OnChange OrderAbsent OrderAccepted OrderChanged OrderClosed
-        OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrdersConfig
-        Pending PositionRow Reconcile Reconciler Report Resolved Safety Standing Submitted
-        Suspended Switchboard adopt books_agree external freeze is_active list_orders positions
-        resolve_by_hand resume_by_hand show_order signal_id standing suspended
+        AccountState AttemptChanged CancelOrder CreateOrderAttempt DatabaseSafetyControls
+        ExecutionContext FillApplied FillReceived Held Ledger MarketResumed MarketSuspended
+        OpenOrder OrderAbsent OrderAccepted OrderChanged OrderClosed OrderExecutor OrderHistory
+        OrderListener OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown
+        OrderUpdate OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
+        ReconcileReport Reconciler ResolveCounts SafetyControls SubmitResult SuspensionChanged
+        SymbolSuspension adopt_holding check_reconciled external_fill freeze_position is_tradable
+        list_orders list_positions list_suspensions load_account_state order_history
+        resolve_manually resume_manually signal_id_for
     """,
     "qts.outbox": """
-        BACKTEST_COMMAND BACKTEST_EVENT BenchResult CarriedBus Consumer DeadLetter Delivery
-        Depth Desk Dispatcher Envelope Event EventBus EventDispatcher EventRefused EventRow
-        Handler KafkaBus KafkaBusConfig NatsBus NatsBusConfig OutboxConfig OutboxWorker
-        Permanent PostgresBus Relay Retryable SYSTEM_EVENT StreamConfig TRADE_COMMAND
-        TRADE_EVENT Unknown Upkeep WORKERS bench depths once open_bus open_carried paused
-        uuid7
+        BACKTEST_COMMAND BACKTEST_EVENT Consumer Delivery Depth Dispatcher Envelope EventBus
+        EventDispatcher EventRow KafkaBus KafkaBusConfig NatsBus NatsBusConfig OutboxAdmin
+        OutboxConfig OutboxDeadLetter OutboxEvent OutboxEventRefusedError OutboxHandler
+        OutboxMaintenance OutboxWorker PermanentError PostgresBus Relay RelayedBus RetryableError
+        SYSTEM_EVENT StreamConfig TRADE_COMMAND TRADE_EVENT UnknownOutcomeError WORKERS mark_handled
+        open_bus open_relayed_bus paused_streams stream_depths uuid7
     """,
     "qts.pipeline": """
-        Apart BacktestCompleted BacktestConfig BacktestFailed BacktestJobs BacktestRequested
-        BacktestResult Chunk Cycle Decision Evaluation Execution Header JobRow Joints Journal Kind
-        Leave NoParams Outcomes Performance Pipeline PipelineConfig Point Position
-        RecordedWorld Retraced Runner Signal StepFailed StepStrategy Strategy Suspension Tape Tick
-        Trade Trader View World act backtest
-        decide evaluate exposure_of extract list_jobs load_strategy page_of performance
-        retrace shipped show_job submit_job table tick_of to_json transform
+        Cycle Decision DecisionJournal DecisionPolicy DecisionReplayReport EtedaPipeline Evaluation
+        Execution IntentTracker IsolatedRunner JournalHeader JournaledPortfolio MAX_ERRORS_IN_A_ROW
+        OrderSubmitter OrderUpdatePublisher PipelineConfig PipelineHooks PipelineSuspension
+        Portfolio RunnerHooks StepFailedError StrategyRunner TickPublisher act compute_exposure
+        decide evaluate extract replay_decisions tick_from_event trading_day_start transform
     """,
     "qts.risk": """
-        Approved CODES Code EMERGENCY_ORDER Effect EmergencyOrder Entry Exposure Facts
-        FailSafe Gate HoldingLimits KillSwitch Limits LimitsConfig Market MicroRisk Proposal REASONS
-        Reason Refusal RiskConfig Safety SafetyState StopHolding StopsConfig Switch Switches
-        Watch
+        ApprovedOrder CODES Code EMERGENCY_ORDER Effect EmergencyOrder Exposure FailSafe
+        FailSafeReporter FailSafeStatus HoldTimeLimits KillSwitch MicroRiskLoop OrderProposal
+        PositionShadow PreTradeGate QuoteSnapshot REASONS Reason Refusal RiskConfig RiskLimits
+        RiskLimitsConfig RiskSnapshot SafetyLogEntry SafetyMonitor SafetyState StopsConfig Switch
+        Switches
     """,
     "qts.router": """
-        Burst EdgeConfig Handler Indicator JournalConfig Layout LiveLine MESSAGE Message
-        Options Outlet Pacing Percentiles Place Plan Replay Report Router Scenario Sink
-        Snapshot Source StallFloor StrategyCount Stream Wait Worker batch compiled
-        differences each ema load plan read_streams rsi shipped strategies_only vwap watch
+        BurstProfile EdgeConfig EdgeSender Indicator JournalConfig JournalReplay Layout MESSAGE
+        Message MessageHandler Options Pacing Percentiles PlacementPlan ProgressLine QueueLocation
+        Router RouterReport RunSnapshot Scenario Sink Source StallFloor StrategyCount StreamDigest
+        WaitStrategy WorkerPlan batch builtin_scenarios compare_digests compiled each ema
+        load_last_report load_scenario plan_placement read_stream_digests rsi save_last_report
+        strategies_only vwap watch_run
     """,
+    "qts.router.distributed": "EdgeConfig EdgeSender Sink Source strategies_only",
     "qts.simulators": """
-        Fault KisKey KisSimulator KisSimulatorConfig Limits MarketConfig SimulatedClock Simulator
-        UpbitKey UpbitSimulator UpbitSimulatorConfig
+        Fault KisKey KisSimulator KisSimulatorConfig MarketConfig RequestLimits SimulatedClock
+        Simulator UpbitKey UpbitSimulator UpbitSimulatorConfig
+    """,
+    "qts.strategies": """
+        MovingAverageSwing NoParams Numbers RsiScalper Signal Step StepStrategy Strategy
+        StrategyKind SurgeBreakout Tick View builtin_strategies compile_step load_strategy
     """,
     "qts.telemetry": """
-        CONTENT_TYPE Ids LatencyHistogram Span TelemetryConfig Throttle bind carry configure
-        context context_of counter current_context every exposed gauge histogram latency
-        lines_dropped logger new_trace_id redact_text render samples shutdown span tracing
-        watch_host
+        CONTENT_TYPE Ids LatencyHistogram LogThrottle Span TelemetryConfig bind configure context
+        counter current_context export_host_metrics gauge histogram hold_lines latency lazy_context
+        lines_dropped log_every logger metric_samples new_trace_id redact_text release_lines
+        render_metrics serve_metrics shutdown span tracing with_context
     """,
-    "qts.dashboard.terminal": "Seen ServerSource Source Top frame",
     "qts.venues": """
-        Book Budget BudgetState Fill KisClient KisConfig KisQuotes KisStream Leaving Ledger Level
-        LimitsConfig NotOffered Priority Quote Rejected Room Service Throttled UpbitClient
-        UpbitConfig UpbitStream VenuesConfig open_kis room symbols_per_call
+        BeforeSend BookLevel FillNotice KisClient KisConfig KisEndpoint KisQuotes KisStream
+        NotSupportedError OrderBook Quota Quote RateLimitConfig RateLimitedError RateLimiter
+        RateLimiterStatus RequestPriority UpbitClient UpbitConfig UpbitStream UsageLog
+        VenueRejectedError VenuesConfig connect_kis quota_for symbols_per_call
+    """,
+    "qts.venues.kis": """
+        FillNotice KisClient KisEndpoint KisQuotes KisStream Reply connect_kis symbols_per_call
+    """,
+    "qts.venues.upbit": "UpbitClient UpbitStream",
+    "qts.verify": """
+        BaselineReport BenchResult DashboardLoadReport IsolationLoad IsolationReport LaneReport
+        OrderLatencyReport measure_dashboard_load measure_order_latency measure_outbox
+        verify_isolation
     """,
 }
 
@@ -127,9 +167,31 @@ def test_every_public_name_is_there(module: str) -> None:
     assert [name for name in PUBLIC[module].split() if not hasattr(face, name)] == []
 
 
+def test_every_package_is_in_the_table() -> None:
+    stubs = SOURCE.rglob("__init__.pyi")
+    packages = {".".join(("qts", *stub.parent.relative_to(SOURCE).parts)) for stub in stubs}
+    assert packages == set(PUBLIC)
+
+
+def test_a_public_class_name_is_defined_once() -> None:
+    """One word for one concept: two classes of one name would be two meanings of it."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_an_exported_function_outlives_the_import_of_its_module() -> None:
+    """`qts.pipeline.act` is a module and an exported function: the import must not replace it."""
+    code = "import qts.pipeline.act, qts.pipeline as p; assert callable(p.act), p.act"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_qts_is_light() -> None:
-    """A strategy author pays for what he uses: `import qts` pulls in no driver and no terminal."""
-    heavy = {"asyncpg", "redis", "typer", "rich", "uvloop", "opentelemetry"}
+    """`import qts` loads no driver, no compiler and no terminal library."""
+    heavy = {"asyncpg", "redis", "aiohttp", "numpy", "numba", "typer", "rich", "uvloop", "msgspec"}
     code = "import sys, qts; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

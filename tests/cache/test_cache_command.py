@@ -18,22 +18,16 @@ import pytest
 from qts.cache import Cache, CacheConfig
 from qts.cache.redis import RedisStore
 from qts.cache.store import StoreWrite
-from qts.cli import cache as command
-from qts.cli.main import app, run_command
+from qts.cli.main import run_command
 from qts.domain import Secret
 from tests.cache import samples
 from tests.cache.conftest import until
-from tests.cache.loader import HeldTruth
-
-if "cache" not in {group.name for group in app.registered_groups}:
-    app.add_typer(command.app, name="cache")
+from tests.cache.loader import MemoryLoader
 
 ON_A_TERMINAL = """
 import sys
-from qts.cli import cache
-from qts.cli.main import app, run_command
-app.add_typer(cache.app, name="cache")
-sys.exit(run_command(["cache", "flush"]))
+from qts.cli.main import run_command
+sys.exit(run_command(["ops", "cache", "flush"]))
 """
 
 
@@ -62,7 +56,7 @@ def qts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Qts:
-    """The command in a thread of this process: the loop of the cache under test goes on."""
+    """The command in a thread of this process: the loop of the cache under test keeps running."""
 
     async def run(*arguments: str, url: str | None = None) -> Told:
         for name, value in settings.items():
@@ -73,7 +67,7 @@ def qts(
             monkeypatch.delenv("REDIS_URL")
         monkeypatch.setattr("sys.stdin", io.StringIO())
         capsys.readouterr()
-        code = await asyncio.to_thread(run_command, ["cache", *arguments])
+        code = await asyncio.to_thread(run_command, ["ops", "cache", *arguments])
         return Told(code, *capsys.readouterr())
 
     return run
@@ -82,13 +76,13 @@ def qts(
 async def test_status_shows_server_keys_and_processes(
     qts: Qts, opened: Opened, shared: RedisStore, patient: CacheConfig
 ) -> None:
-    cache = await opened(shared, HeldTruth(samples.risk(), samples.position()), patient)
+    cache = await opened(shared, MemoryLoader(samples.risk(), samples.position()), patient)
     await cache.strategies.put(samples.strategy())
     await cache.orders.put(samples.order())
     for _ in range(200):
         await cache.risks.get("account")
     await until(lambda: cache.status().queue.written > 0)
-    await cache._keeper.look()
+    await cache._monitor.check()
 
     told = await qts("status", "--json")
     assert (told.code, told.error) == (0, "")
@@ -103,13 +97,13 @@ async def test_status_shows_server_keys_and_processes(
     assert text.startswith("server   ")
     assert "order 1, risk 1, strategy 1" in text
     assert f"process  {os.getpid()}: circuit closed" in text
-    assert "risk      99.5% of 200 found, goal 90%" in text
+    assert "risk      hit rate 99.5% of 200, goal 90%" in text
 
 
 async def test_get_shows_a_value_as_it_is(
     qts: Qts, opened: Opened, shared: RedisStore, patient: CacheConfig
 ) -> None:
-    cache = await opened(shared, HeldTruth(), patient)
+    cache = await opened(shared, MemoryLoader(), patient)
     await cache.orders.put(samples.order())
     told = await qts("get", "order", "ORD123456")
     assert told.code == 0, told.error
@@ -175,10 +169,10 @@ async def test_flush_asks_first(
     [
         (("get", "prices", "A"), 2, "'prices' is not a kind of value; allowed are price, "),
         (("get", "price", "a b"), 2, "price 'a b' is not a name"),
-        (("get", "price", "NOBODY"), 1, "the cache holds no price of NOBODY"),
+        (("get", "price", "NOBODY"), 1, "the cache has no price of NOBODY"),
     ],
 )
-async def test_a_wrong_question_is_one_line(
+async def test_a_usage_error_is_one_line(
     qts: Qts, arguments: tuple[str, ...], code: int, line: str
 ) -> None:
     told = await qts(*arguments)
@@ -190,7 +184,7 @@ async def test_a_wrong_question_is_one_line(
 @pytest.mark.parametrize(
     ("url", "line"),
     [
-        ("redis://:canary@127.0.0.1:1/0", "qts: 127.0.0.1:1 does not answer: "),
+        ("redis://:canary@127.0.0.1:1/0", "qts: no reply from 127.0.0.1:1: "),
         ("", "qts: there is no cache to look into: no QTS runs on home "),
     ],
 )
@@ -204,12 +198,12 @@ async def test_an_unreachable_cache_is_one_line_and_exit_code_1(
     assert len(told.error.splitlines()) == 1
 
 
-async def test_the_status_of_a_process_that_ended_goes_by_itself(
+async def test_the_status_of_an_ended_process_expires(
     opened: Opened, shared: RedisStore, patient: CacheConfig
 ) -> None:
-    cache = await opened(shared, HeldTruth(), patient)
+    cache = await opened(shared, MemoryLoader(), patient)
     await until(lambda: cache.status().server is not None)
-    await cache._keeper.look()
+    await cache._monitor.check()
     (key,) = await shared.keys(patient.prefix + "status:")
-    (life_ms,) = await shared._sender.send([("PTTL", key)], reads=True)
+    (life_ms,) = await shared._transport.send([("PTTL", key)], reads=True)
     assert 0 < life_ms <= 5000

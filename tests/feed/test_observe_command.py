@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from qts.cli.data import _Line, _observe, export, observe, replay
+from qts.cli.data import StatusLine, _observe, export, observe, replay
 from qts.domain import RefusedError, SystemClock
 from qts.feed import FeedConfig, FeedStatus, PollerStatus, Recorder, read_records
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
@@ -68,7 +68,7 @@ def test_the_plan_of_single_quotes_shows_what_each_limit_allows(
     assert "limits     20/s, 1,000/min, 100,000/day (rolling)" in printed
     assert "by second  2,500 / (17 / 1.1 s - 10/s) = 458.3 s" in printed
     assert "by minute  2,500 / (925 / 60.1 s - 10/s) = 463.7 s" in printed
-    assert "asked      30 s cannot be had" in printed
+    assert "asked      30 s is not possible" in printed
 
 
 def test_simulated_time_without_a_simulator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,14 +81,14 @@ def test_simulated_time_without_a_simulator_is_refused(monkeypatch: pytest.Monke
 
 def test_observing_without_symbols_or_keys_is_refused() -> None:
     with pytest.raises(RefusedError, match=r"feed\.symbols is not set"):
-        observe(lasting="1s")
+        observe(duration="1s")
 
 
 def test_observing_without_a_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "symbols.txt"
     file.write_text("005930\n")
     with pytest.raises(RefusedError, match=r"venues\.kis\.app_key"):
-        observe(lasting="1s", symbols=file)
+        observe(duration="1s", symbols=file)
 
 
 def test_a_replay_tells_what_it_saw(day: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,11 +154,11 @@ class Terminal(StringIO):
 
 def test_a_terminal_shows_one_line_and_a_pipe_gets_json() -> None:
     terminal, pipe = Terminal(), StringIO()
-    _Line(terminal).show(STATE)
+    StatusLine(terminal).show(STATE)
     assert "scan 3: 3/84" in terminal.getvalue()
     assert "left today 99,829" in terminal.getvalue()
     assert "\n" not in terminal.getvalue()
-    _Line(pipe).show(STATE)
+    StatusLine(pipe).show(STATE)
     assert msgspec.json.decode(pipe.getvalue(), type=FeedStatus) == STATE
 
 
@@ -168,7 +168,7 @@ async def test_observing_the_simulator_tells_how_it_goes_and_records(tmp_path: P
         symbols = write_symbols(tmp_path / "symbols.txt", simulator.market.universe.codes)
         feed = FeedConfig(symbols=symbols, interval_s=1.0, always_open=True, stream=False)
         where = (tmp_path / "home", SystemClock())
-        state = await _observe(config_for(simulator.url), feed, where, 1.5, _Line(pipe))
+        state = await _observe(config_for(simulator.url), feed, where, 1.5, StatusLine(pipe))
     lines = [msgspec.json.decode(line, type=FeedStatus) for line in pipe.getvalue().splitlines()]
     assert len(lines) == 2
     assert lines[-1].records <= state.records

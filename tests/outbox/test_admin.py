@@ -30,11 +30,8 @@ from tests.outbox.kit import STREAMS, Recorder, accepted, publish, running, stat
 
 PROGRAM = """
 import sys
-from qts.cli import outbox
-from qts.cli.main import app, run_command
-if not any(group.name == "outbox" for group in app.registered_groups):
-    app.add_typer(outbox.app, name="outbox")
-sys.exit(run_command(["outbox", *sys.argv[1:]]))
+from qts.cli.main import run_command
+sys.exit(run_command(["ops", "outbox", *sys.argv[1:]]))
 """
 
 

@@ -1,4 +1,4 @@
-"""Two processes and a real NATS: what holds when all goes well, and when each of the three dies."""
+"""Two processes and a real NATS: normal operation, and the death of each of the three."""
 
 from __future__ import annotations
 
@@ -32,15 +32,7 @@ from qts.router import (
 from tests.embedded import clients
 
 SINK = Path(__file__).parents[2] / "examples" / "distributed" / "sink.py"
-# As `qts`, whether the verb is mounted there or not.
-QTS = """
-import sys
-from qts.cli import distributed
-from qts.cli.main import app, run_command
-if not any(group.name == "distributed" for group in app.registered_groups):
-    app.add_typer(distributed.app, name="distributed")
-sys.exit(run_command(sys.argv[1:]))
-"""
+QTS = "import sys; from qts.cli.main import run_command; sys.exit(run_command(sys.argv[1:]))"
 DELIVERED = re.compile(r"delivered [1-9]")
 HANDLED = np.dtype([("producer", "u1"), ("type", "u1"), ("sequence", "<u8")])
 
@@ -98,8 +90,8 @@ class Halves:
         return self.start(str(SINK), "--run", "r", "--record", record, scenario, *more)
 
     def report(self, role: str) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads((self.place / f"{role}.json").read_text())
-        return told
+        report: dict[str, Any] = json.loads((self.place / f"{role}.json").read_text())
+        return report
 
     def has_recorded(self, messages: int) -> bool:
         size = self.record.stat().st_size if self.record.exists() else 0
@@ -108,8 +100,8 @@ class Halves:
     def has_confirmed(self) -> bool:
         """By the server: the stream of the run begins behind its first batch."""
         command = [sys.executable, "-c", FIRST, self.url.reveal(), "QTS_ROUTE_r"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True)
-        return int(said.stdout) > 1
+        output = subprocess.run(command, check=True, capture_output=True, text=True)
+        return int(output.stdout) > 1
 
     def check_record(self) -> None:
         """Every message of the source was handled once, and in order."""
@@ -171,7 +163,7 @@ def stop(source: subprocess.Popen[str]) -> None:
 
 
 def ended(process: subprocess.Popen[str], code: int, seconds: float = 30.0) -> str:
-    """What it said, on both streams."""
+    """Return the output on both streams."""
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == code, out + err
     return out + err
@@ -199,14 +191,14 @@ def test_killed_sink_costs_nothing_once_another_is_started(halves: Halves) -> No
     second = halves.recording_sink()
     assert until(lambda: halves.has_recorded(recorded + 2_000))
     stop(source)
-    said = ended(second, 0)
-    assert "were delivered by an earlier sink" in said
-    assert said.rstrip().endswith("PASSED")
+    output = ended(second, 0)
+    assert "were delivered by an earlier sink" in output
+    assert output.rstrip().endswith("PASSED")
     halves.check_record()
     assert halves.report("source")["verdict"] == "PASSED"
 
 
-def test_source_of_a_dead_sink_tells_what_is_where_and_a_later_sink_takes_it(
+def test_source_of_a_dead_sink_reports_what_is_left_and_a_later_sink_receives_it(
     halves: Halves,
 ) -> None:
     source, sink = halves.half("source", "--patience", "2s"), halves.recording_sink()
@@ -214,19 +206,19 @@ def test_source_of_a_dead_sink_tells_what_is_where_and_a_later_sink_takes_it(
     assert until(halves.has_confirmed)
     sink.kill()
     source.send_signal(signal.SIGINT)
-    said = ended(source, 1)
+    output = ended(source, 1)
     report = halves.report("source")
     assert report["verdict"] == "FAILED"
     assert report["delivered"] > 0
     assert report["produced"] == report["delivered"] + report["undelivered"]
     waits = {"place": "stream QTS_ROUTE_r, not confirmed", "count": report["undelivered"]}
     assert report["undelivered_at"] == [waits]
-    assert "no sink of run r was heard for 2 s" in said
+    assert "no sink of run r was active for 2 s" in output
     assert ended(halves.recording_sink(), 0).rstrip().endswith("PASSED")
     halves.check_record()
 
 
-def test_killed_server_that_comes_back_with_its_data_loses_nothing(
+def test_killed_server_that_restarts_with_its_data_loses_nothing(
     halves: Halves, nats: NatsServer
 ) -> None:
     source, sink = halves.half("source"), halves.recording_sink()
@@ -241,17 +233,17 @@ def test_killed_server_that_comes_back_with_its_data_loses_nothing(
     assert halves.report("source")["verdict"] == "PASSED"
 
 
-def test_sink_of_a_dead_source_delivers_what_came_and_says_so(halves: Halves) -> None:
+def test_sink_of_a_dead_source_delivers_what_came_and_fails(halves: Halves) -> None:
     source = halves.half("source")
     assert source.stdout
     assert "plan" in source.stdout.readline()  # from here on it is as quick as the sink
     sink = halves.recording_sink("--patience", "2")
     assert until(lambda: halves.has_recorded(2_000))
     source.kill()
-    said = ended(sink, 1)
-    assert "the source of run r was silent for 2 s" in said
+    output = ended(sink, 1)
+    assert "the source of run r was silent for 2 s" in output
     handled = np.fromfile(halves.record, HANDLED)
-    assert re.search(rf"delivered +{len(handled):,}\n +undelivered +0\n", said)
+    assert re.search(rf"delivered +{len(handled):,}\n +undelivered +0\n", output)
 
 
 @pytest.mark.parametrize("role", ["source", "sink"])
@@ -259,31 +251,31 @@ def test_unreachable_server_is_one_line_and_exit_code_1(
     role: str, nats: NatsServer, tmp_path: Path
 ) -> None:
     halves = Halves(Secret("nats://u:canary@127.0.0.1:9"), tmp_path)
-    said = ended(halves.half(role), 1)
-    lines = [line for line in said.splitlines() if line.startswith("qts:")]
+    output = ended(halves.half(role), 1)
+    lines = [line for line in output.splitlines() if line.startswith("qts:")]
     assert lines == ["qts: NATS at 127.0.0.1:9 does not answer: Connection refused"]
-    assert "Traceback" not in said
-    assert "canary" not in said
+    assert "Traceback" not in output
+    assert "canary" not in output
 
 
 def test_wrong_password_is_refused_without_showing_it(nats: NatsServer, tmp_path: Path) -> None:
     halves = Halves(Secret(f"nats://qts:canary@127.0.0.1:{nats.port}"), tmp_path)
-    said = ended(halves.half("source"), 2)
-    assert f"qts: NATS at 127.0.0.1:{nats.port} refuses the user, password or token" in said
-    assert "canary" not in said
+    output = ended(halves.half("source"), 2)
+    assert f"qts: NATS at 127.0.0.1:{nats.port} refuses the user, password or token" in output
+    assert "canary" not in output
 
 
 def test_missing_client_is_one_line(nats: NatsServer, tmp_path: Path) -> None:
     halves = Halves(nats.url, tmp_path)
     without = f"import sys\nsys.modules['nats'] = None\n{QTS}"
     command = ["distributed", "sink", str(halves.scenario), "--run", "r"]
-    said = ended(halves.start("-c", without, *command), 1)
-    assert 'pip install "qts[nats]"' in said.splitlines()[-1]
+    output = ended(halves.start("-c", without, *command), 1)
+    assert 'pip install "qts[nats]"' in output.splitlines()[-1]
 
 
-def test_sink_without_a_source_gives_up_in_time(halves: Halves) -> None:
-    said = ended(halves.half("sink", "--patience", "500ms"), 1)
-    assert "no source of run r appeared" in said
+def test_sink_without_a_source_times_out(halves: Halves) -> None:
+    output = ended(halves.half("sink", "--patience", "500ms"), 1)
+    assert "no source of run r appeared" in output
 
 
 # ---- both halves in this process: what a report cannot show ----
@@ -291,7 +283,7 @@ def test_sink_without_a_source_gives_up_in_time(halves: Halves) -> None:
 
 def edge(nats: NatsServer, run: str, **changes: Any) -> EdgeConfig:
     small: dict[str, Any] = {"batch": 256, "in_flight": 2, "held": 4, "unconfirmed": 4}
-    return EdgeConfig(**{"url": nats.url, "run": run, "patience_s": 10.0, **small, **changes})
+    return EdgeConfig(**{"url": nats.url, "run": run, "timeout_s": 10.0, **small, **changes})
 
 
 def finished(half: Source | Sink, seconds: float = 30.0) -> RouterReport:
@@ -303,7 +295,7 @@ def test_second_source_of_a_run_is_refused(nats: NatsServer) -> None:
     first = Source(scenario(), edge(nats, "twice"))
     first.start()
     try:
-        with pytest.raises(Exception, match="run twice is in NATS at") as refusal:
+        with pytest.raises(Exception, match="run twice exists in NATS at") as refusal:
             Source(scenario(), edge(nats, "twice")).start()
         assert getattr(refusal.value, "exit_code", None) == 2
     finally:
@@ -312,29 +304,29 @@ def test_second_source_of_a_run_is_refused(nats: NatsServer) -> None:
 
 
 def test_without_a_sink_memory_is_bounded_and_producers_wait(nats: NatsServer) -> None:
-    source = Source(scenario(rate=500_000), edge(nats, "full", patience_s=0.5))
+    source = Source(scenario(rate=500_000), edge(nats, "full", timeout_s=0.5))
     source.start()
     report = finished(source)
-    carried = source.outlet.carried
-    assert 0 < carried.in_stream <= 4 * 256
-    assert 0 < carried.unstored <= 5 * 256
+    counts = source.sender.counts
+    assert 0 < counts.in_stream <= 4 * 256
+    assert 0 < counts.unstored <= 5 * 256
     assert report.produced < report.offered
     assert report.delivered == 0
     assert report.undelivered == report.produced
     assert sum(place.count for place in report.undelivered_at) == report.undelivered
-    assert any("no sink of run full was heard" in line for line in report.failures)
+    assert any("no sink of run full was active" in line for line in report.failures)
 
 
-def test_server_that_lost_what_it_had_stored_is_given_it_again(tmp_path: Path) -> None:
-    """As after a power failure: the disk is behind what was answered."""
+def test_server_that_lost_stored_batches_gets_them_again(tmp_path: Path) -> None:
+    """As after a power failure: the disk lacks confirmed writes."""
     with NatsServer(Home.at(tmp_path / "home")) as nats:
         source = Source(scenario(), edge(nats, "lost", held=200))
         source.start()
-        assert until(lambda: source.outlet.stored >= 2)
+        assert until(lambda: source.sender.stored >= 2)
         kill(nats)
         subprocess.run(["/bin/cp", "-a", nats.store, tmp_path / "old"], check=True)
         nats.start()
-        assert until(lambda: source.outlet.stored >= 30)
+        assert until(lambda: source.sender.stored >= 30)
         kill(nats)
         nats.store.rename(tmp_path / "new")
         (tmp_path / "old").rename(nats.store)
@@ -347,9 +339,9 @@ def test_server_that_lost_what_it_had_stored_is_given_it_again(tmp_path: Path) -
     assert got.delivered == sent.produced > 5_000
 
 
-def test_server_that_stays_away_ends_both_halves(tmp_path: Path) -> None:
+def test_server_that_stays_down_ends_both_halves(tmp_path: Path) -> None:
     with NatsServer(Home.at(tmp_path / "home")) as nats:
-        away = edge(nats, "away", patience_s=1.5)
+        away = edge(nats, "away", timeout_s=1.5)
         source, sink = Source(scenario(), away), Sink(scenario(), away)
         source.start()
         sink.start()
@@ -358,7 +350,7 @@ def test_server_that_stays_away_ends_both_halves(tmp_path: Path) -> None:
         sent, got = finished(source), finished(sink)
     for report in (sent, got):
         assert report.verdict == "FAILED"
-        assert any("has been gone for 1.5 s" in line for line in report.failures)
+        assert any("has been unreachable for 1.5 s" in line for line in report.failures)
     assert sent.produced == sent.delivered + sent.undelivered
     assert sum(place.count for place in sent.undelivered_at) == sent.undelivered
 
@@ -393,8 +385,8 @@ def test_second_sink_takes_over_from_the_first(nats: NatsServer) -> None:
     assert report.produced == source.report.produced
 
 
-class Seen:
-    """A strategy that knows what it was given, and may fail or be held up."""
+class RecordingStrategy:
+    """Strategy that records its messages, and may fail or block."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.keys: list[tuple[int, int, int]] = []
@@ -415,7 +407,7 @@ class Seen:
 
 
 def test_failing_strategy_leaves_its_messages_for_the_next_sink(nats: NatsServer) -> None:
-    some, seen = scenario(), [Seen(fails_at=1_000), Seen()]
+    some, seen = scenario(), [RecordingStrategy(fails_at=1_000), RecordingStrategy()]
     source = Source(some, edge(nats, "fails", held=100))
     sinks = [Sink(some, edge(nats, "fails"), strategies=one.strategies) for one in seen]
     sinks[0].start()
@@ -430,17 +422,17 @@ def test_failing_strategy_leaves_its_messages_for_the_next_sink(nats: NatsServer
     assert len(handled) == source.report.produced == sinks[1].report.delivered
 
 
-def test_batch_that_comes_again_is_not_handed_out_again(nats: NatsServer) -> None:
-    some, seen = scenario(rate=20), Seen()  # few enough to wait in the rings
+def test_redelivered_batch_is_not_handled_again(nats: NatsServer) -> None:
+    some, seen = scenario(rate=20), RecordingStrategy()  # few enough to wait in the rings
     seen.may_go.clear()
     again = edge(nats, "again", held=1000, unconfirmed=1000)
     source, sink = Source(some, again), Sink(some, again, strategies=seen.strategies)
     sink.start()
     source.start()
-    assert until(lambda: sink.inlet.pushed > 0)
+    assert until(lambda: sink.receiver.pushed > 0)
     kill(nats)
     nats.start()
-    assert until(lambda: sink.inlet.joins >= 2)
+    assert until(lambda: sink.receiver.joins >= 2)
     seen.may_go.set()
     source.stop()
     assert finished(source).verdict == finished(sink).verdict == "PASSED"
@@ -449,7 +441,7 @@ def test_batch_that_comes_again_is_not_handed_out_again(nats: NatsServer) -> Non
 
 def test_stopped_sink_confirms_what_it_delivered(nats: NatsServer) -> None:
     source = Source(scenario(), edge(nats, "stopped", held=100))
-    seen = Seen()
+    seen = RecordingStrategy()
     stopped = edge(nats, "stopped")
     sinks = [Sink(scenario(), stopped, strategies=seen.strategies) for _ in range(2)]
     sinks[0].start()
@@ -468,6 +460,6 @@ def test_stopped_sink_confirms_what_it_delivered(nats: NatsServer) -> None:
     )  # nothing twice, without any record
 
 
-def test_outlet_of_a_dead_port_is_unreachable(nats: NatsServer) -> None:
+def test_sender_of_a_dead_port_is_unreachable(nats: NatsServer) -> None:
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:9 does not answer"):
         Source(scenario(), edge(nats, "r", url=Secret("nats://127.0.0.1:9"))).start()

@@ -1,4 +1,4 @@
-"""`qts route` refuses bad input before anything runs: exit code 2, one line, no traceback."""
+"""`qts dev router run` refuses bad input before the run: exit code 2, one line, no traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.exceptions import TyperException
 
-from qts.cli.router import route
+from qts.cli.router import run as run_scenario
 from qts.domain import RefusedError
 from qts.router import builtin_scenarios
 
@@ -19,9 +19,9 @@ BASELINE: dict[str, Any] = json.loads(builtin_scenarios()["baseline"].read_text(
 
 def run(*arguments: str) -> int:
     app = typer.Typer()
-    app.command()(route)
+    app.command()(run_scenario)
     result = typer.main.get_command(app).main(
-        list(arguments), prog_name="qts route", standalone_mode=False
+        list(arguments), prog_name="qts dev router run", standalone_mode=False
     )
     assert isinstance(result, int)
     return result
@@ -104,7 +104,7 @@ def test_no_scenario_at_all_lists_the_six() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--sample", "0"], "--sample is 0; expected"),
         (["--workers", "0"], "workers is 0; expected 1 to 13"),
@@ -118,8 +118,8 @@ def test_no_scenario_at_all_lists_the_six() -> None:
         (["--json", "/"], "is a directory"),
     ],
 )
-def test_a_bad_option_is_refused_before_the_run(options: list[str], said: str) -> None:
-    assert said in refusal("baseline", *options)
+def test_a_bad_option_is_refused_before_the_run(options: list[str], expected: str) -> None:
+    assert expected in refusal("baseline", *options)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""qts verify isolation and qts events demo."""
+"""`qts dev verify isolation` and `qts dev lanes`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import typer
 
 from qts.cli import lanes_demo, verify
 from qts.domain import RefusedError
-from qts.events import EventEngine
+from qts.events import EventEngine, Priority
 from qts.verify import IsolationLoad, verify_isolation
 
+LANES = typer.Typer()
+LANES.command()(lanes_demo.lanes)
 
-def run(app: typer.Typer, *words: str) -> int:
-    result = typer.main.get_command(app).main(list(words), standalone_mode=False)
+
+def run(app: typer.Typer, *arguments: str) -> int:
+    result = typer.main.get_command(app).main(list(arguments), standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
@@ -24,8 +27,8 @@ def read(path: Path) -> Any:
     return msgspec.json.decode(path.read_bytes())
 
 
-def test_a_planted_p0_handler_of_a_hundred_ms_fails_the_verdict(tmp_path: Path) -> None:
-    """Ten times the limit of p99: no machine is so slow that this says something else."""
+def test_a_p0_handler_of_100_ms_fails_the_verdict(tmp_path: Path) -> None:
+    """Ten times the limit of p99, so the verdict does not depend on the machine."""
     out = tmp_path / "isolation.json"
     assert run(verify.app, "isolation", "--for", "1s", "--plant-ms", "100", "--json", str(out)) == 1
     report = read(out)
@@ -54,17 +57,19 @@ def test_the_verdict_is_fail_exactly_when_something_is_broken() -> None:
     assert report.p0_in_order
 
 
-@pytest.mark.parametrize("words", [["--for", "soon"], ["--for", "-1s"], ["--json", "/no/where/x"]])
-def test_bad_input_is_refused(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--for", "soon"], ["--for", "-1s"], ["--json", "/no/where/x"]]
+)
+def test_bad_input_is_refused(arguments: list[str]) -> None:
     with pytest.raises(RefusedError):
-        run(verify.app, "isolation", *words)
+        run(verify.app, "isolation", *arguments)
 
 
-def test_the_demo_shows_every_lane_and_accounts_for_every_event(
+def test_dev_lanes_shows_every_lane_and_counts_every_event(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "demo.json"
-    assert run(lanes_demo.app, "demo", "--for", "1s", "--json", str(out)) == 0
+    out = tmp_path / "lanes.json"
+    assert run(LANES, "--for", "1s", "--json", str(out)) == 0
     shown = capsys.readouterr().out
     for lane in ("P0", "P1", "P2", "P3"):
         assert f"\n{lane} " in shown
@@ -73,21 +78,19 @@ def test_the_demo_shows_every_lane_and_accounts_for_every_event(
     assert lanes["P2"]["collapsed"] > 0
 
 
-def test_the_demo_runs_with_lanes_in_processes(
+def test_dev_lanes_runs_with_isolated_lanes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for lane in ("P2", "P3"):
         monkeypatch.setenv(f"QTS_EVENTS__{lane}__ISOLATION", "process")
-    out = tmp_path / "demo.json"
-    assert run(lanes_demo.app, "demo", "--for", "1s", "--json", str(out)) == 0
+    out = tmp_path / "lanes.json"
+    assert run(LANES, "--for", "1s", "--json", str(out)) == 0
     lanes = read(out)["lanes"]
     assert lanes["P2"]["handled"] > 0
     assert lanes["P3"]["handled"] > 0
 
 
 def test_the_panel_shows_a_paused_lane() -> None:
-    from qts.events import Priority
-
     engine = EventEngine()
     engine.pause(Priority.P3)
     lines = lanes_demo.panel(engine.status(), {"P0": 12.0})
@@ -98,20 +101,20 @@ def test_the_panel_shows_a_paused_lane() -> None:
 def test_long_c_calls_in_threads_fail_the_verdict_and_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["--for", "3s", "--isolation", "thread", "--c-call-ms", "100", "--naive"]
-    assert run(verify.app, "isolation", *words) == 1
+    arguments = ["--for", "3s", "--isolation", "thread", "--c-call-ms", "100", "--naive"]
+    assert run(verify.app, "isolation", *arguments) == 1
     shown = capsys.readouterr().out
-    # P0 waits in its lane, or whoever publishes it is kept out of the interpreter.
+    # P0 waits in its lane, or its publisher waits for the interpreter.
     assert "broken: P0" in shown
     assert "ms for the interpreter" in shown
     assert "P0 on one queue.PriorityQueue" in shown
 
 
-def test_long_c_calls_in_processes_leave_p0_alone(tmp_path: Path) -> None:
-    """A hundredth of P0 waiting as long as a call would be the interpreter's doing."""
+def test_long_c_calls_in_processes_do_not_delay_p0(tmp_path: Path) -> None:
+    """A p99 as long as half a call would mean that P0 waited for the GIL."""
     out = tmp_path / "isolation.json"
-    words = ["--for", "4s", "--isolation", "process", "--c-call-ms", "100", "--json", str(out)]
-    code = run(verify.app, "isolation", *words)
+    arguments = ["--for", "4s", "--isolation", "process", "--c-call-ms", "100", "--json", str(out)]
+    code = run(verify.app, "isolation", *arguments)
     report = read(out)
     assert code == (0 if report["verdict"] == "PASS" else 1)
     assert (report["isolation"], report["goal_ms"]) == ("process", {"p99": 1})
@@ -121,7 +124,7 @@ def test_long_c_calls_in_processes_leave_p0_alone(tmp_path: Path) -> None:
     assert report["lanes"]["P3"]["handled"] > 0
 
 
-def test_a_compiled_p0_handler_keeps_its_own_record(tmp_path: Path) -> None:
+def test_a_compiled_p0_handler_counts_its_events(tmp_path: Path) -> None:
     out = tmp_path / "isolation.json"
     run(verify.app, "isolation", "--for", "1s", "--p0", "compiled", "--json", str(out))
     report = read(out)
