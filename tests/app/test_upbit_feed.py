@@ -67,7 +67,7 @@ async def test_all_markets_are_watched_in_one_request_at_any_hour(tmp_path: Path
         await sink.enough()
         assert seen == set(simulator.symbols())
         assert feed.plan.calls == 1
-        assert feed.poller.state().open
+        assert feed.poller.status().open
 
 
 async def test_a_market_that_moves_is_streamed(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_a_market_that_moves_is_streamed(tmp_path: Path) -> None:
         for symbol in simulator.symbols()[:5]:
             simulator.plant("surge", symbol, {"percent": 20.0, "over_s": 60})
         await streamed.enough()
-        assert feed.state().streaming
+        assert feed.status().streaming
         assert feed.stream is None  # fill notices are no part of it: the broker has its own
 
 
@@ -93,7 +93,7 @@ async def test_a_stock_in_the_list_is_refused(tmp_path: Path) -> None:
     async with aiohttp.ClientSession() as session:
         client = UpbitClient(UpbitConfig(), SystemClock(), session)
         with (
-            pytest.raises(RefusedError, match=r"005930 is not of the UPBIT market"),
+            pytest.raises(RefusedError, match=r"005930 is not listed in the UPBIT market"),
             Feed.attach(client, config, tmp_path, SystemClock()),
         ):
             pass

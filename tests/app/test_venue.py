@@ -110,7 +110,7 @@ async def test_books_that_remember_a_simulated_account_are_refused(database: Dat
         name = await floor.order()
         await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal(2), PRICE))
     await refuse_stale_positions(database, "upbit")
-    with pytest.raises(RefusedError, match="begins anew"):
+    with pytest.raises(RefusedError, match="starts empty"):
         await refuse_stale_positions(database, "venue")
 
 

@@ -141,7 +141,7 @@ def test_a_file_that_is_there_is_not_overwritten(lived: tuple[Path, Path]) -> No
     home, file = lived
     before = file.read_bytes()
     made = qts(home, "backup", str(file))
-    assert (made.returncode, made.stderr) == (2, f"qts: {file} is there already; name a new file\n")
+    assert (made.returncode, made.stderr) == (2, f"qts: {file} exists; name a new file\n")
     assert file.read_bytes() == before
 
 

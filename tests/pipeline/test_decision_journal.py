@@ -149,7 +149,7 @@ def test_a_view_is_of_one_moment_whatever_changes_meanwhile(tmp_path: Path) -> N
     ]
     past = ReplayedPortfolio(changes)
     assert [view.version for view in seen] == [3, 5, 7, 9, 11]
-    assert [past.seen(view.version, NOW) for view in seen] == seen
+    assert [past.view_at(view.version, NOW) for view in seen] == seen
 
 
 @given(

@@ -1,4 +1,4 @@
-"""The servers, the schema, and everything that trades on them, for as long as it is asked to."""
+"""A whole run on one home: servers, schema, trading, dashboard."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from qts.database import Database, migrate, migration_status
 from qts.domain import Clock, RefusedError, SystemClock
 from qts.embedded import EmbeddedServers, Home
 
-WATCH_INTERVAL_S = 0.2  # how soon a dead server is noticed
+SERVER_CHECK_INTERVAL_S = 0.2
 
 log = telemetry.logger("app")
 
 
 class StartupInfo(msgspec.Struct, frozen=True):
-    """What runs where, once everything answers."""
+    """What runs where, once every server answers."""
 
     home: str
     services: list[ServerInfo]
     schema_version: int
     migrations_applied: int
     seconds: float
-    trading: str = ""  # what is traded, in a sentence; empty: nothing is
-    dashboard: str = ""  # its address; empty: there is none
-    login: str = ""  # the link to it, told at the first start only
+    trading: str = ""  # what is traded; empty: nothing
+    dashboard: str = ""  # its address; empty: none
+    login: str = ""  # login link, at the first start only
 
 
 class RunListener(Protocol):
-    """Whoever is told how a run goes."""
+    """Observer of the stages of a run."""
 
     def starting(self) -> None: ...
     def ready(self, ready: StartupInfo) -> None: ...
@@ -57,7 +57,7 @@ def build_app(config: Config, clock: Clock | None = None) -> App:
 
 
 def check(config: Config) -> None:
-    """Refuse at once what would be refused when the servers are up."""
+    """Refuse bad settings before the servers start."""
     check_venue(config)
     if config.brokers.mode == "live" and uses_simulated_venue(config):
         raise RefusedError(
@@ -68,7 +68,7 @@ def check(config: Config) -> None:
 
 
 class App:
-    """The whole system on one home."""
+    """A run on one home."""
 
     def __init__(self, config: Config, home: Home, clock: Clock) -> None:
         self.config = config
@@ -77,8 +77,10 @@ class App:
         self._stop = asyncio.Event()
         self._restarts: list[str] = []
 
-    def run(self, seconds: float | None, watcher: RunListener, *, trade: bool = True) -> RunSummary:
-        """Serve until a signal comes or the time is up, then stop cleanly."""
+    def run(
+        self, seconds: float | None, listener: RunListener, *, trade: bool = True
+    ) -> RunSummary:
+        """Run for `seconds`, or until SIGINT or SIGTERM, then stop cleanly."""
         if trade:
             check(self.config)
         try:
@@ -87,21 +89,21 @@ class App:
             file = self.config.telemetry.log_file
             raise RefusedError(f"telemetry.log_file = {file}: {error.strerror}") from None
         try:
-            return uvloop.run(self._run(seconds, SystemdListener(watcher), trade))
+            return uvloop.run(self._run(seconds, SystemdListener(listener), trade))
         finally:
             telemetry.shutdown()
 
-    async def _run(self, seconds: float | None, watcher: RunListener, trade: bool) -> RunSummary:
+    async def _run(self, seconds: float | None, listener: RunListener, trade: bool) -> RunSummary:
         began_ns = self._clock.monotonic_ns()
-        watcher.starting()
+        listener.starting()
         traded: TradingSummary | None = None
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_signals_set(self._stop))
             self._expose(stack)
             stack.push_async_callback(_end, asyncio.create_task(ping_watchdog()))
             servers = await stack.enter_async_context(start_servers(self.home, self.config))
-            watching = asyncio.create_task(self._watch(servers))
-            stack.push_async_callback(_end, watching)
+            server_watch = asyncio.create_task(self._watch_servers(servers))
+            stack.push_async_callback(_end, server_watch)
             database = await stack.enter_async_context(
                 Database.open(database_url(self.config, self.home), self.config.database)
             )
@@ -114,11 +116,11 @@ class App:
                 str(self.home.path), services, schema, len(applied), self._since(began_ns)
             )
             if trade:
-                traded = await self._trade(database, ready, watching, (seconds, watcher))
+                traded = await self._trade(database, ready, server_watch, (seconds, listener))
             else:
-                watcher.ready(ready)
-                await self._until_stopped(seconds, watching)
-                watcher.stopping()
+                listener.ready(ready)
+                await self._until_stopped(seconds, server_watch)
+                listener.stopping()
         failed = traded is not None and not traded.books_agree
         return RunSummary(
             verdict="FAILED" if failed else "OK",
@@ -141,18 +143,18 @@ class App:
         self,
         database: Database,
         ready: StartupInfo,
-        watching: asyncio.Task[None],
+        server_watch: asyncio.Task[None],
         how: tuple[float | None, RunListener],
     ) -> TradingSummary:
-        """Trade until stopped; on the simulated market while no key is set."""
-        seconds, watcher = how
+        """Trade until stopped; on the simulated market where no key is set."""
+        seconds, listener = how
         began_ns = self._clock.monotonic_ns()
         async with contextlib.AsyncExitStack() as stack:
-            config, keys = await self._with_market(stack, database)
+            config, keys = await self._venue_settings(stack, database)
             trading = TradingSystem(config, database, self._clock)
             await stack.enter_async_context(trading.open(cache_url(config, self.home), keys))
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
-            watcher.ready(
+            listener.ready(
                 replace(
                     ready,
                     seconds=round(ready.seconds + self._since(began_ns), 3),
@@ -161,21 +163,21 @@ class App:
                     login=view.link,
                 )
             )
-            await self._until_stopped(seconds, watching, trading.failed)
-            watcher.stopping()
+            await self._until_stopped(seconds, server_watch, trading.failed)
+            listener.stopping()
             await trading.stop()
             return await trading.summary()
 
-    async def _with_market(
+    async def _venue_settings(
         self, stack: contextlib.AsyncExitStack, database: Database
     ) -> tuple[Config, Path]:
-        """The settings that lead to a market, and the folder of its key."""
+        """Return the settings of the venue, simulated if need be, and the folder of its token."""
         config = self.config
         if not uses_simulated_venue(config):
             return config, self.home.path
         if config.brokers.broker != "paper":
             await refuse_stale_positions(database, config.brokers.broker)
-            # Its orders are dated by its market, and ours by the clock: both must go alike.
+            # The simulator dates orders by its own clock: it must run at the speed of ours.
             config = replace(config, simulator=replace(config.simulator, speed=1.0))
         simulated = SimulatedVenue(self.home, config.simulator, config.feed.venue)
         await asyncio.to_thread(simulated.__enter__)
@@ -185,23 +187,23 @@ class App:
     async def _until_stopped(
         self,
         seconds: float | None,
-        watching: asyncio.Task[None],
+        server_watch: asyncio.Task[None],
         *others: asyncio.Future[None],
     ) -> None:
         stopped = asyncio.create_task(self._stop.wait())
-        waited: set[asyncio.Future[Any]] = {stopped, watching, *others}
+        waited: set[asyncio.Future[Any]] = {stopped, server_watch, *others}
         done, _ = await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         for ended in done - {stopped}:
-            ended.result()  # a server died and would not start again, or a part of ours broke
+            ended.result()  # raises: a server did not restart, or a task failed
 
-    async def _watch(self, servers: EmbeddedServers) -> None:
-        """Start again whatever dies. Ends only by an error: then there is nothing to run on."""
+    async def _watch_servers(self, servers: EmbeddedServers) -> None:
+        """Restart embedded servers that die; raise when one does not start again."""
         while True:
-            await self._clock.sleep(WATCH_INTERVAL_S)
+            await self._clock.sleep(SERVER_CHECK_INTERVAL_S)
             for name in await asyncio.to_thread(servers.restart_dead):
                 self._restarts.append(name)
-                log.error("a server died and was started again", server=name)
+                log.error("server died; restarted", server=name)
 
     def _since(self, began_ns: int) -> float:
         return round((self._clock.monotonic_ns() - began_ns) / 1e9, 3)
@@ -209,7 +211,7 @@ class App:
 
 @contextlib.contextmanager
 def _signals_set(event: asyncio.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event; a second one is no longer ours, and ends the process."""
+    """Set the event on SIGINT or SIGTERM; a second signal ends the process."""
     loop = asyncio.get_running_loop()
     handled = (signal.SIGINT, signal.SIGTERM)
 

@@ -1,11 +1,11 @@
-"""The state in one file, and back: the database, the settings without secrets, what was recorded.
+"""Backup and restore of the state in one file.
 
-    backup.tar   manifest.json   what it is, from which version, the sum of the dump
-                 settings.toml   in force when it was made; secrets as three stars
-                 database.dump   of pg_dump, one moment of the database even while QTS trades
+    backup.tar   manifest.json   format, version, checksum of the dump, list of market records
+                 settings.toml   effective settings; secrets as three stars
+                 database.dump   pg_dump's snapshot, consistent even while QTS trades
 
-Records of the market are listed, not copied: they are large and never change once written.
-After a restore trading is stopped until a person allows it: the venue's books may have moved on.
+Market records are listed, not copied: they are large and never change once written. A restore turns
+the kill switch on: the venue's account may have changed since the backup.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from qts.risk import KillSwitch
 
 FORMAT = 1
 DUMP, MANIFEST, SETTINGS = "database.dump", "manifest.json", "settings.toml"
-_PIECE = 1024 * 1024
+_CHUNK = 1024 * 1024
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def write_backup(found: LoadedConfig, file: Path) -> Manifest:
-    """Write the file, whole or not at all; QTS may run meanwhile."""
+    """Write the file atomically; QTS may run meanwhile."""
     config, home = found.config, resolve_home(found.config)
     place = _place_for(file)
     async with open_database(config) as database:
@@ -66,7 +66,7 @@ async def write_backup(found: LoadedConfig, file: Path) -> Manifest:
                 qts=qts.__version__,
                 schema=schema,
                 created_at=datetime.now(UTC),
-                dump_sha256=await asyncio.to_thread(_sum, dump),
+                dump_sha256=await asyncio.to_thread(_sha256, dump),
                 records=_records(config.feed.record_dir or home.path / "record"),
             )
             texts = {
@@ -78,7 +78,7 @@ async def write_backup(found: LoadedConfig, file: Path) -> Manifest:
 
 
 async def restore_backup(found: LoadedConfig, file: Path) -> Manifest:
-    """Bring a backup into an empty database; refused where there is anything, or QTS runs."""
+    """Restore into an empty database; refuse a database with tables, and a running QTS."""
     config, home = found.config, resolve_home(found.config)
     _refuse_busy(home)
     with tempfile.TemporaryDirectory(prefix="qts-restore-") as folder:
@@ -137,19 +137,19 @@ async def _run(program: str, url: Secret, *options: str) -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, said = await process.communicate()
+        _, stderr = await process.communicate()
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
         raise
     if process.returncode:
-        lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        lines = stderr.decode(errors="replace").strip().splitlines() or ["no output"]
         raise OperationError(f"{program} failed: {telemetry.redact_text(lines[0])}")
 
 
 def without_password(url: Secret) -> tuple[str, Mapping[str, str]]:
-    """The URL as others may see it in a list of processes, and the password for the environment."""
+    """Return the URL without its password, safe for an argument list, and PGPASSWORD."""
     address, _, query = url.reveal().partition("?")
     options = [each for each in query.split("&") if each]
     passwords = [each.removeprefix("password=") for each in options if _is_password(each)]
@@ -168,9 +168,9 @@ def _is_password(option: str) -> bool:
 
 
 def _place_for(file: Path) -> Path:
-    """The directory of a file that is not there yet."""
+    """Return the directory of a file that does not exist yet."""
     if file.exists():
-        raise RefusedError(f"{file} is there already; name a new file")
+        raise RefusedError(f"{file} exists; name a new file")
     place = file.absolute().parent
     if not os.access(place, os.W_OK):
         raise RefusedError(f"{file} cannot be written; name a file in a directory that can")
@@ -186,16 +186,16 @@ def _pack(file: Path, texts: Mapping[str, bytes], dump: Path) -> None:
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mode = len(text), 0o600
                 archive.addfile(entry, io.BytesIO(text))
-            archive.add(dump, DUMP, filter=_nobodys)
+            archive.add(dump, DUMP, filter=_without_owner)
         out.flush()
         os.fsync(out.fileno())
     try:
-        os.link(draft, file)  # unlike a rename, never over another file
+        os.link(draft, file)  # unlike a rename, it never replaces a file
     except FileExistsError:
-        raise RefusedError(f"{file} is there already; name a new file") from None
+        raise RefusedError(f"{file} exists; name a new file") from None
 
 
-def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o600
@@ -210,12 +210,12 @@ def _unpack(file: Path, dump: Path) -> Manifest:
             if content is None:
                 raise KeyError(DUMP)
             with dump.open("wb") as out:
-                while piece := content.read(_PIECE):
-                    out.write(piece)
+                while chunk := content.read(_CHUNK):
+                    out.write(chunk)
     except (OSError, KeyError, tarfile.TarError) as error:
-        raise _no_backup(file, error) from None
-    if _sum(dump) != manifest.dump_sha256:
-        raise RefusedError(f"{file} is damaged: the dump in it is not the one that was written")
+        raise _not_a_backup(file, error) from None
+    if _sha256(dump) != manifest.dump_sha256:
+        raise RefusedError(f"{file} is damaged: the checksum of its dump does not match")
     return manifest
 
 
@@ -224,15 +224,15 @@ def _manifest(archive: tarfile.TarFile, file: Path) -> Manifest:
         content = archive.extractfile(MANIFEST)
         manifest = msgspec.json.decode(content.read() if content else b"", type=Manifest)
     except (KeyError, msgspec.DecodeError) as error:
-        raise _no_backup(file, error) from None
+        raise _not_a_backup(file, error) from None
     if manifest.format != FORMAT:
         raise RefusedError(f"{file} has format {manifest.format}, this QTS reads {FORMAT}")
     return manifest
 
 
-def _no_backup(file: Path, error: Exception) -> RefusedError:
-    why = getattr(error, "strerror", None) or "its content is not what qts backup writes"
-    return RefusedError(f"{file} is no backup: {why}")
+def _not_a_backup(file: Path, error: Exception) -> RefusedError:
+    reason = getattr(error, "strerror", None) or "its content is not what qts ops backup writes"
+    return RefusedError(f"{file} is not a backup: {reason}")
 
 
 def _records(folder: Path) -> list[Record]:
@@ -243,6 +243,6 @@ def _records(folder: Path) -> list[Record]:
     ]
 
 
-def _sum(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
-"""The dashboard beside a run: a process of its own, told by a pipe where everything is.
+"""The dashboard process of a run: launched with its settings on a pipe, restarted when it ends.
 
-The run holds the socket that listens, so its address is known before the process is up and stays
-the same when the process has to be started again. It is never a reason for the run to end.
+The run holds the listening socket: the address is known before the process is up and stays the same
+after a restart. A failing dashboard never ends the run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ from qts.notify import public_key, read_key
 log = telemetry.logger("app")
 
 ADDRESS = "dashboard.address"  # in the home, while a run has one
-WATCH_S = 1.0
-PATIENCE_MS = 2000  # nobody trades on the answer
-NICE = 10  # beside a run: what trades gets the processor first
+CHECK_INTERVAL_S = 1.0
+MAX_RESTART_BACKOFF_S = 60.0
+CACHE_TIMEOUT_MS = 2000
+NICE = 10  # trading gets the CPU first
 
 
 class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the process needs to know; secrets go through a pipe, never through a command."""
+    """Settings of the process; secrets go through a pipe, never through arguments."""
 
     home: Path
     record: Path
@@ -56,15 +57,15 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheConfig
     settings: list[dict[str, Any]]
     push_key: str = ""
-    fd: int | None = None  # of the socket that listens
+    fd: int | None = None  # the listening socket
 
     @classmethod
     def of(cls, config: Config, home: Home, fd: int | None = None) -> Self:
-        patient = msgspec.structs.replace(
+        cache = msgspec.structs.replace(
             config.cache,
             url=cache_url(config, home),
-            socket_timeout_ms=PATIENCE_MS,
-            connect_timeout_ms=PATIENCE_MS,
+            socket_timeout_ms=CACHE_TIMEOUT_MS,
+            connect_timeout_ms=CACHE_TIMEOUT_MS,
         )
         return cls(
             home=home.path,
@@ -73,14 +74,14 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
             database=msgspec.structs.replace(
                 config.database, url=database_url(config, home), pool_min=1, pool_max=5
             ),
-            cache=patient,
+            cache=cache,
             settings=effective_settings(config),
             push_key=_push_key(config),
             fd=fd,
         )
 
     def encode(self) -> bytes:
-        return msgspec.json.encode(self, enc_hook=_open_text)
+        return msgspec.json.encode(self, enc_hook=_revealed)
 
     @classmethod
     def decode(cls, text: bytes) -> DashboardLaunch:
@@ -89,11 +90,11 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
                 text, type=DashboardLaunch, dec_hook=lambda kind, value: kind(value)
             )
         except msgspec.DecodeError as error:
-            raise RefusedError(f"what was handed over is not understood: {error}") from None
+            raise RefusedError(f"launch settings do not decode: {error}") from None
 
 
 def effective_settings(config: Config) -> list[dict[str, Any]]:
-    """Every setting as a page may show it: secrets are three stars."""
+    """Return every setting for display; secrets are three stars."""
     return [
         {
             "name": setting.name,
@@ -107,30 +108,30 @@ def effective_settings(config: Config) -> list[dict[str, Any]]:
 
 
 async def serve_dashboard(
-    handed: DashboardLaunch, ready: asyncio.Future[str] | None = None
+    launch: DashboardLaunch, ready: asyncio.Future[str] | None = None
 ) -> None:
-    """Until cancelled."""
-    tokens = Tokens.of(handed.home)
-    config = handed.dashboard
-    if handed.fd is not None:
+    """Serve until cancelled; `ready` gets the address."""
+    tokens = Tokens.of(launch.home)
+    config = launch.dashboard
+    if launch.fd is not None:
         os.nice(NICE)
-    listening = socket.socket(fileno=handed.fd) if handed.fd is not None else bind_socket(config)
+    listening = socket.socket(fileno=launch.fd) if launch.fd is not None else bind_socket(config)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listening.close)
         database = await stack.enter_async_context(
-            Database.open(handed.database.url or Secret(""), handed.database)
+            Database.open(launch.database.url or Secret(""), launch.database)
         )
         store = await stack.enter_async_context(
-            RedisStore.open(handed.cache.url or Secret(""), handed.cache)
+            RedisStore.open(launch.cache.url or Secret(""), launch.cache)
         )
         sources = DashboardSources(
             database=database,
             store=store,
-            cache=handed.cache,
-            home=handed.home,
-            record=handed.record,
-            settings=handed.settings,
-            push_key=handed.push_key,
+            cache=launch.cache,
+            home=launch.home,
+            record=launch.record,
+            settings=launch.settings,
+            push_key=launch.push_key,
         )
         await stack.enter_async_context(serve(config, sources, tokens, listening))
         address = address_of(config, listening)
@@ -140,31 +141,31 @@ async def serve_dashboard(
 
 
 def dashboard_launch(config: Config) -> DashboardLaunch:
-    """For a dashboard by itself: on the servers the settings name, or on those of a QTS at work."""
+    """Return the launch of a separate dashboard, on the settings' servers or a running QTS."""
     home = resolve_home(config)
     if home.holder() is None and (config.database.url is None or config.cache.url is None):
         raise RefusedError(
-            f"there is nothing to show: no QTS runs on home {home.path}; start one with qts run, "
+            f"nothing to show: no QTS runs on home {home.path}; start one with qts run, "
             "or name database.url and cache.url in the settings"
         )
     return DashboardLaunch.of(config, home)
 
 
-def login_link(config: Config, word: str, *, anew: bool = False) -> str:
-    """To the dashboard that runs on the home, or that would."""
-    if word.upper() not in Role.__members__:
-        raise RefusedError(f"{word!r} is no role; expected read, trade or admin")
+def login_link(config: Config, role: str, *, renew: bool = False) -> str:
+    """Return the login link of the home's dashboard; `renew` replaces its tokens."""
+    if role.upper() not in Role.__members__:
+        raise RefusedError(f"{role!r} is not a role; expected read, trade or admin")
     home, settings = resolve_home(config), config.dashboard
-    tokens = Tokens.of(home.path, anew=anew)
+    tokens = Tokens.of(home.path, anew=renew)
     try:
         address = (home.path / ADDRESS).read_text().strip()
     except FileNotFoundError:
         address = f"{settings.scheme}://{settings.host}:{settings.port}"
-    return tokens.link(address, Role[word.upper()])
+    return tokens.link(address, Role[role.upper()])
 
 
 class DashboardProcess:
-    """Use as an async context; `address` is where it is, with the login at its first start."""
+    """Async context manager; `link` is the login link, at the first start only."""
 
     def __init__(self, config: Config, home: Home, clock: Clock) -> None:
         self._config = config
@@ -186,7 +187,7 @@ class DashboardProcess:
         try:
             self._listening = bind_socket(config)
         except RefusedError as error:
-            log.error("there is no dashboard", error=str(error))
+            log.error("dashboard not started", error=str(error))
             return self
         tokens = Tokens.of(self._home.path)
         self.address = address_of(config, self._listening)
@@ -219,29 +220,29 @@ class DashboardProcess:
         )
 
     async def _watch(self) -> None:
-        """Started again when it ends, more and more patiently."""
-        wait_s = WATCH_S
+        """Restart the process when it ends, with growing backoff."""
+        wait_s = CHECK_INTERVAL_S
         while True:
             await self._clock.sleep(wait_s)
             if self._process is not None and self._process.poll() is None:
-                wait_s = WATCH_S
+                wait_s = CHECK_INTERVAL_S
                 continue
-            wait_s = min(60.0, wait_s * 2)
-            log.error("the dashboard ended and is started again", log=str(self._home.log))
+            wait_s = min(MAX_RESTART_BACKOFF_S, wait_s * 2)
+            log.error("dashboard ended; restarting", log=str(self._home.log))
             try:
                 await asyncio.to_thread(self._start)
             except OperationError as error:
-                log.error("the dashboard could not be started", error=str(error))
+                log.error("dashboard restart failed", error=str(error))
 
 
 def _push_key(config: Config) -> str:
-    """The public half, which browsers are given."""
+    """Return the public key for browsers."""
     key = config.notify.push.key
     return public_key(read_key(key)) if key else ""
 
 
-def _open_text(value: Any) -> str:
-    """For the pipe to our own child, and for nothing else."""
+def _revealed(value: Any) -> str:
+    """Return a secret in the open: for the pipe to the child process alone."""
     return value.reveal() if isinstance(value, Secret) else str(value)
 
 

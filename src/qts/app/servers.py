@@ -1,7 +1,4 @@
-"""Where the servers are: named by the settings, embedded in the home, or started for an errand.
-
-The servers that a run stands on, asked for what they are.
-"""
+"""PostgreSQL and Valkey of a run or a command: from the settings, or embedded in the home."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 
-import msgspec
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
@@ -33,8 +29,7 @@ def cache_url(config: Config, home: Home) -> Secret:
 
 @contextlib.asynccontextmanager
 async def open_database(config: Config) -> AsyncIterator[Database]:
-    """The database for one short errand: the settings' own, that of a QTS which runs on this
-    home, or an embedded one started for the occasion."""
+    """Open the database for one command: from the settings, of a running QTS, or embedded."""
     async with contextlib.AsyncExitStack() as stack:
         home = resolve_home(config)
         if config.database.url is None and home.holder() is None:
@@ -48,16 +43,14 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 
 @contextlib.asynccontextmanager
 async def open_store(config: Config) -> AsyncIterator[RedisStore]:
-    """The cache for one short errand: the settings' own, or that of a QTS on this home."""
+    """Open the cache for one command: from the settings, or of a running QTS."""
     home = resolve_home(config)
     if config.cache.url is None and home.holder() is None:
         raise UnreachableError(
-            f"there is no cache to look into: no QTS runs on home {home.path}, "
-            "and the settings give no cache.url"
+            f"no cache to read: no QTS runs on home {home.path}, and the settings give no cache.url"
         )
-    # Nobody trades on the answer: it may take its time.
-    patient = msgspec.structs.replace(config.cache, socket_timeout_ms=5000, connect_timeout_ms=5000)
-    async with RedisStore.open(cache_url(config, home), patient) as store:
+    config_of_command = replace(config.cache, socket_timeout_ms=5000, connect_timeout_ms=5000)
+    async with RedisStore.open(cache_url(config, home), config_of_command) as store:
         yield store
 
 
@@ -68,7 +61,7 @@ def resolve_home(config: Config) -> Home:
 def start_servers(
     home: Home, config: Config
 ) -> contextlib.AbstractAsyncContextManager[EmbeddedServers]:
-    """The home is ours alone while we run, whether or not a server of ours lives in it."""
+    """Lock the home and start the embedded servers that the settings do not replace."""
     return _started(
         EmbeddedServers(
             home,
@@ -88,40 +81,39 @@ async def _started(servers: EmbeddedServers) -> AsyncIterator[EmbeddedServers]:
         await asyncio.to_thread(servers.stop)
 
 
-FIRST_ANSWER_MS = 10_000
+FIRST_REPLY_TIMEOUT_MS = 10_000
 
 
 async def describe_servers(
     servers: EmbeddedServers, database: Database, cache_url: Secret, config: CacheConfig
 ) -> list[ServerInfo]:
-    """Both have answered when this returns."""
+    """Return version and address of both servers, after both have answered."""
     pids = {server["name"]: server["pid"] for server in servers.describe()}
     ping = await database.ping()
-    cache = await connect(cache_url, _patient(config))
+    cache = await connect(cache_url, _with_longer_timeouts(config))
     try:
         info = await cache.info("server")
-        where = _place(cache)
+        where = _address(cache)
     finally:
         await cache.aclose()
     kind = "valkey" if "valkey_version" in info else "redis"
-    # Debian's server adds its package's version to its own.
-    version = ping.server_version.split()[0]
+    version = ping.server_version.split()[0]  # Debian appends its package version
     return [
         ServerInfo("postgres", version, database.where, _pid(pids.get("postgres"))),
         ServerInfo(kind, str(info[f"{kind}_version"]), where, _pid(pids.get("valkey"))),
     ]
 
 
-def _patient(config: CacheConfig) -> CacheConfig:
-    """A first answer may take longer than any that an order waits for."""
+def _with_longer_timeouts(config: CacheConfig) -> CacheConfig:
+    """Allow the first reply more time than orders allow."""
     return replace(
         config,
-        socket_timeout_ms=max(FIRST_ANSWER_MS, config.socket_timeout_ms),
-        connect_timeout_ms=max(FIRST_ANSWER_MS, config.connect_timeout_ms),
+        socket_timeout_ms=max(FIRST_REPLY_TIMEOUT_MS, config.socket_timeout_ms),
+        connect_timeout_ms=max(FIRST_REPLY_TIMEOUT_MS, config.connect_timeout_ms),
     )
 
 
-def _place(cache: Redis) -> str:
+def _address(cache: Redis) -> str:
     where = cache.connection_pool.connection_kwargs
     return str(where.get("path") or f"{where.get('host')}:{where.get('port')}")
 

@@ -1,4 +1,4 @@
-"""The market when there is no key: a simulator of the venue in a process of its own."""
+"""The venue of a run without an API key: a simulator in a separate process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from qts.pipeline import PipelineConfig
 from qts.simulators import KisKey, UpbitKey
 from qts.venues import KisConfig, RateLimitConfig, UpbitConfig
 
-START_S = 30.0
-UPBIT_MARKETS = 200  # as many as one request can ask for
+START_TIMEOUT_S = 30.0
+UPBIT_MARKETS = 200  # the most that one request takes
 UPBIT_SCAN_S = 1.0
 _PER_SECOND, _PER_MINUTE, _PER_DAY = 18, 1000, 1_000_000
 _PARAMS = (
@@ -45,7 +45,7 @@ _FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
 
 
 def uses_simulated_venue(config: Config) -> bool:
-    """No key and no host: nothing real can be meant. Upbit's own quotes have to be asked for."""
+    """Return whether the settings name neither key nor host; Upbit's quotes need `enabled` off."""
     kis, upbit = config.venues.kis, config.venues.upbit
     if not config.simulator.enabled:
         return False
@@ -55,16 +55,16 @@ def uses_simulated_venue(config: Config) -> bool:
 
 
 async def refuse_stale_positions(database: Database, broker: str) -> None:
-    """A simulated account is gone with its run: books that remember it could never agree again."""
+    """Refuse a ledger with positions: a simulated account starts empty in every run."""
     if await database.fetchval(_HOLDS, broker):
         raise RefusedError(
-            f"the books hold positions at {broker}, and its simulator begins anew in every run; "
+            f"the ledger has positions at {broker}, and its simulator starts empty in every run; "
             'set brokers.broker = "paper", or another home'
         )
 
 
 class SimulatedVenue:
-    """Use as a context; `settings` are those that lead to it."""
+    """Context manager of the simulator process; `settings` point a run at it."""
 
     def __init__(
         self, home: Home, config: SimulatorConfig, venue: Literal["kis", "upbit"] = "kis"
@@ -108,7 +108,7 @@ class SimulatedVenue:
         return {**options, "--symbols": config.symbols, "--limits": limits}
 
     def settings(self, other: Config) -> Config:
-        """Those that lead to this market, the rest as it was."""
+        """Return `other` with the venue, feed and strategies of this simulator."""
         venues = other.venues
         return msgspec.structs.replace(
             other,
@@ -145,7 +145,7 @@ class SimulatedVenue:
         )
 
     def feed(self, other: FeedConfig) -> FeedConfig:
-        """All symbols of the simulator, whatever the calendar says."""
+        """Return feed settings for all symbols of the simulator, open at any time."""
         with urllib.request.urlopen(f"{self.url}/_control/symbols", timeout=10) as reply:  # noqa: S310 - our own child
             symbols = reply.read()
         path: Path = self._home.path / "simulator.symbols"
@@ -160,7 +160,7 @@ class SimulatedVenue:
 
     @staticmethod
     def pipeline(other: PipelineConfig) -> PipelineConfig:
-        """The strategies that ship, with lengths for a short look, unless others are set."""
+        """Return the built-in strategies with short windows, unless others are set."""
         if other.strategies:
             return other
         return msgspec.structs.replace(
@@ -175,17 +175,17 @@ class SimulatedVenue:
 
     @property
     def keys(self) -> Path:
-        """Where the key's token and its counted requests lie: gone with the simulator."""
+        """Folder of the token and the usage log; removed at every start."""
         return self._home.path / "simulator"
 
     def _wait(self, log: Path) -> None:
-        end = time.monotonic() + START_S
+        end = time.monotonic() + START_TIMEOUT_S
         while self._process is not None:
             text = log.read_text("utf-8", errors="replace")
             if found := _FOUND.search(text):
                 self.url, self.stream_url = found[1], found[2]
                 return
             if self._process.poll() is not None or time.monotonic() > end:
-                last = (text.strip().splitlines() or ["it said nothing"])[-1]
+                last = (text.strip().splitlines() or ["no output"])[-1]
                 raise ServerFailedError(f"the simulator did not start: {last}; see {log}")
             time.sleep(0.02)

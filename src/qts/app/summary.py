@@ -1,4 +1,4 @@
-"""How a run ended: the JSON that scripts rely on, read from the database and the rooms."""
+"""Summary of a run: the JSON that scripts rely on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TICK_TO_ORDER = (
     " FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id"
     " JOIN signal s ON s.id = i.signal_id WHERE a.sent_at >= $1 AND a.attempt_no = 1"
 )
-_EARNED = "SELECT COALESCE(sum(realised_pnl - fee), 0) FROM fill WHERE received_at >= $1"
+_REALISED = "SELECT COALESCE(sum(realised_pnl - fee), 0) FROM fill WHERE received_at >= $1"
 _OUTBOX = (
     "SELECT stream, status, count(*) FROM outbox_event_all WHERE created_at >= $1"
     " GROUP BY stream, status"
@@ -36,12 +36,12 @@ _OUTBOX = (
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """One server we use, as the owner sees it."""
+    """A server of the run, as shown to the operator."""
 
     name: str
     version: str
     where: str
-    pid: int | None  # of our own child; None where the settings name a server
+    pid: int | None  # None where the settings name the server
 
 
 class LaneSummary(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class LaneSummary(msgspec.Struct, frozen=True):
 
 
 class TickToOrder(msgspec.Struct, frozen=True):
-    """From the tick that a strategy decided on to the moment its order left."""
+    """Time from the tick that a strategy decided on to the request of its order."""
 
     orders: int
     p50_ms: float
@@ -63,7 +63,7 @@ class TickToOrder(msgspec.Struct, frozen=True):
 
 
 class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What was traded, and whether the broker's books say the same."""
+    """What was traded, and whether ledger and broker agree."""
 
     mode: Literal["paper", "live"]
     broker: str
@@ -93,14 +93,14 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     trading: TradingSummary | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The figures of trading beside the rest, as scripts expect them."""
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        told |= told.pop("trading") or {}
-        return told
+        """Return one flat object, as scripts expect it."""
+        flat: dict[str, Any] = msgspec.to_builtins(self)
+        flat |= flat.pop("trading") or {}
+        return flat
 
 
-async def counted(database: Database, since: datetime) -> dict[str, Any]:
-    """What the database says of a run."""
+async def count_orders(database: Database, since: datetime) -> dict[str, Any]:
+    """Count signals, intents, attempts, fills and outbox events since then."""
     found: dict[str, Any] = {
         name: await database.fetchval(query, since) for name, query in _COUNTS.items()
     }
@@ -121,10 +121,10 @@ async def counted(database: Database, since: datetime) -> dict[str, Any]:
 
 
 async def summarise_trading(trading: TradingSystem) -> TradingSummary:
-    """What a run has done, once it is stopped; its broker is asked for its books."""
+    """Summarise a stopped run, after a final reconciliation."""
     agree, differences = await trading.execution.final_check(trading.began)
-    counts = await counted(trading.database, trading.began)
-    earned = await trading.database.fetchval(_EARNED, trading.began)
+    counts = await count_orders(trading.database, trading.began)
+    realised = await trading.database.fetchval(_REALISED, trading.began)
     portfolio = trading.portfolio
     return TradingSummary(
         mode=trading.config.brokers.mode,
@@ -135,7 +135,7 @@ async def summarise_trading(trading: TradingSystem) -> TradingSummary:
         pnl={
             name: Decimal(value).quantize(Decimal("0.01"))
             for name, value in (
-                ("realised", earned),
+                ("realised", realised),
                 ("unrealised", portfolio.unrealised),
                 ("equity", portfolio.equity),
             )

@@ -1,8 +1,6 @@
-"""The tasks of a run: none ends before the stop, and an error of one ends the run.
+"""Supervision of a run: its tasks, and systemd's notify socket and watchdog.
 
-Tells systemd how a run goes (Type=notify, WatchdogSec); without systemd it says nothing.
-
-The watchdog is fed from the event loop: a loop that hangs is noticed, and systemd starts QTS again.
+The watchdog is pinged from the event loop: systemd restarts QTS when the loop hangs.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ log = telemetry.logger("app")
 
 
 class TaskSupervisor:
-    """On one loop; `failed` is done when a task ended by an error."""
+    """The tasks of one event loop; `failed` gets the first exception of a task."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
@@ -37,7 +35,7 @@ class TaskSupervisor:
         return task
 
     async def end(self, tasks: Iterable[asyncio.Task[None]] | None = None) -> None:
-        """Cancel these, or all of them, and wait until they are gone."""
+        """Cancel these tasks, or all, and wait for their end."""
         ending = self._tasks if tasks is None else tasks
         waiting = [task for task in ending if not task.done()]
         for task in waiting:
@@ -48,12 +46,12 @@ class TaskSupervisor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self.failed.done():
-            log.error("a part ended by an error", part=task.get_name(), error=repr(error))
+            log.error("task failed; stopping", task=task.get_name(), error=repr(error))
             self.failed.set_exception(error)
 
 
 def sd_notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Send one line such as READY=1; False where nobody listens."""
+    """Send a line such as READY=1; return False without systemd."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
@@ -67,7 +65,7 @@ def sd_notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """How often systemd wants to hear from this process; half of what it waits."""
+    """Return the ping interval: half of systemd's timeout, None without a watchdog."""
     wait_us, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID")
     if not wait_us.isdigit() or not int(wait_us) or (pid and pid != str(os.getpid())):
         return None
@@ -75,28 +73,28 @@ def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
 
 
 async def ping_watchdog(environ: Mapping[str, str] = os.environ) -> None:
-    """Until it is cancelled; ends at once where there is no watchdog."""
-    every_s = watchdog_s(environ)
-    while every_s is not None:
+    """Ping until cancelled; return at once without a watchdog."""
+    interval_s = watchdog_s(environ)
+    while interval_s is not None:
         sd_notify("WATCHDOG=1", environ)
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(interval_s)
 
 
 class SystemdListener:
-    """A Watcher that tells systemd as well."""
+    """RunListener that also notifies systemd."""
 
-    def __init__(self, watcher: RunListener, environ: Mapping[str, str] = os.environ) -> None:
-        self._watcher = watcher
+    def __init__(self, listener: RunListener, environ: Mapping[str, str] = os.environ) -> None:
+        self._listener = listener
         self._environ = environ
 
     def starting(self) -> None:
-        self._watcher.starting()
+        self._listener.starting()
 
     def ready(self, ready: StartupInfo) -> None:
-        self._watcher.ready(ready)
-        words = " ".join(ready.trading.split()) or "the servers run; nothing is traded"
-        sd_notify(f"READY=1\nSTATUS={words}", self._environ)
+        self._listener.ready(ready)
+        status = " ".join(ready.trading.split()) or "servers run; nothing is traded"
+        sd_notify(f"READY=1\nSTATUS={status}", self._environ)
 
     def stopping(self) -> None:
         sd_notify("STOPPING=1", self._environ)
-        self._watcher.stopping()
+        self._listener.stopping()

@@ -266,7 +266,7 @@ class TradingSystem:
     def description(self) -> str:
         """What is traded, for the operator."""
         names = ", ".join(map(str, self.runners.values())) or "no strategy"
-        return f"{names} on {self.broker.name}; {self.feed.plan.sentence}"
+        return f"{names} on {self.broker.name}; {self.feed.plan.description}"
 
     @property
     def failed(self) -> asyncio.Future[None]:
@@ -301,7 +301,7 @@ class TradingSystem:
         run("safety monitor", self.monitor.run())
         run("outbox maintenance", OutboxMaintenance(self.database, self.config.outbox).run())
         run("trading gauges", TradingGauges(self.database, self.clock).run())
-        if self.notifications.notifiers:
+        if self.notifications.channels:
             run("notifications", self.notifications.run())
         run("execution reports", self.reconciler.follow_reports())
         if await self.execution.reconcile_at_start():
@@ -332,7 +332,7 @@ class TradingSystem:
             emit=self.order_updates.emit,
         )
         venue, run = self.config.feed.venue, self._tasks.start
-        is_streaming: Callable[[], bool] = lambda: self.feed.state().streaming  # noqa: E731
+        is_streaming: Callable[[], bool] = lambda: self.feed.status().streaming  # noqa: E731
         run("fail-safe recovery", recover_fail_safe(parts))
         run("stops", sync_stops(parts))
         run("venue stream", watch_venue_stream(parts, venue, is_streaming, self.alerts))
@@ -371,7 +371,7 @@ class TradingSystem:
         return DecisionPolicy(safety=self.monitor.safety.state, expires_after_s=ttl_s)
 
     def _is_open(self) -> bool:
-        return self.config.feed.always_open or self.feed.poller.state().open
+        return self.config.feed.always_open or self.feed.poller.status().open
 
 
 def load_strategies(config: Config) -> dict[str, Strategy[Any]]:

@@ -48,7 +48,7 @@ def dashboard(
         return
     settings = load(config, os.environ)
     if link is not None or new_tokens:
-        typer.echo(login_link(settings, link or "admin", anew=new_tokens))
+        typer.echo(login_link(settings, link or "admin", renew=new_tokens))
         return
     _serve(dashboard_launch(settings), quiet=False)
 

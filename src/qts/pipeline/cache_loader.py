@@ -1,4 +1,4 @@
-"""The database side of the cache: positions, risk, orders and parameters as they are now."""
+"""Loader of the cache: positions, risk, orders and parameters from the database."""
 
 from __future__ import annotations
 
@@ -22,14 +22,19 @@ _PARAMS = "SELECT params, version, changed_at FROM strategy_params WHERE strateg
 
 
 class DatabaseCacheLoader:
-    """A Truth. Prices in it are the world's: they only colour what the database says."""
+    """CacheLoader on the ledger; values are priced with the portfolio's last ticks."""
 
     def __init__(
-        self, database: Database, broker: str, world: Portfolio, limits: RiskLimits, clock: Clock
+        self,
+        database: Database,
+        broker: str,
+        portfolio: Portfolio,
+        limits: RiskLimits,
+        clock: Clock,
     ) -> None:
         self._database = database
         self._broker = broker
-        self._world = world
+        self._portfolio = portfolio
         self._limits = limits
         self._clock = clock
 
@@ -50,9 +55,9 @@ class DatabaseCacheLoader:
         if row is None:
             return None
         quantity, average = row["quantity"], row["average_price"]
-        tick = self._world.last_tick(symbol)
+        tick = self._portfolio.last_tick(symbol)
         price = Decimal(str(tick.price)) if tick else average
-        equity = self._world.equity
+        equity = self._portfolio.equity
         return CachedPosition(
             symbol=symbol,
             qty=quantity,
@@ -67,12 +72,14 @@ class DatabaseCacheLoader:
 
     async def _risk(self, account: str) -> CachedRisk:
         now = self._clock.now()
-        ours = await load_account_state(self._database, self._broker, trading_day_start(now), now)
-        equity = max(self._world.equity, Decimal(1))
+        account_state = await load_account_state(
+            self._database, self._broker, trading_day_start(now), now
+        )
+        equity = max(self._portfolio.equity, Decimal(1))
         used = sum(
             (
                 abs(held.quantity) * self._price(symbol, held.average_price)
-                for symbol, held in ours.held.items()
+                for symbol, held in state.held.items()
             ),
             Decimal(0),
         )
@@ -80,8 +87,8 @@ class DatabaseCacheLoader:
         return CachedRisk(
             account=account,
             exposure_used=part,
-            daily_pnl=(ours.earned_today + self._world.unrealised).quantize(Decimal("0.01")),
-            trade_count=ours.orders_today,
+            daily_pnl=(state.earned_today + self._portfolio.unrealised).quantize(Decimal("0.01")),
+            trade_count=state.orders_today,
             remaining_limit=max(Decimal(0), self._limits.max_exposure - part),
             max_exposure_pct=self._limits.max_exposure,
             daily_loss_limit=-(equity * self._limits.daily_loss).quantize(Decimal("0.01")),
@@ -91,17 +98,17 @@ class DatabaseCacheLoader:
 
     async def _order(self, intent: str) -> CachedOrder | None:
         try:
-            life = await order_history(self._database, UUID(intent))
+            history = await order_history(self._database, UUID(intent))
         except (RefusedError, ValueError):
             return None
-        order = life.order
+        order = history.order
         now = self._clock.now()
         return CachedOrder(
             order_id=intent,
             status=order.attempt_state or order.status,
             filled_qty=order.filled,
             pending_qty=max(Decimal(0), order.quantity - order.filled),
-            avg_fill_price=_average(life.fills),
+            avg_fill_price=_average(history.fills),
             last_update=_ms(now),
             ver=_version(now),
         )
@@ -118,9 +125,9 @@ class DatabaseCacheLoader:
             ver=row["version"],
         )
 
-    def _price(self, symbol: str, otherwise: Decimal) -> Decimal:
-        tick = self._world.last_tick(symbol)
-        return Decimal(str(tick.price)) if tick else otherwise
+    def _price(self, symbol: str, default: Decimal) -> Decimal:
+        tick = self._portfolio.last_tick(symbol)
+        return Decimal(str(tick.price)) if tick else default
 
 
 def _average(fills: list[dict[str, Any]]) -> Decimal:
@@ -136,5 +143,5 @@ def _ms(moment: datetime) -> int:
 
 
 def _version(moment: datetime) -> int:
-    """Microseconds: two changes of one row are never in the same one."""
+    """Return microseconds: two changes of a row never share one."""
     return int(moment.timestamp() * 1_000_000)

@@ -1,4 +1,4 @@
-"""Settings of the room."""
+"""Settings of the pipeline and its strategies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cycle: how often, and how long it waits."""
+    """Cycles and strategies."""
 
     interval_ms: Annotated[
         int, Meta(ge=500, le=3000, description="between the starts of two cycles")
@@ -26,19 +26,19 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         float, Meta(gt=0, le=60, description="how long a cycle waits for its fills")
     ] = 5.0
     signal_ttl_s: Annotated[
-        float, Meta(gt=0, le=300, description="a signal older than this is not sent any more")
+        float, Meta(gt=0, le=300, description="a signal older than this is not sent")
     ] = 5.0
     strategies: Annotated[
         tuple[str, ...],
-        Meta(description="module:Class of each strategy, in the order of their right of way"),
+        Meta(description="module:Class of each strategy, in order of precedence"),
     ] = ()
     isolated_strategies: Annotated[
         tuple[str, ...],
-        Meta(description='keys of strategies that run in a process of their own; "*": all'),
+        Meta(description='keys of strategies that run in separate processes; "*": all'),
     ] = ()
     journal: Annotated[
         Path | None,
-        Meta(description="folder for what decisions hung on, see qts retrace; unset: none is kept"),
+        Meta(description="folder of decision journals (qts dev verify decisions); unset: none"),
     ] = None
     params: Annotated[
         tuple[str, ...],

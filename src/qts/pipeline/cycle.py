@@ -1,10 +1,10 @@
-"""One value goes through five steps: extract, transform, evaluate, decide, act.
+"""The value that passes through the five steps: extract, transform, evaluate, decide, act.
 
     extract ─▶ raw    transform ─▶ calc    evaluate ─▶ evaluations    decide ─▶ decisions
     act ─▶ executions
 
-Each step returns the cycle with its part filled in, or raises StepFailed with the code of the
-fail-safe; the steps behind it do not run then. What happened is in the value, and is kept.
+Each step returns the cycle with its part filled in, or raises StepFailedError with a fail-safe
+code; then the later steps do not run.
 """
 
 from __future__ import annotations

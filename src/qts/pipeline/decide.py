@@ -1,4 +1,4 @@
-"""Decide: the last look before the gate. What comes out is a proposal, or the reason for none."""
+"""Decide: turn an evaluation into an order proposal, or into the reason for none."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ Mode = Literal["trading", "safe", "paused"]
 
 
 class DecisionPolicy(msgspec.Struct, frozen=True):
-    """What is allowed at the moment of the decision."""
+    """What may be decided at this moment."""
 
-    mode: Mode = "trading"  # safe: everything but acting
+    mode: Mode = "trading"  # safe: everything but Act
     safety: SafetyState = SafetyState.NORMAL
     expires_after_s: float = 5.0
 
 
-def decide(cycle: Cycle, leave: DecisionPolicy) -> Cycle:
+def decide(cycle: Cycle, policy: DecisionPolicy) -> Cycle:
     decisions = tuple(
-        Decision(each.signal, None, why)
-        if (why := _why_not(each, leave))
-        else Decision(each.signal, _proposal(cycle, each, leave))
+        Decision(each.signal, None, reason)
+        if (reason := _refusal(each, policy))
+        else Decision(each.signal, _proposal(cycle, each, policy))
         for each in cycle.evaluations
     )
     return replace(cycle, decisions=decisions)
 
 
-def _why_not(evaluation: Evaluation, leave: DecisionPolicy) -> str:
-    if leave.mode != "trading":
-        return f"the pipeline is {leave.mode}"
+def _refusal(evaluation: Evaluation, policy: DecisionPolicy) -> str:
+    if policy.mode != "trading":
+        return f"the pipeline is {policy.mode}"
     is_exit = evaluation.signal.intent_type.is_exit
-    if leave.safety not in (SafetyState.NORMAL, SafetyState.WARNING) and not is_exit:
-        return f"the fail-safe is at {leave.safety}"
+    if policy.safety not in (SafetyState.NORMAL, SafetyState.WARNING) and not is_exit:
+        return f"the fail-safe is in {policy.safety}"
     if not evaluation.approved:
         return evaluation.reason
     return ""
 
 
-def _proposal(cycle: Cycle, evaluation: Evaluation, leave: DecisionPolicy) -> OrderProposal:
+def _proposal(cycle: Cycle, evaluation: Evaluation, policy: DecisionPolicy) -> OrderProposal:
     signal = evaluation.signal
     at = datetime.fromtimestamp(signal.at, UTC)
     return OrderProposal(
@@ -58,6 +58,6 @@ def _proposal(cycle: Cycle, evaluation: Evaluation, leave: DecisionPolicy) -> Or
         intent_type=signal.intent_type,
         signal_id=signal_id_for(cycle.strategy_key, signal.symbol, signal.side, at),
         decided_at=at,
-        expires_at=cycle.started_at + timedelta(seconds=leave.expires_after_s),
+        expires_at=cycle.started_at + timedelta(seconds=policy.expires_after_s),
         reason=signal.reason,
     )

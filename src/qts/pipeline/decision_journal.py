@@ -1,12 +1,12 @@
-"""What every decision of a run hung on, in the order in which it happened, so it can be retraced.
+"""Journal of the inputs and results of every decision of a run, in order, for replay.
 
-    world     ticks, fills, owners: each a change, counted       ─┐
-    strategy  what it was handed (ticks, the world after change n) ├─▶ one file, frame by frame
-    steps     what they were handed, and what they decided        │
-    gate      the facts it looked at, and its answer             ─┘
+    portfolio  ticks, fills, owners: numbered changes               ─┐
+    strategy   its inputs (ticks, the portfolio after change n)      ├─▶ one file, frame by frame
+    steps      their inputs and decisions                            │
+    gate       its risk snapshot and its answer                     ─┘
 
-Changes are made on one thread; views are taken on any. `note` never waits: a thread of its own
-encodes and writes. A journal that cannot be written ends, and trading goes on.
+Changes come from one thread; views are taken on any. `append` never blocks: a separate thread
+encodes and writes. A journal that cannot be written ends; trading continues.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = telemetry.logger("pipeline")
 
 MAGIC = b"qts journal 1\n"
 _LENGTH = struct.Struct("<I")
-_LONGEST = 64 * 2**20
+_MAX_ENTRY_BYTES = 64 * 2**20
 
 
 class JournalHeader(msgspec.Struct, frozen=True, tag="h", array_like=True):
-    """How the run was set up: the first entry."""
+    """Settings of the run: the first entry."""
 
     began: datetime
-    strategies: dict[str, dict[str, str]]  # module:Class, and the parameters that were written
+    strategies: dict[str, dict[str, str]]  # module:Class to its parameters as written
     limits: RiskLimits
 
 
@@ -55,7 +55,7 @@ class TickEntry(msgspec.Struct, frozen=True, tag="t", array_like=True):
 
 
 class FillEntry(msgspec.Struct, frozen=True, tag="f", array_like=True):
-    """What is held of the symbol after it, and the cash."""
+    """Position and cash after the fill."""
 
     symbol: str
     quantity: Decimal
@@ -79,20 +79,20 @@ class ParamsEntry(msgspec.Struct, frozen=True, tag="p", array_like=True):
 
 
 class RestartEntry(msgspec.Struct, frozen=True, tag="n", array_like=True):
-    """The strategy's process ended; what it had learnt is gone."""
+    """The strategy's process ended, and its state with it."""
 
     strategy_key: str
 
 
 class StrategyCallEntry(msgspec.Struct, frozen=True, tag="c", array_like=True):
-    """A strategy's turn: the ticks it heard, then so many evaluations, all with one view."""
+    """Calls of a strategy with one view: on_tick for each tick, then evaluations."""
 
     strategy_key: str
     version: int
     now: datetime
     ticks: tuple[Tick, ...]
-    heard: Signals
-    wanted: tuple[Signals, ...]
+    on_tick: Signals
+    evaluated: tuple[Signals, ...]
 
 
 class ExtractEntry(msgspec.Struct, frozen=True, tag="x", array_like=True):
@@ -107,14 +107,14 @@ class DecideEntry(msgspec.Struct, frozen=True, tag="d", array_like=True):
     number: int
     version: int
     signals: Signals
-    leave: DecisionPolicy
+    policy: DecisionPolicy
     decisions: tuple[Decision, ...]
     code: str  # of the step that failed
 
 
 class GateEntry(msgspec.Struct, frozen=True, tag="g", array_like=True):
     proposal: OrderProposal
-    facts: RiskSnapshot
+    snapshot: RiskSnapshot
     codes: tuple[str, ...]  # none: approved
 
 
@@ -135,7 +135,7 @@ encode = _encoder.encode
 
 
 class DecisionJournal:
-    """Use as a context. `note` may be called from any thread."""
+    """Context manager; `append` may be called from any thread."""
 
     def __init__(self, path: Path, header: JournalHeader) -> None:
         self.path = path
@@ -155,7 +155,7 @@ class DecisionJournal:
             self._file.write(MAGIC)
         except OSError as error:
             raise RefusedError(
-                f"the journal {self.path} cannot be begun: {error.strerror}"
+                f"the journal {self.path} cannot be created: {error.strerror}"
             ) from None
         self._entries.put(self._header)
         self._thread.start()
@@ -181,18 +181,18 @@ class DecisionJournal:
             self._file.flush()
         except (OSError, TypeError, ValueError, OverflowError) as error:
             self._broken = True
-            log.error("the journal ended: it cannot be written", error=repr(error))
+            log.error("journal write failed; journal closed", error=repr(error))
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """Every entry; a run that was killed has cut the last one short."""
+    """Yield every entry; a torn last one, of a killed run, is skipped."""
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise RefusedError(f"{path} is no journal of a run")
+                raise RefusedError(f"{path} is not a decision journal")
             while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
                 (length,) = _LENGTH.unpack(head)
-                if length > _LONGEST:
+                if length > _MAX_ENTRY_BYTES:
                     raise RefusedError(f"{path} is damaged: an entry of {length} bytes")
                 data = file.read(length)
                 if len(data) < length:

@@ -1,7 +1,7 @@
-"""A recorded run decided again: every strategy, step and answer of the gate.
+"""Replay of a decision journal: calls strategies, steps and gate again and compares the results.
 
-What the venue did, when fills arrived and which exits the stops asked for is taken as recorded.
-What strategies, steps and gate made of it is computed anew and compared, entry by entry.
+Inputs (ticks, fills, risk snapshots, exits of the stops) are taken as recorded; outputs are
+computed and compared entry by entry.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from qts.pipeline.transform import transform
 from qts.risk import PreTradeGate, Refusal
 from qts.strategies import Signal, Strategy, load_strategy
 
-SHOWN = 20
+MAX_DIFFERENCES_SHOWN = 20
 
 
 class DecisionReplayReport(msgspec.Struct, kw_only=True):
-    """How a run was retraced. The first differences are told, all are counted."""
+    """Counts of a replay, and its first differences."""
 
     calls: int = 0
     signals: int = 0
@@ -57,24 +57,24 @@ class DecisionReplayReport(msgspec.Struct, kw_only=True):
     def compare(self, where: str, was: Any, now: Any) -> None:
         if encode(was) != encode(now):
             self.different += 1
-            if len(self.differences) < SHOWN:
+            if len(self.differences) < MAX_DIFFERENCES_SHOWN:
                 self.differences.append(f"{where}: was {was!r}, is {now!r}")
 
 
 class _Run:
     def __init__(self, header: JournalHeader) -> None:
-        self.found = DecisionReplayReport()
+        self.report = DecisionReplayReport()
         self._limits = header.limits
         self._gate = PreTradeGate(header.limits)
         self._changes: list[Change] = []
-        self._loop = ReplayedPortfolio(self._changes)
+        self._portfolio = ReplayedPortfolio(self._changes)
         self._strategies: dict[str, Strategy[Any]] = {}
-        self._worlds: dict[str, ReplayedPortfolio] = {}
+        self._portfolios: dict[str, ReplayedPortfolio] = {}
         self._cycles: dict[int, Cycle | StepFailedError] = {}
         for name, params in header.strategies.items():
             strategy = load_strategy(name).from_params(params)
             self._strategies[strategy.key] = strategy
-            self._worlds[strategy.key] = ReplayedPortfolio(self._changes)
+            self._portfolios[strategy.key] = ReplayedPortfolio(self._changes)
 
     def entry(self, entry: Entry) -> None:
         match entry:
@@ -95,70 +95,70 @@ class _Run:
             case GateEntry():
                 self._gated(entry)
             case JournalHeader():
-                raise RefusedError("the journal is damaged: it begins twice")
+                raise RefusedError("the journal is damaged: it has two headers")
 
     def _called(self, was: StrategyCallEntry) -> None:
         strategy = self._strategies[was.strategy_key]
-        view = self._worlds[was.strategy_key].seen(was.version, was.now)
-        heard = [s for tick in was.ticks for s in _call(strategy.on_tick, tick, view)]
-        wanted = [_call(strategy.evaluate, view) for _ in was.wanted]
-        self.found.calls += len(was.ticks) + len(wanted)
-        self.found.signals += len(heard) + sum(map(len, wanted))
+        view = self._portfolios[was.strategy_key].view_at(was.version, was.now)
+        on_tick = [s for tick in was.ticks for s in _call(strategy.on_tick, tick, view)]
+        evaluated = [_call(strategy.evaluate, view) for _ in was.evaluated]
+        self.report.calls += len(was.ticks) + len(evaluated)
+        self.report.signals += len(on_tick) + sum(map(len, evaluated))
         where = f"{was.strategy_key} at {was.now:%H:%M:%S.%f}"
-        self.found.compare(f"signals of {where}", was.heard, heard)
-        self.found.compare(f"evaluation of {where}", was.wanted, wanted)
+        self.report.compare(f"signals of {where}", was.on_tick, on_tick)
+        self.report.compare(f"evaluation of {where}", was.evaluated, evaluated)
 
     def _extracted(self, was: ExtractEntry) -> None:
-        view = self._loop.seen(was.version, was.now)
+        view = self._portfolio.view_at(was.version, was.now)
         cycle = Cycle(number=was.number, strategy_key=was.strategy_key, started_at=was.started_at)
         try:
             self._cycles[was.number] = transform(extract(cycle, view))
         except StepFailedError as error:
             self._cycles[was.number] = error
-        except Exception as error:  # noqa: BLE001 - as live
+        except Exception as error:  # noqa: BLE001 - as in a run
             self._cycles[was.number] = StepFailedError("FS030", repr(error))
 
     def _decided(self, was: DecideEntry) -> None:
         cycle = self._cycles.pop(was.number)
-        self._loop.at(was.version)
+        self._portfolio.advance_to(was.version)
         decisions: tuple[Decision, ...] = ()
         code = ""
         try:
             if isinstance(cycle, StepFailedError):
                 raise cycle
-            signals: Any = was.signals  # what was no signal is none now, either
-            cycle = evaluate(cycle, signals, self._limits, self._loop.owners)
-            decisions = decide(cycle, was.leave).decisions
+            signals: Any = was.signals  # what was not a signal is kept as text
+            cycle = evaluate(cycle, signals, self._limits, self._portfolio.owners)
+            decisions = decide(cycle, was.policy).decisions
         except StepFailedError as error:
             code = error.code
-        except Exception:  # noqa: BLE001 - as live
+        except Exception:  # noqa: BLE001 - as in a run
             code = "FS030"
-        self.found.cycles += 1
-        self.found.decisions += len(decisions)
-        self.found.compare(f"cycle {was.number}", (was.decisions, was.code), (decisions, code))
+        self.report.cycles += 1
+        self.report.decisions += len(decisions)
+        self.report.compare(f"cycle {was.number}", (was.decisions, was.code), (decisions, code))
 
     def _gated(self, was: GateEntry) -> None:
-        answer = self._gate.check(was.proposal, was.facts)
+        answer = self._gate.check(was.proposal, was.snapshot)
         reasons = answer.reasons if isinstance(answer, Refusal) else ()
         codes = tuple(reason.code for reason in reasons)
-        self.found.answers += 1
-        asked = f"{was.proposal.side} {was.proposal.quantity} {was.proposal.symbol}"
-        self.found.compare(f"the gate on {asked}", was.codes, codes)
+        self.report.answers += 1
+        order = f"{was.proposal.side} {was.proposal.quantity} {was.proposal.symbol}"
+        self.report.compare(f"the gate on {order}", was.codes, codes)
 
 
 def _call(method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
-    """As in its lane: a strategy that raises wants nothing."""
+    """Call a strategy as its lane does: one that raises has no signals."""
     found = call(method, *arguments)
     return [] if isinstance(found, Exception) else found
 
 
 def replay_decisions(path: Path) -> DecisionReplayReport:
-    """Decide a recorded run again."""
+    """Replay the journal at `path`; raise RefusedError where it is not one."""
     entries = read_journal(path)
     header = next(entries, None)
     if not isinstance(header, JournalHeader):
-        raise RefusedError(f"{path} is damaged: it does not begin with how the run was set up")
+        raise RefusedError(f"{path} is damaged: it does not begin with a header")
     run = _Run(header)
     for entry in entries:
         run.entry(entry)
-    return run.found
+    return run.report

@@ -1,4 +1,4 @@
-"""Evaluate: what the strategy wants, cut down by risk and then by the portfolio."""
+"""Evaluate: size each signal within the limits of risk and of the portfolio."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ def evaluate(
     limits: RiskLimits,
     owners: Mapping[str, str] | None = None,
 ) -> Cycle:
-    """`owners`: the strategy that holds a symbol, or is buying it. Others keep off."""
+    """Size the signals; a symbol of another strategy in `owners` is refused."""
     if cycle.raw is None or cycle.calc is None:
         raise StepFailedError("FS030", "nothing to evaluate: an earlier step is missing")
-    wanted = list(signals)
-    for signal in wanted:
+    given = list(signals)
+    for signal in given:
         if not isinstance(signal, Signal):
-            raise StepFailedError("FS030", f"a strategy gave {signal!r}, which is no signal")
-    torn = dict.fromkeys(_torn(wanted), "GR030 bought and sold at once")
-    for signal in wanted:
+            raise StepFailedError("FS030", f"the strategy returned {signal!r}, not a Signal")
+    refused = dict.fromkeys(_contradicted(given), "GR030 bought and sold at once")
+    for signal in given:
         owner = (owners or {}).get(signal.symbol, cycle.strategy_key)
         if owner != cycle.strategy_key:
-            torn[signal.symbol] = f"{owner} holds it"
+            refused[signal.symbol] = f"strategy {owner} holds it"
     found = tuple(
-        _evaluated(signal, cycle.raw, cycle.calc, limits, torn.get(signal.symbol, ""))
-        for signal in wanted
+        _evaluated(signal, cycle.raw, cycle.calc, limits, refused.get(signal.symbol, ""))
+        for signal in given
     )
     return replace(cycle, evaluations=found)
 
 
-def _torn(signals: list[Signal]) -> set[str]:
-    """Symbols that one cycle wants to buy and to sell (GR030)."""
+def _contradicted(signals: list[Signal]) -> set[str]:
+    """Return symbols that one cycle would both buy and sell (GR030)."""
     sides: dict[str, set[Side]] = {}
     for signal in signals:
         sides.setdefault(signal.symbol, set()).add(signal.side)
-    return {symbol for symbol, wanted in sides.items() if len(wanted) > 1}
+    return {symbol for symbol, found in sides.items() if len(found) > 1}
 
 
 def _evaluated(
-    signal: Signal, view: View, calc: Calc, limits: RiskLimits, why_not: str
+    signal: Signal, view: View, calc: Calc, limits: RiskLimits, refusal: str
 ) -> Evaluation:
     price = _price(signal, view)
     none = Decimal(0)
-    if why_not:
-        return Evaluation(signal, price, none, none, none, why_not)
+    if refusal:
+        return Evaluation(signal, price, none, none, none, refusal)
     if price is None:
         return Evaluation(signal, None, none, none, none, "AN010 no price")
     if signal.quantity is not None and not signal.quantity.is_finite():
-        return Evaluation(signal, price, none, none, none, "the quantity is no number")
+        return Evaluation(signal, price, none, none, none, "the quantity is not a number")
     held = view.quantity(signal.symbol)
     recommended = _recommended(signal, held, price, limits)
     allowed = _allowed(signal, held, recommended, price, limits)
     final = _whole(signal.symbol, _fitting(signal, held, allowed, price, calc, limits))
-    reason = "" if final > 0 else "nothing is left after risk and portfolio"
+    reason = "" if final > 0 else "nothing left within the limits"
     return Evaluation(signal, price, recommended, allowed, final, reason)
 
 
@@ -87,14 +87,14 @@ def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: RiskLimi
 
 
 def _allowed(
-    signal: Signal, held: Decimal, wanted: Decimal, price: Decimal, limits: RiskLimits
+    signal: Signal, held: Decimal, quantity: Decimal, price: Decimal, limits: RiskLimits
 ) -> Decimal:
-    """Risk: one order may be so large; what is sold must be held."""
+    """Apply the limits of one order; a sale is limited to the position."""
     if _reduces(signal, held):
-        return min(wanted, abs(held))
+        return min(quantity, abs(held))
     if signal.side is Side.SELL and not limits.short_selling:
         return Decimal(0)
-    return min(wanted, limits.max_order_value / price, limits.max_quantity)
+    return min(quantity, limits.max_order_value / price, limits.max_quantity)
 
 
 def _fitting(
@@ -105,16 +105,16 @@ def _fitting(
     calc: Calc,
     limits: RiskLimits,
 ) -> Decimal:
-    """Portfolio: so much may be in one symbol, and in all of them."""
+    """Apply the exposure limits of the symbol and of the portfolio."""
     if _reduces(signal, held):
         return allowed
     here = calc.symbols.get(signal.symbol)
     used = abs(here.exposure_value) if here else Decimal(0)
-    room = min(
+    capacity = min(
         calc.total_equity * limits.max_symbol_exposure - used,
         calc.total_equity * limits.max_exposure - calc.total_exposure,
     )
-    return max(Decimal(0), min(allowed, room / price))
+    return max(Decimal(0), min(allowed, capacity / price))
 
 
 def _whole(symbol: str, quantity: Decimal) -> Decimal:

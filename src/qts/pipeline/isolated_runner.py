@@ -39,8 +39,8 @@ from qts.pipeline.process_protocol import (
     StrategyReady,
     StrategyReply,
     StrategyRequest,
+    decode_reply,
     frame,
-    read_say,
 )
 from qts.pipeline.runner import RunnerHooks, StrategyRunner
 from qts.strategies import Signal, Strategy
@@ -208,7 +208,7 @@ class IsolatedRunner(StrategyRunner):
             )
             while True:
                 (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-                match read_say(await reader.readexactly(length)):
+                match decode_reply(await reader.readexactly(length)):
                     case StrategyReady():
                         self._writer = writer
                         self._ready.set()

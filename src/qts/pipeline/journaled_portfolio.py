@@ -1,4 +1,4 @@
-"""A world whose changes are counted and kept in a journal, and the same one read from there."""
+"""A portfolio whose changes are numbered and journaled, and its replay."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ from qts.strategies import View
 
 
 class JournaledPortfolio(Portfolio):
-    """Changed by one thread. A view that a change came into is taken again."""
+    """Written by one thread; a view taken during a change is taken again (a seqlock)."""
 
     def __init__(self, clock: Clock, journal: DecisionJournal) -> None:
         super().__init__(clock)
         self._journal = journal
-        self._turns = 0  # odd while a change is being made
+        self._sequence = 0  # odd during a change
 
     @property
     def version(self) -> int:
-        return self._turns // 2
+        return self._sequence // 2
 
     def apply_tick(self, tick: Tick) -> None:
-        self._turns += 1
+        self._sequence += 1
         super().apply_tick(tick)
-        self._done(TickEntry(*tick))
+        self._commit(TickEntry(*tick))
 
     def load(self, cash: Decimal, positions: Iterable[Position]) -> None:
-        self._turns += 1
+        self._sequence += 1
         super().load(cash, positions)
-        self._done(StartEntry(self._cash, tuple(self._positions.values())))
+        self._commit(StartEntry(self._cash, tuple(self._positions.values())))
 
     def apply_fill(self, change: FillApplied) -> None:
-        self._turns += 1
+        self._sequence += 1
         super().apply_fill(change)
         symbol = change.fill.symbol
-        self._done(FillEntry(symbol, change.position, change.average_price, self._cash))
+        self._commit(FillEntry(symbol, change.position, change.average_price, self._cash))
 
     def set_owner(self, symbol: str, strategy_key: str) -> None:
-        self._turns += 1
+        self._sequence += 1
         super().set_owner(symbol, strategy_key)
-        self._done(OwnerEntry(symbol, strategy_key))
+        self._commit(OwnerEntry(symbol, strategy_key))
 
     def view(self) -> View:
         while True:
-            before = self._turns
+            before = self._sequence
             if before % 2 == 0:
-                seen = super().view()
-                if self._turns == before:
-                    return replace(seen, version=before // 2)
-            time.sleep(0)  # the other thread is in the middle of it
+                view = super().view()
+                if self._sequence == before:
+                    return replace(view, version=before // 2)
+            time.sleep(0)  # a change is in progress
 
-    def _done(self, change: Change) -> None:
-        # Noted before it counts: whoever sees this version finds it in the journal before them.
+    def _commit(self, change: Change) -> None:
+        # Journaled before it counts: a reader of this version comes later in the journal.
         self._journal.append(change)
-        self._turns += 1
+        self._sequence += 1
 
 
-class _Then:
-    """A clock that shows the moment of the entry."""
+class _EntryClock:
+    """Clock set to the time of the entry."""
 
     moment: datetime
 
@@ -80,43 +80,41 @@ class _Then:
         return self.moment
 
     def monotonic_ns(self) -> int:
-        return 0  # no age is taken in the past: the gate's facts are recorded
+        return 0  # ages are part of the recorded snapshots
 
     async def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nothing sleeps in the past, and not for {seconds} s")
+        raise AssertionError(f"a replay does not sleep ({seconds} s)")
 
 
 class ReplayedPortfolio(Portfolio):
-    """The world after any change, as one onlooker saw it: only forward."""
+    """The portfolio after any change, advanced forward only."""
 
     def __init__(self, changes: list[Change]) -> None:
-        self._then = _Then()
-        super().__init__(self._then)
+        self._clock_at = _EntryClock()
+        super().__init__(self._clock_at)
         self._changes = changes
         self._version = 0
 
-    def at(self, version: int) -> None:
+    def advance_to(self, version: int) -> None:
         if version < self._version or version > len(self._changes):
-            raise RefusedError(
-                f"the journal is damaged: change {version} is not there yet, or gone by"
-            )
+            raise RefusedError(f"the journal is damaged: change {version} is out of order")
         for change in self._changes[self._version : version]:
             match change:
                 case TickEntry():
                     self.apply_tick(Tick(*astuple(change)))
                 case FillEntry():
-                    self._take(change)
+                    self._apply_entry(change)
                 case StartEntry():
                     self.load(change.cash, change.positions)
                 case OwnerEntry():
                     self.set_owner(change.symbol, change.strategy_key)
         self._version = version
 
-    def _take(self, fill: FillEntry) -> None:
-        held = Position(fill.symbol, fill.quantity, fill.average_price)
-        self._hold(held, fill.cash)
+    def _apply_entry(self, fill: FillEntry) -> None:
+        position = Position(fill.symbol, fill.quantity, fill.average_price)
+        self._set_position(position, fill.cash)
 
-    def seen(self, version: int, now: datetime) -> View:
-        self.at(version)
-        self._then.moment = now
+    def view_at(self, version: int, now: datetime) -> View:
+        self.advance_to(version)
+        self._clock_at.moment = now
         return replace(self.view(), version=version)

@@ -1,6 +1,6 @@
-"""The latest tick of every symbol and what is held: the world a strategy sees.
+"""The portfolio: cash, positions and the last tick of every symbol.
 
-Ticks come on lane threads, positions on the loop; a view is a copy of both.
+Ticks come from lane threads, positions from the loop; a view is a copy of both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qts.strategies import View
 
 
 def tick_from_event(event: Event) -> Tick:
-    """The tick that a PRICE_TICK event tells of."""
+    """Return the tick of a PRICE_TICK event."""
     payload = event.payload
     return Tick(
         payload.symbol,
@@ -29,40 +29,42 @@ def tick_from_event(event: Event) -> Tick:
 
 
 class Portfolio:
+    """What a strategy sees through a `View`."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ticks: dict[str, Tick] = {}
-        self._heard_ns: dict[str, int] = {}
+        self._received_ns: dict[str, int] = {}
         self._positions: dict[str, Position] = {}
         self._cash = Decimal(0)
-        self.owners: dict[str, str] = {}  # symbol to the strategy that holds it or is buying it
+        self.owners: dict[str, str] = {}  # symbol to the strategy that holds or buys it
 
     def apply_tick(self, tick: Tick) -> None:
         self._ticks[tick.symbol] = tick
-        self._heard_ns[tick.symbol] = self._clock.monotonic_ns()
+        self._received_ns[tick.symbol] = self._clock.monotonic_ns()
 
     def last_tick(self, symbol: str) -> Tick | None:
         return self._ticks.get(symbol)
 
     def age_ms(self, tick: Tick) -> float:
-        """Since the latest tick of its symbol; a clock that is set back makes it old, not young."""
-        heard_ns = self._heard_ns.get(tick.symbol)
+        """Return the age of a tick; after a clock that was set back it is infinite."""
+        received_ns = self._received_ns.get(tick.symbol)
         wall_ms = (self._clock.now().timestamp() - tick.at) * 1000
-        if heard_ns is None or wall_ms < 0:
+        if received_ns is None or wall_ms < 0:
             return math.inf
-        return max(wall_ms, (self._clock.monotonic_ns() - heard_ns) / 1e6)
+        return max(wall_ms, (self._clock.monotonic_ns() - received_ns) / 1e6)
 
     def load(self, cash: Decimal, positions: Iterable[Position]) -> None:
-        """What the books say, at the start and after each comparison with the broker."""
+        """Replace cash and positions, from the ledger."""
         self._cash = cash
         self._positions = {each.symbol: each for each in positions if each.quantity}
 
     def apply_fill(self, change: FillApplied) -> None:
         fill = change.fill
         cash = self._cash - (fill.side.sign * fill.quantity * fill.price + fill.fee)
-        self._hold(Position(fill.symbol, change.position, change.average_price), cash)
+        self._set_position(Position(fill.symbol, change.position, change.average_price), cash)
 
-    def _hold(self, position: Position, cash: Decimal) -> None:
+    def _set_position(self, position: Position, cash: Decimal) -> None:
         self._cash = cash
         if position.quantity:
             self._positions[position.symbol] = position
@@ -71,12 +73,12 @@ class Portfolio:
             self.owners.pop(position.symbol, None)
 
     def set_owner(self, symbol: str, strategy_key: str) -> None:
-        """This strategy holds it, or is buying it."""
+        """Record the strategy that holds or buys the symbol."""
         self.owners[symbol] = strategy_key
 
     @property
     def version(self) -> int:
-        """How many changes there were, where they are counted."""
+        """Number of changes, where they are journaled."""
         return 0
 
     @property

@@ -1,7 +1,7 @@
-"""The process of a strategy: `python -m qts.pipeline.strategy_process FD`, started by `Apart`.
+"""Main of an isolated strategy's process: `python -m qts.pipeline.process_main FD`.
 
-It takes one turn after the other from the socket and answers each. It dies with the run that
-started it, and gives way to everything that trades.
+Answers one request after another from the socket. Dies with the run that started it, and runs at a
+lower priority than trading.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from qts.pipeline.process_protocol import (
     StrategyReply,
     StrategyRequest,
     call,
+    decode_request,
     frame,
-    read_ask,
 )
 from qts.strategies import Signal, Strategy, load_strategy
 
-NICE = 10  # orders and prices get the processor first
+NICE = 10  # trading gets the CPU first
 
 
 def main() -> None:
@@ -38,48 +38,48 @@ def main() -> None:
     if os.getppid() != parent:
         return
     os.nice(NICE)
-    with socket.socket(fileno=int(sys.argv[1])) as line:
-        serve(line)
+    with socket.socket(fileno=int(sys.argv[1])) as sock:
+        serve(sock)
 
 
-def serve(line: socket.socket) -> None:
-    """Until the other side closes."""
-    hello = _next(line)
+def serve(sock: socket.socket) -> None:
+    """Answer requests until the other side closes."""
+    hello = _next(sock)
     if not isinstance(hello, StrategyHello):
         return
     try:
         kind = load_strategy(hello.name)
         strategy = kind.from_params(hello.params)
-    except Exception as error:  # noqa: BLE001 - whatever a strategy raises when it is made
-        line.sendall(frame(StrategyFailed(f"{type(error).__name__}: {error}")))
+    except Exception as error:  # noqa: BLE001 - a constructor may raise anything
+        sock.sendall(frame(StrategyFailed(f"{type(error).__name__}: {error}")))
         return
-    line.sendall(frame(StrategyReady()))
-    work = _Work(strategy)
-    while isinstance(turn := _next(line), StrategyRequest):
-        line.sendall(frame(work.take(turn)))
+    sock.sendall(frame(StrategyReady()))
+    calls = _StrategyCalls(strategy)
+    while isinstance(request := _next(sock), StrategyRequest):
+        sock.sendall(frame(calls.run(request)))
 
 
-class _Work:
+class _StrategyCalls:
     def __init__(self, strategy: Strategy[Any]) -> None:
         self._strategy = strategy
         self._ticks: dict[str, Tick] = {}
 
-    def take(self, turn: StrategyRequest) -> StrategyReply:
+    def run(self, request: StrategyRequest) -> StrategyReply:
         strategy = self._strategy
-        for params in turn.params:
+        for params in request.params:
             strategy.set_params(strategy.parse_params(params))
-        self._ticks.update((tick.symbol, tick) for tick in turn.changed)
-        view = turn.view(self._ticks.copy())
-        answers = [call(strategy.on_tick, tick, view) for tick in turn.ticks]
-        if turn.evaluate:
-            answers.append(call(strategy.evaluate, view))
-        errors = {n: repr(each) for n, each in enumerate(answers) if isinstance(each, Exception)}
-        signals = (() if isinstance(each, Exception) else _sound(each) for each in answers)
+        self._ticks.update((tick.symbol, tick) for tick in request.changed)
+        view = request.view(self._ticks.copy())
+        results = [call(strategy.on_tick, tick, view) for tick in request.ticks]
+        if request.evaluate:
+            results.append(call(strategy.evaluate, view))
+        errors = {n: repr(each) for n, each in enumerate(results) if isinstance(each, Exception)}
+        signals = (() if isinstance(each, Exception) else _encodable(each) for each in results)
         return StrategyReply(tuple(signals), errors)
 
 
-def _sound(found: list[Signal]) -> Signals:
-    """As the other side can read them: what is no signal is told as it looks."""
+def _encodable(found: list[Signal]) -> Signals:
+    """Rerest what is not a signal by its text."""
     return tuple(each if _is_signal(each) else repr(each) for each in found)
 
 
@@ -91,21 +91,21 @@ def _is_signal(found: object) -> bool:
     return isinstance(found, Signal)
 
 
-def _next(line: socket.socket) -> StrategyHello | StrategyRequest | None:
-    head = _exactly(line, LENGTH.size)
-    data = _exactly(line, LENGTH.unpack(head)[0]) if head else b""
-    return read_ask(data) if data else None
+def _next(sock: socket.socket) -> StrategyHello | StrategyRequest | None:
+    head = _exactly(sock, LENGTH.size)
+    data = _exactly(sock, LENGTH.unpack(head)[0]) if head else b""
+    return decode_request(data) if data else None
 
 
-def _exactly(line: socket.socket, size: int) -> bytes:
-    """Nothing when the other side has closed."""
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    """Return `size` bytes, or nothing when the other side has closed."""
     data = bytearray(size)
-    place = memoryview(data)
-    while place:
-        count = line.recv_into(place)
+    rest = memoryview(data)
+    while rest:
+        count = sock.recv_into(rest)
         if not count:
             return b""
-        place = place[count:]
+        rest = rest[count:]
     return bytes(data)
 
 

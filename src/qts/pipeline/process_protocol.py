@@ -1,7 +1,7 @@
-"""A turn of a strategy that runs in a process of its own, and what goes over the line to it.
+"""Messages between a run and the process of an isolated strategy.
 
-Hello ─▶ Ready      once
-Turn  ─▶ Answers    one at a time: the ticks that waited, or one evaluation
+StrategyHello   ─▶ StrategyReady   once
+StrategyRequest ─▶ StrategyReply   one at a time: the queued ticks, or one evaluation
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qts.strategies import Signal, View
 
 LENGTH = struct.Struct("<I")
 
-Signals = tuple[Signal | str, ...]  # what is no signal is kept as it looks
+Signals = tuple[Signal | str, ...]  # what is not a signal is kept as text
 
 
 class StrategyHello(msgspec.Struct, frozen=True, array_like=True, tag="h"):
@@ -28,9 +28,9 @@ class StrategyHello(msgspec.Struct, frozen=True, array_like=True, tag="h"):
 
 
 class StrategyRequest(msgspec.Struct, frozen=True, array_like=True, tag="t"):
-    """The view is told by what changed in it since the turn before."""
+    """Calls to make; the view is sent as its changes since the last request."""
 
-    params: tuple[dict[str, Any], ...]  # set meanwhile, in order
+    params: tuple[dict[str, Any], ...]  # set since the last request, in order
     ticks: tuple[Tick, ...]
     evaluate: bool
     changed: tuple[Tick, ...]
@@ -54,20 +54,20 @@ class StrategyFailed(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
 
 class StrategyReply(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """What each call answered, in order; one that raised answered nothing."""
+    """Signals of each call, in order; a call that raised has none."""
 
     signals: tuple[Signals, ...]
-    errors: dict[int, str]  # by the number of the call
+    errors: dict[int, str]  # by call number
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)
-_asks: msgspec.msgpack.Decoder[StrategyHello | StrategyRequest] = msgspec.msgpack.Decoder(
+_requests: msgspec.msgpack.Decoder[StrategyHello | StrategyRequest] = msgspec.msgpack.Decoder(
     StrategyHello | StrategyRequest
 )
-_says: msgspec.msgpack.Decoder[StrategyReady | StrategyFailed | StrategyReply] = (
+_replies: msgspec.msgpack.Decoder[StrategyReady | StrategyFailed | StrategyReply] = (
     msgspec.msgpack.Decoder(StrategyReady | StrategyFailed | StrategyReply)
 )
-read_ask, read_say = _asks.decode, _says.decode
+decode_request, decode_reply = _requests.decode, _replies.decode
 
 
 def frame(
@@ -78,7 +78,7 @@ def frame(
 
 
 def call(method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal] | Exception:
-    """What a strategy answers, or what it raised: anything."""
+    """Return a strategy's signals, or what it raised."""
     try:
         return list(method(*arguments) or ())
     except Exception as error:  # noqa: BLE001 - a strategy may raise anything

@@ -1,4 +1,4 @@
-"""Parameters that the owner sets while strategies run: taken from the database as they change."""
+"""Strategy parameters that the operator sets during a run, read from the database."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 import msgspec
 
 from qts import telemetry
-from qts.cache import Cache
-from qts.cache import Invalidation as CacheChange
+from qts.cache import Cache, Invalidation
 from qts.database import Database
 from qts.domain import OperationError, RefusedError
 from qts.pipeline.runner import StrategyRunner
 
-log = telemetry.logger("app")
+log = telemetry.logger("pipeline")
 
 CHANNEL = "qts_strategy_params"
 _ALL = "SELECT strategy_key, params, version, changed_by FROM strategy_params"
 
 
 class StrategyParamsWatcher:
-    """`load` before the first tick, then `run` until cancelled."""
+    """Applies parameters as they change; `load` before the first tick, then `run`."""
 
     def __init__(
         self, database: Database, runners: Mapping[str, StrategyRunner], cache: Cache
@@ -32,22 +31,24 @@ class StrategyParamsWatcher:
         self._versions: dict[str, int] = {}
 
     async def load(self) -> None:
-        """What was set last is in force; what a strategy does not take is told of and left."""
+        """Apply the stored parameters; log and skip those a strategy refuses."""
         for row in await self._database.fetch(_ALL):
             key = row["strategy_key"]
             if self._versions.get(key) != row["version"]:
                 self._versions[key] = row["version"]
-                await self._take(key, row["params"], row["changed_by"])
+                await self._apply(key, row["params"], row["changed_by"])
 
     async def run(self) -> None:
         async with self._database.listen(CHANNEL) as listener:
-            async for _ in listener:  # also when it begins to listen: some may have been missed
+            async for (
+                _
+            ) in listener:  # also once listening starts: changes before that are read, too
                 try:
                     await self.load()
                 except OperationError as error:
-                    log.warning("parameters could not be read", error=str(error))
+                    log.warning("strategy parameters not read", error=str(error))
 
-    async def _take(self, key: str, params: Mapping[str, Any], actor: str) -> None:
+    async def _apply(self, key: str, params: Mapping[str, Any], actor: str) -> None:
         runner = self._runners.get(key)
         if runner is None:
             return
@@ -55,10 +56,10 @@ class StrategyParamsWatcher:
         try:
             runner.set_params(runner.strategy.parse_params({**before, **params}))
         except RefusedError as error:
-            log.error("parameters were refused", strategy=key, error=str(error))
+            log.error("strategy parameters refused", strategy=key, error=str(error))
             return
-        log.warning("a strategy has other parameters", strategy=key, by=actor, params=params)
+        log.warning("strategy parameters changed", strategy=key, actor=actor, params=params)
         try:
-            await self._cache.invalidate(CacheChange("strategy", key))
+            await self._cache.invalidate(Invalidation("strategy", key))
         except OperationError as error:
-            log.warning("the cache was not told of a change", kind="strategy", error=str(error))
+            log.warning("cache invalidation failed", kind="strategy", error=str(error))

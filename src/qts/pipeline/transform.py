@@ -1,4 +1,4 @@
-"""Transform: figures, no judgement."""
+"""Transform: value, weight and profit of every position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def transform(cycle: Cycle) -> Cycle:
         raise StepFailedError("FS010", "nothing was extracted")
     equity = view.equity
     if not equity.is_finite():
-        raise StepFailedError("FS020", "the equity is no number")
+        raise StepFailedError("FS020", "the equity is not a number")
     if equity <= 0:
         raise StepFailedError("FS050", f"the equity is {equity}")
     symbols = {}
@@ -23,7 +23,7 @@ def transform(cycle: Cycle) -> Cycle:
         tick = view.ticks.get(symbol)
         price = Decimal(str(tick.price)) if tick else position.average_price
         if not price.is_finite():
-            raise StepFailedError("FS020", f"the price of {symbol} is no number")
+            raise StepFailedError("FS020", f"the price of {symbol} is not a number")
         value = price * position.quantity
         symbols[symbol] = SymbolCalc(
             symbol,
