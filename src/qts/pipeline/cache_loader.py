@@ -72,9 +72,7 @@ class DatabaseCacheLoader:
 
     async def _risk(self, account: str) -> CachedRisk:
         now = self._clock.now()
-        account_state = await load_account_state(
-            self._database, self._broker, trading_day_start(now), now
-        )
+        state = await load_account_state(self._database, self._broker, trading_day_start(now), now)
         equity = max(self._portfolio.equity, Decimal(1))
         used = sum(
             (
