@@ -1,4 +1,4 @@
-"""Engines for tests; each is stopped at the end, and every event accounted for."""
+"""Engines for tests; each is stopped and checked at the end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MakeEngine = Callable[..., EventEngine]
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    """Makes engines; at the end the conservation law is checked on each of them."""
-    made: list[EventEngine] = []
+    """Create engines; at the end, check that each has counted every event once."""
+    engines: list[EventEngine] = []
     before = sys.getswitchinterval()
 
     def make(
@@ -23,14 +23,14 @@ def make_engine() -> Iterator[MakeEngine]:
         catalogue: Catalogue | None = None,
         hooks: AlertHooks | None = None,
     ) -> EventEngine:
-        made.append(EventEngine(config, catalogue, hooks=hooks))
-        return made[-1]
+        engines.append(EventEngine(config, catalogue, hooks=hooks))
+        return engines[-1]
 
     yield make
-    for engine in made:
+    for engine in engines:
         check_conservation(engine)
-        stopped = engine.stop()
-        assert stopped.ended, "a handler never returned"
+        report = engine.stop()
+        assert report.ended, "a handler did not return"
         check_conservation(engine)
     assert sys.getswitchinterval() == before
 
@@ -42,4 +42,4 @@ def engine(make_engine: MakeEngine) -> EventEngine:
 
 def check_conservation(engine: EventEngine) -> None:
     for name, lane in engine.status().lanes.items():
-        assert lane.balanced, f"{name} has lost count: {lane}"
+        assert lane.balanced, f"{name} is not balanced: {lane}"

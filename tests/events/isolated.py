@@ -1,4 +1,4 @@
-"""Handlers that run in a lane's own process, and the file in which they write it down."""
+"""Handlers that run in a lane's process and append a line to a trace file for each call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACE = "QTS_TEST_TRACE"
 
 
 def write(*words: object) -> None:
-    """One line, whole or not at all, also when the next thing that happens is a kill."""
+    """Append one line in one write, so that a kill right after it cannot tear it."""
     line = " ".join(map(str, (os.getpid(), *words))) + "\n"
     file = os.open(os.environ[TRACE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, line.encode())
@@ -62,21 +62,21 @@ def fail(event: Event) -> None:
     raise ValueError(f"no {event.payload.symbol}")
 
 
-def leave(event: Event) -> None:
-    """Ends its process for the symbol `poison`."""
+def exit_on_poison(event: Event) -> None:
+    """End the process at the symbol `poison`."""
     write(event.payload.symbol, event.retry_count)
     if event.payload.symbol == "poison":
         os._exit(3)
 
 
-def leave_politely(event: Event) -> None:
-    """In a thread, sys.exit would end that thread alone."""
+def sys_exit_on_poison(event: Event) -> None:
+    """Call sys.exit, which by itself would end only the thread."""
     write(event.payload.message, event.retry_count)
     if event.payload.message == "poison":
-        sys.exit("a handler had enough")
+        sys.exit("poison")
 
 
-def leave_batch(events: Sequence[Event]) -> None:
+def kill_on_negative_strength(events: Sequence[Event]) -> None:
     write("batch", *(event.payload.symbol for event in events))
     if any(event.payload.strength < 0 for event in events):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -95,8 +95,8 @@ async def note_async(event: Event) -> None:
     write(event.payload.symbol, event.retry_count)
 
 
-def work_a_little(event: Event) -> None:
-    """A millisecond of pure Python, written down at its end."""
+def busy_for_1_ms(event: Event) -> None:
+    """Run pure Python for a millisecond, then write a line."""
     end = time.perf_counter() + 0.001
     while time.perf_counter() < end:
         sum(range(100))
@@ -108,19 +108,19 @@ def sleep(_event: Event) -> None:
     time.sleep(3600)
 
 
-def sleep_a_little(_event: Event) -> None:
+def sleep_50_ms(_event: Event) -> None:
     time.sleep(0.05)
 
 
 class Strategy:
-    """Publishes from the process in which it was made."""
+    """Strategy that publishes from the process that created it."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._made_in = os.getpid()
+        self._created_in = os.getpid()
 
     def __call__(self, event: Event) -> None:
-        write("made", self._made_in == os.getpid())
+        write("created", self._created_in == os.getpid())
         signal_ = p.SignalPayload(symbol=event.payload.strategy_type, side="BUY", strength=0.5)
         self._publisher.emit("STRATEGY_SIGNAL", signal_, "STRATEGY")
         fill = p.FillPayload(
@@ -140,7 +140,7 @@ def many_signals(publisher: Publisher) -> Callable[[Event], None]:
     return handle
 
 
-def publish_nonsense(publisher: Publisher) -> Callable[[Event], None]:
+def publish_invalid(publisher: Publisher) -> Callable[[Event], None]:
     def handle(event: Event) -> None:
         publisher.emit(
             "SIGNAL_GENERATED", p.SignalPayload(symbol="x", side="BUY", strength=float("nan"))
@@ -153,5 +153,5 @@ def make_batch(_publisher: Publisher) -> EventHandler:
     return batch(note_batch)
 
 
-def refuse_to_be_made(_publisher: Publisher) -> EventHandler:
+def failing_factory(_publisher: Publisher) -> EventHandler:
     raise RuntimeError("no model file")

@@ -1,4 +1,4 @@
-"""Batches as arrays: the same events, as rows of numbers."""
+"""Handlers that receive a batch as rows of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qts.events import EVENT_DTYPE, EventEngine, EventsConfig, LaneConfig, batch
 from qts.events import payloads as p
 from qts.events.handlers import RowBatchAdapter
 from tests.events.conftest import MakeEngine
-from tests.events.made import PATIENCE_S, tick
+from tests.events.samples import TIMEOUT_S, tick
 
 Array = npt.NDArray[np.void]
 
@@ -39,7 +39,7 @@ def test_a_batch_comes_as_rows_with_its_symbols(engine: EventEngine) -> None:
     assert not array.flags.writeable
 
 
-def test_rows_made_by_the_lanes_and_rows_made_here_are_the_same(engine: EventEngine) -> None:
+def test_rows_of_the_lanes_and_converted_rows_are_equal(engine: EventEngine) -> None:
     fast: list[Array] = []
     events = [tick(engine, symbol, 2.5) for symbol in ("a", "005930", "한")]
     engine.on("PRICE_TICK", rows(lambda array, _: fast.append(array)))
@@ -52,7 +52,7 @@ def test_rows_made_by_the_lanes_and_rows_made_here_are_the_same(engine: EventEng
         assert (slow[0][field] == fast[0][field]).all(), field
 
 
-def test_what_was_published_before_the_handler_was_there_comes_as_rows_too(
+def test_events_published_before_registration_come_as_rows(
     engine: EventEngine,
 ) -> None:
     got: list[float] = []
@@ -63,7 +63,7 @@ def test_what_was_published_before_the_handler_was_there_comes_as_rows_too(
     assert got == [7.0]
 
 
-def test_of_a_failing_array_only_the_poisoned_die(engine: EventEngine) -> None:
+def test_only_the_poisoned_events_of_a_failing_array_die(engine: EventEngine) -> None:
     done: set[str] = set()
 
     def handle(array: Array, symbols: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ def test_of_a_failing_array_only_the_poisoned_die(engine: EventEngine) -> None:
     engine.on("PRICE_TICK", rows(handle))
     engine.publish_many([tick(engine, "a", 1.0), tick(engine, "b", -1.0), tick(engine, "c", 1.0)])
     with engine:
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert done == {"a", "c"}
     lane = engine.status().lanes["P1"]
     assert (lane.handled, lane.dead) == (2, 1)
@@ -91,16 +91,16 @@ def test_rows_and_lists_and_plain_handlers_share_a_type(engine: EventEngine) -> 
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
-    [("FILL_CONFIRMED", "cannot be batched"), ("ORDERBOOK_UPDATE", "fields that are no numbers")],
+    ("event_type", "message"),
+    [("FILL_CONFIRMED", "cannot be batched"), ("ORDERBOOK_UPDATE", "nested fields")],
 )
-def test_what_is_no_row_of_numbers_is_refused(engine: EventEngine, what: str, words: str) -> None:
+def test_types_without_rows_are_refused(engine: EventEngine, event_type: str, message: str) -> None:
     def handle(_array: Array, _symbols: Sequence[str]) -> None: ...
 
-    with pytest.raises(EventRefusedError, match=words):
-        engine.on(what, rows(handle))
+    with pytest.raises(EventRefusedError, match=message):
+        engine.on(event_type, rows(handle))
     engine.on("PRICE_TICK", rows(handle))
-    with pytest.raises(EventRefusedError, match="registered for PRICE_TICK already"):
+    with pytest.raises(EventRefusedError, match="already registered for PRICE_TICK"):
         engine.on("PRICE_TICK", rows(handle))
 
 

@@ -1,4 +1,4 @@
-"""What is refused at publish, and in which words."""
+"""Events, types and handlers that are refused, and the error texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qts.domain import EventRefusedError, LaneFullError
 from qts.events import Catalogue, Event, EventEngine, EventType, Payload, Priority, batch
 from qts.events import payloads as p
 from tests.events.conftest import MakeEngine
-from tests.events.made import fill, lanes, log_line, tick
+from tests.events.samples import fill, lanes, log_line, tick
 
 SEED_CATALOGUE = {
     0: "FILL_CONFIRMED FILL_PARTIAL ORDER_REJECTED ORDER_CANCELLED POSITION_UPDATE "
@@ -28,7 +28,7 @@ SEED_CATALOGUE = {
 
 
 def wrong_tick(**fields: Any) -> p.PriceTick:
-    """A constructor does not look at types; publishing does."""
+    """Return a tick with untyped fields; only publishing checks them."""
     return p.PriceTick(**fields)
 
 
@@ -60,16 +60,16 @@ def test_event_ids_are_uuids_and_differ(engine: EventEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"event_type": "PRICE_TOCK"}, "did you mean PRICE_TICK"),
-        ({"event_type": 7}, "no event type"),
+        ({"event_type": 7}, "unknown event type"),
         ({"priority": 0}, "PRICE_TICK has priority 1, not 0"),
         ({"priority": "1"}, "PRICE_TICK has priority 1"),
-        ({"timestamp": math.nan}, "timestamp nan is no moment"),
-        ({"timestamp": math.inf}, "is no moment"),
-        ({"timestamp": -1.0}, "is no moment"),
-        ({"timestamp": None}, "is no moment"),
+        ({"timestamp": math.nan}, "timestamp nan is not a number of seconds"),
+        ({"timestamp": math.inf}, "is not a number of seconds"),
+        ({"timestamp": -1.0}, "is not a number of seconds"),
+        ({"timestamp": None}, "is not a number of seconds"),
         ({"payload": None}, "carries PriceTick, not NoneType"),
         ({"payload": p.LogWrite(message="x")}, "carries PriceTick, not LogWrite"),
         ({"payload": wrong_tick(symbol="x", price="1")}, "price = '1' where float is expected"),
@@ -80,9 +80,9 @@ def test_event_ids_are_uuids_and_differ(engine: EventEngine) -> None:
     ],
 )
 def test_an_event_that_breaks_the_contract_is_refused(
-    engine: EventEngine, fields: dict[str, Any], words: str
+    engine: EventEngine, fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(EventRefusedError, match=words.replace("(", r"\(")):
+    with pytest.raises(EventRefusedError, match=message.replace("(", r"\(")):
         engine.publish(changed(tick(engine), **fields))
     assert engine.status().lanes["P1"].published == 0
 
@@ -98,7 +98,7 @@ def test_a_payload_of_ten_megabytes_is_refused(engine: EventEngine) -> None:
         engine.publish(engine.new_event("DASHBOARD_UPDATE", large))
 
 
-def test_a_nested_payload_is_looked_into(engine: EventEngine) -> None:
+def test_a_nested_payload_is_checked(engine: EventEngine) -> None:
     wrong: Any = (("a", "b"),)
     book = p.OrderbookUpdate(symbol="x", bids=wrong)
     with pytest.raises(EventRefusedError, match="the payload does not fit"):
@@ -106,7 +106,7 @@ def test_a_nested_payload_is_looked_into(engine: EventEngine) -> None:
 
 
 @given(st.one_of(st.none(), st.integers(), st.text(), st.binary(), st.lists(st.integers())))
-def test_nothing_but_an_event_gets_in(thing: object) -> None:
+def test_only_events_are_accepted(thing: object) -> None:
     engine = EventEngine()
     with pytest.raises(EventRefusedError):
         engine.publish(thing)
@@ -133,22 +133,22 @@ def test_publishing_after_a_stop_is_refused(engine: EventEngine) -> None:
 
 def test_a_second_start_is_refused(engine: EventEngine) -> None:
     engine.start()
-    with pytest.raises(EventRefusedError, match="started once"):
+    with pytest.raises(EventRefusedError, match="started only once"):
         engine.start()
 
 
 def test_a_handler_registered_twice_is_refused(engine: EventEngine) -> None:
     engine.on("FILL_*", print)
-    with pytest.raises(EventRefusedError, match=r"print is registered for FILL_CONFIRMED already"):
+    with pytest.raises(EventRefusedError, match=r"print is already registered for FILL_CONFIRMED"):
         engine.on("FILL_CONFIRMED", print)
 
 
 @pytest.mark.parametrize(
-    ("what", "words"), [("NOPE", "no event type"), ("NOPE_*", "matches no event type")]
+    ("target", "message"), [("NOPE", "unknown event type"), ("NOPE_*", "matches no event type")]
 )
-def test_a_handler_for_nothing_is_refused(engine: EventEngine, what: str, words: str) -> None:
-    with pytest.raises(EventRefusedError, match=words):
-        engine.on(what, print)
+def test_a_handler_for_nothing_is_refused(engine: EventEngine, target: str, message: str) -> None:
+    with pytest.raises(EventRefusedError, match=message):
+        engine.on(target, print)
 
 
 def test_a_handler_after_the_start_is_refused(engine: EventEngine) -> None:
@@ -167,7 +167,7 @@ class Spread(Payload, frozen=True, kw_only=True):
     points: float
 
 
-def test_a_type_of_ones_own_joins_the_catalogue(make_engine: MakeEngine) -> None:
+def test_a_custom_type_is_registered(make_engine: MakeEngine) -> None:
     catalogue = Catalogue()
     catalogue.register(EventType("SPREAD_UPDATE", Priority.P1, Spread, "pair", can_drop=True))
     engine = make_engine(catalogue=catalogue)
@@ -179,16 +179,16 @@ def test_a_type_of_ones_own_joins_the_catalogue(make_engine: MakeEngine) -> None
 
 
 @pytest.mark.parametrize(
-    ("new", "words"),
+    ("new", "message"),
     [
-        (EventType("PRICE_TICK", Priority.P1, Spread), "registered already"),
-        (EventType("spread", Priority.P1, Spread), "write it like PRICE_TICK"),
+        (EventType("PRICE_TICK", Priority.P1, Spread), "already registered"),
+        (EventType("spread", Priority.P1, Spread), "name such as PRICE_TICK"),
         (EventType("SPREAD", Priority.P1, Spread, "symbol"), "has no field 'symbol'"),
-        (EventType("SPREAD", Priority.P0, Spread, can_drop=True), "neither dropped nor collapsed"),
+        (EventType("SPREAD", Priority.P0, Spread, can_drop=True), "cannot be dropped or collapsed"),
     ],
 )
-def test_a_type_that_contradicts_itself_is_refused(new: EventType, words: str) -> None:
-    with pytest.raises(EventRefusedError, match=words):
+def test_an_inconsistent_type_is_refused(new: EventType, message: str) -> None:
+    with pytest.raises(EventRefusedError, match=message):
         Catalogue().register(new)
 
 
@@ -196,7 +196,7 @@ def test_a_time_limit_on_a_full_lane_raises(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for number in range(100):
         engine.publish(fill(engine, number))
-    with pytest.raises(LaneFullError, match="FILL_CONFIRMED found no room in lane P0"):
+    with pytest.raises(LaneFullError, match="lane P0 is full; FILL_CONFIRMED not published"):
         engine.publish(fill(engine), 0.01)
     assert not engine.try_publish(fill(engine))
     assert engine.status().lanes["P0"].published == 100

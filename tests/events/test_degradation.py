@@ -1,4 +1,4 @@
-"""Pressure and degradation: entered at once, left calmly, never flapping."""
+"""Pressure and degradation levels: entered at once, left step by step, without flapping."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from qts.events import (
 )
 from qts.events.degradation import DegradationController
 from tests.events.conftest import MakeEngine
-from tests.events.made import fill, log_line, run_by_hand, signal, tick
+from tests.events.samples import fill, log_line, signal, step_all, tick
 
-CALM = 3
+RECOVERY_CHECKS = 3
 
 
 def check(load: DegradationController, fills: Sequence[float], times: int = 1) -> DegradationLevel:
@@ -32,74 +32,74 @@ def check(load: DegradationController, fills: Sequence[float], times: int = 1) -
 
 @pytest.fixture
 def load() -> DegradationController:
-    return DegradationController(EventsConfig(recovery_checks=CALM))
+    return DegradationController(EventsConfig(recovery_checks=RECOVERY_CHECKS))
 
 
-def test_load_up_and_down_walks_the_ladder_up_and_down(load: DegradationController) -> None:
-    walked = [load.level]
+def test_levels_rise_and_fall_with_the_load(load: DegradationController) -> None:
+    levels = [load.level]
     for fills in (
         [0, 0.75, 0, 0],
         [0, 0.95, 0, 0],
         [0.9, 0.95, 0, 0],
-        *[[0.0, 0.0, 0.0, 0.0]] * (3 * CALM),
+        *[[0.0, 0.0, 0.0, 0.0]] * (3 * RECOVERY_CHECKS),
     ):
-        if check(load, fills) != walked[-1]:
-            walked.append(load.level)
-    assert walked == [0, 1, 2, 3, 2, 1, 0]
+        if check(load, fills) != levels[-1]:
+            levels.append(load.level)
+    assert levels == [0, 1, 2, 3, 2, 1, 0]
 
 
-def test_a_level_is_not_left_before_it_was_calm_for_long_enough(
+def test_a_level_is_not_left_before_enough_checks_at_lower_load(
     load: DegradationController,
 ) -> None:
     check(load, [0, 0.95, 0, 0])
-    for _ in range(10):  # calm, but never long enough
-        assert check(load, [0, 0, 0, 0], CALM - 1) == DegradationLevel.P2_P3_PAUSED
+    for _ in range(10):  # lower load, but never long enough
+        assert check(load, [0, 0, 0, 0], RECOVERY_CHECKS - 1) == DegradationLevel.P2_P3_PAUSED
         assert check(load, [0, 0.95, 0, 0]) == DegradationLevel.P2_P3_PAUSED
 
 
-def test_pressure_ends_a_tenth_below_its_mark(load: DegradationController) -> None:
+def test_pressure_ends_a_tenth_below_its_threshold(load: DegradationController) -> None:
     assert load.check([0, 0.70, 0, 0]).pressures[1] == Pressure.WARNING
     assert load.check([0, 0.61, 0, 0]).pressures[1] == Pressure.WARNING
     assert load.check([0, 0.59, 0, 0]).pressures[1] == Pressure.NORMAL
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), max_size=60))
-def test_levels_fall_one_step_at_a_time_and_not_soon(checks: list[list[float]]) -> None:
-    load = DegradationController(EventsConfig(recovery_checks=CALM))
-    since = CALM
+def test_levels_fall_one_step_at_a_time_after_enough_checks(checks: list[list[float]]) -> None:
+    load = DegradationController(EventsConfig(recovery_checks=RECOVERY_CHECKS))
+    since = RECOVERY_CHECKS
     for fills in checks:
         before = load.level
         load.check(fills)
         if load.level < before:
             assert before - load.level == 1
-            assert since >= CALM
+            assert since >= RECOVERY_CHECKS
         since = 1 if load.level != before else since + 1
 
 
-def test_a_level_held_by_hand_stays(load: DegradationController) -> None:
-    load.by_hand = DegradationLevel.P3_PAUSED
+def test_a_manual_level_stays(load: DegradationController) -> None:
+    load.manual_level = DegradationLevel.P3_PAUSED
     assert check(load, [1, 1, 1, 1], 5) == DegradationLevel.P3_PAUSED
-    load.by_hand = None
+    load.manual_level = None
     assert check(load, [1, 1, 1, 1]) == DegradationLevel.CRITICAL_ONLY
 
 
-def test_a_full_p1_pauses_lower_lanes_until_it_is_calm(make_engine: MakeEngine) -> None:
-    told: list[LaneAlert] = []
+def test_a_full_p1_pauses_lower_lanes_until_it_drains(make_engine: MakeEngine) -> None:
+    alerts: list[LaneAlert] = []
     lane = LaneConfig(queue_size=10, overflow="drop_oldest")
     engine = make_engine(
-        EventsConfig(p1=lane, recovery_checks=1), hooks=AlertHooks(alert=told.append)
+        EventsConfig(p1=lane, recovery_checks=1), hooks=AlertHooks(alert=alerts.append)
     )
     engine.publish_many([tick(engine, str(number)) for number in range(10)])
     engine.publish(signal(engine))
     engine.publish(log_line(engine))
     engine.check()
     assert engine.status().level == "LEVEL_2 P2_P3_PAUSED"
-    assert run_by_hand(engine) == 10  # P1 alone
+    assert step_all(engine) == 10  # P1 alone
     for _ in range(3):
         engine.check()
     assert engine.status().level == "LEVEL_0 NORMAL"
-    assert run_by_hand(engine) == 2
-    texts = [alert.text for alert in told]
+    assert step_all(engine) == 2
+    texts = [alert.text for alert in alerts]
     assert "P1 is 100% full: CRITICAL" in texts
     assert "degradation LEVEL_0 to LEVEL_2 P2_P3_PAUSED" in texts
     assert "degradation LEVEL_1 to LEVEL_0 NORMAL" in texts
@@ -114,9 +114,9 @@ def test_pressure_doubles_the_batch(make_engine: MakeEngine) -> None:
     assert engine.status().lanes["P1"].depth == 6  # four taken at once, not two
 
 
-def test_in_level_3_risk_still_gets_prices_and_nobody_else(make_engine: MakeEngine) -> None:
-    told: list[LaneAlert] = []
-    engine = make_engine(hooks=AlertHooks(guardrail=told.append))
+def test_in_level_3_only_essential_handlers_get_prices(make_engine: MakeEngine) -> None:
+    alerts: list[LaneAlert] = []
+    engine = make_engine(hooks=AlertHooks(guardrail=alerts.append))
     risk: list[float] = []
     chart: list[float] = []
     fills: list[str] = []
@@ -128,14 +128,14 @@ def test_in_level_3_risk_still_gets_prices_and_nobody_else(make_engine: MakeEngi
     engine.publish(signal(engine))
     engine.publish(log_line(engine))
     engine.publish(fill(engine))
-    assert run_by_hand(engine) == 2
+    assert step_all(engine) == 2
     assert (risk, chart, fills) == ([1.0], [], ["ORD0"])
-    assert [alert.code for alert in told] == ["GR090"]
+    assert [alert.code for alert in alerts] == ["GR090"]
     engine.degrade(DegradationLevel.NORMAL)
-    assert run_by_hand(engine) == 2
+    assert step_all(engine) == 2
 
 
-def test_a_lane_paused_by_hand_stays_paused_when_the_level_falls(make_engine: MakeEngine) -> None:
+def test_a_manually_paused_lane_stays_paused_when_the_level_falls(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.pause(Priority.P3)
     engine.degrade(DegradationLevel.P3_PAUSED)

@@ -1,4 +1,4 @@
-"""The example does what its first line says."""
+"""The first example of the lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict priority, preemption at event boundaries, batches: stepped by hand."""
+"""Strict priority, preemption at event boundaries and batches, without threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qts.events import Event, EventEngine, EventsConfig, LaneConfig, Priority, batch
 from tests.events.conftest import MakeEngine, check_conservation
-from tests.events.made import evaluate, fill, log_line, run_by_hand, signal, tick
+from tests.events.samples import evaluate, fill, log_line, signal, step_all, tick
 
 
 def test_p0_overtakes_everything_that_waits(engine: EventEngine) -> None:
@@ -19,7 +19,7 @@ def test_p0_overtakes_everything_that_waits(engine: EventEngine) -> None:
     for make in (log_line, signal, tick, fill):
         engine.publish(make(engine))
     assert engine.lanes.step(3) == -1  # refused: higher lanes come first
-    run_by_hand(engine)
+    step_all(engine)
     assert seen == [0, 1, 2, 3]
 
 
@@ -33,7 +33,7 @@ def test_a_p2_batch_interrupted_by_p0_resumes_at_its_place(engine: EventEngine) 
     engine.publish(fill(engine, 1))
     assert engine.lanes.step(2) == -1
     assert engine.lanes.step(0) == 1
-    run_by_hand(engine)
+    step_all(engine)
     assert seen == ["a", "ORD1", "b", "c", "d"]
 
 
@@ -48,19 +48,19 @@ def test_a_p2_batch_interrupted_by_p0_resumes_at_its_place(engine: EventEngine) 
     ),
     st.integers(1, 5),
 )
-def test_nothing_is_handled_twice_or_skipped(deeds: list[tuple[str, int]], taken: int) -> None:
+def test_nothing_is_handled_twice_or_skipped(actions: list[tuple[str, int]], taken: int) -> None:
     lane = LaneConfig(queue_size=1000, overflow="block", batch_size=taken)
     engine = EventEngine(EventsConfig(p0=lane, p1=lane, p2=lane, p3=lane))
-    made: list[list[str]] = [[], [], [], []]
+    published: list[list[str]] = [[], [], [], []]
     seen: list[list[str]] = [[], [], [], []]
     waiting = [0, 0, 0, 0]
     for each in Priority:
         engine.on(each, lambda event: seen[event.priority].append(event.event_id))
     makers = (fill, tick, signal, log_line)
-    for deed, number in deeds:
-        if deed == "publish":
+    for action, number in actions:
+        if action == "publish":
             event = makers[number](engine)
-            made[number].append(event.event_id)
+            published[number].append(event.event_id)
             engine.publish(event)
             waiting[number] += 1
         else:
@@ -69,9 +69,9 @@ def test_nothing_is_handled_twice_or_skipped(deeds: list[tuple[str, int]], taken
             assert result == (-1 if above else min(waiting[number], 1))
             waiting[number] -= max(result, 0)
     for number in range(4):
-        assert seen[number] == made[number][: len(seen[number])]
-    run_by_hand(engine)
-    assert seen == made
+        assert seen[number] == published[number][: len(seen[number])]
+    step_all(engine)
+    assert seen == published
     check_conservation(engine)
 
 
@@ -81,7 +81,7 @@ def test_handlers_are_called_in_the_order_of_registration(engine: EventEngine) -
     engine.on(Priority.P1, lambda _: seen.append("lane"))
     engine.on("PRICE_TICK", lambda _: seen.append("type"))
     engine.publish(tick(engine))
-    run_by_hand(engine)
+    step_all(engine)
     assert seen == ["pattern", "lane", "type"]
 
 
@@ -92,7 +92,7 @@ def test_a_batch_holds_one_type_in_p1(make_engine: MakeEngine) -> None:
     for number in range(250):
         if number < 100:
             engine.publish(tick(engine, f"s{number}", float(number + 1)))
-    run_by_hand(engine)
+    step_all(engine)
     assert batches == [[float(number + 1) for number in range(100)]]
 
 
@@ -106,14 +106,14 @@ def test_a_batch_holds_one_symbol_in_p2(engine: EventEngine) -> None:
     )
     for number in range(50):
         engine.publish(signal(engine, "ab"[number % 2], float(number)))
-    run_by_hand(engine)
+    step_all(engine)
     assert batches == [
         [("a", float(number)) for number in range(0, 50, 2)],
         [("b", float(number)) for number in range(1, 50, 2)],
     ]
 
 
-def test_a_batch_waits_for_company_until_its_window_ends(make_engine: MakeEngine) -> None:
+def test_a_batch_waits_to_fill_until_its_window_ends(make_engine: MakeEngine) -> None:
     window_ms = 50.0
     config = EventsConfig(
         p1=LaneConfig(queue_size=100, overflow="drop_oldest", batch_window_ms=window_ms)
@@ -136,7 +136,7 @@ def test_a_full_batch_does_not_wait(make_engine: MakeEngine) -> None:
     engine.on("PRICE_TICK", batch(lambda events: sizes.append(len(events))))
     engine.publish_many([tick(engine, str(number)) for number in range(15)])
     assert engine.lanes.step(1) == 10
-    assert engine.lanes.step(1) == 0  # five more are no full batch
+    assert engine.lanes.step(1) == 0  # five are not a full batch
     assert sizes == [10]
 
 
@@ -149,11 +149,11 @@ def test_a_window_never_delays_a_plain_handler(make_engine: MakeEngine) -> None:
     engine.publish(signal(engine))
     assert engine.lanes.step(2) == 0
     engine.publish(evaluate(engine))
-    assert run_by_hand(engine) == 2
+    assert step_all(engine) == 2
     assert [event.event_type for event in seen] == ["SIGNAL_GENERATED", "STRATEGY_EVALUATE"]
 
 
-def test_a_paused_lane_waits_and_goes_on(engine: EventEngine) -> None:
+def test_a_paused_lane_waits_and_resumes(engine: EventEngine) -> None:
     engine.publish(tick(engine))
     engine.pause(Priority.P1)
     assert engine.lanes.step(1) == 0

@@ -1,4 +1,4 @@
-"""Each policy when its lane is full, in exact counts."""
+"""Overflow policy of each lane, in exact counts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from qts.events import (
     replay_audit,
 )
 from tests.events.conftest import MakeEngine, check_conservation
-from tests.events.made import (
-    PATIENCE_S,
+from tests.events.samples import (
+    TIMEOUT_S,
     evaluate,
     fill,
     log_line,
     order_ids,
-    run_by_hand,
     signal,
+    step_all,
     tick,
 )
 
@@ -48,7 +48,7 @@ def test_block_loses_nothing_under_eight_publishers(engine: EventEngine) -> None
             thread.start()
         for thread in threads:
             thread.join()
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     numbers = [int(order[3:]) for order in order_ids(seen)]
     assert sorted(numbers) == list(range(8 * each))
     for publisher in range(8):  # and in the order of each publisher
@@ -56,7 +56,7 @@ def test_block_loses_nothing_under_eight_publishers(engine: EventEngine) -> None
         assert mine == sorted(mine)
 
 
-def test_a_full_p0_makes_the_publisher_wait_until_there_is_room(engine: EventEngine) -> None:
+def test_a_full_p0_blocks_the_publisher_until_there_is_capacity(engine: EventEngine) -> None:
     for number in range(100):
         engine.publish(fill(engine, number))
     entered = threading.Event()
@@ -68,10 +68,10 @@ def test_a_full_p0_makes_the_publisher_wait_until_there_is_room(engine: EventEng
     thread = threading.Thread(target=publish)
     thread.start()
     assert not entered.wait(0.05)
-    assert engine.lanes.step(0) == 1  # takes a batch out of the lane: there is room
-    assert entered.wait(PATIENCE_S)
+    assert engine.lanes.step(0) == 1  # takes a batch out of the lane
+    assert entered.wait(TIMEOUT_S)
     thread.join()
-    assert run_by_hand(engine) == 100
+    assert step_all(engine) == 100
     assert engine.status().lanes["P0"].blocked == 1
 
 
@@ -79,12 +79,12 @@ async def test_an_async_publisher_waits_without_blocking_its_loop(engine: EventE
     for number in range(100):
         engine.publish(fill(engine, number))
     publishing = asyncio.create_task(engine.publish_async(fill(engine, 100)))
-    for _ in range(20):  # the loop goes on
+    for _ in range(20):  # the loop keeps running
         await asyncio.sleep(0.001)
     assert not publishing.done()
-    run_by_hand(engine)
-    await asyncio.wait_for(publishing, PATIENCE_S)
-    assert run_by_hand(engine) == 1
+    step_all(engine)
+    await asyncio.wait_for(publishing, TIMEOUT_S)
+    assert step_all(engine) == 1
 
 
 def test_drop_oldest_keeps_the_newest_tick_of_every_symbol(make_engine: MakeEngine) -> None:
@@ -97,7 +97,7 @@ def test_drop_oldest_keeps_the_newest_tick_of_every_symbol(make_engine: MakeEngi
     rounds = 24  # 60,000 ticks into a lane of 10,000
     for turn in range(rounds):
         engine.publish_many([tick(engine, symbol, turn + 1.0) for symbol in symbols])
-    assert run_by_hand(engine) == 10_000
+    assert step_all(engine) == 10_000
     assert last == dict.fromkeys(symbols, float(rounds))
     lane = engine.status().lanes["P1"]
     assert (lane.dropped, lane.collapsed) == (0, rounds * 2500 - 10_000)
@@ -110,7 +110,7 @@ def test_drop_oldest_drops_the_oldest_when_every_event_is_the_only_one_of_its_sy
     seen: list[str] = []
     engine.on("PRICE_TICK", lambda event: seen.append(event.payload.symbol))
     engine.publish_many([tick(engine, symbol) for symbol in "abcde"])
-    run_by_hand(engine)
+    step_all(engine)
     assert seen == ["c", "d", "e"]
     assert engine.status().lanes["P1"].dropped == 2
     assert engine.dropped() == {"PRICE_TICK": {"a": 1, "b": 1}}
@@ -124,17 +124,17 @@ def test_collapse_merges_in_place_and_never_across_keys(engine: EventEngine) -> 
     )
     for strategy, version in [("A", "1"), ("B", "1"), ("A", "2"), ("C", "1"), ("A", "3")]:
         engine.publish(evaluate(engine, strategy, version))
-    run_by_hand(engine)
+    step_all(engine)
     assert seen == [("A", "3"), ("B", "1"), ("C", "1")]
     assert engine.status().lanes["P2"].collapsed == 2
 
 
-def test_what_happened_is_never_collapsed(engine: EventEngine) -> None:
+def test_signals_are_never_collapsed(engine: EventEngine) -> None:
     seen: list[Event] = []
     engine.on("SIGNAL_GENERATED", seen.append)
     for strength in range(5):
         engine.publish(signal(engine, "005930", float(strength)))
-    run_by_hand(engine)
+    step_all(engine)
     assert [event.payload.strength for event in seen] == [0, 1, 2, 3, 4]
 
 
@@ -148,26 +148,26 @@ def test_sample_keeps_exactly_one_of_n(make_engine: MakeEngine, rate: float, one
     assert lane.sampled == 20 * one_of - 20
 
 
-def test_nothing_is_sampled_while_there_is_room(engine: EventEngine) -> None:
+def test_nothing_is_sampled_while_there_is_capacity(engine: EventEngine) -> None:
     engine.publish_many([log_line(engine) for _ in range(50_000)])
     assert engine.status().lanes["P3"].sampled == 0
 
 
 def test_a_handler_may_publish_into_its_own_full_lane(make_engine: MakeEngine) -> None:
-    """It goes past the bound: waiting for itself it would never end."""
+    """Events published by a handler may exceed the bound; waiting would deadlock."""
     engine = make_engine(EventsConfig(p0=LaneConfig(queue_size=2, overflow="block")))
     seen: list[str] = []
 
-    def answer(event: Event) -> None:
+    def republish(event: Event) -> None:
         seen.append(event.payload.order_id)
         if event.payload.order_id == "ORD0":
             for number in range(1, 11):
                 engine.publish(fill(engine, number))
 
-    engine.on("FILL_CONFIRMED", answer)
+    engine.on("FILL_CONFIRMED", republish)
     with engine:
         engine.publish(fill(engine, 0))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert seen == [f"ORD{number}" for number in range(11)]
     assert engine.status().lanes["P0"].over == 8
 
@@ -178,7 +178,7 @@ def test_a_handler_may_publish_into_its_own_full_lane(make_engine: MakeEngine) -
         st.tuples(st.sampled_from("PTELX"), st.sampled_from("abcdefgh")), min_size=1, max_size=150
     )
 )
-def test_replay_reproduces_every_drop_and_collapse(deeds: list[tuple[str, str]]) -> None:
+def test_replay_reproduces_every_drop_and_collapse(actions: list[tuple[str, str]]) -> None:
     config = EventsConfig(
         p1=LaneConfig(queue_size=4, overflow="drop_oldest", batch_size=2),
         p2=LaneConfig(queue_size=4, overflow="collapse", batch_size=1),
@@ -186,37 +186,39 @@ def test_replay_reproduces_every_drop_and_collapse(deeds: list[tuple[str, str]])
         audit_records=100_000,
     )
     engine = EventEngine(config)
-    for deed, key in deeds:
-        if deed == "X":
+    for action, key in actions:
+        if action == "X":
             engine.lanes.step(ord(key) % 4)
-        elif deed == "P":
+        elif action == "P":
             engine.publish(tick(engine, key))
-        elif deed in "TE":
+        elif action in "TE":
             engine.try_publish(evaluate(engine, key))
         else:
             engine.publish(log_line(engine, key))
     recorded = engine.audit()
-    again = replay_audit(config, recorded)
+    replayed = replay_audit(config, recorded)
     decided = ["published", "taken", "collapsed", "dropped", "sampled"]
-    wanted = recorded[np.isin(recorded["deed"], [AUDIT_ACTIONS.index(each) for each in decided])]
-    assert again.dtype == AUDIT_DTYPE
-    for field in ("sequence", "other", "key", "lane", "deed"):
-        assert (again[field] == wanted[field]).all()
+    expected = recorded[
+        np.isin(recorded["action"], [AUDIT_ACTIONS.index(each) for each in decided])
+    ]
+    assert replayed.dtype == AUDIT_DTYPE
+    for field in ("sequence", "other", "key", "lane", "action"):
+        assert (replayed[field] == expected[field]).all()
     check_conservation(engine)
 
 
-def test_the_audit_tells_what_became_of_each_event(make_engine: MakeEngine) -> None:
+def test_the_audit_records_the_outcome_of_each_event(make_engine: MakeEngine) -> None:
     engine = make_engine(
         EventsConfig(p2=LaneConfig(queue_size=5, overflow="collapse"), audit_records=100)
     )
     engine.publish(evaluate(engine, "A"))
     engine.publish(evaluate(engine, "A"))
-    run_by_hand(engine)
-    told = [
-        (AUDIT_ACTIONS[row["deed"]], int(row["sequence"]), int(row["other"]))
+    step_all(engine)
+    records = [
+        (AUDIT_ACTIONS[row["action"]], int(row["sequence"]), int(row["other"]))
         for row in engine.audit()
     ]
-    assert told == [
+    assert records == [
         ("published", 1, 0),
         ("published", 2, 0),
         ("collapsed", 1, 2),
@@ -226,7 +228,7 @@ def test_the_audit_tells_what_became_of_each_event(make_engine: MakeEngine) -> N
 
 
 def test_pausing_p0_is_refused(engine: EventEngine) -> None:
-    with pytest.raises(Exception, match="never paused"):
+    with pytest.raises(Exception, match="cannot be paused"):
         engine.pause(Priority.P0)
 
 
@@ -245,7 +247,7 @@ def test_a_million_ticks_keep_the_newest_of_each_of_2500_symbols(make_engine: Ma
     with engine:
         for turn in range(rounds):
             engine.publish_many([tick(engine, symbol, turn + 1.0) for symbol in symbols])
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert last == dict.fromkeys(symbols, float(rounds))
     lane = engine.status().lanes["P1"]
     assert lane.published == rounds * len(symbols) == 1_000_000
@@ -260,14 +262,14 @@ def test_a_p2_handler_may_publish_into_its_own_full_lane(
     engine = make_engine(EventsConfig(p2=lane))
     seen: list[str] = []
 
-    def answer(event: Event) -> None:
+    def republish(event: Event) -> None:
         seen.append(event.payload.symbol)
         if event.payload.symbol == "first":
             engine.publish_many([signal(engine, f"s{number}") for number in range(30)])
 
-    engine.on("SIGNAL_GENERATED", answer)
+    engine.on("SIGNAL_GENERATED", republish)
     with engine:
         engine.publish(signal(engine, "first"))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert sorted(seen) == sorted(["first", *(f"s{number}" for number in range(30))])
     assert engine.status().lanes["P2"].over > 0

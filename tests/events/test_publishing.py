@@ -1,4 +1,4 @@
-"""Making events and publishing them: a list fares as its events one by one."""
+"""Creating events, and publishing them one by one and as lists."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qts.domain import EventRefusedError, LaneFullError, ManualClock
 from qts.events import Catalogue, Event, EventEngine, EventsConfig, EventType, LaneConfig, Priority
 from qts.events import payloads as p
 from tests.events.conftest import MakeEngine, check_conservation
-from tests.events.made import (
-    PATIENCE_S,
+from tests.events.samples import (
+    TIMEOUT_S,
     evaluate,
     fill,
     lanes,
     log_line,
-    run_by_hand,
     signal,
+    step_all,
     tick,
 )
 
@@ -54,19 +54,21 @@ def audited() -> EventEngine:
         max_size=12,
     )
 )
-def test_a_list_fares_as_its_events_one_by_one(deeds: list[list[tuple[int, str]] | int]) -> None:
+def test_a_list_has_the_same_outcome_as_its_events_one_by_one(
+    actions: list[list[tuple[int, str]] | int],
+) -> None:
     many, single = audited(), audited()
     make: dict[int, Callable[[EventEngine, str], Event]] = {1: tick, 2: evaluate, 3: log_line}
-    for deed in deeds:
-        if isinstance(deed, int):
-            assert many.lanes.step(deed) == single.lanes.step(deed)
+    for action in actions:
+        if isinstance(action, int):
+            assert many.lanes.step(action) == single.lanes.step(action)
             continue
-        events = [make[lane](many, key) for lane, key in deed]
+        events = [make[lane](many, key) for lane, key in action]
         assert many.publish_many(events) == len(events)
         for event in events:
             single.publish(event)
-    told = ["sequence", "other", "key", "type", "lane", "deed", "flags"]
-    assert many.audit()[told].tolist() == single.audit()[told].tolist()
+    fields = ["sequence", "other", "key", "type", "lane", "action", "flags"]
+    assert many.audit()[fields].tolist() == single.audit()[fields].tolist()
     for engine in (many, single):
         check_conservation(engine)
         engine.stop()
@@ -79,25 +81,25 @@ def test_a_list_longer_than_a_part_keeps_its_order_through_all_lanes(engine: Eve
     makers: tuple[Callable[[EventEngine], Event], ...] = (tick, signal, log_line)
     events = [makers[number % 3](engine) for number in range(5 * _PART + 7)]
     assert engine.publish_many(tuple(events)) == len(events)
-    run_by_hand(engine)
+    step_all(engine)
     for number in (1, 2, 3):
         assert seen[number] == [event.event_id for event in events if event.priority == number]
 
 
 @pytest.mark.parametrize("place", [0, 1, _PART - 1, _PART, _PART + 1, 3 * _PART])
-def test_what_stands_before_a_refused_event_is_published_and_nothing_after(
+def test_events_before_a_refused_event_are_published_and_none_after(
     engine: EventEngine, place: int
 ) -> None:
     bad = msgspec.structs.replace(tick(engine), timestamp=float("nan"))
     before = [tick(engine, f"{number:06}") for number in range(place)]
     after = [tick(engine, "after")]
-    held = [sys.getrefcount(event) for event in (*before, bad, *after)]
+    counts = [sys.getrefcount(event) for event in (*before, bad, *after)]
     with pytest.raises(EventRefusedError, match="timestamp nan"):
         engine.publish_many([*before, bad, *after])
     lane = engine.status().lanes["P1"]
     assert (lane.published, lane.waiting) == (place, place)
-    assert run_by_hand(engine) == place
-    assert [sys.getrefcount(event) for event in (*before, bad, *after)] == held
+    assert step_all(engine) == place
+    assert [sys.getrefcount(event) for event in (*before, bad, *after)] == counts
 
 
 def test_a_full_lane_takes_what_fits_of_a_list_and_refuses_in_time(
@@ -105,13 +107,13 @@ def test_a_full_lane_takes_what_fits_of_a_list_and_refuses_in_time(
 ) -> None:
     engine = make_engine(lanes(p1=LaneConfig(queue_size=200, overflow="block")))
     events = [tick(engine) for _ in range(300)]
-    with pytest.raises(LaneFullError, match="no room in lane P1"):
+    with pytest.raises(LaneFullError, match="lane P1 is full"):
         engine.publish_many(events, timeout=0.01)
     assert engine.status().lanes["P1"].published == 200
-    assert run_by_hand(engine) == 200
+    assert step_all(engine) == 200
 
 
-def test_the_interpreter_is_given_away_in_the_middle_of_a_long_list(
+def test_a_long_list_yields_the_gil_on_its_way(
     make_engine: MakeEngine,
 ) -> None:
     engine = make_engine(lanes(p1=LaneConfig(queue_size=1_000_000, overflow="block")))
@@ -119,27 +121,27 @@ def test_the_interpreter_is_given_away_in_the_middle_of_a_long_list(
     between = threading.Event()
 
     def on_fill(_event: Event) -> None:
-        if engine.status().lanes["P1"].published % len(ticks):  # the list is not through
+        if engine.status().lanes["P1"].published % len(ticks):  # the list is not finished
             between.set()
 
     engine.on("FILL_CONFIRMED", on_fill)
     engine.on("PRICE_TICK", lambda _event: None)
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     with engine:
         while not between.is_set() and time.monotonic() < end:
             go = threading.Event()
             sender = threading.Thread(
-                target=lambda go=go: go.wait(PATIENCE_S) and engine.publish(fill(engine))
+                target=lambda go=go: go.wait(TIMEOUT_S) and engine.publish(fill(engine))
             )
             sender.start()
             go.set()
             engine.publish_many(ticks)
             sender.join()
-            assert engine.wait_drained(PATIENCE_S)
+            assert engine.wait_drained(TIMEOUT_S)
     assert between.is_set()
 
 
-def test_a_type_is_known_by_its_letters_not_by_its_string(engine: EventEngine) -> None:
+def test_a_type_is_compared_by_value_not_by_identity(engine: EventEngine) -> None:
     for _ in range(200):
         copied = "".join(["PRICE", "_", "TICK"])
         engine.publish(msgspec.structs.replace(tick(engine), event_type=copied))
@@ -171,7 +173,7 @@ def test_ids_are_uuids_of_version_7_that_rise_and_never_repeat(engine: EventEngi
     assert milliseconds == sorted(milliseconds)
 
 
-def test_an_event_is_made_by_the_clock_that_was_handed_in() -> None:
+def test_an_event_has_the_time_of_the_engines_clock() -> None:
     start = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
     engine = EventEngine(clock=ManualClock(start))
     event = engine.new_event("PRICE_TICK", p.PriceTick(symbol="a", price=1.0), "here")
@@ -180,20 +182,22 @@ def test_an_event_is_made_by_the_clock_that_was_handed_in() -> None:
     assert before <= tick(EventEngine()).timestamp <= time.time()
 
 
-def test_a_made_event_says_what_the_catalogue_says_of_its_type(engine: EventEngine) -> None:
-    for kind in engine.catalogue:
-        made = engine.new_event(kind.name, p.Payload(), "x")
-        like = kind.event(
-            made.payload, event_id=made.event_id, timestamp=made.timestamp, source="x"
+def test_a_new_event_has_the_fields_of_its_catalogue_entry(engine: EventEngine) -> None:
+    for entry in engine.catalogue:
+        event = engine.new_event(entry.name, p.Payload(), "x")
+        expected = entry.event(
+            event.payload, event_id=event.event_id, timestamp=event.timestamp, source="x"
         )
-        assert made == like
+        assert event == expected
 
 
-def test_a_type_that_came_after_the_engine_is_refused() -> None:
+def test_a_type_registered_after_the_engine_is_refused() -> None:
     catalogue = Catalogue()
     engine = EventEngine(catalogue=catalogue)
     catalogue.register(EventType("SPREAD", Priority.P1, p.PriceTick))
-    with pytest.raises(EventRefusedError, match="SPREAD was registered after the engine was made"):
+    with pytest.raises(
+        EventRefusedError, match="SPREAD was registered after the engine was created"
+    ):
         engine.new_event("SPREAD", p.PriceTick(symbol="a", price=1.0))
-    with pytest.raises(EventRefusedError, match="no event type is called 'SPREADS'"):
+    with pytest.raises(EventRefusedError, match="unknown event type 'SPREADS'"):
         engine.new_event("SPREADS", p.PriceTick(symbol="a", price=1.0))

@@ -27,7 +27,7 @@ from qts.events import (
 )
 from qts.events import payloads as p
 from tests.events.conftest import MakeEngine
-from tests.events.made import PATIENCE_S, evaluate, fill, log_line, order_ids, signal, tick
+from tests.events.samples import TIMEOUT_S, evaluate, fill, log_line, order_ids, signal, tick
 
 
 def test_the_switch_interval_is_short_while_running_and_restored(engine: EventEngine) -> None:
@@ -37,13 +37,13 @@ def test_the_switch_interval_is_short_while_running_and_restored(engine: EventEn
     assert sys.getswitchinterval() == before
 
 
-def test_a_sleeping_p3_handler_holds_nobody_up(engine: EventEngine) -> None:
+def test_a_sleeping_p3_handler_delays_no_other_lane(engine: EventEngine) -> None:
     asleep, wake = threading.Event(), threading.Event()
     seen: list[int] = []
 
     def sleep(_event: Event) -> None:
         asleep.set()
-        wake.wait(PATIENCE_S)
+        wake.wait(TIMEOUT_S)
 
     engine.on("LOG_WRITE", sleep)
     for lane in (Priority.P0, Priority.P1, Priority.P2):
@@ -51,15 +51,15 @@ def test_a_sleeping_p3_handler_holds_nobody_up(engine: EventEngine) -> None:
     with engine:
         engine.publish(log_line(engine))
         engine.publish(log_line(engine))
-        assert asleep.wait(PATIENCE_S)
+        assert asleep.wait(TIMEOUT_S)
         for make in (fill, tick, signal):
             engine.publish(make(engine))
-        assert engine.wait_drained(PATIENCE_S, Priority.P0, Priority.P1, Priority.P2)
+        assert engine.wait_drained(TIMEOUT_S, Priority.P0, Priority.P1, Priority.P2)
         assert sorted(seen) == [0, 1, 2]
         assert engine.status().lanes["P3"].waiting == 2
-        assert sum(engine.lanes.turns()) >= 1  # the sleeper was passed by
+        assert sum(engine.lanes.turns()) >= 1  # another worker took the turn of the sleeper
         wake.set()
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
 
 
 def test_p0_and_p1_go_ahead_of_a_burning_p2_handler(engine: EventEngine) -> None:
@@ -76,15 +76,15 @@ def test_p0_and_p1_go_ahead_of_a_burning_p2_handler(engine: EventEngine) -> None
     engine.on(Priority.P1, lambda event: seen.append(event.priority))
     with engine:
         engine.publish(signal(engine))
-        assert burning.wait(PATIENCE_S)
+        assert burning.wait(TIMEOUT_S)
         for _ in range(20):
             engine.publish(fill(engine))
             engine.publish(tick(engine))
-        assert engine.wait_drained(PATIENCE_S, Priority.P0, Priority.P1)
+        assert engine.wait_drained(TIMEOUT_S, Priority.P0, Priority.P1)
         assert not stop.is_set()
         assert sorted(seen) == [0] * 20 + [1] * 20
         stop.set()
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
 
 
 def test_what_waits_at_the_start_is_handled_in_the_order_of_the_lanes(
@@ -99,7 +99,7 @@ def test_what_waits_at_the_start_is_handled_in_the_order_of_the_lanes(
             for make in (log_line, signal, tick, fill):
                 engine.publish(make(engine))
         with engine:
-            assert engine.wait_drained(PATIENCE_S)
+            assert engine.wait_drained(TIMEOUT_S)
         assert seen == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
 
 
@@ -120,13 +120,13 @@ def test_p0_arrives_once_each_and_in_order_under_floods(engine: EventEngine) -> 
         thread.start()
         for number in range(2000):
             engine.publish(fill(engine, number))
-        assert engine.wait_drained(PATIENCE_S, Priority.P0)
+        assert engine.wait_drained(TIMEOUT_S, Priority.P0)
         stop.set()
         thread.join()
     assert order_ids(seen) == [f"ORD{number}" for number in range(2000)]
 
 
-def test_a_failing_handler_is_tried_again_in_place(engine: EventEngine) -> None:
+def test_a_failing_handler_is_retried_in_place(engine: EventEngine) -> None:
     seen: list[tuple[float, int]] = []
 
     def fail_twice(event: Event) -> None:
@@ -138,7 +138,7 @@ def test_a_failing_handler_is_tried_again_in_place(engine: EventEngine) -> None:
     with engine:
         engine.publish(tick(engine, "a", 1.0))
         engine.publish(tick(engine, "b", 2.0))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert seen == [(1, 0), (1, 1), (1, 2), (2, 0)]
     lane = engine.status().lanes["P1"]
     assert (lane.retried, lane.dead, lane.handled) == (2, 0, 2)
@@ -158,7 +158,7 @@ def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
     engine.on("FILL_CONFIRMED", seen.append)
     with engine:
         engine.publish(fill(engine, 7))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
         (letter,) = engine.dead_letters.list()
         assert letter.error == "RuntimeError: no such account"
         assert letter.handler.endswith("broken")
@@ -166,13 +166,13 @@ def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
         assert codes == ["FS098"]
         assert engine.status().lanes["P0"].dead == 1
         assert engine.replay(letter.number).event_id == letter.event.event_id
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert order_ids(seen) == ["ORD7", "ORD7"]
     with pytest.raises(EventRefusedError, match="no dead letter has number 1"):
         engine.dead_letters.show(1)
 
 
-def test_of_a_failing_batch_only_the_poisoned_die(make_engine: MakeEngine) -> None:
+def test_only_the_poisoned_events_of_a_failing_batch_die(make_engine: MakeEngine) -> None:
     engine = make_engine(EventsConfig(p1=LaneConfig(queue_size=100, overflow="drop_oldest")))
     done: set[str] = set()
 
@@ -185,7 +185,7 @@ def test_of_a_failing_batch_only_the_poisoned_die(make_engine: MakeEngine) -> No
     engine.on("PRICE_TICK", batch(handle))  # type: ignore[arg-type]
     engine.publish_many([tick(engine, symbol) for symbol in ("a", "poison", "b")])
     with engine:
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert done == {"a", "b"}
     lane = engine.status().lanes["P1"]
     assert (lane.handled, lane.dead) == (2, 1)
@@ -207,12 +207,12 @@ def test_async_handlers_run_one_event_at_a_time_in_order(engine: EventEngine) ->
     with engine:
         for number in range(50):
             engine.publish(fill(engine, number))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert seen == [f"ORD{number}" for number in range(50)]
     assert engine.status().lanes["P0"].handled == 50
 
 
-def test_an_async_handler_that_fails_is_tried_again_then_dead(engine: EventEngine) -> None:
+def test_a_failing_async_handler_is_retried_then_dead_lettered(engine: EventEngine) -> None:
     tries: list[int] = []
 
     async def broken(event: Event) -> None:
@@ -222,33 +222,33 @@ def test_an_async_handler_that_fails_is_tried_again_then_dead(engine: EventEngin
     engine.on("SIGNAL_GENERATED", broken)
     with engine:
         engine.publish(signal(engine))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert tries == [0, 1, 2, 3]
     assert engine.status().lanes["P2"].dead == 1
 
 
 def test_an_acknowledgement_comes_when_every_handler_is_done(engine: EventEngine) -> None:
     let = threading.Event()
-    engine.on("FILL_CONFIRMED", lambda _: let.wait(PATIENCE_S))
+    engine.on("FILL_CONFIRMED", lambda _: let.wait(TIMEOUT_S))
     with engine:
         future = engine.publish_for_ack(fill(engine))
         assert not future.done()
         let.set()
-        assert future.result(PATIENCE_S) is None
+        assert future.result(TIMEOUT_S) is None
 
 
-def test_an_acknowledgement_fails_when_a_handler_gave_up(engine: EventEngine) -> None:
+def test_an_acknowledgement_fails_with_the_handler(engine: EventEngine) -> None:
     def broken(_event: Event) -> None:
         raise ValueError("no")
 
     engine.on("FILL_CONFIRMED", broken)
     with engine:
         future = engine.publish_for_ack(fill(engine))
-        with pytest.raises(OperationError, match="was given up"):
-            future.result(PATIENCE_S)
+        with pytest.raises(OperationError, match="became a dead letter"):
+            future.result(TIMEOUT_S)
 
 
-def test_what_is_not_acknowledged_cannot_be_waited_for(engine: EventEngine) -> None:
+def test_an_unacknowledged_type_is_refused_for_ack(engine: EventEngine) -> None:
     with pytest.raises(EventRefusedError, match="not acknowledged"):
         engine.publish_for_ack(tick(engine))
 
@@ -264,19 +264,19 @@ def test_a_compiled_handler_runs_while_another_thread_holds_the_interpreter(
     @numba.cfunc(core.void(pointer, pointer))
     def add(record, state):  # type: ignore[no-untyped-def]
         numbers = numba.carray(record, (12,))  # type: ignore[attr-defined]
-        kept = numba.carray(state, (2,))  # type: ignore[attr-defined]
-        kept[0] += 1
-        kept[1] += numbers[5]  # values[1]: the price
+        result = numba.carray(state, (2,))  # type: ignore[attr-defined]
+        result[0] += 1
+        result[1] += numbers[5]  # values[1]: the price
 
     state = np.zeros(2)
     engine.on("FILL_CONFIRMED", compiled(add, state))
     with engine:
         for number in range(10):
             engine.publish(fill(engine, number))
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while state[0] < 10 and time.monotonic() < end:
             sorted(range(20_000), reverse=True)  # one long C call after the other
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert state.tolist() == [10.0, 750_000.0]
 
 
@@ -289,31 +289,31 @@ def test_a_stop_drains_p0_and_p1_and_reports_the_rest(engine: EventEngine) -> No
     for make in (fill, tick, signal, log_line):
         engine.publish(make(engine))
     engine.start()
-    stopped = engine.stop()
+    report = engine.stop()
     assert seen == [0, 1]
-    assert stopped.drained
-    assert stopped.rest == {"P2": 1, "P3": 1}
-    assert engine.stop() == stopped
+    assert report.drained
+    assert report.unhandled == {"P2": 1, "P3": 1}
+    assert engine.stop() == report
 
 
-def test_a_failed_thread_is_told_of_and_started_again(make_engine: MakeEngine) -> None:
-    told: list[LaneAlert] = []
-    engine = make_engine(hooks=AlertHooks(alert=told.append))
+def test_a_failed_thread_raises_an_alert_and_is_restarted(make_engine: MakeEngine) -> None:
+    alerts: list[LaneAlert] = []
+    engine = make_engine(hooks=AlertHooks(alert=alerts.append))
     seen: list[Event] = []
     engine.on("FILL_CONFIRMED", seen.append)
     engine.on("PRICE_TICK", seen.append)
     with engine:
         for worker in (0, 1, 2):
             engine.lanes.break_worker(worker)
-        end = time.monotonic() + PATIENCE_S
-        while len(told) < 3 and time.monotonic() < end:
+        end = time.monotonic() + TIMEOUT_S
+        while len(alerts) < 3 and time.monotonic() < end:
             engine.check()
         engine.publish(fill(engine))
         engine.publish(tick(engine))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert len(seen) == 2
-    assert "FS096" in [alert.code for alert in told]
-    assert [alert.kind for alert in told if not alert.code] == ["lane", "lane"]
+    assert "FS096" in [alert.code for alert in alerts]
+    assert [alert.kind for alert in alerts if not alert.code] == ["lane", "lane"]
 
 
 def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
@@ -323,7 +323,7 @@ def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
         engine.publish(fill(engine, number))
     thread = threading.Thread(target=engine.publish, args=(fill(engine, 100),))
     thread.start()
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while not engine.status().lanes["P0"].blocked and time.monotonic() < end:
         time.sleep(0.001)
     engine.check()
@@ -333,8 +333,8 @@ def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
 
 
 def test_a_handler_that_makes_p0_wait_is_named(make_engine: MakeEngine) -> None:
-    told: list[LaneAlert] = []
-    engine = make_engine(EventsConfig(gil_stall_ms=1.0), hooks=AlertHooks(alert=told.append))
+    alerts: list[LaneAlert] = []
+    engine = make_engine(EventsConfig(gil_stall_ms=1.0), hooks=AlertHooks(alert=alerts.append))
     numbers = list(range(200_000, 0, -1)) * 4
     busy = threading.Event()
 
@@ -345,15 +345,15 @@ def test_a_handler_that_makes_p0_wait_is_named(make_engine: MakeEngine) -> None:
     engine.on("SIGNAL_GENERATED", hold_the_interpreter)
     engine.on("FILL_CONFIRMED", lambda _: None)
     with engine:
-        end = time.monotonic() + PATIENCE_S
-        while not told and time.monotonic() < end:
+        end = time.monotonic() + TIMEOUT_S
+        while not alerts and time.monotonic() < end:
             busy.clear()
             engine.publish(signal(engine))
-            busy.wait(PATIENCE_S)
+            busy.wait(TIMEOUT_S)
             engine.publish(fill(engine))
-            assert engine.wait_drained(PATIENCE_S)
+            assert engine.wait_drained(TIMEOUT_S)
             engine.check()
-    assert any("hold_the_interpreter" in alert.text for alert in told)
+    assert any("hold_the_interpreter" in alert.text for alert in alerts)
 
 
 def test_a_handler_that_overruns_is_counted(make_engine: MakeEngine) -> None:
@@ -361,11 +361,11 @@ def test_a_handler_that_overruns_is_counted(make_engine: MakeEngine) -> None:
     engine.on("FILL_CONFIRMED", lambda _: time.sleep(0.03))
     with engine:
         engine.publish(fill(engine))
-        assert engine.wait_drained(PATIENCE_S)
+        assert engine.wait_drained(TIMEOUT_S)
     assert engine.status().lanes["P0"].overran == 1
 
 
-def test_metrics_tell_every_lane(engine: EventEngine) -> None:
+def test_metrics_cover_every_lane(engine: EventEngine) -> None:
     from qts import telemetry
 
     engine.on("PRICE_TICK", lambda _: None)
@@ -379,7 +379,7 @@ def test_metrics_tell_every_lane(engine: EventEngine) -> None:
     assert 'qts_events_total{lane="P1",outcome="handled"}' in text
 
 
-def test_a_dead_letters_memory_is_bounded(make_engine: MakeEngine) -> None:
+def test_the_dead_letter_buffer_is_bounded(make_engine: MakeEngine) -> None:
     engine = make_engine(EventsConfig(dead_letters=3))
 
     def broken(_event: Event) -> None:
@@ -391,7 +391,7 @@ def test_a_dead_letters_memory_is_bounded(make_engine: MakeEngine) -> None:
     while engine.lanes.step(3) > 0:
         pass
     assert [letter.number for letter in engine.dead_letters.list()] == [5, 4, 3]
-    assert (engine.dead_letters.count, engine.dead_letters.forgotten) == (5, 2)
+    assert (engine.dead_letters.count, engine.dead_letters.evicted) == (5, 2)
 
 
 def test_a_handler_cannot_stop_its_own_engine(engine: EventEngine) -> None:
@@ -406,8 +406,8 @@ def test_a_handler_cannot_stop_its_own_engine(engine: EventEngine) -> None:
     engine.on("EMERGENCY_STOP", stop)
     with engine:
         engine.emit("EMERGENCY_STOP", p.Emergency(reason="test"))
-        assert engine.wait_drained(PATIENCE_S)
-    assert refused == ["a handler cannot stop the engine that runs it; ask another thread"]
+        assert engine.wait_drained(TIMEOUT_S)
+    assert refused == ["a handler cannot stop the engine that runs it; stop it from another thread"]
 
 
 def test_in_level_3_only_essential_async_handlers_run(engine: EventEngine) -> None:
@@ -424,17 +424,17 @@ def test_in_level_3_only_essential_async_handlers_run(engine: EventEngine) -> No
     with engine:
         engine.degrade(DegradationLevel.CRITICAL_ONLY)
         engine.publish(tick(engine))
-        assert engine.wait_drained(PATIENCE_S, Priority.P1)
+        assert engine.wait_drained(TIMEOUT_S, Priority.P1)
     assert seen == ["risk"]
 
 
 NO_MORE_THREADS = """
 import resource, time
-from qts.events import Engine, Hooks
-from tests.events.made import tick
+from qts.events import AlertHooks, EventEngine
+from tests.events.samples import tick
 
-told, seen = [], []
-engine = Engine(hooks=Hooks(alert=lambda alert: told.append((alert.code, alert.text))))
+alerts, seen = [], []
+engine = EventEngine(hooks=AlertHooks(alert=lambda alert: alerts.append((alert.code, alert.text))))
 engine.on("PRICE_TICK", seen.append)
 engine.start()
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -442,18 +442,18 @@ resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), resource.RLIM_INFINITY
 for worker in (1, 2):
     engine.lanes.break_worker(worker)
 end = time.monotonic() + 20
-while len([code for code, _ in told if code == "FS097"]) < 2 and time.monotonic() < end:
+while len([code for code, _ in alerts if code == "FS097"]) < 2 and time.monotonic() < end:
     engine.check()
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 engine.publish(tick(engine))
-assert engine.drained(20), "it was not started again"
-print(sorted({code for code, _ in told}), len(seen), engine.stop().ended)
-print([text for code, text in told if code][0])
+assert engine.wait_drained(20), "it was not restarted"
+print(sorted({code for code, _ in alerts}), len(seen), engine.stop().ended)
+print([text for code, text in alerts if code][0])
 """
 
 
-def test_a_p1_thread_that_cannot_be_started_again_is_fs097_and_tried_until_it_can() -> None:
-    """In a process of its own, whose address space has no room for one more stack."""
+def test_a_p1_thread_that_cannot_be_restarted_is_fs097_and_retried() -> None:
+    """In a separate process, whose address space cannot hold another stack."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", NO_MORE_THREADS],
@@ -464,13 +464,13 @@ def test_a_p1_thread_that_cannot_be_started_again_is_fs097_and_tried_until_it_ca
         cwd=root,
     )
     assert done.stdout.splitlines()[:1] == ["['', 'FS097'] 1 True"], done.stderr
-    assert "P1's lane could not be started again" in done.stdout
+    assert "P1's lane could not be restarted" in done.stdout
 
 
 EXIT = """
-from qts.events import Engine
+from qts.events import EventEngine
 from qts.events import payloads as p
-engine = Engine()
+engine = EventEngine()
 engine.on("PRICE_TICK", lambda event: None)
 engine.start()
 for n in range(1000):
@@ -479,7 +479,7 @@ print("end", flush=True)
 """
 
 
-def test_a_program_that_forgets_to_stop_still_ends_cleanly() -> None:
+def test_a_program_without_a_stop_ends_cleanly() -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""The ring between two processes: whole records in order, whatever is killed."""
+"""Shared ring between two processes: whole records in order, also after a kill."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from qts.events.process import protocol
-from tests.events.made import PATIENCE_S
+from tests.events.samples import TIMEOUT_S
 
 
-def small(room: int = 256) -> tuple[protocol.SharedRing, protocol.SharedRing]:
-    """Both sides, in one process."""
-    memory = protocol.shared_memory(room)
+def small(capacity: int = 256) -> tuple[protocol.SharedRing, protocol.SharedRing]:
+    """Return both sides of a ring in one process."""
+    memory = protocol.shared_memory(capacity)
     return protocol.open_ring(memory), protocol.open_ring(memory)
 
 
 class AgainstAList(RuleBasedStateMachine):
-    """Pushes and pops in any order, beside a plain list."""
+    """Pushes and pops in any order, compared with a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,14 +43,14 @@ class AgainstAList(RuleBasedStateMachine):
 
     @rule()
     def pop(self) -> None:
-        wanted = self.model.pop(0) if self.model and not self.paused else None
-        assert self.reader.pop(0) == wanted
+        expected = self.model.pop(0) if self.model and not self.paused else None
+        assert self.reader.pop(0) == expected
 
     @rule(most=st.integers(0, 5))
     def pop_many(self, most: int) -> None:
-        wanted = [] if self.paused else self.model[:most]
-        assert self.reader.pop_many(most, 0) == wanted
-        del self.model[: len(wanted)]
+        expected = [] if self.paused else self.model[:most]
+        assert self.reader.pop_many(most, 0) == expected
+        del self.model[: len(expected)]
 
     @rule(paused=st.booleans())
     def pause(self, paused: bool) -> None:
@@ -67,10 +67,10 @@ TestAgainstAList.settings = settings(max_examples=50, stateful_step_count=40)
 
 
 @given(st.integers(0, 15), st.integers(1, 2**64 - 1))
-def test_a_mark_says_what_a_thread_has_in_hand(slot: int, what: int) -> None:
+def test_a_mark_holds_the_frame_of_a_thread(slot: int, frame: int) -> None:
     engine_side, process_side = small()
-    process_side.mark(slot, what)
-    assert [each for each, _ in engine_side.marks()] == [what]
+    process_side.mark(slot, frame)
+    assert [each for each, _ in engine_side.marks()] == [frame]
     process_side.mark(slot, 0)
     assert engine_side.marks() == []
 
@@ -90,11 +90,11 @@ def test_a_ring_without_memory_is_refused() -> None:
 def test_a_sleeping_reader_is_woken() -> None:
     writer, reader = small()
     got: list[bytes | None] = []
-    thread = threading.Thread(target=lambda: got.append(reader.pop(PATIENCE_S)))
+    thread = threading.Thread(target=lambda: got.append(reader.pop(TIMEOUT_S)))
     thread.start()
     assert writer.push(b"word", 0)
     writer.wake()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert got == [b"word"]
 
 
@@ -103,7 +103,7 @@ def test_a_closed_ring_lets_a_sleeper_go() -> None:
     thread = threading.Thread(target=reader.pop, args=(3600.0,))
     thread.start()
     writer.close()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert reader.closed
 
@@ -118,7 +118,7 @@ def push_until_killed(memory: protocol.Memory, sizes: list[int]) -> None:
 
 
 def test_a_writer_killed_at_any_moment_leaves_whole_records_in_order() -> None:
-    """Read beside a writer that is killed in mid-flood: no gap, no torn record."""
+    """The writer is killed while it writes: no gap, no torn record."""
     sizes = [0, 1, 7, 8, 100, 3000, 50_000]
     memory = protocol.shared_memory()
     process = multiprocessing.get_context("spawn").Process(
@@ -137,7 +137,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_records_in_order() -> None:
         return len(found)
 
     while number < 5000:
-        read(PATIENCE_S)
+        read(TIMEOUT_S)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()

@@ -245,7 +245,7 @@ class ActionService:
                 row = await OutboxAdmin(database).requeue(event_id, outcome_checked=was_checked)
                 return f"event {event_id} is {row.status}"
             case ReplayAction(number=number):
-                letter = await DeadLetterAdmin(database).ask(number)
+                letter = await DeadLetterAdmin(database).request_replay(number)
                 return f"dead letter {number} is {letter.state}"
             case SetParamsAction():
                 return await self._set_params(action, actor)

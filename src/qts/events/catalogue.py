@@ -1,10 +1,10 @@
-"""The types of events: lane, payload and rules of each; types of one's own join by `register`."""
+"""Catalogue of event types: lane, payload and delivery rules of each."""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,21 +13,19 @@ from qts.domain import EventRefusedError
 from qts.events import payloads as p
 from qts.events.event import Event, Priority
 
-# Bits that the native lanes check a field's value against.
+# Bit of each plain type, as the native lanes check field values.
 _BITS: dict[object, int] = {str: 1, int: 2, float: 4, bool: 8, type(None): 16}
 _ANY = 32
-LARGEST_PAYLOAD = 1 << 20  # bytes, as JSON
-
-NewId = Callable[[], str]
+MAX_PAYLOAD_BYTES = 1 << 20  # as JSON
 
 
 class EventType(msgspec.Struct, frozen=True):
-    """One entry of the catalogue."""
+    """Entry of the catalogue."""
 
     name: str
     priority: Priority
     payload: type[p.Payload]
-    key: str | None = None  # the payload's field that tells events of one type apart
+    key: str | None = None  # payload field by which events of the type are grouped
     requires_ack: bool = False
     max_process_time_ms: float | None = None
     can_batch: bool = False
@@ -53,57 +51,64 @@ class EventType(msgspec.Struct, frozen=True):
         )
 
     def fields(self) -> list[tuple[str, int]]:
-        """Each field's name and the plain types it may have, as bits."""
+        """Return the name of each payload field with the bits of its plain types."""
         hints = typing.get_type_hints(self.payload)
         return [(name, _bits(hints[name])) for name in self.payload.__struct_fields__]
 
     @property
-    def deep(self) -> bool:
-        """Some field is no plain value, so that only a full look tells whether it fits."""
+    def async_timeout_s(self) -> float | None:
+        """Time after which an async handler is cancelled; P3 only."""
+        if self.priority != Priority.P3 or not self.max_process_time_ms:
+            return None
+        return self.max_process_time_ms / 1000
+
+    @property
+    def has_nested_fields(self) -> bool:
+        """Whether a field is not a plain value, so that only `check` can validate the payload."""
         return any(bits & _ANY for _, bits in self.fields())
 
     def check(self, event: Event) -> None:
-        """The full look: every field by its type, and the size of the whole."""
+        """Validate every payload field and the payload's size; raise EventRefusedError."""
         try:
             data = msgspec.json.encode(event.payload)
             msgspec.json.decode(data, type=self.payload)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise EventRefusedError(f"{self.name}: the payload does not fit: {error}") from None
-        if len(data) > LARGEST_PAYLOAD:
+        if len(data) > MAX_PAYLOAD_BYTES:
             raise EventRefusedError(
                 f"{self.name}: the payload has {len(data):,} bytes as JSON; "
-                f"at most {LARGEST_PAYLOAD:,} are allowed"
+                f"at most {MAX_PAYLOAD_BYTES:,} are allowed"
             )
 
 
 class Catalogue:
     """Event types by name, in the order of their registration."""
 
-    def __init__(self, entries: Iterator[EventType] | tuple[EventType, ...] | None = None) -> None:
+    def __init__(self, entries: Iterable[EventType] | None = None) -> None:
         self._types: dict[str, EventType] = {}
-        for each in STANDARD if entries is None else entries:
+        for each in STANDARD_TYPES if entries is None else entries:
             self.register(each)
 
     def register(self, new: EventType) -> EventType:
         if not new.name or new.name != new.name.upper() or not new.name.isidentifier():
             raise EventRefusedError(
-                f"{new.name!r} is no name for an event type; write it like PRICE_TICK"
+                f"event type {new.name!r} is not an upper-case name such as PRICE_TICK"
             )
         if new.name in self._types:
-            raise EventRefusedError(f"event type {new.name} is registered already")
+            raise EventRefusedError(f"event type {new.name} is already registered")
         fields = new.payload.__struct_fields__
         if new.key is not None and new.key not in fields:
             raise EventRefusedError(
-                f"event type {new.name}: its payload {new.payload.__name__} has no field "
+                f"event type {new.name}: payload {new.payload.__name__} has no field "
                 f"{new.key!r}; it has {', '.join(fields)}"
             )
         if not new.payload.__struct_config__.frozen:
             raise EventRefusedError(
-                f"event type {new.name}: its payload {new.payload.__name__} is not frozen"
+                f"event type {new.name}: payload {new.payload.__name__} is not frozen"
             )
         if new.priority == Priority.P0 and (new.can_drop or new.can_collapse):
             raise EventRefusedError(
-                f"event type {new.name}: a P0 event is neither dropped nor collapsed"
+                f"event type {new.name}: P0 events cannot be dropped or collapsed"
             )
         self._types[new.name] = new
         return new
@@ -112,22 +117,22 @@ class Catalogue:
         try:
             return self._types[name]
         except KeyError:
-            raise EventRefusedError(f"no event type is called {name!r}{self._hint(name)}") from None
+            raise EventRefusedError(f"unknown event type {name!r}{self._hint(name)}") from None
 
     def check(self, event: Event) -> None:
-        """The whole contract, for those who are far from the lanes."""
+        """Check the whole contract without the native lanes; raise EventRefusedError."""
         if type(event) is not Event:
             raise EventRefusedError(f"only an Event can be published, not {type(event).__name__}")
-        known = self[event.event_type]
-        if event.priority != known.priority:
+        entry = self[event.event_type]
+        if event.priority != entry.priority:
             raise EventRefusedError(
-                f"{known.name} has priority {int(known.priority)}, not {event.priority}"
+                f"{entry.name} has priority {int(entry.priority)}, not {event.priority}"
             )
-        if type(event.payload) is not known.payload:
+        if type(event.payload) is not entry.payload:
             raise EventRefusedError(
-                f"{known.name} carries {known.payload.__name__}, not {type(event.payload).__name__}"
+                f"{entry.name} carries {entry.payload.__name__}, not {type(event.payload).__name__}"
             )
-        known.check(event)
+        entry.check(event)
 
     def __iter__(self) -> Iterator[EventType]:
         return iter(self._types.values())
@@ -166,8 +171,8 @@ def _p1(name: str, payload: type[p.Payload], key: str | None) -> EventType:
     )
 
 
-def _p2(name: str, payload: type[p.Payload], key: str | None, merges: bool) -> EventType:
-    return EventType(name, Priority.P2, payload, key, can_batch=True, can_collapse=merges)
+def _p2(name: str, payload: type[p.Payload], key: str | None, can_collapse: bool) -> EventType:
+    return EventType(name, Priority.P2, payload, key, can_batch=True, can_collapse=can_collapse)
 
 
 def _p3(name: str, payload: type[p.Payload], key: str | None) -> EventType:
@@ -176,9 +181,9 @@ def _p3(name: str, payload: type[p.Payload], key: str | None) -> EventType:
     )
 
 
-# What only triggers work may be merged with a trigger that still waits; what tells of something
-# that happened (a signal, a decision) may not.
-STANDARD: tuple[EventType, ...] = (
+# A P2 event that only triggers work may be collapsed into a waiting one; an event that records
+# something (a signal, a decision) may not.
+STANDARD_TYPES: tuple[EventType, ...] = (
     _p0("FILL_CONFIRMED", p.FillPayload, "symbol"),
     _p0("FILL_PARTIAL", p.FillPayload, "symbol"),
     _p0("ORDER_REJECTED", p.OrderUpdatePayload, "symbol"),

@@ -8,10 +8,10 @@ import msgspec
 
 
 class LaneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One lane: how much may wait in it, and what happens when it is full."""
+    """Capacity, overflow policy and isolation of one lane."""
 
     queue_size: Annotated[
-        int, msgspec.Meta(ge=1, le=1_000_000, description="events that may wait in this lane")
+        int, msgspec.Meta(ge=1, le=1_000_000, description="events that can wait in this lane")
     ]
     overflow: Annotated[
         Literal["block", "drop_oldest", "collapse", "sample"],
@@ -24,29 +24,29 @@ class LaneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         msgspec.Meta(gt=0, le=1, description='share of events kept by overflow = "sample"'),
     ] = 0.1
     batch_size: Annotated[
-        int, msgspec.Meta(ge=1, le=10_000, description="events a batch handler gets at most")
+        int, msgspec.Meta(ge=1, le=10_000, description="maximum events per call of a batch handler")
     ] = 100
     batch_window_ms: Annotated[
-        float, msgspec.Meta(ge=0, le=60_000, description="how long a batch waits for company")
+        float, msgspec.Meta(ge=0, le=60_000, description="how long a batch waits to fill")
     ] = 0.0
     batch_by: Annotated[
         Literal["event_type", "symbol"],
-        msgspec.Meta(description="what the events of one batch have in common"),
+        msgspec.Meta(description="field shared by the events of one batch"),
     ] = "event_type"
     warning: Annotated[
-        float, msgspec.Meta(gt=0, le=1, description="fill at which the lane is under pressure")
+        float, msgspec.Meta(gt=0, le=1, description="fill ratio at which pressure is WARNING")
     ] = 0.7
     critical: Annotated[
-        float, msgspec.Meta(gt=0, le=1, description="fill at which lower lanes are paused")
+        float, msgspec.Meta(gt=0, le=1, description="fill ratio at which pressure is CRITICAL")
     ] = 0.9
 
     isolation: Annotated[
         Literal["thread", "process"],
-        msgspec.Meta(description="whether its handlers run here or in a process of their own"),
+        msgspec.Meta(description="run its handlers in threads or in an isolated process"),
     ] = "thread"
     process_threads: Annotated[
         int,
-        msgspec.Meta(ge=1, le=16, description="threads of that process; one keeps events in order"),
+        msgspec.Meta(ge=1, le=16, description="threads of that process; 1 keeps events in order"),
     ] = 1
 
     def __post_init__(self) -> None:
@@ -57,11 +57,11 @@ class LaneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The lanes by priority: P0 overtakes all others."""
+    """The four lanes, their threads and the load checks."""
 
     p0: Annotated[
         LaneConfig,
-        msgspec.Meta(description="P0: orders, fills, emergencies; never lost, so it blocks"),
+        msgspec.Meta(description="P0: orders, fills, emergencies; blocks when full, loses nothing"),
     ] = LaneConfig(queue_size=100, overflow="block", warning=0.5, critical=0.8)
     p1: Annotated[LaneConfig, msgspec.Meta(description="P1: prices and order books")] = LaneConfig(
         queue_size=10_000, overflow="drop_oldest", batch_window_ms=10
@@ -90,19 +90,21 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 4
     switch_interval_ms: Annotated[
         float,
-        msgspec.Meta(
-            gt=0, le=100, description="how soon a thread gives up the interpreter while lanes run"
-        ),
+        msgspec.Meta(gt=0, le=100, description="interpreter switch interval while the engine runs"),
     ] = 0.2
     gil_slice_ms: Annotated[
         float,
         msgspec.Meta(
-            gt=0, le=1000, description="how long a lane keeps the interpreter between events"
+            gt=0,
+            le=1000,
+            description="how long a lane holds the GIL across events before it yields",
         ),
     ] = 1.0
     gil_stall_ms: Annotated[
         float,
-        msgspec.Meta(gt=0, le=10_000, description="a handler that made P0 wait this long is named"),
+        msgspec.Meta(
+            gt=0, le=10_000, description="GIL wait of P0 after which its cause is reported"
+        ),
     ] = 5.0
     p0_cpu: Annotated[
         int, msgspec.Meta(ge=-1, le=4095, description="CPU for P0's thread; -1: any")
@@ -112,15 +114,17 @@ class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         msgspec.Meta(description="real-time priority for P0's thread, where the system allows it"),
     ] = True
     check_interval_ms: Annotated[
-        float, msgspec.Meta(ge=10, le=10_000, description="how often pressure is looked at")
+        float, msgspec.Meta(ge=10, le=10_000, description="interval of the load check")
     ] = 100.0
     recovery_checks: Annotated[
         int,
-        msgspec.Meta(ge=1, le=10_000, description="calm checks before a step back to normal"),
+        msgspec.Meta(ge=1, le=10_000, description="checks at lower load before a level is left"),
     ] = 10
     audit_records: Annotated[
         int,
-        msgspec.Meta(ge=0, le=10_000_000, description="audit records kept until fetched; 0: none"),
+        msgspec.Meta(
+            ge=0, le=10_000_000, description="audit records buffered until fetched; 0: none"
+        ),
     ] = 0
     dead_letters: Annotated[
         int, msgspec.Meta(ge=1, le=1_000_000, description="dead letters kept in memory")

@@ -1,9 +1,7 @@
-"""Dead letters in PostgreSQL as a person deals with them: look, ask for a replay, purge.
+"""Dead letters in PostgreSQL: the engine's store, and the operator's list, replay and purge.
 
-The desk runs no engine. A letter asked for is published by the next engine that looks
-(`Engine.keep_dead_letters`); until then it stays asked for.
-
-Dead letters in PostgreSQL.
+`DeadLetterAdmin` runs no engine. It marks a letter for replay, and the next engine that runs
+`EventEngine.persist_dead_letters` on the same database publishes it.
 """
 
 from __future__ import annotations
@@ -22,18 +20,17 @@ _ADD = """
     VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (event_id, handler, died_at) DO NOTHING
 """
-_COLUMNS = "number, event, handler, error, died_at"
-_CLAIM = f"""
+_CLAIM = """
     UPDATE event_dead_letter SET replayed_at = now() WHERE number = (
         SELECT number FROM event_dead_letter
         WHERE replay_asked_at IS NOT NULL AND replayed_at IS NULL
         ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING {_COLUMNS}
-"""  # noqa: S608 - our own words
+    RETURNING number, event, handler, error, died_at
+"""
 
 
 class QueryRunner(Protocol):
-    """The part of a database this file needs."""
+    """Methods of a database that this module uses."""
 
     async def execute(self, query: str, *args: Any) -> str: ...
     async def fetch(self, query: str, *args: Any) -> list[Any]: ...
@@ -41,7 +38,7 @@ class QueryRunner(Protocol):
 
 
 class PostgresDeadLetterStore:
-    """A store that survives a crash; adding the same letter twice keeps one."""
+    """Store that survives a crash; adding the same letter twice stores one."""
 
     def __init__(self, database: QueryRunner, catalogue: Catalogue) -> None:
         self._database = database
@@ -60,26 +57,8 @@ class PostgresDeadLetterStore:
                 each.died_at,
             )
 
-    async def list(self, limit: int) -> list[DeadLetter]:
-        """Not yet replayed, the newest first."""
-        rows = await self._database.fetch(
-            f"SELECT {_COLUMNS} FROM event_dead_letter WHERE replayed_at IS NULL "  # noqa: S608 - our own words
-            "ORDER BY number DESC LIMIT $1",
-            limit,
-        )
-        return [self._letter(row) for row in rows]
-
-    async def show(self, number: int) -> DeadLetter:
-        row = await self._database.fetchrow(
-            f"SELECT {_COLUMNS} FROM event_dead_letter WHERE number = $1",  # noqa: S608
-            number,
-        )
-        if row is None:
-            raise EventRefusedError(f"no dead letter has number {number}")
-        return self._letter(row)
-
     async def claim(self) -> DeadLetter | None:
-        """One that a person has asked for; it counts as replayed, and no other engine gets it."""
+        """Take a letter whose replay was requested and mark it replayed, for one engine only."""
         row = await self._database.fetchrow(_CLAIM)
         if row is None:
             return None
@@ -92,16 +71,11 @@ class PostgresDeadLetterStore:
             ) from None
 
     async def unclaim(self, number: int) -> None:
-        """It could not be published: dead as before, until it is asked for again."""
+        """Mark a claimed letter dead again, until its replay is requested again."""
         await self._database.execute(
             "UPDATE event_dead_letter SET replayed_at = NULL, replay_asked_at = NULL "
             "WHERE number = $1",
             number,
-        )
-
-    async def replayed(self, number: int) -> None:
-        await self._database.execute(
-            "UPDATE event_dead_letter SET replayed_at = now() WHERE number = $1", number
         )
 
     def _letter(self, row: Any) -> DeadLetter:
@@ -109,14 +83,8 @@ class PostgresDeadLetterStore:
         return DeadLetter(row["number"], event, row["handler"], row["error"], row["died_at"])
 
 
-_LISTED_COLUMNS = (
-    "number, event_id, event_type, priority, handler, error, died_at, replay_asked_at, "
-    "replayed_at, event"
-)
-
-
 class StoredDeadLetter(msgspec.Struct, frozen=True):
-    """A row as it is, also of a type this program does not know."""
+    """Row of the table; its event type need not be in the catalogue."""
 
     number: int
     event_id: str
@@ -136,7 +104,12 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
         return "asked" if self.replay_asked_at else "dead"
 
 
+_COLUMNS = ", ".join(StoredDeadLetter.__struct_fields__)
+
+
 class DeadLetterAdmin:
+    """Manual inspection, replay and purge of stored dead letters."""
+
     def __init__(self, database: QueryRunner, clock: Clock | None = None) -> None:
         self._database = database
         self._clock = clock or SystemClock()
@@ -144,9 +117,9 @@ class DeadLetterAdmin:
     async def find(
         self, limit: int, event_type: str | None, replayed: bool
     ) -> list[StoredDeadLetter]:
-        """The newest first; those published again only when asked for."""
+        """Return the newest first, with `replayed` also those that were replayed."""
         rows = await self._database.fetch(
-            f"SELECT {_LISTED_COLUMNS} FROM event_dead_letter "  # noqa: S608 - our own words
+            f"SELECT {_COLUMNS} FROM event_dead_letter "  # noqa: S608 - constants only
             "WHERE ($2::text IS NULL OR event_type = $2) AND ($3 OR replayed_at IS NULL) "
             "ORDER BY number DESC LIMIT $1",
             limit,
@@ -157,21 +130,21 @@ class DeadLetterAdmin:
 
     async def show(self, number: int) -> StoredDeadLetter:
         row = await self._database.fetchrow(
-            f"SELECT {_LISTED_COLUMNS} FROM event_dead_letter WHERE number = $1",  # noqa: S608 - the same
+            f"SELECT {_COLUMNS} FROM event_dead_letter WHERE number = $1",  # noqa: S608
             number,
         )
         if row is None:
-            raise EventRefusedError(f"no dead letter has number {number}; qts dead-letters list")
+            raise EventRefusedError(
+                f"no dead letter has number {number}; run qts ops dead-letters list"
+            )
         return _letter(row)
 
-    async def ask(self, number: int) -> StoredDeadLetter:
-        """Mark it for the next engine that looks; asked for twice is asked for once."""
+    async def request_replay(self, number: int) -> StoredDeadLetter:
+        """Mark a letter for the next engine; a second request changes nothing."""
         letter = await self.show(number)
         if letter.replayed_at is not None:
             when = letter.replayed_at.strftime("%Y-%m-%d %H:%M:%S")
-            raise EventRefusedError(
-                f"dead letter {number} was published again already, at {when} UTC"
-            )
+            raise EventRefusedError(f"dead letter {number} was already replayed at {when} UTC")
         await self._database.execute(
             "UPDATE event_dead_letter SET replay_asked_at = now() "
             "WHERE number = $1 AND replay_asked_at IS NULL AND replayed_at IS NULL",
@@ -179,25 +152,25 @@ class DeadLetterAdmin:
         )
         return await self.show(number)
 
-    async def taken(self, number: int, seconds: float) -> StoredDeadLetter:
-        """The letter once an engine has published it, or as it is when the time is up."""
-        end = self._clock.monotonic_ns() + seconds * 1e9
+    async def wait_replayed(self, number: int, seconds: float) -> StoredDeadLetter:
+        """Wait until an engine has claimed the letter or the time is up; return its row."""
+        deadline = self._clock.monotonic_ns() + seconds * 1e9
         while True:
             letter = await self.show(number)
-            if letter.state != "asked" or self._clock.monotonic_ns() >= end:
+            if letter.state != "asked" or self._clock.monotonic_ns() >= deadline:
                 return letter
             await self._clock.sleep(0.1)
 
-    async def purge(self, older_than_s: float, unplayed: bool) -> int:
-        """Delete those published again so long ago; with `unplayed`, also those that died then."""
+    async def purge(self, older_than_s: float, include_dead: bool) -> int:
+        """Delete letters replayed that long ago, with `include_dead` also those that died then."""
         before = self._clock.now() - timedelta(seconds=older_than_s)
-        done = await self._database.execute(
+        status = await self._database.execute(
             "DELETE FROM event_dead_letter WHERE replayed_at < $1 "
             "OR ($2 AND replayed_at IS NULL AND died_at < $1)",
             before,
-            unplayed,
+            include_dead,
         )
-        return int(done.split()[-1])
+        return int(status.split()[-1])
 
 
 def _letter(row: Any) -> StoredDeadLetter:

@@ -1,6 +1,6 @@
-"""Events whose handler gave up: kept, listed, shown and published again.
+"""Dead letters: events whose handler has used up its retries.
 
-They are kept in memory, the newest so many; where there is a database, `keep` moves them there.
+The newest are buffered in memory; `DeadLetterBuffer.persist` moves them to a store.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from qts.events.event import Event
 
 log = telemetry.logger("events")
 
-Publish = Callable[[Event, float], Awaitable[None]]  # an event, and how long to wait for room
-_REPLAY_S = 5.0  # how long a replay waits for room in its lane
+Publish = Callable[[Event, float], Awaitable[None]]  # event, timeout in seconds
+_REPLAY_TIMEOUT_S = 5.0  # for capacity in the event's lane
 
 
 class RemoteHandlerError(OperationError):
-    """An error in the words of the process where it happened."""
+    """Error text received from a lane's process."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """One event that one handler gave up on."""
+    """Event that one handler could not handle."""
 
     number: int
     event: Event
@@ -39,26 +39,23 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetterStore(Protocol):
-    """Where dead letters survive a crash."""
+    """Durable storage of dead letters."""
 
     async def add(self, letters: list[DeadLetter]) -> None: ...
-    async def list(self, limit: int) -> list[DeadLetter]: ...
-    async def show(self, number: int) -> DeadLetter: ...
-    async def replayed(self, number: int) -> None: ...
     async def claim(self) -> DeadLetter | None: ...
     async def unclaim(self, number: int) -> None: ...
 
 
 class DeadLetterBuffer:
-    """The newest in memory; any thread may add."""
+    """The newest dead letters in memory; any thread may add."""
 
-    def __init__(self, most: int, clock: Clock) -> None:
-        self._letters: deque[DeadLetter] = deque(maxlen=most)
+    def __init__(self, capacity: int, clock: Clock) -> None:
+        self._letters: deque[DeadLetter] = deque(maxlen=capacity)
         self._clock = clock
         self._lock = threading.Lock()
-        self._unkept: deque[DeadLetter] = deque(maxlen=most)
+        self._unsaved: deque[DeadLetter] = deque(maxlen=capacity)
         self.count = 0
-        self.forgotten = 0  # pushed out of memory before any store took them
+        self.evicted = 0  # before a store had them
 
     def add(self, event: Event, handler: str, error: BaseException) -> DeadLetter:
         with self._lock:
@@ -72,14 +69,14 @@ class DeadLetterBuffer:
                 else f"{type(error).__name__}: {error}",
                 self._clock.now().astimezone(UTC),
             )
-            if len(self._unkept) == self._unkept.maxlen:
-                self.forgotten += 1
+            if len(self._unsaved) == self._unsaved.maxlen:
+                self.evicted += 1
             self._letters.append(letter)
-            self._unkept.append(letter)
+            self._unsaved.append(letter)
         return letter
 
     def list(self, limit: int = 100) -> list[DeadLetter]:
-        """The newest first."""
+        """Return the newest first."""
         with self._lock:
             return list(reversed(self._letters))[:limit]
 
@@ -88,69 +85,69 @@ class DeadLetterBuffer:
             for letter in self._letters:
                 if letter.number == number:
                     return letter
-        raise EventRefusedError(f"no dead letter has number {number}; list() shows those there are")
+        raise EventRefusedError(f"no dead letter has number {number}; list() returns all of them")
 
     def remove(self, number: int) -> None:
         with self._lock:
-            for letters in (self._letters, self._unkept):
+            for letters in (self._letters, self._unsaved):
                 for letter in [each for each in letters if each.number == number]:
                     letters.remove(letter)
 
     async def flush(self, store: DeadLetterStore) -> int:
-        """Move what is not yet there into the store; what cannot be moved stays."""
+        """Move unsaved letters to the store; return how many. They stay here if it fails."""
         with self._lock:
-            taken = [*self._unkept]
-        if taken:
-            await store.add(taken)
+            unsaved = [*self._unsaved]
+        if unsaved:
+            await store.add(unsaved)
         with self._lock:
-            for letter in taken:
-                if letter in self._unkept:
-                    self._unkept.remove(letter)
-        return len(taken)
+            for letter in unsaved:
+                if letter in self._unsaved:
+                    self._unsaved.remove(letter)
+        return len(unsaved)
 
-    async def keep(
-        self, store: DeadLetterStore, every_s: float, publish: Publish | None = None
+    async def persist(
+        self, store: DeadLetterStore, interval_s: float, publish: Publish | None = None
     ) -> None:
-        """Flush until cancelled, and once more then; publish what people have asked for."""
-        waiting = False
+        """Flush periodically and publish requested replays; flush once more when cancelled."""
+        unavailable = False
         try:
             while True:
                 try:
                     await self.flush(store)
                     if publish is not None:
                         await replay_requested(store, publish)
-                    if waiting:
-                        log.info("dead letters are kept again")
-                    waiting = False
-                except OperationError as error:  # also read-only, or its disk is full: it passes
-                    if not waiting:
-                        log.warning("dead letters wait for the database", error=str(error))
-                    waiting = True
-                await self._clock.sleep(every_s)
+                    if unavailable:
+                        log.info("dead letter store available again")
+                    unavailable = False
+                except OperationError as error:  # also a read-only database or a full disk
+                    if not unavailable:
+                        log.warning("dead letter store unavailable; retrying", error=str(error))
+                    unavailable = True
+                await self._clock.sleep(interval_s)
         finally:
             await self.flush(store)
 
 
 def reset_retries(letter: DeadLetter) -> Event:
-    """The event as it was first published."""
+    """Return the event as it was first published."""
     return msgspec.structs.replace(letter.event, retry_count=0)
 
 
 async def replay_requested(store: DeadLetterStore, publish: Publish) -> None:
-    """Publish what people have asked for; what is refused is told and stays dead."""
+    """Publish every letter whose replay was requested; one that is refused stays dead."""
     while True:
         try:
             letter = await store.claim()
             if letter is None:
                 return
         except EventRefusedError as error:
-            log.error("a dead letter was not replayed", error=str(error))
+            log.error("dead letter not replayed", error=str(error))
             continue
         try:
-            await publish(reset_retries(letter), _REPLAY_S)
+            await publish(reset_retries(letter), _REPLAY_TIMEOUT_S)
         except (EventRefusedError, LaneFullError) as error:
             await store.unclaim(letter.number)
-            log.error("a dead letter was not replayed", number=letter.number, error=str(error))
+            log.error("dead letter not replayed", number=letter.number, error=str(error))
             return
 
 
@@ -160,6 +157,6 @@ def encode(event: Event) -> dict[str, Any]:
 
 
 def decode(data: dict[str, Any], catalogue: Catalogue) -> Event:
-    """An event out of JSON, its payload typed again."""
+    """Return the event of a stored JSON object, with its typed payload."""
     payload = msgspec.convert(data["payload"], catalogue[data["event_type"]].payload)
     return msgspec.convert({**data, "payload": payload}, Event)

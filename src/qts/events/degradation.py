@@ -1,10 +1,10 @@
-"""Load: pressure per lane, and the ladder of degradation that follows from it.
+"""Pressure of each lane and the degradation level that follows from it.
 
     LEVEL_0 NORMAL ⇄ LEVEL_1 P3_PAUSED ⇄ LEVEL_2 P2_P3_PAUSED ⇄ LEVEL_3 CRITICAL_ONLY
 
-A level is entered as soon as the load asks for it, and left one step at a time after so many calm
-checks in a row. A lane's pressure begins at its mark and ends a tenth of the lane below it. Both
-keep the engine from flapping.
+A level is entered as soon as the load requires it, and left one step at a time after
+`recovery_checks` consecutive checks at lower load. Pressure begins at a lane's threshold and ends a
+tenth of the lane below it. Both prevent flapping.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from qts.events.config import EventsConfig
 
-RELEASE = 0.1  # of the lane: how far below its mark a pressure ends
+HYSTERESIS = 0.1  # of the lane: how far below its threshold pressure ends
 
 
 class Pressure(IntEnum):
@@ -33,23 +33,23 @@ class DegradationLevel(IntEnum):
 
 
 class LoadCheck(msgspec.Struct, frozen=True):
-    """What a check found."""
+    """Result of one check."""
 
     pressures: tuple[Pressure, ...]
     level: DegradationLevel
-    changed: tuple[tuple[int, Pressure], ...] = ()  # lanes whose pressure is new
+    changed: tuple[tuple[int, Pressure], ...] = ()  # lanes whose pressure changed
 
 
 class DegradationController:
-    """Looks at fill ratios, one check after the other; holds no clock and no lane."""
+    """Level computed from successive fill ratios; uses no clock and no lanes."""
 
     def __init__(self, config: EventsConfig) -> None:
         self._lanes = config.lanes
-        self._calm_checks = config.recovery_checks
+        self._recovery_checks = config.recovery_checks
         self._pressures = [Pressure.NORMAL] * 4
-        self._calm = 0
+        self._lower_checks = 0
         self.level = DegradationLevel.NORMAL
-        self.by_hand: DegradationLevel | None = None
+        self.manual_level: DegradationLevel | None = None
 
     def check(self, fills: Sequence[float]) -> LoadCheck:
         changed = []
@@ -58,20 +58,20 @@ class DegradationController:
             if new != self._pressures[lane]:
                 self._pressures[lane] = new
                 changed.append((lane, new))
-        self._move()
+        self._update_level()
         return LoadCheck(tuple(self._pressures), self.level, tuple(changed))
 
     def _pressure(self, lane: int, fill: float) -> Pressure:
-        config, now = self._lanes[lane], self._pressures[lane]
-        for mark, pressure in (
+        config, current = self._lanes[lane], self._pressures[lane]
+        for threshold, pressure in (
             (config.critical, Pressure.CRITICAL),
             (config.warning, Pressure.WARNING),
         ):
-            if fill >= (mark if now < pressure else max(mark - RELEASE, 0.001)):
+            if fill >= (threshold if current < pressure else max(threshold - HYSTERESIS, 0.001)):
                 return pressure
         return Pressure.NORMAL
 
-    def _asked(self) -> DegradationLevel:
+    def _required_level(self) -> DegradationLevel:
         p0, p1, p2, _ = self._pressures
         if p0 == Pressure.CRITICAL:
             return DegradationLevel.CRITICAL_ONLY
@@ -81,13 +81,13 @@ class DegradationController:
             return DegradationLevel.P3_PAUSED
         return DegradationLevel.NORMAL
 
-    def _move(self) -> None:
-        asked = self._asked() if self.by_hand is None else self.by_hand
-        if asked > self.level or self.by_hand is not None:
-            self.level, self._calm = asked, 0
-        elif asked == self.level:
-            self._calm = 0
+    def _update_level(self) -> None:
+        required = self._required_level() if self.manual_level is None else self.manual_level
+        if required > self.level or self.manual_level is not None:
+            self.level, self._lower_checks = required, 0
+        elif required == self.level:
+            self._lower_checks = 0
         else:
-            self._calm += 1
-            if self._calm >= self._calm_checks:
-                self.level, self._calm = DegradationLevel(self.level - 1), 0
+            self._lower_checks += 1
+            if self._lower_checks >= self._recovery_checks:
+                self.level, self._lower_checks = DegradationLevel(self.level - 1), 0

@@ -1,7 +1,7 @@
-"""Calling handlers: retries in place, dead letters, async handlers and acknowledgement.
+"""Handler calls: retries in place, dead letters, async handlers and acknowledgement.
 
-What the lanes call directly (plain and batch handlers of P1 to P3) comes here only when it fails.
-P0 and types with an async handler come through `Managed` for every event.
+The lanes call plain and batch handlers of P1 to P3 directly; those come here only when they fail.
+P0 and types with an async handler go through `ManagedHandlers` for every event.
 """
 
 from __future__ import annotations
@@ -24,59 +24,64 @@ from qts.events.loops import LoopThread, SerialTaskQueue
 
 log = telemetry.logger("events")
 
-GaveUp = Callable[[Event, EventHandler, BaseException], None]
+OnDeadLetter = Callable[[Event, EventHandler, BaseException], None]
 
 
 class RetryCounter(Protocol):
-    """Who counts that an event is tried again."""
+    """Counter of retries."""
 
     def retried(self, lane: int, sequence: int, type: int) -> None: ...  # noqa: A002 - as the core has it
 
 
 class DeadLetterSink(Protocol):
-    """Who keeps what was given up."""
+    """Receiver of dead letters."""
 
     def add(self, event: Event, handler: str, error: BaseException) -> object: ...
 
 
 class HandlerRetry:
-    """Tries a failed handler again, its event's place kept, until it is done or given up."""
+    """Retries of a failed handler, in the event's place, up to its `max_retries`."""
 
-    def __init__(self, lanes: RetryCounter, dead: DeadLetterSink, gave_up: GaveUp) -> None:
+    def __init__(
+        self, lanes: RetryCounter, dead_letters: DeadLetterSink, on_dead_letter: OnDeadLetter
+    ) -> None:
         self._lanes = lanes
-        self._dead = dead
-        self._gave_up = gave_up
+        self._dead_letters = dead_letters
+        self._on_dead_letter = on_dead_letter
 
-    def again(
+    def retry(
         self, event: Event, handler: EventHandler, error: BaseException, sequence: int, number: int
     ) -> bool:
-        """True when it was handled after all."""
+        """Call a failed handler again; return False when the event became a dead letter."""
         for attempt in range(event.retry_count + 1, event.max_retries + 1):
-            self._note(event, handler, error, attempt, sequence, number)
+            self._count(event, handler, error, attempt, sequence, number)
             try:
                 handler.call(msgspec.structs.replace(event, retry_count=attempt))
-            except Exception as new:  # noqa: BLE001 - whatever a handler raises is its failure
+            except Exception as new:  # noqa: BLE001 - a handler may raise anything
                 error = new
             else:
                 return True
-        self.give_up(event, handler, error)
+        self.add_dead_letter(event, handler, error)
         return False
 
-    async def attempt(self, event: Event, handler: EventHandler, limit_s: float | None) -> bool:
+    async def call_async(
+        self, event: Event, handler: EventHandler, timeout_s: float | None
+    ) -> bool:
+        """Call an async handler, with retries; return False when the event became a dead letter."""
         error: BaseException | None = None
         for attempt in range(event.retry_count, event.max_retries + 1):
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(timeout_s):
                     await handler.call(msgspec.structs.replace(event, retry_count=attempt))
-            except Exception as new:  # noqa: BLE001 - the same
+            except Exception as new:  # noqa: BLE001 - a handler may raise anything
                 error = new
-                log.warning("an async handler failed", handler=handler.name, error=str(new))
+                log.warning("async handler failed", handler=handler.name, error=str(new))
             else:
                 return True
-        self.give_up(event, handler, error or OperationError("no attempt was allowed"))
+        self.add_dead_letter(event, handler, error or OperationError("no attempt was allowed"))
         return False
 
-    def batch_again(
+    def retry_batch(
         self,
         events: Sequence[Event],
         handler: EventHandler,
@@ -84,43 +89,43 @@ class HandlerRetry:
         sequences: Sequence[int],
         number: int,
     ) -> list[bool]:
-        """The whole batch again, then one by one, so that only the poisoned die."""
-        tries = min(event.max_retries for event in events)
-        for attempt in range(1, tries + 1):
+        """Retry a whole batch, then each event alone; return whether each was handled."""
+        retries = min(event.max_retries for event in events)
+        for attempt in range(1, retries + 1):
             for event, sequence in zip(events, sequences, strict=True):
-                self._note(event, handler, error, attempt, sequence, number)
+                self._count(event, handler, error, attempt, sequence, number)
             try:
                 handler.call(
                     [msgspec.structs.replace(event, retry_count=attempt) for event in events]
                 )
-            except Exception as new:  # noqa: BLE001 - the same
+            except Exception as new:  # noqa: BLE001 - a handler may raise anything
                 error = new
             else:
                 return [True] * len(events)
-        return [self._alone(event, handler) for event in events]
+        return [self._call_alone(event, handler) for event in events]
 
-    def _alone(self, event: Event, handler: EventHandler) -> bool:
+    def _call_alone(self, event: Event, handler: EventHandler) -> bool:
         try:
             handler.call([msgspec.structs.replace(event, retry_count=event.max_retries)])
-        except Exception as error:  # noqa: BLE001 - the same
-            self.give_up(event, handler, error)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            self.add_dead_letter(event, handler, error)
             return False
         return True
 
-    def give_up(self, event: Event, handler: EventHandler, error: BaseException) -> None:
-        self._dead.add(event, handler.name, error)
+    def add_dead_letter(self, event: Event, handler: EventHandler, error: BaseException) -> None:
+        self._dead_letters.add(event, handler.name, error)
         if due := telemetry.log_every(1, f"dead {handler.name}"):
             log.error(
-                "a handler gave up on an event",
+                "handler failed; event dead-lettered",
                 handler=handler.name,
                 eventType=event.event_type,
                 eventId=event.event_id,
                 error=str(error),
                 **due,
             )
-        self._gave_up(event, handler, error)
+        self._on_dead_letter(event, handler, error)
 
-    def _note(
+    def _count(
         self,
         event: Event,
         handler: EventHandler,
@@ -132,7 +137,7 @@ class HandlerRetry:
         self._lanes.retried(event.priority, sequence, number)
         if due := telemetry.log_every(1, f"retry {handler.name}"):
             log.warning(
-                "a handler failed and is tried again",
+                "handler failed; retrying",
                 handler=handler.name,
                 eventType=event.event_type,
                 attempt=attempt,
@@ -142,88 +147,89 @@ class HandlerRetry:
 
 
 class AckTracker:
-    """Who waits for the acknowledgement of which event."""
+    """Futures of events whose acknowledgement is awaited."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[str, Future[None]] = {}
+        self._futures: dict[str, Future[None]] = {}
 
     def expect(self, event: Event) -> Future[None]:
         with self._lock:
-            return self._waiting.setdefault(event.event_id, Future())
+            return self._futures.setdefault(event.event_id, Future())
 
-    def forget(self, event: Event) -> None:
+    def discard(self, event: Event) -> None:
         with self._lock:
-            self._waiting.pop(event.event_id, None)
+            self._futures.pop(event.event_id, None)
 
     def settle(self, event: Event, handled: bool) -> None:
         with self._lock:
-            future = self._waiting.pop(event.event_id, None)
+            future = self._futures.pop(event.event_id, None)
         if future is None:
             return
         if handled:
             future.set_result(None)
         else:
             future.set_exception(
-                OperationError(
-                    f"{event.event_type} {event.event_id} was given up; see the dead letters"
-                )
+                OperationError(f"{event.event_type} {event.event_id} became a dead letter")
             )
 
 
 class ManagedHandlers:
-    """All handlers of one type: called for every event with its place in the lane."""
+    """All handlers of one type; the lane calls it with each event and its sequence number."""
 
     def __init__(
         self,
-        kind: EventType,
+        event_type: EventType,
         handlers: Sequence[EventHandler],
         retry: HandlerRetry,
         acks: AckTracker,
         lanes: Lanes,
         number: int,
     ) -> None:
-        self._kind = kind
+        self._type = event_type
         self._handlers = handlers
         self._retry = retry
         self._acks = acks
         self._lanes = lanes
         self._number = number
-        self._chains: dict[int, SerialTaskQueue] = {}
-        self.critical_only = False  # below P0, call essential handlers alone
+        self._queues: dict[int, SerialTaskQueue] = {}
+        self.critical_only = False  # below P0, call essential handlers only
 
     @property
     def lane(self) -> Priority:
-        return self._kind.priority
+        return self._type.priority
 
-    def manages(self, name: str) -> bool:
-        return self._kind.name == name
+    @property
+    def type_name(self) -> str:
+        return self._type.name
 
     def start(self, loop: LoopThread) -> None:
-        limit_ms = self._kind.max_process_time_ms if self._kind.priority == Priority.P3 else None
-        limit_s = limit_ms / 1000 if limit_ms else None
-        self._chains = {}
+        """Create the queues of the async handlers on `loop`."""
+        timeout_s = self._type.async_timeout_s
+        self._queues = {}
         for number, each in enumerate(self._handlers):
             if each.kind == "async":
-                self._chains[number] = SerialTaskQueue(
+                self._queues[number] = SerialTaskQueue(
                     loop,
-                    lambda event, h=each: self._retry.attempt(event, h, limit_s),  # type: ignore[misc]
+                    lambda event, h=each: self._retry.call_async(event, h, timeout_s),  # type: ignore[misc]
                 )
 
     def __call__(self, event: Event, sequence: int) -> bool | None:
-        """True: handled; False: given up; None: async handlers are at it, `settle` comes later."""
-        skip = self.critical_only and self._kind.priority != Priority.P0
-        now = [(n, each) for n, each in enumerate(self._handlers) if each.essential or not skip]
-        chains = [self._chains[n] for n, each in now if each.kind == "async"]
-        whole = _Whole(len(chains), lambda handled: self._settled(event, sequence, handled))
-        for chain in chains:
-            chain.put(event, whole.part)
+        """Return whether the event was handled; None while async handlers still run."""
+        skip = self.critical_only and self.lane != Priority.P0
+        called = [(n, each) for n, each in enumerate(self._handlers) if each.essential or not skip]
+        queues = [self._queues[n] for n, each in called if each.kind == "async"]
+        pending = _PendingCalls(
+            len(queues) + 1, lambda handled: self._settle(event, sequence, handled)
+        )
+        for queue in queues:
+            queue.put(event, pending.finish_one)
         handled = True
-        for _, each in now:
+        for _, each in called:
             if each.kind == "plain":
                 handled &= self._call(event, each, sequence)
-        if chains:
-            whole.plain(handled)
+        if queues:
+            pending.finish_one(handled)
             return None
         self._acks.settle(event, handled)
         return handled
@@ -231,30 +237,28 @@ class ManagedHandlers:
     def _call(self, event: Event, handler: EventHandler, sequence: int) -> bool:
         try:
             handler.call(event)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            return self._retry.again(event, handler, error, sequence, self._number)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            return self._retry.retry(event, handler, error, sequence, self._number)
         return True
 
-    def _settled(self, event: Event, sequence: int, handled: bool) -> None:
+    def _settle(self, event: Event, sequence: int, handled: bool) -> None:
         self._lanes.settle(event.priority, sequence, not handled)
         self._acks.settle(event, handled)
 
 
-class _Whole:
-    """The parts of one event: its async handlers, and all plain ones together."""
+class _PendingCalls:
+    """Countdown over one event's calls: each async handler, and all plain ones together."""
 
-    def __init__(self, parts: int, done: Callable[[bool], Any]) -> None:
-        self._left = parts + 1
+    def __init__(self, count: int, done: Callable[[bool], Any]) -> None:
+        self._left = count
         self._handled = True
         self._done = done
         self._lock = threading.Lock()
 
-    def part(self, handled: bool) -> None:
+    def finish_one(self, handled: bool) -> None:
         with self._lock:
             self._handled &= handled
             self._left -= 1
             last = self._left == 0
         if last:
             self._done(self._handled)
-
-    plain = part

@@ -1,11 +1,11 @@
-"""The engine: publishers on one side, handlers on the other, four lanes between them.
+"""Event engine: publishers, four lanes and their handlers.
 
-    made ──start──▶ running ──stop──▶ stopped
-                       │ ▲
-                 pause │ │ resume, lane by lane
+    created ──start──▶ running ──stop──▶ stopped
+                          │ ▲
+                    pause │ │ resume, lane by lane
 
-Until it is started it takes events and handlers; they are handled once it runs. A stop refuses new
-events, drains P0 and P1, ends the threads after their current event and reports what is left.
+Events published before the start wait in their lanes. A stop refuses new events, drains P0 and P1,
+ends the threads after their current event and reports what is left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from qts.domain import Clock, EventRefusedError, LaneFullError, SystemClock
 from qts.events import lanes as native
-from qts.events import status as figures
 from qts.events.catalogue import Catalogue
 from qts.events.config import EventsConfig
 from qts.events.dead_letters import DeadLetterBuffer, DeadLetterStore, reset_retries
@@ -33,10 +32,11 @@ from qts.events.handlers import Async, EventHandler, Plain, as_handler
 from qts.events.lifecycle import EngineLifecycle, StopReport
 from qts.events.monitor import AlertHooks, LaneMonitor
 from qts.events.payloads import Payload
+from qts.events.status import EngineStatus, read_status
 
 
 class EventEngine:
-    """P0 to P3. Any thread may publish; handlers are registered before the start."""
+    """Engine of the four lanes; any thread may publish, handlers are registered before start."""
 
     def __init__(
         self,
@@ -49,60 +49,59 @@ class EventEngine:
         self.catalogue = catalogue or Catalogue()
         self._clock = clock or SystemClock()
         self.dead_letters = DeadLetterBuffer(self.config.dead_letters, self._clock)
-        self._lanes = native.build_lanes(self.config, self.catalogue)
-        self._make = native.event_factory(self.catalogue, self._clock)
-        self._load = DegradationController(self.config)
+        self.lanes = native.build_lanes(self.config, self.catalogue)
+        self._new_event = native.event_factory(self.catalogue, self._clock)
+        self.degradation = DegradationController(self.config)
         self._monitor = LaneMonitor(self, hooks or AlertHooks())
-        retry = HandlerRetry(self._lanes, self.dead_letters, self._monitor.gave_up)
-        self._wiring = HandlerRuntime(self.config, self.catalogue, self._lanes, self, retry)
-        self._life = EngineLifecycle(self.config, self._lanes, self._wiring, self._monitor)
-        self._paused_by_hand: set[int] = set()
-        self._lanes.set_callbacks(
-            native.refusal(self.catalogue),
+        retry = HandlerRetry(self.lanes, self.dead_letters, self._monitor.on_dead_letter)
+        self.runtime = HandlerRuntime(self.config, self.catalogue, self.lanes, self, retry)
+        self._lifecycle = EngineLifecycle(self.config, self.lanes, self.runtime, self._monitor)
+        self._paused_manually: set[int] = set()
+        self.lanes.set_callbacks(
+            native.refusal_callback(self.catalogue),
             self.catalogue.check,
-            self._wiring.failed,
-            self._wiring.failed_batch,
+            self.runtime.failed,
+            self.runtime.failed_batch,
         )
-        # The lanes' own: a method around it would cost as much again.
-        self.publish: Callable[..., None] = self._lanes.publish
-        self.try_publish: Callable[[Event], bool] = self._lanes.try_publish
-        self.publish_many: Callable[..., int] = self._lanes.publish_many
+        # Bound directly: a Python method around them would double the cost of a call.
+        self.publish: Callable[..., None] = self.lanes.publish
+        self.try_publish: Callable[[Event], bool] = self.lanes.try_publish
+        self.publish_many: Callable[..., int] = self.lanes.publish_many
 
     # --- handlers -------------------------------------------------------------------------------
 
     def on(
         self,
-        what: str | Priority,
+        target: str | Priority,
         handler: Plain | Async | EventHandler,
         *,
         essential: bool = False,
     ) -> None:
         """Call `handler` for a type (PRICE_TICK), a pattern (FILL_*) or a whole lane.
 
-        An essential handler goes on in LEVEL_3, when only the critical is handled.
+        In LEVEL_3 only essential handlers and those of P0 run.
         """
-        if self.state != "made":
-            raise EventRefusedError(f"handlers are registered before the start; it is {self.state}")
-        self._wiring.add(what, as_handler(handler, essential))
+        if self.state != "created":
+            raise EventRefusedError(f"engine is {self.state}; register handlers before the start")
+        self.runtime.add(target, as_handler(handler, essential))
 
     def attach_watcher(self, name: str, watcher: native.TickWatch, field: str) -> None:
-        """Show every event of a type to a native watcher while it is being published.
+        """Pass the key and one number of every event of a type to a native watcher.
 
-        It sees the key and one number of the payload, before any handler and on the publisher's
-        own thread, and what it publishes is in its lane before publish returns: nobody who holds
-        the interpreter can delay what it decides.
+        The watcher runs on the publisher's thread, before any handler. Events that it publishes are
+        in their lane before publish() returns, so no thread that holds the GIL can delay them.
         """
-        if self.state != "made":
-            raise EventRefusedError(f"a watcher is set before the start; it is {self.state}")
+        if self.state != "created":
+            raise EventRefusedError(f"engine is {self.state}; attach watchers before the start")
         number = list(self.catalogue).index(self.catalogue[name])
-        watcher.attach(self._make, self._lanes.publish)
-        self._lanes.watch(number, watcher, field)
+        watcher.attach(self._new_event, self.lanes.publish)
+        self.lanes.watch(number, watcher, field)
 
     # --- publishing -----------------------------------------------------------------------------
 
     def new_event(self, name: str, payload: Payload, source: str = "") -> Event:
-        """An event of this type, now."""
-        return self._make(name, payload, source)
+        """Create an event of a type with the current time."""
+        return self._new_event(name, payload, source)
 
     def emit(self, name: str, payload: Payload, source: str = "") -> Event:
         event = self.new_event(name, payload, source)
@@ -110,35 +109,39 @@ class EventEngine:
         return event
 
     async def publish_async(self, event: Event, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as publish
-        """As `publish`, without blocking the loop while the lane is full."""
-        end = None if timeout is None else self._clock.monotonic_ns() + timeout * 1e9
+        """Publish without blocking the event loop while the lane is full."""
+        deadline = None if timeout is None else self._clock.monotonic_ns() + timeout * 1e9
         while not self.try_publish(event):
-            left = 0.05 if end is None else min(0.05, (end - self._clock.monotonic_ns()) / 1e9)
+            left = 0.05
+            if deadline is not None:
+                left = min(left, (deadline - self._clock.monotonic_ns()) / 1e9)
             if left <= 0:
-                raise LaneFullError(f"{event.event_type} found no room in lane P{event.priority}")
-            await asyncio.to_thread(self._lanes.wait_for_room, event.priority, left)
+                raise LaneFullError(
+                    f"lane P{event.priority} is full; {event.event_type} not published"
+                )
+            await asyncio.to_thread(self.lanes.wait_for_room, event.priority, left)
 
     def publish_for_ack(self, event: Event) -> Future[None]:
-        """Publish; the future is done when every handler has, and fails when one gave up."""
+        """Publish; return a future that is done when every handler is, and fails when one fails."""
         if not self.catalogue[event.event_type].requires_ack:
             raise EventRefusedError(f"events of type {event.event_type} are not acknowledged")
-        future = self._wiring.expect(event)
+        future = self.runtime.acks.expect(event)
         try:
             self.publish(event)
         except BaseException:
-            self._wiring.forget(event)
+            self.runtime.acks.discard(event)
             raise
         return future
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start threads and processes; those handle what waits."""
-        self._life.start(self.apply)
+        """Start threads and processes."""
+        self._lifecycle.start(self.apply)
 
     def stop(self) -> StopReport:
-        """Drain P0 and P1, end the threads, report the rest. A second stop reports the same."""
-        return self._life.stop()
+        """Drain P0 and P1, end the threads, report the rest; a second call returns the same."""
+        return self._lifecycle.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -152,110 +155,89 @@ class EventEngine:
     ) -> None:
         self.stop()
 
-    # --- steering -------------------------------------------------------------------------------
+    # --- load -----------------------------------------------------------------------------------
 
     def pause(self, lane: Priority) -> None:
-        """Stop a lane at its next event; what is published to it waits."""
+        """Stop handling a lane at its next event; published events wait."""
         if lane == Priority.P0:
-            raise EventRefusedError("P0 is never paused")
-        self._paused_by_hand.add(int(lane))
+            raise EventRefusedError("P0 cannot be paused")
+        self._paused_manually.add(int(lane))
         self.apply()
 
     def resume(self, lane: Priority) -> None:
-        self._paused_by_hand.discard(int(lane))
+        self._paused_manually.discard(int(lane))
         self.apply()
 
     def degrade(self, level: DegradationLevel | None) -> None:
-        """Hold a level by hand; None lets the load decide again."""
-        self._load.by_hand = level
+        """Set the level manually; None returns to the level that the load requires."""
+        self.degradation.manual_level = level
         self.check()
 
     def check(self) -> None:
-        """Look at the load and act on it; runs every `check_interval_ms` by itself."""
+        """Run one load check; the monitor does so every `check_interval_ms`."""
         self._monitor.check()
 
     def apply(self) -> None:
-        """Pause what a person or the level of degradation wants paused."""
-        level = self._load.level
+        """Pause the lanes that the operator or the degradation level pauses."""
+        level = self.degradation.level
         by_level = {3} if level >= DegradationLevel.P3_PAUSED else set()
         if level >= DegradationLevel.P2_P3_PAUSED:
             by_level.add(2)
-        paused = [lane in by_level or lane in self._paused_by_hand for lane in range(4)]
+        paused = [lane in by_level or lane in self._paused_manually for lane in range(4)]
         for lane in (1, 2, 3):
-            self._lanes.pause(lane, paused[lane])
-        self._lanes.set_critical_only(level == DegradationLevel.CRITICAL_ONLY)
-        self._wiring.apply_level(paused, level == DegradationLevel.CRITICAL_ONLY)
+            self.lanes.pause(lane, paused[lane])
+        self.lanes.set_critical_only(level == DegradationLevel.CRITICAL_ONLY)
+        self.runtime.apply_level(paused, level == DegradationLevel.CRITICAL_ONLY)
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- status ---------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        return self._life.state
+        return self._lifecycle.state
 
     @property
     def level(self) -> DegradationLevel:
-        return self._load.level
+        return self.degradation.level
 
-    @property
-    def lanes(self) -> native.Lanes:
-        """The native lanes, for tests and tools that step them by hand."""
-        return self._lanes
-
-    @property
-    def wiring(self) -> HandlerRuntime:
-        """Who is called, and where; for the monitor."""
-        return self._wiring
-
-    @property
-    def load(self) -> DegradationController:
-        return self._load
-
-    def status(self) -> figures.EngineStatus:
-        return figures.read(
-            self._lanes,
+    def status(self) -> EngineStatus:
+        return read_status(
+            self.lanes,
             self.config,
             self._monitor.pressures,
-            self._load.level,
+            self.degradation.level,
             self.dead_letters.count,
         )
 
     def wait_drained(self, seconds: float, *lanes: Priority) -> bool:
-        """Wait until these lanes (all, when none is named) are empty and their handlers done."""
-        return self._lanes.drained([int(lane) for lane in lanes or tuple(Priority)], seconds)
+        """Wait until these lanes (default: all) are empty and their handlers done."""
+        return self.lanes.drained([int(lane) for lane in lanes or tuple(Priority)], seconds)
 
     def dropped(self) -> dict[str, dict[str, int]]:
-        """What was dropped for want of room: counts by type, then by key (the symbol)."""
-        found: dict[str, dict[str, int]] = {}
+        """Return counts of dropped events by type, then by key (the symbol)."""
+        counts: dict[str, dict[str, int]] = {}
         names = [each.name for each in self.catalogue]
-        for number, key, count in self._lanes.drops():
-            found.setdefault(names[number], {})[key] = count
-        return found
+        for number, key, count in self.lanes.drops():
+            counts.setdefault(names[number], {})[key] = count
+        return counts
 
     def pids(self) -> dict[str, int]:
-        """The process of each lane that has one; 0 while it is started again."""
-        return {f"P{each.lane}": each.pid for each in self._wiring.processes}
+        """Return the process id of each isolated lane, 0 while it restarts."""
+        return {f"P{each.lane}": each.pid for each in self.runtime.processes}
 
     def audit(self) -> npt.NDArray[np.void]:
-        """What became of every event since the last call; see `events.AUDIT`."""
-        return np.frombuffer(self._lanes.audit(), dtype=native.AUDIT_DTYPE)
+        """Return the audit records since the last call, as `AUDIT_DTYPE`."""
+        return np.frombuffer(self.lanes.audit(), dtype=native.AUDIT_DTYPE)
 
     # --- dead letters ---------------------------------------------------------------------------
 
     def replay(self, number: int) -> Event:
-        """Publish a dead letter again."""
+        """Publish a buffered dead letter again."""
         letter = self.dead_letters.show(number)
         event = reset_retries(letter)
         self.publish(event)
         self.dead_letters.remove(number)
         return event
 
-    async def replay_stored(self, store: DeadLetterStore, number: int) -> Event:
-        """Publish a dead letter of the store again."""
-        event = reset_retries(await store.show(number))
-        await self.publish_async(event)
-        await store.replayed(number)
-        return event
-
-    async def persist_dead_letters(self, store: DeadLetterStore, every_s: float = 0.2) -> None:
-        """Move dead letters into the store and publish those asked for there, until cancelled."""
-        await self.dead_letters.keep(store, every_s, self.publish_async)
+    async def persist_dead_letters(self, store: DeadLetterStore, interval_s: float = 0.2) -> None:
+        """Move dead letters to the store and publish requested replays, until cancelled."""
+        await self.dead_letters.persist(store, interval_s, self.publish_async)

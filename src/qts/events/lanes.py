@@ -1,4 +1,4 @@
-"""The native lanes, built from settings and catalogue; nothing else here touches the core."""
+"""Native lanes, built from settings and catalogue."""
 
 from __future__ import annotations
 
@@ -10,23 +10,12 @@ import numpy.typing as npt
 
 from qts._native import EventMaker, Lanes, TickWatch, event_id, replay_lanes
 from qts.domain import Clock, EventRefusedError, LaneFullError, SystemClock
-from qts.events.catalogue import LARGEST_PAYLOAD, Catalogue
+from qts.events.catalogue import MAX_PAYLOAD_BYTES, Catalogue
 from qts.events.config import EventsConfig
 from qts.events.event import Event
 from qts.events.payloads import Payload
 
-__all__ = [
-    "AUDIT_ACTIONS",
-    "AUDIT_DTYPE",
-    "EVENT_DTYPE",
-    "Lanes",
-    "TickWatch",
-    "build_lanes",
-    "event_factory",
-    "event_id",
-    "replay_audit",
-    "specs",
-]
+__all__ = ["Lanes", "TickWatch", "event_id"]  # re-exported
 
 AUDIT_ACTIONS = (
     "published",
@@ -38,7 +27,7 @@ AUDIT_ACTIONS = (
     "dropped",
     "sampled",
 )
-# One audit record, in the order in which its lane decided.
+# Audit record; records are in the order of the decisions of their lane.
 AUDIT_DTYPE = np.dtype(
     [
         ("sequence", "u8"),
@@ -47,12 +36,12 @@ AUDIT_DTYPE = np.dtype(
         ("at", "u8"),
         ("type", "u4"),
         ("lane", "u1"),
-        ("deed", "u1"),
+        ("action", "u1"),
         ("flags", "u1"),
         ("unused", "u1"),
     ]
 )
-# What a compiled handler's first argument points to.
+# Record that a compiled handler's first argument points to.
 EVENT_DTYPE = np.dtype(
     [
         ("sequence", "u8"),
@@ -63,10 +52,10 @@ EVENT_DTYPE = np.dtype(
         ("values", "f8", (8,)),
     ]
 )
-_HOLD_EVENTS = 10_000
+_GIL_SLICE_EVENTS = 10_000
 
 
-def specs(config: EventsConfig) -> list[tuple[int, str, int, int, int, bool]]:
+def lane_specs(config: EventsConfig) -> list[tuple[int, str, int, int, int, bool]]:
     return [
         (
             lane.queue_size,
@@ -81,15 +70,15 @@ def specs(config: EventsConfig) -> list[tuple[int, str, int, int, int, bool]]:
 
 
 def build_lanes(config: EventsConfig, catalogue: Catalogue) -> Lanes:
-    """Lanes that know every type of the catalogue and have no handlers and no threads yet."""
+    """Create lanes for every type of the catalogue, without handlers and threads."""
     numbers: dict[str, int] = {}
     lanes = Lanes(
-        specs(config),
+        lane_specs(config),
         Event,
         numbers,
         config.audit_records,
         round(config.gil_slice_ms * 1e6),
-        _HOLD_EVENTS,
+        _GIL_SLICE_EVENTS,
         round(config.gil_stall_ms * 1e6),
         max(1, config.pool_workers - 2),
     )
@@ -99,70 +88,67 @@ def build_lanes(config: EventsConfig, catalogue: Catalogue) -> Lanes:
             each.payload,
             each.key,
             each.fields(),
-            each.deep,
+            each.has_nested_fields,
             each.max_process_time_ms or 0.0,
         )
     return lanes
 
 
 def event_factory(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str], Event]:
-    """Makes an event of a type, now, from (type, payload, source)."""
+    """Return a function that creates an event from (type, payload, source)."""
     fields = {}
     for each in catalogue:
         like = each.event(Payload(), event_id="", timestamp=0.0, source="")
         fields[each.name] = tuple(getattr(like, name) for name in Event.__struct_fields__)
-    # A clock that was handed in is asked; the machine's own is read without a way through Python.
+    # The core reads the system clock without calling Python.
     now = None if type(clock) is SystemClock else lambda: clock.now().timestamp()
 
-    def missing(name: str) -> NoReturn:
-        known = catalogue[name]
-        raise EventRefusedError(f"event type {known.name} was registered after the engine was made")
+    def raise_missing(name: str) -> NoReturn:
+        entry = catalogue[name]
+        raise EventRefusedError(
+            f"event type {entry.name} was registered after the engine was created"
+        )
 
-    return EventMaker(Event, fields, now, missing).make
+    return EventMaker(Event, fields, now, raise_missing).make
 
 
-def refusal(catalogue: Catalogue) -> Any:
-    """Words for what the lanes refuse."""
+def refusal_callback(catalogue: Catalogue) -> Any:
+    """Return the function with which the lanes raise a refusal."""
 
-    def refuse(event: Any, why: str) -> NoReturn:
-        if why == "not an event":
+    def refuse(event: Any, reason: str) -> NoReturn:
+        if reason == "not an event":
             raise EventRefusedError(f"only an Event can be published, not {type(event).__name__}")
-        if why == "stopped":
+        if reason == "stopped":
             raise EventRefusedError(
                 f"{event.event_type} was published after the engine was stopped"
             )
-        if why == "type":
-            catalogue[event.event_type]
-        known = catalogue[event.event_type]
-        if why == "priority":
+        entry = catalogue[event.event_type]
+        if reason == "priority":
             raise EventRefusedError(
-                f"{known.name} has priority {int(known.priority)}, not {event.priority}"
+                f"{entry.name} has priority {int(entry.priority)}, not {event.priority}"
             )
-        if why == "timestamp":
+        if reason == "timestamp":
             raise EventRefusedError(
-                f"{known.name}: timestamp {event.timestamp!r} is no moment; "
-                "write seconds since 1970"
+                f"{entry.name}: timestamp {event.timestamp!r} is not a number of seconds since 1970"
             )
-        if why == "full":
-            raise LaneFullError(
-                f"{known.name} found no room in lane P{int(known.priority)} in the time given"
-            )
-        if why == "size":
+        if reason == "full":
+            raise LaneFullError(f"lane P{int(entry.priority)} is full; {entry.name} not published")
+        if reason == "size":
             raise EventRefusedError(
-                f"{known.name}: a text in the payload is longer than {LARGEST_PAYLOAD:,} characters"
+                f"{entry.name}: a payload text is longer than {MAX_PAYLOAD_BYTES:,} characters"
             )
-        if type(event.payload) is not known.payload:
+        if type(event.payload) is not entry.payload:
             raise EventRefusedError(
-                f"{known.name} carries {known.payload.__name__}, not {type(event.payload).__name__}"
+                f"{entry.name} carries {entry.payload.__name__}, not {type(event.payload).__name__}"
             )
-        raise EventRefusedError(f"{known.name}: the payload does not fit: {_misfit(known, event)}")
+        raise EventRefusedError(f"{entry.name}: the payload does not fit: {_misfit(entry, event)}")
 
     return refuse
 
 
-def _misfit(known: Any, event: Event) -> str:
-    hints = known.payload.__annotations__
-    for name, bits in known.fields():
+def _misfit(entry: Any, event: Event) -> str:
+    hints = entry.payload.__annotations__
+    for name, bits in entry.fields():
         value = getattr(event.payload, name)
         fits = {str: 1, int: 2 | 4, float: 4, bool: 8, type(None): 16}.get(type(value), 0) & bits
         finite = not isinstance(value, float) or value - value == 0
@@ -172,5 +158,5 @@ def _misfit(known: Any, event: Event) -> str:
 
 
 def replay_audit(config: EventsConfig, records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """The records that the same publishing and taking makes again, drop by drop."""
-    return np.frombuffer(replay_lanes(specs(config), records.tobytes()), dtype=AUDIT_DTYPE)
+    """Repeat the recorded publishing and taking on new lanes; return the records it produces."""
+    return np.frombuffer(replay_lanes(lane_specs(config), records.tobytes()), dtype=AUDIT_DTYPE)

@@ -1,4 +1,4 @@
-"""The life of an engine: made, running, stopped."""
+"""Start and stop of an engine."""
 
 from __future__ import annotations
 
@@ -19,79 +19,79 @@ from qts.events.status import LANES
 
 log = telemetry.logger("events")
 
-_FIRST = (int(Priority.P0), int(Priority.P1))  # what a stop drains
+_DRAINED_LANES = (int(Priority.P0), int(Priority.P1))
 
 
 class StopReport(msgspec.Struct, frozen=True):
-    """How a stop went."""
+    """Result of a stop."""
 
     drained: bool  # P0 and P1 are empty
     ended: bool  # every handler has returned
-    rest: dict[str, int]  # events that were not handled any more, by lane
+    unhandled: dict[str, int]  # events left in each lane
 
 
 class EngineLifecycle:
-    """Starts once and stops once; asked again, it answers the same."""
+    """State of an engine, which starts once and stops once."""
 
     def __init__(
-        self, config: EventsConfig, lanes: Lanes, wiring: HandlerRuntime, monitor: LaneMonitor
+        self, config: EventsConfig, lanes: Lanes, runtime: HandlerRuntime, monitor: LaneMonitor
     ) -> None:
         self._config = config
         self._lanes = lanes
-        self._wiring = wiring
+        self._runtime = runtime
         self._monitor = monitor
         self._drained, self._ended = False, True
-        self.state = "made"
+        self.state = "created"
 
-    def start(self, steer: Callable[[], None]) -> None:
-        """`steer` pauses what is to begin paused."""
-        if self.state != "made":
-            raise EventRefusedError(f"an engine is started once; this one is {self.state}")
-        self._wiring.start(self._monitor.process_died, self._monitor.process_not_started)
+    def start(self, apply_pauses: Callable[[], None]) -> None:
+        """Start processes, threads and monitor; `apply_pauses` runs before events are fed."""
+        if self.state != "created":
+            raise EventRefusedError(f"engine is {self.state}; it can be started only once")
+        self._runtime.start(self._monitor.process_died, self._monitor.lane_not_started)
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(self._config.switch_interval_ms / 1000)
-        self._wiring.add_workers()
+        self._runtime.add_workers()
         cpu = self._config.p0_cpu if self._config.p0_cpu >= 0 else None
         self._lanes.start(cpu, self._config.p0_realtime)
         self.state = "running"
-        steer()
-        self._wiring.feed()
+        apply_pauses()
+        self._runtime.feed()
         self._monitor.start()
         atexit.register(self.stop)
 
     def stop(self) -> StopReport:
         if self._lanes.inside():
             raise EventRefusedError(
-                "a handler cannot stop the engine that runs it; ask another thread"
+                "a handler cannot stop the engine that runs it; stop it from another thread"
             )
         if self.state == "running":
             self._stop()
-        elif self.state == "made":
+        elif self.state == "created":
             self._lanes.open(False)
             self.state = "stopped"
-        return StopReport(self._drained, self._ended, self._rest())
+        return StopReport(self._drained, self._ended, self._unhandled())
 
     def _stop(self) -> None:
         self.state = "stopping"
         self._lanes.open(False)
-        for lane in _FIRST:
+        for lane in _DRAINED_LANES:
             self._lanes.pause(lane, False)
-            self._wiring.resume(lane)
-        self._drained = self._lanes.drained(_FIRST, self._config.stop_timeout_s)
+            self._runtime.resume(lane)
+        self._drained = self._lanes.drained(_DRAINED_LANES, self._config.stop_timeout_s)
         self._monitor.stop()
         self._ended = self._lanes.halt(1.0)
-        self._ended &= self._wiring.stop()
+        self._ended &= self._runtime.stop()
         sys.setswitchinterval(self._switch_interval)
         self._lanes.clear()
         atexit.unregister(self.stop)
         self.state = "stopped"
-        self._monitor.tell()
+        self._monitor.update_metrics()
         if not self._ended:
-            log.error("a handler did not return; its thread is left behind, its process killed")
-        if rest := self._rest():
-            log.warning("stopped with events that were not handled", **rest)
+            log.error("handler did not return; thread abandoned, process killed")
+        if unhandled := self._unhandled():
+            log.warning("engine stopped with unhandled events", **unhandled)
 
-    def _rest(self) -> dict[str, int]:
+    def _unhandled(self) -> dict[str, int]:
         return {
             name: waiting
             for number, name in enumerate(LANES)

@@ -1,4 +1,4 @@
-"""Event loops for async handlers, each on a thread of its own: P0's, and one for the rest."""
+"""Event loops for async handlers, each on a dedicated thread."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from qts.events.event import Event
 
-Attempt = Callable[[Event], Awaitable[bool]]  # False: given up
+Attempt = Callable[[Event], Awaitable[bool]]  # False: dead letter
 Done = Callable[[bool], None]
 T = TypeVar("T")
 
 
 class LoopThread:
-    """A running loop; stop it from another thread."""
+    """Thread that runs an event loop; stop it from another thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -27,11 +27,11 @@ class LoopThread:
         self._loop.call_soon_threadsafe(function, *args)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for it, on another thread than the loop's."""
+        """Run a coroutine on the loop and wait for its result, from another thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self, seconds: float) -> bool:
-        """Cancel what still runs; False when it would not end in time."""
+        """Cancel running tasks; return whether the thread ended in time."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(seconds)
@@ -50,7 +50,7 @@ class LoopThread:
 
 
 class SerialTaskQueue:
-    """The events of one async handler: one at a time, in the order in which they came."""
+    """Events of one async handler, handled one at a time in the order of arrival."""
 
     def __init__(self, loop: LoopThread, attempt: Attempt) -> None:
         self._loop = loop

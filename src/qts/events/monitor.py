@@ -1,7 +1,8 @@
-"""The watch over the lanes: pressure, degradation, slow handlers, failed threads, alerts.
+"""Monitor of the lanes: pressure, degradation, slow handlers, failed threads, alerts.
 
 Fail-safe codes raised here: FS095 P0 overflow, FS096 P0's lane failed (trading must be suspended),
-FS097 P1's lane could not be started again, FS098 a P0 handler gave up; guardrail GR090: LEVEL_3.
+FS097 P1's lane could not be restarted, FS098 a P0 event became a dead letter; guardrail GR090:
+LEVEL_3.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 log = telemetry.logger("events")
 
-P3_LIMIT_NS = 5_000_000_000
+SLOW_HANDLER_NS = 5_000_000_000
 # p50, p95, p99 and max in ms, from publishing to the last handler's return.
 SLA: dict[str, dict[str, float]] = {
     "P0": {"p50": 2, "p95": 5, "p99": 10, "max": 20},
@@ -34,7 +35,7 @@ SLA: dict[str, dict[str, float]] = {
 
 
 class LaneAlert(msgspec.Struct, frozen=True):
-    """Something a person should know."""
+    """Condition worth an operator's attention."""
 
     kind: Literal["pressure", "level", "slow", "fail_safe", "guardrail", "lane", "sla"]
     severity: Literal["info", "warning", "critical"]
@@ -43,11 +44,11 @@ class LaneAlert(msgspec.Struct, frozen=True):
 
 
 def _ignore(_alert: LaneAlert) -> None:
-    """The alert stands in the log in any case."""
+    """Do nothing; every alert is logged."""
 
 
 class AlertHooks(msgspec.Struct, frozen=True):
-    """Who is told; called on the monitor's or a lane's thread, so: quickly."""
+    """Callbacks for alerts; they run on the monitor's or a lane's thread and must be quick."""
 
     alert: Callable[[LaneAlert], None] = _ignore
     fail_safe: Callable[[LaneAlert], None] = _ignore  # FS095 to FS098
@@ -55,7 +56,7 @@ class AlertHooks(msgspec.Struct, frozen=True):
 
 
 class LaneMonitor:
-    """Checks by hand, or every `check_interval_ms` on a thread of its own."""
+    """Load checks on a dedicated thread every `check_interval_ms`, or on call of `check`."""
 
     def __init__(self, engine: EventEngine, hooks: AlertHooks) -> None:
         self._engine = engine
@@ -67,13 +68,13 @@ class LaneMonitor:
         self._blocked = 0
         self._dropped = 0
         self._breached: set[str] = set()
-        self._told_running: set[tuple[int, int]] = set()
-        self._told_apart: set[str] = set()
-        self._lost: list[int] = []  # threads that could not be started again
+        self._reported_slow: set[tuple[int, int]] = set()
+        self._reported_isolated: set[str] = set()
+        self._failed_workers: list[int] = []  # not yet restarted
         self.pressures: tuple[Pressure, ...] = (Pressure.NORMAL,) * 4
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="qts-events-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="qts-events-monitor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -82,22 +83,22 @@ class LaneMonitor:
             self._thread.join(5)
 
     def _run(self) -> None:
-        self._say_place()
+        self._log_placement()
         while not self._stop.wait(self._engine.config.check_interval_ms / 1000):
             try:
                 self.check()
             except Exception:
-                log.error("a check of the lanes failed", exc_info=True)
+                log.error("lane check failed", exc_info=True)
 
-    def _say_place(self) -> None:
-        """P0's thread asks for its place as it begins; by the first look it has it or not."""
+    def _log_placement(self) -> None:
+        """Log when P0's thread did not get its CPU or real-time priority within one interval."""
         config = self._engine.config
         self._stop.wait(config.check_interval_ms / 1000)
         pinned, realtime = self._engine.lanes.placed()
         if config.p0_realtime and not realtime:
-            log.info("no real-time priority for P0: other programs can delay it; see ulimit -r")
+            log.info("P0 runs without real-time priority; see ulimit -r")
         if config.p0_cpu >= 0 and not pinned:
-            log.warning("P0 could not have its CPU", cpu=config.p0_cpu)
+            log.warning("P0 not pinned to its CPU", cpu=config.p0_cpu)
 
     def check(self) -> None:
         with self._lock:
@@ -107,22 +108,26 @@ class LaneMonitor:
             self._check_slow()
             self._check_faults()
             self._check_sla()
-        self.tell()
+        self.update_metrics()
 
-    def tell(self) -> None:
-        self._metrics.tell(self._engine.status())
+    def update_metrics(self) -> None:
+        self._metrics.update(self._engine.status())
 
-    def gave_up(self, event: Event, handler: EventHandler, error: BaseException) -> None:
+    def on_dead_letter(self, event: Event, handler: EventHandler, error: BaseException) -> None:
         if event.priority == Priority.P0:
             self._fail_safe(
-                "FS098", f"{handler.name} gave up on {event.event_type} {event.event_id}: {error}"
+                "FS098", f"{handler.name} failed on {event.event_type} {event.event_id}: {error}"
             )
 
-    def process_died(self, lane: int, how: str) -> None:
-        self._alert("lane", "warning", f"{LANES[lane]}'s process {how}; it is started again")
+    def process_died(self, lane: int, reason: str) -> None:
+        self._alert("lane", "warning", f"{LANES[lane]}'s process {reason}; restarting it")
 
-    def process_not_started(self, lane: int, why: str) -> None:
-        self._not_started(lane, f"{LANES[lane]}'s lane could not be started again: {why}")
+    def lane_not_started(self, lane: int, reason: str) -> None:
+        text = f"{LANES[lane]}'s lane could not be restarted: {reason}"
+        if lane == Priority.P1:
+            self._fail_safe("FS097", text)
+        else:
+            self._alert("lane", "critical", text)
 
     # --- load -----------------------------------------------------------------------------------
 
@@ -132,126 +137,116 @@ class LaneMonitor:
             engine.lanes.counts(lane)["depth"] / config.queue_size
             for lane, config in enumerate(engine.config.lanes)
         ]
-        verdict = engine.load.check(fills)
-        self.pressures = verdict.pressures
-        for lane, pressure in verdict.changed:
-            usual = engine.config.lanes[lane].batch_size
-            size = usual if pressure == Pressure.NORMAL else 2 * usual
+        result = engine.degradation.check(fills)
+        self.pressures = result.pressures
+        for lane, pressure in result.changed:
+            configured = engine.config.lanes[lane].batch_size
+            size = configured if pressure == Pressure.NORMAL else 2 * configured
             engine.lanes.set_batch(lane, size)
-            engine.wiring.set_batch(lane, size)
+            engine.runtime.set_batch_size(lane, size)
             self._alert(
                 "pressure",
                 ("info", "warning", "critical")[pressure],
                 f"{LANES[lane]} is {fills[lane]:.0%} full: {pressure.name}",
             )
-        if verdict.level != before:
-            self._level_changed(before, verdict.level)
+        if result.level != before:
+            self._level_changed(before, result.level)
 
-    def _level_changed(self, before: DegradationLevel, now: DegradationLevel) -> None:
+    def _level_changed(self, before: DegradationLevel, after: DegradationLevel) -> None:
         self._engine.apply()
-        text = f"degradation LEVEL_{int(before)} to LEVEL_{int(now)} {now.name}"
-        self._alert("level", "warning" if now > before else "info", text)
+        text = f"degradation LEVEL_{int(before)} to LEVEL_{int(after)} {after.name}"
+        self._alert("level", "warning" if after > before else "info", text)
         if self._engine.state == "running":
-            notice = NotificationSend(text=text, code=f"LEVEL_{int(now)}")
-            self._engine.try_publish(self._engine.new_event("NOTIFICATION_SEND", notice, "events"))
-        if now == DegradationLevel.CRITICAL_ONLY:
+            payload = NotificationSend(text=text, code=f"LEVEL_{int(after)}")
+            self._engine.try_publish(self._engine.new_event("NOTIFICATION_SEND", payload, "events"))
+        if after == DegradationLevel.CRITICAL_ONLY:
             alert = LaneAlert("guardrail", "critical", "only P0 is handled", "GR090")
-            self._tell(alert, self._hooks.guardrail)
+            self._raise(alert, self._hooks.guardrail)
 
     def _check_drops(self) -> None:
         dropped = sum(self._engine.lanes.counts(lane)["dropped"] for lane in range(4))
         if dropped > self._dropped and (due := telemetry.log_every(1, "dropped")):
-            most = sorted(
-                (count, f"{kind} {key}".strip())
-                for kind, keys in self._engine.dropped().items()
+            top = sorted(
+                (count, f"{name} {key}".strip())
+                for name, keys in self._engine.dropped().items()
                 for key, count in keys.items()
             )[-5:]
-            words = ", ".join(f"{name} {count:,}" for count, name in reversed(most))
-            log.warning("events were dropped", total=dropped, most=words, **due)
+            text = ", ".join(f"{name} {count:,}" for count, name in reversed(top))
+            log.warning("events dropped", count=dropped, most=text, **due)
         self._dropped = dropped
 
     def _check_overflow(self) -> None:
         counts = self._engine.lanes.counts(0)
         blocked = counts["blocked"] + counts["over"]
         if blocked > self._blocked:
-            fresh, self._blocked = blocked - self._blocked, blocked
-            self._fail_safe("FS095", f"P0 was full for {fresh} publisher(s)")
+            new, self._blocked = blocked - self._blocked, blocked
+            self._fail_safe("FS095", f"P0 was full for {new} publisher(s)")
 
     # --- handlers and threads -------------------------------------------------------------------
 
     def _check_slow(self) -> None:
         engine = self._engine
-        for what, kind, handler, ns in engine.lanes.reports():
-            name = engine.wiring.name_of(kind, handler)
+        for what, event_type, handler, ns in engine.lanes.reports():
+            name = engine.runtime.handler_name(event_type, handler)
             if what == "held":
                 text = f"P0 waited {ns / 1e6:.1f} ms for the interpreter, held by {name}"
             else:
-                text = f"{name} took {ns / 1e6:.1f} ms, more than its events allow"
+                text = f"{name} took {ns / 1e6:.1f} ms, more than its event type allows"
             if due := telemetry.log_every(1, f"{what} {name}"):
                 self._alert("slow", "warning", text, due["suppressed"])
         running = {
-            (worker, kind): (handler, ns)
-            for worker, kind, handler, ns in engine.lanes.running()
-            if ns > P3_LIMIT_NS
+            (worker, event_type): (handler, ns)
+            for worker, event_type, handler, ns in engine.lanes.running()
+            if ns > SLOW_HANDLER_NS
         }
         for key, (handler, ns) in running.items():
-            if key not in self._told_running:
-                name = engine.wiring.name_of(key[1], handler)
-                self._alert("slow", "warning", f"{name} has been at work for {ns / 1e9:.0f} s")
-        self._told_running = set(running)
-        self._check_apart()
-
-    def _check_apart(self) -> None:
-        long = {name: ns for name, ns in self._engine.wiring.running_handlers() if ns > P3_LIMIT_NS}
-        for name in long.keys() - self._told_apart:
-            self._alert("slow", "warning", f"{name} has been at work for {long[name] / 1e9:.0f} s")
-        self._told_apart = set(long)
+            if key not in self._reported_slow:
+                name = engine.runtime.handler_name(key[1], handler)
+                self._alert("slow", "warning", f"{name} has been running for {ns / 1e9:.0f} s")
+        self._reported_slow = set(running)
+        isolated = {
+            name: ns for name, ns in engine.runtime.running_handlers() if ns > SLOW_HANDLER_NS
+        }
+        for name in isolated.keys() - self._reported_isolated:
+            self._alert(
+                "slow", "warning", f"{name} has been running for {isolated[name] / 1e9:.0f} s"
+            )
+        self._reported_isolated = set(isolated)
 
     def _check_faults(self) -> None:
         for worker, error in self._engine.lanes.faults():
-            lane = self._engine.wiring.lane_of(worker)
-            self._lost.append(worker)
+            lane = self._engine.runtime.lane_of(worker)
+            self._failed_workers.append(worker)
             if lane == 0:
-                self._fail_safe("FS096", f"P0's lane failed, suspend trading: {error}")
+                self._fail_safe("FS096", f"P0's lane failed; suspend trading: {error}")
             else:
                 self._alert("lane", "warning", f"{LANES[lane]}'s thread failed: {error}")
-        self._lost = [worker for worker in self._lost if not self._revive(worker)]
+        self._failed_workers = [each for each in self._failed_workers if not self._restart(each)]
 
-    def _revive(self, worker: int) -> bool:
-        """Tried at every check until it comes to life."""
-        lane = self._engine.wiring.lane_of(worker)
+    def _restart(self, worker: int) -> bool:
+        """Restart a failed thread; return False when the next check must try again."""
         try:
             self._engine.lanes.revive(worker)
         except RuntimeError as error:
             if telemetry.log_every(60, f"revive {worker}"):
-                self._not_started(lane, f"{LANES[lane]}'s lane could not be started again: {error}")
+                self.lane_not_started(self._engine.runtime.lane_of(worker), str(error))
             return False
         return True
-
-    def _not_started(self, lane: int, text: str) -> None:
-        if lane == Priority.P1:
-            self._fail_safe("FS097", text)
-        else:
-            self._alert("lane", "critical", text)
 
     def _check_sla(self) -> None:
         status = self._engine.status()
         for lane, limits in SLA.items():
-            span = status.lanes[lane].total
+            latency = status.lanes[lane].total
             for part, limit in limits.items():
-                key = f"{lane} {part}"
-                if span.count >= 100 and getattr(span, part) > limit and key not in self._breached:
+                key, value = f"{lane} {part}", getattr(latency, part)
+                if latency.count >= 100 and value > limit and key not in self._breached:
                     self._breached.add(key)
-                    self._alert(
-                        "sla",
-                        "warning",
-                        f"{key} is {getattr(span, part):.1f} ms, above {limit:g} ms",
-                    )
+                    self._alert("sla", "warning", f"{key} is {value:.1f} ms, above {limit:g} ms")
 
-    # --- telling --------------------------------------------------------------------------------
+    # --- alerts ---------------------------------------------------------------------------------
 
     def _fail_safe(self, code: str, text: str) -> None:
-        self._tell(LaneAlert("fail_safe", "critical", text, code), self._hooks.fail_safe)
+        self._raise(LaneAlert("fail_safe", "critical", text, code), self._hooks.fail_safe)
 
     def _alert(
         self,
@@ -260,18 +255,18 @@ class LaneMonitor:
         text: str,
         suppressed: int = 0,
     ) -> None:
-        more = f" ({suppressed} more like it)" if suppressed else ""
-        self._tell(
+        more = f" ({suppressed} more suppressed)" if suppressed else ""
+        self._raise(
             msgspec.convert({"kind": kind, "severity": severity, "text": text + more}, LaneAlert)
         )
 
-    def _tell(self, alert: LaneAlert, hook: Callable[[LaneAlert], None] | None = None) -> None:
-        say = {"info": log.info, "warning": log.warning, "critical": log.error}[alert.severity]
-        say(alert.text, kind=alert.kind, code=alert.code)
+    def _raise(self, alert: LaneAlert, hook: Callable[[LaneAlert], None] | None = None) -> None:
+        write = {"info": log.info, "warning": log.warning, "critical": log.error}[alert.severity]
+        write(alert.text, kind=alert.kind, code=alert.code)
         for each in (self._hooks.alert, hook):
             if each is None:
                 continue
             try:
                 each(alert)
             except Exception:
-                log.error("a hook failed", code=alert.code, exc_info=True)
+                log.error("alert hook failed", code=alert.code, exc_info=True)

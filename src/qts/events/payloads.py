@@ -1,4 +1,4 @@
-"""What each type of event carries; numbers are finite, texts at most 1 MiB."""
+"""Payloads of the standard event types; numbers are finite, texts at most 1 MiB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """Payloads of one's own derive from this: frozen, and never part of a cycle."""
+    """Base class of payloads: frozen, and without reference cycles."""
 
 
 class FillPayload(Payload, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What the engine shows: counts, depths and latencies of each lane, as figures and as metrics."""
+"""Status of the engine: counts, depths and latencies of each lane, and their metrics."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from qts.events.lanes import Lanes
 
 LANES = ("P0", "P1", "P2", "P3")
 OUTCOMES = ("published", "handled", "collapsed", "dropped", "sampled", "dead")
-_TROUBLES = ("retried", "blocked", "over", "overran")
+_INCIDENTS = ("retried", "blocked", "over", "overran")
 QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99", "p99_9": "0.999", "max": "1"}
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Milliseconds; all zero while count is."""
+    """Quantiles in milliseconds; all zero while `count` is zero."""
 
     count: int
     p50: float
@@ -35,7 +35,7 @@ class LaneStatus(msgspec.Struct, frozen=True):
     dropped: int
     sampled: int
     dead: int
-    waiting: int  # in the lane, or in the hands of a handler
+    waiting: int  # in the lane, or in flight
     retried: int
     blocked: int  # publishers that had to wait
     over: int  # published by handlers past the bound
@@ -48,21 +48,21 @@ class LaneStatus(msgspec.Struct, frozen=True):
 
     @property
     def balanced(self) -> bool:
-        """Every published event is accounted for, once."""
+        """Whether every published event is counted exactly once."""
         ends = self.handled + self.collapsed + self.dropped + self.sampled + self.dead
         return self.published == ends + self.waiting
 
 
 class EngineStatus(msgspec.Struct, frozen=True):
-    """The engine at one moment; what the dashboard reads."""
+    """Snapshot of the engine."""
 
     lanes: dict[str, LaneStatus]
     level: str
     dead_letters: int
-    gil_wait: Latency  # of P0, for the interpreter
+    gil_wait: Latency  # of P0
 
 
-def read(
+def read_status(
     lanes: Lanes,
     config: EventsConfig,
     pressures: tuple[Pressure, ...],
@@ -92,30 +92,30 @@ def _latency(spans: dict[str, int]) -> Latency:
 
 
 class LaneMetrics:
-    """Tells telemetry what changed since the last look."""
+    """Telemetry of the lanes, updated from one status to the next."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], int] = {}
         self._events = telemetry.counter(
-            "qts_events", "Events by lane and by what became of them.", ["lane", "outcome"]
+            "qts_events", "Events by lane and outcome.", ["lane", "outcome"]
         )
-        self._depth = telemetry.gauge("qts_events_depth", "Events that wait in a lane.", ["lane"])
+        self._depth = telemetry.gauge("qts_events_depth", "Events waiting in a lane.", ["lane"])
         self._fill = telemetry.gauge(
-            "qts_events_fill_ratio", "How full a lane is, from 0 to 1.", ["lane"]
+            "qts_events_fill_ratio", "Fill ratio of a lane, 0 to 1.", ["lane"]
         )
-        self._level = telemetry.gauge("qts_events_level", "Degradation, 0 to 3.")
+        self._level = telemetry.gauge("qts_events_level", "Degradation level, 0 to 3.")
         self._spans = telemetry.gauge(
             "qts_events_latency_seconds",
-            "Latency of a lane: waiting, handling and both; quantile 1 is the greatest.",
+            "Latency of a lane: waiting, handling and total; quantile 1 is the maximum.",
             ["lane", "part", "quantile"],
         )
 
-    def tell(self, status: EngineStatus) -> None:
+    def update(self, status: EngineStatus) -> None:
         for name, lane in status.lanes.items():
-            for outcome in (*OUTCOMES, *_TROUBLES):
-                now = getattr(lane, outcome)
-                self._events.labels(name, outcome).inc(now - self._last.get((name, outcome), 0))
-                self._last[name, outcome] = now
+            for outcome in (*OUTCOMES, *_INCIDENTS):
+                count = getattr(lane, outcome)
+                self._events.labels(name, outcome).inc(count - self._last.get((name, outcome), 0))
+                self._last[name, outcome] = count
             self._depth.labels(name).set(lane.depth)
             self._fill.labels(name).set(lane.depth / lane.capacity)
             for part in ("wait", "handling", "total"):

@@ -1,1 +1,1 @@
-"""A lane in a process of its own."""
+"""Lane whose handlers run in an isolated process."""

@@ -1,7 +1,7 @@
-"""What is under way between a lane and its process: frames sent, and frames to send again.
+"""Frames in flight between a lane and its process.
 
-The window keeps a few milliseconds of work under way, measured by what handling took so far: enough
-to keep the process busy, little enough that the lane's policy still acts on what waits.
+The window holds a few milliseconds of work, estimated from past handling times: enough to keep the
+process busy, little enough that the lane's overflow policy still applies to waiting events.
 """
 
 from __future__ import annotations
@@ -15,107 +15,107 @@ import msgspec
 from qts.events.event import Event
 from qts.events.process.child import LaneChild
 
-_UNDER_WAY_NS = 5_000_000
-_SHARE = 0.1  # of the newest event in the mean
+_TARGET_NS = 5_000_000
+_MEAN_WEIGHT = 0.1  # of the newest handling time
 
 
 class InFlightFrame(msgspec.Struct):
-    """A frame under way: one event, or one batch."""
+    """One event or one batch, with the sequence of each event."""
 
-    events: list[tuple[Event, int]]  # and its sequence
+    events: list[tuple[Event, int]]
 
 
 class InFlightWindow:
-    """Shared by the thread that feeds and the one that reads; also says which process is there."""
+    """Window shared by the feeding and the reading thread; also holds the current process."""
 
     def __init__(self, batch: int, threads: int) -> None:
         self.batch = batch
-        self._least = 2 * threads
+        self._min_events = 2 * threads
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
-        self._flying: dict[int, InFlightFrame] = {}
-        self._again: deque[InFlightFrame] = deque()
-        self._under_way = 0  # events
+        self._frames: dict[int, InFlightFrame] = {}
+        self._resend: deque[InFlightFrame] = deque()
+        self._events = 0
         self._mean_ns = 0.0
-        self._over = False
-        self.running: LaneChild | None = None
+        self._closed = False
+        self.child: LaneChild | None = None
 
     # --- the feeding thread ---------------------------------------------------------------------
 
     def wait(self, seconds: float) -> bool:
-        """Whether there is a process, and room or something to send again."""
+        """Wait until a process can take a frame; return whether it can."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over or self._may_feed(), seconds)
-            return not self._over and self._may_feed()
+            self._changed.wait_for(lambda: self._closed or self._may_feed(), seconds)
+            return not self._closed and self._may_feed()
 
-    def next_again(self) -> InFlightFrame | None:
+    def next_resend(self) -> InFlightFrame | None:
         with self._changed:
-            return self._again.popleft() if self._again else None
+            return self._resend.popleft() if self._resend else None
 
-    def taken(self, count: int) -> None:
+    def add_taken(self, count: int) -> None:
         with self._changed:
-            self._under_way += count
+            self._events += count
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         return next(self._numbers)
 
-    def sent(self, number: int, frame: InFlightFrame) -> LaneChild | None:
-        """Before it is sent: to whom; None: it waits for the next process."""
+    def register(self, number: int, frame: InFlightFrame) -> LaneChild | None:
+        """Record a frame before it is sent; return None when it waits for the next process."""
         with self._changed:
-            if self.running is None:
-                self._again.append(frame)
+            if self.child is None:
+                self._resend.append(frame)
             else:
-                self._flying[number] = frame
-            return self.running
+                self._frames[number] = frame
+            return self.child
 
     # --- the reading thread ---------------------------------------------------------------------
 
-    def done(self, number: int, took_ns: int) -> InFlightFrame:
+    def finish(self, number: int, took_ns: int) -> InFlightFrame:
         with self._changed:
-            frame = self._flying.pop(number)
+            frame = self._frames.pop(number)
             each = took_ns / len(frame.events)
-            self._mean_ns += (each - self._mean_ns) * (_SHARE if self._mean_ns else 1)
+            self._mean_ns += (each - self._mean_ns) * (_MEAN_WEIGHT if self._mean_ns else 1)
             return frame
 
-    def settled(self) -> None:
+    def settle_one(self) -> None:
         with self._changed:
-            self._under_way -= 1
+            self._events -= 1
             self._changed.notify_all()
 
-    def began(self, running: LaneChild) -> None:
+    def attach(self, child: LaneChild) -> None:
         with self._changed:
-            self.running = running
+            self.child = child
             self._changed.notify_all()
 
-    def died(self) -> dict[int, InFlightFrame]:
-        """All that was under way, oldest first; the caller says what goes `again`."""
+    def detach(self) -> dict[int, InFlightFrame]:
+        """Remove the dead process and return its frames, oldest first."""
         with self._changed:
-            self.running = None
-            flying, self._flying = self._flying, {}
-        return dict(sorted(flying.items()))
+            self.child = None
+            frames, self._frames = self._frames, {}
+        return dict(sorted(frames.items()))
 
-    def again(self, frames: list[InFlightFrame]) -> None:
-        """Before all that waits: it was taken before it."""
+    def resend(self, frames: list[InFlightFrame]) -> None:
+        """Send frames to the next process, before any other."""
         with self._changed:
-            self._again.extendleft(reversed(frames))
+            self._resend.extendleft(reversed(frames))
             self._changed.notify_all()
 
     # --- any thread -----------------------------------------------------------------------------
 
-    def under_way(self) -> tuple[LaneChild | None, dict[int, InFlightFrame]]:
+    def in_flight(self) -> tuple[LaneChild | None, dict[int, InFlightFrame]]:
         with self._changed:
-            return self.running, dict(self._flying)
+            return self.child, dict(self._frames)
 
-    def end(self) -> None:
+    def close(self) -> None:
         with self._changed:
-            self._over = True
+            self._closed = True
             self._changed.notify_all()
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many more events may leave the lane."""
-        soon = _UNDER_WAY_NS / self._mean_ns if self._mean_ns else 0
-        return int(max(self._least, min(2 * self.batch, soon))) - self._under_way
+        target = _TARGET_NS / self._mean_ns if self._mean_ns else 0
+        return int(max(self._min_events, min(2 * self.batch, target))) - self._events
 
     def _may_feed(self) -> bool:
-        return self.running is not None and (bool(self._again) or self.room > 0)
+        return self.child is not None and (bool(self._resend) or self.capacity > 0)

@@ -1,12 +1,12 @@
-"""A lane whose handlers run in a process of its own, as the engine's side sees it.
+"""Engine's side of a lane whose handlers run in an isolated process.
 
-    lane ─take─▶ frames ─ring─▶ process ─ring─▶ outcomes ─settle─▶ lane
-                    ▲                              │
-                    └──── started again: again ◀── died
+    lane ─take─▶ frames ─ring─▶ process ─ring─▶ results ─settle─▶ lane
+                    ▲                             │
+                    └──── restarted: resend ◀─── died
 
-When the process dies, what it had finished is in the ring back. A frame that it had in hand is
-tried again, each event alone and counted as a retry, until `max_retries` make it a dead letter; a
-frame that it had not begun goes to the next process as it was.
+When the process dies, the results of finished frames are still in the ring. A frame that it was
+handling is resent, each event alone and counted as a retry, until `max_retries` make it a dead
+letter; a frame that it had not started is resent unchanged.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from qts.events.process.main import LaneChildSetup
 
 log = telemetry.logger("events")
 
-_LOOK_S = 0.05
-_RECORDS = 512  # outcomes read in one go
-_CALM_S = 5.0  # a process that lived so long did not die of its start
-_LONGEST_PAUSE_S = 5.0
+_POLL_S = 0.05
+_MAX_RECORDS = 512  # per read
+_STABLE_S = 5.0  # uptime that resets the restart backoff
+_MAX_BACKOFF_S = 5.0
 
 
 class LaneProcessCallbacks(msgspec.Struct, frozen=True):
-    """Whom the engine's side of a lane's process tells."""
+    """Callbacks of a LaneProcess to the engine."""
 
-    settled: Callable[[Event, bool], None]  # an event is done; handled?
-    gave_up: Callable[[Event, EventHandler, BaseException], None]
-    died: Callable[[int, str], None]  # lane, how
+    settled: Callable[[Event, bool], None]  # event, handled
+    dead_letter: Callable[[Event, EventHandler, BaseException], None]
+    died: Callable[[int, str], None]  # lane, reason
     not_started: Callable[[int, str], None]
 
 
 class LaneProcess:
-    """Feeds a lane's process and settles what comes back, on two threads."""
+    """Two threads: one feeds the lane's process, one supervises it and settles its results."""
 
     def __init__(
         self,
@@ -57,41 +57,41 @@ class LaneProcess:
         catalogue: Catalogue,
         config: LaneConfig,
         lanes: Lanes,
-        outcomes: LaneProcessCallbacks,
+        callbacks: LaneProcessCallbacks,
     ) -> None:
         self.lane = setup.lane
-        self.flight = InFlightWindow(config.batch_size, setup.threads)
+        self.window = InFlightWindow(config.batch_size, setup.threads)
         self.kinds: dict[str, list[str]] = {}
         self._setup = setup
         self._catalogue = catalogue
         self._lanes = lanes
-        self._outcomes = outcomes
+        self._callbacks = callbacks
         self._numbers = {each.name: number for number, each in enumerate(catalogue)}
         self._stop = threading.Event()
-        self._started: OperationError | None = None
-        self._patience_s = 1.0
+        self._start_error: OperationError | None = None
+        self._stop_timeout_s = 1.0
         self._ended = True
         self._ready = threading.Event()
         self._paused = self._critical_only = False
         self._feeder = LaneFeeder(
-            self.lane, lanes, catalogue, config.batch_by == "symbol", self.flight, self
+            self.lane, lanes, catalogue, config.batch_by == "symbol", self.window, self
         )
         name = f"qts-events-p{self.lane}"
         self._threads = [
-            threading.Thread(target=self._guard, name=f"{name}-guard", daemon=True),
+            threading.Thread(target=self._supervise, name=f"{name}-supervisor", daemon=True),
             threading.Thread(target=self._feed, name=f"{name}-feed", daemon=True),
         ]
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Wait until the process has its handlers; nothing is fed to it before `feed`."""
-        # The guard starts it, since the process is killed when the thread that started it ends.
+        """Start the process and wait for its handlers; it gets no events before `feed`."""
+        # The supervisor starts it: the process is killed when the thread that started it ends.
         self._threads[0].start()
         self._ready.wait()
-        if self._started is not None:
+        if self._start_error is not None:
             self._threads[0].join()
-            raise self._started
+            raise self._start_error
 
     def feed(self) -> None:
         self._threads[1].start()
@@ -100,10 +100,10 @@ class LaneProcess:
         self._feeder.run(self.kinds, self._stop.is_set)
 
     def stop(self, seconds: float) -> bool:
-        """End it after its current event; False when it had to be killed."""
-        self._patience_s = seconds
+        """Stop the process after its current event; return False when it had to be killed."""
+        self._stop_timeout_s = seconds
         self._stop.set()
-        self.flight.end()
+        self.window.close()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -111,154 +111,155 @@ class LaneProcess:
 
     @property
     def pid(self) -> int:
-        running = self.flight.running
-        return running.pid if running else 0
+        child = self.window.child
+        return child.pid if child else 0
 
-    def steer(self, paused: bool, critical_only: bool) -> None:
+    def set_mode(self, paused: bool, critical_only: bool) -> None:
         self._paused, self._critical_only = paused, critical_only
-        if running := self.flight.running:
-            running.steer(paused, critical_only)
+        if child := self.window.child:
+            child.set_mode(paused, critical_only)
 
-    def at_work(self) -> Iterator[tuple[str, int]]:
-        """The handlers of each frame in hand, and for how many ns they have been at it."""
-        running, flying = self.flight.under_way()
+    def running_handlers(self) -> Iterator[tuple[str, int]]:
+        """Yield the handlers of each frame being handled with their time so far in ns."""
+        child, frames = self.window.in_flight()
         now = protocol.ticks_to_ns(protocol.ticks())
-        for frame, since in running.inbox.marks() if running else ():
-            if frame in flying:
-                yield self._names(flying[frame]), now - protocol.ticks_to_ns(since)
+        for number, since in child.to_child.marks() if child else ():
+            if number in frames:
+                yield self._names(frames[number]), now - protocol.ticks_to_ns(since)
 
-    # --- the guard: reads outcomes, starts the process again --------------------------------------
+    # --- supervisor: reads results, restarts the process ------------------------------------------
 
-    def _guard(self) -> None:
+    def _supervise(self) -> None:
         try:
-            self._begin()
+            self._start_child()
         except OperationError as error:
-            self._started = error
+            self._start_error = error
             return
         finally:
             self._ready.set()
         deaths = 0
-        while not self._stop.is_set() and (running := self.flight.running):
-            if self._read(running, _LOOK_S) or running.alive():
+        while not self._stop.is_set() and (child := self.window.child):
+            if self._read(child, _POLL_S) or child.is_alive():
                 continue
-            while self._read(running, 0):
-                pass  # what it wrote before it died
-            deaths = deaths + 1 if running.lived_s() < _CALM_S else 1
-            self._bury(running)
+            while self._read(child, 0):
+                pass  # records written before it died
+            deaths = deaths + 1 if child.uptime_s() < _STABLE_S else 1
+            self._recover_frames(child)
             self._restart(deaths)
-        self._end()
+        self._stop_child()
 
-    def _end(self) -> None:
-        """On this thread: the process is killed when it ends."""
-        running = self.flight.running
-        if running is None:
+    def _stop_child(self) -> None:
+        child = self.window.child
+        if child is None:
             return
-        running.inbox.close()
-        late = time.monotonic() + self._patience_s
-        while running.alive() and time.monotonic() < late:
-            self._read(running, _LOOK_S)
-        self._ended = not running.alive()
-        running.kill()
-        while self._read(running, 0):
+        child.to_child.close()
+        deadline = time.monotonic() + self._stop_timeout_s
+        while child.is_alive() and time.monotonic() < deadline:
+            self._read(child, _POLL_S)
+        self._ended = not child.is_alive()
+        child.kill()
+        while self._read(child, 0):
             pass
-        running.close()
+        child.close()
 
-    def _begin(self) -> None:
-        running, self.kinds = start_child(self._setup, self._catalogue, self._stop)
-        self.flight.began(running)
-        running.steer(self._paused, self._critical_only)  # after: a change meanwhile is not missed
+    def _start_child(self) -> None:
+        child, self.kinds = start_child(self._setup, self._catalogue, self._stop)
+        self.window.attach(child)
+        child.set_mode(self._paused, self._critical_only)  # after attach, so no change is missed
 
     def _restart(self, deaths: int) -> None:
-        """At once the first time, then with longer and longer pauses."""
+        """Restart the process, at once after the first death, then with growing backoff."""
         while not self._stop.is_set():
-            pause = 0.0 if deaths <= 1 else min(_LONGEST_PAUSE_S, 0.05 * 2**deaths)
-            if self._stop.wait(pause):
+            backoff_s = 0.0 if deaths <= 1 else min(_MAX_BACKOFF_S, 0.05 * 2**deaths)
+            if self._stop.wait(backoff_s):
                 return
             try:
-                self._begin()
+                self._start_child()
             except OperationError as error:
                 deaths += 1
                 if not self._stop.is_set():
-                    self._outcomes.not_started(self.lane, str(error))
+                    self._callbacks.not_started(self.lane, str(error))
             else:
                 return
 
-    def _bury(self, running: LaneChild) -> None:
-        """The process is dead: whose fault was it, and what goes to the next one?"""
-        how = running.how_it_ended()
-        marked = {frame for frame, _ in running.inbox.marks()}
-        flying = self.flight.died()
-        blamed = [self._names(flying[frame]) for frame in marked if frame in flying]
-        text = f"{how} in {', '.join(blamed)}" if blamed else how
-        again = []
-        for frame, each in flying.items():
-            again += self._tried(each, text) if frame in marked else [each]
-        self.flight.again(again)
-        running.close()
-        self._outcomes.died(self.lane, text)
+    def _recover_frames(self, child: LaneChild) -> None:
+        """Resend the frames of a dead process; those it was handling count as retries."""
+        reason = child.exit_reason()
+        marked = {number for number, _ in child.to_child.marks()}
+        frames = self.window.detach()
+        handlers = [self._names(frames[number]) for number in marked if number in frames]
+        if handlers:
+            reason += f" in {', '.join(handlers)}"
+        resend = []
+        for number, frame in frames.items():
+            resend += self._retry_alone(frame, reason) if number in marked else [frame]
+        self.window.resend(resend)
+        child.close()
+        self._callbacks.died(self.lane, reason)
 
-    def _tried(self, frame: InFlightFrame, how: str) -> list[InFlightFrame]:
-        """Each event alone, one more time; dead when that was its last."""
-        again = []
+    def _retry_alone(self, frame: InFlightFrame, reason: str) -> list[InFlightFrame]:
+        """Return a frame for each event that has a retry left; dead-letter the others."""
+        frames = []
         for event, sequence in frame.events:
             if event.retry_count >= event.max_retries:
-                self.give_up(event, sequence, f"its process {how}")
+                self.add_dead_letter(event, sequence, f"its process {reason}")
                 continue
             self._lanes.retried(self.lane, sequence, self._numbers[event.event_type])
-            more = msgspec.structs.replace(event, retry_count=event.retry_count + 1)
-            again.append(InFlightFrame([(more, sequence)]))
-        return again
+            retry = msgspec.structs.replace(event, retry_count=event.retry_count + 1)
+            frames.append(InFlightFrame([(retry, sequence)]))
+        return frames
 
-    def give_up(self, event: Event, sequence: int, why: str) -> None:
+    def add_dead_letter(self, event: Event, sequence: int, reason: str) -> None:
         handlers = self._setup.handlers[event.event_type]
-        self._outcomes.gave_up(event, handlers[0], RemoteHandlerError(why))
+        self._callbacks.dead_letter(event, handlers[0], RemoteHandlerError(reason))
         now = protocol.ticks()
         self.settle(event, sequence, False, now, now)
 
     def _names(self, frame: InFlightFrame) -> str:
         return ", ".join(each.name for each in self._setup.handlers[frame.events[0][0].event_type])
 
-    # --- outcomes -------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------
 
-    def _read(self, running: LaneChild, seconds: float) -> bool:
-        """What the process has told; False when that was nothing."""
-        found = running.outbox.pop_many(_RECORDS, seconds)
-        for data in found:
-            record = running.codec.read_record(data)
+    def _read(self, child: LaneChild, seconds: float) -> bool:
+        """Read and process records; return False when there were none."""
+        records = child.from_child.pop_many(_MAX_RECORDS, seconds)
+        for data in records:
+            record = child.codec.read_record(data)
             if isinstance(record, protocol.FrameDone):
-                self._done(record)
+                self._finish_frame(record)
             elif isinstance(record, protocol.ChildPublished):
-                self._said(running.codec.event(record.event))
-        return bool(found)
+                self._publish(child.codec.event(record.event))
+        return bool(records)
 
-    def _done(self, done: protocol.FrameDone) -> None:
+    def _finish_frame(self, done: protocol.FrameDone) -> None:
         took_ns = protocol.ticks_to_ns(done.ended) - protocol.ticks_to_ns(done.began)
-        frame = self.flight.done(done.frame, took_ns)
+        frame = self.window.finish(done.frame, took_ns)
         dead = set()
-        for letter in done.letters:
-            event = frame.events[letter.place][0]
-            handler = self._setup.handlers[event.event_type][letter.handler]
-            self._outcomes.gave_up(event, handler, RemoteHandlerError(letter.error))
-            dead.add(letter.place)
-        for place in done.retried:
-            event, sequence = frame.events[place]
+        for failure in done.failures:
+            event = frame.events[failure.index][0]
+            handler = self._setup.handlers[event.event_type][failure.handler]
+            self._callbacks.dead_letter(event, handler, RemoteHandlerError(failure.error))
+            dead.add(failure.index)
+        for index in done.retried:
+            event, sequence = frame.events[index]
             self._lanes.retried(self.lane, sequence, self._numbers[event.event_type])
-        for place, (event, sequence) in enumerate(frame.events):
-            self.settle(event, sequence, place not in dead, done.began, done.ended)
+        for index, (event, sequence) in enumerate(frame.events):
+            self.settle(event, sequence, index not in dead, done.began, done.ended)
 
     def settle(self, event: Event, sequence: int, handled: bool, began: int, ended: int) -> None:
         self._lanes.settle_at(self.lane, sequence, not handled, began, ended)
-        self._outcomes.settled(event, handled)
-        self.flight.settled()
+        self._callbacks.settled(event, handled)
+        self.window.settle_one()
 
-    def _said(self, event: Event) -> None:
-        """Never waits: what waits for room behind it may be the very outcome that makes room."""
-        nobody = EventHandler(None, "plain", f"P{self.lane}'s process")
+    def _publish(self, event: Event) -> None:
+        """Publish an event of the process without waiting.
+
+        Waiting for capacity could deadlock: the record that frees it may be behind this one.
+        """
+        source = EventHandler(None, "plain", f"P{self.lane}'s process")
         try:
             if not self._lanes.publish_over(event):
-                lane = f"lane P{event.priority}"
-                self._outcomes.gave_up(
-                    event, nobody, LaneFullError(f"{lane} is full past its bound")
-                )
+                text = f"lane P{event.priority} is at twice its capacity"
+                self._callbacks.dead_letter(event, source, LaneFullError(text))
         except EventRefusedError as error:
-            self._outcomes.gave_up(event, nobody, error)
+            self._callbacks.dead_letter(event, source, error)

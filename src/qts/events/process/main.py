@@ -1,7 +1,7 @@
-"""The process of a lane: takes events out of a ring, calls handlers, tells what came of it.
+"""Main function of a lane's process: reads frames from a ring, calls handlers, reports results.
 
-It is started by `process.LaneProcess`, dies with the engine's process, and says in shared memory
-what each of its threads has in hand, so that the engine knows after a crash whom to blame.
+`LaneProcess` starts it; it dies with the engine's process. Each thread marks its current frame in
+shared memory, so that after a crash the engine can name the handler.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable
 
 import msgspec
 
 from qts.domain import EventRefusedError, SystemClock
 from qts.events.catalogue import Catalogue, EventType
 from qts.events.dispatch import HandlerRetry
-from qts.events.event import Event, Priority
+from qts.events.event import Event
 from qts.events.handlers import EventHandler, build, check_batch
 from qts.events.lanes import event_id
 from qts.events.loops import LoopThread
 from qts.events.payloads import Payload
 from qts.events.process import protocol
 
-_LOOK_S = 0.1  # how often a process without work looks for its parent
-_WAKE_NS = 500_000  # outcomes are told at least so often
-_LONGEST_ERROR = 2000  # characters
+_POLL_S = 0.1  # interval at which an idle process checks for its parent
+_WAKE_INTERVAL_NS = 500_000  # of the engine, for buffered records
+_MAX_ERROR_CHARS = 2000
 
 
 class LaneChildSetup(msgspec.Struct, frozen=True):
-    """What a lane's process begins with."""
+    """Arguments of a lane's process."""
 
     lane: int
     parent: int  # process id
@@ -39,25 +38,27 @@ class LaneChildSetup(msgspec.Struct, frozen=True):
     handlers: dict[str, list[EventHandler]]  # by type
 
 
-def run_child(setup: LaneChildSetup, inbox: protocol.Memory, outbox: protocol.Memory) -> None:
-    """The whole life of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's process decides when it is over
+def run_child(
+    setup: LaneChildSetup, to_child: protocol.Memory, from_child: protocol.Memory
+) -> None:
+    """Run the process until the ring is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine stops this process
     protocol.die_with_parent(setup.parent)
     if os.getppid() != setup.parent:
         return
     catalogue = Catalogue(setup.types)
-    out = _Outbox(protocol.open_ring(outbox), catalogue, setup.parent)
+    publisher = _ChildPublisher(protocol.open_ring(from_child), catalogue, setup.parent)
     try:
-        worker = _Worker(setup, catalogue, protocol.open_ring(inbox), out)
+        worker = _Worker(setup, catalogue, protocol.open_ring(to_child), publisher)
     except Exception as error:  # noqa: BLE001 - a factory may raise anything
-        out.tell(protocol.LaneChildFailed(f"{type(error).__name__}: {error}"))
+        publisher.send(protocol.LaneChildFailed(f"{type(error).__name__}: {error}"))
         return
-    out.tell(protocol.LaneChildReady(worker.kinds()))
+    publisher.send(protocol.LaneChildReady(worker.kinds()))
     worker.run(setup.threads)
 
 
-class _Outbox:
-    """The way back to the engine; any thread may tell."""
+class _ChildPublisher:
+    """Sender of records and events to the engine; usable by any thread."""
 
     def __init__(self, ring: protocol.SharedRing, catalogue: Catalogue, parent: int) -> None:
         self._ring = ring
@@ -67,18 +68,17 @@ class _Outbox:
         self._lock = threading.Lock()
         self._parent = parent
         self._last_wake = self._clock.monotonic_ns()
-        self.publish: Callable[..., None] = self._publish
 
-    def tell(self, record: protocol.Record) -> None:
+    def send(self, record: protocol.Record) -> None:
         with self._lock:
             self._push(self._codec.record(record))
             self.wake()
 
-    def tell_soon(self, record: protocol.Record) -> None:
-        """It is in shared memory at once; the engine is woken for several together."""
+    def send_buffered(self, record: protocol.Record) -> None:
+        """Write a record at once, but wake the engine for several together."""
         with self._lock:
             self._push(self._codec.record(record))
-            if self._clock.monotonic_ns() - self._last_wake > _WAKE_NS:
+            if self._clock.monotonic_ns() - self._last_wake > _WAKE_INTERVAL_NS:
                 self.wake()
 
     def wake(self) -> None:
@@ -98,145 +98,152 @@ class _Outbox:
         self.publish(event)
         return event
 
-    def _publish(self, event: Event) -> None:
-        """Into its lane, at the engine; refused here when it breaks the contract."""
+    def publish(self, event: Event) -> None:
+        """Send an event to its lane in the engine; raise when it breaks the contract."""
         self._catalogue.check(event)
         with self._lock:
-            self._push(self._codec.said(event))
+            self._push(self._codec.published(event))
             self.wake()
 
     def _push(self, data: bytes) -> None:
         if len(data) > self._ring.largest:
             raise EventRefusedError(
-                f"{len(data):,} bytes are more than the way back to the engine has"
+                f"the event has {len(data):,} bytes; at most {self._ring.largest:,} are allowed"
             )
-        while not self._ring.push(data, _LOOK_S):
+        while not self._ring.push(data, _POLL_S):
             self._ring.wake()
             if os.getppid() != self._parent:
                 os._exit(1)
 
 
-class _Tally:
-    """What became of the events of one frame; an event's sequence is its place in there."""
+class _FrameResult:
+    """Retries and failures of one frame; an event's sequence is its index in the frame."""
 
     def __init__(self) -> None:
         self.retries: list[int] = []
-        self.letters: list[protocol.HandlerFailure] = []
+        self.failures: list[protocol.HandlerFailure] = []
         self._errors: list[str] = []
 
     def retried(self, _lane: int, sequence: int, _type: int) -> None:
         self.retries.append(sequence)
 
     def add(self, _event: Event, _handler: str, error: BaseException) -> None:
-        self._errors.append(f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
+        self._errors.append(f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS])
 
-    def note(self, handler: int, handled: list[bool]) -> None:
-        """Each that was not handled has left its error, in the same order."""
-        lost = [place for place, good in enumerate(handled) if not good]
-        for place, error in zip(lost, self._errors, strict=True):
-            self.letters.append(protocol.HandlerFailure(place, handler, error))
+    def add_failures(self, handler: int, handled: list[bool]) -> None:
+        """Pair each event that was not handled with its error; both are in the same order."""
+        failed = [index for index, good in enumerate(handled) if not good]
+        for index, error in zip(failed, self._errors, strict=True):
+            self.failures.append(protocol.HandlerFailure(index, handler, error))
         self._errors = []
 
 
 class _Worker:
+    """Threads that read frames from the ring and call the handlers."""
+
     def __init__(
-        self, setup: LaneChildSetup, catalogue: Catalogue, inbox: protocol.SharedRing, out: _Outbox
+        self,
+        setup: LaneChildSetup,
+        catalogue: Catalogue,
+        ring: protocol.SharedRing,
+        publisher: _ChildPublisher,
     ) -> None:
         self._catalogue = catalogue
-        self._inbox = inbox
-        self._out = out
+        self._ring = ring
+        self._publisher = publisher
         self._parent = setup.parent
-        self._taking = threading.Lock()
+        self._read_lock = threading.Lock()
         self._loop: LoopThread | None = None
-        made: dict[int, EventHandler] = {}
+        built: dict[int, EventHandler] = {}
         self._handlers: dict[str, list[EventHandler]] = {}
-        for name, given in setup.handlers.items():
-            self._handlers[name] = have = []
-            for each in given:
-                if id(each) not in made:
-                    made[id(each)] = build(each, out, catalogue)
-                check_batch(catalogue[name], made[id(each)])
-                have.append(made[id(each)])
-        if any(each.kind == "async" for have in self._handlers.values() for each in have):
+        for name, registered in setup.handlers.items():
+            self._handlers[name] = handlers = []
+            for each in registered:
+                if id(each) not in built:
+                    built[id(each)] = build(each, publisher, catalogue)
+                check_batch(catalogue[name], built[id(each)])
+                handlers.append(built[id(each)])
+        if any(each.kind == "async" for handlers in self._handlers.values() for each in handlers):
             self._loop = LoopThread(f"qts-events-p{setup.lane}")
 
     def kinds(self) -> dict[str, list[str]]:
-        return {name: [each.kind for each in have] for name, have in self._handlers.items()}
+        return {name: [each.kind for each in handlers] for name, handlers in self._handlers.items()}
 
     def run(self, threads: int) -> None:
         others = [
-            threading.Thread(target=self._serve_or_die, args=(slot,), daemon=True)
+            threading.Thread(target=self._serve_or_exit, args=(slot,), daemon=True)
             for slot in range(1, threads)
         ]
         for thread in others:
             thread.start()
-        self._serve_or_die(0)
+        self._serve_or_exit(0)
         for thread in others:
             thread.join()
 
-    def _serve_or_die(self, slot: int) -> None:
-        """A thread that ended alone would keep what it has in hand for ever."""
+    def _serve_or_exit(self, slot: int) -> None:
+        """End the whole process when a thread fails, so that its frame is resent."""
         try:
             self._serve(slot)
-        except BaseException:  # noqa: BLE001 - sys.exit in a handler is one
+        except BaseException:  # noqa: BLE001 - also sys.exit in a handler
             traceback.print_exc()
             os._exit(1)
 
     def _serve(self, slot: int) -> None:
         codec = protocol.FrameCodec(self._catalogue)
-        while not self._inbox.closed:
+        while not self._ring.closed:
             data = self._next()
             if data is None:
                 continue
             number, events = codec.read_frame(data)
-            self._inbox.mark(slot, number)
-            self._out.tell_soon(self._handle(number, events))
-            self._inbox.mark(slot, 0)
+            self._ring.mark(slot, number)
+            self._publisher.send_buffered(self._handle(number, events))
+            self._ring.mark(slot, 0)
 
     def _next(self) -> bytes | None:
-        with self._taking:
-            data = self._inbox.pop(0)
+        with self._read_lock:
+            data = self._ring.pop(0)
             if data is None:
-                self._out.wake()
-                data = self._inbox.pop(_LOOK_S)
+                self._publisher.wake()
+                data = self._ring.pop(_POLL_S)
         if data is None and os.getppid() != self._parent:
             os._exit(1)
         return data
 
     def _handle(self, number: int, events: list[Event]) -> protocol.FrameDone:
-        kind = self._catalogue[events[0].event_type]
-        tally = _Tally()
-        retry = HandlerRetry(tally, tally, lambda _event, _handler, _error: None)
+        event_type = self._catalogue[events[0].event_type]
+        result = _FrameResult()
+        retry = HandlerRetry(result, result, lambda _event, _handler, _error: None)
         began = protocol.ticks()
-        for place, handler in enumerate(self._handlers[kind.name]):
-            if self._inbox.flag and not handler.essential:
+        for index, handler in enumerate(self._handlers[event_type.name]):
+            if self._ring.flag and not handler.essential:
                 continue
-            tally.note(place, self._call(kind, handler, events, retry))
-        return protocol.FrameDone(number, began, protocol.ticks(), tally.retries, tally.letters)
+            result.add_failures(index, self._call(event_type, handler, events, retry))
+        ended = protocol.ticks()
+        return protocol.FrameDone(number, began, ended, result.retries, result.failures)
 
     def _call(
-        self, kind: EventType, handler: EventHandler, events: list[Event], retry: HandlerRetry
+        self, event_type: EventType, handler: EventHandler, events: list[Event], retry: HandlerRetry
     ) -> list[bool]:
+        """Call one handler for all events; return whether each was handled."""
         if handler.kind in ("batch", "rows"):
             return _call_batch(handler, events, retry)
         if handler.kind == "async" and self._loop is not None:
-            limit_ms = kind.max_process_time_ms if kind.priority == Priority.P3 else None
-            limit_s = limit_ms / 1000 if limit_ms else None
-            return [self._loop.run(retry.attempt(each, handler, limit_s)) for each in events]
-        return [_call_plain(handler, each, place, retry) for place, each in enumerate(events)]
+            timeout_s = event_type.async_timeout_s
+            return [self._loop.run(retry.call_async(each, handler, timeout_s)) for each in events]
+        return [_call_plain(handler, each, index, retry) for index, each in enumerate(events)]
 
 
-def _call_plain(handler: EventHandler, event: Event, place: int, retry: HandlerRetry) -> bool:
+def _call_plain(handler: EventHandler, event: Event, index: int, retry: HandlerRetry) -> bool:
     try:
         handler.call(event)
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
-        return retry.again(event, handler, error, place, 0)
+    except Exception as error:  # noqa: BLE001 - a handler may raise anything
+        return retry.retry(event, handler, error, index, 0)
     return True
 
 
 def _call_batch(handler: EventHandler, events: list[Event], retry: HandlerRetry) -> list[bool]:
     try:
         handler.call([*events])
-    except Exception as error:  # noqa: BLE001 - the same
-        return retry.batch_again(events, handler, error, range(len(events)), 0)
+    except Exception as error:  # noqa: BLE001 - a handler may raise anything
+        return retry.retry_batch(events, handler, error, range(len(events)), 0)
     return [True] * len(events)

@@ -1,4 +1,7 @@
-"""What goes between the engine and a lane's process: events there, outcomes and events back."""
+"""Messages between the engine and a lane's process, and the shared rings that carry them.
+
+Frames of events go to the process; records of results and published events come back.
+"""
 
 from __future__ import annotations
 
@@ -21,34 +24,17 @@ from qts._native import (
 from qts.events.catalogue import Catalogue
 from qts.events.event import Event
 
-__all__ = [
-    "COUNT_IN_ORDER",
-    "LARGEST",
-    "ChildPublished",
-    "FrameCodec",
-    "FrameDone",
-    "HandlerFailure",
-    "LaneChildFailed",
-    "LaneChildReady",
-    "Memory",
-    "Record",
-    "SharedRing",
-    "die_with_parent",
-    "key_hash",
-    "open_ring",
-    "shared_memory",
-    "ticks",
-    "ticks_to_ns",
-]
+# Re-exported.
+__all__ = ["COUNT_IN_ORDER", "SharedRing", "die_with_parent", "key_hash", "ticks", "ticks_to_ns"]
 
 Memory = Array[c_ubyte]
 _CACHE_LINE = 64
 _RING_BYTES = 4 << 20
-LARGEST = _RING_BYTES // 2  # bytes of a frame
+MAX_FRAME_BYTES = _RING_BYTES // 2
 
 
-class _Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event whose payload is still to be read; the fields of Event, in their order."""
+class _EncodedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Event with an undecoded payload; the fields of Event, in their order."""
 
     event_id: str
     event_type: str
@@ -66,64 +52,64 @@ class _Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HandlerFailure(msgspec.Struct, frozen=True, array_like=True):
-    """One handler gave up on one event of a frame."""
+    """Handler and event of a frame that became a dead letter."""
 
-    place: int
+    index: int  # of the event in its frame
     handler: int
     error: str
 
 
 class LaneChildReady(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The process has its handlers; what kind each is, by type."""
+    """The process has created its handlers; the kind of each, by type."""
 
     kinds: dict[str, list[str]]
 
 
 class LaneChildFailed(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The process could not make its handlers."""
+    """The process could not create its handlers."""
 
-    why: str
+    reason: str
 
 
 class FrameDone(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A frame is done."""
+    """All handlers of a frame have returned."""
 
     frame: int
-    began: int  # ticks, the same counter in every process of a machine
+    began: int  # ticks of the machine-wide counter
     ended: int
-    retried: list[int]  # the place of an event for each time it was tried again
-    letters: list[HandlerFailure]
+    retried: list[int]  # index of the event of each retry
+    failures: list[HandlerFailure]
 
 
 class ChildPublished(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A handler has published."""
+    """A handler in the process has published an event."""
 
-    event: _Sent
+    event: _EncodedEvent
 
 
 Record = LaneChildReady | LaneChildFailed | FrameDone | ChildPublished
 
 
-def shared_memory(room: int = _RING_BYTES) -> Memory:
-    """Zeros that a process started with them sees too: enough for a ring of `room` bytes."""
+def shared_memory(capacity: int = _RING_BYTES) -> Memory:
+    """Return zeroed memory for a ring, shared with a process that is started with it."""
     return multiprocessing.get_context("spawn").RawArray(
-        c_ubyte, _CACHE_LINE + SHARED_RING_OVERHEAD + room
+        c_ubyte, _CACHE_LINE + SHARED_RING_OVERHEAD + capacity
     )
 
 
 def open_ring(shared: Memory) -> SharedRing:
-    """From the first cache line on: at the same place in every process, since pages are."""
+    """Open the ring at the first cache line of `shared`, the same offset in every process."""
     array = np.frombuffer(memoryview(shared), dtype=np.uint8)
     first = -array.ctypes.data % _CACHE_LINE
     return SharedRing(array[first : len(array) - _CACHE_LINE + first])
 
 
 class FrameCodec:
-    """Bytes of frames and records; belongs to one thread."""
+    """Encoder and decoder of frames and records; used by one thread."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._encoder = msgspec.msgpack.Encoder()
-        self._frames = msgspec.msgpack.Decoder(tuple[int, list[_Sent]])
+        self._frames = msgspec.msgpack.Decoder(tuple[int, list[_EncodedEvent]])
         self._records = msgspec.msgpack.Decoder(Record)
         self._payloads = {each.name: msgspec.msgpack.Decoder(each.payload) for each in catalogue}
 
@@ -131,22 +117,22 @@ class FrameCodec:
         return self._encoder.encode((number, [msgspec.structs.astuple(each) for each in events]))
 
     def read_frame(self, data: bytes) -> tuple[int, list[Event]]:
-        number, sent = self._frames.decode(data)
-        return number, [self.event(each) for each in sent]
+        number, events = self._frames.decode(data)
+        return number, [self.event(each) for each in events]
 
     def record(self, record: Record) -> bytes:
         return self._encoder.encode(record)
 
-    def said(self, event: Event) -> bytes:
+    def published(self, event: Event) -> bytes:
         fields: list[Any] = [*msgspec.structs.astuple(event)]
         fields[5] = msgspec.Raw(self._encoder.encode(event.payload))
-        return self._encoder.encode(ChildPublished(_Sent(*fields)))
+        return self._encoder.encode(ChildPublished(_EncodedEvent(*fields)))
 
     def read_record(self, data: bytes) -> Record:
         record: Record = self._records.decode(data)
         return record
 
-    def event(self, sent: _Sent) -> Event:
-        fields: list[Any] = [*msgspec.structs.astuple(sent)]
-        fields[5] = self._payloads[sent.event_type].decode(sent.payload)
+    def event(self, encoded: _EncodedEvent) -> Event:
+        fields: list[Any] = [*msgspec.structs.astuple(encoded)]
+        fields[5] = self._payloads[encoded.event_type].decode(encoded.payload)
         return Event(*fields)

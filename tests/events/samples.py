@@ -1,4 +1,4 @@
-"""Events and settings that tests speak of."""
+"""Sample events and settings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from qts.events import Event, EventEngine, EventsConfig, LaneConfig
 from qts.events import payloads as p
 
-PATIENCE_S = 20.0  # how long a test waits for what must happen
+TIMEOUT_S = 20.0
 
 
-def lanes(**changed: LaneConfig) -> EventsConfig:
-    return EventsConfig(**changed)  # type: ignore[arg-type]
+def lanes(**configs: LaneConfig) -> EventsConfig:
+    return EventsConfig(**configs)  # type: ignore[arg-type]
 
 
 def fill(engine: EventEngine, number: int = 0, symbol: str = "005930") -> Event:
@@ -43,8 +43,8 @@ def log_line(engine: EventEngine, message: str = "hello") -> Event:
     return engine.new_event("LOG_WRITE", p.LogWrite(message=message), "LOGGER")
 
 
-def run_by_hand(engine: EventEngine) -> int:
-    """Without threads: handle all that is ready, highest lane first; how many events."""
+def step_all(engine: EventEngine) -> int:
+    """Handle every ready event without threads, highest lane first; return how many."""
     handled = 0
     while True:
         for lane in range(4):
