@@ -32,7 +32,7 @@ from qts.cache.connection import RedisConnection
 from qts.cache.near_cache import NearCacheSlot
 from qts.cache.redis import RedisStore
 from qts.cache.region import CacheRegion
-from qts.cache.write_behind import entry_of
+from qts.cache.write_behind import store_write
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 
@@ -66,7 +66,7 @@ class Bench(NamedTuple):
             await each.put(value)
         for name, library in self.libraries.items():
             await library.write(_four(name))
-        self.here.update((key, slot) for key in self.keys if (slot := cache._levels.near.at(key)))
+        self.here.update((key, slot) for key in self.keys if (slot := cache._tiers.near.find(key)))
 
 
 class Nothing:
@@ -153,7 +153,7 @@ def _cases(bench: Bench) -> Mapping[str, Case]:
 
 def _precheck_cases(bench: Bench) -> Mapping[str, Case]:
     cache, _, wire, peer, _, keys, here = bench
-    slots = cache._levels.near._slots
+    slots = cache._tiers.near._slots
     said = [("HGETALL", key) for key in keys]
 
     async def near() -> int:
@@ -180,7 +180,7 @@ def _tick_cases(bench: Bench) -> Mapping[str, Case]:
     one: dict[str, CacheEntry] = dict([next(iter(ticks.items()))])
 
     def write(values: dict[str, CacheEntry]) -> Awaitable[Any]:
-        return store.write(entry_of(key, tick, TTL_MS) for key, tick in values.items())
+        return store.write(store_write(key, tick, TTL_MS) for key, tick in values.items())
 
     return {
         "tick": _timed(lambda: write(one)),

@@ -1,4 +1,4 @@
-"""A feed pushes prices, a gate asks before an order; Redis is not even needed.
+"""A feed pushes prices, a gate reads a PreCheck before an order; no Redis needed.
 
 Run it: python examples/cache_precheck.py
 """
@@ -38,8 +38,8 @@ ROWS: dict[tuple[str, str], CacheEntry] = {
 }
 
 
-class Table:
-    """In place of a database."""
+class TableLoader:
+    """CacheLoader in place of a database."""
 
     async def load(self, kind: str, name: str) -> CacheEntry | None:
         return ROWS.get((kind, name))
@@ -57,13 +57,13 @@ def tick(last: int) -> CachedPrice:
 
 
 async def main() -> None:
-    async with Cache.open(MemoryStore(), Table(), CacheConfig()) as cache:
+    async with Cache.open(MemoryStore(), TableLoader(), CacheConfig()) as cache:
         cache.prices.push(tick(75050))
         found = await cache.precheck("005930")
-        held = found.position.qty if found.position else 0
-        print(f"last {found.price.last}, held {held}, room {found.risk.remaining_limit}")
+        quantity = found.position.qty if found.position else 0
+        print(f"last {found.price.last}, position {quantity}, limit {found.risk.remaining_limit}")
 
-        await asyncio.sleep(0.15)  # the feed stands still
+        await asyncio.sleep(0.15)  # the feed sends nothing
         try:
             await cache.precheck("005930")
         except CacheStaleDataError as error:

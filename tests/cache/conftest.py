@@ -18,7 +18,7 @@ from qts.cache.redis import RedisStore
 from qts.database import Database
 from qts.domain import Clock, ManualClock, Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home, ValkeyServer
-from tests.cache.loader import TableTruth
+from tests.cache.loader import TableLoader
 
 _numbers = itertools.count(1)
 
@@ -39,9 +39,9 @@ async def opened() -> AsyncIterator[Callable[..., Awaitable[Cache]]]:
     async with AsyncExitStack() as stack:
 
         async def opening(
-            store: CacheStore, truth: CacheLoader, config: CacheConfig, clock: Clock | None = None
+            store: CacheStore, loader: CacheLoader, config: CacheConfig, clock: Clock | None = None
         ) -> Cache:
-            cache = Cache.open(store, truth, config, clock=clock)
+            cache = Cache.open(store, loader, config, clock=clock)
             return await stack.enter_async_context(cache)
 
         yield opening
@@ -49,13 +49,13 @@ async def opened() -> AsyncIterator[Callable[..., Awaitable[Cache]]]:
 
 @pytest.fixture
 def config() -> CacheConfig:
-    """Keys of this test alone."""
+    """Settings with a key prefix for this test only."""
     return CacheConfig(prefix=f"qts-test-{os.getpid()}-{next(_numbers)}:")
 
 
 @pytest.fixture
 def patient(config: CacheConfig) -> CacheConfig:
-    """Time limits that a machine busy with other tests does not reach."""
+    """Timeouts that a busy machine does not reach."""
     return msgspec.structs.replace(
         config, socket_timeout_ms=5000, precheck_ms=1000, read_ms=1000, load_timeout_ms=5000
     )
@@ -72,7 +72,7 @@ async def shared(valkey_url: Secret, config: CacheConfig) -> AsyncIterator[Redis
 
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
-    """A server of the test's own, to be stopped, killed and started again."""
+    """A separate server, to be stopped, killed and restarted."""
     servers = EmbeddedServers(Home.at(tmp_path / "home"), EmbeddedConfig(tcp=True), postgres=False)
     with servers:
         assert servers.valkey is not None
@@ -80,14 +80,14 @@ def valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
 
 
 @pytest.fixture
-async def truth(database: Database) -> TableTruth:
-    truth = TableTruth(database)
-    await truth.create()
-    return truth
+async def loader(database: Database) -> TableLoader:
+    loader = TableLoader(database)
+    await loader.create()
+    return loader
 
 
 async def until(condition: Callable[[], object], *, within_s: float = 30.0) -> None:
-    """Wait until it holds."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - a fact of another process has no event
+        while not condition():  # noqa: ASYNC110 - no event from another process
             await asyncio.sleep(0.005)

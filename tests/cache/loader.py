@@ -1,4 +1,4 @@
-"""The database side of the tests: values in a table, counted and slowed down on demand."""
+"""CacheLoaders for tests: values in a table or in memory, counted and delayed on demand."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TYPES: dict[str, type[CacheEntry]] = {
 }
 
 
-class TableTruth:
-    """A Truth on PostgreSQL: one row per value, as JSON."""
+class TableLoader:
+    """CacheLoader on PostgreSQL: one row per value, as JSON."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -36,7 +36,7 @@ class TableTruth:
             "CREATE TABLE cached (kind text, name text, body jsonb, PRIMARY KEY (kind, name))"
         )
 
-    async def keep(self, value: CacheEntry) -> None:
+    async def store(self, value: CacheEntry) -> None:
         await self._database.execute(
             "INSERT INTO cached VALUES ($1, $2, $3) "
             "ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body",
@@ -53,23 +53,23 @@ class TableTruth:
         return None if body is None else msgspec.convert(body, _TYPES[kind])
 
 
-class HeldTruth:
-    """A Truth in memory whose answers can be held back, made to fail, and counted."""
+class MemoryLoader:
+    """CacheLoader in memory that can be delayed and made to fail."""
 
     def __init__(self, *values: CacheEntry) -> None:
         self.rows = {(value.kind, value.name): value for value in values}
         self.loads: Counter[tuple[str, str]] = Counter()
         self.open = asyncio.Event()
         self.open.set()
-        self.is_away = False
+        self.is_down = False
 
-    def keep(self, value: CacheEntry) -> None:
+    def store(self, value: CacheEntry) -> None:
         self.rows[value.kind, value.name] = value
 
     async def load(self, kind: str, name: str) -> CacheEntry | None:
         self.loads[kind, name] += 1
         found = self.rows.get((kind, name))  # read before the wait, as a slow reply would be
         await self.open.wait()
-        if self.is_away:
-            raise UnreachableError("the database is away")
+        if self.is_down:
+            raise UnreachableError("the database is down")
         return found

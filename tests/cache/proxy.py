@@ -1,4 +1,4 @@
-"""A TCP proxy that can be told to misbehave: late, silent, cut in the middle, reset."""
+"""A TCP proxy with faults on demand: late, silent, cut in the middle, reset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Proxy:
     @classmethod
     @asynccontextmanager
     async def in_thread(cls, url: Secret) -> AsyncIterator[Proxy]:
-        """With a loop of its own: it passes things on while the loop of the test stands still."""
+        """Run in a thread with a separate loop: the loop of the test may be blocked."""
         ready: Future[tuple[Proxy, Callable[[], object]]] = Future()
 
         async def serve() -> None:

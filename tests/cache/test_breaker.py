@@ -1,4 +1,4 @@
-"""The circuit breaker: when it opens, who is let through, when it closes."""
+"""The circuit breaker: when it opens, what it admits, when it closes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def opened(clock: ManualClock) -> CircuitBreaker:
     breaker = CircuitBreaker(CONFIG, clock)
     for _ in range(5):
         assert breaker.try_enter()
-        breaker.failed()
+        breaker.record_failure()
     return breaker
 
 
 async def test_five_failures_in_a_row_open_it(clock: ManualClock) -> None:
     breaker = CircuitBreaker(CONFIG, clock)
     for _ in range(4):
-        breaker.failed()
-    breaker.succeeded()
+        breaker.record_failure()
+    breaker.record_success()
     for _ in range(4):
-        breaker.failed()
+        breaker.record_failure()
     assert is_in(breaker, "closed")
-    breaker.failed()
+    breaker.record_failure()
     assert is_in(breaker, "open")
     assert breaker.opened == 1
     assert not breaker.try_enter()
@@ -46,7 +46,7 @@ async def test_after_its_time_one_call_at_a_time_is_let_through(clock: ManualClo
     await clock.advance(0.1)
     assert [breaker.try_enter() for _ in range(3)] == [True, False, False]
     assert is_in(breaker, "half-open")
-    breaker.succeeded()
+    breaker.record_success()
     assert is_in(breaker, "closed")
 
 
@@ -54,7 +54,7 @@ async def test_a_failed_probe_opens_it_for_the_whole_time_again(clock: ManualClo
     breaker = opened(clock)
     await clock.advance(60)
     assert breaker.try_enter()
-    breaker.failed()
+    breaker.record_failure()
     assert is_in(breaker, "open")
     await clock.advance(59.9)
     assert not breaker.try_enter()
@@ -65,26 +65,26 @@ async def test_a_background_probe_may_come_early(clock: ManualClock) -> None:
     await clock.advance(1)
     assert breaker.try_enter(early=True)
     assert not breaker.try_enter(early=True)
-    breaker.succeeded()
+    breaker.record_success()
     assert breaker.try_enter()
     assert is_in(breaker, "closed")
 
 
-async def test_a_probe_that_learnt_nothing_gives_its_place_back(clock: ManualClock) -> None:
+async def test_a_released_probe_admits_the_next(clock: ManualClock) -> None:
     breaker = opened(clock)
     assert breaker.try_enter(early=True)
-    breaker.left()
+    breaker.release()
     assert breaker.try_enter(early=True)
 
 
 async def test_a_success_from_before_does_not_close_an_open_circuit(clock: ManualClock) -> None:
     breaker = opened(clock)
-    breaker.succeeded()
+    breaker.record_success()
     assert is_in(breaker, "open")
 
 
 class BreakerLaws(RuleBasedStateMachine):
-    """While it is not closed at most one caller is inside; open lasts its time, no longer."""
+    """While not closed it admits at most one call; open lasts `open_s`, no longer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class BreakerLaws(RuleBasedStateMachine):
         if state == "open":
             assert let_in == (early or since_ns >= CONFIG.open_s * 10**9)
 
-    @rule(end=st.sampled_from(["succeeded", "failed", "left"]))
+    @rule(end=st.sampled_from(["record_success", "record_failure", "release"]))
     def end(self, end: str) -> None:
         getattr(self.breaker, end)()
-        if self.breaker.state != "half-open" or end == "left":
+        if self.breaker.state != "half-open" or end == "release":
             self.probes = 0
 
     @rule(seconds=st.floats(0, 100))

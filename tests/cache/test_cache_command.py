@@ -185,7 +185,7 @@ async def test_a_usage_error_is_one_line(
     ("url", "line"),
     [
         ("redis://:canary@127.0.0.1:1/0", "qts: no reply from 127.0.0.1:1: "),
-        ("", "qts: there is no cache to look into: no QTS runs on home "),
+        ("", "qts: no cache to read: no QTS runs on home "),
     ],
 )
 async def test_an_unreachable_cache_is_one_line_and_exit_code_1(

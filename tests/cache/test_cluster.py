@@ -1,4 +1,4 @@
-"""A cluster of three masters and three replicas loses a master while readers go on."""
+"""A cluster of three masters and three replicas loses a master while readers keep reading."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 from qts.cache import Cache, CacheConfig
 from qts.cache.redis import RedisStore
 from tests.cache.cluster import Cluster
-from tests.cache.loader import TableTruth
+from tests.cache.loader import TableLoader
 from tests.cache.watch import Watch
 
 
 async def test_a_killed_master_is_survived(
-    tmp_path: Path, truth: TableTruth, config: CacheConfig
+    tmp_path: Path, loader: TableLoader, config: CacheConfig
 ) -> None:
     config = msgspec.structs.replace(
         config, cluster=True, precheck_ms=50, read_ms=150, load_timeout_ms=1000
@@ -23,10 +23,10 @@ async def test_a_killed_master_is_survived(
         Cluster.formed(tmp_path) as cluster,
         RedisStore.open(cluster.url, config) as one,
         RedisStore.open(cluster.url, config) as two,
-        Cache.open(one, truth, config) as feed,
-        Cache.open(two, truth, config) as reader,
+        Cache.open(one, loader, config) as feed,
+        Cache.open(two, loader, config) as reader,
     ):
-        async with Watch.over(feed, reader, truth) as watch:
+        async with Watch.over(feed, reader, loader) as watch:
             key = reader.prices.key("005930")
             before = await cluster.master_of(key)
             await cluster.kill_master_of(key)
@@ -34,7 +34,7 @@ async def test_a_killed_master_is_survived(
             # A replica takes over by itself, within a few node timeouts.
             await watch.recovered(within_s=15)
             assert await cluster.master_of(key) != before
-        assert watch.answers["position"] > 50
+        assert watch.results["position"] > 50
 
 
 async def test_keys_that_change_together_lie_on_one_node(

@@ -15,10 +15,10 @@ class LimitError(Exception):
     """A time limit was reached."""
 
 
-async def limited(alarm: DeadlineTimer, limit_s: float, until: asyncio.Event) -> float:
+async def limited(timer: DeadlineTimer, limit_s: float, until: asyncio.Event) -> float:
     """Seconds until the event; LimitError when the limit came first."""
     began = time.monotonic()
-    limit = alarm.set(asyncio.get_running_loop().time() + limit_s)
+    limit = timer.set(asyncio.get_running_loop().time() + limit_s)
     try:
         await until.wait()
     except asyncio.CancelledError:
@@ -26,18 +26,18 @@ async def limited(alarm: DeadlineTimer, limit_s: float, until: asyncio.Event) ->
             raise
         raise LimitError(time.monotonic() - began) from None
     finally:
-        alarm.clear(limit)
+        timer.clear(limit)
     return time.monotonic() - began
 
 
 async def test_each_ends_at_its_own_time() -> None:
-    alarm, never = DeadlineTimer(), asyncio.Event()
+    timer, never = DeadlineTimer(), asyncio.Event()
     limits = [0.15, 0.01, 0.08, 0.04]
     ended: list[float] = []
 
     async def one(limit_s: float) -> None:
         with pytest.raises(LimitError) as over:
-            await limited(alarm, limit_s, never)
+            await limited(timer, limit_s, never)
         assert over.value.args[0] >= limit_s - 0.002
         ended.append(limit_s)
 
@@ -56,10 +56,10 @@ def test_it_keeps_time_on_uvloop_as_the_program_does() -> None:
 
 
 async def test_a_call_that_ends_in_time_is_left_alone() -> None:
-    alarm, done = DeadlineTimer(), asyncio.Event()
+    timer, done = DeadlineTimer(), asyncio.Event()
     done.set()
     for _ in range(3):
-        await limited(alarm, 0.005, done)
+        await limited(timer, 0.005, done)
     await asyncio.sleep(0.02)  # the timer goes off meanwhile and finds nobody
     task = asyncio.current_task()
     assert task is not None
@@ -67,12 +67,12 @@ async def test_a_call_that_ends_in_time_is_left_alone() -> None:
 
 
 async def test_a_short_limit_is_not_kept_waiting_by_a_long_one() -> None:
-    alarm, never = DeadlineTimer(), asyncio.Event()
-    long = asyncio.create_task(limited(alarm, 60, never))
+    timer, never = DeadlineTimer(), asyncio.Event()
+    long = asyncio.create_task(limited(timer, 60, never))
     await asyncio.sleep(0)
     began = time.monotonic()
     with pytest.raises(LimitError):
-        await limited(alarm, 0.01, never)
+        await limited(timer, 0.01, never)
     assert time.monotonic() - began < 30
     assert not long.done()
     long.cancel()
@@ -81,8 +81,8 @@ async def test_a_short_limit_is_not_kept_waiting_by_a_long_one() -> None:
 
 
 async def test_a_caller_that_is_cancelled_is_cancelled() -> None:
-    alarm = DeadlineTimer()
-    call = asyncio.create_task(limited(alarm, 60, asyncio.Event()))
+    timer = DeadlineTimer()
+    call = asyncio.create_task(limited(timer, 60, asyncio.Event()))
     await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -90,19 +90,19 @@ async def test_a_caller_that_is_cancelled_is_cancelled() -> None:
 
 
 async def test_cancelled_and_over_at_once_is_cancelled() -> None:
-    """Whoever cancelled it must see it end, even when the alarm rings in the same turn."""
-    alarm = DeadlineTimer()
-    call = asyncio.create_task(limited(alarm, 60, asyncio.Event()))
+    """Whoever cancelled it must see it end, even when the timer rings in the same turn."""
+    timer = DeadlineTimer()
+    call = asyncio.create_task(limited(timer, 60, asyncio.Event()))
     await asyncio.sleep(0)
-    (limit,) = alarm._limits
+    (limit,) = timer._deadlines
     call.cancel()
-    limit.ring()
+    limit.fire()
     with pytest.raises(asyncio.CancelledError):
         await call
 
 
 async def test_a_limit_around_it_still_holds() -> None:
-    alarm = DeadlineTimer()
+    timer = DeadlineTimer()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await limited(alarm, 60, asyncio.Event())
+            await limited(timer, 60, asyncio.Event())

@@ -151,7 +151,7 @@ def spoilt(value: CacheEntry, **fields: Any) -> CacheEntry:
         (samples.price(), {"symbol": "*"}, "'*' is not a name"),
         (samples.price(), {"symbol": ""}, "'' is not a name"),
         (samples.price(), {"symbol": "x" * 1_000_000}, "is not a name"),
-        (samples.price(), {"timestamp": -1}, "-1 is no moment"),
+        (samples.price(), {"timestamp": -1}, "-1 is not a time"),
         (samples.price(), {"ver": 2**53}, "ver is 9007199254740992"),
         (samples.position(), {"avg_price": Decimal(-1)}, "avg_price is -1"),
         (samples.position(), {"qty": Decimal("NaN")}, "qty is NaN"),

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore, connect
 from qts.cache.store import UNKNOWN_COUNT, CountRequest
-from qts.cache.write_behind import entry_of
+from qts.cache.write_behind import store_write
 from qts.embedded import ValkeyServer
 from tests.cache import samples
 
@@ -52,7 +52,7 @@ async def test_the_trade_count_outlives_thousands_of_evicted_values(
         order = samples.order()
         for turn in range(ROUNDS_MAX):
             names = (f"{config.prefix}ord:{turn}-{n}" for n in range(500))
-            assert all(await store.write(entry_of(name, order, 60_000) for name in names))
+            assert all(await store.write(store_write(name, order, 60_000) for name in names))
             if await evicted(admin) > 5000:
                 break
         else:

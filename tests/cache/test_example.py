@@ -14,5 +14,5 @@ def test_the_example_answers_and_then_refuses() -> None:
         [sys.executable, EXAMPLE], capture_output=True, text=True, timeout=60, check=True
     )
     first, second = told.stdout.splitlines()
-    assert first == "last 75050, held 100, room 0.55"
+    assert first == "last 75050, position 100, limit 0.55"
     assert second.startswith("refused: the price of 005930 is ")

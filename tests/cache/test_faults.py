@@ -18,7 +18,7 @@ from qts.domain import Secret
 from qts.embedded import ValkeyServer
 from tests.cache import samples
 from tests.cache.conftest import until
-from tests.cache.loader import TableTruth
+from tests.cache.loader import TableLoader
 from tests.cache.proxy import Proxy
 from tests.cache.watch import Watch
 
@@ -37,14 +37,14 @@ def brisk(config: CacheConfig) -> CacheConfig:
 
 @asynccontextmanager
 async def watched(
-    url: Secret, truth: TableTruth, config: CacheConfig, recovers_s: float = 30.0
+    url: Secret, loader: TableLoader, config: CacheConfig, recovers_s: float = 30.0
 ) -> AsyncIterator[Watch]:
     async with (
         RedisStore.open(url, config) as one,
         RedisStore.open(url, config) as two,
-        Cache.open(one, truth, config) as feed,
-        Cache.open(two, truth, config) as reader,
-        Watch.over(feed, reader, truth, recovers_s) as watch,
+        Cache.open(one, loader, config) as feed,
+        Cache.open(two, loader, config) as reader,
+        Watch.over(feed, reader, loader, recovers_s) as watch,
     ):
         yield watch
 
@@ -62,26 +62,31 @@ async def admin(valkey: ValkeyServer) -> AsyncIterator[Redis]:
 
 
 def opened(watch: Watch) -> bool:
-    return watch.reader._levels.guard.breaker.opened > 0
+    return watch.reader._tiers.policy.breaker.opened > 0
 
 
 async def test_redis_is_killed_and_comes_back_empty(
-    valkey: ValkeyServer, truth: TableTruth, brisk: CacheConfig
+    valkey: ValkeyServer, loader: TableLoader, brisk: CacheConfig
 ) -> None:
-    await _kill(valkey, truth, brisk, for_s=2.0, recovers_s=30.0)
+    await _kill(valkey, loader, brisk, for_s=2.0, recovers_s=30.0)
 
 
 @pytest.mark.soak
 async def test_redis_is_killed_and_comes_back_empty_after_ten_seconds(
-    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, loader: TableLoader, config: CacheConfig
 ) -> None:
-    await _kill(valkey, truth, config, for_s=10.0, recovers_s=5.0)
+    await _kill(valkey, loader, config, for_s=10.0, recovers_s=5.0)
 
 
 async def _kill(
-    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig, *, for_s: float, recovers_s: float
+    valkey: ValkeyServer,
+    loader: TableLoader,
+    config: CacheConfig,
+    *,
+    for_s: float,
+    recovers_s: float,
 ) -> None:
-    async with watched(url_of(valkey), truth, config, recovers_s) as watch:
+    async with watched(url_of(valkey), loader, config, recovers_s) as watch:
         pid = valkey.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -89,13 +94,13 @@ async def _kill(
         await watch.during(for_s)
         await until(lambda: opened(watch))
         await asyncio.to_thread(valkey.start)
-    assert watch.answers["price refused"] > 0
-    assert watch.answers["position"] > 20
+    assert watch.results["price refused"] > 0
+    assert watch.results["position"] > 20
 
 
-async def test_redis_hangs(valkey: ValkeyServer, truth: TableTruth, config: CacheConfig) -> None:
+async def test_redis_hangs(valkey: ValkeyServer, loader: TableLoader, config: CacheConfig) -> None:
     """For longer than a call with a limit may take on a busy machine."""
-    async with watched(url_of(valkey), truth, config) as watch:
+    async with watched(url_of(valkey), loader, config) as watch:
         pid = valkey.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -104,27 +109,27 @@ async def test_redis_hangs(valkey: ValkeyServer, truth: TableTruth, config: Cach
             await until(lambda: opened(watch))
         finally:
             os.kill(pid, signal.SIGCONT)
-    assert watch.answers["price refused"] > 0
+    assert watch.results["price refused"] > 0
 
 
 async def test_redis_is_late_by_twenty_milliseconds(
-    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, loader: TableLoader, config: CacheConfig
 ) -> None:
     strict = msgspec.structs.replace(config, precheck_ms=4)
     async with Proxy.to_url(url_of(valkey)) as proxy:
-        async with watched(proxy.url_of(url_of(valkey)), truth, strict) as watch:
+        async with watched(proxy.url_of(url_of(valkey)), loader, strict) as watch:
             proxy.delay_s, proxy.jitter_s = 0.02, 0.01
             await watch.during(1.5)
             proxy.heal()
-        assert watch.answers["precheck refused"] > 0
+        assert watch.results["precheck refused"] > 0
 
 
 @pytest.mark.parametrize("after", [1, 40, 700])
 async def test_answers_are_cut_in_the_middle(
-    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig, after: int
+    valkey: ValkeyServer, loader: TableLoader, config: CacheConfig, after: int
 ) -> None:
     async with Proxy.to_url(url_of(valkey)) as proxy:
-        async with watched(proxy.url_of(url_of(valkey)), truth, config) as watch:
+        async with watched(proxy.url_of(url_of(valkey)), loader, config) as watch:
             proxy.cut_after = after
             proxy.reset_all()
             await watch.during(0.5)
@@ -133,10 +138,10 @@ async def test_answers_are_cut_in_the_middle(
 
 
 async def test_connections_are_reset_and_refused(
-    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, loader: TableLoader, config: CacheConfig
 ) -> None:
     async with Proxy.to_url(url_of(valkey)) as proxy:
-        async with watched(proxy.url_of(url_of(valkey)), truth, config) as watch:
+        async with watched(proxy.url_of(url_of(valkey)), loader, config) as watch:
             for _ in range(5):
                 proxy.reset_all()
                 await watch.during(0.05)
@@ -147,13 +152,13 @@ async def test_connections_are_reset_and_refused(
             proxy.silent = True
             await watch.during(0.5)
             proxy.heal()
-        assert watch.answers["price"] > 0
+        assert watch.results["price"] > 0
 
 
 async def test_everything_is_flushed_even_the_scripts(
-    valkey: ValkeyServer, truth: TableTruth, patient: CacheConfig, admin: Redis
+    valkey: ValkeyServer, loader: TableLoader, patient: CacheConfig, admin: Redis
 ) -> None:
-    async with watched(url_of(valkey), truth, patient) as watch:
+    async with watched(url_of(valkey), loader, patient) as watch:
         for _ in range(5):
             await admin.flushall()
             await admin.script_flush()
@@ -162,9 +167,9 @@ async def test_everything_is_flushed_even_the_scripts(
 
 
 async def test_a_full_server_loses_writes_loudly_and_goes_on(
-    valkey: ValkeyServer, truth: TableTruth, patient: CacheConfig, admin: Redis
+    valkey: ValkeyServer, loader: TableLoader, patient: CacheConfig, admin: Redis
 ) -> None:
-    async with watched(url_of(valkey), truth, patient) as watch:
+    async with watched(url_of(valkey), loader, patient) as watch:
         await admin.config_set("maxmemory-policy", "noeviction")
         await admin.config_set("maxmemory", "1")
         failed = watch.feed.status().queue.failed
@@ -175,14 +180,14 @@ async def test_a_full_server_loses_writes_loudly_and_goes_on(
 
 
 async def test_a_start_without_redis_works_and_finds_it_later(
-    valkey: ValkeyServer, truth: TableTruth, config: CacheConfig
+    valkey: ValkeyServer, loader: TableLoader, config: CacheConfig
 ) -> None:
     url = url_of(valkey)
     valkey.stop()
-    await truth.keep(samples.position())
+    await loader.store(samples.position())
     async with (
         RedisStore.open(url, config) as store,
-        Cache.open(store, truth, config) as cache,
+        Cache.open(store, loader, config) as cache,
     ):
         found = await cache.positions.get("005930")
         assert found is not None

@@ -1,4 +1,4 @@
-"""Three levels: this process, Redis, the database. Time stands still until it is moved."""
+"""Three tiers: near cache, Redis, database, on a manual clock."""
 
 from __future__ import annotations
 
@@ -20,29 +20,33 @@ from qts.domain import (
     UnreachableError,
 )
 from tests.cache import samples
-from tests.cache.loader import HeldTruth
+from tests.cache.loader import MemoryLoader
 
 Opened = Callable[..., Awaitable[Cache]]
 
 
 @pytest.fixture
-def truth() -> HeldTruth:
-    return HeldTruth(samples.position(), samples.risk(), samples.order(), samples.strategy())
+def loader() -> MemoryLoader:
+    return MemoryLoader(samples.position(), samples.risk(), samples.order(), samples.strategy())
 
 
 @pytest.fixture
 async def cache(
-    opened: Opened, memory: MemoryStore, truth: HeldTruth, config: CacheConfig, clock: ManualClock
+    opened: Opened,
+    memory: MemoryStore,
+    loader: MemoryLoader,
+    config: CacheConfig,
+    clock: ManualClock,
 ) -> Cache:
-    return await opened(memory, truth, config, clock)
+    return await opened(memory, loader, config, clock)
 
 
 @pytest.fixture
 async def other(
     opened: Opened, memory: MemoryStore, config: CacheConfig, clock: ManualClock
 ) -> Cache:
-    """Another process: the same Redis, a database that knows nothing."""
-    return await opened(memory, HeldTruth(), config, clock)
+    """Another process: the same Redis, an empty database."""
+    return await opened(memory, MemoryLoader(), config, clock)
 
 
 def at(clock: ManualClock) -> int:
@@ -62,7 +66,7 @@ async def test_a_pushed_price_is_here_at_once_and_in_redis_soon(
     assert found.received_at == at(clock)
     with pytest.raises(PriceDataUnavailableError):
         await other.prices.get("005930")
-    await clock.advance(0.006)  # no second tick: the batch leaves by itself
+    await clock.advance(0.006)  # no second tick: the batch is sent anyway
     assert await other.prices.get("005930") == found
 
 
@@ -81,15 +85,15 @@ async def test_a_price_older_than_its_ttl_is_refused(cache: Cache, clock: Manual
     await clock.advance(0.1)
     with pytest.raises(CacheStaleDataError, match="the price of 005930 is 100 ms old"):
         await cache.prices.get("005930")
-    with pytest.raises(PriceDataUnavailableError, match="no price of 000660 is known"):
+    with pytest.raises(PriceDataUnavailableError, match="no price of 000660"):
         await cache.prices.get("000660")
     assert cache.prices.try_get("005930") is None
 
 
-async def test_a_frozen_feed_that_repeats_itself_is_refused(
+async def test_a_stale_feed_that_repeats_prices_is_refused(
     cache: Cache, clock: ManualClock
 ) -> None:
-    """It is received just now, and the venue said it five seconds ago."""
+    """Received now, with a venue time of five seconds ago."""
     old = tick(clock)
     await clock.advance(5)
     cache.prices.push(old)
@@ -115,13 +119,13 @@ async def test_a_clock_that_jumps_makes_data_old_and_never_new(
     assert (await cache.prices.get("005930")).last == 80000
 
 
-async def test_a_jump_of_the_clock_reloads_what_the_database_knows(
-    cache: Cache, truth: HeldTruth, clock: ManualClock
+async def test_a_jump_of_the_clock_reloads_from_the_database(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
     await cache.positions.get("005930")
     clock.set_wall(clock.now() - timedelta(hours=1))
     assert await cache.positions.get("005930")
-    assert truth.loads["position", "005930"] == 2
+    assert loader.loads["position", "005930"] == 2
 
 
 async def test_a_book_is_whole_and_best_first(
@@ -140,40 +144,40 @@ async def test_a_book_is_whole_and_best_first(
 
 
 async def test_a_miss_is_loaded_once_and_shared(
-    cache: Cache, other: Cache, truth: HeldTruth, clock: ManualClock
+    cache: Cache, other: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
-    truth.open.clear()
+    loader.open.clear()
     asking = [asyncio.create_task(cache.positions.get("005930")) for _ in range(100)]
     await clock.advance(0)
-    truth.open.set()
+    loader.open.set()
     found = await asyncio.gather(*asking)
     assert {value and value.qty for value in found} == {100}
-    assert truth.loads["position", "005930"] == 1
+    assert loader.loads["position", "005930"] == 1
     await clock.advance(0.006)
-    assert await other.positions.get("005930") == found[0]  # by way of Redis
+    assert await other.positions.get("005930") == found[0]  # through Redis
 
 
-async def test_a_caller_that_gives_up_does_not_end_the_load_for_the_others(
-    cache: Cache, truth: HeldTruth, clock: ManualClock
+async def test_a_cancelled_caller_does_not_stop_the_load(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
-    truth.open.clear()
+    loader.open.clear()
     first, second = (asyncio.create_task(cache.positions.get("005930")) for _ in range(2))
     await clock.advance(0)
     first.cancel()
     await clock.advance(0)
-    truth.open.set()
+    loader.open.set()
     assert await second is not None
-    assert truth.loads["position", "005930"] == 1
+    assert loader.loads["position", "005930"] == 1
 
 
-async def test_nothing_in_the_database_is_an_answer_for_a_second(
-    cache: Cache, truth: HeldTruth, clock: ManualClock
+async def test_absence_in_the_database_is_cached_for_a_second(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
     assert await cache.positions.get("000660") is None
     assert await cache.positions.get("000660") is None
-    assert truth.loads["position", "000660"] == 1
+    assert loader.loads["position", "000660"] == 1
     await clock.advance(1.0)
-    truth.keep(samples.position("000660", 7))
+    loader.store(samples.position("000660", 7))
     found = await cache.positions.get("000660")
     assert found is not None
     assert found.qty == 7
@@ -182,38 +186,38 @@ async def test_nothing_in_the_database_is_an_answer_for_a_second(
 @pytest.mark.parametrize(
     ("kind", "name", "ttl_s"), [("risk", "account", 5), ("order", "ORD123456", 60)]
 )
-async def test_long_lived_values_are_renewed_before_they_end(
-    cache: Cache, truth: HeldTruth, clock: ManualClock, kind: str, name: str, ttl_s: int
+async def test_long_lived_values_are_refreshed_before_expiry(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock, kind: str, name: str, ttl_s: int
 ) -> None:
-    kept = cache.risks if kind == "risk" else cache.orders
-    assert await kept.get(name)
+    region = cache.risks if kind == "risk" else cache.orders
+    assert await region.get(name)
     await clock.advance(ttl_s * 0.79)
-    assert kept.try_get(name)
+    assert region.try_get(name)
     await clock.advance(0)
-    assert truth.loads[kind, name] == 1
+    assert loader.loads[kind, name] == 1
     await clock.advance(ttl_s * 0.02)
-    assert kept.try_get(name)  # answered from here, loaded anew behind
+    assert region.try_get(name)  # served from the near cache, reloaded in the background
     await clock.advance(0)
-    assert truth.loads[kind, name] == 2
+    assert loader.loads[kind, name] == 2
     await clock.advance(ttl_s * 0.75)
-    assert kept.try_get(name)
+    assert region.try_get(name)
 
 
-async def test_a_position_is_not_renewed_ahead(
-    cache: Cache, truth: HeldTruth, clock: ManualClock
+async def test_a_position_is_not_refreshed_ahead(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
     assert await cache.positions.get("005930")
     await clock.advance(0.95)
     assert cache.positions.try_get("005930")
     await clock.advance(0)
-    assert truth.loads["position", "005930"] == 1
+    assert loader.loads["position", "005930"] == 1
 
 
 async def test_a_change_is_seen_by_the_next_reader(
-    cache: Cache, truth: HeldTruth, clock: ManualClock
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
     assert await cache.positions.get("005930")
-    truth.keep(samples.position(qty=150, ver=2))
+    loader.store(samples.position(qty=150, ver=2))
     await cache.invalidate(Invalidation("position", "005930"))
     found = cache.positions.try_get("005930")
     assert found is not None
@@ -221,30 +225,30 @@ async def test_a_change_is_seen_by_the_next_reader(
 
 
 async def test_a_load_from_before_a_change_is_not_kept_after_it(
-    cache: Cache, truth: HeldTruth, clock: ManualClock
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
-    truth.open.clear()
+    loader.open.clear()
     early = asyncio.create_task(cache.positions.get("005930"))
-    await clock.advance(0)  # it has read the old row and waits for its answer
-    truth.keep(samples.position(qty=150, ver=2))
+    await clock.advance(0)  # it has read the old row and waits for its reply
+    loader.store(samples.position(qty=150, ver=2))
     changing = asyncio.create_task(cache.invalidate(Invalidation("position", "005930")))
     await clock.advance(0)
-    truth.open.set()
+    loader.open.set()
     await asyncio.gather(early, changing)
     found = await cache.positions.get("005930")
     assert found is not None
     assert found.qty == 150
 
 
-async def test_what_was_loaded_before_a_change_is_kept_on_no_level(
-    cache: Cache, memory: MemoryStore, truth: HeldTruth, clock: ManualClock
+async def test_a_load_from_before_a_change_is_kept_in_no_tier(
+    cache: Cache, memory: MemoryStore, loader: MemoryLoader, clock: ManualClock
 ) -> None:
-    """The news are here, the new value is not: the old one must not fill the gap."""
-    truth.open.clear()
+    """Invalidated, new value not loaded: the old one must not be used."""
+    loader.open.clear()
     early = asyncio.create_task(cache.positions.get("005930"))
     await clock.advance(0)
-    cache.positions.forget("005930")
-    truth.open.set()
+    cache.positions.drop_local("005930")
+    loader.open.set()
     await early
     await clock.advance(0.006)
     assert cache.positions.try_get("005930") is None
@@ -252,13 +256,13 @@ async def test_what_was_loaded_before_a_change_is_kept_on_no_level(
 
 
 async def test_a_change_of_every_kind_is_followed(
-    cache: Cache, truth: HeldTruth, clock: ManualClock
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
     await cache.positions.get("005930")
     await cache.risks.get("account")
     await cache.orders.get("ORD123456")
     await cache.strategies.get("SCALP_RSI")
-    news = [
+    changes = [
         Invalidation("position", "005930"),
         Invalidation("risk", "account"),
         Invalidation("order", "ORD123456"),
@@ -266,17 +270,17 @@ async def test_a_change_of_every_kind_is_followed(
     ]
 
     async def bus() -> AsyncIterator[Invalidation]:
-        for change in news:
+        for change in changes:
             yield change
 
     await cache.follow_invalidations(bus())
     assert cache.positions.try_get("005930") is None  # at once, whatever Redis does
     await clock.advance(0)
-    assert all(truth.loads[change.kind, change.name] == 2 for change in news)
+    assert all(loader.loads[change.kind, change.name] == 2 for change in changes)
 
 
 async def test_an_older_version_never_replaces_a_newer_one(
-    cache: Cache, other: Cache, truth: HeldTruth, clock: ManualClock
+    cache: Cache, other: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
     assert await cache.positions.put(samples.position(qty=150, ver=5))
     assert not await cache.positions.put(samples.position(qty=100, ver=4))
@@ -286,16 +290,16 @@ async def test_an_older_version_never_replaces_a_newer_one(
 
 
 async def test_an_old_value_in_redis_does_not_come_back_here(
-    cache: Cache, other: Cache, truth: HeldTruth, clock: ManualClock
+    cache: Cache, other: Cache, loader: MemoryLoader, clock: ManualClock
 ) -> None:
-    """Redis holds what this process knows to be outdated."""
+    """Redis holds a version older than the near cache's."""
     await other.positions.put(samples.position(qty=100, ver=1))
     assert await cache.positions.get("005930")
-    truth.keep(samples.position(qty=150, ver=2))
+    loader.store(samples.position(qty=150, ver=2))
     await cache.invalidate(Invalidation("position", "005930"))
-    await cache._levels.store.delete(await cache._levels.store.keys(""))
+    await cache._tiers.store.delete(await cache._tiers.store.keys(""))
     await other.positions.put(samples.position(qty=100, ver=1))
-    cache.positions.forget("005930")
+    cache.positions.drop_local("005930")
     found = await cache.positions.get("005930")
     assert found is not None
     assert found.qty == 150
@@ -310,9 +314,7 @@ async def test_write_through_is_in_redis_when_it_returns(
     assert found.filled_qty == 80
 
 
-async def test_precheck_answers_from_here_and_from_below_alike(
-    cache: Cache, clock: ManualClock
-) -> None:
+async def test_precheck_is_the_same_from_every_tier(cache: Cache, clock: ManualClock) -> None:
     cache.prices.push(tick(clock))
     assert cache.try_precheck("005930", order_id="ORD123456") is None
     below = await cache.precheck("005930", order_id="ORD123456")
@@ -338,96 +340,101 @@ async def test_precheck_without_a_fresh_price_is_refused(cache: Cache, clock: Ma
 
 async def test_precheck_without_limits_is_refused(cache: Cache, clock: ManualClock) -> None:
     cache.prices.push(tick(clock))
-    with pytest.raises(OperationError, match="no limits of account nobody are known"):
+    with pytest.raises(OperationError, match="account nobody has no risk limits"):
         await cache.precheck("005930", "nobody")
 
 
-async def test_no_position_and_no_order_are_answers(cache: Cache, clock: ManualClock) -> None:
+async def test_no_position_and_no_order_are_valid_results(cache: Cache, clock: ManualClock) -> None:
     cache.prices.push(samples.price("000660", at=at(clock)))
     found = await cache.precheck("000660", order_id="NEW")
     assert (found.position, found.order) == (None, None)
     assert cache.try_precheck("000660", order_id="NEW") == found
 
 
-async def test_a_database_that_hangs_is_given_up_in_time(
-    opened: Opened, memory: MemoryStore, truth: HeldTruth, config: CacheConfig
+async def test_a_load_from_a_hanging_database_times_out(
+    opened: Opened, memory: MemoryStore, loader: MemoryLoader, config: CacheConfig
 ) -> None:
-    cache = await opened(memory, truth, config)
-    truth.open.clear()
-    with pytest.raises(UnreachableError, match="did not tell the position of 005930 within 250 ms"):
+    cache = await opened(memory, loader, config)
+    loader.open.clear()
+    with pytest.raises(
+        UnreachableError, match="no position of 005930 from the database within 250 ms"
+    ):
         await cache.positions.get("005930")
-    truth.open.set()
+    loader.open.set()
     assert await cache.positions.get("005930")
 
 
 async def test_a_value_that_cannot_be_read_is_loaded_from_the_database(
-    cache: Cache, memory: MemoryStore, truth: HeldTruth, clock: ManualClock
+    cache: Cache, memory: MemoryStore, loader: MemoryLoader, clock: ManualClock
 ) -> None:
     await cache.positions.put(samples.position(qty=1, ver=1))
     key = cache.positions.key("005930")
     for spoilt in ({"qty": "NaN"}, {"qty": "many"}, {"symbol": "000660"}, {"updated_at": ""}):
-        until_ns, fields = memory._kept[key]
+        until_ns, fields = memory._values[key]
         assert isinstance(fields, dict)
-        memory._kept[key] = (until_ns, {**fields, **spoilt})
-        cache._levels.near.drop(key, 1)
+        memory._values[key] = (until_ns, {**fields, **spoilt})
+        cache._tiers.near.drop(key, 1)
         found = await cache.positions.get("005930")
         assert found is not None
         assert found.qty == 100
         await clock.advance(0.006)
 
 
-async def test_what_is_over_is_swept(cache: Cache, clock: ManualClock) -> None:
+async def test_expired_slots_are_swept(cache: Cache, clock: ManualClock) -> None:
     for n in range(1000):
         cache.prices.push(samples.price(f"S{n}", at=at(clock)))
     await clock.advance(0.5)
-    cache._levels.near.sweep()
-    assert len(cache._levels.near) == 0
+    cache._tiers.near.sweep()
+    assert len(cache._tiers.near) == 0
 
 
-async def test_news_between_an_answer_and_its_keeping_counts(
+async def test_a_change_between_a_reply_and_its_storing_wins(
     cache: Cache, other: Cache, clock: ManualClock
 ) -> None:
-    """A PreCheck gives its answer first and keeps what Redis told a turn of the loop later."""
+    """A PreCheck returns first and stores the values of Redis one loop iteration later."""
     cache.prices.push(tick(clock))
-    for name, kept in (("005930", cache.positions), ("account", cache.risks)):
-        await kept.get(name)
+    for name, region in (("005930", cache.positions), ("account", cache.risks)):
+        await region.get(name)
     await clock.advance(0.006)
     assert (await other.precheck("005930")).position is not None
-    other.positions.forget("005930")
+    other.positions.drop_local("005930")
     await clock.advance(0.001)
     assert other.positions.try_get("005930") is None
     assert other.risks.try_get("account") is not None
 
 
-class Deaf(MemoryStore):
-    """Does not take a delete."""
+class NoDeleteStore(MemoryStore):
+    """Store that refuses deletes."""
 
     async def delete(self, keys: Sequence[str]) -> int:
         raise UnreachableError(f"{keys} are not deleted")
 
 
 @pytest.mark.parametrize("seen_before", [True, False])
-async def test_what_redis_could_not_be_told_to_forget_is_not_believed(
+async def test_a_value_that_could_not_be_deleted_is_not_used(
     opened: Opened, config: CacheConfig, clock: ManualClock, seen_before: bool
 ) -> None:
-    """Asked while the new value is on its way from the database."""
-    store, truth = Deaf(clock), HeldTruth(samples.position(qty=1, ver=1), samples.risk())
-    feed = await opened(store, truth, config, clock)
-    cache = await opened(store, truth, config, clock)
+    """Read while the new value is being loaded."""
+    store, loader = (
+        NoDeleteStore(clock),
+        MemoryLoader(samples.position(qty=1, ver=1), samples.risk()),
+    )
+    feed = await opened(store, loader, config, clock)
+    cache = await opened(store, loader, config, clock)
     await feed.positions.get("005930")
     await clock.advance(0.006)
     if seen_before:
         await cache.positions.get("005930")
     cache.prices.push(tick(clock))
-    truth.keep(samples.position(qty=2, ver=2))
-    truth.open.clear()
+    loader.store(samples.position(qty=2, ver=2))
+    loader.open.clear()
     changing = asyncio.create_task(cache.invalidate(Invalidation("position", "005930")))
-    while not truth.loads["position", "005930"] > 1:
+    while not loader.loads["position", "005930"] > 1:
         await clock.advance(0.01)
     checking = asyncio.create_task(cache.precheck("005930"))
     asking = asyncio.create_task(cache.positions.get("005930"))
     await clock.advance(0)
-    truth.open.set()
+    loader.open.set()
     await changing
     for position in ((await checking).position, await asking):
         assert position is not None
@@ -437,14 +444,14 @@ async def test_what_redis_could_not_be_told_to_forget_is_not_believed(
     assert again.qty == 2
 
 
-async def test_a_change_the_database_cannot_tell_is_refused_not_guessed(
+async def test_a_change_that_cannot_be_loaded_is_refused(
     opened: Opened, config: CacheConfig, clock: ManualClock
 ) -> None:
-    store, truth = Deaf(clock), HeldTruth(samples.position())
-    cache = await opened(store, truth, config, clock)
+    store, loader = NoDeleteStore(clock), MemoryLoader(samples.position())
+    cache = await opened(store, loader, config, clock)
     await cache.positions.get("005930")
     await clock.advance(0.006)
-    truth.is_away = True
+    loader.is_down = True
     changing = asyncio.create_task(cache.invalidate(Invalidation("position", "005930")))
     while not changing.done():
         await clock.advance(0.01)
@@ -461,7 +468,7 @@ async def test_nothing_is_served_beyond_its_ttl_by_either_clock(
 ) -> None:
     """Whatever the two clocks do: time passes, and the wall clock jumps, there and back again."""
     clock = ManualClock()
-    cache = Cache(MemoryStore(clock), HeldTruth(), CacheConfig(), clock)
+    cache = Cache(MemoryStore(clock), MemoryLoader(), CacheConfig(), clock)
     pushed = tick(clock)
     born_ns, born_ms = clock.monotonic_ns(), at(clock)
     cache.prices.push(pushed)

@@ -15,7 +15,7 @@ from qts.cache.status import QueueStatus, RegionStatus
 from qts.cache.store import Health
 from qts.domain import ManualClock
 from tests.cache import samples
-from tests.cache.loader import HeldTruth
+from tests.cache.loader import MemoryLoader
 
 HEALTHY = CacheStatus(
     at=0,
@@ -84,15 +84,15 @@ async def cache(
     config: CacheConfig,
     clock: ManualClock,
 ) -> Cache:
-    truth = HeldTruth(samples.position(), samples.risk())
-    return await opened(memory, truth, config, clock)
+    loader = MemoryLoader(samples.position(), samples.risk())
+    return await opened(memory, loader, config, clock)
 
 
-async def test_every_answer_is_counted_where_it_came_from(cache: Cache, clock: ManualClock) -> None:
+async def test_every_result_is_counted_by_its_tier(cache: Cache, clock: ManualClock) -> None:
     for _ in range(4):
         await cache.positions.get("005930")
     await clock.advance(0.006)
-    cache._levels.near._slots.clear()
+    cache._tiers.near._slots.clear()
     await cache.positions.get("005930")
     seen = cache.status().kinds["position"]
     assert (seen.near, seen.redis, seen.database, seen.failed) == (3, 1, 1, 0)
@@ -112,7 +112,7 @@ async def test_a_precheck_counts_each_of_its_four(cache: Cache, clock: ManualClo
     assert status.prechecks == 2
 
 
-async def test_the_rate_is_of_lately(cache: Cache, clock: ManualClock) -> None:
+async def test_the_hit_rate_is_recent(cache: Cache, clock: ManualClock) -> None:
     for _ in range(10):
         await cache.risks.get("nobody")
         await clock.advance(1)
@@ -126,15 +126,15 @@ async def test_the_rate_is_of_lately(cache: Cache, clock: ManualClock) -> None:
     assert late.recent == 50
 
 
-async def test_prometheus_is_told(cache: Cache, clock: ManualClock) -> None:
+async def test_prometheus_counters_are_updated(cache: Cache, clock: ManualClock) -> None:
     await cache.positions.get("005930")
-    await cache._keeper.look()
+    await cache._monitor.check()
     text = telemetry.render_metrics().decode()
     assert 'qts_cache_requests_total{answer="database",kind="position"}' in text
     assert "qts_cache_breaker_open 0.0" in text
     assert "qts_cache_precheck_seconds" in text
 
 
-async def test_the_status_can_be_sent(cache: Cache) -> None:
+async def test_the_status_can_be_encoded(cache: Cache) -> None:
     status = cache.status()
     assert msgspec.json.decode(msgspec.json.encode(status), type=CacheStatus) == status

@@ -17,7 +17,7 @@ from qts.cache.store import CountRequest
 from qts.domain import ManualClock, RefusedError, TradeLimitExceededError
 from qts.embedded import ValkeyServer
 from tests.cache.conftest import until
-from tests.cache.loader import HeldTruth
+from tests.cache.loader import MemoryLoader
 
 Opened = Callable[..., Awaitable[Cache]]
 
@@ -34,11 +34,11 @@ def known(ends_at: datetime, *ids: str) -> TradeIds:
 async def test_a_trade_is_counted_once_and_only_when_allowed(
     opened: Opened, shared: RedisStore, patient: CacheConfig, ends_at: datetime
 ) -> None:
-    cache = await opened(shared, HeldTruth(), patient)
+    cache = await opened(shared, MemoryLoader(), patient)
     for n in range(1, 4):
         assert await cache.trades.count("account", f"t{n}", 3, ends_at) == n
         assert await cache.trades.count("account", f"t{n}", 3, ends_at) == n
-    with pytest.raises(TradeLimitExceededError, match="has had its 3 trades"):
+    with pytest.raises(TradeLimitExceededError, match="daily limit of 3 trades"):
         await cache.trades.count("account", "t4", 3, ends_at)
     assert await cache.trades.count("account", "t4", 4, ends_at) == 4  # it had not been counted
 
@@ -46,12 +46,12 @@ async def test_a_trade_is_counted_once_and_only_when_allowed(
 async def test_a_hundred_trades_across_stalls_are_a_hundred(
     opened: Opened, valkey: ValkeyServer, config: CacheConfig, ends_at: datetime
 ) -> None:
-    """Each stall outlasts the time limit of a call, so that calls are sent more than once."""
+    """Each stall outlasts the timeout of a call, so that calls are sent more than once."""
     assert valkey.tcp_url is not None
     assert valkey.pid is not None
     pid, counted = valkey.pid, 0
     async with RedisStore.open(valkey.tcp_url, config) as store:
-        cache = await opened(store, HeldTruth(), config)
+        cache = await opened(store, MemoryLoader(), config)
 
         async def stall() -> None:
             while counted < 95:
@@ -79,14 +79,14 @@ def _count(key: str, ends_at: datetime) -> CountRequest:
     return CountRequest(key, "t0", 100, int(ends_at.timestamp() * 1000))
 
 
-async def test_a_forgotten_count_is_begun_again_from_what_is_known(
+async def test_a_lost_count_is_rebuilt_from_known_ids(
     opened: Opened, shared: RedisStore, patient: CacheConfig, ends_at: datetime
 ) -> None:
-    truth = HeldTruth(known(ends_at, "t1", "t2"))
-    cache = await opened(shared, truth, patient)
+    loader = MemoryLoader(known(ends_at, "t1", "t2"))
+    cache = await opened(shared, loader, patient)
     assert await cache.trades.count("account", "t3", 4, ends_at) == 3
     await shared.delete(await shared.keys(patient.prefix + "daily"))
-    # t3 is not in the database yet, and is remembered all the same.
+    # t3 is not in the database yet, and is kept in memory.
     assert await cache.trades.count("account", "t4", 4, ends_at) == 4
     await shared.delete(await shared.keys(patient.prefix + "daily"))
     with pytest.raises(TradeLimitExceededError):
@@ -97,10 +97,10 @@ async def test_without_redis_the_database_decides(
     opened: Opened, valkey: ValkeyServer, config: CacheConfig, ends_at: datetime
 ) -> None:
     assert valkey.tcp_url is not None
-    truth = HeldTruth(known(ends_at, "t1", "t2"))
+    loader = MemoryLoader(known(ends_at, "t1", "t2"))
     async with RedisStore.open(valkey.tcp_url, config) as store:
         valkey.stop()
-        cache = await opened(store, truth, config)
+        cache = await opened(store, loader, config)
         assert await cache.trades.count("account", "t3", 4, ends_at) == 3
         assert await cache.trades.count("account", "t1", 4, ends_at) == 3
         assert await cache.trades.count("account", "t4", 4, ends_at) == 4
@@ -108,32 +108,32 @@ async def test_without_redis_the_database_decides(
             await cache.trades.count("account", "t5", 4, ends_at)
         await asyncio.to_thread(valkey.start)
         await until(lambda: cache.status().breaker == "closed")
-        # Redis came back empty, and then somebody else counts on it.
+        # Redis came back empty, and another process counts.
         assert await cache.trades.count("account", "t5", 5, ends_at) == 5
         assert await cache.trades.count("account", "t1", 5, ends_at) == 5
 
 
-async def test_trades_counted_without_redis_are_told_to_it_later(
+async def test_trades_counted_without_redis_are_added_to_it_later(
     opened: Opened, valkey: ValkeyServer, config: CacheConfig, ends_at: datetime
 ) -> None:
     assert valkey.tcp_url is not None
     assert valkey.pid is not None
     async with RedisStore.open(valkey.tcp_url, config) as store:
-        cache = await opened(store, HeldTruth(), config)
+        cache = await opened(store, MemoryLoader(), config)
         assert await cache.trades.count("account", "t1", 9, ends_at) == 1
         for _ in range(5):
-            cache._levels.guard.breaker.failed()
+            cache._tiers.policy.breaker.record_failure()
         assert await cache.trades.count("account", "t2", 9, ends_at) == 2
         await until(lambda: cache.status().breaker == "closed")
         assert await cache.trades.count("account", "t3", 9, ends_at) == 3
-        other = await opened(store, HeldTruth(), config)
+        other = await opened(store, MemoryLoader(), config)
         assert await other.trades.count("account", "t4", 9, ends_at) == 4
 
 
 async def test_the_count_ends_with_the_trading_day(
     opened: Opened, memory: MemoryStore, config: CacheConfig, clock: ManualClock
 ) -> None:
-    cache = await opened(memory, HeldTruth(), config, clock)
+    cache = await opened(memory, MemoryLoader(), config, clock)
     ends_at = clock.now() + timedelta(minutes=1)
     assert await cache.trades.count("account", "t1", 1, ends_at) == 1
     await clock.advance(60)
@@ -146,7 +146,7 @@ async def test_the_count_ends_with_the_trading_day(
 async def test_a_bad_trade_id_is_refused(
     opened: Opened, memory: MemoryStore, config: CacheConfig, clock: ManualClock, trade_id: str
 ) -> None:
-    cache = await opened(memory, HeldTruth(), config, clock)
+    cache = await opened(memory, MemoryLoader(), config, clock)
     with pytest.raises(RefusedError):
         await cache.trades.count("account", trade_id, 1, clock.now() + timedelta(hours=1))
     assert await memory.keys(config.prefix + "daily") == []

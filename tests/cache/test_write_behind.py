@@ -1,4 +1,4 @@
-"""Writes behind the caller's back: newest per key, bounded, never later than their TTL."""
+"""Write-behind queue: newest per key, bounded, never later than the TTL."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from qts.cache.write_behind import WriteBehindQueue
 from qts.domain import ManualClock, Secret, UnreachableError
 from tests.cache import samples
 from tests.cache.conftest import until
-from tests.cache.loader import HeldTruth
+from tests.cache.loader import MemoryLoader
 from tests.cache.proxy import Proxy
 
 
-class Away(MemoryStore):
-    """Can be unplugged."""
+class UnreachableStore(MemoryStore):
+    """Store that can be unreachable."""
 
-    is_away = False
+    is_down = False
 
     async def write(self, entries: list[StoreWrite]) -> list[bool]:  # type: ignore[override]
-        if self.is_away:
+        if self.is_down:
             raise UnreachableError("unplugged")
         return await super().write(entries)
 
 
-def behind(store: MemoryStore, clock: ManualClock, **settings: int) -> WriteBehindQueue:
+def write_behind(store: MemoryStore, clock: ManualClock, **settings: int) -> WriteBehindQueue:
     config = msgspec.structs.replace(
         CacheConfig(breaker=BreakerConfig(failures=1000)),
         **settings,
@@ -42,31 +42,31 @@ def behind(store: MemoryStore, clock: ManualClock, **settings: int) -> WriteBehi
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Away:
-    return Away(clock)
+def store(clock: ManualClock) -> UnreachableStore:
+    return UnreachableStore(clock)
 
 
-async def test_what_redis_did_not_take_is_written_when_it_is_back(
-    store: Away, clock: ManualClock
+async def test_failed_writes_are_written_when_redis_is_back(
+    store: UnreachableStore, clock: ManualClock
 ) -> None:
-    writer = behind(store, clock)
-    store.is_away = True
+    writer = write_behind(store, clock)
+    store.is_down = True
     writer.put("a", samples.order(ver=1), 60_000)
     assert not await writer.flush()
     writer.put("a", samples.order(filled=60, ver=2), 60_000)
     writer.put("b", samples.order(ver=1), 60_000)
     assert not await writer.flush()
     assert writer.depth == 2
-    store.is_away = False
+    store.is_down = False
     assert await writer.flush()
     found = await store.read(["a", "b"])
     assert [each and each["filled_qty"] for each in found] == ["60", "50"]
 
 
-async def test_a_late_batch_does_not_bring_back_what_has_expired(
-    store: Away, clock: ManualClock
+async def test_a_late_batch_does_not_write_expired_values(
+    store: UnreachableStore, clock: ManualClock
 ) -> None:
-    writer = behind(store, clock)
+    writer = write_behind(store, clock)
     writer.put("price", samples.price(ver=1), 100)
     writer.put("order", samples.order(ver=1), 60_000)
     await clock.advance(0.2)
@@ -78,35 +78,35 @@ async def test_a_late_batch_does_not_bring_back_what_has_expired(
     assert await store.keys("") == []  # its TTL began when it was put
 
 
-async def test_the_queue_is_bounded_and_the_oldest_makes_room(
-    store: Away, clock: ManualClock
+async def test_the_queue_is_bounded_and_the_oldest_is_displaced(
+    store: UnreachableStore, clock: ManualClock
 ) -> None:
-    writer = behind(store, clock, queue_max=100)
-    store.is_away = True
+    writer = write_behind(store, clock, queue_max=100)
+    store.is_down = True
     for n in range(250):
         writer.put(f"k{n:03}", samples.order(ver=1), 60_000)
         if n % 60 == 0:
             await writer.flush()
     assert writer.depth == 100
     assert writer.dropped == 150
-    store.is_away = False
+    store.is_down = False
     await writer.flush()
     assert await store.keys("") == [f"k{n:03}" for n in range(150, 250)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=30))
 async def test_the_last_value_put_is_the_one_kept(steps: list[tuple[str, bool]]) -> None:
-    """Whatever is flushed when, and whether or not a flush succeeds."""
+    """In any order of flushes, successful or not."""
     clock = ManualClock()
-    store = Away(clock)
-    writer = behind(store, clock)
+    store = UnreachableStore(clock)
+    writer = write_behind(store, clock)
     newest: dict[str, str] = {}
     for ver, (key, works) in enumerate(steps, 1):
         writer.put(key, samples.order(filled=ver, ver=ver), 60_000)
         newest[key] = str(ver)
-        store.is_away = not works
+        store.is_down = not works
         await writer.flush()
-    store.is_away = False
+    store.is_down = False
     await writer.flush()
     found = await store.read(list(newest))
     assert [each and each["filled_qty"] for each in found] == list(newest.values())
@@ -117,12 +117,12 @@ async def test_thousands_of_ticks_reach_a_real_server(
 ) -> None:
     long = msgspec.structs.replace(patient.ttl, price_ms=30_000)
     config = msgspec.structs.replace(patient, ttl=long, write_ms=20_000)
-    cache = await opened(shared, HeldTruth(), config)
+    cache = await opened(shared, MemoryLoader(), config)
     for last in (1000, 2000):
         for n in range(1500):
             cache.prices.push(samples.price(f"S{n}", last))
     await until(lambda: cache.status().queue.depth == 0)
-    other = await opened(shared, HeldTruth(), config)
+    other = await opened(shared, MemoryLoader(), config)
     for n in (0, 700, 1499):
         assert (await other.prices.get(f"S{n}")).last == 2000
     assert len(await shared.keys(config.prefix + "price:")) == 1500
@@ -135,7 +135,7 @@ async def test_a_push_returns_at_once_while_redis_hangs(
     async with Proxy.to_url(valkey_url) as proxy:
         url = proxy.url_of(valkey_url)
         async with RedisStore.open(url, config) as store:
-            cache = await opened(store, HeldTruth(), config)
+            cache = await opened(store, MemoryLoader(), config)
             proxy.silent = True
             for n in range(500):
                 assert cache.prices.push(samples.price(f"S{n}"))

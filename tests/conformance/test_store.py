@@ -1,4 +1,4 @@
-"""One suite for every Store: memory, a Redis-protocol server, a cluster of three and three.
+"""Conformance suite of every CacheStore: memory, a server, a cluster of three and three.
 
 REDIS_URL adds one more server, whatever its version.
 """
@@ -31,7 +31,7 @@ _runs = itertools.count()
 async def stores(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Callable[[str], Awaitable[CacheStore]]]:
-    """Each store is opened when it is first asked for."""
+    """Open each store at first use."""
     opened: dict[str, CacheStore] = {}
     patient = CacheConfig(socket_timeout_ms=5000, connect_timeout_ms=5000)
     async with AsyncExitStack() as stack:
@@ -82,7 +82,7 @@ def book(key: str, ver: int, best: int, ttl_ms: int = 10_000) -> StoreWrite:
     return StoreWrite.of(key, ver, ttl_ms, {"ver": str(ver), "symbol": "A"}, sides)
 
 
-async def gone(store: CacheStore, key: str, *, within_s: float) -> float:
+async def wait_expired(store: CacheStore, key: str, *, within_s: float) -> float:
     """Seconds until the key was no longer read."""
     began = time.monotonic()
     while (await store.read([key]))[0] is not None:
@@ -91,7 +91,7 @@ async def gone(store: CacheStore, key: str, *, within_s: float) -> float:
     return time.monotonic() - began
 
 
-async def gone_count(store: CacheStore, count: CountRequest) -> None:
+async def wait_count_expired(store: CacheStore, count: CountRequest) -> None:
     deadline = time.monotonic() + 30
     while await store.count(count) != UNKNOWN_COUNT:
         assert time.monotonic() < deadline, "the count outlives its day"
@@ -121,7 +121,7 @@ async def test_what_is_not_there_is_none(store: CacheStore, prefix: str) -> None
 async def test_a_ttl_below_a_second_holds(store: CacheStore, prefix: str, ttl_ms: int) -> None:
     await store.write([entry(prefix + "x", 1, ttl_ms)])
     assert (await store.read([prefix + "x"]))[0] is not None
-    lived_s = await gone(store, prefix + "x", within_s=30.0)
+    lived_s = await wait_expired(store, prefix + "x", within_s=30.0)
     assert lived_s > ttl_ms / 1000 * 0.5  # the machine may be late, the server never early
 
 
@@ -178,11 +178,11 @@ async def test_a_ttl_holds_in_the_second_batch_of_a_kind_too(
     for ver in (1, 2, 3):
         await store.write(alike(key, ver, 50 if ver == 3 else 10_000) for key in keys)
     for key in keys:
-        await gone(store, key, within_s=30.0)
+        await wait_expired(store, key, within_s=30.0)
     assert await store.write(alike(key, 2) for key in keys) == [True] * 20
 
 
-async def test_the_best_price_comes_first_not_the_fattest(store: CacheStore, prefix: str) -> None:
+async def test_the_best_price_comes_first_not_the_largest(store: CacheStore, prefix: str) -> None:
     sides = BookSides(
         [(990, "9"), (1000, "1"), (998, "500")], [(1010, "3"), (1002, "1"), (1005, "900")]
     )
@@ -215,9 +215,9 @@ async def test_an_older_book_does_not_replace_a_newer_one(store: CacheStore, pre
     assert list(found[1].bids) == [(200, "2")]
 
 
-async def test_a_book_goes_as_a_whole(store: CacheStore, prefix: str) -> None:
+async def test_a_book_expires_as_a_whole(store: CacheStore, prefix: str) -> None:
     await store.write([book(prefix + "{b}", 1, 100, ttl_ms=50)])
-    await gone(store, prefix + "{b}", within_s=30.0)
+    await wait_expired(store, prefix + "{b}", within_s=30.0)
     assert await store.read_book(prefix + "{b}", 5) is None
     assert await store.keys(prefix) == []
 
@@ -244,7 +244,7 @@ async def test_bid_and_ask_are_never_seen_half_updated(store: CacheStore, prefix
     assert len(seen) > 5
 
 
-async def test_delete_says_how_many_were_there(store: CacheStore, prefix: str) -> None:
+async def test_delete_returns_how_many_existed(store: CacheStore, prefix: str) -> None:
     await store.write([entry(prefix + name, 1) for name in "ab"])
     assert await store.delete([prefix + name for name in "abc"]) == 2
     assert await store.read([prefix + "a"]) == [None]
@@ -262,7 +262,7 @@ def tomorrow() -> int:
     return int(time.time() * 1000) + 86_400_000
 
 
-async def test_an_unknown_count_is_not_begun_without_what_is_known(
+async def test_an_unknown_count_is_not_started_without_known_members(
     store: CacheStore, prefix: str
 ) -> None:
     count = CountRequest(prefix + "n", "t3", 10, tomorrow())
@@ -288,7 +288,7 @@ async def test_the_limit_holds_for_callers_at_once(store: CacheStore, prefix: st
 async def test_a_count_ends_at_its_moment(store: CacheStore, prefix: str) -> None:
     until = int(time.time() * 1000) + 80
     assert await store.count(CountRequest(prefix + "n", "t1", 5, until), ()) == 1
-    await gone_count(store, CountRequest(prefix + "n", "t1", 5, until))
+    await wait_count_expired(store, CountRequest(prefix + "n", "t1", 5, until))
 
 
 async def test_health_names_a_version(store: CacheStore) -> None:

@@ -1,4 +1,4 @@
-"""The latest quotes, positions and limits, a fast memory beside the database."""
+"""Cache of quotes, positions and limits in front of the database: near cache and Redis."""
 
 from qts._exports import lazy_exports
 

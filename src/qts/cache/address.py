@@ -1,4 +1,4 @@
-"""A cache URL taken apart: where to connect, and what to say first."""
+"""Parsed cache URL: where to connect, and the handshake."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Command = Sequence[str | bytes | int]
 
 
 def pack(command: Command) -> bytes:
-    """As it goes over the wire."""
-    # The type that hiredis declares is a tuple of exactly one word.
+    """Encode a command in the Redis protocol."""
+    # hiredis declares its parameter as a tuple of one element.
     return cast("bytes", hiredis.pack_command(cast("Any", tuple(command))))
 
 
 class Address:
-    """redis://, rediss:// or unix://, with the rules of redis-py."""
+    """redis://, rediss:// or unix:// URL, parsed by redis-py."""
 
     def __init__(self, url: Secret) -> None:
         try:
             options: dict[str, Any] = dict(parse_url(url.reveal()))
         except ValueError as error:
-            raise UnreachableError(f"the cache URL is not understood: {error}") from None
+            raise UnreachableError(f"invalid cache URL: {error}") from None
         self.path: str | None = options.get("path")
         self.host: str = options.get("host", "localhost")
         self.port: int = options.get("port", 6379)
@@ -37,8 +37,8 @@ class Address:
         self._database = int(options.get("db") or 0)
         self._login = [options[part] for part in ("username", "password") if options.get(part)]
 
-    def greeting(self) -> tuple[bytes, int]:
-        """The first words on a connection and how many replies they get."""
+    def handshake(self) -> tuple[bytes, int]:
+        """Return the first commands of a connection and their number of replies."""
         commands: list[Command] = [("CLIENT", "SETNAME", "qts")]
         if self._login:
             commands.insert(0, ("AUTH", *self._login))
@@ -49,5 +49,5 @@ class Address:
 
 def reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no reply in time"
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -1,13 +1,13 @@
-"""The circuit breaker: after enough failures in a row Redis is left alone for a while.
+"""Circuit breaker: after enough failures in a row, Redis is not called for a while.
 
     closed ──failures in a row──▶ open ──open_s over, or a probe is due──▶ half-open
       ▲                            ▲                                          │
       └──────── it succeeded ──────┼────────── it failed ─────────────────────┘
 
-In half-open exactly one call is let through. `try_enter(early=True)` is how a background probe
-asks for that place before the time is over, so that a fault of two seconds costs two seconds
-and not `open_s`. Libraries were looked at (circuitbreaker, purgatory, aiobreaker): none of them
-lets a probe close the circuit early or holds half-open to one call under asyncio.
+Half-open admits exactly one call. A background probe enters before the time is over with
+`try_enter(early=True)`, so that a fault of two seconds costs two seconds and not `open_s`. The
+libraries circuitbreaker, purgatory and aiobreaker were considered: none lets a probe close the
+circuit early or limits half-open to one call under asyncio.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ State = Literal["closed", "open", "half-open"]
 
 
 class CircuitBreaker:
-    """Whoever was let in says how it went, with one of `succeeded`, `failed`, `left`."""
+    """State machine; after a successful `try_enter`, call one of the other three methods."""
 
     def __init__(self, config: BreakerConfig, clock: Clock) -> None:
         self._config = config
@@ -31,22 +31,22 @@ class CircuitBreaker:
         self._probing = False
         self.state: State = "closed"
         self.opened = 0
-        """How often it opened."""
+        """Number of times it opened."""
 
     def try_enter(self, *, early: bool = False) -> bool:
         if self.state == "closed":
             return True
-        if self._probing or not (early or self._is_over()):
+        if self._probing or not (early or self._is_probe_due()):
             return False
         self.state, self._probing = "half-open", True
         return True
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         self._failures = 0
         if self.state == "half-open":
             self.state, self._probing = "closed", False
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         self._failures += 1
         if self.state == "half-open" or (
             self.state == "closed" and self._failures >= self._config.failures
@@ -55,11 +55,11 @@ class CircuitBreaker:
             self.state, self._probing = "open", False
             self._opened_ns = self._clock.monotonic_ns()
 
-    def left(self) -> None:
-        """The call ended without telling anything about the server."""
+    def release(self) -> None:
+        """End a call that says nothing about the server."""
         self._probing = False
 
-    def _is_over(self) -> bool:
+    def _is_probe_due(self) -> bool:
         if self.state == "half-open":
             return True
         return self._clock.monotonic_ns() - self._opened_ns >= self._config.open_s * 1_000_000_000

@@ -16,7 +16,7 @@ Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=60_000)]
 
 
 class Ttls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a value may be used; the same span is its TTL in Redis."""
+    """TTL of each kind: how long a value may be used, and how long Redis keeps it."""
 
     price_ms: Annotated[Milliseconds, msgspec.Meta(description="best bid, ask and last")] = 100
     position_ms: Annotated[Milliseconds, msgspec.Meta(description="a position")] = 1_000
@@ -33,7 +33,7 @@ class Ttls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When Redis is left alone, and for how long."""
+    """When the circuit opens, and for how long."""
 
     failures: Annotated[
         int, msgspec.Meta(ge=1, le=1000, description="failures in a row that open the circuit")
@@ -47,7 +47,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the Redis-protocol server is and how it is used."""
+    """Address of the Redis-protocol server, and timeouts."""
 
     url: Annotated[
         Secret | None,
@@ -61,40 +61,38 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = "qts:"
     pool_max: Annotated[int, msgspec.Meta(ge=10, le=500, description="connections at most")] = 50
     socket_timeout_ms: Annotated[
-        int, msgspec.Meta(ge=1, le=60_000, description="longest wait for an answer")
+        int, msgspec.Meta(ge=1, le=60_000, description="longest wait for a reply")
     ] = 100
     connect_timeout_ms: Annotated[
         int, msgspec.Meta(ge=1, le=60_000, description="longest wait for a connection")
     ] = 500
     precheck_ms: Annotated[
-        int, msgspec.Meta(ge=1, le=1000, description="time a PreCheck gives Redis, once")
+        int, msgspec.Meta(ge=1, le=1000, description="timeout of the Redis read of a PreCheck")
     ] = 4
     spin_us: Annotated[
         int,
-        msgspec.Meta(
-            ge=0, le=1000, description="time a read waits on the spot before others have a turn"
-        ),
+        msgspec.Meta(ge=0, le=1000, description="longest time a read spins for its reply"),
     ] = 200
     read_ms: Annotated[
-        int, msgspec.Meta(ge=1, le=10_000, description="time any other read gives Redis")
+        int, msgspec.Meta(ge=1, le=10_000, description="timeout of any other Redis read")
     ] = 50
     write_ms: Annotated[
-        int, msgspec.Meta(ge=1, le=60_000, description="time a write gives Redis")
+        int, msgspec.Meta(ge=1, le=60_000, description="timeout of a Redis write")
     ] = 500
     load_timeout_ms: Annotated[
-        int, msgspec.Meta(ge=1, le=60_000, description="time a read gives the database")
+        int, msgspec.Meta(ge=1, le=60_000, description="timeout of a load from the database")
     ] = 250
     retries: Annotated[
-        int, msgspec.Meta(ge=0, le=10, description="repeats of a failed call, in its time")
+        int, msgspec.Meta(ge=0, le=10, description="retries of a failed call, within its timeout")
     ] = 3
     retry_wait_ms: Annotated[
-        int, msgspec.Meta(ge=1, le=1000, description="wait before each repeat")
+        int, msgspec.Meta(ge=1, le=1000, description="backoff before each retry")
     ] = 10
     flush_ms: Annotated[
         int, msgspec.Meta(ge=1, le=1000, description="time between batches of writes to Redis")
     ] = 5
     queue_max: Annotated[
-        int, msgspec.Meta(ge=100, le=1_000_000, description="keys that may wait for a batch")
+        int, msgspec.Meta(ge=100, le=1_000_000, description="keys pending for a batch, at most")
     ] = 10_000
     venue_age_ms: Annotated[
         int,
@@ -102,7 +100,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             ge=100, le=3_600_000, description="a price whose venue time is further off is refused"
         ),
     ] = 3_000
-    ttl: Annotated[Ttls, msgspec.Meta(description="How long each kind of value lives")] = Ttls()
+    ttl: Annotated[Ttls, msgspec.Meta(description="TTL of each kind of value")] = Ttls()
     breaker: Annotated[BreakerConfig, msgspec.Meta(description="The circuit breaker")] = (
         BreakerConfig()
     )

@@ -1,23 +1,13 @@
-"""The order book of a symbol: best price first on both sides.
+"""Cached values: order book, order, position, price, risk limits and strategy parameters.
 
-It lies in three keys that share a hash tag, so that they change together on a cluster as well:
+An order book uses three keys with one hash tag, so they change together on a cluster as well:
 
     book:{005930}        hash         symbol, unit, timestamp, received_at, ver
     book:{005930}:bid    sorted set   score = price in units, member = "price in units:volume"
     book:{005930}:ask    sorted set   the same
 
-A price is kept as a whole number of units (1 for won, 0.00000001 for coins): text such as
-101.30 and 101.3 would be two members, and a score of a fraction is not exact.
-
-How far an order has come.
-
-What is held of a symbol.
-
-The best bid, ask and last price of a symbol.
-
-The limits of an account and how much of them is used.
-
-The parameters of a strategy, as its owner set them.
+A price is a whole number of units (1 for won, 0.00000001 for coins): the texts 101.30 and 101.3
+would be two members, and a fractional score is not exact.
 """
 
 from __future__ import annotations
@@ -42,7 +32,7 @@ class CachedLevel(NamedTuple):
 
 
 class CachedOrderBook(CacheEntry, frozen=True, kw_only=True):
-    """`book:{<symbol>}`; levels in any order are sorted when the book is kept."""
+    """`book:{<symbol>}`; levels may be given in any order."""
 
     kind: ClassVar[str] = "book"
     prefix: ClassVar[str] = "book:"
@@ -83,7 +73,7 @@ class CachedOrderBook(CacheEntry, frozen=True, kw_only=True):
         return {name: to_text(getattr(self, name)) for name in _META}
 
     def sides(self) -> BookSides:
-        """Best price first."""
+        """Return both sides, best price first."""
         bids = sorted(self.bids, reverse=True)
         return BookSides(self._in_units(bids), self._in_units(sorted(self.asks)))
 
@@ -156,7 +146,7 @@ class CachedPosition(CacheEntry, frozen=True, kw_only=True):
 
 
 class CachedPrice(CacheEntry, frozen=True, kw_only=True):
-    """`price:<symbol>`. 0 stands for a side that is empty, as at a price limit."""
+    """`price:<symbol>`. 0 stands for an empty side, as at a price limit."""
 
     kind: ClassVar[str] = "price"
     prefix: ClassVar[str] = "price:"
@@ -176,7 +166,7 @@ class CachedPrice(CacheEntry, frozen=True, kw_only=True):
 
 
 class CachedRisk(CacheEntry, frozen=True, kw_only=True):
-    """`risk:<account>`; the one account of a small house is called `account`."""
+    """`risk:<account>`; the default account is called `account`."""
 
     kind: ClassVar[str] = "risk"
     prefix: ClassVar[str] = "risk:"
@@ -201,14 +191,14 @@ class CachedRisk(CacheEntry, frozen=True, kw_only=True):
             self.refuse("trade_count", self.trade_count, "0 or more")
 
 
-_OWN = ("strategy_id", "active", "updated_at", "received_at", "ver")
+_OWN_FIELDS = ("strategy_id", "active", "updated_at", "received_at", "ver")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 PARAMETERS_MAX = 256
 CHARACTERS_MAX = 65_536
 
 
 class CachedStrategyParams(CacheEntry, frozen=True, kw_only=True):
-    """`strat:<strategy_id>`. Every parameter is a field of the hash, beside the ones of ours."""
+    """`strat:<strategy_id>`. Each parameter is a field of the hash, beside the common ones."""
 
     kind: ClassVar[str] = "strategy"
     prefix: ClassVar[str] = "strat:"
@@ -225,8 +215,8 @@ class CachedStrategyParams(CacheEntry, frozen=True, kw_only=True):
         if len(self.params) > PARAMETERS_MAX:
             self.refuse("params", f"{len(self.params)} long", f"{PARAMETERS_MAX} at most")
         for parameter, text in self.params.items():
-            if parameter in _OWN or not _PARAMETER.fullmatch(parameter):
-                self.refuse("a parameter", repr(parameter), f"a plain word, none of {_OWN}")
+            if parameter in _OWN_FIELDS or not _PARAMETER.fullmatch(parameter):
+                self.refuse("a parameter", repr(parameter), f"a plain word, none of {_OWN_FIELDS}")
             if not isinstance(text, str) or not _is_unicode(text):
                 self.refuse(parameter, repr(text), "text that UTF-8 can write")
         size = sum(map(len, self.params.values()))
@@ -234,12 +224,12 @@ class CachedStrategyParams(CacheEntry, frozen=True, kw_only=True):
             self.refuse("params", f"{size} characters", f"{CHARACTERS_MAX} at most")
 
     def fields(self) -> dict[str, str]:
-        return {own: to_text(getattr(self, own)) for own in _OWN} | dict(self.params)
+        return {own: to_text(getattr(self, own)) for own in _OWN_FIELDS} | dict(self.params)
 
     @classmethod
     def from_fields(cls, fields: dict[str, str]) -> Self:
-        own = {name: text for name, text in fields.items() if name in _OWN}
-        params = {name: text for name, text in fields.items() if name not in _OWN}
+        own = {name: text for name, text in fields.items() if name in _OWN_FIELDS}
+        params = {name: text for name, text in fields.items() if name not in _OWN_FIELDS}
         return msgspec.convert({**own, "params": params}, cls, strict=False)
 
 

@@ -1,7 +1,7 @@
-"""What every kept value has: a name, checked fields, a moment of receipt and a version.
+"""Base of cached values: a name, validated fields, a time of receipt and a version.
 
-A value is a frozen struct whose fields are the fields of its Redis hash. It checks itself when
-it is made, so that what is wrong can neither be kept nor be read back.
+A value is a frozen struct whose fields are those of its Redis hash. It validates itself when
+created, so an invalid value can neither be stored nor read back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from qts.domain import RefusedError
 DIGITS_MAX = 40
 VER_MAX = 2**53 - 1  # the largest integer that Lua holds exactly
 
-# Holds what has at most so many digits, before and after the point, and complains of the rest.
-_SHORT = Context(
+# Traps numbers with more digits than DIGITS_MAX before or after the point.
+_CONTEXT = Context(
     prec=DIGITS_MAX,
     Emin=-DIGITS_MAX,
     Emax=DIGITS_MAX,
@@ -38,28 +38,28 @@ _SHORT = Context(
 _ZERO = Decimal(0)
 _TOP = Decimal(10) ** DIGITS_MAX
 _BOTTOM = -_TOP
-_plus = _SHORT.plus
+_plus = _CONTEXT.plus
 
 # No colon, brace, space or wildcard: it becomes part of a key.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
 
 
 class BookSides(msgspec.Struct, frozen=True):
-    """Both sides of a book as (price in units, volume), best first: how it travels."""
+    """Both sides of an order book as (price in units, volume), best first."""
 
     bids: Sequence[tuple[int, str]]
     asks: Sequence[tuple[int, str]]
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Moments are Unix milliseconds. `ver` orders writers: of two values the greater one stays."""
+    """Base struct. Times are Unix milliseconds. Of two versions, the greater `ver` wins."""
 
     kind: ClassVar[str]
     prefix: ClassVar[str]
     named_by: ClassVar[str]
     dated_by: ClassVar[str]
     varies: ClassVar[bool] = False
-    """Whether two values of this kind may have different fields, or sides."""
+    """Whether values of this kind may differ in their fields, or have sides."""
 
     received_at: int = 0
     ver: int = 0
@@ -81,25 +81,25 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def happened_at(self) -> int:
-        """The moment the source gave it: the venue's for a price, the database's for a position."""
+        """Time given by the source: the venue for a price, the database for a position."""
         moment: int = getattr(self, self.dated_by)
         return moment
 
     def check(self) -> None:
-        """Refuse what this kind must not hold."""
+        """Raise RefusedError for invalid fields."""
 
     @classmethod
     def key(cls, name: str) -> str:
-        """The key below the prefix of the settings."""
+        """Return the key without the prefix of the settings."""
         return cls.prefix + check_name(cls.kind, name)
 
     def fields(self) -> dict[str, str]:
-        """As a Redis hash."""
+        """Return the Redis hash."""
         return dict(zip(self.__struct_fields__, self.texts(), strict=True))
 
     def texts(self) -> list[str]:
-        """Of the fields, in their order."""
-        # The look for an E here spares most of them a call; it is in words and in 1E+5.
+        """Return the fields as strings, in order."""
+        # The test for an E saves most values a call; it occurs in words and in 1E+5.
         return [
             text if "E" not in (text := str(value)) else to_text(value)
             for value in msgspec.structs.astuple(self)
@@ -110,7 +110,7 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(fields, cls, strict=False)
 
     def sides(self) -> BookSides | None:
-        """The two sorted sides that an order book has beside its hash."""
+        """Return both sides of an order book; None for other kinds."""
         return None
 
     def finite(self, *names: str) -> None:
@@ -128,9 +128,9 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
         check_name(self.kind, self.name)
         if not 0 <= self.ver <= VER_MAX:
             self.refuse("ver", self.ver, f"0 to {VER_MAX}")
-        right = 0 <= self.happened_at <= VER_MAX
-        moment = self.received_at if right else self.happened_at
-        raise RefusedError(f"{self.kind} {self.name}: {moment} is no moment in Unix milliseconds")
+        is_valid = 0 <= self.happened_at <= VER_MAX
+        moment = self.received_at if is_valid else self.happened_at
+        raise RefusedError(f"{self.kind} {self.name}: {moment} is not a time in Unix milliseconds")
 
     def refuse(self, field: str, value: object, allowed: str) -> NoReturn:
         shown = str(value)[:40]
@@ -147,10 +147,10 @@ def check_name(kind: str, name: str) -> str:
 
 
 def are_plain(numbers: Sequence[Decimal], amounts: Sequence[Decimal] = ()) -> bool:
-    """A quick look at all of them, none of the amounts below 0; False: look closer.
+    """Return whether all numbers are plain and no amount is below 0, quickly.
 
-    A value is made for every tick and every answer of Redis. `finite` and `not_negative` take
-    twice as long, and tell which one it is and why.
+    A value is created for every tick and every reply of Redis. `finite` and `not_negative` take
+    twice as long, and name the wrong field.
     """
     try:
         for number in numbers:
@@ -167,11 +167,11 @@ def are_plain(numbers: Sequence[Decimal], amounts: Sequence[Decimal] = ()) -> bo
 
 
 def is_plain(number: object) -> bool:
-    """Finite, and short when it is written out."""
+    """Whether a number is a finite Decimal of at most DIGITS_MAX digits."""
     if not isinstance(number, Decimal) or not number.is_finite():
         return False
     try:
-        _SHORT.plus(number)
+        _CONTEXT.plus(number)
     except ArithmeticError:
         return False
     return True

@@ -1,15 +1,14 @@
-"""Values written without a script, while nobody else writes values of their kind.
+"""Writes without the version script, while no other process writes values of their kind.
 
-The script that compares versions costs the server twice what the writes themselves do. A writer
-that was the last one to write anything of a kind needs no comparison: what lies there is its own,
-and it knows what that is. So every script leaves the token of its writer in `writer:<kind>`, where
-it finds another one, and a writer that has made sure its own is there, while it watches the key,
-writes the next values in a transaction. The server refuses that when the key was touched since.
+The script that compares versions costs the server twice as much as the writes. The last writer of
+a kind needs no comparison: it knows the stored versions. Every script therefore stores its writer's
+token in `writer:<kind>` if another one is there. A writer that finds its own token while it WATCHes
+the key writes the next values in a transaction, which the server refuses if the key was touched.
 
-    none ──a batch by script; WATCH, GET: our token──▶ held ──EXEC refused, or any doubt──▶ none
+    none ──batch by script; WATCH, GET: our token──▶ held ──EXEC refused, or any doubt──▶ none
 
-A connection holds it, and each has a token of its own. What was refused is written by script, as is
-what was not written before, and whatever is asked for while another write is under way.
+The state belongs to a connection, and each connection has its own token. Refused values, values not
+written before, and writes that overlap another one go by script.
 """
 
 from __future__ import annotations
@@ -20,175 +19,178 @@ from typing import Any, Protocol
 
 from qts.cache import commands
 from qts.cache.address import pack
-from qts.cache.connection import WAITING_MAX, Piece, RedisConnection, RedisProtocol
+from qts.cache.connection import PENDING_MAX, Piece, RedisConnection, RedisProtocol
 from qts.cache.store import StoreWrite
 from qts.domain import OperationError
 
-_WORTH = 8  # values in one batch
-_WAIT = 15  # batches by script after a refusal: somebody else writes as well
+_MIN_BATCH = 8  # values of a batch worth acquiring for
+_BACKOFF_BATCHES = 15  # batches by script after a refusal: another process writes
 _KNOWN_MAX = 20_000
-_AT_ONCE = 100  # values in one transaction: a read waits for no more than these
-_PIECE = 20  # of them leave together, while the next ones are made
+_TRANSACTION_MAX = 100  # values per transaction, which a read may have to wait for
+_PIECE_SIZE = 20  # values per piece: sent while the next are encoded
 
 _MULTI, _DISCARD, _EXEC = (pack((word,)) for word in ("MULTI", "DISCARD", "EXEC"))
 
-Placed = list[tuple[int, StoreWrite]]
-Writer = Callable[[str], tuple[str, str]]
-"""By layout: the key where its script leaves a token, and the token."""
-Writing = Callable[[Iterable[StoreWrite]], Awaitable[list[bool]]]
+IndexedWrites = list[tuple[int, StoreWrite]]
+TokenOf = Callable[[str], tuple[str, str]]
+"""Maps a layout to its token key and the token."""
+WriteEntries = Callable[[Iterable[StoreWrite]], Awaitable[list[bool]]]
 
 
 class ScriptWriter(Protocol):
     def __call__(
-        self, entries: Iterable[StoreWrite], writer: Writer | None = None
+        self, entries: Iterable[StoreWrite], writer: TokenOf | None = None
     ) -> Awaitable[list[bool]]: ...
 
 
 class ExclusiveWriter:
-    """Of the writes of one Wire."""
+    """Writer over one RedisConnection."""
 
-    def __init__(self, wire: RedisConnection, prefix: str, by_script: ScriptWriter) -> None:
-        self._wire = wire
+    def __init__(self, connection: RedisConnection, prefix: str, by_script: ScriptWriter) -> None:
+        self._connection = connection
         self._prefix = prefix
         self._by_script = by_script
-        self._line: RedisProtocol | None = None  # the connection that the token belongs to
+        self._protocol: RedisProtocol | None = None  # the connection of the token
         self._token = secrets.token_hex(8)
-        self._layout = ""  # of which it is held, if it is
-        self._known: dict[str, int] = {}  # the version under each key, as it was written here
-        self._begun = self._under_way = self._wait = 0
-        self.served = 0
-        """Transactions that took the place of scripts."""
+        self._layout = ""  # held layout, if any
+        self._known: dict[str, int] = {}  # version written under each key
+        self._started = self._in_flight = self._backoff = 0
+        self.transactions = 0
+        """Transactions committed in place of scripts."""
 
     def writer(self, layout: str) -> tuple[str, str]:
-        """A Writer."""
+        """Return the token key of the layout, and the token (a TokenOf)."""
         return f"{self._prefix}writer:{layout}", self._token
 
     async def write(self, entries: Iterable[StoreWrite]) -> list[bool]:
-        self._begun += 1
-        self._under_way += 1
+        self._started += 1
+        self._in_flight += 1
         try:
-            if self._is_sure():
-                return await self._write_known(entries)
-            seen: list[StoreWrite] = []
-            written = await self._ask(entries, seen)
-            await self._take(seen, written)
-        except BaseException:  # what is there now nobody knows
-            self._let_go()
+            if self._is_exclusive():
+                return await self._write_direct(entries)
+            sent: list[StoreWrite] = []
+            written = await self._write_by_script(entries, sent)
+            await self._acquire(sent, written)
+        except BaseException:  # the stored state is unknown now
+            self._release()
             raise
         finally:
-            self._under_way -= 1
+            self._in_flight -= 1
         return written
 
-    def _is_sure(self) -> bool:
-        """The server watches for us, and no write is under way whose end we do not know."""
-        line = self._wire.line
-        if line is not self._line:
-            # The server may still do what it was told over the old one: with the token of the new
-            # one it will refuse a transaction.
-            self._let_go()
-            self._line, self._token = line, secrets.token_hex(8)
-        if line is None or not self._layout or self._under_way > 1:
+    def _is_exclusive(self) -> bool:
+        """Whether the server watches our token and no other write is in flight."""
+        protocol = self._connection.protocol
+        if protocol is not self._protocol:
+            # The server may still execute writes of the old connection: with a new token it
+            # refuses the transactions among them.
+            self._release()
+            self._protocol, self._token = protocol, secrets.token_hex(8)
+        if protocol is None or not self._layout or self._in_flight > 1:
             return False
-        return len(line.calls) < WAITING_MAX
+        return len(protocol.calls) < PENDING_MAX
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._layout, self._known = "", {}
 
-    async def _ask(self, entries: Iterable[StoreWrite], seen: list[StoreWrite]) -> list[bool]:
-        def noting() -> Iterator[StoreWrite]:
+    async def _write_by_script(
+        self, entries: Iterable[StoreWrite], sent: list[StoreWrite]
+    ) -> list[bool]:
+        def collect() -> Iterator[StoreWrite]:
             for entry in entries:
-                seen.append(entry)
+                sent.append(entry)
                 yield entry
 
-        written = await self._by_script(noting(), self.writer)
-        self._note(seen, written)
+        written = await self._by_script(collect(), self.writer)
+        self._record_versions(sent, written)
         return written
 
-    def _note(self, seen: Sequence[StoreWrite], written: Sequence[bool]) -> None:
-        for entry, done in zip(seen, written, strict=True):
+    def _record_versions(self, sent: Sequence[StoreWrite], written: Sequence[bool]) -> None:
+        for entry, done in zip(sent, written, strict=True):
             if not done:
                 self._known.pop(entry.key, None)
             elif entry.layout and entry.layout == self._layout:
                 self._known[entry.key] = max(entry.ver, self._known.get(entry.key, 0))
 
-    async def _take(self, seen: Sequence[StoreWrite], written: Sequence[bool]) -> None:
-        """Make sure that our token is there, watched from now on, and that no other write began."""
-        if self._layout or len(seen) < _WORTH or not (layout := seen[0].layout):
+    async def _acquire(self, sent: Sequence[StoreWrite], written: Sequence[bool]) -> None:
+        """Watch the token key, and check that it is ours and no other write started."""
+        if self._layout or len(sent) < _MIN_BATCH or not (layout := sent[0].layout):
             return
-        if self._wait:
-            self._wait -= 1
+        if self._backoff:
+            self._backoff -= 1
             return
-        begun, line, (key, token) = self._begun, self._wire.line, self.writer(layout)
+        started, protocol = self._started, self._connection.protocol
+        key, token = self.writer(layout)
         try:
-            told = await self._wire.call([("UNWATCH",), ("WATCH", key), ("GET", key)])
+            replies = await self._connection.call([("UNWATCH",), ("WATCH", key), ("GET", key)])
         except OperationError:
-            return  # the values are written all the same
-        alone = self._under_way == 1 and self._begun == begun
-        sure = told == ["OK", "OK", token] and token == self._token
-        if sure and alone and line is self._wire.line:
-            self._line, self._layout = line, layout
-            self._note(seen, written)
+            return  # the values are written anyway
+        is_alone = self._in_flight == 1 and self._started == started
+        is_ours = replies == ["OK", "OK", token] and token == self._token
+        if is_ours and is_alone and protocol is self._connection.protocol:
+            self._protocol, self._layout = protocol, layout
+            self._record_versions(sent, written)
 
-    async def _write_known(self, entries: Iterable[StoreWrite]) -> list[bool]:
-        """In transactions, one after the other, as long as that is sure; the rest by script."""
-        placed, rest = enumerate(entries), list[tuple[int, StoreWrite]]()
-        written = 0
-        while self._is_sure() and self._line is not None:
-            mine: Placed = []
-            replies = await self._line.send(self._transaction(placed, mine, rest))
-            if mine and self._is_done(replies):
-                written += len(mine)
+    async def _write_direct(self, entries: Iterable[StoreWrite]) -> list[bool]:
+        """Write in transactions while exclusive; the rest by script."""
+        indexed, rest = enumerate(entries), list[tuple[int, StoreWrite]]()
+        committed = 0
+        while self._is_exclusive() and self._protocol is not None:
+            direct: IndexedWrites = []
+            replies = await self._protocol.send(self._transaction(indexed, direct, rest))
+            if direct and self._is_committed(replies):
+                committed += len(direct)
             else:
-                rest += mine
-            if len(mine) < _AT_ONCE:
+                rest += direct
+            if len(direct) < _TRANSACTION_MAX:
                 break
-        rest += placed
-        told = [True] * (written + len(rest))
+        rest += indexed
+        written = [True] * (committed + len(rest))
         if rest:
-            asked = await self._ask((entry for _, entry in rest), [])
-            for (at, _), done in zip(rest, asked, strict=True):
-                told[at] = done
-        return told
+            results = await self._write_by_script((entry for _, entry in rest), [])
+            for (at, _), done in zip(rest, results, strict=True):
+                written[at] = done
+        return written
 
     def _transaction(
-        self, placed: Iterator[tuple[int, StoreWrite]], mine: Placed, rest: Placed
+        self, indexed: Iterator[tuple[int, StoreWrite]], direct: IndexedWrites, rest: IndexedWrites
     ) -> Iterator[Piece]:
         known, layout, head = self._known, self._layout, _MULTI
         piece: list[StoreWrite] = []
         try:
-            for at, entry in placed:
+            for at, entry in indexed:
                 if entry.layout != layout or not 0 <= known.get(entry.key, -1) <= entry.ver:
                     rest.append((at, entry))
                     continue
                 known[entry.key] = entry.ver
-                mine.append((at, entry))
+                direct.append((at, entry))
                 piece.append(entry)
-                if len(mine) == _AT_ONCE:
+                if len(direct) == _TRANSACTION_MAX:
                     break
-                if len(piece) == _PIECE:
-                    yield head + commands.write_plain(piece), 2 * _PIECE + bool(head)
+                if len(piece) == _PIECE_SIZE:
+                    yield head + commands.write_plain(piece), 2 * _PIECE_SIZE + bool(head)
                     head, piece = b"", []
-        except Exception:  # of who makes the entries
+        except Exception:  # of the iterator of entries
             if not head:
                 yield _DISCARD, 1
             raise
-        if mine:
+        if direct:
             key, _ = self.writer(layout)
             end = _EXEC + pack(("WATCH", key)) + pack(("GET", key))
             replies = 2 * len(piece) + bool(head) + 3
             yield head + commands.write_plain(piece) + end, replies
 
-    def _is_done(self, replies: list[Any]) -> bool:
-        """Whether it was; False: nothing of it was, because somebody else has written."""
+    def _is_committed(self, replies: list[Any]) -> bool:
+        """Return False if the server refused the transaction because of another writer."""
         *_, done, watched, found = replies
         for reply in done if isinstance(done, list) else replies:
             if isinstance(reply, Exception):
-                raise commands.error(self._wire.where, reply)
-        again = (watched, found) == ("OK", self._token)
-        if done is None or not again or len(self._known) > _KNOWN_MAX:
-            self._let_go()
+                raise commands.error(self._connection.where, reply)
+        is_held = (watched, found) == ("OK", self._token)
+        if done is None or not is_held or len(self._known) > _KNOWN_MAX:
+            self._release()
         if done is None:
-            self._wait = _WAIT
+            self._backoff = _BACKOFF_BATCHES
             return False
-        self.served += 1
+        self.transactions += 1
         return True

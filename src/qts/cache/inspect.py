@@ -1,4 +1,4 @@
-"""A look from outside: what a server holds of ours, whoever runs."""
+"""Inspection of a cache server from outside the running processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEPTH = 50
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
-    """The server, how many values of each kind it holds, and what processes told of themselves."""
+    """Health of the server, number of values of each kind, and published statuses."""
 
     server: Health
     keys: dict[str, int]
@@ -49,10 +49,10 @@ class ServerStatus(msgspec.Struct, frozen=True):
 async def inspect_server(store: CacheStore, config: CacheConfig) -> ServerStatus:
     health = await store.health()
     keys = [key.removeprefix(config.prefix) for key in await store.keys(config.prefix)]
-    told = [key for key in keys if key.startswith(STATUS)]
+    status_keys = [key for key in keys if key.startswith(STATUS)]
     processes: dict[str, CacheStatus] = {}
     for key, fields in zip(
-        told, await store.read([config.prefix + key for key in told]), strict=True
+        status_keys, await store.read([config.prefix + key for key in status_keys]), strict=True
     ):
         if fields is not None:
             status = msgspec.json.decode(fields["json"], type=CacheStatus)
@@ -63,7 +63,7 @@ async def inspect_server(store: CacheStore, config: CacheConfig) -> ServerStatus
 async def read_raw(
     store: CacheStore, config: CacheConfig, kind: str, name: str
 ) -> dict[str, Any] | None:
-    """The fields as they are; a book with its levels, best first, prices in units."""
+    """Return the stored fields; of a book also the levels, best first, prices in units."""
     if kind not in _KINDS:
         raise RefusedError(f"{kind!r} is not a kind of value; allowed are {', '.join(_KINDS)}")
     key = config.prefix + _KINDS[kind].key(name)
@@ -77,7 +77,7 @@ async def read_raw(
 
 
 def _count(keys: list[str]) -> dict[str, int]:
-    """Values, not keys: a book is one, though it lies in three."""
+    """Count values, not keys: a book is one value in three keys."""
     kinds = (
         _PREFIXES.get(key.split(":")[0] + ":")
         for key in keys

@@ -1,4 +1,4 @@
-"""The store within this process: for tests, and for a machine that runs one process only."""
+"""In-process store: for tests, and for a single-process run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ Side = list[tuple[int, str]]
 
 
 class MemoryStore:
-    """A Store; see there. Nothing in it ever waits, and each call happens at one moment of the
-    clock, so everything in it is atomic: what is kept together goes together."""
+    """CacheStore whose calls are atomic and never wait."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._kept: dict[str, tuple[int, Fields | Side | set[str]]] = {}  # until (monotonic ns)
+        self._values: dict[
+            str, tuple[int, Fields | Side | set[str]]
+        ] = {}  # with expiry (monotonic ns)
 
     async def read(self, keys: Sequence[str]) -> list[Fields | None]:
         now = self._clock.monotonic_ns()
@@ -39,10 +40,10 @@ class MemoryStore:
 
     async def delete(self, keys: Sequence[str]) -> int:
         now = self._clock.monotonic_ns()
-        there = sum(self._get(key, now) is not None for key in keys)
+        existing = sum(self._get(key, now) is not None for key in keys)
         for key in keys:
-            self._kept.pop(key, None)
-        return there
+            self._values.pop(key, None)
+        return existing
 
     async def count(self, count: CountRequest, known: Collection[str] | None = None) -> int:
         now = self._clock.monotonic_ns()
@@ -52,7 +53,7 @@ class MemoryStore:
                 return UNKNOWN_COUNT
             members = set()
             wall_ms = int(self._clock.now().timestamp() * 1000)
-            self._keep(count.key, now, count.until_ms - wall_ms, members)
+            self._set(count.key, now, count.until_ms - wall_ms, members)
         members.update(known or ())
         if count.member not in members and len(members) >= count.limit:
             return LIMIT_REACHED
@@ -61,33 +62,33 @@ class MemoryStore:
 
     async def keys(self, prefix: str) -> list[str]:
         now = self._clock.monotonic_ns()
-        here = [key for key in self._kept if key.startswith(prefix)]
-        return sorted(key for key in here if self._get(key, now) is not None)
+        matching = [key for key in self._values if key.startswith(prefix)]
+        return sorted(key for key in matching if self._get(key, now) is not None)
 
     async def health(self) -> Health:
         return Health("memory", 0, 0, 0, 1, 0.0)
 
     def _write(self, entry: StoreWrite, now: int) -> bool:
-        seen = self._hash(entry.key, now)
-        if seen is not None and int(seen["ver"]) > entry.ver:
+        stored = self._hash(entry.key, now)
+        if stored is not None and int(stored["ver"]) > entry.ver:
             return False
-        self._keep(entry.key, now, entry.ttl_ms, entry.fields)
+        self._set(entry.key, now, entry.ttl_ms, entry.fields)
         if entry.sides is not None:
             _, bid, ask = book_keys(entry.key)
-            self._keep(bid, now, entry.ttl_ms, sorted(entry.sides.bids, reverse=True))
-            self._keep(ask, now, entry.ttl_ms, sorted(entry.sides.asks))
+            self._set(bid, now, entry.ttl_ms, sorted(entry.sides.bids, reverse=True))
+            self._set(ask, now, entry.ttl_ms, sorted(entry.sides.asks))
         return True
 
-    def _keep(self, key: str, now: int, ttl_ms: int, value: Fields | Side | set[str]) -> None:
-        if value or isinstance(value, set):  # an empty side is no key, as in Redis
-            self._kept[key] = (now + ttl_ms * 1_000_000, value)
+    def _set(self, key: str, now: int, ttl_ms: int, value: Fields | Side | set[str]) -> None:
+        if value or isinstance(value, set):  # Redis has no empty keys
+            self._values[key] = (now + ttl_ms * 1_000_000, value)
         else:
-            self._kept.pop(key, None)
+            self._values.pop(key, None)
 
     def _get(self, key: str, now: int) -> Fields | Side | set[str] | None:
-        until_ns, value = self._kept.get(key, (0, None))
+        until_ns, value = self._values.get(key, (0, None))
         if value is not None and until_ns <= now:
-            del self._kept[key]
+            del self._values[key]
             return None
         return value
 

@@ -1,4 +1,4 @@
-"""The keeper: once a second it looks after the circuit, sweeps, counts and tells how things are."""
+"""Monitor of the cache: probes the server, updates metrics, alerts, publishes the status."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from qts.cache.status import HIT_RATE_GOALS, CacheStatus, QueueStatus, RegionSta
 from qts.cache.store import Health, StoreWrite
 from qts.domain import OperationError
 
-STATUS = "status:"  # below the prefix; the process id follows
+STATUS = "status:"  # after the prefix; the process id follows
 STATUS_TTL_MS = 5_000
-_PROBE_SLACK = 4  # a probe may take so many times what a PreCheck may
+_PROBE_FACTOR = 4  # timeout of a probe, in multiples of precheck_ms
 
 log = telemetry.logger("cache")
 
 
 class CacheMonitor:
-    """Also publishes the status in Redis, where other processes find it for a few seconds."""
+    """Periodic check that also stores the status in Redis, for other processes."""
 
-    def __init__(self, levels: CacheTiers) -> None:
-        self._levels = levels
+    def __init__(self, tiers: CacheTiers) -> None:
+        self._tiers = tiers
         self._health: Health | None = None
-        self._said: set[str] = set()
-        self._breaker = telemetry.gauge("qts_cache_breaker_open", "1 while Redis is left alone")
-        self._depth = telemetry.gauge("qts_cache_queue_depth", "Writes that wait for a batch")
+        self._active: set[str] = set()
+        self._breaker = telemetry.gauge("qts_cache_breaker_open", "1 while the circuit is open")
+        self._depth = telemetry.gauge("qts_cache_queue_depth", "Pending writes to Redis")
         self._memory = telemetry.gauge("qts_cache_server_memory_bytes", "Memory the server uses")
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         while True:
-            await self.look()
-            await self._levels.clock.sleep(self._levels.config.breaker.probe_s)
+            await self.check()
+            await self._tiers.clock.sleep(self._tiers.config.breaker.probe_s)
 
-    async def look(self) -> None:
-        levels = self._levels
-        await self._see_server()
-        levels.near.sweep()
-        levels.figures.tick()
+    async def check(self) -> None:
+        tiers = self._tiers
+        await self._check_server()
+        tiers.near.sweep()
+        tiers.stats.tick()
         status = self.status()
         self._breaker.set(status.breaker != "closed")
         self._depth.set(status.queue.depth)
@@ -49,61 +49,61 @@ class CacheMonitor:
         await self._publish(status)
 
     def status(self) -> CacheStatus:
-        levels = self._levels
-        latencies = levels.figures.precheck.lately()
-        behind = levels.behind
+        tiers = self._tiers
+        latencies = tiers.stats.precheck.recent()
+        queue = tiers.write_behind
         return CacheStatus(
-            at=levels.now_ms(),
-            kinds={kind: self._kind(kind) for kind in levels.figures.tallies},
+            at=tiers.now_ms(),
+            kinds={kind: self._kind(kind) for kind in tiers.stats.hit_counts},
             precheck_p50_us=latencies.percentile(50) / 1000,
             precheck_p99_us=latencies.percentile(99) / 1000,
             prechecks=latencies.count,
-            breaker=levels.guard.breaker.state,
-            breaker_opened=levels.guard.breaker.opened,
+            breaker=tiers.policy.breaker.state,
+            breaker_opened=tiers.policy.breaker.opened,
             queue=QueueStatus(
-                behind.depth, behind.oldest_ms, behind.written, behind.dropped, behind.failed
+                queue.depth, queue.oldest_ms, queue.written, queue.dropped, queue.failed
             ),
             server=self._health,
         )
 
     def _kind(self, kind: str) -> RegionStatus:
-        ever, lately = self._levels.figures.tallies[kind], self._levels.figures.lately(kind)
+        total, recent = self._tiers.stats.hit_counts[kind], self._tiers.stats.recent(kind)
         return RegionStatus(
-            **msgspec.structs.asdict(ever),
-            recent=lately.questions,
-            hit_rate=lately.hit_rate,
+            **msgspec.structs.asdict(total),
+            recent=recent.requests,
+            hit_rate=recent.hit_rate,
             goal=HIT_RATE_GOALS.get(kind),
         )
 
-    async def _see_server(self) -> None:
-        guard, store, config = self._levels.guard, self._levels.store, self._levels.config
-        if guard.breaker.state == "closed":
+    async def _check_server(self) -> None:
+        policy, store, config = self._tiers.policy, self._tiers.store, self._tiers.config
+        if policy.breaker.state == "closed":
             try:
-                self._health = await guard.call_once(store.health, config.socket_timeout_ms)
+                self._health = await policy.call_once(store.health, config.socket_timeout_ms)
             except OperationError:
                 self._health = None
         else:
-            self._health = await guard.probe(store.health, config.precheck_ms * _PROBE_SLACK)
+            self._health = await policy.probe(store.health, config.precheck_ms * _PROBE_FACTOR)
             if self._health is not None:
-                log.info("the cache answers again")
+                log.info("cache server reachable again; circuit closed")
 
     async def _publish(self, status: CacheStatus) -> None:
-        levels = self._levels
+        tiers = self._tiers
         text = msgspec.json.encode(status).decode()
-        key = f"{levels.config.prefix}{STATUS}{os.getpid()}"
+        key = f"{tiers.config.prefix}{STATUS}{os.getpid()}"
         entry = StoreWrite.of(key, status.at, STATUS_TTL_MS, {"ver": str(status.at), "json": text})
         try:
-            await levels.guard.call_once(
-                lambda: levels.store.write([entry]), levels.config.socket_timeout_ms
+            await tiers.policy.call_once(
+                lambda: tiers.store.write([entry]), tiers.config.socket_timeout_ms
             )
         except OperationError as error:
-            log.debug("the status was not published", error=str(error))
+            log.debug("cache status not published", error=str(error))
 
     def _raise_alerts(self, status: CacheStatus) -> None:
-        """Each is told when it begins, not once a second."""
+        """Log each alert when it begins, not once a second."""
         alerts = status.alerts()
         for alert in alerts:
-            if alert.rule not in self._said:
-                tell = log.critical if alert.severity == "critical" else log.warning
-                tell("cache alert", rule=alert.rule, what=alert.text, action=alert.action)
-        self._said = {alert.rule for alert in alerts}
+            if alert.rule not in self._active:
+                emit = log.critical if alert.severity == "critical" else log.warning
+                emit("cache alert", rule=alert.rule, what=alert.text, action=alert.action)
+        self._active = {alert.rule for alert in alerts}

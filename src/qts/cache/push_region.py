@@ -1,4 +1,4 @@
-"""Kinds that only the feed can tell: without a fresh value there is an error, never a guess."""
+"""Regions that only the feed writes: without a fresh value, `get` raises."""
 
 from __future__ import annotations
 
@@ -16,69 +16,71 @@ V = TypeVar("V", bound=CacheEntry)
 
 
 class PushRegion(CacheRegion[V]):
-    """What Redis tells is not kept here: the next question deserves the next tick."""
+    """Region that only the feed writes. Values read from Redis do not enter the near cache."""
 
-    def __init__(self, kind: type[V], levels: CacheTiers) -> None:
-        super().__init__(kind, levels)
-        self._dated_by = kind.dated_by
-        self._apart_ms = levels.config.venue_age_ms
+    def __init__(self, kind: type[V], tiers: CacheTiers) -> None:
+        super().__init__(kind, tiers)
+        self._time_field = kind.dated_by
+        self._venue_age_ms = tiers.config.venue_age_ms
 
     async def get(self, name: str) -> V:
         if (slot := self.peek(name)) is not None:
-            self.tally.near += 1
-            kept: V = self.value_of(slot)
-            return kept
-        levels = self.levels
-        began_ns = levels.clock.monotonic_ns()
+            self.hits.near += 1
+            cached: V = self.value_of(slot)
+            return cached
+        tiers = self.tiers
+        started_ns = tiers.clock.monotonic_ns()
         try:
-            value = await levels.guard.call_with_retry(
-                functools.partial(self._read, name), levels.config.read_ms
+            value = await tiers.policy.call_with_retry(
+                functools.partial(self._read, name), tiers.config.read_ms
             )
         except OperationError as error:
-            self.tally.failed += 1
+            self.hits.failed += 1
             raise PriceDataUnavailableError(f"no {self.kind.kind} of {name}: {error}") from error
         finally:
-            levels.figures.reads.record(levels.clock.monotonic_ns() - began_ns)
-        found = self.checked(name, value, levels.now_ms())
-        self.tally.redis += 1
+            tiers.stats.reads.record(tiers.clock.monotonic_ns() - started_ns)
+        found = self.check_fresh(name, value, tiers.now_ms())
+        self.hits.redis += 1
         return found
 
-    def accepted(self, name: str, fields: Fields | None, now_ms: int) -> V:
-        """What Redis told, or refused."""
-        return self.checked(name, self.decoded(name, fields), now_ms)
+    def accept(self, name: str, fields: Fields | None, now_ms: int) -> V:
+        """Decode and return the value read from Redis, or raise if it is missing or stale."""
+        return self.check_fresh(name, self.decode(name, fields), now_ms)
 
-    def keep_told(self, value: V, before: NearCacheSlot | None, now_ms: int) -> None:  # noqa: ARG002
-        """Count it; it is not kept."""
-        self.tally.redis += 1
+    def on_redis_hit(self, value: V, before: NearCacheSlot | None, now_ms: int) -> None:  # noqa: ARG002
+        """Count the hit."""
+        self.hits.redis += 1
 
-    def checked(self, name: str, value: V | None, now_ms: int) -> V:
-        """Fresh, or refused."""
+    def check_fresh(self, name: str, value: V | None, now_ms: int) -> V:
+        """Return a fresh value; raise PriceDataUnavailableError or CacheStaleDataError."""
         if value is not None and self.is_fresh(value, now_ms):
             return value
         last = value or self._last(name)
         if last is None:
-            self.tally.absent += 1
-            raise PriceDataUnavailableError(f"no {self.kind.kind} of {name} is known")
-        self.tally.stale += 1
+            self.hits.absent += 1
+            raise PriceDataUnavailableError(f"no {self.kind.kind} of {name}")
+        self.hits.stale += 1
         age_ms = now_ms - last.received_at
         raise CacheStaleDataError(
             f"the {self.kind.kind} of {name} is {age_ms} ms old; {self.ttl_ms} ms are allowed"
             f" (its venue time is {now_ms - last.happened_at} ms ago;"
-            f" {self.levels.config.venue_age_ms} ms are allowed)"
+            f" {self.tiers.config.venue_age_ms} ms are allowed)"
         )
 
-    def usable(self, value: CacheEntry) -> tuple[int, int]:
-        """Received a moment ago, and not long after the venue said it."""
-        from_ms, until_ms = super().usable(value)
-        said_at: int = getattr(value, self._dated_by)
-        return max(from_ms, said_at - self._apart_ms), min(until_ms, said_at + self._apart_ms)
+    def valid_range(self, value: CacheEntry) -> tuple[int, int]:
+        """Narrow the range to `venue_age_ms` around the venue's time."""
+        from_ms, until_ms = super().valid_range(value)
+        venue_ms: int = getattr(value, self._time_field)
+        return max(from_ms, venue_ms - self._venue_age_ms), min(
+            until_ms, venue_ms + self._venue_age_ms
+        )
 
     async def _read(self, name: str) -> V | None:
-        (fields,) = await self.levels.store.read([self.key(name)])
-        return self.decoded(name, fields)
+        (fields,) = await self.tiers.store.read([self.key(name)])
+        return self.decode(name, fields)
 
     def _last(self, name: str) -> CacheEntry | None:
-        slot: NearCacheSlot | None = self.levels.near.at(self.key(name))
+        slot: NearCacheSlot | None = self.tiers.near.find(self.key(name))
         return slot.value if slot is not None else None
 
 
@@ -90,10 +92,8 @@ class OrderBookRegion(PushRegion[CachedOrderBook]):
     DEPTH = 50
 
     async def _read(self, name: str) -> CachedOrderBook | None:
-        found = await self.levels.store.read_book(self.key(name), self.DEPTH)
+        found = await self.tiers.store.read_book(self.key(name), self.DEPTH)
         if found is None:
             return None
         fields, sides = found
-        return self.decoded(
-            name, fields, functools.partial(CachedOrderBook.from_parts, sides=sides)
-        )
+        return self.decode(name, fields, functools.partial(CachedOrderBook.from_parts, sides=sides))

@@ -1,4 +1,4 @@
-"""The store on a Redis-protocol server: one of its own, or a cluster."""
+"""Store on a Redis-protocol server: a single node or a cluster."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from qts.cache import commands
 from qts.cache.address import Command
 from qts.cache.config import CacheConfig
 from qts.cache.entry import BookSides
-from qts.cache.exclusive_writer import ScriptWriter, Writer, Writing
+from qts.cache.exclusive_writer import ScriptWriter, TokenOf, WriteEntries
 from qts.cache.store import CountRequest, Fields, Health, StoreWrite
 from qts.cache.transports import SingleNodeTransport
 from qts.domain import Secret, UnreachableError
 
 
 class RedisTransport(Protocol):
-    """Brings commands to the right server."""
+    """Delivery of commands to the right server."""
 
     where: str
     batch: int
-    """How many keys one script may touch."""
+    """Keys per script at most."""
 
     async def send(self, commands: Sequence[Command], *, reads: bool) -> list[Any]:
-        """A reply for each, an exception where the server refused one."""
+        """Return a reply for each command, an exception where the server refused it."""
         ...
 
     async def send_each(self, commands: Iterable[Command]) -> list[Any]:
-        """The same for writes; a command may be on its way before the next one is made."""
+        """Send writes; a command may be sent before the next one is built."""
         ...
 
-    def writing(self, by_script: ScriptWriter) -> Writing:
-        """How values are written: by script, or better where there is a way."""
+    def writing(self, by_script: ScriptWriter) -> WriteEntries:
+        """Return how to write values: by script, or by a faster way."""
         ...
 
     def hashes(self, keys: Sequence[str]) -> Awaitable[list[Any]]:
-        """The same for HGETALL of each key."""
+        """Return the replies to HGETALL of each key."""
         ...
 
     async def scan(self, pattern: str) -> list[str]: ...
     async def info(self) -> list[Fields]:
-        """Of every server that holds keys."""
+        """Return INFO of every server that holds keys."""
         ...
 
     def pool_use(self) -> float: ...
@@ -52,72 +52,76 @@ class RedisTransport(Protocol):
 
 
 class RedisStore:
-    """A Store; see there."""
+    """CacheStore over a RedisTransport."""
 
-    def __init__(self, sender: RedisTransport) -> None:
-        self._sender = sender
-        self.where = sender.where
-        self._write = sender.writing(self._by_script)
+    def __init__(self, transport: RedisTransport) -> None:
+        self._transport = transport
+        self.where = transport.where
+        self._write = transport.writing(self._by_script)
 
     @classmethod
     @asynccontextmanager
     async def open(cls, url: Secret, config: CacheConfig) -> AsyncIterator[RedisStore]:
-        """Nothing is said before the first call: a server that is away does not stop a start."""
-        sender: RedisTransport = SingleNodeTransport(url, config)
+        """Open without connecting: an unreachable server does not prevent the start."""
+        transport: RedisTransport = SingleNodeTransport(url, config)
         if config.cluster:
             from qts.cache.transports import ClusterTransport
 
-            sender = ClusterTransport(url, config)
+            transport = ClusterTransport(url, config)
         try:
-            yield cls(sender)
+            yield cls(transport)
         finally:
-            await sender.close()
+            await transport.close()
 
     async def read(self, keys: Sequence[str]) -> list[Fields | None]:
-        replies = await self._sender.hashes(keys) if keys else []
+        replies = await self._transport.hashes(keys) if keys else []
         for reply in replies:
             if isinstance(reply, Exception):
                 raise commands.error(self.where, reply)
         return [commands.fields(reply) for reply in replies]
 
     async def read_book(self, key: str, depth: int) -> tuple[Fields, BookSides] | None:
-        (reply,) = await self._ask([commands.read_book(key, depth)], reads=True)
+        (reply,) = await self._call([commands.read_book(key, depth)], reads=True)
         return commands.book(reply)
 
     async def write(self, entries: Iterable[StoreWrite]) -> list[bool]:
         return await self._write(entries)
 
     async def _by_script(
-        self, entries: Iterable[StoreWrite], writer: Writer | None = None
+        self, entries: Iterable[StoreWrite], writer: TokenOf | None = None
     ) -> list[bool]:
-        asked: list[Command] = []
+        requests: list[Command] = []
         places: list[list[int]] = []
 
-        def making() -> Iterator[Command]:
-            for at, command in _in_batches(entries, self._sender.batch, writer):
+        def generate() -> Iterator[Command]:
+            for at, command in _in_batches(entries, self._transport.batch, writer):
                 places.append(at)
-                asked.append(command)
+                requests.append(command)
                 yield command
 
-        replies = await self._judged(await self._sender.send_each(making()), asked, reads=False)
+        replies = await self._check_replies(
+            await self._transport.send_each(generate()), requests, reads=False
+        )
         written = [False] * sum(map(len, places))
         for chunk, reply in zip(places, replies, strict=True):
-            for at, told in zip(chunk, reply if isinstance(reply, list) else [reply], strict=True):
-                written[at] = bool(told)
+            for at, result in zip(
+                chunk, reply if isinstance(reply, list) else [reply], strict=True
+            ):
+                written[at] = bool(result)
         return written
 
     async def delete(self, keys: Sequence[str]) -> int:
-        return sum(await self._ask([("DEL", key) for key in keys], reads=False))
+        return sum(await self._call([("DEL", key) for key in keys], reads=False))
 
     async def count(self, count: CountRequest, known: Collection[str] | None = None) -> int:
-        (reply,) = await self._ask([commands.count(count, known)], reads=False)
+        (reply,) = await self._call([commands.count(count, known)], reads=False)
         return int(reply)
 
     async def keys(self, prefix: str) -> list[str]:
-        return sorted(await self._sender.scan(f"{prefix}*"))
+        return sorted(await self._transport.scan(f"{prefix}*"))
 
     async def health(self) -> Health:
-        servers = await self._sender.info()
+        servers = await self._transport.info()
         version = servers[0].get("valkey_version") or servers[0]["redis_version"]
 
         def total(name: str) -> int:
@@ -129,23 +133,25 @@ class RedisStore:
             max_memory=total("maxmemory"),
             evicted_keys=total("evicted_keys"),
             clients=total("connected_clients"),
-            pool_use=self._sender.pool_use(),
+            pool_use=self._transport.pool_use(),
         )
 
-    async def _ask(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
-        if not asked:
+    async def _call(self, requests: Sequence[Command], *, reads: bool) -> list[Any]:
+        if not requests:
             return []
-        return await self._judged(await self._sender.send(asked, reads=reads), asked, reads=reads)
+        return await self._check_replies(
+            await self._transport.send(requests, reads=reads), requests, reads=reads
+        )
 
-    async def _judged(
-        self, replies: list[Any], asked: Sequence[Command], *, reads: bool
+    async def _check_replies(
+        self, replies: list[Any], requests: Sequence[Command], *, reads: bool
     ) -> list[Any]:
-        """Scripts the server has forgotten are told to it; what it refused is raised."""
-        forgotten = [at for at, reply in enumerate(replies) if commands.is_forgotten(reply)]
-        if forgotten:
-            again = [commands.with_text(asked[at]) for at in forgotten]
+        """Send the text of scripts that the server lacks; raise its refusals."""
+        missing = [at for at, reply in enumerate(replies) if commands.is_missing_script(reply)]
+        if missing:
+            retried = [commands.with_text(requests[at]) for at in missing]
             for at, reply in zip(
-                forgotten, await self._sender.send(again, reads=reads), strict=True
+                missing, await self._transport.send(retried, reads=reads), strict=True
             ):
                 replies[at] = reply
         for reply in replies:
@@ -155,9 +161,9 @@ class RedisStore:
 
 
 def _in_batches(
-    entries: Iterable[StoreWrite], size: int, writer: Writer | None
+    entries: Iterable[StoreWrite], size: int, writer: TokenOf | None
 ) -> Iterator[tuple[list[int], Command]]:
-    """Each command with the places of its entries; those of one layout share one."""
+    """Yield each command with the positions of its entries; a layout shares commands."""
     groups: dict[Any, tuple[list[int], list[StoreWrite]]] = {}
 
     def written(group: list[StoreWrite]) -> Command:
@@ -179,7 +185,7 @@ def _in_batches(
 
 
 async def connect(url: Secret, config: CacheConfig) -> Redis:
-    """A client that has answered a PING; its pool and time limits come from the settings."""
+    """Return a client whose server has replied to PING."""
     try:
         client = Redis.from_url(
             url.reveal(),
@@ -189,10 +195,10 @@ async def connect(url: Secret, config: CacheConfig) -> Redis:
             client_name="qts",
         )
     except ValueError as error:
-        raise UnreachableError(f"the cache URL is not understood: {error}") from None
+        raise UnreachableError(f"invalid cache URL: {error}") from None
     try:
         await client.ping()
     except (RedisError, OSError) as error:
         await client.aclose()
-        raise UnreachableError(f"the cache server does not answer: {error}") from error
+        raise UnreachableError(f"no reply from the cache server: {error}") from error
     return client

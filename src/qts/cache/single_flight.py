@@ -1,4 +1,4 @@
-"""One flight per missing key: callers that miss the same thing wait for one load of it."""
+"""Single flight: callers that miss the same key wait for one load of it."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ T = TypeVar("T")
 
 
 class SingleFlight:
-    """For one event loop."""
+    """Loads in flight, for one event loop."""
 
     def __init__(self) -> None:
-        self._under_way: dict[str, asyncio.Task[Any]] = {}
+        self._in_flight: dict[str, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.shared = 0
-        """How often a caller found somebody loading already."""
+        """Callers that joined a load in flight."""
 
     async def run(self, key: str, load: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The load of this key, begun if need be; who gives up does not end it for the rest."""
-        return await asyncio.shield(self.begin(key, load))
+        """Wait for the load of the key, started if needed; cancelling a caller does not stop it."""
+        return await asyncio.shield(self.start(key, load))
 
-    def begin(self, key: str, load: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        flight = self._under_way.get(key)
-        if flight is not None:
+    def start(self, key: str, load: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        task = self._in_flight.get(key)
+        if task is not None:
             self.shared += 1
-            return flight
-        flight = self.start(load())
-        self._under_way[key] = flight
-        flight.add_done_callback(lambda ended: self._landed(key, ended))
-        return flight
-
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work of nobody in particular, kept until it ends; a failure of it is its own affair."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+            return task
+        task = self.spawn(load())
+        self._in_flight[key] = task
+        task.add_done_callback(lambda task: self._on_loaded(key, task))
         return task
 
-    def forget(self, key: str) -> None:
-        """Whoever comes from now on needs a load that begins now."""
-        self._under_way.pop(key, None)
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine in a task that is kept until it ends; its error is not logged."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def detach(self, key: str) -> None:
+        """Let later callers start a new load."""
+        self._in_flight.pop(key, None)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -49,11 +49,11 @@ class SingleFlight:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _landed(self, key: str, ended: asyncio.Task[Any]) -> None:
-        if self._under_way.get(key) is ended:
-            del self._under_way[key]
+    def _on_loaded(self, key: str, task: asyncio.Task[Any]) -> None:
+        if self._in_flight.get(key) is task:
+            del self._in_flight[key]
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # asked for, so that asyncio does not report what waiters were told
+            task.exception()  # retrieved, so that asyncio does not log it

@@ -1,4 +1,4 @@
-"""What is counted: how each question was answered, how long it took, lately and in all."""
+"""Statistics of the cache: result and latency of requests, in total and over the last minute."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Answer = Literal["near", "redis", "database", "absent", "stale", "failed"]
 _HITS = ("near", "redis")
 _ANSWERS: tuple[Answer, ...] = ("near", "redis", "database", "absent", "stale", "failed")
 _PERIOD_NS = 20_000_000_000
-_PERIODS = 3  # lately: the last minute
+_PERIODS = 3  # together the last minute
 
 
 class HitCounts(msgspec.Struct):
-    """How the questions for one kind were answered.
+    """Number of requests for one kind by result.
 
-    near, redis: a hit. database: loaded. absent: there is none (a price nobody has sent).
-    stale: what there was is too old. failed: neither Redis nor the database answered.
+    near, redis: a hit. database: loaded. absent: no value exists (no price was pushed).
+    stale: the value is too old. failed: neither Redis nor the database replied.
     """
 
     near: int = 0
@@ -35,14 +35,14 @@ class HitCounts(msgspec.Struct):
     failed: int = 0
 
     @property
-    def questions(self) -> int:
+    def requests(self) -> int:
         return sum(getattr(self, answer) for answer in _ANSWERS)
 
     @property
     def hit_rate(self) -> float | None:
-        """None before the first question."""
-        questions = self.questions
-        return sum(getattr(self, answer) for answer in _HITS) / questions if questions else None
+        """Share of hits; None before the first request."""
+        requests = self.requests
+        return sum(getattr(self, answer) for answer in _HITS) / requests if requests else None
 
     def minus(self, before: HitCounts) -> HitCounts:
         return HitCounts(
@@ -51,76 +51,78 @@ class HitCounts(msgspec.Struct):
 
 
 class LatencyWindow:
-    """A histogram for all time, and one of the last minute or so."""
+    """Latency histogram in total, and one of about the last minute."""
 
     def __init__(self, name: str, about: str, **labels: str) -> None:
-        self._ever = telemetry.latency(name, about, **labels)
-        self._now, self._before = LatencyHistogram(), LatencyHistogram()
-        self._new: list[int] = []
-        self.record = self._new.append
-        """In nanoseconds. Sorted into the histograms later: their memory is cold at this moment."""
+        self._total = telemetry.latency(name, about, **labels)
+        self._current, self._previous = LatencyHistogram(), LatencyHistogram()
+        self._pending: list[int] = []
+        self.record = self._pending.append
+        """Record nanoseconds. `flush` moves them into the histograms, off the hot path."""
 
-    def sort(self) -> None:
-        new = np.array(self._new, dtype=np.int64)
-        self._new.clear()
-        self._ever.record_many(new)
-        self._now.record_many(new)
+    def flush(self) -> None:
+        new = np.array(self._pending, dtype=np.int64)
+        self._pending.clear()
+        self._total.record_many(new)
+        self._current.record_many(new)
 
-    def turn(self) -> None:
-        self._before, self._now = self._now, LatencyHistogram()
+    def rotate(self) -> None:
+        self._previous, self._current = self._current, LatencyHistogram()
 
-    def lately(self) -> LatencyHistogram:
-        self.sort()
+    def recent(self) -> LatencyHistogram:
+        self.flush()
         merged = LatencyHistogram()
-        merged.merge(self._before)
-        merged.merge(self._now)
+        merged.merge(self._previous)
+        merged.merge(self._current)
         return merged
 
 
 class CacheStats:
-    """All tallies; `tick` once a second moves the window and tells Prometheus."""
+    """Counts of all kinds; `tick`, once a second, moves the window and updates Prometheus."""
 
-    def __init__(self, kinds: tuple[str, ...], clock: Clock, together: tuple[str, ...]) -> None:
+    def __init__(
+        self, kinds: tuple[str, ...], clock: Clock, precheck_kinds: tuple[str, ...]
+    ) -> None:
         self._clock = clock
-        self._tallies = {kind: HitCounts() for kind in kinds}
-        self._together = together
-        self._served: list[int] = []
-        self.served_here = self._served.append
-        """This process had the first so many of those asked for together; tallied later."""
-        self.precheck = LatencyWindow("qts_cache_precheck_seconds", "A PreCheck, all levels")
+        self._hit_counts = {kind: HitCounts() for kind in kinds}
+        self._precheck_kinds = precheck_kinds
+        self._near_hits: list[int] = []
+        self.record_near_hits = self._near_hits.append
+        """Record near hits of the first n precheck kinds; counted later, off the hot path."""
+        self.precheck = LatencyWindow("qts_cache_precheck_seconds", "A PreCheck, all tiers")
         self.reads = LatencyWindow("qts_cache_read_seconds", "Reads that went to Redis")
-        self._told = {kind: HitCounts() for kind in kinds}
+        self._reported = {kind: HitCounts() for kind in kinds}
         self._past: deque[dict[str, HitCounts]] = deque([self._copy()], maxlen=_PERIODS)
-        self._turned_ns = clock.monotonic_ns()
+        self._rotated_ns = clock.monotonic_ns()
         self._requests = telemetry.counter(
-            "qts_cache_requests_total", "Questions to the cache", ("kind", "answer")
+            "qts_cache_requests_total", "Requests to the cache", ("kind", "answer")
         )
 
     @property
-    def tallies(self) -> dict[str, HitCounts]:
-        for size, times in Counter(self._served).items():
-            for kind in self._together[:size]:
-                self._tallies[kind].near += times
-        self._served.clear()
-        return self._tallies
+    def hit_counts(self) -> dict[str, HitCounts]:
+        for size, times in Counter(self._near_hits).items():
+            for kind in self._precheck_kinds[:size]:
+                self._hit_counts[kind].near += times
+        self._near_hits.clear()
+        return self._hit_counts
 
-    def lately(self, kind: str) -> HitCounts:
-        return self.tallies[kind].minus(self._past[0][kind])
+    def recent(self, kind: str) -> HitCounts:
+        return self.hit_counts[kind].minus(self._past[0][kind])
 
     def tick(self) -> None:
-        for kind, tally in self.tallies.items():
-            news = tally.minus(self._told[kind])
+        for kind, hits in self.hit_counts.items():
+            new = hits.minus(self._reported[kind])
             for answer in _ANSWERS:
-                if count := getattr(news, answer):
+                if count := getattr(new, answer):
                     self._requests.labels(kind, answer).inc(count)
-        self._told = self._copy()
-        self.precheck.sort()
-        self.reads.sort()
-        if self._clock.monotonic_ns() - self._turned_ns >= _PERIOD_NS:
-            self._turned_ns = self._clock.monotonic_ns()
+        self._reported = self._copy()
+        self.precheck.flush()
+        self.reads.flush()
+        if self._clock.monotonic_ns() - self._rotated_ns >= _PERIOD_NS:
+            self._rotated_ns = self._clock.monotonic_ns()
             self._past.append(self._copy())
-            self.precheck.turn()
-            self.reads.turn()
+            self.precheck.rotate()
+            self.reads.rotate()
 
     def _copy(self) -> dict[str, HitCounts]:
-        return {kind: msgspec.structs.replace(tally) for kind, tally in self.tallies.items()}
+        return {kind: msgspec.structs.replace(hits) for kind, hits in self.hit_counts.items()}

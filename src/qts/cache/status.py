@@ -1,6 +1,6 @@
-"""How the cache is, for the owner: figures of each kind, the server, and what is wrong.
+"""Status of the cache: figures of each region, the server, and alerts.
 
-The rules stand in one table, RULES; the dashboard and `qts cache status` show their outcome.
+The alert rules are in one table, RULES; the dashboard and `qts ops cache status` show the result.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from qts.cache.breaker import State
 from qts.cache.store import Health
 
 HIT_RATE_GOALS: Mapping[str, float] = {"position": 0.95, "price": 0.99, "risk": 0.90}
-FEW = 100  # questions below which a rate or a percentile says nothing
+MIN_SAMPLES = 100  # requests below which a rate or a percentile means nothing
 
 Severity = Literal["warning", "critical"]
 
 
 class RegionStatus(msgspec.Struct, frozen=True):
-    """Counts since the start; the rate is of the last minute."""
+    """Counts since the start; the hit rate is of the last minute."""
 
     near: int
     redis: int
@@ -34,7 +34,7 @@ class RegionStatus(msgspec.Struct, frozen=True):
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """Writes on their way to Redis."""
+    """Figures of the write-behind queue."""
 
     depth: int
     oldest_ms: float
@@ -59,43 +59,43 @@ class CacheStatus(msgspec.Struct, frozen=True, kw_only=True):
     breaker: State
     breaker_opened: int
     queue: QueueStatus
-    server: Health | None  # None: it did not answer
+    server: Health | None  # None: unreachable
 
     def alerts(self) -> list[CacheAlert]:
         return [
             CacheAlert(rule, severity, text, action)
-            for rule, severity, action, look in RULES
-            for text in look(self)
+            for rule, severity, action, check in RULES
+            for text in check(self)
         ]
 
 
 def _hit_rates(status: CacheStatus) -> list[str]:
     return [
-        f"{kind}: {seen.hit_rate:.1%} of {seen.recent} questions"
-        for kind, seen in status.kinds.items()
-        if seen.hit_rate is not None and seen.recent >= FEW and seen.hit_rate < 0.85
+        f"{kind}: {region.hit_rate:.1%} of {region.recent} requests"
+        for kind, region in status.kinds.items()
+        if region.hit_rate is not None and region.recent >= MIN_SAMPLES and region.hit_rate < 0.85
     ]
 
 
 def _goals(status: CacheStatus) -> list[str]:
     return [
-        f"{kind}: {seen.hit_rate:.1%}, the goal is {seen.goal:.0%}"
-        for kind, seen in status.kinds.items()
-        if seen.goal is not None
-        and seen.hit_rate is not None
-        and seen.recent >= FEW
-        and 0.85 <= seen.hit_rate < seen.goal
+        f"{kind}: {region.hit_rate:.1%}, the goal is {region.goal:.0%}"
+        for kind, region in status.kinds.items()
+        if region.goal is not None
+        and region.hit_rate is not None
+        and region.recent >= MIN_SAMPLES
+        and 0.85 <= region.hit_rate < region.goal
     ]
 
 
 def _latency(status: CacheStatus) -> list[str]:
-    slow = status.prechecks >= FEW and status.precheck_p99_us > 5000
+    slow = status.prechecks >= MIN_SAMPLES and status.precheck_p99_us > 5000
     return [f"PreCheck p99 is {status.precheck_p99_us / 1000:.1f} ms"] if slow else []
 
 
 def _pool(status: CacheStatus) -> list[str]:
     use = status.server.pool_use if status.server else 0.0
-    return [f"{use:.0%} of the calls that may be under way are"] if use > 0.9 else []
+    return [f"{use:.0%} of the allowed calls are in flight"] if use > 0.9 else []
 
 
 def _memory(status: CacheStatus) -> list[str]:
@@ -119,14 +119,14 @@ def _evicted(status: CacheStatus) -> list[str]:
     return [f"{evicted} keys were evicted"] if evicted else []
 
 
-# Each: name, severity, what to do, and a look that tells what is wrong, once per finding.
+# Name, severity, action, and a check that returns one text per finding.
 RULES: tuple[tuple[str, Severity, str, Callable[[CacheStatus], list[str]]], ...] = (
     ("hit rate < 85 %", "warning", "Investigate", _hit_rates),
     ("hit rate below its goal", "warning", "Investigate", _goals),
     ("PreCheck p99 > 5 ms", "warning", "Optimize", _latency),
     ("pool use > 90 %", "warning", "Scale up", _pool),
     ("memory use > 80 %", "warning", "Check the eviction policy", _memory),
-    ("circuit breaker open", "critical", "Look after Redis", _breaker),
-    ("oldest write > 1 s", "warning", "Look after Redis", _queue),
+    ("circuit breaker open", "critical", "Check Redis", _breaker),
+    ("oldest write > 1 s", "warning", "Check Redis", _queue),
     ("keys evicted", "warning", "Check the eviction policy", _evicted),
 )

@@ -1,7 +1,7 @@
-"""The port: what the cache asks of a shared memory.
+"""Port of the shared key-value store under the cache.
 
-Every method may be called twice with the same effect as once: a write carries a version, a
-count an id. So a caller whose answer was lost may simply ask again.
+Every method is idempotent: a write carries a version, a count an id. A caller whose reply was lost
+may repeat the call.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from qts.domain import OperationError
 
 Fields = dict[str, str]
 
-UNKNOWN_COUNT = -1  # the store has not heard of this count: give it what is known
+UNKNOWN_COUNT = -1  # the store has no such count: repeat with the known members
 LIMIT_REACHED = -2
 
 
 class StoreBusyError(OperationError):
-    """Too many calls at once on our side; it says nothing about the server."""
+    """Too many calls in flight on our side; says nothing about the server."""
 
 
 class StoreWrite(msgspec.Struct, frozen=True):
-    """One value to write; its fields name the version too. With sides it is an order book."""
+    """Value to write, with its version among the fields; `sides` makes it an order book."""
 
     key: str
     ver: int
@@ -33,7 +33,7 @@ class StoreWrite(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     texts: Sequence[str]
     sides: BookSides | None = None
-    layout: str = ""  # all entries of a layout, before and after, have the very same fields
+    layout: str = ""  # all entries of a layout have the same fields
 
     @classmethod
     def of(
@@ -47,7 +47,7 @@ class StoreWrite(msgspec.Struct, frozen=True):
 
 
 class CountRequest(msgspec.Struct, frozen=True):
-    """One member to be counted once, below a limit, until a moment (Unix ms)."""
+    """Member to count once, below a limit, until a time (Unix ms)."""
 
     key: str
     member: str
@@ -56,48 +56,47 @@ class CountRequest(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the server is."""
+    """Version and load of the server."""
 
     version: str
     used_memory: int
     max_memory: int  # 0: no limit
     evicted_keys: int
     clients: int
-    pool_use: float  # 0 to 1: how much of what may be under way at once is
+    pool_use: float  # 0 to 1: share of the allowed calls that are in flight
 
 
 class CacheStore(Protocol):
-    """Raises Unreachable when there is no answer, Busy, or Failed when the server said no."""
+    """Raises UnreachableError without a reply, StoreBusyError, or OperationError on refusal."""
 
     async def read(self, keys: Sequence[str]) -> list[Fields | None]:
-        """One round trip; None where there is nothing."""
+        """Read hashes in one round trip; None where there is none."""
         ...
 
     async def read_book(self, key: str, depth: int) -> tuple[Fields, BookSides] | None:
-        """Both sides as they were at one moment."""
+        """Read both sides of a book at one instant."""
         ...
 
     async def write(self, entries: Iterable[StoreWrite]) -> list[bool]:
-        """Each value and its TTL in one step; False where a greater version was there.
+        """Write each value with its TTL atomically; False where a greater version exists.
 
-        The server may have the first of them before the last one is made.
+        The server may receive the first value before the iterator yields the last.
         """
         ...
 
     async def delete(self, keys: Sequence[str]) -> int:
-        """How many of them were there."""
+        """Delete keys; return how many existed."""
         ...
 
     async def count(self, count: CountRequest, known: Collection[str] | None = None) -> int:
-        """How many members there are with this one, LIMIT_REACHED, or UNKNOWN_COUNT.
+        """Return the number of members including this one, LIMIT_REACHED, or UNKNOWN_COUNT.
 
-        `known` members are there before it is counted; without them an unknown count is not
-        begun.
+        `known` members are added first; without them an unknown count is not started.
         """
         ...
 
     async def keys(self, prefix: str) -> list[str]:
-        """Sorted; walks the whole server without blocking it."""
+        """Return the keys, sorted; scans the whole server without blocking it."""
         ...
 
     async def health(self) -> Health: ...

@@ -1,7 +1,4 @@
-"""Commands to a Redis cluster, through redis-py, which knows which node holds which key.
-
-Commands to one Redis server, over wires of our own.
-"""
+"""Transports of Redis commands: one server over RedisConnection, a cluster over redis-py."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 from qts.cache import commands
 from qts.cache.address import Address, Command, pack
 from qts.cache.config import CacheConfig
-from qts.cache.connection import WAITING_MAX, RedisConnection
-from qts.cache.exclusive_writer import ExclusiveWriter, ScriptWriter, Writing
+from qts.cache.connection import PENDING_MAX, RedisConnection
+from qts.cache.exclusive_writer import ExclusiveWriter, ScriptWriter, WriteEntries
 from qts.cache.store import Fields, StoreBusyError
 from qts.domain import Secret, UnreachableError
 
-# redis-py raises AttributeError when a connection is cut while it introduces itself.
-_LOST = (RedisError, OSError, AttributeError)
+# redis-py raises AttributeError when a connection is cut during its handshake.
+_CLIENT_ERRORS = (RedisError, OSError, AttributeError)
 
 
 class ClusterTransport:
-    """A script touches the keys of one value at a time: others may lie on another node."""
+    """Cluster over redis-py. A script writes one value: others may be on another node."""
 
     batch = 1
 
@@ -38,34 +35,34 @@ class ClusterTransport:
                 max_connections=config.pool_max,
                 socket_timeout=config.socket_timeout_ms / 1000,
                 socket_connect_timeout=config.connect_timeout_ms / 1000,
-                # Once more after the map of the slots was read anew; patience is the caller's.
+                # One retry after the slot map was reloaded; the caller has the timeout.
                 retry=Retry(NoBackoff(), 1),
                 protocol=2,
                 decode_responses=True,
                 client_name="qts",
             )
         except (RedisError, ValueError) as error:
-            raise UnreachableError(f"the cache URL is not understood: {error}") from None
+            raise UnreachableError(f"invalid cache URL: {error}") from None
         self._pool_max = config.pool_max
         self.where = f"the cluster of {Address(url).where}"
 
-    async def send(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:  # noqa: ARG002
+    async def send(self, requests: Sequence[Command], *, reads: bool) -> list[Any]:  # noqa: ARG002
         try:
             pipeline = self._client.pipeline()
-            for command in asked:
+            for command in requests:
                 pipeline.execute_command(*command)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        except _LOST as error:
-            raise self._ours(error) from error
+        except _CLIENT_ERRORS as error:
+            raise self._translate(error) from error
         for reply in replies:
             if isinstance(reply, Exception) and not isinstance(reply, ResponseError):
-                raise self._ours(reply)
+                raise self._translate(reply)
         return replies
 
-    async def send_each(self, asked: Iterable[Command]) -> list[Any]:
-        return await self.send(list(asked), reads=False)
+    async def send_each(self, requests: Iterable[Command]) -> list[Any]:
+        return await self.send(list(requests), reads=False)
 
-    def writing(self, by_script: ScriptWriter) -> Writing:
+    def writing(self, by_script: ScriptWriter) -> WriteEntries:
         return by_script
 
     async def hashes(self, keys: Sequence[str]) -> list[Any]:
@@ -74,15 +71,15 @@ class ClusterTransport:
     async def scan(self, pattern: str) -> list[str]:
         try:
             return [key async for key in self._client.scan_iter(match=pattern, count=1000)]
-        except _LOST as error:
-            raise self._ours(error) from error
+        except _CLIENT_ERRORS as error:
+            raise self._translate(error) from error
 
     async def info(self) -> list[Fields]:
         try:
-            told = await self._client.info(target_nodes=RedisCluster.PRIMARIES)
-        except _LOST as error:
-            raise self._ours(error) from error
-        return list(told.values())
+            infos = await self._client.info(target_nodes=RedisCluster.PRIMARIES)
+        except _CLIENT_ERRORS as error:
+            raise self._translate(error) from error
+        return list(infos.values())
 
     def pool_use(self) -> float:
         return max((len(node._connections) for node in self._client.get_nodes()), default=0) / (
@@ -92,21 +89,19 @@ class ClusterTransport:
     async def close(self) -> None:
         await self._client.aclose()
 
-    def _ours(self, error: Exception) -> Exception:
+    def _translate(self, error: Exception) -> Exception:
         if isinstance(error, MaxConnectionsError):
             return StoreBusyError(
                 f"all {self._pool_max} connections to a node of the cluster are in use"
             )
-        return UnreachableError(
-            f"{self.where} does not answer: {str(error) or type(error).__name__}"
-        )
+        return UnreachableError(f"no reply from {self.where}: {str(error) or type(error).__name__}")
 
 
 class SingleNodeTransport:
-    """One server, two wires: a batch of ticks on its way never stands before a read."""
+    """One server with separate connections, so that reads never queue behind writes."""
 
     batch = 25
-    """Few enough that a read never waits long for a script, and the server is not left waiting."""
+    """Small enough that a read waits briefly for a script, large enough to keep the server busy."""
 
     def __init__(self, url: Secret, config: CacheConfig) -> None:
         self._reads = RedisConnection(url, config)
@@ -115,18 +110,18 @@ class SingleNodeTransport:
         self._spin_s = config.spin_us / 1_000_000
         self.where = self._reads.where
 
-    async def send(self, asked: Sequence[Command], *, reads: bool) -> list[Any]:
-        return await (self._reads if reads else self._writes).call(asked)
+    async def send(self, requests: Sequence[Command], *, reads: bool) -> list[Any]:
+        return await (self._reads if reads else self._writes).call(requests)
 
-    async def send_each(self, asked: Iterable[Command]) -> list[Any]:
-        return await self._writes.say((pack(command), 1) for command in asked)
+    async def send_each(self, requests: Iterable[Command]) -> list[Any]:
+        return await self._writes.send_pieces((pack(command), 1) for command in requests)
 
-    def writing(self, by_script: ScriptWriter) -> Writing:
+    def writing(self, by_script: ScriptWriter) -> WriteEntries:
         return ExclusiveWriter(self._writes, self._prefix, by_script).write
 
     def hashes(self, keys: Sequence[str]) -> Awaitable[list[Any]]:
         packed = b"".join(map(_pack_hgetall, keys))
-        return self._reads.say(((packed, len(keys)),), self._spin_s)
+        return self._reads.send_pieces(((packed, len(keys)),), self._spin_s)
 
     async def scan(self, pattern: str) -> list[str]:
         cursor, found = "0", set[str]()
@@ -146,7 +141,7 @@ class SingleNodeTransport:
         return [commands.info(reply)]
 
     def pool_use(self) -> float:
-        return max(self._reads.waiting, self._writes.waiting) / WAITING_MAX
+        return max(self._reads.pending, self._writes.pending) / PENDING_MAX
 
     async def close(self) -> None:
         await self._reads.close()
