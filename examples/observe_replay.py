@@ -1,4 +1,4 @@
-"""Record a made-up minute, play it again, and print what moved.
+"""Record a simulated minute, replay it, and print the surges.
 
 python examples/observe_replay.py
 """
@@ -19,24 +19,24 @@ OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
 
 def record_a_minute(folder: Path) -> None:
     recorder = Recorder(folder, SystemClock())
-    intake = QuoteIngest(FeedConfig(), Observer([recorder.write]), "example", mode="SIMULATION")
+    ingest = QuoteIngest(FeedConfig(), Observer([recorder.write]), "example", mode="SIMULATION")
     for second in range(60):
         price = 71_900 if second < 40 else 74_500  # 3.6 % up
         quote = Quote("005930", price, second * 1_000, 0.0, 0.0, {}, "example")
-        intake.ingest(quote, float(second), OPEN + timedelta(seconds=second))
+        ingest.ingest(quote, float(second), OPEN + timedelta(seconds=second))
     recorder.close()
 
 
-async def play(folder: Path) -> tuple[int, list[Surge]]:
+async def replay_folder(folder: Path) -> tuple[int, list[Surge]]:
     surges: list[Surge] = []
-    intake = QuoteIngest(FeedConfig(), Observer([]), "replay", on_surge=surges.append)
-    return await replay(read_records(folder), intake, SystemClock()), surges
+    ingest = QuoteIngest(FeedConfig(), Observer([]), "replay", on_surge=surges.append)
+    return await replay(read_records(folder), ingest, SystemClock()), surges
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         record_a_minute(Path(name))
-        count, surges = asyncio.run(play(Path(name)))
+        count, surges = asyncio.run(replay_folder(Path(name)))
     print(f"{count} records")
     for surge in surges:
         print(f"{surge.symbol} moved {surge.change:+.1%}")

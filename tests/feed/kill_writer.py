@@ -1,6 +1,6 @@
-"""Program: write records in a child, kill it at a random moment, check what is left; many times.
+"""Program: write records in a child, kill it at a random moment, check the files; repeat.
 
-python -m tests.feed.kill_writer FOLDER LIVES
+python -m tests.feed.kill_writer FOLDER RUNS
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from qts.feed import Recorder, read_records
 from qts.feed.replay import recorded_files
 from tests.feed.records import record
 
-LIFE = 1_000_000
+RUN_SIZE = 1_000_000
 NOON = record(1).snapshot.meta.time
 
 
-def write_for_ever(folder: Path, life: int, ready: int) -> None:
+def write_forever(folder: Path, run: int, ready: int) -> None:
     recorder = Recorder(folder, SystemClock(), 0.02)
     os.write(ready, b"!")
-    for number in range(life * LIFE + 1, (life + 1) * LIFE):
+    for number in range(run * RUN_SIZE + 1, (run + 1) * RUN_SIZE):
         recorder.write(record(number, raw={"padding": "x" * (number % 700)}, time=NOON))
 
 
-def main(folder: Path, lives: int) -> None:
-    luck = random.Random(11)  # noqa: S311 - the same every time
+def main(folder: Path, runs: int) -> None:
+    rng = random.Random(11)  # noqa: S311 - the same every time
     kept: list[int] = []
-    for life in range(lives):
-        heard, ready = os.pipe()
+    for run in range(runs):
+        receiver, ready = os.pipe()
         child = os.fork()
         if child == 0:
-            write_for_ever(folder, life, ready)
+            write_forever(folder, run, ready)
         os.close(ready)
-        os.read(heard, 1)
-        os.close(heard)
-        time.sleep(luck.uniform(0.0, 0.04))  # a kill at any moment is what is tested
+        os.read(receiver, 1)
+        os.close(receiver)
+        time.sleep(rng.uniform(0.0, 0.04))  # kill at a random time
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        numbers = [each.number for each in read_records(folder)] if recorded_files(folder) else []
+        numbers = [item.number for item in read_records(folder)] if recorded_files(folder) else []
         if numbers[: len(kept)] != kept:
-            sys.exit(f"life {life} changed what was there before it")
-        if any(b - a != 1 and b % LIFE != 1 for a, b in pairwise(numbers)):
-            sys.exit(f"life {life} left a hole")
+            sys.exit(f"run {run} changed what was there before it")
+        if any(b - a != 1 and b % RUN_SIZE != 1 for a, b in pairwise(numbers)):
+            sys.exit(f"run {run} left a hole")
         kept = numbers
     print(len(kept), len(recorded_files(folder)))
 

@@ -1,4 +1,4 @@
-"""A venue in memory behind a real budget: prices set by hand, arrivals written down."""
+"""Venue in memory behind a real rate limiter, with settable prices and recorded calls."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ MONDAY_OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
 
 @dataclass
 class Market:
-    """Answers after `latency_s`; `fail` may answer with an error instead."""
+    """QuoteSource that replies after `latency_s`; `fail` may return an error to raise."""
 
-    budget: RateLimiter
+    limiter: RateLimiter
     clock: ManualClock
     per_call: int = 30
     latency_s: float = 0.03
     prices: dict[str, float] = field(default_factory=dict)
     fail: Callable[[Sequence[str]], QtsError | None] = lambda _symbols: None
     calls: list[tuple[float, RequestPriority, tuple[str, ...]]] = field(default_factory=list)
-    under_way: dict[str, int] = field(default_factory=dict)
-    most_under_way: int = 0
+    in_flight: dict[str, int] = field(default_factory=dict)
+    max_in_flight: int = 0
 
     async def quotes(
         self, choose: Callable[[], Sequence[str]], priority: RequestPriority
     ) -> list[Quote]:
-        async with self.budget.request(priority):
+        async with self.limiter.request(priority):
             symbols = tuple(choose())
             self.calls.append((self.clock.monotonic_ns() / 1e9, priority, symbols))
             if priority is RequestPriority.NORMAL:
@@ -50,18 +50,18 @@ class Market:
 
     def _count(self, symbols: Sequence[str], change: int) -> None:
         for symbol in symbols:
-            self.under_way[symbol] = self.under_way.get(symbol, 0) + change
-            self.most_under_way = max(self.most_under_way, self.under_way[symbol])
+            self.in_flight[symbol] = self.in_flight.get(symbol, 0) + change
+            self.max_in_flight = max(self.max_in_flight, self.in_flight[symbol])
 
     def times(self, symbol: str, priority: RequestPriority | None = None) -> list[float]:
         return [at for at, p, symbols in self.calls if symbol in symbols and priority in (None, p)]
 
 
 @dataclass
-class Stand:
+class PollerRig:
     market: Market
     poller: Poller
-    intake: QuoteIngest
+    ingest: QuoteIngest
     clock: ManualClock
     records: list[PatternRecord]
 
@@ -78,25 +78,25 @@ async def poller_on(
     *,
     per_call: int = 30,
     start: datetime = MONDAY_OPEN,
-) -> AsyncIterator[Stand]:
+) -> AsyncIterator[PollerRig]:
     clock = ManualClock(start)
-    budget = RateLimiter(limits or RateLimitConfig(per_second=18), clock)
-    market = Market(budget, clock, per_call)
+    limiter = RateLimiter(limits or RateLimitConfig(per_second=18), clock)
+    market = Market(limiter, clock, per_call)
     records: list[PatternRecord] = []
     config = config or FeedConfig(stream=False)
-    intake = QuoteIngest(config, Observer([records.append]), "test")
-    poller = Poller(market, budget, intake, clock, codes(symbols), config)
+    ingest = QuoteIngest(config, Observer([records.append]), "test")
+    poller = Poller(market, limiter, ingest, clock, codes(symbols), config)
     try:
-        yield Stand(market, poller, intake, clock, records)
+        yield PollerRig(market, poller, ingest, clock, records)
     finally:
-        budget.close()
+        limiter.close()
 
 
-def by_chance(
+def at_random(
     share: float, error: Callable[[], QtsError]
 ) -> Callable[[Sequence[str]], QtsError | None]:
-    luck = random.Random(7)  # noqa: S311 - the same every time
-    return lambda _symbols: error() if luck.random() < share else None
+    rng = random.Random(7)  # noqa: S311 - the same every time
+    return lambda _symbols: error() if rng.random() < share else None
 
 
 def write_symbols(path: Path, symbols: Sequence[str]) -> Path:

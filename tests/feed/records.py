@@ -1,4 +1,4 @@
-"""Made-up records."""
+"""Sample records."""
 
 from __future__ import annotations
 

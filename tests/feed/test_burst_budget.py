@@ -1,4 +1,4 @@
-"""What bursts may cost: paid to their end, and never more than their share."""
+"""Budget of bursts: covered to their end, and never more than their share."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from hypothesis import strategies as st
 from qts.feed.burst import BurstBudget
 
 
-def test_a_full_set_can_begin_at_once() -> None:
+def test_a_full_set_can_start_at_once() -> None:
     assert BurstBudget(10, 300.0, 1, at=0.0).slots([], 0.0) == 10
     assert BurstBudget(10, 300.0, 30, at=0.0).slots([], 0.0) == 30
 
 
-def test_who_has_begun_is_paid_to_the_end_and_nobody_else_begins() -> None:
-    purse = BurstBudget(10, 300.0, 1, at=0.0)
+def test_active_bursts_are_covered_and_no_other_starts() -> None:
+    budget = BurstBudget(10, 300.0, 1, at=0.0)
     for second in range(300):
-        assert purse.slots([300.0 - second] * 10, float(second)) == 10
+        assert budget.slots([300.0 - second] * 10, float(second)) == 10
         for _ in range(10):
-            purse.spend()
-    assert purse.slots([], 300.0) == 0
+            budget.spend()
+    assert budget.slots([], 300.0) == 0
 
 
-def test_what_ended_early_is_there_for_the_next() -> None:
-    purse = BurstBudget(2, 300.0, 1, at=0.0)
+def test_an_early_end_frees_budget_for_the_next() -> None:
+    budget = BurstBudget(2, 300.0, 1, at=0.0)
     for _ in range(100):
-        purse.spend()
-    assert purse.slots([200.0], 100.0) == 2
-    assert purse.slots([], 100.0) == 1
+        budget.spend()
+    assert budget.slots([200.0], 100.0) == 2
+    assert budget.slots([], 100.0) == 1
 
 
 def test_symbols_that_share_a_request_share_its_cost() -> None:
-    purse = BurstBudget(10, 300.0, 30, at=0.0)
-    assert purse.slots([300.0] * 7, 0.0) == 30
+    budget = BurstBudget(10, 300.0, 30, at=0.0)
+    assert budget.slots([300.0] * 7, 0.0) == 30
 
 
 @given(
@@ -40,18 +40,18 @@ def test_symbols_that_share_a_request_share_its_cost() -> None:
         st.tuples(st.floats(0, 100), st.integers(0, 400), st.floats(0, 2)), min_size=1, max_size=60
     )
 )
-def test_never_more_is_spent_than_came_in_and_a_full_set(
+def test_spending_never_exceeds_income_plus_a_full_set(
     steps: list[tuple[float, int, float]],
 ) -> None:
-    purse, at, came_in, spent, per_s = BurstBudget(3, 100.0, 1, at=0.0), 0.0, 0.0, 0, 0.0
+    budget, at, came_in, spent, per_s = BurstBudget(3, 100.0, 1, at=0.0), 0.0, 0.0, 0, 0.0
     for wait, wanted, rate in steps:
         at += wait
         came_in += wait * per_s
-        purse.fill(rate, at)
+        budget.set_income(rate, at)
         per_s = rate
         for _ in range(wanted):
-            if purse.slots([], at) == 0:
+            if budget.slots([], at) == 0:
                 break
-            purse.spend()
+            budget.spend()
             spent += 1
     assert spent <= 3 * 100.0 + came_in + 1e-6

@@ -83,11 +83,11 @@ def test_the_next_session_after_a_weekend() -> None:
     assert calendar.current(opens_at - timedelta(seconds=1)) is None
 
 
-def test_the_venue_has_the_last_word() -> None:
+def test_the_venue_overrides_the_calendar() -> None:
     calendar = TradingCalendar()
-    calendar.learn(date(2026, 11, 16), False)
+    calendar.set_trading_day(date(2026, 11, 16), False)
     assert not calendar.sessions(date(2026, 11, 16))
-    calendar.learn(date(2026, 11, 15), True)
+    calendar.set_trading_day(date(2026, 11, 15), True)
     assert calendar.sessions(date(2026, 11, 15))
 
 

@@ -14,7 +14,7 @@ from qts.feed import Feed, FeedConfig, PatternRecord, plan_scan_offline, read_re
 from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues import KisConfig, RateLimitConfig
 from tests.feed.market import MONDAY_OPEN, write_symbols
-from tests.feed.user import holding
+from tests.feed.user import files_containing
 from tests.venues.kis import KEY, config_for
 
 MARKET = MarketConfig(symbols=90, suspended=0, surges_per_hour=0)
@@ -48,8 +48,8 @@ async def test_every_symbol_is_seen_recorded_and_within_the_limits(tmp_path: Pat
         config = _config(simulator, tmp_path)
         kis = config_for(simulator.url)
         async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
-            await _run_until(feed, lambda: feed.poller.state().scans >= 3)
-            state = feed.state()
+            await _run_until(feed, lambda: feed.poller.status().scans >= 3)
+            state = feed.status()
         seen = simulator.stats()["keys"][KEY.app_key]
     records = list(read_records(tmp_path / "home" / "record"))
     assert {each.snapshot.context.symbol for each in records} == set(
@@ -68,9 +68,9 @@ async def test_random_refusals_lose_no_poll_and_never_raise_the_rate(tmp_path: P
         config = _config(simulator, tmp_path)
         kis = config_for(simulator.url)
         async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
-            await _run_until(feed, lambda: feed.poller.state().refused >= 2)
-            await _run_until(feed, lambda: feed.state().symbols_known == 90)
-            refused = feed.poller.state().refused
+            await _run_until(feed, lambda: feed.poller.status().refused >= 2)
+            await _run_until(feed, lambda: feed.status().symbols_known == 90)
+            refused = feed.poller.status().refused
         worst = simulator.stats()["keys"][KEY.app_key]["worst"]
     assert refused >= 2
     assert worst["second"] <= 18
@@ -81,7 +81,7 @@ async def test_a_planted_jump_is_polled_every_second(tmp_path: Path) -> None:
 
     def sink(record: PatternRecord) -> None:
         if record.snapshot.observation.state.polling_mode == "burst":
-            seen.append((feed.poller.state().scans, record.snapshot.context.symbol))
+            seen.append((feed.poller.status().scans, record.snapshot.context.symbol))
 
     async with KisSimulator(KisSimulatorConfig(market=MARKET)) as simulator:
         jumper = simulator.market.universe.codes[50]  # the first ones are halted at 3 %
@@ -89,9 +89,9 @@ async def test_a_planted_jump_is_polled_every_second(tmp_path: Path) -> None:
         kis = config_for(simulator.url)
         async with Feed.open(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
             running = asyncio.create_task(feed.run())
-            await _until(lambda: feed.state().symbols_known == 90, running)
+            await _until(lambda: feed.status().symbols_known == 90, running)
             simulator.plant("surge", jumper, {"percent": 4.0, "over_s": 1})
-            planted = feed.poller.state().scans
+            planted = feed.poller.status().scans
             await _until(lambda: len(seen) >= 5, running)
             running.cancel()
             await asyncio.wait({running})
@@ -113,8 +113,8 @@ async def test_a_stream_brings_real_ticks_of_a_burst(tmp_path: Path) -> None:
         kis = config_for(simulator.url)
         async with Feed.open(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
             running = asyncio.create_task(feed.run())
-            await _until(lambda: feed.state().streaming, running)
-            await _until(lambda: feed.state().symbols_known == 90, running)
+            await _until(lambda: feed.status().streaming, running)
+            await _until(lambda: feed.status().symbols_known == 90, running)
             simulator.plant("surge", jumper, {"percent": 4.0, "over_s": 1})
             await _until(lambda: sources.count("kis_ws") >= 3, running)
             running.cancel()
@@ -139,8 +139,8 @@ async def test_no_secret_reaches_the_disk(tmp_path: Path) -> None:
             limits=plain.limits,
         )
         async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
-            await _run_until(feed, lambda: feed.poller.state().scans >= 1)
-    assert holding(tmp_path / "home", "CANARY") == []
+            await _run_until(feed, lambda: feed.poller.status().scans >= 1)
+    assert files_containing(tmp_path / "home", "CANARY") == []
 
 
 async def test_a_wrong_key_ends_the_feed_by_name(tmp_path: Path) -> None:

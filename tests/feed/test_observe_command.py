@@ -75,7 +75,7 @@ def test_simulated_time_without_a_simulator_is_refused(monkeypatch: pytest.Monke
     with pytest.raises(RefusedError, match=r"venues\.kis\.url is not set"):
         observe(show_plan=True, simulated_time=True)
     monkeypatch.setenv("QTS_VENUES__KIS__URL", "http://127.0.0.1:9")
-    with pytest.raises(RefusedError, match=r"no simulator answers at http://127\.0\.0\.1:9"):
+    with pytest.raises(RefusedError, match=r"no simulator responds at http://127\.0\.0\.1:9"):
         observe(show_plan=True, simulated_time=True)
 
 

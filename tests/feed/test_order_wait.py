@@ -1,4 +1,4 @@
-"""What an order waits for while thousands of polls are in line: for none of them, and not long."""
+"""Wait of an order among thousands of queued polls: short, and behind none of them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from qts.venues import (
 PRICE = KisEndpoint("/uapi/domestic-stock/v1/quotations/inquire-price", "FHKST01010100")
 POLLS = 2500
 LIMITS = RateLimitConfig(per_second=18)
-PAUSES_S = (0.5, 1.5)  # between two orders of a key: 60 a minute, and 75 are kept back
+PAUSES_S = (0.5, 1.5)  # between two orders of a key: 60 a minute, and 75 are reserved
 
 
 class Wait(NamedTuple):
     ms: float
-    passed_by: int  # requests that were granted between asking and being granted
+    passed_by: int  # requests granted before it while it waited
 
 
 async def _wait_of(client: KisClient, priority: RequestPriority, symbol: str) -> Wait:
-    """What the request waited for until it was granted; then it is made."""
-    asked, before = time.perf_counter(), client.budget.state().granted
+    """Measure the wait of a request until it is granted; then send it."""
+    asked, before = time.perf_counter(), client.limiter.status().granted
     waited = Wait(0.0, 0)
 
     def values() -> Mapping[str, str]:
         nonlocal waited
-        others = client.budget.state().granted - before - 1
+        others = client.limiter.status().granted - before - 1
         waited = Wait((time.perf_counter() - asked) * 1000, others)
         return {"FID_COND_MRKT_DIV_CODE": "J", "FID_INPUT_ISCD": symbol}
 
@@ -51,24 +51,24 @@ async def _wait_of(client: KisClient, priority: RequestPriority, symbol: str) ->
 
 
 async def _waits(folder: Path, seconds: float, of_keys: int) -> tuple[list[Wait], KisSimulator]:
-    """Orders of some keys at random moments, each key with 2,500 polls in line all the time."""
+    """Orders of some keys at random moments, each key with 2,500 polls queued all the time."""
     keys = tuple(KisKey(app_key=f"key-{n}") for n in range(of_keys))
     market = MarketConfig(symbols=60, suspended=0)
-    chance = random.Random(5)  # noqa: S311 - the same every time
+    rng = random.Random(5)  # noqa: S311 - the same every time
     waits: list[Wait] = []
     async with (
         KisSimulator(KisSimulatorConfig(market=market, keys=keys)) as simulator,
         AsyncExitStack() as stack,
     ):
-        clients = [await _opened(stack, simulator.url, key, folder) for key in keys]
+        clients = [await _open_client(stack, simulator.url, key, folder) for key in keys]
         symbol = simulator.market.universe.codes[7]
-        lines = [_keep_in_line(stack, client, symbol) for client in clients]
+        lines = [_keep_queued(stack, client, symbol) for client in clients]
         await asyncio.gather(*(_wait_of(each, RequestPriority.ORDER, symbol) for each in clients))
 
         async def orders(client: KisClient, in_line: Callable[[], int]) -> None:
             ends = time.monotonic() + seconds
             while time.monotonic() < ends:
-                await asyncio.sleep(chance.uniform(*PAUSES_S))
+                await asyncio.sleep(rng.uniform(*PAUSES_S))
                 assert in_line() >= POLLS - 100
                 waits.append(await _wait_of(client, RequestPriority.ORDER, symbol))
 
@@ -78,7 +78,7 @@ async def _waits(folder: Path, seconds: float, of_keys: int) -> tuple[list[Wait]
     return waits, simulator
 
 
-async def _opened(stack: AsyncExitStack, url: str, key: KisKey, folder: Path) -> KisClient:
+async def _open_client(stack: AsyncExitStack, url: str, key: KisKey, folder: Path) -> KisClient:
     clock = SystemClock()
     config = KisConfig(
         app_key=Secret(key.app_key), app_secret=Secret(key.app_secret), url=url, limits=LIMITS
@@ -88,8 +88,8 @@ async def _opened(stack: AsyncExitStack, url: str, key: KisKey, folder: Path) ->
     return await stack.enter_async_context(KisClient.open(config, budget, clock, folder))
 
 
-def _keep_in_line(stack: AsyncExitStack, client: KisClient, symbol: str) -> Callable[[], int]:
-    """2,500 polls in line; whoever is answered lines up again. Answers how many wait."""
+def _keep_queued(stack: AsyncExitStack, client: KisClient, symbol: str) -> Callable[[], int]:
+    """Keep 2,500 polls queued; return a function that counts those waiting."""
 
     async def poll() -> None:
         while True:
@@ -103,10 +103,10 @@ def _keep_in_line(stack: AsyncExitStack, client: KisClient, symbol: str) -> Call
         await asyncio.wait(tasks)
 
     stack.push_async_callback(stop)
-    return lambda: client.budget.state().waiting
+    return lambda: client.limiter.status().waiting
 
 
-def _judge(waits: list[Wait], simulator: KisSimulator) -> None:
+def _check(waits: list[Wait], simulator: KisSimulator) -> None:
     assert max(wait.passed_by for wait in waits) == 0
     for seen in simulator.stats()["keys"].values():
         assert seen["refused"] == 0
@@ -116,7 +116,7 @@ def _judge(waits: list[Wait], simulator: KisSimulator) -> None:
 async def test_an_order_among_2500_polls_is_passed_by_none(tmp_path: Path) -> None:
     waits, simulator = await _waits(tmp_path, seconds=3.0, of_keys=2)
     assert len(waits) >= 2
-    _judge(waits, simulator)
+    _check(waits, simulator)
 
 
 @pytest.mark.soak
@@ -125,4 +125,4 @@ async def test_500_orders_among_2500_polls_have_their_tokens_in_60_ms(tmp_path: 
     waits, simulator = await _waits(tmp_path, seconds=70.0, of_keys=8)
     assert len(waits) >= 500
     assert statistics.quantiles((wait.ms for wait in waits), n=100)[98] < 60.0
-    _judge(waits, simulator)
+    _check(waits, simulator)

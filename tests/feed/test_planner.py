@@ -1,4 +1,4 @@
-"""The plan: what can be scanned how often, and why."""
+"""The plan: scan interval, and the limit that binds it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ DAY = Demand(symbols=2500, per_call=30, seconds_left=23_400, day_left=100_000)
 
 def test_a_real_key_scans_2500_symbols_every_30_seconds() -> None:
     made = plan_scan(REAL, DAY)
-    assert made.sentence == "30.0 s scan, 84 calls, 2.8/s, 65 % of today's quota"
+    assert made.description == "30.0 s scan, 84 calls, 2.8/s, 65 % of today's quota"
     assert made.granted
     assert made.bursts == 10
 
 
-def test_single_quotes_are_bound_by_the_day_and_the_plan_says_what_can_be_had() -> None:
+def test_single_quotes_are_bound_by_the_day_and_the_plan_says_so() -> None:
     single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
     made = plan_scan(RateLimitConfig(per_second=20), single)
     assert made.bound == "day"
     assert round(made.interval_s, 1) == 670.1  # 2,500 x 23,400 / (97,000 x 0.9)
-    assert "30 s cannot be had: the day allows 670.1 s" in made.render()
+    assert "30 s is not possible: the day allows 670.1 s" in made.render()
     assert "111 symbols could be scanned every 30 s" in made.render()
 
 
-def test_a_paper_key_has_no_room_for_bursts() -> None:
+def test_a_paper_key_has_no_quota_for_bursts() -> None:
     paper = RateLimitConfig(per_second=1, per_minute=1000)
     single = Demand(symbols=2500, per_call=1, seconds_left=23_400, day_left=100_000)
     made = plan_scan(paper, single)
@@ -42,7 +42,7 @@ def test_an_empty_day_says_so() -> None:
     made = plan_scan(REAL, Demand(symbols=2500, per_call=30, seconds_left=600, day_left=10))
     assert math.isinf(made.interval_s)
     assert made.rate_per_s == 0
-    assert made.sentence == "no scan: the day's requests are used up"
+    assert made.description == "no scan: the day's requests are used up"
     assert "no symbol can be scanned" in made.render()
 
 

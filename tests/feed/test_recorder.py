@@ -67,7 +67,7 @@ def test_the_line_has_the_form_that_consumers_rely_on(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_a_new_day_in_seoul_begins_a_new_file(tmp_path: Path) -> None:
+def test_a_new_day_in_seoul_starts_a_new_file(tmp_path: Path) -> None:
     recorder = _recorder(tmp_path)
     recorder.write(record(1, time=MONDAY_OPEN + timedelta(hours=14, minutes=59)))
     recorder.write(record(2, time=MONDAY_OPEN + timedelta(hours=15, minutes=1)))
@@ -87,7 +87,7 @@ def test_a_full_file_is_closed_compressed_and_followed_by_another(tmp_path: Path
     assert list(read_records(tmp_path)) == records
 
 
-def test_a_restart_begins_a_new_file_and_changes_no_old_one(tmp_path: Path) -> None:
+def test_a_restart_starts_a_new_file_and_changes_no_old_one(tmp_path: Path) -> None:
     first = tmp_path / "2026-11-16.0001.jsonl"
     line = msgspec.json.encode(record(1))
     first.write_bytes(line + b"\n" + line[:50])
@@ -100,7 +100,7 @@ def test_a_restart_begins_a_new_file_and_changes_no_old_one(tmp_path: Path) -> N
     assert plain == line + b"\n" + line[:50]
 
 
-def test_a_file_beside_its_compressed_twin_is_read_once(tmp_path: Path) -> None:
+def test_a_file_beside_its_compressed_copy_is_read_once(tmp_path: Path) -> None:
     recorder = _recorder(tmp_path)
     recorder.write(record(1))
     (plain,) = recorded_files(tmp_path)
@@ -241,7 +241,7 @@ def test_a_full_disk_does_not_fill_the_folder_with_files(
     assert [each.number for each in read_records(tmp_path)] == [1, 100]
 
 
-def test_a_file_that_the_disk_does_not_take_is_closed_all_the_same(
+def test_a_file_whose_sync_fails_is_closed_anyway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -256,7 +256,7 @@ def test_a_file_that_the_disk_does_not_take_is_closed_all_the_same(
         os.fstat(file)
 
 
-def test_a_line_that_cannot_be_taken_off_stays_the_end_of_its_file(
+def test_a_torn_line_that_cannot_be_removed_ends_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
@@ -278,7 +278,7 @@ def test_a_line_that_cannot_be_taken_off_stays_the_end_of_its_file(
     assert [each.number for each in read_records(tmp_path)] == [1, 3]
 
 
-def test_a_disk_that_does_not_take_what_was_written_is_told_of(
+def test_a_failed_sync_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(_file: int) -> None:
@@ -288,7 +288,7 @@ def test_a_disk_that_does_not_take_what_was_written_is_told_of(
     monkeypatch.setattr(os, "fdatasync", broken)
     recorder.write(record(1))
     recorder.close()
-    assert "the disk did not take them" in capsys.readouterr().err
+    assert "record sync failed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.soak)])

@@ -32,8 +32,8 @@ SEEN = st.lists(
 
 async def _events(records: list[PatternRecord]) -> list[object]:
     events: list[object] = []
-    intake = QuoteIngest(FeedConfig(), Observer([events.append]), "again", on_surge=events.append)
-    await replay(records, intake, SystemClock())
+    ingest = QuoteIngest(FeedConfig(), Observer([events.append]), "again", on_surge=events.append)
+    await replay(records, ingest, SystemClock())
     return events
 
 
@@ -51,7 +51,7 @@ async def test_replayed_twice_the_events_are_identical(
     assert [event for event in first if isinstance(event, PatternRecord)] == records
 
 
-async def test_a_replay_notices_what_was_noticed_live() -> None:
+async def test_a_replay_detects_the_surges_of_the_live_run() -> None:
     records = [
         record(1, price=100.0, time=MONDAY_OPEN),
         record(2, price=104.0, time=MONDAY_OPEN + timedelta(seconds=30)),
@@ -63,9 +63,9 @@ async def test_a_replay_notices_what_was_noticed_live() -> None:
 async def test_a_replay_at_a_speed_takes_its_time() -> None:
     clock = ManualClock()
     done: list[PatternRecord] = []
-    intake = QuoteIngest(FeedConfig(), Observer([done.append]), "again")
+    ingest = QuoteIngest(FeedConfig(), Observer([done.append]), "again")
     records = [record(n, time=MONDAY_OPEN + timedelta(seconds=10 * n)) for n in range(1, 5)]
-    task = asyncio.create_task(replay(records, intake, clock, speed=10.0))
+    task = asyncio.create_task(replay(records, ingest, clock, speed=10.0))
     await clock.advance(1.5)
     assert len(done) == 2
     await clock.advance(2.0)

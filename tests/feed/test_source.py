@@ -1,4 +1,4 @@
-"""Upbit as a source: a market that it does not know blinds no other."""
+"""Quotes of Upbit: an unknown market does not affect the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qts.domain import SystemClock
 from qts.feed.source import UpbitQuoteSource
 from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
 from qts.venues import RequestPriority, UpbitClient, UpbitConfig
-from tests.venues.kis import Scripted, told
+from tests.venues.kis import ScriptedServer, json_response
 
 SMALL = UpbitSimulatorConfig(market=MarketConfig(symbols=20, suspended=0))
 
@@ -26,34 +26,34 @@ async def client_of_upbit() -> AsyncIterator[UpbitClient]:
         yield client
 
 
-async def test_a_market_that_upbit_does_not_know_is_left_out(
+async def test_an_unknown_market_is_skipped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with client_of_upbit() as client:
-        source, budget = UpbitQuoteSource(client), client.budgets["quotes"]
+        source, budget = UpbitQuoteSource(client), client.limiters["quotes"]
         known = [quote.symbol for quote in await client.tickers()][:3]
         asked = [known[0], "KRW-GONE", *known[1:]]
         found = await source.quotes(lambda: asked, RequestPriority.NORMAL)
         assert {quote.symbol for quote in found} == set(known)
-        granted = budget.state().granted
+        granted = budget.status().granted
         for _ in range(2):
             found = await source.quotes(lambda: asked, RequestPriority.NORMAL)
             assert [quote.symbol for quote in found] == known
-        assert budget.state().granted == granted + 2
+        assert budget.status().granted == granted + 2
     assert capsys.readouterr().err.count("KRW-GONE") == 1
 
 
-async def test_where_no_market_is_known_a_poll_brings_nothing_and_keeps_its_pace() -> None:
+async def test_without_known_markets_a_poll_is_empty_and_keeps_its_pace() -> None:
     async with client_of_upbit() as client:
-        source, budget = UpbitQuoteSource(client), client.budgets["quotes"]
+        source, budget = UpbitQuoteSource(client), client.limiters["quotes"]
         for granted in (1, 2):
             assert await source.quotes(lambda: ["KRW-GONE"], RequestPriority.NORMAL) == []
-            assert budget.state().granted == granted
+            assert budget.status().granted == granted
 
 
-async def test_a_search_among_many_unknown_markets_is_bounded_and_goes_on() -> None:
+async def test_a_search_among_many_unknown_markets_is_bounded_and_continues() -> None:
     asked = ["KRW-BTC", *(f"KRW-GONE{n}" for n in range(20))]
-    async with Scripted(_knows_bitcoin_only) as upbit:
+    async with ScriptedServer(_knows_bitcoin_only) as upbit:
         config = UpbitConfig(url=upbit.url, quotes_per_second=100)
         async with UpbitClient.open(config, SystemClock()) as client:
             source = UpbitQuoteSource(client)
@@ -66,5 +66,5 @@ async def test_a_search_among_many_unknown_markets_is_bounded_and_goes_on() -> N
 
 def _knows_bitcoin_only(request: web.Request) -> web.Response:
     if request.query["markets"] == "KRW-BTC":
-        return told([{"market": "KRW-BTC", "trade_price": 1.0}])
-    return told({"error": {"name": 404, "message": "Code not found"}}, 404)
+        return json_response([{"market": "KRW-BTC", "trade_price": 1.0}])
+    return json_response({"error": {"name": 404, "message": "Code not found"}}, 404)

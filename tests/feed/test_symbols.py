@@ -1,4 +1,4 @@
-"""Which symbols are watched: one's own file, or KIS's lists."""
+"""Symbols to poll: from a file, or from the lists of KIS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def test_symbols_are_read_once_each_without_comments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("", "holds no symbol"), ("../etc\n", "is no symbol"), (None, "No such")]
+    ("text", "reason"),
+    [("", "holds no symbol"), ("../etc\n", "is not a symbol"), (None, "No such")],
 )
 def test_a_wrong_symbols_file_is_refused(tmp_path: Path, text: str | None, reason: str) -> None:
     file = tmp_path / "symbols.txt"
@@ -50,5 +51,5 @@ def test_stocks_of_the_lists_of_kis_are_read_and_other_products_left_out(tmp_pat
 def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "kospi_code.mst.zip"
     file.write_bytes(b"no archive")
-    with pytest.raises(RefusedError, match=r"feed\.symbols, .*cannot be read"):
+    with pytest.raises(RefusedError, match=r"feed\.symbols, .*unreadable"):
         read_symbols(file)

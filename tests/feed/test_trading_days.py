@@ -1,4 +1,4 @@
-"""KIS has the last word on its trading days, and is asked once a day."""
+"""Trading days of KIS override the calendar and are fetched once a day."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from tests.feed.market import MONDAY_OPEN
 MONDAY = date(2026, 11, 16)
 
 
-async def test_a_day_is_learned_once_and_kept_for_the_next_start(tmp_path: Path) -> None:
+async def test_days_are_fetched_once_and_kept_for_the_next_start(tmp_path: Path) -> None:
     asked: list[date] = []
 
-    async def ask(since: date) -> dict[date, bool]:
+    async def fetch(since: date) -> dict[date, bool]:
         asked.append(since)
         return {MONDAY: False}
 
     clock = ManualClock(MONDAY_OPEN)
     for _ in range(3):
         calendar = TradingCalendar()
-        await TradingDaySync(tmp_path / "days.json", calendar, clock, ask).learn()
+        await TradingDaySync(tmp_path / "days.json", calendar, clock, fetch).sync()
         assert not calendar.trades_on(MONDAY)
     assert asked == [MONDAY]
     clock.set_wall(MONDAY_OPEN + timedelta(days=1))
-    await TradingDaySync(tmp_path / "days.json", TradingCalendar(), clock, ask).learn()
+    await TradingDaySync(tmp_path / "days.json", TradingCalendar(), clock, fetch).sync()
     assert asked == [MONDAY, MONDAY + timedelta(days=1)]
 
 
-async def test_without_an_answer_the_table_stands_and_kis_is_asked_again(tmp_path: Path) -> None:
+async def test_without_a_reply_the_table_applies_and_the_fetch_is_retried(tmp_path: Path) -> None:
     asked = 0
 
-    async def ask(_since: date) -> dict[date, bool]:
+    async def fetch(_since: date) -> dict[date, bool]:
         nonlocal asked
         asked += 1
         raise UnreachableError("no answer")
 
     clock, calendar = ManualClock(MONDAY_OPEN), TradingCalendar()
-    days = TradingDaySync(tmp_path / "days.json", calendar, clock, ask)
+    days = TradingDaySync(tmp_path / "days.json", calendar, clock, fetch)
     task = asyncio.create_task(days.run())
     await clock.advance(1500.0)
     task.cancel()
@@ -52,12 +52,12 @@ async def test_without_an_answer_the_table_stands_and_kis_is_asked_again(tmp_pat
     assert calendar.trades_on(MONDAY)
 
 
-async def test_on_a_full_disk_the_answer_is_learned_and_kis_asked_once(
+async def test_on_a_full_disk_the_reply_is_used_and_fetched_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[date] = []
 
-    async def ask(since: date) -> dict[date, bool]:
+    async def fetch(since: date) -> dict[date, bool]:
         asked.append(since)
         return {MONDAY: False}
 
@@ -66,11 +66,11 @@ async def test_on_a_full_disk_the_answer_is_learned_and_kis_asked_once(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     clock, calendar = ManualClock(MONDAY_OPEN), TradingCalendar()
-    task = asyncio.create_task(TradingDaySync(tmp_path / "d.json", calendar, clock, ask).run())
+    task = asyncio.create_task(TradingDaySync(tmp_path / "d.json", calendar, clock, fetch).run())
     await clock.advance(1500.0)
     assert not task.done()
     task.cancel()
     await asyncio.wait({task})
     assert not calendar.trades_on(MONDAY)
     assert asked == [MONDAY]
-    assert "could not be kept" in capsys.readouterr().err
+    assert "not saved" in capsys.readouterr().err

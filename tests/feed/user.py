@@ -1,4 +1,4 @@
-"""`qts simulate kis` and `qts observe` as a user runs them: processes, settings, files."""
+"""`qts dev simulate kis` and `qts data observe` as a user runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QTS = (sys.executable, "-m", "qts")
 
 
 class Simulated:
-    """A running simulator, seen through its control door."""
+    """Running simulator, accessed over its control API."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -38,8 +38,8 @@ class Simulated:
             return content
 
     @property
-    def seen(self) -> dict[str, Any]:
-        """What the simulator counted of the one key."""
+    def counts(self) -> dict[str, Any]:
+        """Requests of the key as the simulator counted them."""
         found: dict[str, Any] = json.loads(self.ask("stats"))["keys"][KEY.app_key]
         return found
 
@@ -55,7 +55,7 @@ class Simulated:
 @contextmanager
 def simulated(*options: str) -> Iterator[Simulated]:
     with subprocess.Popen(
-        [*QTS, "simulate", "kis", *options], stdout=subprocess.PIPE, text=True
+        [*QTS, "dev", "simulate", "kis", *options], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
@@ -67,32 +67,32 @@ def simulated(*options: str) -> Iterator[Simulated]:
             process.communicate(timeout=60)
 
 
-class Outcome(NamedTuple):
+class ProcessResult(NamedTuple):
     code: int
     states: list[FeedStatus]
     cpu: float  # cores
     rss_mb: float
 
 
-class Observing:
-    """One `qts observe`; its lines go to a file, so that nobody has to read them in time."""
+class ObserveProcess:
+    """Process of `qts data observe`; its output goes to a file."""
 
     def __init__(self, home: Path, settings: dict[str, str], *options: str) -> None:
         self.home = home
         home.mkdir(exist_ok=True)
         self._lines = home / f"lines-{time.monotonic_ns()}"
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         with self._lines.open("wb") as lines:
             self._process = subprocess.Popen(
-                [*QTS, "observe", *options],
+                [*QTS, "data", "observe", *options],
                 stdout=lines,
                 env={**_plain_environment(), **settings, "QTS_HOME": str(home)},
             )
-        self._left: Outcome | None = None
+        self._left: ProcessResult | None = None
 
     @property
     def states(self) -> list[FeedStatus]:
-        """So far; the last line may be half written."""
+        """Statuses so far; the last line may be incomplete."""
         whole = self._lines.read_bytes().rpartition(b"\n")[0]
         return [msgspec.json.decode(line, type=FeedStatus) for line in whole.splitlines()]
 
@@ -104,26 +104,26 @@ class Observing:
         )
 
     def until(self, condition: Any, seconds: float) -> None:
-        """Wait for a state that is as asked for, at most so long."""
+        """Wait until the last status meets the condition."""
         ends = time.monotonic() + seconds
         while not ((states := self.states) and condition(states[-1])):
             assert self._process.poll() is None, "it ended by itself"
             assert time.monotonic() < ends, f"not within {seconds} s: {states[-1:]}"
-            time.sleep(0.05)  # between two looks at a file
+            time.sleep(0.05)  # between two reads of the file
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
 
-    def stop(self) -> Outcome:
+    def stop(self) -> ProcessResult:
         self._process.send_signal(signal.SIGINT)
         return self.wait()
 
-    def wait(self) -> Outcome:
+    def wait(self) -> ProcessResult:
         _, status, used = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.monotonic() - self._began
-        return Outcome(
+        seconds = time.monotonic() - self._started
+        return ProcessResult(
             self._process.returncode,
             self.states,
             (used.ru_utime + used.ru_stime) / seconds,
@@ -136,16 +136,16 @@ class Observing:
 
 
 @contextmanager
-def observing(home: Path, settings: dict[str, str], *options: str) -> Iterator[Observing]:
-    life = Observing(home, settings, *options)
+def observing(home: Path, settings: dict[str, str], *options: str) -> Iterator[ObserveProcess]:
+    process = ObserveProcess(home, settings, *options)
     try:
-        yield life
+        yield process
     finally:
-        life.end()
+        process.end()
 
 
 def settings_for(venue: Simulated, folder: Path, **feed: object) -> dict[str, str]:
-    """The environment of a key of the simulator that watches all its symbols."""
+    """Return the environment of a feed that polls all symbols of the simulator."""
     symbols = folder / "symbols.txt"
     symbols.write_bytes(venue.ask("symbols"))
     values: dict[str, object] = {
@@ -160,8 +160,8 @@ def settings_for(venue: Simulated, folder: Path, **feed: object) -> dict[str, st
     return {f"QTS_{name.upper()}": str(value) for name, value in (values | feed).items()}
 
 
-def holding(folder: Path, secret: str) -> list[Path]:
-    """Files, of some, that have a text in them or in their name."""
+def files_containing(folder: Path, secret: str) -> list[Path]:
+    """Return the files with the text in their content or name."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) >= 4  # records, token, ledger, locks
     return [path for path in files if secret in path.name or secret.encode() in _content(path)]

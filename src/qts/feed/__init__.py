@@ -1,4 +1,4 @@
-"""The market as it comes in: plan, poll, notice what moves, observe, record, replay."""
+"""Market data feed: plan, poll, detect surges, observe, record, replay."""
 
 from qts._exports import lazy_exports
 

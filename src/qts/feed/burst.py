@@ -1,15 +1,14 @@
-"""Which symbols are polled once a second: at most ten, the largest movers, five minutes at most.
+"""Bursts: the symbols polled once a second, and the budget of requests for them.
 
-    a surge ── slot free ───────────────▶ active ── 5 minutes, or a calm minute ──▶ over
-       └───── full: beats the smallest ──▶ active        the smallest makes room ──▶ over
+    surge ── slot free ──────────────────────▶ active ── 5 minutes, or quiet for one ──▶ ended
+       └──── full: larger than the smallest ──▶ active     the smallest is displaced ──▶ ended
 
-Pure state: told of surges, prices and the time; asks nobody.
+At most ten symbols, the largest movers, for at most five minutes. Pure state, without I/O.
 
-What bursts may cost: their share of the day comes in evenly, and a full set can be saved up.
-
-Without it a morning of surges would eat the day's requests, and the scan that was promised would
-slow down for the rest of it. A burst begins only when it can be paid to its end, so a symbol is
-not dropped halfway because others have used up the share.
+The budget receives its share of the day evenly, and can save up enough for a full set of bursts.
+Without it a morning of surges would use the day's requests, and the scan would slow down for the
+rest of it. A burst starts only if the budget covers it to its end, so that no symbol is dropped
+halfway.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from dataclasses import dataclass
 
 from qts.feed.surge import Surge
 
-SLOTS = 10
-LONGEST_S = 300.0
-CALM_S = 60.0
-CALM_CHANGE = 0.01
+MAX_BURSTS = 10
+MAX_BURST_S = 300.0
+QUIET_S = 60.0
+QUIET_CHANGE = 0.01
 
 
 @dataclass(slots=True)
 class Burst:
     symbol: str
-    began_at: float
-    size: float  # the largest move seen
-    calm_price: float = 0.0  # the price has stayed near this one
-    calm_since: float = 0.0
+    started_at: float
+    size: float  # largest move so far
+    quiet_price: float = 0.0  # the price has stayed near this
+    quiet_since: float = 0.0
 
-    def moved(self, price: float, at: float) -> None:
-        if not self.calm_price or abs(price / self.calm_price - 1) > CALM_CHANGE:
-            self.calm_price, self.calm_since = price, at
+    def on_price(self, price: float, at: float) -> None:
+        if not self.quiet_price or abs(price / self.quiet_price - 1) > QUIET_CHANGE:
+            self.quiet_price, self.quiet_since = price, at
 
 
 class BurstManager:
     """The active bursts."""
 
-    def __init__(self, slots: int = SLOTS, longest_s: float = LONGEST_S) -> None:
+    def __init__(self, slots: int = MAX_BURSTS, max_burst_s: float = MAX_BURST_S) -> None:
         self._slots = slots
-        self._longest_s = longest_s
+        self._max_burst_s = max_burst_s
         self._active: dict[str, Burst] = {}
 
     def __len__(self) -> int:
@@ -58,41 +57,41 @@ class BurstManager:
         return list(self._active)
 
     def offer(self, surge: Surge, at: float) -> bool:
-        """Take the symbol in, if a slot is free or it moves more than the smallest; True: begun."""
+        """Start a burst in a free slot or in place of a smaller one; return whether it started."""
         size = abs(surge.change)
-        if (known := self._active.get(surge.symbol)) is not None:
-            known.size = max(known.size, size)
+        if (burst := self._active.get(surge.symbol)) is not None:
+            burst.size = max(burst.size, size)
             return False
         if len(self._active) >= self._slots:
             smallest = min(self._active.values(), key=lambda burst: burst.size, default=None)
             if smallest is None or smallest.size >= size:
                 return False
             del self._active[smallest.symbol]
-        self._active[surge.symbol] = Burst(surge.symbol, at, size, calm_since=at)
+        self._active[surge.symbol] = Burst(surge.symbol, at, size, quiet_since=at)
         return True
 
-    def moved(self, symbol: str, price: float, at: float) -> None:
-        """A price of a symbol, in a burst or not."""
+    def on_price(self, symbol: str, price: float, at: float) -> None:
+        """Record a price of a symbol, in a burst or not."""
         if (burst := self._active.get(symbol)) is not None and price > 0:
-            burst.moved(price, at)
+            burst.on_price(price, at)
 
     def end(self, at: float) -> list[str]:
-        """Let go of the bursts that are over, and name them."""
-        over = [
+        """Remove and return the bursts that are over."""
+        ended = [
             burst.symbol
             for burst in self._active.values()
-            if at - burst.began_at >= self._longest_s or at - burst.calm_since >= CALM_S
+            if at - burst.started_at >= self._max_burst_s or at - burst.quiet_since >= QUIET_S
         ]
-        for symbol in over:
+        for symbol in ended:
             del self._active[symbol]
-        return over
+        return ended
 
-    def left_s(self, at: float) -> list[float]:
-        """How much longer each may last."""
-        return [burst.began_at + self._longest_s - at for burst in self._active.values()]
+    def remaining_s(self, at: float) -> list[float]:
+        """Return how much longer each burst may last."""
+        return [burst.started_at + self._max_burst_s - at for burst in self._active.values()]
 
     def resize(self, slots: int) -> None:
-        """Allow more or fewer; the smallest movers make room."""
+        """Change the number of slots; the smallest movers are dropped."""
         self._slots = slots
         ordered = sorted(self._active.values(), key=lambda burst: -burst.size)
         for burst in ordered[slots:]:
@@ -100,34 +99,34 @@ class BurstManager:
 
 
 class BurstBudget:
-    """Counts requests; moments are seconds on a clock that never goes back."""
+    """Balance of requests; times are seconds on a monotonic clock."""
 
     def __init__(self, bursts: int, burst_s: float, per_call: int, at: float) -> None:
         self._burst_s = burst_s
         self._per_call = per_call
-        self._most = self._held = math.ceil(bursts / per_call) * burst_s
+        self._max_balance = self._balance = math.ceil(bursts / per_call) * burst_s
         self._per_s = 0.0
         self._at = at
 
-    def fill(self, per_s: float, at: float) -> None:
-        """From now on so many requests come in a second."""
+    def set_income(self, per_s: float, at: float) -> None:
+        """Set the requests per second that the budget receives from now on."""
         self._collect(at)
         self._per_s = per_s
 
     def spend(self) -> None:
-        self._held -= 1
+        self._balance -= 1
 
-    def slots(self, left_s: Sequence[float], at: float) -> int:
-        """How many bursts there may be, when those under way last so much longer each."""
+    def slots(self, remaining_s: Sequence[float], at: float) -> int:
+        """Return how many bursts are affordable, given the remaining time of the active ones."""
         self._collect(at)
-        if self._held <= 0:
+        if self._balance <= 0:
             return 0
-        # Symbols that share a request share its cost: the one that stays longest pays.
-        owed = sum(sorted(left_s, reverse=True)[:: self._per_call])
-        requests = math.ceil(len(left_s) / self._per_call)
-        more = math.floor((self._held - owed) / self._burst_s)
-        return (requests + max(0, more)) * self._per_call
+        # Symbols of one request share its cost, for as long as the longest of them.
+        committed = sum(sorted(remaining_s, reverse=True)[:: self._per_call])
+        requests = math.ceil(len(remaining_s) / self._per_call)
+        affordable = math.floor((self._balance - committed) / self._burst_s)
+        return (requests + max(0, affordable)) * self._per_call
 
     def _collect(self, at: float) -> None:
-        self._held = min(self._most, self._held + (at - self._at) * self._per_s)
+        self._balance = min(self._max_balance, self._balance + (at - self._at) * self._per_s)
         self._at = at

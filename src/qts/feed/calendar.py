@@ -1,7 +1,4 @@
-"""When the market trades: holidays from a library, hours from a table, KIS has the last word.
-
-What KIS itself says of its trading days: asked once a day, kept for the next start.
-"""
+"""Trading calendar of KRX: holidays from a library, hours from a table, trading days from KIS."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from qts import telemetry
 from qts.domain import Clock, OperationError, RefusedError
 
 SEOUL = timezone(timedelta(hours=9), "KST")  # no summer time since 1988
-_LOOK_AHEAD_DAYS = 31
+_MAX_DAYS_AHEAD = 31
 
 
 class TradingSession(NamedTuple):
-    """A stretch of one trading day."""
+    """Session of one trading day."""
 
     name: str
     opens_at: datetime
@@ -62,37 +59,37 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TradingCalendar:
-    """Trading days and sessions of KRX. Moments may be in any timezone."""
+    """Trading days and sessions of KRX. Times may be in any timezone."""
 
     def __init__(self, overrides: Path | None = None, after_market: bool = False) -> None:
-        own = _read_table(overrides) if overrides else Table()
-        shipped = _shipped()
-        self._sessions = shipped.session + own.session
-        self._days = {day.date: day for day in [*shipped.day, *own.day]}
-        self._first_day = shipped.first_day
-        self._watched = {"regular", "after-market"} if after_market else {"regular"}
-        self._learned: dict[date, bool] = {}
+        overrides_table = _read_table(overrides) if overrides else Table()
+        builtin = _builtin_table()
+        self._sessions = builtin.session + overrides_table.session
+        self._days = {day.date: day for day in [*builtin.day, *overrides_table.day]}
+        self._first_day = builtin.first_day
+        self._session_names = {"regular", "after-market"} if after_market else {"regular"}
+        self._venue_days: dict[date, bool] = {}
 
-    def learn(self, day: date, trades: bool) -> None:
-        """What the venue itself says of a day; it overrules everything else."""
-        self._learned[day] = trades
+    def set_trading_day(self, day: date, trades: bool) -> None:
+        """Set whether the venue trades on a day; overrides everything else."""
+        self._venue_days[day] = trades
 
     def trades_on(self, day: date) -> bool:
-        if day in self._learned:
-            return self._learned[day]
+        if day in self._venue_days:
+            return self._venue_days[day]
         if day in self._days:
             return not self._days[day].closed
         return day.weekday() < 5 and day not in _closures(day.year)
 
     def sessions(self, day: date) -> list[TradingSession]:
-        """All sessions of a day, in their order; none when the market is closed."""
+        """Return all sessions of a day in order; none when the market is closed."""
         if not self.trades_on(day):
             return []
         special = {hours.name: hours for hours in self._days.get(day, Day(day)).sessions}
-        late = self._is_first_day(day) and not special
+        is_late = self._is_first_day(day) and not special
         return sorted(
             (
-                self._session(special.get(hours.name, hours), day, late)
+                self._session(special.get(hours.name, hours), day, is_late)
                 for hours in self._sessions
                 if hours.since <= day
             ),
@@ -100,35 +97,37 @@ class TradingCalendar:
         )
 
     def current(self, now: datetime) -> TradingSession | None:
-        """The watched session that runs now."""
+        """Return the followed session that is open now."""
         return next(
-            (each for each in self._watched_on(_day(now)) if each.opens_at <= now < each.closes_at),
+            (
+                session
+                for session in self._sessions_on(_day(now))
+                if session.opens_at <= now < session.closes_at
+            ),
             None,
         )
 
     def seconds_left(self, now: datetime) -> float:
-        """Trading seconds still to come today in the watched sessions."""
+        """Return the trading seconds left today in the followed sessions."""
         return sum(
-            max(0.0, (each.closes_at - max(now, each.opens_at)).total_seconds())
-            for each in self._watched_on(_day(now))
+            max(0.0, (session.closes_at - max(now, session.opens_at)).total_seconds())
+            for session in self._sessions_on(_day(now))
         )
 
     def next_open(self, now: datetime) -> TradingSession:
-        """The watched session that runs, or the next that will."""
-        for ahead in range(_LOOK_AHEAD_DAYS):
-            for session in self._watched_on(_day(now) + timedelta(days=ahead)):
+        """Return the followed session that is open, or the next one."""
+        for days in range(_MAX_DAYS_AHEAD):
+            for session in self._sessions_on(_day(now) + timedelta(days=days)):
                 if now < session.closes_at:
                     return session
-        raise RefusedError(
-            f"the calendar knows no trading day in the {_LOOK_AHEAD_DAYS} days to come"
-        )
+        raise RefusedError(f"the calendar has no trading day in the next {_MAX_DAYS_AHEAD} days")
 
-    def _watched_on(self, day: date) -> list[TradingSession]:
-        return [session for session in self.sessions(day) if session.name in self._watched]
+    def _sessions_on(self, day: date) -> list[TradingSession]:
+        return [session for session in self.sessions(day) if session.name in self._session_names]
 
-    def _session(self, hours: Hours, day: date, late: bool) -> TradingSession:
+    def _session(self, hours: Hours, day: date, is_late: bool) -> TradingSession:
         rule = self._first_day
-        shift = timedelta(seconds=rule.late_s if late and hours.name in rule.sessions else 0)
+        shift = timedelta(seconds=rule.late_s if is_late and hours.name in rule.sessions else 0)
         opens = datetime.combine(day, hours.opens, SEOUL) + shift
         closes = datetime.combine(day, hours.closes, SEOUL)
         if hours.name not in rule.keeps_close:
@@ -137,7 +136,7 @@ class TradingCalendar:
 
     def _is_first_day(self, day: date) -> bool:
         earlier = (date(day.year, 1, 1) + timedelta(days=n) for n in range(day.timetuple().tm_yday))
-        return next((each for each in earlier if self.trades_on(each)), None) == day
+        return next((other for other in earlier if self.trades_on(other)), None) == day
 
 
 def _day(now: datetime) -> date:
@@ -150,7 +149,7 @@ def _closures(year: int) -> frozenset[date]:
 
 
 @functools.cache
-def _shipped() -> Table:
+def _builtin_table() -> Table:
     text = importlib.resources.files("qts.feed").joinpath("sessions.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), Table)
 
@@ -158,7 +157,7 @@ def _shipped() -> Table:
 def _read_table(path: Path) -> Table:
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Table)
-    except (OSError, ValueError) as error:  # of the file, of TOML, of the table's form
+    except (OSError, ValueError) as error:  # from the file, TOML or the schema
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RefusedError(
             f"feed.calendar_overrides, {path}: {reason}; expected [[day]] with date, and closed or "
@@ -166,11 +165,11 @@ def _read_table(path: Path) -> Table:
         ) from None
 
 
-_LOOK_S = 600.0
+_CHECK_INTERVAL_S = 600.0
 
 log = telemetry.logger("feed")
 
-Ask = Callable[[date], Awaitable[dict[date, bool]]]
+FetchDays = Callable[[date], Awaitable[dict[date, bool]]]
 
 
 class KnownTradingDays(msgspec.Struct, frozen=True):
@@ -179,35 +178,37 @@ class KnownTradingDays(msgspec.Struct, frozen=True):
 
 
 class TradingDaySync:
-    """Teaches a calendar; where KIS does not answer, the calendar's own table stands."""
+    """Daily update of a calendar from KIS; if KIS fails, the calendar's table applies."""
 
-    def __init__(self, path: Path, calendar: TradingCalendar, clock: Clock, ask: Ask) -> None:
+    def __init__(
+        self, path: Path, calendar: TradingCalendar, clock: Clock, fetch: FetchDays
+    ) -> None:
         self._path = path
         self._calendar = calendar
         self._clock = clock
-        self._ask = ask
+        self._fetch = fetch
         self._known: KnownTradingDays | None = None
 
     async def run(self) -> None:
-        """Until cancelled: look whether today was asked already, and ask if not."""
+        """Fetch the trading days once a day, until cancelled."""
         while True:
             try:
-                await self.learn()
+                await self.sync()
             except OperationError as error:
-                log.warning("KIS did not tell its trading days", reason=str(error))
-            await self._clock.sleep(_LOOK_S)
+                log.warning("trading days not fetched; using the calendar", error=str(error))
+            await self._clock.sleep(_CHECK_INTERVAL_S)
 
-    async def learn(self) -> None:
+    async def sync(self) -> None:
         today = self._clock.now().astimezone(SEOUL).date()
         known = self._known or self._read()
-        asked = known is None or known.asked_on != today
-        if known is None or asked:
-            known = KnownTradingDays(today, await self._ask(today))
+        is_stale = known is None or known.asked_on != today
+        if known is None or is_stale:
+            known = KnownTradingDays(today, await self._fetch(today))
         self._known = known
         for day, trades in known.days.items():
-            self._calendar.learn(day, trades)
-        if asked:
-            self._keep(known)
+            self._calendar.set_trading_day(day, trades)
+        if is_stale:
+            self._save(known)
 
     def _read(self) -> KnownTradingDays | None:
         try:
@@ -215,11 +216,11 @@ class TradingDaySync:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
-    def _keep(self, known: KnownTradingDays) -> None:
+    def _save(self, known: KnownTradingDays) -> None:
         draft = self._path.with_suffix(".draft")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.write_bytes(msgspec.json.encode(known))
             draft.rename(self._path)
         except OSError as error:
-            log.error("the trading days could not be kept", reason=error.strerror)
+            log.error("trading days not saved", error=error.strerror)

@@ -9,54 +9,55 @@ import msgspec
 
 
 class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is watched, how often, and where it is written."""
+    """What to poll, how often, and where to record it."""
 
     venue: Annotated[
         Literal["kis", "upbit"],
-        msgspec.Meta(description="whose market a run watches; Upbit's never closes"),
+        msgspec.Meta(description="venue of the quotes; Upbit never closes"),
     ] = "kis"
     symbols: Annotated[
         Path | None,
-        msgspec.Meta(
-            description="symbols to watch: a file, one on a line, or a folder of KIS lists"
-        ),
+        msgspec.Meta(description="symbols: a file, one per line, or a folder of KIS lists"),
     ] = None
     interval_s: Annotated[
         float,
-        msgspec.Meta(gt=0, le=86_400, description="a scan of all symbols, where limits allow it"),
+        msgspec.Meta(gt=0, le=86_400, description="scan of all symbols, if limits allow"),
     ] = 30.0
     multi_quotes: Annotated[
-        bool, msgspec.Meta(description="thirty symbols in one request, where the key allows it")
+        bool, msgspec.Meta(description="thirty symbols per request, if the key allows it")
     ] = True
     max_bursts: Annotated[
         int, msgspec.Meta(ge=0, le=30, description="symbols polled once a second, at most")
     ] = 10
     burst_s: Annotated[
-        float, msgspec.Meta(gt=0, le=86_400, description="longest a symbol stays in its burst")
+        float, msgspec.Meta(gt=0, le=86_400, description="longest duration of a burst")
     ] = 300.0
     price_change: Annotated[
-        float, msgspec.Meta(gt=0, le=1, description="change of price that begins a burst")
+        float, msgspec.Meta(gt=0, le=1, description="price change that starts a burst")
     ] = 0.03
     volume_ratio: Annotated[
-        float, msgspec.Meta(gt=1, description="rate of volume, over its own, that begins a burst")
+        float,
+        msgspec.Meta(
+            gt=1, description="volume rate, relative to the symbol's own, that starts a burst"
+        ),
     ] = 2.0
     cache_ttl_s: Annotated[
-        float, msgspec.Meta(gt=0, description="a price older than this is not compared with")
+        float, msgspec.Meta(gt=0, description="older prices are not compared")
     ] = 600.0
     stream: Annotated[
         bool, msgspec.Meta(description="real ticks instead of polls for symbols in a burst")
     ] = True
-    after_market: Annotated[bool, msgspec.Meta(description="watch the after-market too")] = False
+    after_market: Annotated[bool, msgspec.Meta(description="also poll in the after-market")] = False
     always_open: Annotated[
-        bool, msgspec.Meta(description="poll whatever the calendar says, as a simulator needs")
+        bool, msgspec.Meta(description="ignore the calendar, for simulators")
     ] = False
     calendar_overrides: Annotated[
-        Path | None, msgspec.Meta(description="file of days with hours of their own (TOML)")
+        Path | None, msgspec.Meta(description="file of days with special hours (TOML)")
     ] = None
-    record: Annotated[bool, msgspec.Meta(description="write all that is seen to disk")] = True
+    record: Annotated[bool, msgspec.Meta(description="record every quote")] = True
     record_dir: Annotated[
-        Path | None, msgspec.Meta(description="where records go; unset: record/ in the home")
+        Path | None, msgspec.Meta(description="folder of records; unset: record/ in the home")
     ] = None
     rotate_mb: Annotated[
-        int, msgspec.Meta(ge=1, le=100_000, description="size at which a new file is begun")
+        int, msgspec.Meta(ge=1, le=100_000, description="size at which a new file is started")
     ] = 256

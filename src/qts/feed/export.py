@@ -1,4 +1,4 @@
-"""Records as one Parquet file, a row for each, for pandas, polars and their kind."""
+"""Export of records as one Parquet file, one row per record."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BATCH = 20_000
 
 
 def export_parquet(records: Iterable[PatternRecord], target: Path) -> int:
-    """Write the file whole or not at all; answers its rows."""
-    writing, schema = parquet(), _schema()
+    """Write the file atomically; return its number of rows."""
+    pq, schema = parquet(), _schema()
     draft = target.with_name(target.name + ".draft")
     rows, stream = 0, iter(records)
     try:
-        with writing.ParquetWriter(draft, schema, compression="zstd") as writer:
+        with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
             while batch := [_row(record) for record in islice(stream, _BATCH)]:
                 writer.write_table(_table(batch, schema))
                 rows += len(batch)

@@ -1,4 +1,4 @@
-"""The whole feed of one key: budget, client, stream, poller, recorder; opened and left as one."""
+"""Feed of one key: poller, stream and recorder, opened and closed together."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from qts.venues import (
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
-    """The figures that the terminal, the dashboard and scripts are shown."""
+    """Figures of the feed for the terminal, the dashboard and scripts."""
 
     seconds: float
     plan: str
     interval_s: float
-    lag_s: float  # by how much the last scan took longer than planned
+    lag_s: float  # last scan beyond the planned interval
     records: int
     lost: int
     surges: int
@@ -50,19 +50,19 @@ class FeedStatus(msgspec.Struct, frozen=True):
 
 
 class Feed:
-    """Use `open`; `run` until cancelled."""
+    """Running feed; create it with `open` or `attach`."""
 
     def __init__(
-        self, poller: Poller, intake: QuoteIngest, budget: RateLimiter, clock: Clock
+        self, poller: Poller, ingest: QuoteIngest, limiter: RateLimiter, clock: Clock
     ) -> None:
         self.poller = poller
-        self.budget = budget
-        self._intake = intake
+        self.limiter = limiter
+        self._ingest = ingest
         self._clock = clock
-        self._began_ns = clock.monotonic_ns()
+        self._started_ns = clock.monotonic_ns()
         self._recorder: Recorder | None = None
         self._stream: KisStream | UpbitTickStream | None = None
-        self._days: TradingDaySync | None = None
+        self._day_sync: TradingDaySync | None = None
 
     @classmethod
     @asynccontextmanager
@@ -74,8 +74,8 @@ class Feed:
         clock: Clock,
         sinks: Sequence[Sink] = (),
     ) -> AsyncIterator[Feed]:
-        """A feed that has the key to itself."""
-        read_symbols(config.symbols)  # the commonest mistake, told before the key is taken
+        """Open a feed with exclusive use of the key."""
+        read_symbols(config.symbols)  # report the most common mistake before using the key
         async with connect_kis(kis, home, clock) as client:
             with cls.attach(client, config, home, clock, sinks) as feed:
                 yield feed
@@ -90,28 +90,28 @@ class Feed:
         clock: Clock,
         sinks: Sequence[Sink] = (),
     ) -> Iterator[Feed]:
-        """A feed beside others on one client; `home` keeps the records, unless set elsewhere."""
-        origin = FeedVenue.of(client, multi=config.multi_quotes)
-        symbols = _symbols_of(origin.market, config)
-        if origin.always_open:
+        """Open a feed on a shared client; `home` holds the records unless set elsewhere."""
+        venue = FeedVenue.of(client, multi=config.multi_quotes)
+        symbols = _symbols_of(venue.market, config)
+        if venue.always_open:
             config = msgspec.structs.replace(config, always_open=True)
-        recorder = _recorder(origin, config, home, clock)
+        recorder = _recorder(venue, config, home, clock)
         observer = Observer([*([recorder.write] if recorder else []), *sinks])
         session = uuid.uuid4().hex
-        intake = QuoteIngest(config, observer, session, mode=origin.mode, market=origin.market)
-        poller = Poller(origin.source, origin.budget, intake, clock, symbols, config)
-        feed = cls(poller, intake, origin.budget, clock)
+        ingest = QuoteIngest(config, observer, session, mode=venue.mode, market=venue.market)
+        poller = Poller(venue.source, venue.limiter, ingest, clock, symbols, config)
+        feed = cls(poller, ingest, venue.limiter, clock)
         feed._recorder = recorder
-        quotes = origin.source
-        if isinstance(quotes, KisQuotes) and not (origin.mode == "PAPER" or config.always_open):
+        quotes = venue.source
+        if isinstance(quotes, KisQuotes) and not (venue.mode == "PAPER" or config.always_open):
             days = home / "trading-days.json"
-            feed._days = TradingDaySync(days, poller.calendar, clock, quotes.trading_days)
+            feed._day_sync = TradingDaySync(days, poller.calendar, clock, quotes.trading_days)
         if config.stream and config.max_bursts:
             if isinstance(client, UpbitClient):
-                feed._stream = UpbitTickStream(client, clock, poller.take)
+                feed._stream = UpbitTickStream(client, clock, poller.on_quote)
             else:
-                feed._stream = KisStream(client, clock, poller.take)
-            poller.use_stream(feed._stream)
+                feed._stream = KisStream(client, clock, poller.on_quote)
+            poller.attach_stream(feed._stream)
         try:
             yield feed
         finally:
@@ -120,7 +120,7 @@ class Feed:
 
     @property
     def stream(self) -> KisStream | None:
-        """The one session KIS allows a key: whoever needs fill notices asks for them here."""
+        """The one WebSocket that KIS allows a key; fill notices are subscribed on it."""
         return self._stream if isinstance(self._stream, KisStream) else None
 
     @property
@@ -128,8 +128,8 @@ class Feed:
         return self.poller.plan
 
     async def run(self) -> None:
-        """Until cancelled; ends by an error that stays."""
-        parts = (self.poller, self._stream, self._days)
+        """Run until cancelled; raise on a permanent error."""
+        parts = (self.poller, self._stream, self._day_sync)
         tasks = {asyncio.ensure_future(part.run()) for part in parts if part is not None}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -140,25 +140,25 @@ class Feed:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    def state(self) -> FeedStatus:
-        recorder, poller = self._recorder, self.poller.state()
+    def status(self) -> FeedStatus:
+        recorder, poller = self._recorder, self.poller.status()
         return FeedStatus(
-            seconds=round((self._clock.monotonic_ns() - self._began_ns) / 1e9, 1),
-            plan=self.plan.sentence,
+            seconds=round((self._clock.monotonic_ns() - self._started_ns) / 1e9, 1),
+            plan=self.plan.description,
             interval_s=round(self.plan.interval_s, 1),
             lag_s=round(max(0.0, poller.last_scan_s - self.plan.interval_s), 3),
             records=recorder.written if recorder else 0,
             lost=recorder.lost if recorder else 0,
-            surges=self._intake.surges,
-            symbols_known=len(self._intake.cache),
+            surges=self._ingest.surges,
+            symbols_known=len(self._ingest.cache),
             streaming=self._stream is not None and self._stream.live,
             poller=poller,
-            budget=self.budget.state(),
+            budget=self.limiter.status(),
         )
 
 
 def plan_scan_offline(kis: KisConfig, config: FeedConfig, symbols: int, now: datetime) -> ScanPlan:
-    """The plan of a fresh day without asking anybody: of today's rest, or of the next session."""
+    """Plan the rest of today, or the next session, without a request."""
     calendar = TradingCalendar(config.calendar_overrides, config.after_market)
     demand = Demand(
         symbols=symbols,
@@ -177,14 +177,14 @@ def _symbols_of(market: Market, config: FeedConfig) -> list[str]:
     for symbol in symbols:
         if market_for_symbol(symbol) is not market:
             raise RefusedError(
-                f"feed.symbols, {config.symbols}: {symbol} is not of the {market} market; "
+                f"feed.symbols, {config.symbols}: {symbol} is not listed in the {market} market; "
                 f'feed.venue is "{config.venue}"'
             )
     return symbols
 
 
-def _recorder(origin: FeedVenue, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
+def _recorder(venue: FeedVenue, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
     if not config.record:
         return None
-    place = config.record_dir or home / "record"
-    return Recorder(place, clock, config.rotate_mb, list(origin.secrets))
+    folder = config.record_dir or home / "record"
+    return Recorder(folder, clock, config.rotate_mb, list(venue.secrets))

@@ -1,4 +1,4 @@
-"""Every quote's way, live or replayed: price cache, surge detector, bursts, snapshot, observer."""
+"""Path of every quote, live or replayed: price cache, surge detector, bursts, observer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qts.venues import Quote
 
 
 class QuoteIngest:
-    """Moments come with the quotes: `at` in seconds that never go back, `time` of the wall."""
+    """Entry point of quotes. `at` is in seconds of a monotonic clock, `time` the wall clock."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class QuoteIngest:
         self._on_surge = on_surge
 
     def ingest(self, quote: Quote, at: float, time: datetime) -> None:
-        self._notice(quote.symbol, quote.price, quote.volume, at)
+        self._detect(quote.symbol, quote.price, quote.volume, at)
         polling: Mode = "burst" if quote.symbol in self.bursts else "normal"
         interval = self.interval_ms[polling]
         self._observer.on_snapshot(
@@ -58,15 +58,15 @@ class QuoteIngest:
         )
 
     def ingest_recorded(self, snapshot: ObservationSnapshot) -> None:
-        """A recorded snapshot: passed on as it was, noticed as it would have been."""
+        """Pass on a recorded snapshot unchanged, and detect surges as in a live run."""
         inputs, at = snapshot.observation.inputs, snapshot.meta.time.timestamp()
         self.bursts.end(at)
-        self._notice(snapshot.context.symbol, inputs.price, inputs.volume, at)
+        self._detect(snapshot.context.symbol, inputs.price, inputs.volume, at)
         self._observer.on_snapshot(snapshot)
 
-    def _notice(self, symbol: str, price: float, volume: float, at: float) -> None:
+    def _detect(self, symbol: str, price: float, volume: float, at: float) -> None:
         surge = self._detector.observe(symbol, price, volume, at)
-        self.bursts.moved(symbol, price, at)
+        self.bursts.on_price(symbol, price, at)
         if surge is None:
             return
         self.surges += 1

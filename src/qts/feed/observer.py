@@ -1,9 +1,4 @@
-"""Passes every snapshot on as a record; holds no market state and judges nothing.
-
-The best bid and ask of a snapshot, in whichever words its venue tells them.
-
-What was seen, in the form every consumer relies on: snapshot, and the record that wraps it.
-"""
+"""Observer: wraps every quote in a numbered record and passes it to the sinks."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ _ASK = ("inter2_askp", "askp1", "ASKP1", "ask_price")
 
 
 def best_bid_ask(raw: Mapping[str, object]) -> tuple[float, float]:
-    """Bid and ask; 0 where it tells none."""
+    """Return the best bid and ask of a venue message; 0 where it has none."""
     return _first(raw, _BID), _first(raw, _ASK)
 
 
@@ -40,7 +35,7 @@ SCHEMA = 1
 class Meta(msgspec.Struct, frozen=True, gc=False):
     time: datetime
     session_id: str
-    mode: str  # PROD, PAPER, SIMULATION or REPLAY: where the quotes come from
+    mode: str  # PROD, PAPER, SIMULATION or REPLAY: origin of the quotes
     tick_source: str
     loop_interval_ms: float
 
@@ -55,7 +50,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
 class Inputs(msgspec.Struct, frozen=True, gc=False):
     price: float
     volume: float
-    kis_raw: dict[str, Any]  # the venue's own words, whichever venue it is
+    kis_raw: dict[str, Any]  # the venue's message, whichever venue it is
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -69,7 +64,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
 
 
 class ObservationSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """One look at one symbol; nothing in it is a judgement."""
+    """Quote of one symbol with its context."""
 
     meta: Meta
     context: Context
@@ -77,7 +72,7 @@ class ObservationSnapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class PatternRecord(msgspec.Struct, frozen=True, gc=False):
-    """A snapshot as it is kept: numbered within its session."""
+    """Snapshot as it is recorded, numbered within its session."""
 
     schema: int
     number: int
@@ -92,7 +87,7 @@ Sink = Callable[[PatternRecord], None]
 
 
 class Observer:
-    """Sinks are told in order: the recorder first, so that what others saw is on disk."""
+    """Sinks are called in order: the recorder first, so that what others receive is on disk."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)

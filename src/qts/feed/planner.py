@@ -1,11 +1,11 @@
-"""How fast all symbols can be scanned, all day, inside every limit; with its arithmetic.
+"""Plan of a scan: the shortest interval for all symbols, all day, within every limit.
 
-The shortest interval is the longest of what the second, the minute, the rest of the day and the
-owner's own wish allow, after orders, accounts and bursts have their share:
+The interval is the largest of those that the second, the minute, the rest of the day and the
+setting allow, after the share of orders, accounts and bursts:
 
-    calls a scan   = symbols / symbols a call
-    by the second  = calls / (room of a second / (1 s + reply) - bursts)
-    by the minute  = calls / (room of a minute / (60 s + reply) - bursts)
+    calls per scan = symbols / symbols per call
+    by the second  = calls / (quota of a second / (1 s + reply) - bursts)
+    by the minute  = calls / (quota of a minute / (60 s + reply) - bursts)
     by the day     = calls x seconds left / (requests left today - reserve for bursts)
 
 A request counts until its window after the reply has passed, hence `+ reply`. No clock, no I/O.
@@ -20,16 +20,16 @@ import msgspec
 
 from qts.venues import RateLimitConfig, RequestPriority, quota_for
 
-REPLY_S = 0.1  # what we allow a venue for its answer
-BURST_SHARE = 0.10  # of what the day has left
+REPLY_S = 0.1  # allowance for a venue's reply
+BURST_SHARE = 0.10  # of the requests left today
 BURST_PER_SYMBOL_S = 1.0
-MAX_OF_RATE = 2 / 3  # bursts never take more than this of what quotes may use
+MAX_OF_RATE = 2 / 3  # of the quota of quotes, for bursts at most
 
 Bound = Literal["asked", "second", "minute", "day"]
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be scanned, and how much of the day is left for it."""
+    """What to scan, and how much of the day is left."""
 
     symbols: int
     per_call: int
@@ -41,21 +41,21 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A scan that holds until the end of the day."""
+    """Scan interval that can be kept until the end of the day."""
 
     interval_s: float
     calls: int
     rate_per_s: float
     bursts: int
-    burst_per_s: float  # what comes in for bursts: the day's requests that the scan leaves
+    burst_per_s: float  # income for bursts: the day's requests that the scan leaves
     bound: Bound
     day_share: float
     demand: Demand
     limits: RateLimitConfig
-    by: dict[str, float]  # the shortest interval each limit allows by itself
+    by: dict[str, float]  # shortest interval that each limit allows
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         if math.isinf(self.interval_s):
             return "no scan: the day's requests are used up"
         return (
@@ -103,59 +103,59 @@ def plan_scan(limits: RateLimitConfig, demand: Demand) -> ScanPlan:
 
 
 def burst_cost(bursts: int, per_call: int) -> float:
-    """Requests a second that so many bursts cost: they share calls where a call takes many."""
+    """Return the requests per second of that many bursts, which share calls."""
     return math.ceil(bursts / per_call) / BURST_PER_SYMBOL_S
 
 
 def _bursts(demand: Demand, rate: float, spendable: int) -> int:
-    """As many as the rate bears and as the reserve can pay for to their end."""
+    """Return how many bursts the rate and the reserve allow."""
     calls = math.floor(rate * MAX_OF_RATE + 1e-9)
-    paid = math.floor(spendable * BURST_SHARE / demand.burst_s)
-    return min(demand.bursts, min(calls, paid) * demand.per_call)
+    affordable = math.floor(spendable * BURST_SHARE / demand.burst_s)
+    return min(demand.bursts, min(calls, affordable) * demand.per_call)
 
 
 def _interval(calls: int, rate: float) -> float:
     return calls / rate if rate > 0 else math.inf
 
 
-def _lines(made: ScanPlan) -> list[str]:
+def _lines(plan: ScanPlan) -> list[str]:
     limits, demand, quotes = (
-        made.limits,
-        made.demand,
-        quota_for(made.limits, RequestPriority.NORMAL),
+        plan.limits,
+        plan.demand,
+        quota_for(plan.limits, RequestPriority.NORMAL),
     )
-    cost = burst_cost(made.bursts, demand.per_call)
-    reserve = BURST_SHARE if made.bursts else 0.0
+    cost = burst_cost(plan.bursts, demand.per_call)
+    reserve = BURST_SHARE if plan.bursts else 0.0
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
     lines = [
         f"limits     {limits.per_second}/s, {limits.per_minute:,}/min, {limits.per_day:,}/day"
         f" ({limits.day})",
-        f"kept back  {limits.per_second - quotes.second}/s,"
+        f"reserved   {limits.per_second - quotes.second}/s,"
         f" {limits.per_minute - quotes.minute:,}/min, {limits.per_day - quotes.day:,}/day"
         " for orders and accounts",
-        f"bursts     {made.bursts} symbols once a second = {cost:g}/s;"
-        f" {reserve:.0%} of what the day has left",
-        f"a scan     {demand.symbols:,} symbols / {demand.per_call} a call = {made.calls:,} calls",
+        f"bursts     {plan.bursts} symbols once a second = {cost:g}/s;"
+        f" {reserve:.0%} of the requests left today",
+        f"a scan     {demand.symbols:,} symbols / {demand.per_call} a call = {plan.calls:,} calls",
         f"time left  {demand.seconds_left / 3600:.2f} h = {demand.seconds_left:,.0f} s,"
         f" {demand.day_left:,} requests",
-        f"by second  {made.calls:,} / ({quotes.second} / {1 + REPLY_S:g} s - {cost:g}/s)"
-        f" = {made.by['second']:,.1f} s",
-        f"by minute  {made.calls:,} / ({quotes.minute:,} / {60 + REPLY_S:g} s - {cost:g}/s)"
-        f" = {made.by['minute']:,.1f} s",
-        f"by day     {made.calls:,} x {demand.seconds_left:,.0f} s / ({spendable:,} -"
-        f" {reserve:.0%}) = {made.by['day']:,.1f} s",
-        f"plan       {made.sentence}",
+        f"by second  {plan.calls:,} / ({quotes.second} / {1 + REPLY_S:g} s - {cost:g}/s)"
+        f" = {plan.by['second']:,.1f} s",
+        f"by minute  {plan.calls:,} / ({quotes.minute:,} / {60 + REPLY_S:g} s - {cost:g}/s)"
+        f" = {plan.by['minute']:,.1f} s",
+        f"by day     {plan.calls:,} x {demand.seconds_left:,.0f} s / ({spendable:,} -"
+        f" {reserve:.0%}) = {plan.by['day']:,.1f} s",
+        f"plan       {plan.description}",
     ]
-    if not made.granted:
+    if not plan.granted:
         lines.append(
-            f"asked      {demand.asked_s:g} s cannot be had: the {made.bound} allows"
-            f" {made.interval_s:,.1f} s; {_way_out(made)}"
+            f"asked      {demand.asked_s:g} s is not possible: the {plan.bound} allows"
+            f" {plan.interval_s:,.1f} s; {_alternative(plan)}"
         )
     return lines
 
 
-def _way_out(made: ScanPlan) -> str:
-    fitting = math.floor(made.demand.symbols * made.demand.asked_s / made.interval_s)
+def _alternative(plan: ScanPlan) -> str:
+    fitting = math.floor(plan.demand.symbols * plan.demand.asked_s / plan.interval_s)
     if fitting < 1:
-        return f"no symbol can be scanned every {made.demand.asked_s:g} s today"
-    return f"{fitting:,} symbols could be scanned every {made.demand.asked_s:g} s"
+        return f"no symbol can be scanned every {plan.demand.asked_s:g} s today"
+    return f"{fitting:,} symbols could be scanned every {plan.demand.asked_s:g} s"

@@ -1,4 +1,4 @@
-"""Requests for quotes: put in line, granted, and only then given their symbols."""
+"""Quote requests whose symbols are chosen when the rate limiter grants them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from qts.domain import Clock, OperationError
 from qts.feed.source import QuoteSource
 from qts.venues import Quote, RateLimitedError, RequestPriority, VenueRejectedError
 
-_RETRY_WAIT_S = 0.5  # after a lost reply: the network needs a breath
+_RETRY_INTERVAL_S = 0.5  # after a lost reply
 
-Chosen = tuple[Sequence[str], Callable[[bool], None]]  # the symbols, and who is told how it went
+Chosen = tuple[
+    Sequence[str], Callable[[bool], None]
+]  # the symbols, and a callback for success or failure
 
 log = telemetry.logger("feed")
 
 
 class QuoteRequester:
-    """All requests under way; `broken` ends by an error that stays: a wrong key, or a bug."""
+    """Requests in flight; `wait_fatal` raises a permanent error: a wrong key, or a bug."""
 
-    def __init__(self, source: QuoteSource, clock: Clock, take: Callable[[Quote], None]) -> None:
+    def __init__(
+        self, source: QuoteSource, clock: Clock, on_quote: Callable[[Quote], None]
+    ) -> None:
         self._source = source
         self._clock = clock
-        self._take = take
+        self._on_quote = on_quote
         self._tasks: set[asyncio.Task[None]] = set()
-        self._broken: asyncio.Future[None] | None = None
+        self._fatal: asyncio.Future[None] | None = None
         self.polls = self.failed = self.refused = 0
 
     async def enqueue(self, choose: Callable[[], Chosen], priority: RequestPriority) -> None:
-        """Put one request in line; comes back when it was granted, not when it was answered."""
+        """Queue a request; return when it is granted, not when the reply arrives."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._request(choose, priority, granted))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_done)
         try:
             await granted
         except asyncio.CancelledError:
@@ -42,19 +46,19 @@ class QuoteRequester:
             raise
 
     async def wait_fatal(self) -> None:
-        """Until an error that stays, which it raises."""
-        if self._broken is None:
-            self._broken = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._broken)
+        """Wait for a permanent error and raise it."""
+        if self._fatal is None:
+            self._fatal = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._fatal)
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._broken is not None:
-            self._broken.cancel()
-            self._broken = None
+        if self._fatal is not None:
+            self._fatal.cancel()
+            self._fatal = None
 
     async def _request(
         self,
@@ -62,7 +66,7 @@ class QuoteRequester:
         priority: RequestPriority,
         granted: asyncio.Future[None],
     ) -> None:
-        done: Callable[[bool], None] = _nothing
+        done: Callable[[bool], None] = _ignore
 
         def chosen() -> Sequence[str]:
             nonlocal done
@@ -70,31 +74,29 @@ class QuoteRequester:
             _settle(granted)
             return symbols
 
-        good = False
+        succeeded = False
         try:
             for quote in await self._source.quotes(chosen, priority):
-                self._take(quote)
-            good = True
+                self._on_quote(quote)
+            succeeded = True
             self.polls += 1
         except RateLimitedError:
             self.refused += 1
         except OperationError as error:
             self.failed += 1
-            good = isinstance(
-                error, VenueRejectedError
-            )  # asking again at once would change nothing
+            succeeded = isinstance(error, VenueRejectedError)  # a retry would change nothing
             if due := telemetry.log_every(10.0, "poll failed"):
-                log.warning("a poll failed", reason=str(error), **due)
-            await self._clock.sleep(_RETRY_WAIT_S)
+                log.warning("poll failed; retrying", error=str(error), **due)
+            await self._clock.sleep(_RETRY_INTERVAL_S)
         finally:
-            done(good)
+            done(succeeded)
             _settle(granted)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and self._broken is not None and not self._broken.done():
-            self._broken.set_exception(error)
+        if error is not None and self._fatal is not None and not self._fatal.done():
+            self._fatal.set_exception(error)
 
 
 def _settle(future: asyncio.Future[None]) -> None:
@@ -102,5 +104,5 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _nothing(_good: bool) -> None:
-    """No symbols were chosen yet, so none need to be given back."""
+def _ignore(_succeeded: bool) -> None:
+    """Ignore the result of a request that had no symbols yet."""

@@ -1,10 +1,10 @@
-"""Writes every record as a line of JSON: appended, never changed, a new file each day.
+"""Recorder of every record as a line of JSON: append-only, a new file each day.
 
     2026-11-16.0001.jsonl ── day over, or full ──▶ 2026-11-16.0001.jsonl.zst
 
 A line is one write, so a killed process leaves whole lines and at most one torn at the end of its
-last file; a restart begins a new file. Lines reach the disk itself within about a second
-(fdatasync in a thread), which is what a power cut can cost. Secrets are masked.
+last file; a restart starts a new file. Lines reach the disk within about a second (fdatasync in a
+thread), which is what a power cut can lose. Secrets are masked.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from qts.feed.observer import ENCODER, PatternRecord
 
 MASK = "***"
 _SYNC_NS = 1_000_000_000
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+_MIN_TIME = datetime.min.replace(tzinfo=UTC)
 
-# A search for secrets takes 80 us a line. Venues send rows of a few forms, so the names of a form
-# are judged once, and values are searched only when they hold one of these.
+# A search for secrets takes 80 us per line. Venues send few sets of field names, so each set is
+# checked once, and values are searched only if they contain one of these.
 _HINTS = (":", "=", "bearer", "eyj", "/bot")
-_FORMS = 256
+_MAX_FORMS = 256
 
 log = telemetry.logger("feed")
 
 
 class Recorder:
-    """One writer per folder at a time; `write` is called on one thread."""
+    """Single writer of a folder; `write` is called on one thread."""
 
     def __init__(
         self, folder: Path, clock: Clock, rotate_mb: float = 256, secrets: Iterable[Secret] = ()
@@ -48,16 +48,16 @@ class Recorder:
         self._clock = clock
         self._rotate_bytes = round(rotate_mb * 1_000_000)
         self._secrets = [secret.reveal().encode() for secret in secrets if secret]
-        self._clean_forms: set[tuple[str, ...]] = set()
+        self._safe_forms: set[tuple[str, ...]] = set()
         self._file: int | None = None
         self._path = folder
-        self._day = (_LONG_AGO, _LONG_AGO)
+        self._day = (_MIN_TIME, _MIN_TIME)
         self._bytes = self._synced_ns = 0
         self.written = self.lost = 0
-        self._lock = _locked(folder)
+        self._lock = _lock_folder(folder)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="recorder")
-        for left in sorted(folder.glob("*.jsonl")):
-            self._disk.submit(compress, left)
+        for unfinished in sorted(folder.glob("*.jsonl")):
+            self._disk.submit(compress, unfinished)
 
     def write(self, record: PatternRecord) -> None:
         line = self._line(record)
@@ -67,27 +67,31 @@ class Recorder:
                 raise OSError(28, "No space left on device")
         except OSError as error:
             self.lost += 1
-            self._take_back()
+            self._truncate()
             if due := telemetry.log_every(10.0, "recorder"):
-                log.error("a record could not be written", reason=error.strerror, **due)
+                log.error("record lost; write failed", error=error.strerror, **due)
             return
         self.written += 1
         self._bytes += len(line)
         now = self._clock.monotonic_ns()
         if now - self._synced_ns >= _SYNC_NS:
             self._synced_ns = now
-            synced = self._disk.submit(os.fdatasync, file)  # before its closing: one thread
+            synced = self._disk.submit(os.fdatasync, file)  # one thread: runs before the close
             synced.add_done_callback(self._on_disk)
 
     def close(self) -> None:
-        """End the file, compress it, and wait for the disk."""
+        """Close and compress the file, and wait for the disk."""
         self._close()
         self._disk.shutdown()
         os.close(self._lock)
 
     def _open(self, time: datetime) -> int:
-        begins, ends = self._day
-        if self._file is not None and begins <= time < ends and self._bytes < self._rotate_bytes:
+        day_start, day_end = self._day
+        if (
+            self._file is not None
+            and day_start <= time < day_end
+            and self._bytes < self._rotate_bytes
+        ):
             return self._file
         self._close()
         midnight = datetime.combine(time.astimezone(SEOUL), clock_time(), SEOUL)
@@ -96,8 +100,8 @@ class Recorder:
         self._day, self._bytes = (midnight, midnight + timedelta(days=1)), 0
         return self._file
 
-    def _take_back(self) -> None:
-        """Take off what may be torn; where that fails, it stays the end of its file."""
+    def _truncate(self) -> None:
+        """Remove a torn line; if that fails, leave it as the end of its file."""
         if self._file is None:
             return
         try:
@@ -113,34 +117,34 @@ class Recorder:
     def _on_disk(self, done: Future[None]) -> None:
         error = done.exception()
         if error is not None and (due := telemetry.log_every(10.0, "recorder's disk")):
-            log.error("records may be lost: the disk did not take them", reason=str(error), **due)
+            log.error("record sync failed; records may be lost", error=str(error), **due)
 
     def _next_path(self, day: date) -> Path:
-        taken = [int(path.name.split(".")[1]) for path in self._folder.glob(f"{day}.*.jsonl*")]
-        return self._folder / f"{day}.{max(taken, default=0) + 1:04}.jsonl"
+        numbers = [int(path.name.split(".")[1]) for path in self._folder.glob(f"{day}.*.jsonl*")]
+        return self._folder / f"{day}.{max(numbers, default=0) + 1:04}.jsonl"
 
     def _line(self, record: PatternRecord) -> bytes:
-        """All but the venue's own words is ours; those may hold anything."""
+        """Encode the record; only the venue's message can hold secrets."""
         line = ENCODER.encode(record)
-        if self._suspect(record.snapshot.observation.inputs.kis_raw):
+        if self._may_hold_secret(record.snapshot.observation.inputs.kis_raw):
             plain = msgspec.to_builtins(record)
             inputs = plain["snapshot"]["observation"]["inputs"]
-            inputs["kis_raw"] = _cleaned(inputs["kis_raw"])
+            inputs["kis_raw"] = _masked(inputs["kis_raw"])
             line = ENCODER.encode(plain)
         for secret in self._secrets:
             if secret in line:
                 line = line.replace(secret, MASK.encode())
         return line + b"\n"
 
-    def _suspect(self, raw: dict[str, Any]) -> bool:
+    def _may_hold_secret(self, raw: dict[str, Any]) -> bool:
         form = tuple(raw)
-        if form not in self._clean_forms:
+        if form not in self._safe_forms:
             plain = dict.fromkeys(form, "x")
-            if len(self._clean_forms) >= _FORMS or _cleaned(plain) != plain:
+            if len(self._safe_forms) >= _MAX_FORMS or _masked(plain) != plain:
                 return True
-            self._clean_forms.add(form)
+            self._safe_forms.add(form)
         try:
-            values = "\n".join(raw.values()).lower()  # KIS sends texts only
+            values = "\n".join(raw.values()).lower()  # KIS sends strings only
         except TypeError:
             if any(isinstance(value, dict | list) for value in raw.values()):
                 return True
@@ -149,7 +153,7 @@ class Recorder:
 
 
 def compress(path: Path) -> None:
-    """Replace a closed file by its compressed twin; the twin is whole before it has its name."""
+    """Replace a closed file by a compressed copy, which is renamed once complete."""
     draft = path.with_name(path.name + ".draft")
     with path.open("rb") as plain, draft.open("wb") as packed:
         zstandard.ZstdCompressor(level=6).copy_stream(plain, packed)
@@ -168,7 +172,7 @@ def _finish(file: int, path: Path) -> None:
     compress(path)
 
 
-def _locked(folder: Path) -> int:
+def _lock_folder(folder: Path) -> int:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -188,13 +192,13 @@ def _locked(folder: Path) -> int:
     return lock
 
 
-def _cleaned(value: Any, name: str = "") -> Any:
-    """The same value; what has a secret's name or looks like one is masked."""
+def _masked(value: Any, name: str = "") -> Any:
+    """Return the value with everything masked that is named or looks like a secret."""
     if isinstance(value, dict):
-        return {key: _cleaned(each, str(key)) for key, each in value.items()}
+        return {key: _masked(item, str(key)) for key, item in value.items()}
     if isinstance(value, list):
-        return [_cleaned(each, name) for each in value]
+        return [_masked(item, name) for item in value]
     if value is None or isinstance(value, bool):
         return value
-    told = f"{name}={value}"
-    return MASK if telemetry.redact_text(told) != told else value
+    text = f"{name}={value}"
+    return MASK if telemetry.redact_text(text) != text else value

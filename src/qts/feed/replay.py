@@ -1,6 +1,6 @@
-"""A recorded day again, through the same intake: at its own pace, faster, or as fast as it goes.
+"""Replay of a recorded day through QuoteIngest, at its own speed, faster, or without waiting.
 
-Reads what the recorder wrote, in the order it was written; a torn last line is passed over.
+Records are read in the order they were written; a torn last line is skipped.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from qts.feed.observer import (
     State,
 )
 
-_PATIENCE_S = 0.001  # shorter waits are not worth a sleep
+_MIN_SLEEP_S = 0.001  # shorter waits are skipped
 
 
 async def replay(
-    records: Iterable[PatternRecord], intake: QuoteIngest, clock: Clock, speed: float = 0.0
+    records: Iterable[PatternRecord], ingest: QuoteIngest, clock: Clock, speed: float = 0.0
 ) -> int:
-    """Feed the records to the intake in their order; speed 0 is without any wait.
+    """Feed the records to `ingest` in order; speed 0 means no waiting.
 
-    The order and what is noticed depend on the records alone, never on the speed.
+    Order and detected surges depend on the records alone, not on the speed.
     """
-    count, first, began_ns = 0, 0.0, clock.monotonic_ns()
+    count, first, started_ns = 0, 0.0, clock.monotonic_ns()
     for record in records:
         at = record.snapshot.meta.time.timestamp()
         first = first or at
         if speed > 0:
-            passed = (clock.monotonic_ns() - began_ns) / 1e9
+            passed = (clock.monotonic_ns() - started_ns) / 1e9
             wait = (at - first) / speed - passed
-            if wait > _PATIENCE_S:
+            if wait > _MIN_SLEEP_S:
                 await clock.sleep(wait)
-        intake.ingest_recorded(record.snapshot)
+        ingest.ingest_recorded(record.snapshot)
         count += 1
     return count
 
@@ -57,7 +57,7 @@ _COLUMNS = ("time", "symbol", "price", "volume")
 
 
 def read_records(data: Path) -> Iterator[PatternRecord]:
-    """Records of a folder, of one recorded file, or of a CSV or Parquet file of ticks."""
+    """Read the records of a folder, of a recorded file, or of a CSV or Parquet file of ticks."""
     if data.is_dir():
         files = recorded_files(data)
         if not files:
@@ -72,12 +72,12 @@ def read_records(data: Path) -> Iterator[PatternRecord]:
     else:
         _existing(data)
         raise RefusedError(
-            f"{data} is no record; expected a folder, .jsonl, .jsonl.zst, .csv or .parquet"
+            f"{data} is not a record; expected a folder, .jsonl, .jsonl.zst, .csv or .parquet"
         )
 
 
 def recorded_files(folder: Path) -> list[Path]:
-    """In order; where a kill left a file beside its compressed twin, only the plain one."""
+    """Return the files in order; skip a compressed copy whose plain file still exists."""
     plain = {path.name: path for path in folder.glob("*.jsonl")}
     packed = [
         path for path in folder.glob("*.jsonl.zst") if path.name.removesuffix(".zst") not in plain
@@ -91,7 +91,7 @@ def _lines(path: Path) -> Iterator[PatternRecord]:
     except FileNotFoundError:
         if path.suffix == ".zst":
             raise
-        yield from _lines(path.with_name(path.name + ".zst"))  # compressed since it was listed
+        yield from _lines(path.with_name(path.name + ".zst"))  # compressed after it was listed
         return
     with opened as file:
         stream: Any = file
@@ -99,7 +99,7 @@ def _lines(path: Path) -> Iterator[PatternRecord]:
             stream = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file))
         for number, line in enumerate(stream, 1):
             if not line.endswith(b"\n"):
-                return  # the writer was killed in the middle of it
+                return  # torn by a kill
             try:
                 yield DECODER.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Where quotes come from: the port that the poller asks, and what the feed needs of each venue."""
+"""Sources of quotes: the port of the poller, and what the feed needs of each venue."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from qts.venues import (
     VenueRejectedError,
 )
 
-_NO_SUCH_MARKET = "404"  # Upbit's own name for the error
-_PARTS = 32  # requests of one search for an unknown market; the next round goes on with it
+_UNKNOWN_MARKET = "404"  # Upbit's error name
+_MAX_PARTS = 32  # requests per search for an unknown market; the next scan continues it
 
 log = telemetry.logger("feed")
 
@@ -35,16 +35,16 @@ Client = KisClient | UpbitClient
 class QuoteSource(Protocol):
     @property
     def per_call(self) -> int:
-        """Symbols one request can ask for."""
+        """Symbols per request."""
         ...
 
     async def quotes(self, choose: Choose, priority: RequestPriority) -> list[Quote]:
-        """One request; `choose` names its symbols once the budget has granted it."""
+        """Send one request; `choose` returns its symbols once the limiter has granted it."""
         ...
 
 
 class TickStream(Protocol):
-    """Live ticks of a few symbols; they arrive by the callback it was made with."""
+    """Live ticks of a few symbols, delivered to the callback it was created with."""
 
     @property
     def live(self) -> bool: ...
@@ -55,10 +55,10 @@ class TickStream(Protocol):
 
 
 class UpbitQuoteSource:
-    """Upbit gives any number of markets in one request; an address has room for some hundred.
+    """Quotes of Upbit, which takes any number of markets per request; the URL fits a few hundred.
 
-    For one market that it does not know it answers none of them: it is found by halves, and left
-    out from then on.
+    A request with one unknown market fails as a whole: bisection finds the market, and it is
+    skipped from then on.
     """
 
     per_call = 200
@@ -69,40 +69,42 @@ class UpbitQuoteSource:
 
     async def quotes(self, choose: Choose, priority: RequestPriority) -> list[Quote]:
         markets = [market for market in choose() if market not in self._unknown]
-        if not markets:  # to name none is to ask for all
-            async with self._client.budgets["quotes"].request(priority):  # a lane keeps its pace
+        if not markets:  # an empty list would request all
+            async with self._client.limiters["quotes"].request(priority):  # keeps the pace
                 return []
         found: list[Quote] = []
         parts = [markets]
-        for _ in range(_PARTS):
+        for _ in range(_MAX_PARTS):
             part = parts.pop()
             try:
                 found += await self._client.tickers(part, priority)
             except VenueRejectedError as error:
-                if error.code != _NO_SUCH_MARKET:
+                if error.code != _UNKNOWN_MARKET:
                     raise
-                parts += self._halves(part)
-                priority = min(priority, RequestPriority.BURST)  # no pace: the others wait for it
+                parts += self._split(part)
+                priority = min(priority, RequestPriority.BURST)  # not paced: the others wait for it
             if not parts:
                 break
         return found
 
-    def _halves(self, markets: list[str]) -> list[list[str]]:
+    def _split(self, markets: list[str]) -> list[list[str]]:
         middle = len(markets) // 2
         if middle:
             return [markets[:middle], markets[middle:]]
         self._unknown.update(markets)
-        log.error("Upbit does not know this market; left out until the restart", symbol=markets[0])
+        log.error("unknown Upbit symbol; skipped until restart", symbol=markets[0])
         return []
 
 
 class UpbitTickStream:
-    """A Stream of Upbit: it takes the whole set of markets anew whenever one is added or left."""
+    """TickStream of Upbit, which takes the whole set of markets with every change."""
 
-    room = 100
+    capacity = 100
 
-    def __init__(self, client: UpbitClient, clock: Clock, take: Callable[[Quote], None]) -> None:
-        self._stream = UpbitStream(client, clock, take)
+    def __init__(
+        self, client: UpbitClient, clock: Clock, on_quote: Callable[[Quote], None]
+    ) -> None:
+        self._stream = UpbitStream(client, clock, on_quote)
         self._markets: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -112,7 +114,7 @@ class UpbitTickStream:
 
     @property
     def free(self) -> int:
-        return self.room - len(self._markets)
+        return self.capacity - len(self._markets)
 
     def subscribe(self, symbol: str) -> None:
         self._markets.add(symbol)
@@ -123,27 +125,27 @@ class UpbitTickStream:
         self._changed.set()
 
     async def run(self) -> None:
-        following = asyncio.create_task(self._follow())
+        task = asyncio.create_task(self._resubscribe())
         try:
             await self._stream.run()
         finally:
-            following.cancel()
-            await asyncio.wait({following})
+            task.cancel()
+            await asyncio.wait({task})
 
-    async def _follow(self) -> None:
+    async def _resubscribe(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            # A connection that is lost meanwhile asks for all of them when it is made again.
+            # A new connection subscribes to all of them again.
             with suppress(aiohttp.ClientError, OSError):
-                await self._stream.watch(sorted(self._markets))
+                await self._stream.subscribe(sorted(self._markets))
 
 
 class FeedVenue(msgspec.Struct, frozen=True, kw_only=True):
-    """A venue as the feed has it."""
+    """Venue as the feed uses it."""
 
     source: QuoteSource
-    budget: RateLimiter
+    limiter: RateLimiter
     market: Market
     mode: str
     secrets: tuple[Secret, ...]
@@ -156,10 +158,10 @@ class FeedVenue(msgspec.Struct, frozen=True, kw_only=True):
         kis = client.config
         return cls(
             source=KisQuotes(client, multi=multi),
-            budget=client.budget,
+            limiter=client.limiter,
             market=Market.KRX,
             mode="PAPER" if kis.paper else "PROD" if kis.url is None else "SIMULATION",
-            secrets=_set(kis.app_key, kis.app_secret, kis.account, kis.hts_id),
+            secrets=_present(kis.app_key, kis.app_secret, kis.account, kis.hts_id),
             always_open=False,
         )
 
@@ -168,13 +170,13 @@ def _upbit(client: UpbitClient) -> FeedVenue:
     upbit = client.config
     return FeedVenue(
         source=UpbitQuoteSource(client),
-        budget=client.budgets["quotes"],
+        limiter=client.limiters["quotes"],
         market=Market.UPBIT,
         mode="PROD" if upbit.url == type(upbit)().url else "SIMULATION",
-        secrets=_set(upbit.access_key, upbit.secret_key),
+        secrets=_present(upbit.access_key, upbit.secret_key),
         always_open=True,
     )
 
 
-def _set(*secrets: Secret | None) -> tuple[Secret, ...]:
+def _present(*secrets: Secret | None) -> tuple[Secret, ...]:
     return tuple(secret for secret in secrets if secret)

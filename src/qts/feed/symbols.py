@@ -1,7 +1,7 @@
-"""Which symbols are watched: a file of one's own, or the lists of listed stocks that KIS publishes.
+"""Symbols to poll: from a file, or from the lists of stocks that KIS publishes.
 
 KIS publishes `kospi_code.mst.zip` and `kosdaq_code.mst.zip`: CP949, a row for each product, whose
-last columns have a fixed width and begin with its kind (ST: a stock).
+last columns have a fixed width and begin with its type (ST: a stock).
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ _STOCK = "ST"
 
 
 def read_symbols(path: Path | None) -> list[str]:
-    """Of a file, or of all lists in a folder; each symbol once, in the order of the file."""
+    """Read the symbols of a file, or of all lists in a folder; each once, in order."""
     if path is None:
         raise RefusedError(
-            "feed.symbols is not set; name a file of symbols, one on a line, or a folder with "
+            "feed.symbols is not set; name a file of symbols, one per line, or a folder with "
             "KIS's kospi_code.mst.zip and kosdaq_code.mst.zip"
         )
     try:
         symbols = list(dict.fromkeys(_symbols_in(path)))
     except (OSError, UnicodeDecodeError, zipfile.BadZipFile) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"cannot be read: {error}"
+        reason = error.strerror if isinstance(error, OSError) else f"unreadable: {error}"
         raise RefusedError(f"feed.symbols, {path}: {reason}") from None
     if not symbols:
         raise RefusedError(
-            f"feed.symbols, {path}: holds no symbol; write one on a line, as in 005930"
+            f"feed.symbols, {path}: holds no symbol; expected one per line, as in 005930"
         )
     for symbol in symbols:
         if not symbol.isascii() or not symbol.replace("-", "").isalnum() or len(symbol) > 20:
-            raise RefusedError(f"feed.symbols, {path}: {symbol[:40]!r} is no symbol, as in 005930")
+            raise RefusedError(
+                f"feed.symbols, {path}: {symbol[:40]!r} is not a symbol, as in 005930"
+            )
     return symbols
 
 
