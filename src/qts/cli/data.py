@@ -74,7 +74,7 @@ def observe(
         count = len(read_symbols(feed.symbols)) if feed.symbols else ASSUMED_SYMBOLS
         plan = plan_scan_offline(kis, feed, count, clock.now())
         typer.echo(plan.render())
-        report.write({**msgspec.to_builtins(plan), "sentence": plan.sentence})
+        report.write({**msgspec.to_builtins(plan), "sentence": plan.description})
         return 0
     stream = sys.stderr if report.prints else sys.stdout
     state = _run(_observe(kis, feed, (home, clock), seconds, StatusLine(stream)))
@@ -188,7 +188,7 @@ async def _observe(
         loop.add_signal_handler(number, stop.set)
     try:
         async with Feed.open(kis, config, *where) as feed:
-            line.note(f"plan: {feed.plan.sentence}")
+            line.note(f"plan: {feed.plan.description}")
             if not feed.plan.granted:
                 line.note(feed.plan.render().splitlines()[-1])
             running = asyncio.create_task(feed.run())
@@ -197,7 +197,7 @@ async def _observe(
             finally:
                 running.cancel()
                 await asyncio.wait({running})
-            return feed.state()
+            return feed.status()
     finally:
         line.close()
         for number in _SIGNALS:
@@ -219,7 +219,7 @@ async def _show_until(
         await asyncio.wait({stopped, running}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()  # it ends only with an error
-        line.show(feed.state())
+        line.show(feed.status())
     stopped.cancel()
 
 

@@ -163,7 +163,7 @@ class StatusPublisher:
                 {name: lane.handled for name, lane in events.lanes.items()},
             ),
             drops=most(sources.engine.dropped()),
-            feed=sources.feed.state(),
+            feed=sources.feed.status(),
             cache=self._cache,
             outbox=self._outbox,
             strategies=self._strategies(),
