@@ -72,7 +72,7 @@ def test_run_trades_and_its_books_are_the_venues(home: Path) -> None:
     assert told["tick_to_order"]["orders"] > 0
     assert told["cache"]["price"] is not None
     assert {"realised", "unrealised", "equity"} == told["pnl"].keys()
-    assert "orders, fills and positions agree with the broker" in run.output
+    assert "orders, fills and positions match the broker" in run.output
 
 
 def test_kill_switch_stops_orders_within_a_second_and_outlives_a_restart(home: Path) -> None:

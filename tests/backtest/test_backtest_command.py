@@ -22,8 +22,7 @@ from tests.backtest.tapes import walk
 
 MINE = """
 import msgspec
-from qts.domain import Side
-from qts.pipeline import Signal, Strategy
+from qts import Side, Signal, Strategy
 
 class Params(msgspec.Struct, frozen=True):
     every: int = 50
@@ -33,7 +32,7 @@ class Mine(Strategy[Params], key="mine"):
 
     def on_tick(self, tick, view):
         self.seen += 1
-        if self.seen % self.params.every == 0 and not view.holds(tick.symbol):
+        if self.seen % self.params.every == 0 and not view.quantity(tick.symbol):
             yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)
 """
 
@@ -150,7 +149,7 @@ def test_an_order_can_be_let_trade_on_its_own_tick(record: Path) -> None:
 
 
 def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record: Path) -> None:
-    text = "from qts.pipeline import NoParams, Strategy\nclass Bad(Strategy[NoParams]):\n"
+    text = "from qts import NoParams, Strategy\nclass Bad(Strategy[NoParams]):\n"
     (nowhere / "bad.py").write_text(
         f"{text}    def on_tick(self, tick, view):\n        return 1/0\n"
     )
@@ -172,7 +171,7 @@ def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record
         (["rsi_scalper", "x.csv", "--param", "length"], "expected NAME=VALUE"),
         (["rsi_scalper", "x.csv", "--param", "length=1000"], "Expected `int` <= 500"),
         (["rsi_scalper", "x.csv", "--param", "size=1"], "has no parameter 'size'"),
-        (["rsi_scalper", "x.csv", "--cash", "much"], "--cash 'much' is no number"),
+        (["rsi_scalper", "x.csv", "--cash", "much"], "--cash 'much' is not a number"),
         (["rsi_scalper", "x.csv", "--cash", "-1"], "the cash is -1; expected more than 0"),
         (["broken.py:X", "x.csv"], "strategy broken.py:X cannot be loaded: SyntaxError"),
         (["no_such.module:X", "x.csv"], "cannot be loaded: ModuleNotFoundError"),
@@ -206,11 +205,11 @@ def test_a_job_is_submitted_listed_worked_and_shown(
     (nowhere / "mine.py").write_text(MINE)
     assert run_command(["backtest", "mine.py:Mine", "record", "--job", "--param", "every=20"]) == 0
     job = capsys.readouterr().out.strip()
-    assert run_command(["backtests", "list"]) == 0
+    assert run_command(["ops", "jobs", "list"]) == 0
     assert f"{job}  QUEUED" in capsys.readouterr().out
-    assert run_command(["backtests", "work", "--for", "6s"]) == 0
-    assert run_command(["backtests", "show", job, "--json"]) == 0
+    assert run_command(["ops", "jobs", "work", "--duration", "6s"]) == 0
+    assert run_command(["ops", "jobs", "show", job, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["status"] == "DONE"
     assert shown["result"]["strategy"] == "mine"
-    assert run_command(["backtests", "show", "x"]) == 2
+    assert run_command(["ops", "jobs", "show", "x"]) == 2

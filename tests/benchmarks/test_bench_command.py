@@ -112,7 +112,7 @@ def test_unknown_room_is_refused_with_the_known_ones() -> None:
 
 def test_plot_that_is_a_file_is_refused_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RefusedError, match="cannot be made a directory"):
+    with pytest.raises(RefusedError, match="cannot create the directory"):
         run("router", "--plot", str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
 

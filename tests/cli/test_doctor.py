@@ -1,4 +1,4 @@
-"""`qts doctor`: what is found, what follows, and when it is a problem."""
+"""`qts doctor`: what is found, what it means, and when it is a problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CANARY = "c4n4ry-Zx9Q8w7E"
 
 @pytest.fixture(autouse=True)
 def quiet_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No settings of the person who runs the tests; a home that does not exist yet."""
+    """Remove the settings of the environment; use a home that does not exist yet."""
     for name in list(os.environ):
         if name.startswith("QTS_") or name in ("DATABASE_URL", "REDIS_URL"):
             monkeypatch.delenv(name)
@@ -74,7 +74,7 @@ def test_table_shows_every_row_and_the_verdict(capsys: pytest.CaptureFixture[str
     assert "Verdict: " in shown
 
 
-def test_looking_changes_nothing(quiet_environment: Path) -> None:
+def test_a_check_changes_nothing(quiet_environment: Path) -> None:
     before = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else None
     examine(None)
     assert not quiet_environment.exists()
@@ -157,7 +157,9 @@ def test_home_that_cannot_be_made_is_a_problem(
 
 
 def test_home_still_to_be_made_is_fine(quiet_environment: Path) -> None:
-    assert row("home") == DoctorRow("home", "ok", str(quiet_environment), "made at the first start")
+    assert row("home") == DoctorRow(
+        "home", "ok", str(quiet_environment), "created at the first start"
+    )
     quiet_environment.mkdir()
     assert row("home").follows == ""
 
@@ -277,7 +279,7 @@ def test_file_system_of_a_path(tmp_path: Path, path: str, kind: str, status: str
     assert (found.found, found.status) == (kind, status)
 
 
-def test_machine_that_shows_nothing_gives_clear_notes_and_no_problem(
+def test_a_machine_without_information_gives_notes_and_no_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("realtime_allowed", "time_synchronised", "compiler"):
@@ -291,7 +293,7 @@ def test_machine_that_shows_nothing_gives_clear_notes_and_no_problem(
     assert sum("not visible here" in row.found for row in rows) == 5
 
 
-def test_this_machine_is_read_without_complaint() -> None:
+def test_this_machine_is_read_without_an_error() -> None:
     assert host.realtime_allowed() in (True, False, None)
     assert host.time_synchronised() in (True, False, None)
     assert [row.name for row in examine(None).rows if not row.found] == []

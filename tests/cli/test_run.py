@@ -1,4 +1,4 @@
-"""`qts run` as its owner sees it: a process of its own on a home of its own."""
+"""`qts run` as a separate process on a temporary home."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.acceptance.runs import COMPILED, INTERPRETED
 from tests.embedded.clients import alive, ask, at_work_in, until
 
 DEADLINE_S = 30.0
-UNSEEN = {"QTS_DASHBOARD__ENABLED": "false"}
+NO_DASHBOARD = {"QTS_DASHBOARD__ENABLED": "false"}
 
 
 class Qts:
@@ -42,14 +42,14 @@ class Qts:
         )
 
     def until(self, words: str) -> str:
-        """The output up to the line with these words."""
+        """Return the output up to the line with these words."""
         assert self.process.stdout
-        seen = ""
+        output = ""
         for line in self.process.stdout:
-            seen += line
+            output += line
             if words in line:
-                return seen
-        raise AssertionError(f"ended without {words!r}: {seen} {self.errors()}")
+                return output
+        raise AssertionError(f"ended without {words!r}: {output} {self.errors()}")
 
     def errors(self) -> str:
         assert self.process.stderr
@@ -83,11 +83,11 @@ def qts(home: Path) -> Iterator[Callable[..., Qts]]:
         each.close()
 
 
-def test_a_timed_run_tells_what_it_started_and_leaves_nothing_behind(
+def test_a_timed_run_reports_its_servers_and_stops_them(
     qts: Callable[..., Qts], home: Path, tmp_path: Path
 ) -> None:
     report = tmp_path / "summary.json"
-    run = qts("run", "--servers-only", "--for", "1s", "--json", str(report))
+    run = qts("run", "--servers-only", "--duration", "1s", "--json", str(report))
     output = run.until("OK after")
     assert run.end() == 0
     assert "postgres" in output
@@ -103,7 +103,7 @@ def test_a_timed_run_tells_what_it_started_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize(
     ("number", "settings"),
-    [(signal.SIGINT, COMPILED), (signal.SIGTERM, UNSEEN)],
+    [(signal.SIGINT, COMPILED), (signal.SIGTERM, NO_DASHBOARD)],
     ids=["SIGINT with all its parts", "SIGTERM"],
 )
 def test_a_signal_stops_it_cleanly(
@@ -115,10 +115,10 @@ def test_a_signal_stops_it_cleanly(
     assert _servers_of(home) == []
 
 
-async def test_a_killed_run_takes_its_servers_along_and_the_next_finds_the_data(
+async def test_servers_end_with_a_killed_run_and_the_next_run_has_the_data(
     qts: Callable[..., Qts], home: Path
 ) -> None:
-    run = qts("run", **UNSEEN)
+    run = qts("run", **NO_DASHBOARD)
     run.until("Ready")
     await _execute(home, "CREATE TABLE kept AS SELECT 42 AS answer")
     assert len(_servers_of(home)) >= 2
@@ -144,7 +144,7 @@ async def test_a_second_start_is_refused_and_the_first_is_unharmed(
     assert first.end(signal.SIGINT) == 0
 
 
-async def test_a_server_that_dies_is_started_again(qts: Callable[..., Qts], home: Path) -> None:
+async def test_a_dead_server_is_restarted(qts: Callable[..., Qts], home: Path) -> None:
     run = qts("run", "--servers-only", "--json", "-")
     _until_error_line(run, "Ready")
     await _execute(home, "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -156,18 +156,18 @@ async def test_a_server_that_dies_is_started_again(qts: Callable[..., Qts], home
     assert json.loads(run.process.stdout.read())["restarts"] == ["postgres"]
 
 
-def test_other_verbs_reach_the_servers_of_a_running_qts(qts: Callable[..., Qts]) -> None:
+def test_other_commands_use_the_servers_of_a_running_qts(qts: Callable[..., Qts]) -> None:
     run = qts("run", "--servers-only")
     run.until("Ready")
-    status = qts("database", "status", "--json")
+    status = qts("ops", "database", "status", "--json")
     assert status.end() == 0
     assert status.process.stdout
     assert json.loads(status.process.stdout.read())["pending"] == []
     assert run.end(signal.SIGINT) == 0
 
 
-def test_a_verb_starts_the_database_for_its_own_errand(qts: Callable[..., Qts], home: Path) -> None:
-    migrate = qts("database", "migrate")
+def test_a_command_starts_the_database_it_needs(qts: Callable[..., Qts], home: Path) -> None:
+    migrate = qts("ops", "database", "migrate")
     assert migrate.end() == 0
     assert _servers_of(home) == []
 
@@ -181,7 +181,7 @@ def test_servers_named_by_the_environment_are_used_and_none_is_started(
         DATABASE_URL=empty_database_url.reveal(),
         REDIS_URL=valkey_url.reveal(),
     )
-    assert "given by the settings" in run.until("Ready")
+    assert "external" in run.until("Ready")
     assert _servers_of(home) == []
     assert run.end(signal.SIGINT) == 0
 
@@ -220,7 +220,7 @@ async def _execute(home: Path, query: str) -> Any:
 
 
 def _servers_of(home: Path) -> list[int]:
-    """Processes at work below this home: the kernel's record, not ours."""
+    """Return the processes running below this home, as the kernel lists them."""
     return [pid for part in ("postgres", "run") for pid in _at_work_in(home / part)]
 
 

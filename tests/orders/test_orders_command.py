@@ -65,7 +65,7 @@ async def test_orders_are_listed_and_shown(floor: Room, line: Line) -> None:
 
 
 async def test_positions_are_shown(floor: Room, line: Line) -> None:
-    assert await line(positions) == "nothing is held\n"
+    assert await line(positions) == "no positions\n"
     name = await floor.order()
     await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal("1.5"), PRICE))
     (row,) = (await line.json(positions))["positions"]
@@ -112,7 +112,7 @@ async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: L
     ("app", "words", "told"),
     [
         (orders, ["list", "--state", "LOST"], "must be one of PREPARED, SENT"),
-        (orders, ["show", "7"], "is not an id; it looks like a UUID"),
+        (orders, ["show", "7"], "is not an order id; expected a UUID"),
         (orders, ["show", str(uuid4())], "is known here; see qts orders list"),
         (orders, ["cancel", str(uuid4())], "no order"),
         (orders, ["resolve", str(uuid4()), "--as", "absent"], "no attempt"),

@@ -1,4 +1,4 @@
-"""`qts route` as users meet it: exit codes, one clear line, signals, pipes, journals."""
+"""`qts route` for users: exit codes, one-line errors, signals, pipes, journals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from qts.cli.main import run_command
 from qts.router import builtin_scenarios
-from tests.router.rigs import quick_floor, scenario  # noqa: F401 - a fixture for every test here
+from tests.router.support import scenario, short_stall_floor  # noqa: F401 - a fixture for every test here
 
 ROOT = Path(__file__).parents[2]
 QTS = [sys.executable, "-c", "from qts.cli import main; main()"]
@@ -66,12 +66,12 @@ BAD: dict[str, tuple[object, str]] = {
 def test_a_bad_scenario_is_one_line_and_exit_code_2(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    values, said = BAD[name]
+    values, expected = BAD[name]
     assert run_command(["route", written(tmp_path, values)]) == 2
     printed = capsys.readouterr()
     (line,) = printed.err.splitlines()
     assert line.startswith("qts: ")
-    assert said in line
+    assert expected in line
     assert printed.out == ""
 
 
@@ -159,17 +159,17 @@ def test_a_damaged_journal_fails_in_one_line(
     assert run_command(["route", path, "--replay", str(journal)]) == 1
     printed = capsys.readouterr()
     assert printed.err == (
-        f"qts: journal {journal} is damaged at byte 64: its checksum does not hold\n"
+        f"qts: journal {journal} is damaged at byte 64: its checksum does not match\n"
     )
     assert printed.out == ""
 
 
-def test_what_a_journal_cannot_be_asked_is_refused(
+def test_contradicting_journal_options_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, taken, none = small(tmp_path), tmp_path / "taken", str(tmp_path / "none")
     taken.write_text("{}")
-    for arguments, said in [
+    for arguments, expected in [
         (["--journal", str(taken)], "exists and is never written over"),
         (["--journal", none + "/j"], "cannot write journal"),
         (["--replay", none], "cannot read journal"),
@@ -184,7 +184,7 @@ def test_what_a_journal_cannot_be_asked_is_refused(
     ]:
         assert run_command(["route", path, *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
+        assert expected in line
     assert taken.read_text() == "{}"
 
 
@@ -229,11 +229,11 @@ def test_a_signal_in_mid_run_drains_and_passes(number: int, tmp_path: Path) -> N
 STUCK = """
 import sys, threading
 from qts.router import LiveLine, Router, watch
-from tests.router.rigs import laid_out, scenario
+from tests.router.support import plan_for, scenario
 
 what = scenario(types=2, strategies=2, rate=10_000, seconds=60)
 forever = threading.Event()
-router = Router(what, laid_out(what, "two workers"), strategies={1: lambda _: forever.wait()})
+router = Router(what, plan_for(what, "two workers"), strategies={1: lambda _: forever.wait()})
 router.start()
 print("started", flush=True)
 watch(router, LiveLine(sys.stdout))
@@ -252,7 +252,7 @@ def test_a_second_signal_ends_a_run_that_is_stuck() -> None:
         out, err = process.communicate(timeout=20)
     assert process.returncode == 1, err
     assert err == ""
-    assert "in strategy 1 did not come back" in out
+    assert "in strategy 1 did not return" in out
     assert out.splitlines()[-1].startswith("FAILED: ")
 
 
@@ -290,7 +290,7 @@ while router.delivered < 1000:
 """
 
 
-def test_a_script_that_forgets_its_router_ends_cleanly() -> None:
+def test_a_script_that_does_not_stop_its_router_ends_cleanly() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORGOTTEN], capture_output=True, text=True, timeout=30
     )
@@ -314,7 +314,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     assert json.loads(report.read_text())["verdict"] == "PASSED"
 
 
-def test_json_that_nobody_reads_is_a_failure_in_one_line(tmp_path: Path) -> None:
+def test_json_without_a_reader_is_a_failure_in_one_line(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
@@ -325,6 +325,6 @@ def test_json_that_nobody_reads_is_a_failure_in_one_line(tmp_path: Path) -> None
     finally:
         os.close(write_end)
     assert done.returncode == 1
-    last = "qts: cannot write the report: nobody reads standard output"
+    last = "qts: cannot write the report: standard output is closed"
     assert done.stderr.splitlines()[-1] == last
     assert "Traceback" not in done.stderr

@@ -16,7 +16,7 @@ from qts.cli.console import (
     with_database,
 )
 from qts.cli.groups import command_group
-from qts.domain import AttemptState, RefusedError, SystemClock
+from qts.domain import AttemptState, RefusedError
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -237,6 +237,7 @@ async def _cancel(database: Database, intent_id: UUID) -> bool:
 
 
 async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> bool:
+    from qts.domain import SystemClock
     from qts.orders import freeze_position
     from qts.outbox import OutboxConfig, PostgresBus
 

@@ -82,7 +82,7 @@ def sink(
 def _edge(nats: str, run: str, timeout: str) -> EdgeConfig:
     from qts.router import EdgeConfig
 
-    return EdgeConfig(url=Secret(nats), run=run, patience_s=parse_duration(timeout))
+    return EdgeConfig(url=Secret(nats), run=run, timeout_s=parse_duration(timeout))
 
 
 def _select(name: str, duration: str | None) -> Scenario:
