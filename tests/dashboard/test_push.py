@@ -183,7 +183,7 @@ async def test_what_is_no_subscription_is_refused(pushing: Site) -> None:
             {**good, "keys": {"p256dh": "AAAA", "auth": "AAAA"}},
         ):
             status, said = await trader.act(action="subscribe", subscription=bad)
-            assert (status, "no push subscription" in said["error"]) == (422, True)
+            assert (status, "invalid push subscription" in said["error"]) == (422, True)
     assert await pushing.database.fetchval("SELECT count(*) FROM push_subscription") == 0
 
 

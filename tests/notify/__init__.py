@@ -1,1 +1,1 @@
-"""Messages to the owner."""
+"""Tests of qts.notify."""

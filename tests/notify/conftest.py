@@ -1,4 +1,4 @@
-"""A receiver, and messages to send to it."""
+"""Fixtures: an HTTP receiver, and messages to send to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server that takes messages and answers as it is told to."""
+"""HTTP server that records messages and answers with given status codes."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Ask the database until it says so."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
-    while not await true():
-        assert asyncio.get_running_loop().time() < deadline, "it never came to be"
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Poll until the condition is true."""
+    deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline, "condition never became true"
         await asyncio.sleep(0.01)
 
 
 class Receiver:
     def __init__(self) -> None:
         self.url = ""
-        self.taken: list[dict[str, Any]] = []  # bodies that were answered with 200
+        self.accepted: list[dict[str, Any]] = []  # bodies answered with 200
         self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
-        self.answers: deque[int] = deque()  # for the next requests; then 200
+        self.answers: deque[int] = deque()  # status of the next requests; then 200
         self.headers: dict[str, str] = {}
         self._changed = asyncio.Condition()
 
-    async def until(self, taken: int, within_s: float = PATIENCE_S) -> None:
-        """Wait until so many requests were answered with 200."""
+    async def until(self, accepted: int, within_s: float = TIMEOUT_S) -> None:
+        """Wait until `accepted` requests were answered with 200."""
         async with asyncio.timeout(within_s), self._changed:
-            await self._changed.wait_for(lambda: len(self.taken) >= taken)
+            await self._changed.wait_for(lambda: len(self.accepted) >= accepted)
 
-    async def until_asked(self, requests: int) -> None:
-        async with asyncio.timeout(PATIENCE_S), self._changed:
+    async def until_requested(self, requests: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S), self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= requests)
 
-    async def _take(self, request: web.Request) -> web.Response:
+    async def _handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         answer = self.answers.popleft() if self.answers else 200
         async with self._changed:
             self.requests.append((request.path, dict(request.headers), body))
             if answer == 200 and request.headers["Content-Type"] == "application/json":
-                self.taken.append(msgspec.json.decode(body))
+                self.accepted.append(msgspec.json.decode(body))
             self._changed.notify_all()
         return web.Response(status=answer, headers=self.headers)
 
@@ -56,7 +56,7 @@ class Receiver:
         self, port: int = 0, tls: ssl.SSLContext | None = None
     ) -> AsyncIterator[Receiver]:
         app = web.Application()
-        app.router.add_post("/{path:.*}", self._take)
+        app.router.add_post("/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:

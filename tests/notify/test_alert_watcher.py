@@ -1,4 +1,4 @@
-"""Rules held against figures over time."""
+"""Alert rules checked against metrics over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qts import telemetry
 from qts.database import Database
 from qts.domain import ManualClock, UnreachableError
 from qts.notify import RULES, AlertRule, NotificationService, NotifyConfig
-from qts.notify.alert_watcher import AGAIN_S, AlertWatcher, RuleState, Samples
+from qts.notify.alert_watcher import REPEAT_INTERVAL_S, AlertWatcher, RuleState, Samples
 from qts.notify.message_store import MessageStore
 from tests.notify.receiver import until
 
@@ -42,37 +42,42 @@ def at(seconds: float) -> int:
 
 
 def test_growth_counts_within_its_window_only() -> None:
-    held = RuleState(GROWTH)
-    assert held.look(counted(10), at(0)) is None
-    assert held.look(counted(12), at(200)) is None
-    assert held.look(counted(13), at(400)) is None  # 3 in all, but 2 of them are long ago
-    assert held.look(counted(16), at(500)) == 4
+    state = RuleState(GROWTH)
+    assert state.check(counted(10), at(0)) is None
+    assert state.check(counted(12), at(200)) is None
+    assert state.check(counted(13), at(400)) is None  # 3 in total, but 2 are outside the window
+    assert state.check(counted(16), at(500)) == 4
 
 
 def test_a_figure_has_to_last() -> None:
-    held = RuleState(LEVEL)
+    state = RuleState(LEVEL)
     high = {"b": [({"x": "1"}, 10.0), ({"x": "2"}, 61.0)]}
-    assert held.look(high, at(0)) is None
-    assert held.look({"b": [({}, 60.0)]}, at(20)) is None  # not above: it begins anew
-    assert held.look(high, at(25)) is None
-    assert held.look(high, at(54)) is None
-    assert held.look(high, at(55)) == 61
+    assert state.check(high, at(0)) is None
+    assert state.check({"b": [({}, 60.0)]}, at(20)) is None  # not above: the time starts again
+    assert state.check(high, at(25)) is None
+    assert state.check(high, at(54)) is None
+    assert state.check(high, at(55)) == 61
 
 
-def test_a_rule_that_goes_on_is_told_seldom() -> None:
-    held = RuleState(LEVEL)
+def test_a_lasting_rule_is_sent_rarely() -> None:
+    state = RuleState(LEVEL)
     high: Samples = {"b": [({}, 61.0)]}
-    told = [second for second in range(0, 3600, 5) if held.look(high, at(second)) is not None]
-    assert told == [30, 30 + AGAIN_S, 30 + 2 * AGAIN_S, 30 + 3 * AGAIN_S]
+    sent = [second for second in range(0, 3600, 5) if state.check(high, at(second)) is not None]
+    assert sent == [
+        30,
+        30 + REPEAT_INTERVAL_S,
+        30 + 2 * REPEAT_INTERVAL_S,
+        30 + 3 * REPEAT_INTERVAL_S,
+    ]
 
 
-def test_what_is_not_measured_says_nothing() -> None:
-    assert RuleState(LEVEL).look({}, at(0)) is None
+def test_a_missing_metric_sends_nothing() -> None:
+    assert RuleState(LEVEL).check({}, at(0)) is None
     low = AlertRule(
         name="Low", metric="free", op="<", threshold=0.1, severity="critical", text="t", action="a"
     )
-    assert RuleState(low).look({}, at(0)) is None
-    assert RuleState(low).look({"free": [({}, 0.05), ({}, 0.9)]}, at(0)) == 0.05
+    assert RuleState(low).check({}, at(0)) is None
+    assert RuleState(low).check({"free": [({}, 0.05), ({}, 0.9)]}, at(0)) == 0.05
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(0, 3)), max_size=60))
@@ -81,23 +86,23 @@ def test_growth_is_the_difference_over_the_window(steps: list[tuple[float, int]]
         name="Any", metric="a_total", labels={"status": "BAD"}, window_s=300, threshold=1,
         severity="info", text="t", action="a",
     )  # fmt: skip
-    held, now, total = RuleState(rule), 0.0, 0
-    seen: list[tuple[float, int]] = []
+    state, now, total = RuleState(rule), 0.0, 0
+    history: list[tuple[float, int]] = []
     for after, grown in steps:
         now, total = now + after, total + grown
-        seen.append((now, total))
-        first = next(count for moment, count in seen if at(now) - at(moment) <= at(300))
-        assert held._figure(counted(total), at(now)) == total - first
+        history.append((now, total))
+        first = next(count for moment, count in history if at(now) - at(moment) <= at(300))
+        assert state._value(counted(total), at(now)) == total - first
 
 
-def test_names_are_one_of_a_kind_and_every_rule_says_what_to_do() -> None:
+def test_rule_names_are_unique_and_every_rule_has_an_action() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     assert all(rule.action and rule.text for rule in RULES)
     critical = {rule.name for rule in RULES if rule.severity == "critical"}
     assert {"OrderUnknown", "OrdersThrottled", "CommandBacklog", "DiskFull"} <= critical
 
 
-async def test_an_order_that_waits_for_a_minute_is_told(database: Database) -> None:
+async def test_an_order_pending_for_a_minute_is_reported(database: Database) -> None:
     gauge = telemetry.gauge(
         "everbit_outbox_oldest_pending_seconds",
         "How long the oldest due event has waited.",
@@ -107,16 +112,16 @@ async def test_an_order_that_waits_for_a_minute_is_told(database: Database) -> N
     async with NotificationService.open(database, NotifyConfig(log=True), clock) as notifications:
         gauge.labels("everbit.trade.command").set(61)
         try:
-            await notifications.alarms.look()
-            await notifications.alarms.look()
+            await notifications.watcher.check()
+            await notifications.watcher.check()
         finally:
             gauge.labels("everbit.trade.command").set(0)
-        titles = [message.title for message in await notifications.book.recent()]
-    wanted = "CommandBacklog: an order has waited for more than a minute to leave"
-    assert titles.count(wanted) == 1
+        titles = [message.title for message in await notifications.store.recent()]
+    expected = "CommandBacklog: an order command has been pending for more than a minute"
+    assert titles.count(expected) == 1
 
 
-async def test_an_error_of_ours_does_not_end_the_run(database: Database) -> None:
+async def test_an_internal_error_does_not_end_the_run(database: Database) -> None:
     clock = ManualClock()
     async with NotificationService.open(database, NotifyConfig(log=True), clock) as notifications:
         failures = asyncio.Event()
@@ -128,7 +133,7 @@ async def test_an_error_of_ours_does_not_end_the_run(database: Database) -> None
         async def waiting() -> bool:
             return bool(clock._sleepers)
 
-        notifications.alarms.run = broken  # type: ignore[method-assign]
+        notifications.watcher.run = broken  # type: ignore[method-assign]
         task = asyncio.create_task(notifications.run())
         for _ in range(3):
             await asyncio.wait_for(failures.wait(), 5)
@@ -140,26 +145,26 @@ async def test_an_error_of_ours_does_not_end_the_run(database: Database) -> None
         await asyncio.wait({task})
 
 
-async def test_what_could_not_be_written_down_is_told_at_the_next_look(
+async def test_a_message_that_could_not_be_stored_is_sent_at_the_next_check(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The figure is high while the database is away, and fine again soon after."""
-    monkeypatch.setattr(telemetry, "samples", lambda: {"b": [({}, 61.0)]})
-    clock, book = ManualClock(), MessageStore(database)
-    await book.open("log", "log")
-    alarms = AlertWatcher(database, book, ("log",), clock, lambda: None)
-    alarms._rules = [RuleState(LEVEL)]
-    await alarms.look()
+    """The database is unreachable while the metric is high, and reachable soon after."""
+    monkeypatch.setattr(telemetry, "metric_samples", lambda: {"b": [({}, 61.0)]})
+    clock, store = ManualClock(), MessageStore(database)
+    await store.open("log", "log")
+    watcher = AlertWatcher(database, store, ("log",), clock, lambda: None)
+    watcher._rules = [RuleState(LEVEL)]
+    await watcher.check()
     await clock.advance(LEVEL.for_s)
 
-    async def away(*_words: Any) -> bool:
-        raise UnreachableError("away")
+    async def unreachable(*_args: Any) -> bool:
+        raise UnreachableError("unreachable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(book, "note", away)
+        patch.setattr(store, "enqueue", unreachable)
         with pytest.raises(UnreachableError):
-            await alarms.look()
+            await watcher.check()
     for _ in range(3):
         await clock.advance(1)
-        await alarms.look()
-    assert (await book.waiting("log")).count == 1
+        await watcher.check()
+    assert (await store.backlog("log")).count == 1

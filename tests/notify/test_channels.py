@@ -1,4 +1,4 @@
-"""What each channel puts on the wire, and what it makes of the answers."""
+"""Requests that each channel sends, and how it interprets responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qts.notify.channels import SlackChannel, TelegramChannel, WebhookChannel
 from tests.notify.conftest import a_message
 from tests.notify.receiver import Receiver
 
-KEY = Secret("both sides know this")
+KEY = Secret("shared key")
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 def verified(headers: dict[str, str], body: bytes, now: datetime) -> bool:
-    """As a receiver does it who never saw our code."""
+    """Verify the signature independently of the code under test."""
     parts = dict(part.split("=", 1) for part in headers["X-QTS-Signature"].split(","))
     expected = hmac.new(
         KEY.reveal().encode(), parts["t"].encode() + b"." + body, hashlib.sha256
@@ -45,7 +45,7 @@ async def test_the_receiver_verifies_the_signature(
     assert verified(dict(headers), body, clock.now())
     assert not verified(dict(headers), body + b" ", clock.now())
     assert not verified(dict(headers), body, datetime(2026, 1, 5, 1, tzinfo=UTC))
-    assert receiver.taken[0]["messages"][0]["deepLink"] == "/orders/1"
+    assert receiver.accepted[0]["messages"][0]["deepLink"] == "/orders/1"
 
 
 async def test_telegram_gets_a_text_for_the_chat(
@@ -55,16 +55,16 @@ async def test_telegram_gets_a_text_for_the_chat(
         [a_message("Hello")]
     )
     assert receiver.requests[0][0] == "/bot1:token/sendMessage"
-    assert receiver.taken[0]["chat_id"] == "@mine"
-    assert receiver.taken[0]["text"] == "Hello\nstrategy surge_breakout"
-    assert receiver.taken[0]["disable_notification"] is True
+    assert receiver.accepted[0]["chat_id"] == "@mine"
+    assert receiver.accepted[0]["text"] == "Hello\nstrategy surge_breakout"
+    assert receiver.accepted[0]["disable_notification"] is True
 
 
 async def test_slack_reads_no_markup_of_a_venue(
     session: aiohttp.ClientSession, receiver: Receiver
 ) -> None:
     await SlackChannel(session, Secret(receiver.url)).send([a_message("<!channel> & co")])
-    assert receiver.taken[0]["text"].startswith("&lt;!channel&gt; &amp; co")
+    assert receiver.accepted[0]["text"].startswith("&lt;!channel&gt; &amp; co")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_slack_reads_no_markup_of_a_venue(
         (302, MessageDeclinedError),
     ],
 )
-async def test_an_answer_has_one_meaning(
+async def test_each_status_has_one_meaning(
     session: aiohttp.ClientSession, receiver: Receiver, status: int, meaning: type[Exception]
 ) -> None:
     receiver.answers.append(status)
@@ -94,7 +94,7 @@ async def test_an_answer_has_one_meaning(
         assert raised.value.after_s == 7
 
 
-async def test_nobody_there_means_later_and_tells_no_address(
+async def test_an_unreachable_server_means_retry_and_shows_no_address(
     session: aiohttp.ClientSession,
 ) -> None:
     with pytest.raises(RetryLaterError) as raised:

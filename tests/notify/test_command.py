@@ -1,4 +1,4 @@
-"""`qts notify` and a run with a channel, as their owner uses them."""
+"""`qts notify`, and a run with a notification channel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_test_reaches_every_channel(
     environ = channels(receiver, database_url)
     code, out, err = await qts(tmp_path, "notify", "test", **environ)
     assert (code, out, err) == (0, "slack: sent\nwebhook: sent\n", "")
-    assert len(receiver.taken) == 2
+    assert len(receiver.accepted) == 2
     code, out, _ = await qts(tmp_path, "notify", "status", "--json", **environ)
     assert [each["channel"] for each in json.loads(out)["channels"]] == ["slack", "webhook"]
 
@@ -68,10 +68,10 @@ async def test_a_test_that_fails_says_where_and_shows_no_address(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "told"),
+    ("arguments", "environ", "message"),
     [
-        ((), {}, "no channel is set"),
-        (("--channel", "pager"), {"QTS_NOTIFY__LOG": "true"}, "channel pager is not set"),
+        ((), {}, "no channel is configured"),
+        (("--channel", "pager"), {"QTS_NOTIFY__LOG": "true"}, "channel pager is not configured"),
         ((), {"QTS_NOTIFY__TELEGRAM__CHAT": "1"}, "notify.telegram.token is not set"),
     ],
 )
@@ -80,17 +80,17 @@ async def test_what_cannot_be_tried_is_refused(
     tmp_path: Path,
     arguments: tuple[str, ...],
     environ: dict[str, str],
-    told: str,
+    message: str,
 ) -> None:
     code, _, err = await qts(
         tmp_path, "notify", "test", *arguments, DATABASE_URL=database_url.reveal(), **environ
     )
     assert code == 2
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 
-async def test_a_key_is_written_for_its_owner_alone_and_once(tmp_path: Path) -> None:
+async def test_a_key_is_written_once_and_private(tmp_path: Path) -> None:
     code, out, _ = await qts(tmp_path, "notify", "key", "push.key")
     assert code == 0
     assert "applicationServerKey B" in out
@@ -105,7 +105,7 @@ def log_of(folder: Path) -> str:
     return (folder / "qts.log").read_text()
 
 
-async def test_a_run_tells_that_it_may_trade(receiver: Receiver, tmp_path: Path) -> None:
+async def test_a_run_reports_that_it_may_trade(receiver: Receiver, tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -118,7 +118,7 @@ async def test_a_run_tells_that_it_may_trade(receiver: Receiver, tmp_path: Path)
             "QTS_HOME": str(tmp_path / "home"),
             "QTS_NOTIFY__WEBHOOK__URL": receiver.url,
             "QTS_NOTIFY__WEBHOOK__KEY": "key",
-            "QTS_NOTIFY__GROUP_S": "0",
+            "QTS_NOTIFY__BATCH_WINDOW_S": "0",
             "QTS_TELEMETRY__LOG_FILE": str(tmp_path / "qts.log"),
         },
         stdout=asyncio.subprocess.DEVNULL,
@@ -133,12 +133,12 @@ async def test_a_run_tells_that_it_may_trade(receiver: Receiver, tmp_path: Path)
             process.kill()
             await process.wait()
     assert (process.returncode, err) == (0, b"")
-    titles = {each["title"] for body in receiver.taken for each in body["messages"]}
+    titles = {each["title"] for body in receiver.accepted for each in body["messages"]}
     assert "the account may trade" in titles
-    assert "worker starts" in log_of(tmp_path)
+    assert "worker started" in log_of(tmp_path)
 
 
-async def test_a_check_of_the_settings_sees_half_a_channel(tmp_path: Path) -> None:
+async def test_config_check_refuses_an_incomplete_channel(tmp_path: Path) -> None:
     (tmp_path / "qts.toml").write_text('[notify.telegram]\nchat = "42"\n')
     code, out, err = await qts(tmp_path, "config", "check", "qts.toml")
     assert (code, out) == (2, "")

@@ -1,4 +1,4 @@
-"""What a message says, and what it never says."""
+"""Content of the messages."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def delivery(name: str) -> Delivery:
 
 
 def test_an_accepted_order_has_the_fields_a_receiver_relies_on() -> None:
-    told = delivery("OrderAccepted")
-    shown = msgspec.to_builtins(message_for_event(ACCEPTED, told))
+    source = delivery("OrderAccepted")
+    shown = msgspec.to_builtins(message_for_event(ACCEPTED, source))
     assert shown == {
         "schemaVersion": 1,
-        "eventId": str(told.event_id),
+        "eventId": str(source.event_id),
         "type": "ORDER_ACCEPTED",
         "occurredAt": "2026-01-05T00:00:00Z",
         "severity": "info",
@@ -59,15 +59,15 @@ def test_an_accepted_order_has_the_fields_a_receiver_relies_on() -> None:
 
 
 def test_a_stock_has_no_upbit_uuid() -> None:
-    told = message_for_event(ACCEPTED | {"symbol": "005930"}, delivery("OrderAccepted"))
-    assert "upbitUuid" not in told.data
+    message = message_for_event(ACCEPTED | {"symbol": "005930"}, delivery("OrderAccepted"))
+    assert "upbitUuid" not in message.data
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, *get_args(TradeEvent)])
-def test_every_event_that_can_be_told_has_words(name: str) -> None:
-    told = message_for_event({}, delivery(name))
-    assert "?" in told.title
-    assert told.deep_link == "/orders"
+def test_every_event_that_can_be_sent_has_a_title(name: str) -> None:
+    message = message_for_event({}, delivery(name))
+    assert "?" in message.title
+    assert message.deep_link == "/orders"
 
 
 def test_an_unknown_order_is_critical() -> None:
@@ -85,18 +85,18 @@ def test_a_link_that_leads_away_is_refused(link: str) -> None:
 
 @given(st.text(max_size=300))
 def test_an_intent_of_any_shape_gives_a_link_that_stays_here(intent: str) -> None:
-    told = message_for_event(ACCEPTED | {"orderIntentId": intent}, delivery("OrderAccepted"))
-    assert told.deep_link.startswith("/orders")
-    assert "//" not in told.deep_link
+    message = message_for_event(ACCEPTED | {"orderIntentId": intent}, delivery("OrderAccepted"))
+    assert message.deep_link.startswith("/orders")
+    assert "//" not in message.deep_link
 
 
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=60), st.integers(100, 4000))
-def test_a_text_fits_however_many_there_are(titles: list[str], longest: int) -> None:
+def test_a_text_fits_however_many_there_are(titles: list[str], max_chars: int) -> None:
     messages = [a_message(short(title)) for title in titles]
-    assert len(as_text(messages, longest)) <= longest
+    assert len(as_text(messages, max_chars)) <= max_chars
 
 
-def test_the_worst_comes_first() -> None:
+def test_the_most_severe_comes_first() -> None:
     many = [a_message(f"fine {n}") for n in range(5)] + [a_message("bad", "critical")]
     lines = as_text(many, 4000).splitlines()
     assert lines[:2] == ["QTS: 6 messages", "- [CRITICAL] bad: strategy surge_breakout"]
@@ -108,13 +108,13 @@ def test_what_does_not_fit_is_counted() -> None:
     assert text.endswith(f"… and {100 - shown} more")
 
 
-def test_kept_and_read_back_it_is_the_same() -> None:
+def test_a_stored_message_is_read_back_equal() -> None:
     one = a_message(data={"figure": 1.5})
     assert msgspec.json.decode(msgspec.json.encode(one), type=Message) == one
 
 
 @given(st.dictionaries(st.sampled_from([*ACCEPTED, "code", "reason"]), st.none() | st.text()))
 def test_no_payload_stops_a_message(payload: dict[str, Any]) -> None:
-    told = message_for_event(payload, delivery("OrderRejected"))
-    assert told.title
-    assert "\n" not in told.title + told.body
+    message = message_for_event(payload, delivery("OrderRejected"))
+    assert message.title
+    assert "\n" not in message.title + message.body

@@ -1,4 +1,4 @@
-"""From the bus to the owner: once per event, later when they are down, never in trading's way."""
+"""From outbox event to notification: once per event, with retries, without blocking trading."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class OrderAccepted(msgspec.Struct, rename="camel"):
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender_module, "PAUSES_S", (0.01, 0.05))
-    monkeypatch.setattr(sender_module, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(sender_module, "BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(sender_module, "POLL_INTERVAL_S", 0.02)
 
 
 def settings(receiver: Receiver, **more: Any) -> NotifyConfig:
@@ -92,21 +92,19 @@ async def handled(database: Database, count: int) -> bool:
     return bool(await database.fetchval(query) >= count)
 
 
-async def test_an_event_of_the_bus_reaches_the_owner(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_an_outbox_event_reaches_the_channel(database: Database, receiver: Receiver) -> None:
     async with (
         running(database, settings(receiver)) as notifications,
         consuming(database, notifications) as bus,
     ):
         event = await publish(database, bus)
         await receiver.until(1)
-    (told,) = receiver.taken[0]["messages"]
-    assert told["eventId"] == str(event.envelope.event_id)
-    assert told["title"] == "Order accepted: BUY 10 005930"
+    (message,) = receiver.accepted[0]["messages"]
+    assert message["eventId"] == str(event.envelope.event_id)
+    assert message["title"] == "Order accepted: BUY 10 005930"
 
 
-async def test_an_event_delivered_twice_is_told_once(
+async def test_an_event_delivered_twice_is_sent_once(
     database: Database, receiver: Receiver
 ) -> None:
     dispatcher = Dispatcher()
@@ -121,112 +119,112 @@ async def test_an_event_delivered_twice_is_told_once(
         await dispatcher.dispatch(delivery)
         await receiver.until(1)
         await asyncio.gather(*(dispatcher.dispatch(delivery) for _ in range(5)))
-        await notifications.book.note(a_message("the next"), ("webhook",))
+        await notifications.store.enqueue(a_message("the next"), ("webhook",))
         await receiver.until(2)
-    told = [each["title"] for body in receiver.taken for each in body["messages"]]
-    assert told == ["Order accepted: BUY 10 005930", "the next"]
+    titles = [each["title"] for body in receiver.accepted for each in body["messages"]]
+    assert titles == ["Order accepted: BUY 10 005930", "the next"]
 
 
 async def test_a_server_that_is_down_gets_it_later(database: Database, receiver: Receiver) -> None:
     receiver.answers.extend([503, 500, 429])
     async with running(database, settings(receiver)) as notifications:
         message = a_message()
-        await notifications.book.note(message, ("webhook",))
+        await notifications.store.enqueue(message, ("webhook",))
         await receiver.until(1)
     assert len(receiver.requests) == 4
-    assert receiver.taken[0]["messages"][0]["eventId"] == str(message.event_id)
+    assert receiver.accepted[0]["messages"][0]["eventId"] == str(message.event_id)
 
 
-async def test_what_waits_is_sent_by_the_next_start(database: Database) -> None:
+async def test_pending_messages_are_sent_after_a_restart(database: Database) -> None:
     gone = Receiver()
     async with gone.serving():
         config = settings(gone)
     message = a_message()
     async with NotificationService.open(database, config) as notifications:
-        await notifications.book.note(message, ("webhook",))
-        await notifications._senders[0].once()
+        await notifications.store.enqueue(message, ("webhook",))
+        await notifications._senders[0].send_due()
     assert await state_of(database, "webhook", message.event_id) == ("PENDING", 1)
     port = int(gone.url.rsplit(":", 1)[1])
     async with gone.serving(port), running(database, config):
         await gone.until(1)
 
 
-async def test_an_address_that_is_gone_is_left_alone(
+async def test_an_address_that_is_gone_gets_no_more_requests(
     database: Database, receiver: Receiver
 ) -> None:
     receiver.answers.append(410)
     message = a_message()
     async with running(database, settings(receiver)) as notifications:
-        await notifications.book.note(message, ("webhook",))
-        await receiver.until_asked(1)
+        await notifications.store.enqueue(message, ("webhook",))
+        await receiver.until_requested(1)
 
-        async def closed() -> bool:
-            return not await notifications.book.is_open("webhook")
+        async def disabled() -> bool:
+            return not await notifications.store.is_enabled("webhook")
 
-        await until(closed)
-        await notifications.book.note(a_message(), ("webhook",))
+        await until(disabled)
+        await notifications.store.enqueue(a_message(), ("webhook",))
         await notifications.test("webhook")
-        assert await notifications.book.is_open("webhook")
+        assert await notifications.store.is_enabled("webhook")
     assert await state_of(database, "webhook", message.event_id) == ("GIVEN_UP", 1)
-    assert [body["messages"][0]["type"] for body in receiver.taken] == ["TEST"]
+    assert [body["messages"][0]["type"] for body in receiver.accepted] == ["TEST"]
 
 
-async def test_a_new_address_opens_a_closed_channel(database: Database, receiver: Receiver) -> None:
+async def test_a_new_address_enables_a_disabled_channel(
+    database: Database, receiver: Receiver
+) -> None:
     async with NotificationService.open(database, settings(receiver)) as notifications:
-        await notifications.book.disable("webhook", "gone")
+        await notifications.store.disable("webhook", "gone")
     async with NotificationService.open(database, settings(receiver)) as notifications:
-        assert not await notifications.book.is_open("webhook")
+        assert not await notifications.store.is_enabled("webhook")
     other = WebhookConfig(url=Secret(f"{receiver.url}/new"), key=Secret("key"))
     async with NotificationService.open(database, NotifyConfig(webhook=other)) as notifications:
-        assert await notifications.book.is_open("webhook")
+        assert await notifications.store.is_enabled("webhook")
 
 
-async def test_what_they_decline_is_given_up_in_the_end(
+async def test_declined_messages_are_abandoned_in_the_end(
     database: Database, receiver: Receiver
 ) -> None:
     receiver.answers.extend([400] * sender_module.DECLINED_TRIES)
     bad = a_message("bad")
     async with running(database, settings(receiver)) as notifications:
-        await notifications.book.note(bad, ("webhook",))
-        await receiver.until_asked(sender_module.DECLINED_TRIES)
+        await notifications.store.enqueue(bad, ("webhook",))
+        await receiver.until_requested(sender_module.DECLINED_TRIES)
 
-        async def given_up() -> bool:
+        async def abandoned() -> bool:
             tries = sender_module.DECLINED_TRIES
             return await state_of(database, "webhook", bad.event_id) == ("GIVEN_UP", tries)
 
-        await until(given_up)
-        await notifications.book.note(a_message("good"), ("webhook",))
+        await until(abandoned)
+        await notifications.store.enqueue(a_message("good"), ("webhook",))
         await receiver.until(1)
-    assert receiver.taken[0]["messages"][0]["title"] == "good"
+    assert receiver.accepted[0]["messages"][0]["title"] == "good"
 
 
 async def test_many_go_in_one_request(database: Database, receiver: Receiver) -> None:
     async with NotificationService.open(database, settings(receiver)) as notifications:
         for number in range(30):
-            await notifications.book.note(a_message(f"number {number}"), ("webhook",))
-        assert await notifications._senders[0].once() == 30
+            await notifications.store.enqueue(a_message(f"number {number}"), ("webhook",))
+        assert await notifications._senders[0].send_due() == 30
     assert len(receiver.requests) == 1
-    titles = [each["title"] for each in receiver.taken[0]["messages"]]
+    titles = [each["title"] for each in receiver.accepted[0]["messages"]]
     assert titles == [f"number {number}" for number in range(30)]
 
 
-async def test_a_channel_is_not_asked_more_often_than_allowed(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_a_channel_is_rate_limited(database: Database, receiver: Receiver) -> None:
     config = settings(receiver, per_minute=2)
     async with NotificationService.open(database, config) as notifications:
         sender = notifications._senders[0]
         for _ in range(2):
-            await notifications.book.note(a_message(), ("webhook",))
-            await sender.once()
-        assert 50 < sender._until_turn_s() <= 60
+            await notifications.store.enqueue(a_message(), ("webhook",))
+            await sender.send_due()
+        assert 50 < sender._rate_limit_s() <= 60
     assert len(receiver.requests) == 2
 
 
-async def test_a_slow_server_holds_no_event_of_the_bus_up(
+async def test_a_slow_server_does_not_delay_the_outbox(
     database: Database, receiver: Receiver
 ) -> None:
-    """The handler only writes a row: a stream is done though no message has left."""
+    """The handler only stores a row: events complete although no message was sent."""
     receiver.answers.extend([503] * 10_000)
     async with (
         running(database, settings(receiver)) as notifications,
@@ -234,23 +232,25 @@ async def test_a_slow_server_holds_no_event_of_the_bus_up(
     ):
         events = [await publish(database, bus) for _ in range(20)]
         await until(lambda: handled(database, len(events)))
-        await receiver.until_asked(1)
-    assert receiver.taken == []
+        await receiver.until_requested(1)
+    assert receiver.accepted == []
 
 
-async def test_fail_safe_and_kill_switch_are_told(database: Database, receiver: Receiver) -> None:
+async def test_fail_safe_and_kill_switch_are_reported(
+    database: Database, receiver: Receiver
+) -> None:
     async with running(database, settings(receiver)):
         await KillSwitch(database).set(False, "kim", "lunch")
         await FailSafe(database).trip("FS070", "2 positions differ")
-        wanted = {"the account is STOPPED", "Fail-safe NORMAL to FAIL: FS070"}
+        expected = {"the account is STOPPED", "Fail-safe NORMAL to FAIL: FS070"}
         async with asyncio.timeout(60):
-            while not wanted <= set(_titles(receiver)):
-                await receiver.until(len(receiver.taken) + 1)
+            while not expected <= set(_titles(receiver)):
+                await receiver.until(len(receiver.accepted) + 1)
     assert len(_titles(receiver)) == len(set(_titles(receiver)))
 
 
 def _titles(receiver: Receiver) -> list[str]:
-    return [each["title"] for body in receiver.taken for each in body["messages"]]
+    return [each["title"] for body in receiver.accepted for each in body["messages"]]
 
 
 async def test_no_log_and_no_metric_shows_a_token(database: Database, receiver: Receiver) -> None:
@@ -264,11 +264,11 @@ async def test_no_log_and_no_metric_shows_a_token(database: Database, receiver: 
         )
         receiver.answers.extend([503, 400, 410, 503])
         async with running(database, config) as notifications:
-            await notifications.book.note(a_message(), ("webhook", "slack", "telegram"))
-            await receiver.until_asked(4)
+            await notifications.store.enqueue(a_message(), ("webhook", "slack", "telegram"))
+            await receiver.until_requested(4)
     finally:
         telemetry.shutdown()
-    assert "messages were not taken" in lines.getvalue()
+    assert "notification failed; retrying" in lines.getvalue()
     assert CANARY not in lines.getvalue()
     assert CANARY not in telemetry.render_metrics().decode()
     rows = await database.fetch("SELECT * FROM notification_channel")
@@ -276,36 +276,36 @@ async def test_no_log_and_no_metric_shows_a_token(database: Database, receiver: 
     assert CANARY not in repr([dict(row.items()) for row in [*rows, *errors]])
 
 
-async def test_old_messages_are_given_up_and_forgotten(
+async def test_old_messages_are_abandoned_and_deleted(
     database: Database, receiver: Receiver
 ) -> None:
     async with NotificationService.open(database, settings(receiver)) as notifications:
         message = a_message()
-        await notifications.book.note(message, ("webhook",))
+        await notifications.store.enqueue(message, ("webhook",))
         await database.execute("UPDATE notification_log SET created_at = now() - interval '2 days'")
-        assert await notifications.book.purge(24) == 1
+        assert await notifications.store.purge(24) == 1
         assert await state_of(database, "webhook", message.event_id) == ("GIVEN_UP", 0)
         await database.execute("UPDATE notification_log SET created_at = now() - interval '1 year'")
-        assert await notifications.book.purge(24) == 0
+        assert await notifications.store.purge(24) == 0
         assert await state_of(database, "webhook", message.event_id) is None
 
 
 async def test_a_channel_that_is_not_set_is_refused(database: Database, receiver: Receiver) -> None:
     async with NotificationService.open(database, settings(receiver)) as notifications:
-        with pytest.raises(RefusedError, match="pager is not set; the settings have: webhook"):
+        with pytest.raises(RefusedError, match="pager is not configured; configured: webhook"):
             await notifications.test("pager")
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "name"),
     [
         (NotifyConfig(telegram=TelegramConfig(token=Secret("1:a"))), "notify.telegram.chat"),
         (NotifyConfig(webhook=WebhookConfig(url=Secret("http://a"))), "notify.webhook.key"),
         (NotifyConfig(slack=SlackConfig(url=Secret("ftp://CANARY"))), "notify.slack.url"),
     ],
 )
-async def test_half_a_channel_is_refused_by_name(config: NotifyConfig, told: str) -> None:
-    with pytest.raises(RefusedError, match=told) as raised:
+async def test_an_incomplete_channel_is_refused_by_name(config: NotifyConfig, name: str) -> None:
+    with pytest.raises(RefusedError, match=name) as raised:
         config.check()
     assert "CANARY" not in str(raised.value)
 

@@ -1,4 +1,4 @@
-"""Web push: the example of RFC 8291, and a subscription that is gone."""
+"""Web push: the example of RFC 8291, and expired subscriptions."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_two_messages_never_share_a_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "!!!!"])
-def test_a_key_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_key_is_refused(text: str) -> None:
     with pytest.raises(RefusedError, match=r"notify\.push\.key"):
         read_key(Secret(text))
 
 
-async def keep(database: Database, endpoint: str) -> str:
+async def store(database: Database, endpoint: str) -> str:
     text = {"endpoint": endpoint, "keys": {"p256dh": P256DH, "auth": AUTH}}
     return await subscribe(database, msgspec.json.encode(text))
 
@@ -77,8 +77,8 @@ async def keep(database: Database, endpoint: str) -> str:
         b'{"endpoint": "https://a", "keys": {"p256dh": "AAAA", "auth": "%s"}}' % AUTH.encode(),
     ],
 )
-async def test_what_is_no_subscription_is_refused(database: Database, text: bytes) -> None:
-    with pytest.raises(RefusedError, match="no push subscription"):
+async def test_an_invalid_subscription_is_refused(database: Database, text: bytes) -> None:
+    with pytest.raises(RefusedError, match="invalid push subscription"):
         await subscribe(database, text)
 
 
@@ -86,7 +86,7 @@ async def test_a_browser_gets_a_signed_message_and_one_that_is_gone_is_dropped(
     database: Database, receiver: Receiver
 ) -> None:
     for path in ("one", "two"):
-        await keep(database, f"https://push.example/{path}")
+        await store(database, f"https://push.example/{path}")
     await database.execute(
         "UPDATE push_subscription SET endpoint = replace(endpoint, 'https://push.example', $1)",
         receiver.url,
@@ -124,19 +124,19 @@ def check_signature(key: Secret, token: str, audience: str) -> None:
     assert claims["exp"] == int(datetime(2026, 1, 5, 12, tzinfo=UTC).timestamp())
 
 
-async def test_a_service_that_hangs_holds_up_no_other_browser_and_repeats_nothing(
+async def test_a_hanging_push_service_delays_no_other_browser_and_repeats_nothing(
     database: Database,
 ) -> None:
-    got: list[str] = []
+    paths: list[str] = []
 
-    async def take(request: web.Request) -> web.Response:
-        got.append(request.path)
+    async def handle(request: web.Request) -> web.Response:
+        paths.append(request.path)
         if request.path == "/hangs":
             await asyncio.sleep(60)
         return web.Response(status=201)
 
     app = web.Application()
-    app.router.add_post("/{path:.*}", take)
+    app.router.add_post("/{path:.*}", handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -153,11 +153,11 @@ async def test_a_service_that_hangs_holds_up_no_other_browser_and_repeats_nothin
     timeout = aiohttp.ClientTimeout(total=config.timeout_s)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         push = WebPushChannel(session, database, new_key(), "mailto:me@example.com", SystemClock())
-        book = MessageStore(database)
-        await book.open("push", "push")
-        await book.note(a_message(), ["push"])
-        sender = Sender(push, book, config, SystemClock())
-        assert await sender.once() == 1
-        assert await sender.once() == 0
+        messages = MessageStore(database)
+        await messages.open("push", "push")
+        await messages.enqueue(a_message(), ["push"])
+        sender = Sender(push, messages, config, SystemClock())
+        assert await sender.send_due() == 1
+        assert await sender.send_due() == 0
     await runner.cleanup()
-    assert sorted(got) == ["/first", "/hangs", "/last"]
+    assert sorted(paths) == ["/first", "/hangs", "/last"]

@@ -1,4 +1,4 @@
-"""Messages to the owner: trade events and alerts, once per event, on the channels he chose."""
+"""Notifications to the operator: trade events and alerts, once per event and channel."""
 
 from qts._exports import lazy_exports
 

@@ -1,7 +1,8 @@
-"""The built-in watch: rules, the fail-safe and the switches become messages.
+"""Built-in alerting: alert rules, the fail-safe and the kill switches become messages.
 
-Rules are held against this process's own figures every few seconds. What the fail-safe and the
-switches did is read from the database, so that it is told even when another process did it.
+The rules are checked against the metrics of this process every few seconds. Changes of the
+fail-safe and the kill switches are read from the database, so that changes by other processes are
+reported too.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from qts.notify.rules import RULES, AlertRule
 
 log = telemetry.logger("notify")
 
-LOOK_EVERY_S = 5.0
-AGAIN_S = 900.0  # a rule that comes and goes is told so often at most
+CHECK_INTERVAL_S = 5.0
+REPEAT_INTERVAL_S = 900.0  # shortest interval between two messages of one rule
 
-# Since the channel was opened, and not what is long over.
+# Changes since the first channel was registered, at most an hour old.
 _SAFETY = (
     "SELECT md5('safety_log ' || id)::uuid, at, code, message, state_before, state_after, actor"
     " FROM safety_log WHERE state_before <> state_after"
@@ -46,89 +47,93 @@ class RuleState:
 
     def __init__(self, rule: AlertRule) -> None:
         self.rule = rule
-        self._seen: deque[tuple[int, float]] = deque()
+        self._history: deque[tuple[int, float]] = deque()
         self._since_ns: int | None = None
-        self._told_ns: int | None = None
+        self._sent_ns: int | None = None
 
-    def look(self, samples: Samples, now_ns: int) -> float | None:
-        """The figure, when the owner has to be told of it now."""
-        figure = self._figure(samples, now_ns)
-        if figure is None or not self.rule.holds(figure):
+    def check(self, samples: Samples, now_ns: int) -> float | None:
+        """Return the value if a message is due now, else None."""
+        value = self._value(samples, now_ns)
+        if value is None or not self.rule.holds(value):
             self._since_ns = None
             return None
         if self._since_ns is None:
             self._since_ns = now_ns
-        ripe = now_ns - self._since_ns >= self.rule.for_s * 1e9
-        again = self._told_ns is None or now_ns - self._told_ns >= AGAIN_S * 1e9
-        if not ripe or not again:
+        lasted = now_ns - self._since_ns >= self.rule.for_s * 1e9
+        repeat = self._sent_ns is None or now_ns - self._sent_ns >= REPEAT_INTERVAL_S * 1e9
+        if not lasted or not repeat:
             return None
-        self._told_ns = now_ns
-        return figure
+        self._sent_ns = now_ns
+        return value
 
-    def not_told(self) -> None:
-        """It could not be written down: at the next look, then."""
-        self._told_ns = None
+    def not_sent(self) -> None:
+        """Make the message due again at the next check: it could not be stored."""
+        self._sent_ns = None
 
-    def _figure(self, samples: Samples, now_ns: int) -> float | None:
-        wanted = self.rule.labels.items()
-        found = [
-            value for labels, value in samples.get(self.rule.metric, ()) if wanted <= labels.items()
+    def _value(self, samples: Samples, now_ns: int) -> float | None:
+        required = self.rule.labels.items()
+        values = [
+            value
+            for labels, value in samples.get(self.rule.metric, ())
+            if required <= labels.items()
         ]
         if not self.rule.window_s:
             choose = min if self.rule.op == "<" else max
-            return choose(found) if found else None
-        self._seen.append((now_ns, sum(found)))
-        while now_ns - self._seen[0][0] > self.rule.window_s * 1e9:
-            self._seen.popleft()
-        return self._seen[-1][1] - self._seen[0][1]
+            return choose(values) if values else None
+        self._history.append((now_ns, sum(values)))
+        while now_ns - self._history[0][0] > self.rule.window_s * 1e9:
+            self._history.popleft()
+        return self._history[-1][1] - self._history[0][1]
 
 
 class AlertWatcher:
+    """Periodic check of the rules, the fail-safe and the kill switches."""
+
     def __init__(
         self,
         database: Database,
-        book: MessageStore,
+        store: MessageStore,
         channels: Sequence[str],
         clock: Clock,
         wake: Callable[[], None],
     ) -> None:
         self._database = database
-        self._book = book
+        self._store = store
         self._channels = channels
         self._clock = clock
         self._wake = wake
         self._changed = asyncio.Event()
-        self._known: set[UUID] = set()  # told before: the database would say so, at a price
-        self._rules = [RuleState(rule) for rule in RULES if not rule.told_by_event]
+        self._enqueued: set[UUID] = set()  # saves an insert that the database would ignore
+        self._rules = [RuleState(rule) for rule in RULES if not rule.reported_by_event]
 
     async def run(self) -> None:
-        """Until it is cancelled; a database that is away is asked again."""
+        """Check until cancelled; retry while the database is unreachable."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
-            group.create_task(self._keep_looking())
+            group.create_task(self._check_periodically())
 
-    async def look(self) -> None:
-        """Once: what the rules say, and what the fail-safe and the switches did."""
+    async def check(self) -> None:
+        """Enqueue messages of rules that hold, and of fail-safe and kill switch changes."""
         now = self._clock.now()
         samples = telemetry.metric_samples()
         now_ns = self._clock.monotonic_ns()
-        for held in self._rules:
-            figure = held.look(samples, now_ns)
-            if figure is not None:
+        for state in self._rules:
+            value = state.check(samples, now_ns)
+            if value is not None:
                 try:
-                    await self._tell(_of_rule(held.rule, figure, now))
+                    await self._enqueue(_rule_message(state.rule, value, now))
                 except BaseException:
-                    held.not_told()
+                    state.not_sent()
                     raise
-        done = [_of_safety(row) for row in await self._database.fetch(_SAFETY)]
-        done += [_of_switch(row) for row in await self._database.fetch(_SWITCHES)]
-        for message in done:
-            if message.event_id not in self._known:
-                await self._tell(message)
-        self._known = {message.event_id for message in done}
+        changes = [_safety_message(row) for row in await self._database.fetch(_SAFETY)]
+        changes += [_switch_message(row) for row in await self._database.fetch(_SWITCHES)]
+        for message in changes:
+            if message.event_id not in self._enqueued:
+                await self._enqueue(message)
+        self._enqueued = {message.event_id for message in changes}
 
-    async def _tell(self, message: Message) -> None:
-        if await self._book.note(message, self._channels):
+    async def _enqueue(self, message: Message) -> None:
+        if await self._store.enqueue(message, self._channels):
             self._wake()
 
     async def _listen(self) -> None:
@@ -136,31 +141,31 @@ class AlertWatcher:
             async for _ in listener:
                 self._changed.set()
 
-    async def _keep_looking(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
             self._changed.clear()
             try:
-                await self.look()
+                await self.check()
             except OperationError as error:
-                log.warning("alerts cannot be looked for", error=str(error))
+                log.warning("alert check failed; retrying", error=str(error))
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S):
+                async with asyncio.timeout(CHECK_INTERVAL_S):
                     await self._changed.wait()
 
 
-def _of_rule(rule: AlertRule, figure: float, now: datetime) -> Message:
+def _rule_message(rule: AlertRule, value: float, now: datetime) -> Message:
     return Message(
         event_id=uuid5(NAMESPACE_OID, f"qts rule {rule.name} {now.isoformat()}"),
         type="ALERT",
         occurred_at=now,
         severity=rule.severity,
         title=f"{rule.name}: {rule.text}",
-        body=f"it is {figure:g}; {rule.action}",
-        data={"rule": rule.name, "figure": figure},
+        body=f"value {value:g}; {rule.action}",
+        data={"rule": rule.name, "figure": value},
     )
 
 
-def _of_safety(row: Row) -> Message:
+def _safety_message(row: Row) -> Message:
     event_id, at, code, text, before, after, actor = row
     severity: Severity = {"FAIL": "critical", "LOCKDOWN": "critical", "WARNING": "warning"}.get(  # type: ignore[assignment]
         after, "info"
@@ -176,16 +181,15 @@ def _of_safety(row: Row) -> Message:
     )
 
 
-def _of_switch(row: Row) -> Message:
+def _switch_message(row: Row) -> Message:
     event_id, at, scope, strategy, enabled, reason, actor = row
-    whom = f"strategy {strategy}" if scope == "strategy" else "the account"
-    why = f": {reason}" if reason else ""
+    subject = f"strategy {strategy}" if scope == "strategy" else "the account"
     return Message(
         event_id=UUID(str(event_id)),
         type="KILL_SWITCH",
         occurred_at=at,
         severity="info" if enabled else "warning",
-        title=f"{whom} {'may trade' if enabled else 'is STOPPED'}",
-        body=short(f"by {actor}{why}"),
+        title=f"{subject} {'may trade' if enabled else 'is STOPPED'}",
+        body=short(f"by {actor}" + (f": {reason}" if reason else "")),
         data={"scope": scope, "tradingEnabled": enabled},
     )

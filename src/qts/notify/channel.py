@@ -1,10 +1,10 @@
-"""The port: a way to reach the owner, and what its failures mean.
+"""Port of a notification channel, and its errors.
 
-    Later      passing trouble (429, 5xx, no answer): kept, tried again after a pause
-    Declined   they do not take it (400, 401, 403): kept, logged, tried again seldom
-    Gone       the address is no more (404, 410): the channel is switched off
+    RetryLaterError        transient (429, 5xx, no answer): retried after a pause
+    MessageDeclinedError   not accepted (400, 401, 403): logged, retried rarely
+    ChannelGoneError       the address no longer exists (404, 410): the channel is disabled
 
-Errors never carry an address or a token: an address is told by its hash.
+Errors never contain an address or a token; an address appears as its hash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qts.notify.message import Message
 class RetryLaterError(OperationError):
     def __init__(self, text: str, after_s: float = 0.0) -> None:
         super().__init__(text)
-        self.after_s = after_s  # as they asked
+        self.after_s = after_s  # Retry-After of the server
 
 
 class MessageDeclinedError(OperationError):
@@ -37,14 +37,14 @@ class NotificationChannel(Protocol):
 
     @property
     def address_hash(self) -> str:
-        """Another address is another subscription; one that is gone says nothing of a new one."""
+        """Identify the address; a disabled channel is enabled again when it changes."""
         ...
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """All of them in one request; raises one of the three above when they did not arrive."""
+        """Send all messages in one request; raise one of the errors above on failure."""
         ...
 
 
 def address_hash(*parts: str) -> str:
-    """Enough to recognise an address in a log, not enough to use it."""
+    """Return a short hash that identifies an address in logs without revealing it."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -1,16 +1,9 @@
-"""One POST and what its answer means, for every channel that is a web address.
+"""Notification channels: log, Slack, Telegram and signed webhook.
 
-The log as a channel: for a desktop, and for a machine whose log is watched.
-
-Slack: an incoming webhook.
-
-Telegram: a bot writes to one chat.
-
-A server of the owner's: the messages as JSON, signed with a key both sides know.
-
-The header `X-QTS-Signature: t=<unix seconds>,v1=<hex>` holds HMAC-SHA256 of `<t>.<body>`. The
-receiver computes the same, compares in constant time, and refuses a `t` that is minutes old.
-A message may come twice when we died after sending: its `eventId` is the same then.
+A webhook request contains the messages as JSON and the header
+`X-QTS-Signature: t=<unix seconds>,v1=<hex>` with the HMAC-SHA256 of `<t>.<body>` under a shared
+key. The receiver computes the same, compares in constant time, and refuses a `t` that is minutes
+old. After a crash a message may be sent twice, with the same `eventId`.
 """
 
 from __future__ import annotations
@@ -27,7 +20,7 @@ from qts.domain import Clock, Secret
 from qts.notify.channel import ChannelGoneError, MessageDeclinedError, RetryLaterError, address_hash
 from qts.notify.message import SCHEMA_VERSION, Message, as_text
 
-LONGEST_PAUSE_S = 3600.0
+MAX_RETRY_AFTER_S = 3600.0
 _GONE = (404, 410)
 _LATER = (408, 425, 429)
 
@@ -35,24 +28,27 @@ _LATER = (408, 425, 429)
 async def post(
     session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], who: str
 ) -> None:
-    """Errors name `who`, never the address: it may hold a token."""
+    """Send one POST request and translate its status into a channel error.
+
+    Errors name `who`, never the address, which may contain a token.
+    """
     try:
-        async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-            status, wish = answer.status, answer.headers.get("Retry-After", "")
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            status, retry_after = response.status, response.headers.get("Retry-After", "")
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-        # Not chained: the error's own text may name the address.
-        raise RetryLaterError(f"{who} cannot be reached ({type(error).__name__})") from None
+        # Not chained: the text of the cause may contain the address.
+        raise RetryLaterError(f"{who} is unreachable ({type(error).__name__})") from None
     if 200 <= status < 300:
         return
     if status in _GONE:
-        raise ChannelGoneError(f"{who} answered {status}: the address is no more")
+        raise ChannelGoneError(f"{who} answered {status}: the address no longer exists")
     if status in _LATER or status >= 500:
-        raise RetryLaterError(f"{who} answered {status}", _seconds(wish))
+        raise RetryLaterError(f"{who} answered {status}", _seconds(retry_after))
     raise MessageDeclinedError(f"{who} answered {status}")
 
 
-def _seconds(wish: str) -> float:
-    return min(float(wish), LONGEST_PAUSE_S) if wish.isdigit() and wish.isascii() else 0.0
+def _seconds(text: str) -> float:
+    return min(float(text), MAX_RETRY_AFTER_S) if text.isdigit() and text.isascii() else 0.0
 
 
 log = telemetry.logger("notify")
@@ -67,14 +63,14 @@ class LogChannel:
             level = log.info if message.severity == "info" else log.warning
             level(
                 message.title,
-                about=message.body,
+                body=message.body,
                 severity=message.severity,
                 eventId=str(message.event_id),
             )
 
 
 SLACK_MAX_CHARS = 3500
-# Slack reads these three as the beginning of a link or of an entity.
+# Slack interprets these as the start of a link or an entity.
 _ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -97,7 +93,7 @@ class SlackChannel:
         )
 
 
-TELEGRAM_MAX_CHARS = 4000  # Telegram takes 4096
+TELEGRAM_MAX_CHARS = 4000  # Telegram accepts 4096
 
 
 class TelegramChannel:

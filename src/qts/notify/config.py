@@ -1,4 +1,4 @@
-"""Settings of the messages to the owner."""
+"""Settings of the notifications."""
 
 from __future__ import annotations
 
@@ -18,72 +18,74 @@ TradeEvent = Literal[
     "FillReceived",
     "MarketResumed",
 ]
-ALWAYS = ("OrderUnknown", "MarketSuspended")  # not to be left out
+ALWAYS = ("OrderUnknown", "MarketSuspended")  # cannot be turned off
 
 
 class TelegramConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bot that writes to one chat."""
+    """Telegram bot that posts to one chat."""
 
-    token: Annotated[Secret | None, Meta(description="of the bot, as BotFather gave it")] = None
+    token: Annotated[Secret | None, Meta(description="token of the bot, from BotFather")] = None
     chat: Annotated[str | None, Meta(description="id of the chat, or @channel")] = None
-    url: Annotated[str, Meta(description="where the bot API is")] = "https://api.telegram.org"
+    url: Annotated[str, Meta(description="address of the bot API")] = "https://api.telegram.org"
 
 
 class SlackConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An incoming webhook of Slack."""
+    """Incoming webhook of Slack."""
 
-    url: Annotated[Secret | None, Meta(description="of the incoming webhook")] = None
+    url: Annotated[Secret | None, Meta(description="address of the incoming webhook")] = None
 
 
 class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Your own server: JSON, signed."""
+    """HTTP server that receives signed JSON."""
 
-    url: Annotated[Secret | None, Meta(description="that takes the messages by POST")] = None
+    url: Annotated[
+        Secret | None, Meta(description="address that receives the messages by POST")
+    ] = None
     key: Annotated[
-        Secret | None, Meta(description="that both sides know; signs each request (HMAC-SHA256)")
+        Secret | None, Meta(description="shared key that signs each request (HMAC-SHA256)")
     ] = None
 
 
 class PushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Web push: to browsers that have subscribed."""
+    """Web push to subscribed browsers."""
 
     key: Annotated[
-        Secret | None, Meta(description="VAPID private key; qts notify key makes one")
+        Secret | None, Meta(description="VAPID private key; create one with qts ops notify key")
     ] = None
     contact: Annotated[
-        str | None, Meta(description="mailto: or https: address a push service may write to")
+        str | None, Meta(description="mailto: or https: contact address for the push service")
     ] = None
 
 
 class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which channels there are, what they are told of, and how often."""
+    """Channels, the events they receive, and rate limits."""
 
     telegram: Annotated[TelegramConfig, Meta(description="Telegram")] = TelegramConfig()
     slack: Annotated[SlackConfig, Meta(description="Slack")] = SlackConfig()
-    webhook: Annotated[WebhookConfig, Meta(description="A server of your own")] = WebhookConfig()
-    push: Annotated[PushConfig, Meta(description="Browsers, by web push")] = PushConfig()
+    webhook: Annotated[WebhookConfig, Meta(description="Webhook")] = WebhookConfig()
+    push: Annotated[PushConfig, Meta(description="Web push to browsers")] = PushConfig()
     log: Annotated[bool, Meta(description="write messages to the log as well")] = False
     events: Annotated[
         tuple[TradeEvent, ...],
-        Meta(description="trade events to tell of; unknown orders and alerts always are"),
+        Meta(description="trade events to send; unknown orders and alerts are always sent"),
     ] = ("OrderAccepted", "OrderRejected", "MarketResumed")
     per_minute: Annotated[
-        int, Meta(ge=1, le=600, description="requests a channel gets in a minute; the rest waits")
+        int, Meta(ge=1, le=600, description="requests per minute and channel; more are delayed")
     ] = 20
     batch_window_s: Annotated[
         float,
-        Meta(ge=0, le=600, description="how long messages wait for others to go with; alerts none"),
+        Meta(
+            ge=0, le=600, description="how long messages wait to be batched; critical ones do not"
+        ),
     ] = 2.0
-    timeout_s: Annotated[float, Meta(ge=0.1, le=60, description="longest one request may take")] = (
-        10.0
-    )
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60, description="timeout of a request")] = 10.0
     keep_hours: Annotated[
-        float, Meta(ge=0.1, le=720, description="how long an undelivered message is tried")
+        float, Meta(ge=0.1, le=720, description="how long an undelivered message is retried")
     ] = 24.0
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The names of those that are set."""
+        """Return the names of the configured channels."""
         given = {
             "telegram": self.telegram.token,
             "slack": self.slack.url,
@@ -94,7 +96,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return tuple(name for name, setting in given.items() if setting)
 
     def check(self) -> None:
-        """What one setting needs of another; refused with the full name of what is wrong."""
+        """Raise ConfigError if settings that need each other are incomplete or invalid."""
         telegram, webhook, push = self.telegram, self.webhook, self.push
         pairs = {
             ("telegram.token", "telegram.chat"): (telegram.token, telegram.chat),

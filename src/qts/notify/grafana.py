@@ -1,4 +1,4 @@
-"""The Grafana dashboard, from one table of panels and the table of alerts."""
+"""Grafana dashboard, generated from a table of panels and the alert rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from qts.notify.rules import RULES
 
-_WIDTH, _HEIGHT, _ACROSS = 8, 7, 24
+_WIDTH, _HEIGHT, _TOTAL_WIDTH = 8, 7, 24
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 
@@ -21,7 +21,7 @@ class Panel(msgspec.Struct, frozen=True):
 
 PANELS: tuple[Panel, ...] = (
     Panel("Fail-safe (0 NORMAL, 3 LOCKDOWN)", "none", (("everbit_safety_state", "state"),)),
-    Panel("Who may trade", "none", (("everbit_kill_switch_enabled", "{{scope}} {{strategyKey}}"),)),
+    Panel("May trade", "none", (("everbit_kill_switch_enabled", "{{scope}} {{strategyKey}}"),)),
     Panel(
         "Attempts per minute",
         "none",
@@ -82,7 +82,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel("Cycles", "none", (("sum by (end) (rate(qts_cycles_total[1m]))", "{{end}}"),)),
     Panel(
-        "Messages to the owner",
+        "Notifications",
         "none",
         (("sum by (channel, result) (increase(qts_notifications_total[5m]))",
           "{{channel}} {{result}}"),),
@@ -90,7 +90,7 @@ PANELS: tuple[Panel, ...] = (
     Panel("Memory", "bytes", (("process_resident_memory_bytes", "QTS"),)),
     Panel("CPU", "percentunit", (("rate(process_cpu_seconds_total[1m])", "QTS"),)),
     Panel(
-        "Machine: free",
+        "Host: free share",
         "percentunit",
         (("qts_disk_free_ratio", "disk"), ("qts_memory_free_ratio", "memory")),
     ),
@@ -98,14 +98,14 @@ PANELS: tuple[Panel, ...] = (
 
 
 def expressions() -> Iterator[str]:
-    """All that the dashboard asks for."""
+    """Yield every query of the dashboard."""
     for panel in PANELS:
         yield from (expression for expression, _ in panel.queries)
     yield from (rule.expression for rule in RULES)
 
 
 def grafana_dashboard() -> dict[str, Any]:
-    alerts = Panel("Alerts that hold", "none", tuple((r.expression, r.name) for r in RULES))
+    alerts = Panel("Active alerts", "none", tuple((r.expression, r.name) for r in RULES))
     return {
         "uid": "qts",
         "title": "QTS",
@@ -119,20 +119,20 @@ def grafana_dashboard() -> dict[str, Any]:
                 {"name": "source", "type": "datasource", "query": "prometheus", "label": "Source"}
             ]
         },
-        "panels": [_panel(place, panel) for place, panel in enumerate((alerts, *PANELS))],
+        "panels": [_panel(index, panel) for index, panel in enumerate((alerts, *PANELS))],
     }
 
 
-def _panel(place: int, panel: Panel) -> dict[str, Any]:
-    across = _ACROSS // _WIDTH
+def _panel(index: int, panel: Panel) -> dict[str, Any]:
+    columns = _TOTAL_WIDTH // _WIDTH
     return {
-        "id": place + 1,
+        "id": index + 1,
         "title": panel.title,
         "type": "timeseries",
         "datasource": _SOURCE,
         "gridPos": {
-            "x": place % across * _WIDTH,
-            "y": place // across * _HEIGHT,
+            "x": index % columns * _WIDTH,
+            "y": index // columns * _HEIGHT,
             "w": _WIDTH,
             "h": _HEIGHT,
         },

@@ -1,7 +1,4 @@
-"""What the owner is told: one message for each event or alert, the same on every channel.
-
-From an event of the bus to the words the owner reads.
-"""
+"""Notification messages: one per event or alert, the same on every channel."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from qts.domain import Market, market_for_symbol
 from qts.outbox import Delivery
 
 SCHEMA_VERSION = 1
-LONGEST_LINK = 512
-LONGEST_TEXT = 400  # of a title or a body; a venue's own words may be longer
+MAX_LINK = 512
+MAX_TEXT = 400  # of a title or a body; a venue's text may be longer
 
 Severity = Literal["info", "warning", "critical"]
 MARKS = {"info": "", "warning": "[warning] ", "critical": "[CRITICAL] "}
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """As it is kept and sent; `deep_link` is a path on the dashboard, never an address."""
+    """Message as stored and sent; `deep_link` is a path on the dashboard, never a URL."""
 
     schema_version: int = SCHEMA_VERSION
     event_id: UUID
@@ -39,45 +36,45 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def __post_init__(self) -> None:
         link = self.deep_link
-        if not link.startswith("/") or "//" in link or "\\" in link or len(link) > LONGEST_LINK:
+        if not link.startswith("/") or "//" in link or "\\" in link or len(link) > MAX_LINK:
             raise ValueError(
                 f"deep link {link[:60]!r} must be a path such as /orders/1, without // and of at "
-                f"most {LONGEST_LINK} characters"
+                f"most {MAX_LINK} characters"
             )
 
 
-def short(text: str, longest: int = LONGEST_TEXT) -> str:
-    """In one line, cut where it is too long."""
+def short(text: str, max_chars: int = MAX_TEXT) -> str:
+    """Return the text as one line of at most `max_chars` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
 
-def as_text(messages: Sequence[Message], longest: int) -> str:
-    """For channels that show plain text; several become a list, the worst first."""
-    worst_first = sorted(messages, key=lambda each: -list(MARKS).index(each.severity))
+def as_text(messages: Sequence[Message], max_chars: int) -> str:
+    """Return plain text; several messages become a list, most severe first."""
+    by_severity = sorted(messages, key=lambda each: -list(MARKS).index(each.severity))
     if len(messages) == 1:
         (one,) = messages
-        return f"{MARKS[one.severity]}{one.title}\n{one.body}"[:longest]
+        return f"{MARKS[one.severity]}{one.title}\n{one.body}"[:max_chars]
     lines = [f"QTS: {len(messages)} messages"]
-    room = longest - len(lines[0]) - len("\n… and 999,999 more")
-    for shown, each in enumerate(worst_first):
+    left = max_chars - len(lines[0]) - len("\n… and 999,999 more")
+    for shown, each in enumerate(by_severity):
         line = f"- {MARKS[each.severity]}{each.title}: {each.body}"
-        room -= len(line) + 1
-        if room < 0:
+        left -= len(line) + 1
+        if left < 0:
             lines.append(f"… and {len(messages) - shown:,} more")
             break
         lines.append(line)
     return "\n".join(lines)
 
 
-# Title by type; {…} are fields of the payload.
-_WORDS: dict[str, tuple[Severity, str]] = {
+# Severity and title by event type; {…} are fields of the payload.
+_TITLES: dict[str, tuple[Severity, str]] = {
     "OrderAccepted": ("info", "Order accepted: {side} {quantity} {symbol}"),
     "OrderRejected": ("warning", "Order rejected: {side} {quantity} {symbol}"),
-    "OrderThrottled": ("warning", "Too many requests: {side} {quantity} {symbol}"),
+    "OrderThrottled": ("warning", "Order rate-limited: {side} {quantity} {symbol}"),
     "OrderUnknown": ("critical", "Order UNKNOWN: {side} {quantity} {symbol}"),
-    "OrderAbsent": ("warning", "Order never arrived: {side} {quantity} {symbol}"),
-    "OrderSuspended": ("warning", "Order stopped before it left: {side} {quantity} {symbol}"),
+    "OrderAbsent": ("warning", "Order not at the venue: {side} {quantity} {symbol}"),
+    "OrderSuspended": ("warning", "Order stopped before sending: {side} {quantity} {symbol}"),
     "FillReceived": ("info", "Filled: {side} {quantity} {symbol} at {price}"),
     "MarketSuspended": ("critical", "Market suspended: {symbol}"),
     "MarketResumed": ("info", "Market resumed: {symbol}"),
@@ -95,15 +92,15 @@ _LINK = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def message_for_event(payload: dict[str, Any], delivery: Delivery) -> Message:
-    """Of a payload that lacks a field the title still is written: an alert must not get stuck."""
+    """Build the message of an outbox event; a missing field becomes `?` in the title."""
     envelope = delivery.envelope
-    severity, form = _WORDS[envelope.type]
+    severity, title = _TITLES[envelope.type]
     return Message(
         event_id=envelope.event_id,
         type=_upper(envelope.type),
         occurred_at=envelope.occurred_at,
         severity=severity,
-        title=short(form.format_map(_Fields(payload))),
+        title=short(title.format_map(_Fields(payload))),
         body=short(_body(payload)),
         deep_link=_link(payload),
         data=_data(payload),
@@ -122,11 +119,11 @@ def _body(payload: dict[str, Any]) -> str:
         f"order {payload['brokerOrderId']}" if payload.get("brokerOrderId") else "",
         " ".join(str(payload[key]) for key in ("code", "reason") if payload.get(key)),
     ]
-    return ", ".join(part for part in parts if part) or "nothing more is known"
+    return ", ".join(part for part in parts if part) or "no details"
 
 
 def _data(payload: dict[str, Any]) -> dict[str, Any]:
-    data = {ours: str(payload[theirs]) for theirs, ours in _DATA.items() if payload.get(theirs)}
+    data = {name: str(payload[field]) for field, name in _DATA.items() if payload.get(field)}
     if (
         "brokerOrderId" in data
         and market_for_symbol(str(payload.get("symbol", ""))) is Market.UPBIT

@@ -1,4 +1,4 @@
-"""The database's side: what is to be told, to whom, and what became of it."""
+"""Messages and channels in PostgreSQL: the queue of each channel and its results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from qts.database import Connection, Database
 from qts.notify.message import Message
 
-KEEP_DAYS = 90  # as long as the bus keeps events: afterwards none can come twice
+KEEP_DAYS = 90  # at least as long as the bus can redeliver an event
 
-_NOTE = (
+_ENQUEUE = (
     "INSERT INTO notification_log (channel, event_id, severity, message)"
     " SELECT channel, $1, $2, $3 FROM notification_channel"
     " WHERE disabled_at IS NULL AND channel = ANY($4) ON CONFLICT (channel, event_id) DO NOTHING"
 )
-_TAKE = (
+_CLAIM = (
     "UPDATE notification_log SET tries = tries + 1,"
     " due_at = clock_timestamp() + make_interval(secs => $3) WHERE id IN ("
     "  SELECT id FROM notification_log WHERE channel = $1 AND state = 'PENDING'"
@@ -33,7 +33,7 @@ _OPEN = (
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):
-    """A message in hand: others leave it alone until the lease ends."""
+    """Claimed message; other senders skip it until the lease ends."""
 
     id: int
     tries: int
@@ -41,7 +41,7 @@ class QueuedMessage(msgspec.Struct, frozen=True):
 
 
 class ChannelBacklog(msgspec.Struct, frozen=True):
-    """How many wait for a channel, since when, and whether one of them cannot wait."""
+    """Due messages of a channel: count, age of the oldest, whether one is critical."""
 
     count: int
     oldest_s: float
@@ -49,7 +49,7 @@ class ChannelBacklog(msgspec.Struct, frozen=True):
 
 
 class ChannelStatus(msgspec.Struct, frozen=True):
-    """For the owner."""
+    """Channel with the counts of its messages."""
 
     channel: str
     disabled_at: datetime | None
@@ -60,9 +60,9 @@ class ChannelStatus(msgspec.Struct, frozen=True):
 
 
 async def enqueue(tx: Connection, message: Message, channels: Sequence[str]) -> bool:
-    """Write it for every channel that is open; False when all of them had it."""
+    """Store the message for every enabled channel; return False if all have it already."""
     body = msgspec.json.encode(message).decode()
-    done = await tx.execute(_NOTE, message.event_id, message.severity, body, list(channels))
+    done = await tx.execute(_ENQUEUE, message.event_id, message.severity, body, list(channels))
     return done != "INSERT 0 0"
 
 
@@ -70,18 +70,18 @@ class MessageStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def note(self, message: Message, channels: Sequence[str]) -> bool:
+    async def enqueue(self, message: Message, channels: Sequence[str]) -> bool:
         async with self._database.transaction() as tx:
             return await enqueue(tx, message, channels)
 
     async def open(self, channel: str, address_hash: str) -> bool:
-        """Known from now on; a new address opens a channel that was switched off."""
+        """Register the channel and return whether it is enabled; a new address enables it."""
         async with self._database.transaction() as tx:
             await tx.execute(_OPEN, channel, address_hash)
-            closed = await tx.fetchval(
+            disabled_at = await tx.fetchval(
                 "SELECT disabled_at FROM notification_channel WHERE channel = $1", channel
             )
-        return closed is None
+        return disabled_at is None
 
     async def enable(self, channel: str) -> None:
         await self._database.execute(
@@ -90,7 +90,7 @@ class MessageStore:
         )
 
     async def disable(self, channel: str, reason: str) -> None:
-        """Nothing is sent there any more; what waits is given up."""
+        """Disable the channel and abandon its pending messages."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "UPDATE notification_channel SET disabled_at = clock_timestamp(), reason = $2"
@@ -105,14 +105,14 @@ class MessageStore:
                 reason,
             )
 
-    async def is_open(self, channel: str) -> bool:
+    async def is_enabled(self, channel: str) -> bool:
         return bool(
             await self._database.fetchval(
                 "SELECT disabled_at IS NULL FROM notification_channel WHERE channel = $1", channel
             )
         )
 
-    async def waiting(self, channel: str) -> ChannelBacklog:
+    async def backlog(self, channel: str) -> ChannelBacklog:
         row = await self._database.fetchrow(
             "SELECT count(*), COALESCE(extract(epoch FROM clock_timestamp() - min(created_at)), 0),"
             " COALESCE(bool_or(severity = 'critical'), false) FROM notification_log"
@@ -124,29 +124,29 @@ class MessageStore:
         )
 
     async def claim(self, channel: str, limit: int, lease_s: float) -> list[QueuedMessage]:
-        rows = await self._database.fetch(_TAKE, channel, limit, lease_s)
+        rows = await self._database.fetch(_CLAIM, channel, limit, lease_s)
         found = [
             QueuedMessage(row[0], row[1], msgspec.json.decode(row[2], type=Message)) for row in rows
         ]
         return sorted(found, key=lambda each: each.id)
 
-    async def sent(self, taken: Sequence[QueuedMessage]) -> None:
-        await self._end(taken, "SENT", "")
+    async def mark_sent(self, messages: Sequence[QueuedMessage]) -> None:
+        await self._end(messages, "SENT", "")
 
-    async def give_up(self, taken: Sequence[QueuedMessage], why: str) -> None:
-        await self._end(taken, "GIVEN_UP", why)
+    async def abandon(self, messages: Sequence[QueuedMessage], reason: str) -> None:
+        await self._end(messages, "GIVEN_UP", reason)
 
-    async def retry_later(self, taken: Sequence[QueuedMessage], why: str) -> None:
+    async def retry_later(self, messages: Sequence[QueuedMessage], reason: str) -> None:
         await self._database.execute(
             "UPDATE notification_log SET due_at = clock_timestamp(), error = $2"
             " WHERE id = ANY($1) AND state = 'PENDING'",
-            [each.id for each in taken],
-            why,
+            [each.id for each in messages],
+            reason,
         )
 
     async def purge(self, keep_hours: float) -> int:
-        """Give up what nobody wants any more, and forget what is old; answers the former."""
-        given_up = await self._database.execute(
+        """Abandon messages older than `keep_hours` and return how many; delete old rows."""
+        abandoned = await self._database.execute(
             "UPDATE notification_log SET state = 'GIVEN_UP', ended_at = clock_timestamp(),"
             " error = 'too old: ' || error WHERE state = 'PENDING'"
             " AND created_at < clock_timestamp() - make_interval(secs => $1)",
@@ -157,7 +157,7 @@ class MessageStore:
             " AND created_at < clock_timestamp() - make_interval(days => $1)",
             KEEP_DAYS,
         )
-        return int(given_up.split()[-1])
+        return int(abandoned.split()[-1])
 
     async def channels(self) -> list[ChannelStatus]:
         rows = await self._database.fetch(
@@ -171,7 +171,7 @@ class MessageStore:
         return [ChannelStatus(*row) for row in rows]
 
     async def recent(self, limit: int = 50) -> list[Message]:
-        """The youngest first, each once however many channels it went to."""
+        """Return the latest messages, newest first, each once."""
         rows = await self._database.fetch(
             "SELECT message FROM (SELECT DISTINCT ON (event_id) id, message FROM notification_log"
             " WHERE created_at > clock_timestamp() - interval '7 days' ORDER BY event_id, id) found"
@@ -180,18 +180,18 @@ class MessageStore:
         )
         return [msgspec.json.decode(row[0], type=Message) for row in rows]
 
-    async def _end(self, taken: Sequence[QueuedMessage], state: str, error: str) -> None:
+    async def _end(self, messages: Sequence[QueuedMessage], state: str, error: str) -> None:
         await self._database.execute(
             "UPDATE notification_log SET state = $2, error = $3, ended_at = clock_timestamp()"
             " WHERE id = ANY($1)",
-            [each.id for each in taken],
+            [each.id for each in messages],
             state,
             error,
         )
 
 
 async def state_of(database: Database, channel: str, event_id: UUID) -> tuple[str, int] | None:
-    """State and tries of one message."""
+    """Return state and tries of one message, or None."""
     row = await database.fetchrow(
         "SELECT state, tries FROM notification_log WHERE channel = $1 AND event_id = $2",
         channel,

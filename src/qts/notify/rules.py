@@ -1,7 +1,7 @@
-"""The alerts of rules.toml: from it come the built-in watch, the Prometheus rules and their page.
+"""Alert rules of rules.toml, for the built-in watcher, Prometheus and the documentation.
 
-A rule asks for the figure of one metric: how much it grew in a window, or what it is now. Every
-metric named there is exported by `qts run`; a test holds that.
+A rule compares one metric with a threshold: its growth in a window, or its current value. `qts run`
+exports every metric in the file; a test checks that.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 
 from qts.notify.message import Severity
 
-SCRAPES = 'up{job="qts"}'  # the one figure that only Prometheus can have
+SCRAPES = 'up{job="qts"}'  # only Prometheus has this metric
 
 
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`window_s` 0: the figure itself, its greatest where there are several."""
+    """Threshold of a metric. With `window_s` 0 it applies to the value, else to its growth."""
 
     name: str
     metric: str
@@ -30,7 +30,7 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     severity: Severity
     text: str
     action: str
-    told_by_event: bool = False  # the owner hears of it from the event itself, with its details
+    reported_by_event: bool = False  # an event already sends a message with details
 
     @property
     def selector(self) -> str:
@@ -39,42 +39,42 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def expression(self) -> str:
-        """In the language of Prometheus."""
+        """Return the rule as a PromQL expression."""
         if self.window_s:
-            figure = f"sum(increase({self.selector}[{_span(self.window_s)}]))"
+            value = f"sum(increase({self.selector}[{_duration(self.window_s)}]))"
         else:
-            figure = f"{'min' if self.op == '<' else 'max'}({self.selector})"
-        return f"{figure} {self.op} {self.threshold:g}"
+            value = f"{'min' if self.op == '<' else 'max'}({self.selector})"
+        return f"{value} {self.op} {self.threshold:g}"
 
-    def holds(self, figure: float) -> bool:
+    def holds(self, value: float) -> bool:
         if self.op == "<":
-            return figure < self.threshold
-        return figure > self.threshold if self.op == ">" else figure >= self.threshold
+            return value < self.threshold
+        return value > self.threshold if self.op == ">" else value >= self.threshold
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
     rule: tuple[AlertRule, ...]
 
 
-def _table() -> tuple[AlertRule, ...]:
+def _load_rules() -> tuple[AlertRule, ...]:
     text = importlib.resources.files("qts.notify").joinpath("rules.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), _Table).rule
 
 
-RULES = _table()
+RULES = _load_rules()
 
 
-def _span(seconds: int) -> str:
+def _duration(seconds: int) -> str:
     return f"{seconds // 60}m" if seconds % 60 == 0 else f"{seconds}s"
 
 
 def prometheus_rules() -> dict[str, object]:
-    """As a rule file of Prometheus has it."""
+    """Return the rules as a Prometheus rule file."""
     rules = [
         {
             "alert": f"Qts{rule.name}",
             "expr": rule.expression,
-            "for": _span(rule.for_s) if rule.for_s else "0s",
+            "for": _duration(rule.for_s) if rule.for_s else "0s",
             "labels": {"severity": rule.severity},
             "annotations": {"summary": f"QTS: {rule.text}", "action": rule.action},
         }
@@ -86,7 +86,7 @@ def prometheus_rules() -> dict[str, object]:
         "for": "2m",
         "labels": {"severity": "critical"},
         "annotations": {
-            "summary": "QTS: it does not answer",
+            "summary": "QTS does not answer",
             "action": "systemctl status qts; positions at the venue stay as they are",
         },
     }
@@ -94,7 +94,7 @@ def prometheus_rules() -> dict[str, object]:
 
 
 def alert_table() -> str:
-    """The rules as the table of docs/operations.md."""
+    """Return the rules as the table of docs/operations.md."""
     rows = [
         f"| {rule.name} | `{rule.expression}`{_lasting(rule)} | {rule.severity} | {rule.action} |"
         for rule in RULES
@@ -103,4 +103,4 @@ def alert_table() -> str:
 
 
 def _lasting(rule: AlertRule) -> str:
-    return f" for {_span(rule.for_s)}" if rule.for_s else ""
+    return f" for {_duration(rule.for_s)}" if rule.for_s else ""

@@ -1,4 +1,4 @@
-"""Everything of this room joined: events and alerts are written down, senders bring them."""
+"""Notification service: stores events and alerts, and runs a sender per channel."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from qts.outbox import TRADE_EVENT, Delivery, Dispatcher, uuid7
 
 log = telemetry.logger("notify")
 
-AGAIN_S = 5.0
+RESTART_INTERVAL_S = 5.0
 
 
 class NotificationService:
-    """Use `open`; then `register` with the dispatcher of trade events, and `run`."""
+    """Create it with `open`, `register` it with the dispatcher of trade events, then `run` it."""
 
     def __init__(
         self,
         database: Database,
-        notifiers: list[NotificationChannel],
+        channels: list[NotificationChannel],
         config: NotifyConfig,
         clock: Clock,
     ) -> None:
         self._config = config
         self._clock = clock
-        self.book = MessageStore(database)
-        self.notifiers = {each.name: each for each in notifiers}
-        self._senders = [Sender(each, self.book, config, clock) for each in notifiers]
-        self.alarms = AlertWatcher(database, self.book, tuple(self.notifiers), clock, self.wake)
+        self.store = MessageStore(database)
+        self.channels = {channel.name: channel for channel in channels}
+        self._senders = [Sender(channel, self.store, config, clock) for channel in channels]
+        self.watcher = AlertWatcher(database, self.store, tuple(self.channels), clock, self.wake)
 
     @classmethod
     @asynccontextmanager
@@ -53,21 +53,22 @@ class NotificationService:
         clock = clock or SystemClock()
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            opened = cls(database, notifiers(session, database, config, clock), config, clock)
-            for each in opened.notifiers.values():
-                await opened.book.open(each.name, each.address_hash)
-            yield opened
+            channels = configured_channels(session, database, config, clock)
+            service = cls(database, channels, config, clock)
+            for channel in channels:
+                await service.store.open(channel.name, channel.address_hash)
+            yield service
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Trade events the settings name are written down; all others pass."""
+        """Handle the trade events in the settings; ignore all others."""
 
-        async def tell(payload: dict[str, Any], delivery: Delivery) -> None:
-            if await self.book.note(message_for_event(payload, delivery), tuple(self.notifiers)):
+        async def enqueue(payload: dict[str, Any], delivery: Delivery) -> None:
+            if await self.store.enqueue(message_for_event(payload, delivery), tuple(self.channels)):
                 self.wake()
 
-        if self.notifiers:
+        if self.channels:
             for name in dict.fromkeys((*ALWAYS, *self._config.events)):
-                dispatcher.on(TRADE_EVENT, dict[str, Any], type=name)(tell)
+                dispatcher.on(TRADE_EVENT, dict[str, Any], type=name)(enqueue)
         dispatcher.ignore(TRADE_EVENT)
 
     def wake(self) -> None:
@@ -75,38 +76,38 @@ class NotificationService:
             sender.wake()
 
     async def run(self) -> None:
-        """Until it is cancelled. No error of ours ends it: whoever runs it has orders to send."""
+        """Send and watch until cancelled; an error restarts both and does not stop trading."""
         while True:
             try:
                 async with asyncio.TaskGroup() as group:
                     for sender in self._senders:
                         group.create_task(sender.run())
-                    group.create_task(self.alarms.run())
+                    group.create_task(self.watcher.run())
             except* Exception:
-                log.error("messages stopped; they begin again", exc_info=True)
-            await self._clock.sleep(AGAIN_S)
+                log.error("notifications failed; restarting", exc_info=True)
+            await self._clock.sleep(RESTART_INTERVAL_S)
 
     async def test(self, channel: str) -> None:
-        """Send one message now, past the queue; a channel that takes it is open again."""
-        if channel not in self.notifiers:
-            known = ", ".join(self.notifiers) or "none"
-            raise RefusedError(f"channel {channel} is not set; the settings have: {known}")
+        """Send one message now, bypassing the queue; on success enable the channel."""
+        if channel not in self.channels:
+            known = ", ".join(self.channels) or "none"
+            raise RefusedError(f"channel {channel} is not configured; configured: {known}")
         message = Message(
             event_id=uuid7(),
             type="TEST",
             occurred_at=self._clock.now(),
             severity="critical",
-            title="QTS: a test message",
+            title="QTS: test message",
             body="If you read this, this channel works.",
         )
-        await self.notifiers[channel].send([message])
-        await self.book.enable(channel)
+        await self.channels[channel].send([message])
+        await self.store.enable(channel)
 
 
-def notifiers(
+def configured_channels(
     session: aiohttp.ClientSession, database: Database, config: NotifyConfig, clock: Clock
 ) -> list[NotificationChannel]:
-    """Those the settings name."""
+    """Create the channels that the settings configure."""
     found: list[NotificationChannel] = []
     telegram, slack, webhook, push = config.telegram, config.slack, config.webhook, config.push
     if telegram.token and telegram.chat:

@@ -1,8 +1,8 @@
-"""Web push to browsers: encrypted as RFC 8291 has it, signed as RFC 8292 (VAPID) has it.
+"""Web push to browsers: encrypted by RFC 8291, signed by RFC 8292 (VAPID).
 
-    message ─▶ AES-128-GCM, key from ECDH(browser's key, one of ours for this message) ─▶ POST
+    message ─▶ AES-128-GCM, key from ECDH(browser's key, ephemeral key) ─▶ POST
 
-Best effort: what one browser's push service does not take is logged and not sent again. Only
+Best effort: a push that the browser's push service rejects is logged and not retried. Only
 accepted orders and critical alerts are pushed.
 """
 
@@ -31,14 +31,14 @@ from qts.notify.message import Message, as_text
 
 log = telemetry.logger("notify")
 
-RECORD = 4096
-LONGEST_BODY = 1000
-LIFE_S = 12 * 3600  # of a signature, and of a message at the push service
+RECORD_SIZE = 4096
+MAX_BODY = 1000
+TTL_S = 12 * 3600  # of a signature, and of a message at the push service
 _CURVE = ec.SECP256R1()
 
 
 class PushSubscription(msgspec.Struct, frozen=True):
-    """As a browser's PushManager gives it."""
+    """Subscription as a browser's PushManager returns it."""
 
     endpoint: str
     p256dh: str
@@ -71,7 +71,7 @@ class WebPushChannel:
         rows = await self._database.fetch(
             "SELECT endpoint, p256dh, auth FROM push_subscription WHERE disabled_at IS NULL"
         )
-        # Side by side: a browser's service that hangs holds up none of the others.
+        # Concurrently, so that a hanging push service does not delay the others.
         await asyncio.gather(*(self._send_one(PushSubscription(*row), body) for row in rows))
 
     async def _send_one(self, to: PushSubscription, body: bytes) -> None:
@@ -79,7 +79,7 @@ class WebPushChannel:
         headers = {
             "Content-Encoding": "aes128gcm",
             "Content-Type": "application/octet-stream",
-            "TTL": str(LIFE_S),
+            "TTL": str(TTL_S),
             "Urgency": "high",
             "Authorization": self._authorization(to.endpoint),
         }
@@ -91,22 +91,22 @@ class WebPushChannel:
                 " WHERE endpoint_hash = $1",
                 address_hash(to.endpoint),
             )
-            log.warning("a browser's subscription is no more", address=address_hash(to.endpoint))
+            log.warning("push subscription gone; disabled", address=address_hash(to.endpoint))
         except (RetryLaterError, MessageDeclinedError) as error:
-            log.warning("a push was not taken", error=str(error))
+            log.warning("push failed; not retried", error=str(error))
 
     def _authorization(self, endpoint: str) -> str:
-        place = urlsplit(endpoint)
+        parts = urlsplit(endpoint)
         claims = {
-            "aud": f"{place.scheme}://{place.netloc}",
-            "exp": int(self._clock.now().timestamp()) + LIFE_S,
+            "aud": f"{parts.scheme}://{parts.netloc}",
+            "exp": int(self._clock.now().timestamp()) + TTL_S,
             "sub": self._contact,
         }
         return f"vapid t={sign(self._key, claims)}, k={public_key(self._key)}"
 
 
 async def subscribe(database: Database, text: bytes) -> str:
-    """Keep a subscription, given as the JSON a browser makes of it; answers its hash."""
+    """Store a subscription, given as JSON from a browser; return its hash."""
     try:
         given = msgspec.json.decode(text)
         to = PushSubscription(given["endpoint"], given["keys"]["p256dh"], given["keys"]["auth"])
@@ -115,8 +115,8 @@ async def subscribe(database: Database, text: bytes) -> str:
             raise ValueError
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         raise RefusedError(
-            "that is no push subscription; expected JSON with endpoint (https) and keys.p256dh, "
-            "keys.auth, as PushSubscription.toJSON() gives it"
+            "invalid push subscription; expected JSON with endpoint (https) and keys.p256dh, "
+            "keys.auth, as PushSubscription.toJSON() returns it"
         ) from None
     name = address_hash(to.endpoint)
     await database.execute(
@@ -132,7 +132,7 @@ async def subscribe(database: Database, text: bytes) -> str:
 
 
 async def unsubscribe(database: Database, endpoint: str) -> bool:
-    """Nothing more for this browser; False where it had no subscription."""
+    """Disable a browser's subscription; return False if it has none."""
     ended = await database.execute(
         "UPDATE push_subscription SET disabled_at = clock_timestamp()"
         " WHERE endpoint_hash = $1 AND disabled_at IS NULL",
@@ -145,22 +145,22 @@ def encrypt(
     body: bytes,
     to: PushSubscription,
     salt: bytes | None = None,
-    ours: ec.EllipticCurvePrivateKey | None = None,
+    private: ec.EllipticCurvePrivateKey | None = None,
 ) -> bytes:
-    """One record of aes128gcm (RFC 8188) under the key of RFC 8291; salt and key are fresh."""
+    """Encrypt one aes128gcm record (RFC 8188) by RFC 8291; salt and key default to new ones."""
     salt = salt or os.urandom(16)
-    ours = ours or ec.generate_private_key(_CURVE)
-    theirs, mine = _decode(to.p256dh), _raw(ours)
-    shared = ours.exchange(ec.ECDH(), _point(theirs))
-    secret = _derive(shared, _decode(to.auth), b"WebPush: info\0" + theirs + mine, 32)
+    private = private or ec.generate_private_key(_CURVE)
+    receiver, sender = _decode(to.p256dh), _raw(private)
+    shared = private.exchange(ec.ECDH(), _point(receiver))
+    secret = _derive(shared, _decode(to.auth), b"WebPush: info\0" + receiver + sender, 32)
     key = _derive(secret, salt, b"Content-Encoding: aes128gcm\0", 16)
     nonce = _derive(secret, salt, b"Content-Encoding: nonce\0", 12)
-    header = salt + RECORD.to_bytes(4, "big") + bytes([len(mine)]) + mine
+    header = salt + RECORD_SIZE.to_bytes(4, "big") + bytes([len(sender)]) + sender
     return header + AESGCM(key).encrypt(nonce, body + b"\x02", None)
 
 
 def sign(key: ec.EllipticCurvePrivateKey, claims: dict[str, object]) -> str:
-    """A JSON web token with ES256."""
+    """Return a JSON web token signed with ES256."""
     head = _encode(msgspec.json.encode({"typ": "JWT", "alg": "ES256"}))
     text = f"{head}.{_encode(msgspec.json.encode(claims))}"
     r, s = utils.decode_dss_signature(key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
@@ -177,19 +177,19 @@ def read_key(key: Secret) -> ec.EllipticCurvePrivateKey:
         return ec.derive_private_key(int.from_bytes(_decode(key.reveal()), "big"), _CURVE)
     except ValueError:
         raise RefusedError(
-            "notify.push.key is no VAPID key; make one with qts notify key"
+            "notify.push.key is not a VAPID key; create one with qts ops notify key"
         ) from None
 
 
 def public_key(key: ec.EllipticCurvePrivateKey) -> str:
-    """As a browser wants it for `applicationServerKey`."""
+    """Return the public key in the format of `applicationServerKey`."""
     return _encode(_raw(key))
 
 
 def _payload(messages: Sequence[Message]) -> bytes:
     first = messages[0]
     if len(messages) > 1:
-        text = as_text(messages, LONGEST_BODY)
+        text = as_text(messages, MAX_BODY)
         title, _, body = text.partition("\n")
         first = msgspec.structs.replace(first, title=title, body=body, deep_link="/orders")
     return msgspec.json.encode(first)
