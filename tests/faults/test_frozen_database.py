@@ -15,7 +15,7 @@ from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.domain import SystemClock
 from qts.embedded import Home
-from qts.verify.order_latency import CUE, FLOOR
+from qts.verify.order_latency import ENTRY_PRICE, STOP_PRICE
 from qts.verify.sandbox import open_sandbox
 from tests.embedded.clients import at_work_in
 from tests.outbox.kit import until
@@ -64,7 +64,7 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
         exits, lanes = trading.exits, trading.engine.status
         handled = lanes().lanes["P1"].handled
         with frozen(home):
-            trading.ticks.tick(SYMBOL, FLOOR, 1000.0, FLOOR - 10, FLOOR)
+            trading.ticks.tick(SYMBOL, STOP_PRICE, 1000.0, STOP_PRICE - 10, STOP_PRICE)
             await until(fact(lambda: exits.count == 1), PATIENCE_S)
             for number in range(TICKS):
                 trading.ticks.tick(OTHER, 5_000.0 + number % 3, number, 4_995, 5_000)
@@ -80,5 +80,5 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
 
 
 def bought(trading: TradingSystem) -> bool:
-    trading.ticks.tick(SYMBOL, CUE, 1000.0, CUE - 10, CUE)
+    trading.ticks.tick(SYMBOL, ENTRY_PRICE, 1000.0, ENTRY_PRICE - 10, ENTRY_PRICE)
     return SYMBOL in trading.portfolio.positions

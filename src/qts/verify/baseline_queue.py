@@ -1,4 +1,4 @@
-"""What many programs do instead: one queue.PriorityQueue, some threads. Measured beside ours."""
+"""Baseline for the isolation measurement: one queue.PriorityQueue and threads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 
 from qts.events import Catalogue, Event, Payload, Priority
 
-_WORKERS = 7  # as many as our lanes have
-_STOP = len(Priority)
+_WORKERS = 7  # as many as the lanes have
 
 
 class PriorityQueueEngine:
-    """Takes and handles events by priority; stamps P0 from publishing to the handler's return."""
+    """Engine on one priority queue; measures P0 from publishing to the handler's return."""
 
     def __init__(self) -> None:
         self._catalogue = Catalogue()
@@ -49,13 +48,13 @@ class PriorityQueueEngine:
             thread.start()
 
     def stop(self, seconds: float) -> None:
-        """After their current event; a thread that sleeps longer is left behind."""
+        """Stop the threads after their current event; abandon those still in it after `seconds`."""
         self._stop.set()
         for _ in self._threads:
             self._queue.put((-1, next(self._order), 0.0, None))
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while not self._stop.is_set():

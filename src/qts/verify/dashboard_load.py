@@ -1,10 +1,10 @@
-"""What open pages cost what trades: lane P0 of one run, with and without them, in turns.
+"""Effect of open dashboard pages on lane P0 of a run, measured in alternating rounds.
 
-    without   the dashboard's process is stopped where it stands
-    with      ten pages are open and read, and one client more never does
+    without   the dashboard's process is stopped with SIGSTOP
+    with      ten pages are open and read, and one more client never reads
 
-The run is a whole one, on a simulated market and a home that is thrown away. Each turn has its own
-p99; the medians of the turns are compared, because a shared machine spoils single turns.
+The run is a complete sandbox on the KIS simulator. The medians of the rounds' p99 are compared,
+because other load on the machine distorts single rounds.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from qts.events import payloads as p
 from qts.verify.page_clients import PageClientCounts, PageClientSpec
 from qts.verify.sandbox import open_sandbox
 
-RATE = 500  # events of P0 a second
-SETTLE_S = 1.0  # after pages came or went
-TURNS = 16
-RATIO, GROWTH_MB = 1.2, 16.0
+RATE = 500  # P0 events per second
+SETTLE_S = 1.0  # after pages opened or closed
+ROUNDS = 16
+MAX_RATIO, MAX_GROWTH_MB = 1.2, 16.0
 
 
 class LoadRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,102 +55,105 @@ class DashboardLoadReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["PASS", "FAIL"]
     seconds: float
     pages: int
-    without_p99_ms: float  # medians of the turns
+    without_p99_ms: float  # medians of the rounds
     with_p99_ms: float
     ratio: float
-    dashboard_mb: float  # resident, at the end of the last turn with pages
-    grown_mb: float  # since the first one
-    states_read: int  # by the pages, of what the run tells four times a second
+    dashboard_mb: float  # resident, after the last round with pages
+    grown_mb: float  # since the first round with pages
+    states_read: int  # by the pages; the run sends four per second
     answers_read: int
     turns: list[LoadRound]
     missed: list[str]
 
 
 async def measure_dashboard_load(
-    seconds: float, pages: int, say: Callable[[str], None]
+    seconds: float, pages: int, progress: Callable[[str], None]
 ) -> DashboardLoadReport:
-    with tempfile.TemporaryDirectory(prefix="qts-view-") as place:
-        home = Home.at(Path(place) / "home")
-        async with _run(home) as (trading, view):
+    """Measure for `seconds` in a sandbox, with `pages` open in every other round."""
+    with tempfile.TemporaryDirectory(prefix="qts-verify-") as folder:
+        home = Home.at(Path(folder) / "home")
+        async with _sandbox(home) as (trading, dashboard):
             token = Tokens.of(home.path).token(Role.READ).reveal()
-            with _Visitors(PageClientSpec(view.address, token, pages)) as visitors:
-                say(f"{TURNS} turns of {seconds / TURNS:.1f} s, {pages} pages in every other one")
-                turns = [
-                    turn
-                    async for turn in _turns(trading.engine, view, visitors, seconds / TURNS, say)
-                ]
-                return _report(seconds, pages, turns, visitors.said)
+            with _PageProcess(PageClientSpec(dashboard.address, token, pages)) as clients:
+                progress(
+                    f"{ROUNDS} rounds of {seconds / ROUNDS:.1f} s, {pages} pages in half of them"
+                )
+                runs = _rounds(trading.engine, dashboard, clients, seconds / ROUNDS, progress)
+                rounds = [each async for each in runs]
+                return _report(seconds, pages, rounds, clients.counts)
 
 
 @contextlib.asynccontextmanager
-async def _run(home: Home) -> AsyncIterator[tuple[TradingSystem, DashboardProcess]]:
+async def _sandbox(home: Home) -> AsyncIterator[tuple[TradingSystem, DashboardProcess]]:
     settings = {"simulator": {"symbols": 300, "scan_s": 2.0}, "dashboard": {"port": 0}}
     config = msgspec.convert(settings, Config)
     clock = SystemClock()
     async with (
         open_sandbox(home, config, clock) as trading,
-        DashboardProcess(trading.config, home, clock) as view,
+        DashboardProcess(trading.config, home, clock) as dashboard,
     ):
-        if view.pid is None:
+        if dashboard.pid is None:
             raise OperationError("the dashboard did not start")
-        yield trading, view
+        yield trading, dashboard
 
 
-async def _turns(
+async def _rounds(
     engine: EventEngine,
-    view: DashboardProcess,
-    visitors: _Visitors,
-    turn_s: float,
-    say: Callable[[str], None],
+    dashboard: DashboardProcess,
+    clients: _PageProcess,
+    round_s: float,
+    progress: Callable[[str], None],
 ) -> AsyncIterator[LoadRound]:
-    """In the order - + + - - + + -, so that neither kind is always the later one."""
-    for number in range(TURNS):
+    """Measure rounds in the order - + + - - + + -, so that neither kind is always later."""
+    for number in range(ROUNDS):
         is_open = number % 4 in (1, 2)
-        await asyncio.to_thread(visitors.show if is_open else visitors.hide)
-        with contextlib.nullcontext() if is_open else _stopped(view):
+        await asyncio.to_thread(clients.open if is_open else clients.close)
+        with contextlib.nullcontext() if is_open else _stopped(dashboard):
             await asyncio.sleep(SETTLE_S)
-            spans = await asyncio.to_thread(_measured, engine, turn_s)
-        p50, p99, most = (round(float(each), 3) for each in np.percentile(spans, (50, 99, 100)))
-        turn = LoadRound(
-            pages=visitors.said.pages,
-            count=len(spans),
+            latencies = await asyncio.to_thread(_measure_p0, engine, round_s)
+        p50, p99, maximum = (
+            round(float(each), 3) for each in np.percentile(latencies, (50, 99, 100))
+        )
+        result = LoadRound(
+            pages=clients.counts.pages,
+            count=len(latencies),
             p50_ms=p50,
             p99_ms=p99,
-            max_ms=most,
-            dashboard_mb=round(_resident_mb(view.pid), 1),
+            max_ms=maximum,
+            dashboard_mb=round(_resident_mb(dashboard.pid), 1),
         )
-        say(f"{turn.pages:3} pages   P0 p50 {p50:.2f}  p99 {p99:.2f}  max {most:.2f} ms")
-        yield turn
+        progress(f"{result.pages:3} pages   P0 p50 {p50:.2f}  p99 {p99:.2f}  max {maximum:.2f} ms")
+        yield result
 
 
-def _measured(engine: EventEngine, seconds: float) -> list[float]:
-    """Publishes events of P0 at a steady pace; milliseconds until each was handled."""
-    spans: list[float] = []
-    waiting: list[Future[None]] = []
+def _measure_p0(engine: EventEngine, seconds: float) -> list[float]:
+    """Publish P0 events at a steady pace; return the milliseconds until each was handled."""
+    latencies: list[float] = []
+    futures: list[Future[None]] = []
 
-    def noted(began_ns: int) -> Callable[[Future[None]], None]:
-        return lambda _: spans.append((time.perf_counter_ns() - began_ns) / 1e6)
+    def recorder(began_ns: int) -> Callable[[Future[None]], None]:
+        return lambda _: latencies.append((time.perf_counter_ns() - began_ns) / 1e6)
 
     due = time.monotonic()
     for number in range(int(seconds * RATE)):
         due += 1 / RATE
         time.sleep(max(0.0, due - time.monotonic()))
-        payload = p.BrokerDisconnect(broker="drill", reason=f"a drill, {number // RATE}")
-        event = engine.new_event("BROKER_DISCONNECT", payload, "drill")
+        payload = p.BrokerDisconnect(broker="verify", reason=f"measurement, {number // RATE}")
+        event = engine.new_event("BROKER_DISCONNECT", payload, "verify")
         began_ns = time.perf_counter_ns()
         future = engine.publish_for_ack(event)
-        future.add_done_callback(noted(began_ns))
-        waiting.append(future)
-    for future in waiting:
+        future.add_done_callback(recorder(began_ns))
+        futures.append(future)
+    for future in futures:
         future.result(timeout=30)
-    return spans
+    return latencies
 
 
 @contextlib.contextmanager
-def _stopped(view: DashboardProcess) -> Iterator[None]:
-    pid = view.pid
+def _stopped(dashboard: DashboardProcess) -> Iterator[None]:
+    pid = dashboard.pid
     if pid is None:
-        raise OperationError("the dashboard is gone")
+        raise OperationError("the dashboard has ended")
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -158,40 +161,42 @@ def _stopped(view: DashboardProcess) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-class _Visitors:
-    """The pages, in a process of their own. Use as a context."""
+class _PageProcess:
+    """Process that runs the page clients; a context manager."""
 
-    def __init__(self, visit: PageClientSpec) -> None:
+    def __init__(self, spec: PageClientSpec) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "qts.verify.page_clients"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)  # they stand for other machines
-        self.said = self._ask(msgspec.json.encode(visit))
+        os.setpriority(
+            os.PRIO_PROCESS, self._process.pid, 19
+        )  # in use, pages run on other machines
+        self.counts = self._send(msgspec.json.encode(spec))
 
-    def __enter__(self) -> _Visitors:
+    def __enter__(self) -> _PageProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # it ends with its input
+        self._process.communicate()  # it ends when stdin closes
 
-    def show(self) -> None:
-        if not self.said.pages:
-            self.said = self._ask(b"open")
+    def open(self) -> None:
+        if not self.counts.pages:
+            self.counts = self._send(b"open")
 
-    def hide(self) -> None:
-        self.said = self._ask(b"close")
+    def close(self) -> None:
+        self.counts = self._send(b"close")
 
-    def _ask(self, line: bytes) -> PageClientCounts:
-        to, back = self._process.stdin, self._process.stdout
-        if to is None or back is None:
+    def _send(self, line: bytes) -> PageClientCounts:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
             raise AssertionError("both are pipes")
-        to.write(line + b"\n")
-        to.flush()
-        answer = back.readline()
+        stdin.write(line + b"\n")
+        stdin.flush()
+        answer = stdout.readline()
         if not answer:
-            raise OperationError(f"the pages ended with code {self._process.wait()}; see above")
+            raise OperationError(f"page clients exited with code {self._process.wait()}")
         return msgspec.json.decode(answer, type=PageClientCounts)
 
 
@@ -201,21 +206,22 @@ def _resident_mb(pid: int | None) -> float:
 
 
 def _report(
-    seconds: float, pages: int, turns: list[LoadRound], said: PageClientCounts
+    seconds: float, pages: int, rounds: list[LoadRound], counts: PageClientCounts
 ) -> DashboardLoadReport:
-    shown = [turn for turn in turns if turn.pages]
+    with_pages = [each for each in rounds if each.pages]
     p99 = {
-        is_open: statistics.median(turn.p99_ms for turn in turns if bool(turn.pages) is is_open)
+        is_open: statistics.median(each.p99_ms for each in rounds if bool(each.pages) is is_open)
         for is_open in (False, True)
     }
     ratio = round(p99[True] / p99[False], 3)
-    grown = round(shown[-1].dashboard_mb - shown[0].dashboard_mb, 1)
+    grown = round(with_pages[-1].dashboard_mb - with_pages[0].dashboard_mb, 1)
     goals = {
-        f"P0 p99 with pages is {ratio:.2f} times that without, {RATIO:g} allowed": ratio < RATIO,
-        f"the dashboard has grown by {grown:.1f} MB, {GROWTH_MB:g} allowed": grown < GROWTH_MB,
-        f"the pages read {said.states:,} states": said.states > pages,
+        f"P0 p99 with pages is {ratio:.2f} times that without; limit {MAX_RATIO:g}": ratio
+        < MAX_RATIO,
+        f"the dashboard grew by {grown:.1f} MB; limit {MAX_GROWTH_MB:g}": grown < MAX_GROWTH_MB,
+        f"the pages read only {counts.states:,} states": counts.states > pages,
     }
-    missed = [text for text, held in goals.items() if not held]
+    missed = [text for text, met in goals.items() if not met]
     return DashboardLoadReport(
         verdict="FAIL" if missed else "PASS",
         seconds=seconds,
@@ -223,10 +229,10 @@ def _report(
         without_p99_ms=round(p99[False], 3),
         with_p99_ms=round(p99[True], 3),
         ratio=ratio,
-        dashboard_mb=shown[-1].dashboard_mb,
+        dashboard_mb=with_pages[-1].dashboard_mb,
         grown_mb=grown,
-        states_read=said.states,
-        answers_read=said.answers,
-        turns=turns,
+        states_read=counts.states,
+        answers_read=counts.answers,
+        turns=rounds,
         missed=missed,
     )

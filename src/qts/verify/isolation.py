@@ -1,8 +1,8 @@
-"""Proof of isolation: P0 keeps its promise while the other lanes are made to misbehave.
+"""Isolation measurement: latency of P0 while the other lanes are overloaded.
 
-A P3 handler sleeps 5 s, four P2 handlers burn CPU in pure Python (or sit in one long C call),
-10,000 P2 and 50,000 P3 events flood their lanes again and again; P1 ticks flow, and P0 events come
-at a steady pace.
+A P3 handler sleeps 5 s, four P2 handlers burn CPU in pure Python (or stay in one long C call),
+10,000 P2 and 50,000 P3 events flood their lanes every 2 s, P1 ticks are published at a steady rate,
+and P0 events at a fixed pace.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from qts.events import (
 )
 from qts.events.process.protocol import COUNT_IN_ORDER
 from qts.verify.baseline_queue import PriorityQueueEngine
-from qts.verify.isolation_load import SLEEP_S, LoadGenerator, busy_handlers, doze, glance
+from qts.verify.isolation_load import SLEEP_S, LoadGenerator, busy_handlers, ignore, sleep
 
-_LOOK_S = 0.2
-_ENOUGH = 2000  # P0 events below which a p99 says little
-# Later than this beside the machine's own stalls: somebody kept the interpreter, and whoever would
-# have published meanwhile could not.
+_PROGRESS_INTERVAL_S = 0.2
+_MIN_P0_EVENTS = 2000  # for a meaningful p99
+# Allowed p99 delay of P0's publisher beyond the machine's own stalls; more means that another
+# thread held the GIL.
 _PUBLISHER_MS = 25.0
 
-# Beyond the SLA: P0 in ms by how it is isolated.
+# Limits of P0 in ms beyond the SLA, by isolation.
 _GOALS: dict[str, dict[str, float]] = {
     "thread": {"p50": 2, "p99": 5, "max": 15},
     "process": {"p99": 1},
@@ -63,7 +63,7 @@ class LaneReport(msgspec.Struct, frozen=True):
 
 
 class BaselineReport(msgspec.Struct, frozen=True):
-    """The same load on one queue.PriorityQueue and threads; P0 only."""
+    """P0 under the same load on one queue.PriorityQueue and threads."""
 
     sent: int
     count: int
@@ -76,35 +76,35 @@ class BaselineReport(msgspec.Struct, frozen=True):
 
 
 class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON that scripts rely on."""
+    """Report; its field names are the keys of the JSON output."""
 
     verdict: Literal["PASS", "FAIL"]
     seconds: float
     isolation: Literal["thread", "process"]
     p0: Literal["python", "compiled"]
     c_call_ms: float
-    goal_ms: dict[str, float]  # of P0 in this way of isolation
+    goal_ms: dict[str, float]  # limits of P0 beyond the SLA
     lanes: dict[str, LaneReport]
     p0_sent: int
     p0_seen: int
     p0_in_order: bool
-    publisher_late_ms: dict[str, float]  # P0's publisher is Python too: how late it came to publish
-    broken: list[str]  # why it failed
-    machine_stall_ms: dict[str, float]  # how late a sleeper of another process woke meanwhile
-    warnings: list[str]  # what P1 to P3 could not hold, and handlers by name
+    publisher_late_ms: dict[str, float]  # delay of P0's publisher, a Python thread
+    broken: list[str]  # limits that were exceeded
+    machine_stall_ms: dict[str, float]  # wake-up delay of a sleeping process
+    warnings: list[str]  # exceeded limits of P1 and P2, slow handlers
     naive: BaselineReport | None = None
 
 
 class IsolationLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How the run is made hard."""
+    """Parameters of the load."""
 
     p0_per_s: float = 200.0
     ticks_per_s: float = 1000.0
     burners: int = 4
-    c_call_ms: float = 0.0  # P2 handlers sit in one C call of this length instead
+    c_call_ms: float = 0.0  # when set, P2 handlers stay in one C call of this length
     p0: Literal["python", "compiled"] = "python"
-    plant_p0_ms: float = 0.0  # a P0 handler that takes so long, to see the verdict change
-    naive: bool = False  # run the naive engine as long again
+    plant_p0_ms: float = 0.0  # duration of a slow P0 handler, to test the verdict
+    naive: bool = False  # also measure the baseline
 
 
 def verify_isolation(
@@ -113,24 +113,26 @@ def verify_isolation(
     load: IsolationLoad | None = None,
     show: Callable[[float], None] = lambda _elapsed: None,
 ) -> IsolationReport:
+    """Run the load for `seconds` and compare P0 with its limits."""
     load = load or IsolationLoad()
     run = _Run(config or EventsConfig(), load)
-    machine: subprocess.Popen[str] | None = None
-    with run.engine:  # processes are up before the clock starts
-        machine = _watch_machine(seconds)
+    with run.engine:  # processes have started before the measurement
+        stall_probe = _start_stall_probe(seconds)
         began = time.monotonic()
-        run.pressers.start()
+        run.generator.start()
         while (elapsed := time.monotonic() - began) < seconds:
             show(elapsed)
-            run.stop.wait(min(_LOOK_S, seconds - elapsed))
+            run.stop.wait(min(_PROGRESS_INTERVAL_S, seconds - elapsed))
         run.end()
         took = time.monotonic() - began
         lanes = run.engine.status().lanes
-    naive = _run_naive(seconds, load) if load.naive else None
-    return run.report(lanes, took, _stalls(machine), naive)
+    naive = _measure_baseline(seconds, load) if load.naive else None
+    return run.report(lanes, took, _stalls(stall_probe), naive)
 
 
 class _Run:
+    """Engine under load, and what its P0 handler received."""
+
     def __init__(self, config: EventsConfig, load: IsolationLoad) -> None:
         self.stop = threading.Event()
         self._load = load
@@ -138,44 +140,44 @@ class _Run:
             "process" if config.p2.isolation == config.p3.isolation == "process" else "thread"
         )
         self._seen: list[str] = []
-        self._counted = np.zeros(3)  # seen, last, out of order: the compiled handler's own record
+        self._counts = np.zeros(3)  # seen, last, out of order; written by the compiled handler
         self._alerts: list[LaneAlert] = []
         self.engine = EventEngine(config, hooks=AlertHooks(alert=self._alerts.append))
         self._register(config)
-        self.pressers = LoadGenerator(self.engine, self.stop, load.p0_per_s, load.ticks_per_s)
+        self.generator = LoadGenerator(self.engine, self.stop, load.p0_per_s, load.ticks_per_s)
 
     def _register(self, config: EventsConfig) -> None:
         engine = self.engine
         if self._load.p0 == "compiled":
-            engine.on("FILL_CONFIRMED", compiled(COUNT_IN_ORDER, self._counted))
+            engine.on("FILL_CONFIRMED", compiled(COUNT_IN_ORDER, self._counts))
         else:
-            engine.on("FILL_CONFIRMED", self._fill)
-        engine.on("PRICE_TICK", glance)
-        for hog in busy_handlers(self._load.burners, self._load.c_call_ms):
-            engine.on("STRATEGY_EVALUATE", hog)
-        apart = config.p3.isolation == "process"
-        engine.on("REPORT_GENERATE", doze if apart else self._doze)
-        engine.on("LOG_WRITE", glance)
+            engine.on("FILL_CONFIRMED", self._on_fill)
+        engine.on("PRICE_TICK", ignore)
+        for handler in busy_handlers(self._load.burners, self._load.c_call_ms):
+            engine.on("STRATEGY_EVALUATE", handler)
+        isolated = config.p3.isolation == "process"
+        engine.on("REPORT_GENERATE", sleep if isolated else self._sleep)
+        engine.on("LOG_WRITE", ignore)
 
     def end(self) -> None:
         self.stop.set()
-        self.pressers.join()
+        self.generator.join()
         self.engine.wait_drained(5.0, Priority.P0, Priority.P1)
 
-    def _fill(self, event: Event) -> None:
+    def _on_fill(self, event: Event) -> None:
         self._seen.append(event.event_id)
         if self._load.plant_p0_ms:
             time.sleep(self._load.plant_p0_ms / 1000)
 
-    def _doze(self, _event: Event) -> None:
+    def _sleep(self, _event: Event) -> None:
         self.stop.wait(SLEEP_S)
 
-    def _p0(self) -> tuple[int, bool]:
-        """How many the handler has seen, by its own record, and whether each once and in order."""
+    def _p0_received(self) -> tuple[int, bool]:
+        """Return how many events the handler received, and whether each once and in order."""
         if self._load.p0 == "compiled":
-            seen, _, strays = (int(each) for each in self._counted)
-            return seen, seen == len(self.pressers.sent) and not strays
-        return len(self._seen), self._seen == self.pressers.sent
+            seen, _, misordered = (int(each) for each in self._counts)
+            return seen, seen == len(self.generator.sent) and not misordered
+        return len(self._seen), self._seen == self.generator.sent
 
     def report(
         self,
@@ -184,21 +186,21 @@ class _Run:
         stalls: dict[str, float],
         naive: BaselineReport | None,
     ) -> IsolationReport:
-        rows = {name: _lane(name, lane) for name, lane in lanes.items()}
+        rows = {name: _lane_report(name, lane) for name, lane in lanes.items()}
         goal = _GOALS["compiled" if self._load.p0 == "compiled" else self._mode]
-        sent, (seen, in_order) = len(self.pressers.sent), self._p0()
+        sent, (seen, in_order) = len(self.generator.sent), self._p0_received()
         broken = _breaches("P0", rows["P0"], {**SLA["P0"], **goal})
         if not in_order:
             broken.append(f"P0: {sent} sent, {seen} seen, or out of order")
         if lanes["P0"].dropped:
             broken.append(f"P0 lost {lanes['P0'].dropped} events")
-        late = _quantiles(self.pressers.late_ms)
+        late = _quantiles(self.generator.late_ms)
         if late["p99"] - stalls.get("p99", 0.0) > _PUBLISHER_MS:
             broken.append(f"P0's publisher waited p99 {late['p99']:.0f} ms for the interpreter")
         warnings = [each for name in ("P1", "P2") for each in _breaches(name, rows[name])]
         warnings += sorted({alert.text for alert in self._alerts if alert.kind == "slow"})[:20]
-        if sent < _ENOUGH:
-            warnings.append(f"only {sent} P0 events; {_ENOUGH:,} make a p99 worth its name")
+        if sent < _MIN_P0_EVENTS:
+            warnings.append(f"only {sent} P0 events; a p99 needs {_MIN_P0_EVENTS:,}")
         return IsolationReport(
             verdict="FAIL" if broken else "PASS",
             seconds=round(seconds, 3),
@@ -218,39 +220,39 @@ class _Run:
         )
 
 
-def _run_naive(seconds: float, load: IsolationLoad) -> BaselineReport:
+def _measure_baseline(seconds: float, load: IsolationLoad) -> BaselineReport:
     stop, engine, seen = threading.Event(), PriorityQueueEngine(), list[str]()
     engine.on("FILL_CONFIRMED", lambda event: seen.append(event.event_id))
-    engine.on("PRICE_TICK", glance)
-    engine.on("LOG_WRITE", glance)
-    for hog in busy_handlers(load.burners, load.c_call_ms):
-        engine.on("STRATEGY_EVALUATE", hog)
+    engine.on("PRICE_TICK", ignore)
+    engine.on("LOG_WRITE", ignore)
+    for handler in busy_handlers(load.burners, load.c_call_ms):
+        engine.on("STRATEGY_EVALUATE", handler)
     engine.on("REPORT_GENERATE", lambda _: stop.wait(SLEEP_S))
-    pressers = LoadGenerator(engine, stop, load.p0_per_s, load.ticks_per_s)
+    generator = LoadGenerator(engine, stop, load.p0_per_s, load.ticks_per_s)
     engine.start()
-    pressers.start()
+    generator.start()
     stop.wait(seconds)
     stop.set()
-    pressers.join()
+    generator.join()
     engine.stop(5.0)
-    spans = _quantiles(engine.p0_ms)
+    latency = _quantiles(engine.p0_ms)
     return BaselineReport(
-        sent=len(pressers.sent),
+        sent=len(generator.sent),
         count=len(seen),
-        in_order=seen == pressers.sent[: len(seen)],
-        publisher_late_ms=_quantiles(pressers.late_ms),
-        **{f"{part}_ms": value for part, value in spans.items()},
+        in_order=seen == generator.sent[: len(seen)],
+        publisher_late_ms=_quantiles(generator.late_ms),
+        **{f"{part}_ms": value for part, value in latency.items()},
     )
 
 
-def _quantiles(spans_ms: list[float]) -> dict[str, float]:
+def _quantiles(values_ms: list[float]) -> dict[str, float]:
     parts = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
-    found = np.percentile(spans_ms or [0.0], list(parts.values()))
+    found = np.percentile(values_ms or [0.0], list(parts.values()))
     return {part: round(float(value), 4) for part, value in zip(parts, found, strict=True)}
 
 
-# In a process of its own, so that nothing of ours is in its way.
-_SLEEPER = """
+# Run in a separate process, so that only the machine can delay it.
+_STALL_PROBE = """
 import sys, time
 late, end = [], time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end:
@@ -262,28 +264,28 @@ print(late[len(late) // 2], late[int(len(late) * 0.99)], late[-1])
 """
 
 
-def _watch_machine(seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-I", "-S", "-c", _SLEEPER, str(seconds)]
+def _start_stall_probe(seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-I", "-S", "-c", _STALL_PROBE, str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def _stalls(machine: subprocess.Popen[str]) -> dict[str, float]:
-    numbers = machine.communicate()[0].split()
+def _stalls(probe: subprocess.Popen[str]) -> dict[str, float]:
+    numbers = probe.communicate()[0].split()
     return dict(
         zip(("p50", "p99", "max"), (round(float(each), 3) for each in numbers), strict=False)
     )
 
 
-def _lane(name: str, lane: LaneStatus) -> LaneReport:
-    span, limits = lane.total, SLA.get(name, {})
+def _lane_report(name: str, lane: LaneStatus) -> LaneReport:
+    latency, limits = lane.total, SLA.get(name, {})
     return LaneReport(
-        count=span.count,
-        p50_ms=round(span.p50, 4),
-        p95_ms=round(span.p95, 4),
-        p99_ms=round(span.p99, 4),
-        max_ms=round(span.max, 4),
+        count=latency.count,
+        p50_ms=round(latency.p50, 4),
+        p95_ms=round(latency.p95, 4),
+        p99_ms=round(latency.p99, 4),
+        max_ms=round(latency.max, 4),
         sla_ms=limits,
-        holds=all(getattr(span, part) <= limit for part, limit in limits.items()),
+        holds=all(getattr(latency, part) <= limit for part, limit in limits.items()),
         published=lane.published,
         handled=lane.handled,
         collapsed=lane.collapsed,

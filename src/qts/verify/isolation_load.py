@@ -1,7 +1,4 @@
-"""The load of the proof of isolation: P0 paced, P1 flowing, P2 and P3 in floods.
-
-Handlers that misbehave on purpose, for the proof of isolation.
-"""
+"""Load of the isolation measurement: paced P0, steady P1, floods of P2 and P3, busy handlers."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from qts.events import Event
 from qts.events import payloads as p
 
 _FLOOD_P2, _FLOOD_P3 = 10_000, 50_000
-_FLOOD_EVERY_S = 2.0
+_FLOOD_INTERVAL_S = 2.0
 _STRATEGIES = 8
 
 
 class LoadTarget(Protocol):
-    """The part of an engine that is pressed."""
+    """Publishing methods of an engine under load."""
 
     def new_event(self, name: str, payload: p.Payload, source: str = "") -> Event: ...
     @property
@@ -30,7 +27,7 @@ class LoadTarget(Protocol):
 
 
 class LoadGenerator:
-    """Publishers on three threads, until `stop`."""
+    """Publishers on three threads that run until `stop` is set."""
 
     def __init__(
         self, engine: LoadTarget, stop: threading.Event, p0_per_s: float, ticks_per_s: float
@@ -39,8 +36,8 @@ class LoadGenerator:
         self._stop = stop
         self._p0_per_s = p0_per_s
         self._ticks_per_s = ticks_per_s
-        self.sent: list[str] = []  # the ids of P0, in order
-        self.late_ms: list[float] = []  # how late the publisher itself was, each time
+        self.sent: list[str] = []  # ids of P0 events, in order
+        self.late_ms: list[float] = []  # delay of the publisher itself, per P0 event
         self._threads = [
             threading.Thread(target=each, daemon=True)
             for each in (self._publish_p0, self._publish_ticks, self._flood)
@@ -87,11 +84,11 @@ class LoadGenerator:
         report = engine.new_event("REPORT_GENERATE", p.ReportGenerate(report="x"), "verify")
         while not self._stop.is_set():
             engine.publish(report)
-            self._in_hundreds((p2 * 13)[:100], _FLOOD_P2)
-            self._in_hundreds([line] * 100, _FLOOD_P3)
-            self._stop.wait(_FLOOD_EVERY_S)
+            self._publish_hundreds((p2 * 13)[:100], _FLOOD_P2)
+            self._publish_hundreds([line] * 100, _FLOOD_P3)
+            self._stop.wait(_FLOOD_INTERVAL_S)
 
-    def _in_hundreds(self, events: Sequence[Event], count: int) -> None:
+    def _publish_hundreds(self, events: Sequence[Event], count: int) -> None:
         for _ in range(count // 100):
             if self._stop.is_set():
                 return
@@ -111,16 +108,16 @@ _BURN_S = 0.005
 _LETTERS = "abcd"
 
 
-def glance(_event: Event) -> None:
-    """Does next to nothing."""
+def ignore(_event: Event) -> None:
+    """Do nothing."""
 
 
-def doze(_event: Event) -> None:
+def sleep(_event: Event) -> None:
     time.sleep(SLEEP_S)
 
 
 class CpuBurner:
-    """Computes in pure Python for 5 ms; any thread can cut in at the switch interval."""
+    """Handler that runs pure Python for 5 ms; threads can preempt it at the switch interval."""
 
     def __init__(self, letter: str) -> None:
         self.__qualname__ = f"burn_{letter}"
@@ -132,37 +129,37 @@ class CpuBurner:
 
 
 class GilHog:
-    """Sits in one C call that nobody can interrupt: `sorted` of so many numbers."""
+    """Handler that holds the GIL in one C call, `sorted` of `count` numbers."""
 
     def __init__(self, letter: str, count: int) -> None:
         self.__qualname__ = f"sort_{letter}"
-        self._made_of = (letter, count)
+        self._arguments = (letter, count)
         self._numbers = _numbers(count)
 
     def __call__(self, _event: Event) -> None:
         sorted(self._numbers)
 
     def __reduce__(self) -> tuple[Callable[..., GilHog], tuple[str, int]]:
-        return GilHog, self._made_of  # the list is made again where it goes
+        return GilHog, self._arguments  # the list is rebuilt after unpickling
 
 
 def busy_handlers(count: int, c_call_ms: float) -> list[CpuBurner] | list[GilHog]:
-    """The handlers of P2: burners, or sorters whose call takes so long on this machine."""
+    """Return P2 handlers: CPU burners, or sorters whose call takes `c_call_ms` on this machine."""
     letters = _LETTERS[:count]
     if not c_call_ms:
         return [CpuBurner(letter) for letter in letters]
     trial = _numbers(50_000)
-    took = min(_took(trial) for _ in range(3))
-    size = max(1000, round(len(trial) * c_call_ms / 1000 / took))
+    duration_s = min(_sort_duration_s(trial) for _ in range(3))
+    size = max(1000, round(len(trial) * c_call_ms / 1000 / duration_s))
     return [GilHog(letter, size) for letter in letters]
 
 
 def _numbers(count: int) -> list[float]:
-    chance = random.Random(1)  # noqa: S311 - the same list each time
-    return [chance.random() for _ in range(count)]
+    generator = random.Random(1)  # noqa: S311 - reproducible
+    return [generator.random() for _ in range(count)]
 
 
-def _took(numbers: list[float]) -> float:
+def _sort_duration_s(numbers: list[float]) -> float:
     began = time.perf_counter()
     sorted(numbers)
     return time.perf_counter() - began

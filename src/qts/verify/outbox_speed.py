@@ -1,4 +1,4 @@
-"""How fast the bus is on this machine: publish one by one and in batches, drain, latency."""
+"""Speed of the outbox on this machine: publishing, draining and latency."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATENCY_RATE = 100
 
 
 class BenchResult(msgspec.Struct, frozen=True):
-    """Events per second, and milliseconds from publish to handler at 100 events a second."""
+    """Rates in events per second; latency from publish to handler at 100 events per second."""
 
     events: int
     publish_single_per_s: float
@@ -39,10 +39,10 @@ class Noop(msgspec.Struct):
 async def measure_outbox(
     database: Database, events: int, progress: Callable[[str], None] = lambda _: None
 ) -> BenchResult:
-    """Measure on the database given; its stream of backtest events must be empty."""
+    """Measure on `database`, whose stream of backtest events must be empty."""
     config = StreamConfig(batch=300)
     if await database.fetchval("SELECT count(*) FROM outbox_event WHERE stream = $1", STREAM):
-        raise RefusedError(f"{STREAM} holds events; bench on a database where it is empty")
+        raise RefusedError(f"stream {STREAM} has events; use a database where it is empty")
     async with PostgresBus.open(database, {STREAM: config}) as bus:
         progress("publish one by one")
         single = await _publish(database, bus, ONE_BY_ONE, 1)
@@ -71,16 +71,16 @@ async def measure_outbox(
 
 
 async def _publish(database: Database, bus: PostgresBus, events: int, batch: int) -> float:
-    """Events per second of the calls alone; making the events is not counted."""
+    """Return events per second of the publish calls, without creating the events."""
     seconds = 0.0
     for start in range(0, events, batch):
-        made = [_event(number) for number in range(start, min(start + batch, events))]
+        batched = [_event(number) for number in range(start, min(start + batch, events))]
         began = time.perf_counter()
         async with database.transaction() as tx:
             if batch == 1:
-                await bus.publish(tx, made[0])
+                await bus.publish(tx, batched[0])
             else:
-                await bus.publish_many(tx, made)
+                await bus.publish_many(tx, batched)
         seconds += time.perf_counter() - began
     return events / seconds
 
@@ -106,7 +106,7 @@ async def _drain(bus: PostgresBus, events: int, workers: int) -> float:
 
 
 async def _latencies(database: Database, bus: PostgresBus) -> list[float]:
-    dispatcher, all_there = Dispatcher(), asyncio.Event()
+    dispatcher, complete = Dispatcher(), asyncio.Event()
     seconds: list[float] = []
     began: dict[int, float] = {}
 
@@ -114,7 +114,7 @@ async def _latencies(database: Database, bus: PostgresBus) -> list[float]:
     async def handle(payload: Noop, _delivery: Delivery) -> None:
         seconds.append(time.perf_counter() - began[payload.number])
         if len(seconds) == LATENCY_EVENTS:
-            all_there.set()
+            complete.set()
 
     consumer = bus.consumer(STREAM, dispatcher)
     serving = asyncio.create_task(consumer.run())
@@ -123,7 +123,7 @@ async def _latencies(database: Database, bus: PostgresBus) -> list[float]:
         began[number] = time.perf_counter()
         async with database.transaction() as tx:
             await bus.publish(tx, _event(number))
-    await all_there.wait()
+    await complete.wait()
     consumer.stop()
     await serving
     return seconds

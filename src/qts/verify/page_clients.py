@@ -1,17 +1,16 @@
-"""Open pages without a browser, in a process of their own: what they ask of a dashboard.
+"""Simulated dashboard pages in a separate process.
 
-A page listens to the WebSocket and asks for its data once a second, as `page/app.js` does. One
-client more opens the WebSocket and never reads.
+A page reads the WebSocket and requests its data once a second, as `page/app.js` does. One more
+client opens the WebSocket and never reads.
 
     stdin    {"address": ..., "token": ..., "pages": 10}, then lines: open, close
-    stdout   a line of JSON for each: how many pages there are, how many states they have read
+    stdout   one line of JSON for each: pages open, states and answers read
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
 import struct
 import sys
@@ -22,8 +21,16 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-LOOK_S = 1.0
-LOOKS = ("overview", "events", "orders", "outbox", "backtests", "settings", "market?symbol=&bar=5")
+REQUEST_INTERVAL_S = 1.0
+REQUESTS = (
+    "overview",
+    "events",
+    "orders",
+    "outbox",
+    "backtests",
+    "settings",
+    "market?symbol=&bar=5",
+)
 
 
 class PageClientSpec(msgspec.Struct, frozen=True):
@@ -39,37 +46,39 @@ class PageClientCounts(msgspec.Struct, frozen=True):
 
 
 class PageClients:
-    def __init__(self, client: aiohttp.ClientSession, visit: PageClientSpec) -> None:
+    """Pages that open and close together."""
+
+    def __init__(self, client: aiohttp.ClientSession, spec: PageClientSpec) -> None:
         self._client = client
-        self._visit = visit
+        self._spec = spec
         self._open: contextlib.AsyncExitStack | None = None
-        self._here = 0
+        self._pages = 0
         self._states = 0
         self._answers = 0
 
     @property
-    def said(self) -> PageClientCounts:
-        return PageClientCounts(self._here, self._states, self._answers)
+    def counts(self) -> PageClientCounts:
+        return PageClientCounts(self._pages, self._states, self._answers)
 
     async def login(self) -> None:
-        headers = {"Origin": self._visit.address}
+        headers = {"Origin": self._spec.address}
         async with self._client.post(
-            "/login", json={"token": self._visit.token}, headers=headers
+            "/login", json={"token": self._spec.token}, headers=headers
         ) as reply:
             reply.raise_for_status()
 
     async def open(self) -> None:
-        """All pages are open, and each has read a first state."""
+        """Open all pages and wait until each has read a state."""
         async with contextlib.AsyncExitStack() as stack:
-            tasks = await stack.enter_async_context(_working())
-            firsts = []
-            for number in range(self._visit.pages):
+            tasks = await stack.enter_async_context(_cancelling())
+            first_reads = []
+            for number in range(self._spec.pages):
                 first = asyncio.Event()
-                firsts.append(first.wait())
-                tasks.append(asyncio.create_task(self._listen(first)))
-                tasks.append(asyncio.create_task(self._look(LOOKS[number % len(LOOKS)])))
-            await asyncio.gather(*firsts)
-            await stack.enter_async_context(self._deaf())
+                first_reads.append(first.wait())
+                tasks.append(asyncio.create_task(self._read_live(first)))
+                tasks.append(asyncio.create_task(self._request(REQUESTS[number % len(REQUESTS)])))
+            await asyncio.gather(*first_reads)
+            await stack.enter_async_context(self._never_reading())
             self._open = stack.pop_all()
 
     async def close(self) -> None:
@@ -77,48 +86,48 @@ class PageClients:
             await self._open.aclose()
             self._open = None
 
-    async def _listen(self, first: asyncio.Event) -> None:
-        headers = {"Origin": self._visit.address}
+    async def _read_live(self, first: asyncio.Event) -> None:
+        headers = {"Origin": self._spec.address}
         async with self._client.ws_connect("/api/live", headers=headers) as page:
-            self._here += 1
+            self._pages += 1
             try:
                 async for _ in page:
                     self._states += 1
                     first.set()
             finally:
-                self._here -= 1
+                self._pages -= 1
 
-    async def _look(self, what: str) -> None:
+    async def _request(self, path: str) -> None:
         while True:
-            async with self._client.get(f"/api/{what}") as reply:
+            async with self._client.get(f"/api/{path}") as reply:
                 await reply.read()
-                self._answers += reply.status == 200  # else the page says why, and asks again
-            await asyncio.sleep(LOOK_S)
+                self._answers += reply.status == 200  # other replies are retried
+            await asyncio.sleep(REQUEST_INTERVAL_S)
 
     @contextlib.asynccontextmanager
-    async def _deaf(self) -> AsyncIterator[None]:
-        """Opens the WebSocket and never reads; its window is as small as can be."""
-        place = urlsplit(self._visit.address)
-        cookies = self._client.cookie_jar.filter_cookies(URL(self._visit.address))
+    async def _never_reading(self) -> AsyncIterator[None]:
+        """Open the WebSocket with the smallest receive buffer and never read."""
+        url = urlsplit(self._spec.address)
+        cookies = self._client.cookie_jar.filter_cookies(URL(self._spec.address))
         cookie = "; ".join(f"{name}={each.value}" for name, each in cookies.items())
         request = (
-            f"GET /api/live HTTP/1.1\r\nHost: {place.netloc}\r\nOrigin: {self._visit.address}\r\n"
+            f"GET /api/live HTTP/1.1\r\nHost: {url.netloc}\r\nOrigin: {self._spec.address}\r\n"
             f"Cookie: {cookie}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
-        with socket.socket() as line:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-            line.setblocking(False)
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            connection.setblocking(False)
             loop = asyncio.get_running_loop()
-            await loop.sock_connect(line, (place.hostname, place.port))
-            await loop.sock_sendall(line, request.encode())
+            await loop.sock_connect(connection, (url.hostname, url.port))
+            await loop.sock_sendall(connection, request.encode())
             yield
-            # Cut, not closed: what it never read must not keep the other side waiting.
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # Reset, so that unread data does not keep the server waiting.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @contextlib.asynccontextmanager
-async def _working() -> AsyncIterator[list[asyncio.Task[None]]]:
+async def _cancelling() -> AsyncIterator[list[asyncio.Task[None]]]:
     tasks: list[asyncio.Task[None]] = []
     try:
         yield tasks
@@ -132,22 +141,21 @@ async def _serve() -> None:
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    visit = msgspec.json.decode(await lines.readline(), type=PageClientSpec)
+    spec = msgspec.json.decode(await lines.readline(), type=PageClientSpec)
     jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(visit.address, cookie_jar=jar) as client:
-        visitors = PageClients(client, visit)
-        await visitors.login()
-        for _ in itertools.count():
-            said = visitors.said
-            sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+    async with aiohttp.ClientSession(spec.address, cookie_jar=jar) as client:
+        clients = PageClients(client, spec)
+        await clients.login()
+        while True:
+            sys.stdout.write(msgspec.json.encode(clients.counts).decode() + "\n")
             sys.stdout.flush()
             match (await lines.readline()).decode().strip():
                 case "open":
-                    await visitors.open()
+                    await clients.open()
                 case "close":
-                    await visitors.close()
+                    await clients.close()
                 case _:
-                    await visitors.close()
+                    await clients.close()
                     return
 
 

@@ -1,4 +1,4 @@
-"""Everything that trades on servers, books and a market of its own, gone when it ends."""
+"""Sandbox: a complete trading system on private servers and a simulated venue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qts.embedded import Home
 
 @contextlib.asynccontextmanager
 async def open_sandbox(home: Home, config: Config, clock: Clock) -> AsyncIterator[TradingSystem]:
-    """A whole run in `home`, on the simulated KIS."""
+    """Run a trading system in `home` on the KIS simulator."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(start_servers(home, config))
         database = await stack.enter_async_context(
