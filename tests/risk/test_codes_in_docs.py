@@ -13,7 +13,7 @@ def test_every_code_stands_in_the_docs_and_no_other() -> None:
     rows = [line for line in DOCS.read_text("utf-8").splitlines() if line.startswith("| ")]
     told = [f"| {code} | {text} |" for code, text in REASONS.items()]
     told += [
-        f"| {c.code} | {c.effect}{', passing' if c.passing else ''} | {c.text} |"
+        f"| {c.code} | {c.effect}{', transient' if c.transient else ''} | {c.text} |"
         for c in CODES.values()
     ]
     assert [row for row in rows if not row.startswith("| code")] == told

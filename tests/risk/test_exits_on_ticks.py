@@ -113,7 +113,7 @@ def test_hits_are_told_to_people_at_the_next_look() -> None:
     desk.hold()
     desk.engine.publish(desk.tick(9_800))
     told: list[str] = []
-    desk.loop._tell = lambda hit: told.append(hit[0])  # type: ignore[method-assign]
+    desk.loop._report = lambda hit: told.append(hit[0])  # type: ignore[method-assign]
     desk.loop.check()
     desk.loop.check()
     assert told == ["A"]

@@ -107,7 +107,7 @@ def test_what_is_not_known_is_off() -> None:
 
 def test_rule_that_fails_refuses() -> None:
     def broken(ask: RuleInput) -> Iterator[tuple[str, str]]:
-        yield "G_CASH", str(1 // ask.facts.exposure.orders_today)
+        yield "G_CASH", str(1 // ask.snapshot.exposure.orders_today)
 
     assert codes(PROPOSAL, FACTS, PreTradeGate(LIMITS, (broken,))) == {"G_BROKEN"}
 

@@ -1,9 +1,9 @@
-"""The codes of the fail-safe (FS), the guardrails (GR) and the anomalies (AN), and what each does.
+"""The codes of the fail-safe (FS), the guardrails (GR) and the anomalies (AN), and their effects.
 
-notice     told, nothing changes: an exit that was carried out is not a failure
-warning    NORMAL becomes WARNING: trading goes on
+notice     logged; the state does not change
+warning    NORMAL becomes WARNING: trading continues
 fail       trading stops; a second one in a row is LOCKDOWN
-lockdown   everything stops until a person releases it
+lockdown   everything stops until the operator releases it
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ class Code(msgspec.Struct, frozen=True):
     code: str
     effect: Effect
     text: str
-    passing: bool = False  # a FAIL that a recheck may end; the others need a person
+    transient: bool = False  # a recheck may end its FAIL; the others need the operator
 
 
 _ROWS: tuple[tuple[str, str, str], ...] = (
     ("FS001", "lockdown", "the schema does not fit this version"),
     ("FS010", "fail", "a required field of the market or account data is missing"),
-    ("FS020", "fail", "a calculation gave no number"),
+    ("FS020", "fail", "a calculation did not give a number"),
     ("FS030", "fail", "the risk calculation failed"),
-    ("FS040", "fail passing", "the broker failed to carry out orders"),
+    ("FS040", "fail transient", "the broker failed to execute orders"),
     ("FS041", "fail", "a fill lacks data"),
-    ("FS042", "fail passing", "an order was not answered in time"),
+    ("FS042", "fail transient", "an order was not answered in time"),
     ("FS050", "fail", "the equity is zero or below"),
-    ("FS060", "fail passing", "a cycle took far too long"),
+    ("FS060", "fail transient", "a cycle took far too long"),
     ("FS070", "fail", "positions and fills do not agree"),
     ("FS080", "lockdown", "the capital is zero or below"),
     ("FS081", "fail", "a pool's capital is negative, or the pool is locked"),
     ("FS082", "fail", "a pool lost more than a fifth from its peak"),
     ("FS083", "fail", "capital moved that should not have"),
-    ("FS084", "fail passing", "the state of a pool does not fit"),
+    ("FS084", "fail transient", "the state of a pool does not fit"),
     ("FS085", "notice", "every pool is locked, following LOCKDOWN"),
-    ("FS090", "fail passing", "no order could be sent"),
+    ("FS090", "fail transient", "no order could be sent"),
     ("FS091", "fail", "an order named a symbol that does not exist"),
     ("FS092", "notice", "an emergency escape was carried out"),
     ("FS093", "notice", "an order was not filled in time; the rest is cancelled"),
     ("FS094", "warning", "the slippage is above its limit"),
-    ("FS095", "fail passing", "the P0 lane is full"),
+    ("FS095", "fail transient", "the P0 lane is full"),
     ("FS096", "fail", "the P0 lane failed; trading is suspended"),
-    ("FS097", "fail", "the P1 lane could not be started again"),
-    ("FS098", "fail", "a P0 handler gave up"),
-    ("FS100", "fail passing", "the micro risk loop failed and was started again"),
+    ("FS097", "fail", "the P1 lane could not be restarted"),
+    ("FS098", "fail", "a P0 handler used up its retries"),
+    ("FS100", "fail transient", "the micro risk loop failed and was restarted"),
     ("FS101", "warning", "the micro risk loop's positions are old"),
     ("FS102", "notice", "an emergency exit was carried out"),
     ("FS103", "notice", "the cycle was suspended"),
     ("FS104", "lockdown", "the volatility kill: everything is sold"),
     ("FS105", "warning", "the price feed is silent; the last price is used"),
-    ("FS110", "lockdown", "the venue has shut us out (HTTP 418)"),
-    ("FS111", "warning", "the outcome of an order is unknown; its market is suspended"),
+    ("FS110", "lockdown", "the venue has blocked us (HTTP 418)"),
+    ("FS111", "warning", "the outcome of an order is unknown; its symbol is suspended"),
     ("GR001", "warning", "the exposure is at its limit"),
     ("GR010", "warning", "a symbol's weight is at its limit"),
     ("GR020", "warning", "the day's loss is at its limit: no new entries"),
-    ("GR030", "notice", "two strategies want opposite things of a symbol"),
+    ("GR030", "notice", "a symbol is bought and sold at once"),
     ("GR040", "notice", "a sale without a position"),
     ("GR050", "notice", "the pools do not add up"),
     ("GR051", "notice", "a pool is below its smallest share"),
@@ -81,11 +81,11 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("GR071", "notice", "an adverse excursion is near its limit"),
     ("GR072", "notice", "a position is near its time limit"),
     ("GR073", "warning", "volatility is rising"),
-    ("GR074", "warning", "an emergency order failed and is tried again"),
+    ("GR074", "warning", "an emergency order failed and is retried"),
     ("GR080", "notice", "many trades for the aggressive state"),
     ("GR081", "notice", "the pools of the balanced state are uneven"),
     ("GR082", "notice", "the defensive state takes no entries"),
-    ("GR090", "warning", "the event lanes handle only the critical"),
+    ("GR090", "warning", "the event lanes handle critical events only"),
     ("AN001", "warning", "a price jumped"),
     ("AN010", "warning", "a symbol or a price is missing"),
     ("AN020", "warning", "the profit jumped"),
@@ -94,6 +94,6 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("AN050", "warning", "the broker is slow"),
 )
 CODES: dict[str, Code] = {
-    code: Code(code, Effect(effect.split()[0]), text, effect.endswith("passing"))
+    code: Code(code, Effect(effect.split()[0]), text, effect.endswith("transient"))
     for code, effect, text in _ROWS
 }

@@ -1,9 +1,9 @@
-"""The fail-safe: NORMAL, WARNING, FAIL, LOCKDOWN, kept in the database.
+"""The fail-safe: NORMAL, WARNING, FAIL, LOCKDOWN, stored in the database.
 
 NORMAL ──warning──▶ WARNING ──fail──▶ FAIL ──fail──▶ LOCKDOWN
-   ▲ ◀──calm───────────┘               │                │
-   │ ◀──recheck of a passing code──────┘                │
-   └ ◀──a person──────────────────────────────────────  ┘
+   ▲ ◀──a minute without one──┘        │                │
+   │ ◀──recheck of a transient code────┘                │
+   └ ◀──release by the operator─────────────────────────┘
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from qts.risk.codes import CODES, Effect
 log = telemetry.logger("risk")
 _STATE = telemetry.gauge("everbit_safety_state", "0 NORMAL, 1 WARNING, 2 FAIL, 3 LOCKDOWN")
 
-CALM_AFTER_S = 60.0
+WARNING_TTL_S = 60.0
 NEVER = datetime.min.replace(tzinfo=UTC)
-_LOOK = "SELECT state, code, message, since FROM safety_state"
-_LOOK_AND_HOLD = "SELECT state, code, message, since FROM safety_state FOR UPDATE"
+_SELECT = "SELECT state, code, message, since FROM safety_state"
+_SELECT_FOR_UPDATE = "SELECT state, code, message, since FROM safety_state FOR UPDATE"
 
 
 class SafetyState(StrEnum):
@@ -37,7 +37,7 @@ class SafetyState(StrEnum):
 
 
 class FailSafeStatus(msgspec.Struct, frozen=True):
-    """Where the fail-safe stands."""
+    """State of the fail-safe, the code that caused it, and since when."""
 
     state: SafetyState
     code: str | None
@@ -46,7 +46,7 @@ class FailSafeStatus(msgspec.Struct, frozen=True):
 
 
 class SafetyLogEntry(msgspec.Struct, frozen=True):
-    """One line of the log."""
+    """Row of safety_log."""
 
     at: datetime
     code: str
@@ -57,7 +57,7 @@ class SafetyLogEntry(msgspec.Struct, frozen=True):
 
 
 def next_state(state: SafetyState, effect: Effect) -> SafetyState:
-    """Where a code leads. No code leads out of FAIL or LOCKDOWN."""
+    """Return the state after a code; no code leads out of FAIL or LOCKDOWN."""
     if effect is Effect.LOCKDOWN or state is SafetyState.LOCKDOWN:
         return SafetyState.LOCKDOWN
     if effect is Effect.FAIL:
@@ -68,7 +68,7 @@ def next_state(state: SafetyState, effect: Effect) -> SafetyState:
 
 
 class FailSafe:
-    """Every change is one transaction: the state, and the line that tells of it."""
+    """The fail-safe of an account; each change writes state and log in one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -80,9 +80,9 @@ class FailSafe:
     async def trip(
         self, code: str, message: str = "", actor: str = "qts", **meta: Any
     ) -> FailSafeStatus:
-        """A code was raised: the state follows, and never a step back."""
+        """Raise a code and return the resulting status."""
         if code not in CODES:
-            raise RefusedError(f"code {code} is none; expected one of {', '.join(CODES)}")
+            raise RefusedError(f"code {code} is unknown; expected one of {', '.join(CODES)}")
         known = CODES[code]
         text = f"{known.text}: {message}" if message else known.text
         async with self._database.transaction() as tx:
@@ -91,32 +91,32 @@ class FailSafe:
             if state is not before.state:
                 await _move(tx, state, code, text)
             await _write(tx, code, text, before.state, state, actor, meta)
-        self._tell(code, text, before.state, state)
+        self._report(code, text, before.state, state)
         return await self.now()
 
     async def clear_warning(self) -> FailSafeStatus:
-        """Called now and then: WARNING ends when nothing was warned of for a minute."""
+        """End WARNING when no warning was raised for a minute."""
         async with self._database.transaction() as tx:
             before = await _read(tx, lock=True)
             if before.state is SafetyState.WARNING and await _quiet(tx):
                 await _move(tx, SafetyState.NORMAL, None, "")
                 await _write(tx, "CALM", "no warning for a minute", before.state, "NORMAL", "qts")
-                self._tell("CALM", "no warning for a minute", before.state, SafetyState.NORMAL)
+                self._report("CALM", "no warning for a minute", before.state, SafetyState.NORMAL)
         return await self.now()
 
     async def clear_transient_fail(self, found: str) -> FailSafeStatus:
-        """What failed was looked at and is well again; FAIL ends if its code is a passing one."""
+        """End FAIL if its code is transient; `found` says what was checked."""
         async with self._database.transaction() as tx:
             before = await _read(tx, lock=True)
-            passing = before.code in CODES and CODES[before.code].passing
-            if before.state is SafetyState.FAIL and passing:
+            transient = before.code in CODES and CODES[before.code].transient
+            if before.state is SafetyState.FAIL and transient:
                 await _move(tx, SafetyState.NORMAL, None, "")
                 await _write(tx, "RECHECK", found, before.state, "NORMAL", "qts")
-                self._tell("RECHECK", found, before.state, SafetyState.NORMAL)
+                self._report("RECHECK", found, before.state, SafetyState.NORMAL)
         return await self.now()
 
     async def release(self, actor: str, reason: str) -> FailSafeStatus:
-        """A person has looked, and trading may go on. The only way out of LOCKDOWN."""
+        """Return to NORMAL on behalf of the operator: the only way out of LOCKDOWN."""
         if not actor or not reason:
             raise RefusedError("a release needs a name and a reason")
         async with self._database.transaction() as tx:
@@ -127,11 +127,11 @@ class FailSafe:
                 actor,
             )
             await _write(tx, "RELEASE", reason, before.state, "NORMAL", actor)
-        self._tell("RELEASE", reason, before.state, SafetyState.NORMAL)
+        self._report("RELEASE", reason, before.state, SafetyState.NORMAL)
         return await self.now()
 
     async def log(self, limit: int = 50) -> Sequence[SafetyLogEntry]:
-        """The youngest first."""
+        """Return the newest entries first."""
         rows = await self._database.fetch(
             "SELECT at, code, message, state_before, state_after, actor FROM safety_log"
             " ORDER BY id DESC LIMIT $1",
@@ -140,14 +140,14 @@ class FailSafe:
         return [SafetyLogEntry(**dict(row.items())) for row in rows]
 
     @staticmethod
-    def _tell(code: str, text: str, before: SafetyState, state: SafetyState) -> None:
+    def _report(code: str, text: str, before: SafetyState, state: SafetyState) -> None:
         _STATE.set(list(SafetyState).index(state))
         level = log.warning if state is not SafetyState.NORMAL else log.info
-        level("fail-safe", code=code, reason=text, before=before, state=state)
+        level("fail-safe state", code=code, reason=text, before=before, state=state)
 
 
 async def _read(tx: Connection, *, lock: bool = False) -> FailSafeStatus:
-    row = await tx.fetchrow(_LOOK_AND_HOLD if lock else _LOOK)
+    row = await tx.fetchrow(_SELECT_FOR_UPDATE if lock else _SELECT)
     if row is None:
         return FailSafeStatus(SafetyState.LOCKDOWN, "FS001", "the state is missing", NEVER)
     return FailSafeStatus(SafetyState(row[0]), row[1], row[2], row[3])
@@ -186,5 +186,5 @@ async def _quiet(tx: Connection) -> bool:
         "SELECT count(*) FROM safety_log WHERE code = ANY($1)"
         " AND at > clock_timestamp() - make_interval(secs => $2)",
         codes,
-        CALM_AFTER_S,
+        WARNING_TTL_S,
     )

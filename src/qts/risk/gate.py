@@ -1,8 +1,8 @@
-"""The gate before the desk: every order is held against every rule, and passes only if none speaks.
+"""The pre-trade gate: checks a proposal against every rule and approves it if none refuses.
 
-A rule is a generator of reasons over one question. Exits (they only reduce what is held) are not
-stopped by rules about new exposure: closing a losing position must never wait for a limit. Whatever
-goes wrong inside a rule is a refusal too.
+A rule yields reasons for one input. Exits, which only reduce a position, are exempt from rules
+about new exposure: closing a losing position must never wait for a limit. A rule that raises
+refuses.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from qts.risk.proposal import ApprovedOrder, OrderProposal, Reason, Refusal, Ris
 
 log = telemetry.logger("risk")
 
-# Every reason the gate can give; docs/risk-codes.md is made from this table.
+# Every reason of the gate; docs/risk-codes.md is generated from this table.
 REASONS: dict[str, str] = {
-    "G_QUANTITY": "the quantity is no positive number, or a fraction where the market has none",
-    "G_PRICE": "the price is no positive number, or given for a market order",
+    "G_QUANTITY": "the quantity is not positive, or a fraction where the market allows none",
+    "G_PRICE": "the price is not positive, or given for a market order",
     "G_TICK": "the limit price is not on the market's tick",
     "G_DAY_LIMIT": "the limit price lies outside the day's price limits",
     "G_BAND": "the limit price lies too far from the market",
@@ -34,28 +34,28 @@ REASONS: dict[str, str] = {
     "G_OPEN_SYMBOLS": "too many symbols would be held at once",
     "G_CASH": "there is not enough cash (GR061)",
     "G_SHORT": "more would be sold than is held and not already being sold (GR040)",
-    "G_NOT_AN_EXIT": "an exit that does not reduce what is held",
-    "G_DAILY_LOSS": "the day has lost as much as it may (GR020)",
-    "G_DAILY_ORDERS": "the day has had as many orders as it may (GR062)",
-    "G_ORDER_RATE": "the last minute has had as many orders as it may",
+    "G_NOT_AN_EXIT": "an exit that does not reduce the position",
+    "G_DAILY_LOSS": "the daily loss limit is reached (GR020)",
+    "G_DAILY_ORDERS": "the daily number of orders is used up (GR062)",
+    "G_ORDER_RATE": "the number of orders per minute is used up",
     "G_NO_PRICE": "no price is known",
     "G_STALE_PRICE": "the price is too old to act on",
     "G_EXPIRED": "the signal is too old to act on",
     "G_KILL_SWITCH": "the kill switch is on for the account",
     "G_STRATEGY_OFF": "the strategy is switched off",
-    "G_MARKET_SUSPENDED": "the market is suspended until an unknown outcome is resolved",
-    "G_FROZEN": "the position is frozen: only its stops and a person leave it",
+    "G_MARKET_SUSPENDED": "the symbol is suspended until an unknown outcome is resolved",
+    "G_FROZEN": "the position is frozen: only its stops and the operator may exit it",
     "G_UNKNOWN": "an attempt on this symbol has an unknown outcome",
-    "G_NOT_RECONCILED": "the books have not been compared with the broker's since the start",
+    "G_NOT_RECONCILED": "not reconciled with the broker since the start",
     "G_SESSION": "the market is closed",
     "G_SAFETY": "the fail-safe does not allow trading",
-    "G_BROKEN": "a rule failed, and what cannot be checked is refused",
+    "G_BROKEN": "a rule failed; what cannot be checked is refused",
 }
 
 
 class RuleInput(msgspec.Struct, frozen=True):
     proposal: OrderProposal
-    facts: RiskSnapshot
+    snapshot: RiskSnapshot
     limits: RiskLimits
 
     @property
@@ -64,8 +64,8 @@ class RuleInput(msgspec.Struct, frozen=True):
 
     @property
     def price(self) -> Decimal | None:
-        """What a piece will cost at worst, as far as it is known."""
-        proposal, market = self.proposal, self.facts.market
+        """The worst price per unit, as far as it is known."""
+        proposal, market = self.proposal, self.snapshot.market
         if proposal.price is not None:
             return proposal.price
         if market is None:
@@ -80,15 +80,15 @@ class RuleInput(msgspec.Struct, frozen=True):
 Rule = Callable[[RuleInput], Iterator[tuple[str, str]]]
 
 
-def _well_formed(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    quantity, price = ask.proposal.quantity, ask.proposal.price
-    market = market_for_symbol(ask.proposal.symbol)
+def _well_formed(given: RuleInput) -> Iterator[tuple[str, str]]:
+    quantity, price = given.proposal.quantity, given.proposal.price
+    market = market_for_symbol(given.proposal.symbol)
     if not quantity.is_finite() or quantity <= 0:
         yield "G_QUANTITY", f"quantity {quantity}"
     elif market is Market.KRX and quantity != quantity.to_integral_value():
         yield "G_QUANTITY", f"quantity {quantity} of a stock"
-    if (ask.proposal.type is OrderType.LIMIT) != (price is not None):
-        yield "G_PRICE", f"{ask.proposal.type} with price {price}"
+    if (given.proposal.type is OrderType.LIMIT) != (price is not None):
+        yield "G_PRICE", f"{given.proposal.type} with price {price}"
     if price is None:
         return
     if not price.is_finite() or price <= 0:
@@ -97,53 +97,53 @@ def _well_formed(ask: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_TICK", f"price {price} is between two ticks"
 
 
-def _switches(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    switches = ask.facts.switches
+def _switches(given: RuleInput) -> Iterator[tuple[str, str]]:
+    switches = given.snapshot.switches
     if not switches.account_enabled:
         yield "G_KILL_SWITCH", "all trading is switched off"
-    if not switches.strategy_enabled and not ask.is_exit:
-        yield "G_STRATEGY_OFF", f"{ask.proposal.strategy_key} is switched off"
+    if not switches.strategy_enabled and not given.is_exit:
+        yield "G_STRATEGY_OFF", f"{given.proposal.strategy_key} is switched off"
     if not switches.reconciled:
         yield "G_NOT_RECONCILED", "not reconciled since the start"
     if not switches.session_open:
         yield "G_SESSION", "closed"
-    if switches.safety not in ("NORMAL", "WARNING") and not ask.is_exit:
+    if switches.safety not in ("NORMAL", "WARNING") and not given.is_exit:
         yield "G_SAFETY", f"the state is {switches.safety}"
-    if not switches.market_active and not ask.is_exit:
-        yield "G_MARKET_SUSPENDED", f"{ask.proposal.symbol} is suspended"
-    if switches.frozen and not ask.proposal.intent_type.is_protective:
-        yield "G_FROZEN", f"{ask.proposal.symbol} waits for a person to release it"
-    if ask.facts.exposure.symbol_unknown:
-        yield "G_UNKNOWN", f"{ask.facts.exposure.symbol_unknown} with unknown outcome"
+    if not switches.market_active and not given.is_exit:
+        yield "G_MARKET_SUSPENDED", f"{given.proposal.symbol} is suspended"
+    if switches.frozen and not given.proposal.intent_type.is_protective:
+        yield "G_FROZEN", f"{given.proposal.symbol} is frozen until the operator resumes it"
+    if given.snapshot.exposure.symbol_unknown:
+        yield "G_UNKNOWN", f"{given.snapshot.exposure.symbol_unknown} with unknown outcome"
 
 
-def _fresh(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    market, limit = ask.facts.market, ask.limits.max_price_age_ms
-    if ask.facts.now >= ask.proposal.expires_at:
-        yield "G_EXPIRED", f"it ended at {ask.proposal.expires_at:%H:%M:%S}"
+def _fresh(given: RuleInput) -> Iterator[tuple[str, str]]:
+    market, limit = given.snapshot.market, given.limits.max_price_age_ms
+    if given.snapshot.now >= given.proposal.expires_at:
+        yield "G_EXPIRED", f"it expired at {given.proposal.expires_at:%H:%M:%S}"
     if market is None:
-        if not ask.is_exit:
-            yield "G_NO_PRICE", f"none of {ask.proposal.symbol}"
-    elif not 0 <= market.age_ms <= limit and not ask.is_exit:
+        if not given.is_exit:
+            yield "G_NO_PRICE", f"none of {given.proposal.symbol}"
+    elif not 0 <= market.age_ms <= limit and not given.is_exit:
         yield "G_STALE_PRICE", f"{market.age_ms:.0f} ms old, {limit:g} allowed"
 
 
-def _prices(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    price, market = ask.proposal.price, ask.facts.market
+def _prices(given: RuleInput) -> Iterator[tuple[str, str]]:
+    price, market = given.proposal.price, given.snapshot.market
     if price is None or market is None:
         return
     if market.base is not None:
         low, high = daily_price_limits(market.base)
         if not low <= price <= high:
             yield "G_DAY_LIMIT", f"price {price}, today {low} to {high}"
-    band = market.last * ask.limits.price_band
+    band = market.last * given.limits.price_band
     if abs(price - market.last) > band:
         yield "G_BAND", f"price {price}, the market is at {market.last}"
 
 
-def _size(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    quantity, value, limits = ask.proposal.quantity, ask.value, ask.limits
-    if ask.is_exit:
+def _size(given: RuleInput) -> Iterator[tuple[str, str]]:
+    quantity, value, limits = given.proposal.quantity, given.value, given.limits
+    if given.is_exit:
         return
     if quantity > limits.max_quantity:
         yield "G_MAX_QUANTITY", f"{quantity}, {limits.max_quantity} allowed"
@@ -155,24 +155,24 @@ def _size(ask: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_MIN_VALUE", f"{value:.0f} won, {limits.min_order_value} at least"
 
 
-def _holding(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    """Sells are covered by what is held and not already being sold; exits only reduce."""
-    proposal, exposure = ask.proposal, ask.facts.exposure
+def _holding(given: RuleInput) -> Iterator[tuple[str, str]]:
+    """Check that sells are covered by the position and that exits reduce it."""
+    proposal, exposure = given.proposal, given.snapshot.exposure
     held, quantity = exposure.position, proposal.quantity
-    if ask.is_exit:
-        under_way = exposure.pending_sell if held > 0 else exposure.pending_buy
+    if given.is_exit:
+        pending = exposure.pending_sell if held > 0 else exposure.pending_buy
         reduces = held > 0 if proposal.side is Side.SELL else held < 0
-        if not reduces or quantity > abs(held) - under_way:
-            yield "G_NOT_AN_EXIT", f"{proposal.side} {quantity} of {held}, {under_way} under way"
-    elif proposal.side is Side.SELL and not ask.limits.short_selling:
+        if not reduces or quantity > abs(held) - pending:
+            yield "G_NOT_AN_EXIT", f"{proposal.side} {quantity} of {held}, {pending} pending"
+    elif proposal.side is Side.SELL and not given.limits.short_selling:
         free = held - exposure.pending_sell
         if quantity > free:
             yield "G_SHORT", f"{quantity} of {free} that are free"
 
 
-def _exposure(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    exposure, limits, value = ask.facts.exposure, ask.limits, ask.value
-    if ask.is_exit or value is None or _reduces(ask):
+def _exposure(given: RuleInput) -> Iterator[tuple[str, str]]:
+    exposure, limits, value = given.snapshot.exposure, given.limits, given.value
+    if given.is_exit or value is None or _reduces(given):
         return
     whole = exposure.equity * limits.max_exposure
     if exposure.total_value + value > whole:
@@ -182,13 +182,13 @@ def _exposure(ask: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_SYMBOL_EXPOSURE", f"{exposure.symbol_value + value:.0f} won, {one:.0f} allowed"
     if not exposure.symbol_value and exposure.open_symbols >= limits.max_open_symbols:
         yield "G_OPEN_SYMBOLS", f"{exposure.open_symbols} held, {limits.max_open_symbols} allowed"
-    if ask.proposal.side is Side.BUY and value > exposure.cash:
+    if given.proposal.side is Side.BUY and value > exposure.cash:
         yield "G_CASH", f"{value:.0f} won of {exposure.cash:.0f}"
 
 
-def _day(ask: RuleInput) -> Iterator[tuple[str, str]]:
-    exposure, limits = ask.facts.exposure, ask.limits
-    if ask.is_exit:
+def _day(given: RuleInput) -> Iterator[tuple[str, str]]:
+    exposure, limits = given.snapshot.exposure, given.limits
+    if given.is_exit:
         return
     loss = exposure.equity * limits.daily_loss
     if exposure.daily_pnl <= -loss:
@@ -199,9 +199,9 @@ def _day(ask: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_ORDER_RATE", f"{exposure.orders_last_minute} in the last minute"
 
 
-def _reduces(ask: RuleInput) -> bool:
-    held = ask.facts.exposure.position
-    return held * ask.proposal.side.sign < 0 and ask.proposal.quantity <= abs(held)
+def _reduces(given: RuleInput) -> bool:
+    held = given.snapshot.exposure.position
+    return held * given.proposal.side.sign < 0 and given.proposal.quantity <= abs(held)
 
 
 RULES: tuple[Rule, ...] = (
@@ -217,23 +217,23 @@ RULES: tuple[Rule, ...] = (
 
 
 class PreTradeGate:
-    """One per account. Pure: it looks at the facts it is handed, and at nothing else."""
+    """Gate of one account; a pure function of proposal, snapshot and limits."""
 
     def __init__(self, limits: RiskLimits, rules: tuple[Rule, ...] = RULES) -> None:
         self.limits = limits
         self._rules = rules
 
-    def check(self, proposal: OrderProposal, facts: RiskSnapshot) -> ApprovedOrder | Refusal:
-        reasons = tuple(self._reasons(RuleInput(proposal, facts, self.limits)))
+    def check(self, proposal: OrderProposal, snapshot: RiskSnapshot) -> ApprovedOrder | Refusal:
+        reasons = tuple(self._reasons(RuleInput(proposal, snapshot, self.limits)))
         if reasons:
             return Refusal(reasons)
-        return approve(proposal, facts.now)
+        return approve(proposal, snapshot.now)
 
-    def _reasons(self, ask: RuleInput) -> Iterator[Reason]:
+    def _reasons(self, given: RuleInput) -> Iterator[Reason]:
         for rule in self._rules:
             try:
-                for code, detail in rule(ask):
+                for code, detail in rule(given):
                     yield Reason(code, f"{REASONS[code]}: {detail}")
-            except Exception as error:  # noqa: BLE001 - fails closed, whatever it was
-                log.error("a rule of the gate failed", rule=rule.__name__, error=repr(error))
+            except Exception as error:  # noqa: BLE001 - fails closed
+                log.error("gate rule raised; order refused", rule=rule.__name__, error=repr(error))
                 yield Reason("G_BROKEN", f"{REASONS['G_BROKEN']}: {rule.__name__}")

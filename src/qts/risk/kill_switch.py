@@ -1,7 +1,7 @@
-"""The kill switch: for the account and for each strategy, in the database, off unless set.
+"""The kill switch of the account and of each strategy: stored in the database, off unless set.
 
-`Watch` keeps what the database says close by: it listens for changes and looks once a second all
-the same. When the database has been silent for too long, everything counts as off.
+`SafetyMonitor` keeps a copy: it listens for changes and reads once a second. After three seconds
+without a successful read, everything counts as off.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from qts.risk.fail_safe import NEVER, FailSafeStatus, SafetyState
 log = telemetry.logger("risk")
 
 ACCOUNT = "account"
-TOO_OLD_S = 3.0
-_LOOK_EVERY_S = 1.0
-_NOTHING = FailSafeStatus(SafetyState.LOCKDOWN, None, "the database has not been asked", NEVER)
+MAX_AGE_S = 3.0
+_REFRESH_INTERVAL_S = 1.0
+_UNKNOWN = FailSafeStatus(SafetyState.LOCKDOWN, None, "the database was not read", NEVER)
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class KillSwitch:
     ) -> None:
         """Allow trading or stop it, for the account or for one strategy."""
         if not actor:
-            raise RefusedError("a switch is set by somebody; name who")
+            raise RefusedError("setting the kill switch needs an actor")
         scope = ACCOUNT if strategy is None else "strategy"
         async with self._database.transaction() as tx:
             await tx.execute(
@@ -59,11 +59,15 @@ class KillSwitch:
                 actor,
             )
         log.warning(
-            "trading was switched", on=enabled, scope=strategy or ACCOUNT, by=actor, reason=reason
+            "kill switch set",
+            trading=enabled,
+            scope=strategy or ACCOUNT,
+            actor=actor,
+            reason=reason,
         )
 
     async def all(self) -> Mapping[str, Switch]:
-        """By strategy; the account's own under `account`."""
+        """Return the switches by strategy key; the account's under `account`."""
         rows = await self._database.fetch(
             "SELECT scope, strategy_key, trading_enabled, reason, changed_by, changed_at"
             " FROM kill_switch ORDER BY scope, strategy_key"
@@ -76,7 +80,7 @@ class KillSwitch:
         }
 
     async def enable_unset(self, strategies: tuple[str, ...], actor: str) -> None:
-        """Write the switches that have never been set, as on; those that were stay as they are."""
+        """Allow trading for the account and strategies whose switch was never set."""
         async with self._database.transaction() as tx:
             for scope, key in ((ACCOUNT, ""), *(("strategy", name) for name in strategies)):
                 await tx.execute(
@@ -89,28 +93,28 @@ class KillSwitch:
 
 
 class SafetyMonitor:
-    """What the switches and the fail-safe said a moment ago."""
+    """Copy of the kill switches and the fail-safe state, at most three seconds old."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._kill = KillSwitch(database)
-        self._safety = _NOTHING
+        self._safety = _UNKNOWN
         self._switches: Mapping[str, Switch] = {}
-        self._looked_ns: int | None = None
+        self._read_ns: int | None = None
         self._changed = asyncio.Event()
 
     @property
     def is_current(self) -> bool:
-        looked = self._looked_ns
-        return looked is not None and self._clock.monotonic_ns() - looked < TOO_OLD_S * 1e9
+        read_ns = self._read_ns
+        return read_ns is not None and self._clock.monotonic_ns() - read_ns < MAX_AGE_S * 1e9
 
     @property
     def safety(self) -> FailSafeStatus:
-        return self._safety if self.is_current else _NOTHING
+        return self._safety if self.is_current else _UNKNOWN
 
     def enabled(self, strategy: str | None = None) -> bool:
-        """Whether this may trade; what was never set may not."""
+        """Return whether the account or the strategy may trade; unset means no."""
         switch = self._switches.get(ACCOUNT if strategy is None else strategy)
         return self.is_current and switch is not None and switch.enabled
 
@@ -122,26 +126,26 @@ class SafetyMonitor:
             self._safety = FailSafeStatus(
                 SafetyState(row[0]), row[1], row[2], row[3].astimezone(UTC)
             )
-            self._looked_ns = self._clock.monotonic_ns()
+            self._read_ns = self._clock.monotonic_ns()
 
     async def run(self) -> None:
-        """Until cancelled; a database that is away is asked again."""
+        """Refresh until cancelled; an unreachable database is retried."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
-            tasks.create_task(self._keep_looking())
+            tasks.create_task(self._refresh_periodically())
 
     async def _listen(self) -> None:
         async with self._database.listen("qts_safety") as listener:
             async for _ in listener:
                 self._changed.set()
 
-    async def _keep_looking(self) -> None:
+    async def _refresh_periodically(self) -> None:
         while True:
             self._changed.clear()
             try:
                 await self.refresh()
             except OperationError as error:
-                log.warning("the switches cannot be read; trading waits", error=str(error))
+                log.warning("kill switches not read; entries blocked", error=str(error))
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_S):  # unlike wait_for it keeps a cancel
+                async with asyncio.timeout(_REFRESH_INTERVAL_S):
                     await self._changed.wait()

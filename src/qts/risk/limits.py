@@ -1,4 +1,4 @@
-"""How much may be risked. The defaults are small: whoever wants more says so."""
+"""Risk limits; the defaults are small."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 
 
 class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate holds every order to, in exact numbers; see LimitsConfig."""
+    """The limits of RiskLimitsConfig in exact numbers."""
 
     max_order_value: Decimal
     min_order_value: Decimal
@@ -27,7 +27,7 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the gate holds every order to. Money is in won, parts are of the account's equity."""
+    """Limits of the gate: values in won, fractions of the equity."""
 
     max_order_value: Annotated[
         int, Meta(ge=1, le=10**15, description="largest value of one order, in won")
@@ -41,16 +41,16 @@ class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     max_exposure: Annotated[
         float,
         Meta(
-            gt=0, le=1, description="part of the equity that may be in the market, orders included"
+            gt=0, le=1, description="fraction of the equity that may be invested, orders included"
         ),
     ] = 0.95
     max_symbol_exposure: Annotated[
-        float, Meta(gt=0, le=1, description="part of the equity that may be in one symbol")
+        float, Meta(gt=0, le=1, description="fraction of the equity that may be in one symbol")
     ] = 0.15
     max_open_symbols: Annotated[int, Meta(ge=1, le=10_000, description="symbols held at once")] = 15
     daily_loss: Annotated[
         float,
-        Meta(gt=0, le=1, description="part of the equity that a day may cost before entries stop"),
+        Meta(gt=0, le=1, description="fraction of the equity whose loss in a day stops entries"),
     ] = 0.03
     orders_per_day: Annotated[int, Meta(ge=1, le=1_000_000, description="orders of a day")] = 100
     orders_per_minute: Annotated[
@@ -61,7 +61,7 @@ class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         Meta(
             gt=0,
             le=1,
-            description="how far a limit price may lie from the market, as a part of it",
+            description="largest distance of a limit price from the market, as a fraction",
         ),
     ] = 0.05
     max_price_age_ms: Annotated[
@@ -81,7 +81,7 @@ class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def exact(self) -> RiskLimits:
-        """As the gate computes with them: 0.15 is fifteen hundredths, not nearly so."""
+        """The limits as decimals: 0.15 is exact."""
         return msgspec.convert(
             msgspec.to_builtins(self, str_keys=True), RiskLimits, dec_hook=_exact
         )

@@ -1,11 +1,11 @@
-"""The micro risk loop: stops beside the strategies, which cannot hold it up.
+"""The micro risk loop: stops that do not wait for strategies.
 
     tick published ─▶ Stops (C++, inside publish) ─▶ P0 exit in its lane before publish returns,
-                      and no line of Python in between once an engine watches with them
-    every 100 ms   ─▶ what no tick tells: held too long, silent prices, old positions, the account
+                      without Python in between
+    every 100 ms   ─▶ checks without a tick: hold time, stale prices, old positions, account loss
 
-What is held comes from the database's positions (`hold`); what has been seen since entry is ours.
-An exit is asked for once; whoever carries it out says so by the next `hold`, or `refused`.
+`set_positions` takes positions from the ledger; best and worst price since entry are kept here. An
+exit is published once; the next `set_positions` shows that it filled, `rearm` that it did not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qts.events import payloads as p
 from qts.risk.config import StopsConfig
 
 log = telemetry.logger("risk")
-_EXITS = telemetry.counter("qts_stops_total", "exits that the stops asked for", ("reason",))
+_EXITS = telemetry.counter("qts_stops_total", "exits that the stops published", ("reason",))
 
 # symbol, PARTIAL or FULL, reason, quantity, price, stop, whether it is short
 StopHit = tuple[str, str, str, float, float, float, bool]
@@ -40,7 +40,7 @@ REASONS = {
 
 
 class EmergencyOrder(Payload, frozen=True, kw_only=True):
-    """Leave, at the market. `reason` is an IntentType."""
+    """Exit at the market; `reason` is an IntentType."""
 
     symbol: str
     side: str
@@ -56,7 +56,7 @@ EMERGENCY_ORDER = EventType(
 
 
 class PositionShadow(msgspec.Struct, frozen=True, kw_only=True):
-    """A position as the database has it."""
+    """Copy of a position that the stops work on."""
 
     symbol: str
     quantity: float  # signed
@@ -67,10 +67,10 @@ class PositionShadow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MicroRiskLoop:
-    """`publish` takes a type's name and its payload; `trip` a code and what happened.
+    """Publishes exits with `publish(type, payload)` and raises codes with `trip(code, text)`.
 
-    Everything here is called under the GIL and returns at once; `run` has a thread of its own.
-    With `is_past` what happens is of a day gone by: it is neither logged nor counted as today's.
+    Methods return at once; `run` blocks its thread. With `is_past`, in a backtest, exits are
+    neither logged nor counted.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class MicroRiskLoop:
             (Side.SELL, Side.BUY),
         )
 
-    def set_positions(self, holdings: Iterable[PositionShadow], equity: float) -> None:
-        """All that is held now; what is not among it is held no more."""
+    def set_positions(self, positions: Iterable[PositionShadow], equity: float) -> None:
+        """Replace the positions; a symbol that is missing is flat."""
         now_ns = self._clock.monotonic_ns()
         limits = self._config.holding
         by_kind = {
@@ -120,9 +120,9 @@ class MicroRiskLoop:
             "SWING": limits.swing_s,
             "PORTFOLIO": limits.portfolio_s,
         }
-        seen = set()
-        for each in holdings:
-            seen.add(each.symbol)
+        current = set()
+        for each in positions:
+            current.add(each.symbol)
             self.stops.hold(
                 each.symbol,
                 each.quantity,
@@ -132,23 +132,23 @@ class MicroRiskLoop:
                 by_kind[each.kind],
                 now_ns,
             )
-        for gone in self._symbols - seen:
+        for gone in self._symbols - current:
             self.stops.hold(gone, 0, 0, 1, 0, 0, now_ns)
-        self._symbols = seen
-        self._silent &= seen
+        self._symbols = current
+        self._silent &= current
         self._equity = equity
         self._synced_ns, self._late = now_ns, False
 
-    def rearm(self, symbol: str, why: str) -> None:
-        """The exit was not carried out: the stops ask again."""
-        self._trip("GR074", f"{symbol}: {why}")
+    def rearm(self, symbol: str, reason: str) -> None:
+        """Let the stops publish the exit again, after one that did not fill."""
+        self._trip("GR074", f"{symbol}: {reason}")
         self.stops.rearm(symbol)
 
     def volatility(self, vix: float, realised: float) -> None:
-        """Acted on when it rises above a mark: warned of, half out, all out."""
+        """Act when volatility rises above a threshold: warn, sell half, sell all."""
         config, before = self._config, self._volatility
         self._volatility = (vix, realised)
-        said = f"index {vix:g}, realised {realised:g}"
+        text = f"index {vix:g}, realised {realised:g}"
 
         def above(index: float, part: float) -> bool:
             return vix >= index or realised >= part
@@ -157,17 +157,17 @@ class MicroRiskLoop:
             return above(index, part) and not (before[0] >= index or before[1] >= part)
 
         if rose(config.vix_kill, config.volatility_kill):
-            self._kill(said)
+            self._kill(text)
         elif rose(config.vix_half, config.volatility_half):
             self._fire_all(self.stops.leave(0.5))
         elif rose(config.vix_warning, config.volatility_warning):
-            self._trip("GR073", said)
+            self._trip("GR073", text)
 
     def check(self) -> None:
-        """What no tick tells; every 100 ms, or when a test says so."""
+        """Run the checks that no tick triggers."""
         now_ns = self._clock.monotonic_ns()
         for hit in self.stops.take_published():
-            self._tell(hit)
+            self._report(hit)
         self._fire_all(self.stops.on_time(now_ns))
         self._check_account()
         if not self._late and now_ns - self._synced_ns > self._config.sync_late_s * 1e9:
@@ -176,12 +176,12 @@ class MicroRiskLoop:
         self._check_silence(now_ns)
 
     def run(self, stopped: threading.Event) -> None:
-        """Until stopped. An error in one round is told (FS100), and the next one runs."""
+        """Check at the interval until stopped; an error raises FS100 and the loop continues."""
         while not stopped.wait(self._config.interval_ms / 1000):
             try:
                 self.check()
-            except Exception as error:  # noqa: BLE001 - the loop has to live
-                log.error("a round of the micro risk loop failed", error=repr(error))
+            except Exception as error:  # noqa: BLE001 - the loop must survive
+                log.error("micro risk check failed; continuing", error=repr(error))
                 self._trip("FS100", repr(error))
 
     def _check_silence(self, now_ns: int) -> None:
@@ -189,15 +189,15 @@ class MicroRiskLoop:
             held = self.stops.held(symbol)
             if held is None:
                 continue
-            heard_ns = held["last_ns"] or held["entered_ns"]
-            if now_ns - heard_ns <= self._config.stale_after_s * 1e9:
+            last_ns = held["last_ns"] or held["entered_ns"]
+            if now_ns - last_ns <= self._config.stale_after_s * 1e9:
                 self._silent.discard(symbol)
             elif symbol not in self._silent:
                 self._silent.add(symbol)
                 self._trip("FS105", f"{symbol}: no price for {self._config.stale_after_s:g} s")
 
     def _check_account(self) -> None:
-        """The losses of all positions together, against the equity."""
+        """Sell everything when the open losses reach their share of the equity."""
         if self._equity <= 0 or self._killed:
             return
         loss = 0.0
@@ -207,15 +207,15 @@ class MicroRiskLoop:
         if -loss >= self._config.mae_account * self._equity:
             self._kill(f"open losses are {-loss:.0f} of {self._equity:.0f} won")
 
-    def _kill(self, why: str) -> None:
+    def _kill(self, reason: str) -> None:
         self._killed = True
-        self._publish("EMERGENCY_STOP", p.Emergency(reason=why, code="FS104"))
-        self._publish("ETEDA_SUSPEND", p.Emergency(reason=why, code="FS104"))
+        self._publish("EMERGENCY_STOP", p.Emergency(reason=reason, code="FS104"))
+        self._publish("ETEDA_SUSPEND", p.Emergency(reason=reason, code="FS104"))
         self._fire_all(self.stops.leave(1.0))
-        self._trip("FS104", why)
+        self._trip("FS104", reason)
 
     def reset(self) -> None:
-        """A person has ended the lockdown: the account is watched again."""
+        """Watch the account again, after the operator released the lockdown."""
         self._killed = False
 
     def _fire_all(self, hits: Iterable[StopHit]) -> None:
@@ -241,12 +241,12 @@ class MicroRiskLoop:
                     stop_price=stop,
                 ),
             )
-        self._tell(hit)
+        self._report(hit)
 
-    def _tell(self, hit: StopHit) -> None:
-        """For people: it may wait until the exit is in its lane."""
-        symbol, verdict, reason, _, price, _, _ = hit
+    def _report(self, hit: StopHit) -> None:
+        """Log and count an exit, after it is in its lane."""
+        symbol, action, reason, _, price, _, _ = hit
         if self._is_past:
             return
         _EXITS.labels(reason).inc()
-        log.warning("a stop was hit", symbol=symbol, verdict=verdict, reason=reason, price=price)
+        log.warning("stop hit", symbol=symbol, action=action, reason=reason, price=price)

@@ -1,4 +1,4 @@
-"""What is asked of the gate, what the gate looks at, and its two answers."""
+"""Input and results of the pre-trade gate: proposal, risk snapshot, approval, refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FROM_THE_GATE = object()
 
 
 class OrderProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """An order that a strategy, a stop or a person wants."""
+    """A sized order, not yet checked, of a strategy, a stop or the operator."""
 
     strategy_key: str
     symbol: str
@@ -24,24 +24,24 @@ class OrderProposal(msgspec.Struct, frozen=True, kw_only=True):
     quantity: Decimal
     price: Decimal | None = None
     intent_type: IntentType = IntentType.ENTRY
-    signal_id: UUID  # of one signal at most one intent of a type is made
+    signal_id: UUID  # at most one intent per signal and type
     decided_at: datetime
-    expires_at: datetime  # a signal that got old does not fire
+    expires_at: datetime  # an expired proposal is refused
     reason: str = ""
 
 
 class QuoteSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The market of a symbol, as known here."""
+    """Prices of a symbol and their age."""
 
     last: Decimal
     bid: Decimal
     ask: Decimal
     age_ms: float
-    base: Decimal | None = None  # yesterday's close, where the day's price limits hang on it
+    base: Decimal | None = None  # yesterday's close, for the day's price limits
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """What we have, and what is under way and may become ours."""
+    """Positions, and pending orders as if they were filled."""
 
     position: Decimal  # of the symbol, signed
     average_price: Decimal
@@ -60,7 +60,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Switches(msgspec.Struct, frozen=True, kw_only=True):
-    """What may stop trading; the default of everything that is not known is off."""
+    """What may stop trading; unknown means stopped."""
 
     account_enabled: bool = False
     strategy_enabled: bool = False
@@ -92,22 +92,22 @@ class Refusal(msgspec.Struct, frozen=True):
 
 @final
 class ApprovedOrder:
-    """The gate's word, and the only thing the desk takes an order from; nobody else makes one."""
+    """A proposal that passed the gate; only the gate creates one, and only it can be submitted."""
 
     __slots__ = ("at", "proposal")
 
     def __init__(self, proposal: OrderProposal, at: datetime, seal: object = None) -> None:
         if seal is not _FROM_THE_GATE:
-            raise TypeError("only the gate approves; ask Gate.check")
+            raise TypeError("only the gate approves; use PreTradeGate.check")
         self.proposal: Final = proposal
         self.at: Final = at
 
     def __setattr__(self, name: str, value: object) -> None:
         if hasattr(self, name):
-            raise AttributeError("what was approved does not change")
+            raise AttributeError("an approved order is immutable")
         super().__setattr__(name, value)
 
 
 def approve(proposal: OrderProposal, at: datetime) -> ApprovedOrder:
-    """For the gate alone."""
+    """Approve a proposal; for the gate alone."""
     return ApprovedOrder(proposal, at, _FROM_THE_GATE)
