@@ -38,9 +38,9 @@ def measure(quick: bool) -> tuple[list[Row], list[str]]:
 def _cases() -> dict[str, tuple[tuple[Any, ...], int, int]]:
     """name -> work, messages at once, messages of a trial"""
     return {
-        "each": (each(_nothing).work(), _BATCH, _MIDDLE),
+        "each": (each(_nothing).to_native(), _BATCH, _MIDDLE),
         "ensure": (("ensure", _nothing), _BATCH, _SLOW),
-        "batch": (batch(_nothing).work(), _BATCH, _FAST),
+        "batch": (batch(_nothing).to_native(), _BATCH, _FAST),
         "list": (("list", _nothing), _BATCH, _MIDDLE),
     }
 
@@ -49,10 +49,10 @@ def _compiled_cases(function: Any) -> dict[str, tuple[tuple[Any, ...], int, int]
     ours = compiled(function, np.zeros(1, np.int64))
     callback = compiled(_Callback())
     return {
-        "compiled alone": (ours.work(), 1, _FAST),
-        "callback alone": (callback.work(), 1, _SLOW),
-        "compiled": (ours.work(), _BATCH, _FAST),
-        "callback": (callback.work(), _BATCH, _MIDDLE),
+        "compiled alone": (ours.to_native(), 1, _FAST),
+        "callback alone": (callback.to_native(), 1, _SLOW),
+        "compiled": (ours.to_native(), _BATCH, _FAST),
+        "callback": (callback.to_native(), _BATCH, _MIDDLE),
     }
 
 

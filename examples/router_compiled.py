@@ -1,4 +1,4 @@
-"""One sum in three tiers: a plain callable, a batch, a compiled function without the GIL.
+"""One sum with three kinds of handler: each, batch, and a compiled function without the GIL.
 
 Run: python examples/router_compiled.py (needs numba)
 """
@@ -30,8 +30,8 @@ SIGNATURE = types.void(TICKS, types.uint64, types.CPointer(types.int64))  # type
 def add_prices(messages, count, state):  # type: ignore[no-untyped-def]
     ticks = carray(messages, count)
     total = carray(state, 1)
-    for place in range(count):
-        total[0] += ticks[place].price
+    for index in range(count):
+        total[0] += ticks[index].price
 
 
 def main() -> int:
@@ -45,11 +45,15 @@ def main() -> int:
 
     ticks = np.zeros(50_000, MESSAGE)
     ticks["price"] = np.arange(50_000) * 10**8
-    tiers: list[MessageHandler] = [each(add_one), batch(add_many), compiled(add_prices, sums[2:])]
-    for handler, place in zip(tiers, range(3), strict=True):
+    handlers: list[MessageHandler] = [
+        each(add_one),
+        batch(add_many),
+        compiled(add_prices, sums[2:]),
+    ]
+    for index, handler in enumerate(handlers):
         with Router(load_scenario("baseline"), strategies={0: handler}, live=True) as router:
             router.push_many(ticks)
-        print(f"{handler.kind:<8}  {router.report.verdict}  {sums[place] // 10**8:,}")
+        print(f"{handler.kind:<8}  {router.report.verdict}  {sums[index] // 10**8:,}")
     return 0 if sums[0] == sums[1] == sums[2] == ticks["price"].sum() else 1
 
 

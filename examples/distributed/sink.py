@@ -1,11 +1,11 @@
-"""Strategies on a machine of their own that keep a record, so that a crash costs them nothing.
+"""Strategies on a separate machine that keep a record, so that no crash loses or repeats messages.
 
 Every strategy appends what it handled to a file. After a crash the next start reads the file and
-tells the sink how far each stream had come: nothing is handled twice, nothing is left out.
+gives the sink the last position of each stream: nothing is handled twice, nothing is skipped.
 
     python sink.py --nats nats://127.0.0.1:4222 --run monday --record handled.bin baseline
 
-Start the other half anywhere: qts distributed source baseline --run monday --nats ...
+Start the other half anywhere: qts dev router source baseline --run monday --nats ...
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from qts.domain import QtsError, Secret
 from qts.router import EdgeConfig, Scenario, Sink, batch, load_scenario
 
-# One line of the record. A record in a database would be written with the strategy's own rows.
+# One row of the record. A strategy that writes to a database would write it in that transaction.
 HANDLED = np.dtype([("producer", "u1"), ("type", "u1"), ("sequence", "<u8")])
 
 
@@ -28,17 +28,17 @@ class Record:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         size = os.fstat(self._file).st_size
-        os.ftruncate(self._file, size - size % HANDLED.itemsize)  # cut off in its last line
+        os.ftruncate(self._file, size - size % HANDLED.itemsize)  # drop an incomplete last row
         self.rows = np.fromfile(path, HANDLED)
 
     def positions(self, scenario: Scenario) -> dict[tuple[int, int], int]:
-        """The last sequence number of every (producer, type) that comes in order."""
+        """Return the last sequence number of every (producer, type) that requires order."""
         ordered = {kind for kind, rule in scenario.stage2.items() if rule.ordering_required}
-        # Of the rows of one stream the last wins.
+        # The last row of a stream wins.
         return {(p, t): s for p, t, s in self.rows.tolist() if t in ordered}
 
     def handle(self, messages: np.ndarray[tuple[int], np.dtype[np.void]]) -> None:
-        """The strategy: all it does is to note what it got."""
+        """Record the messages: the whole work of this strategy."""
         rows = np.empty(len(messages), HANDLED)
         rows["producer"], rows["type"] = messages["producer_id"], messages["msg_type"]
         rows["sequence"] = messages["sequence_number"]
@@ -51,13 +51,13 @@ def main() -> int:
     parser.add_argument("--nats", default=os.environ.get("QTS_NATS_URL", "nats://127.0.0.1:4222"))
     parser.add_argument("--run", required=True)
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--patience", type=float, default=10.0)
-    given = parser.parse_args()
+    parser.add_argument("--timeout", "--patience", type=float, default=10.0)
+    arguments = parser.parse_args()
     try:
-        scenario, record = load_scenario(given.scenario), Record(given.record)
+        scenario, record = load_scenario(arguments.scenario), Record(arguments.record)
         sink = Sink(
             scenario,
-            EdgeConfig(url=Secret(given.nats), run=given.run, patience_s=given.patience),
+            EdgeConfig(url=Secret(arguments.nats), run=arguments.run, timeout_s=arguments.timeout),
             strategies={n: batch(record.handle) for n in range(scenario.strategies.count)},
             positions=record.positions(scenario),
         )

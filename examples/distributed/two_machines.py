@@ -1,4 +1,4 @@
-"""Both halves of a run as two processes on one machine, with a NATS server of their own.
+"""Both halves of a run as two processes on one machine, with a temporary NATS server.
 
 python two_machines.py [SECONDS]
 """
@@ -18,9 +18,9 @@ SOURCE = "import sys; from qts.cli import main; main(sys.argv[1:])"
 
 
 def main(seconds: str = "2") -> int:
-    with tempfile.TemporaryDirectory() as place, NatsServer(Home.at(Path(place, "home"))) as nats:
+    with tempfile.TemporaryDirectory() as folder, NatsServer(Home.at(Path(folder, "home"))) as nats:
         environment = {**os.environ, "QTS_NATS_URL": nats.url.reveal()}
-        record = str(Path(place, "handled.bin"))
+        record = str(Path(folder, "handled.bin"))
         sink = [sys.executable, str(SINK), "--run", "example", "--record", record, "baseline"]
         source = [sys.executable, "-c", SOURCE, "distributed", "source", "baseline"]
         source += ["--run", "example", "--duration", f"{seconds}s"]

@@ -55,13 +55,13 @@ def test_what_cannot_be_measured_is_refused(ring: str, way: str, size: int) -> N
 
 def test_work_sees_every_message_of_every_batch() -> None:
     seen: list[int] = []
-    _native.bench_work(each(lambda m: seen.append(m.sequence_number)).work(), 3, 4, -1)
+    _native.bench_work(each(lambda m: seen.append(m.sequence_number)).to_native(), 3, 4, -1)
     assert seen == [0, 1, 2] * 5  # one batch before the clock starts
 
 
 def test_batch_work_gets_arrays_of_the_size_asked_for() -> None:
     sizes: list[int] = []
-    _native.bench_work(batch(lambda array: sizes.append(len(array))).work(), 200, 2, -1)
+    _native.bench_work(batch(lambda array: sizes.append(len(array))).to_native(), 200, 2, -1)
     assert sizes == [200] * 3
 
 
@@ -78,7 +78,7 @@ def test_work_that_raises_ends_the_trial_with_its_error(kind: str) -> None:
     def fail(_given: object) -> None:
         raise KeyError("no such price")
 
-    work = each(fail).work() if kind == "each" else (kind, fail)
+    work = each(fail).to_native() if kind == "each" else (kind, fail)
     with pytest.raises(RuntimeError, match="no such price"):
         _native.bench_work(work, 8, 5, -1)
 

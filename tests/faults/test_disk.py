@@ -46,12 +46,12 @@ from pathlib import Path
 import msgspec
 from qts.router import JournalConfig, Options, Router
 from tests.faults.broken_disk import break_disk
-from tests.router.rigs import laid_out, scenario
+from tests.router.support import plan_for, scenario
 
 break_disk()
 what = scenario(rate=1e5, seconds=30)
 journal = JournalConfig(Path(sys.argv[1]), fsync=sys.argv[2])
-report = Router(what, laid_out(what, "threads"), options=Options(journal=journal)).run()
+report = Router(what, plan_for(what, "threads"), options=Options(journal=journal)).run()
 print(msgspec.json.encode(report.to_json()).decode())
 """
 

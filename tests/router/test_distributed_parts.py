@@ -1,4 +1,4 @@
-"""The edge without a server: a batch on the wire, the window of an outlet, the ledger of a sink."""
+"""The edge without a server: codec, send window and delivery tracker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(order: list[Stream], start: dict[Stream, int] | None = None) -> Any:
 
 
 def sent(order: list[tuple[Stream, bool]]) -> list[Batch]:
-    """What an outlet makes of it; True ends a batch."""
+    """Batches of a sender; True ends a batch."""
     window = SendWindow(batch=100_000, held=100_000)
     for row, (_, cut) in zip(rows([stream for stream, _ in order]), order, strict=True):
         window.add(np.array([row]))
@@ -84,16 +84,16 @@ def test_a_batch_comes_out_as_it_went_in(
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "expected"),
     [
-        (lambda data: data[:10], "no batch"),
+        (lambda data: data[:10], "not a batch"),
         (lambda data: b"X" + data[1:], "another version"),
         (lambda data: data[:-1], "cut off"),
         (lambda data: data + b"x", "too long"),
     ],
 )
-def test_a_damaged_batch_is_told(damage: Any, said: str) -> None:
-    with pytest.raises(OperationError, match=said):
+def test_a_damaged_batch_raises(damage: Any, expected: str) -> None:
+    with pytest.raises(OperationError, match=expected):
         decode(damage(encode(1, {0: 0}, rows([(0, 0)]).tobytes())))
 
 
@@ -102,18 +102,18 @@ def test_a_sink_from_the_start_passes_everything_on_once_and_in_order(
     order: list[tuple[Stream, bool]],
 ) -> None:
     *batches, last = sent(order)
-    ledger = DeliveryTracker(range(8))
-    passed = numbers_by_stream([ledger.admit(batch) for batch in batches])
-    assert ledger.taken == len(order) == sum(last.before.values())
-    assert list(ledger.missing(last.before, from_start=True)) == []
-    assert ledger.earlier(last.before, from_start=True) == 0
-    for told in passed.values():
-        assert [number for _, number in told] == list(range(len(told)))
-        assert all(a < b for (a, _), (b, _) in pairwise(told))
+    tracker = DeliveryTracker(range(8))
+    passed = numbers_by_stream([tracker.admit(batch) for batch in batches])
+    assert tracker.admitted == len(order) == sum(last.before.values())
+    assert list(tracker.missing(last.before, from_start=True)) == []
+    assert tracker.earlier(last.before, from_start=True) == 0
+    for pairs in passed.values():
+        assert [number for _, number in pairs] == list(range(len(pairs)))
+        assert all(a < b for (a, _), (b, _) in pairwise(pairs))
 
 
 @given(journeys, st.data())
-def test_a_later_sink_goes_on_behind_its_positions(
+def test_a_later_sink_resumes_after_its_positions(
     order: list[tuple[Stream, bool]], data: st.DataObject
 ) -> None:
     """The first sink confirmed some batches and handled some messages of the next ones."""
@@ -122,23 +122,23 @@ def test_a_later_sink_goes_on_behind_its_positions(
     whole = numbers_by_stream([batch.messages.copy() for batch in batches])
     handled = numbers_by_stream([batch.messages.copy() for batch in batches[:confirmed]])
     positions, done = {}, 0
-    for stream, told in whole.items():
+    for stream, pairs in whole.items():
         least = len(handled.get(stream, []))
-        reached = data.draw(st.integers(least, len(told)))
+        reached = data.draw(st.integers(least, len(pairs)))
         done += reached
         if reached:
-            positions[stream] = told[reached - 1][0]
-    ledger = DeliveryTracker(range(8), positions)
-    passed = numbers_by_stream([ledger.admit(batch) for batch in batches[confirmed:]])
-    for stream, told in whole.items():
-        fresh = [pair for pair in told if pair[0] > positions.get(stream, -1)]
+            positions[stream] = pairs[reached - 1][0]
+    tracker = DeliveryTracker(range(8), positions)
+    passed = numbers_by_stream([tracker.admit(batch) for batch in batches[confirmed:]])
+    for stream, pairs in whole.items():
+        fresh = [pair for pair in pairs if pair[0] > positions.get(stream, -1)]
         assert [a for a, _ in passed.get(stream, [])] == [a for a, _ in fresh]
         assert [n for _, n in passed.get(stream, [])] == list(range(len(fresh)))
     from_start = confirmed == 0
-    earlier = ledger.earlier(last.before, from_start)
-    assert earlier + ledger.known == done
-    assert earlier + ledger.known + ledger.taken == len(order)
-    assert list(ledger.missing(last.before, from_start)) == []
+    earlier = tracker.earlier(last.before, from_start)
+    assert earlier + tracker.skipped == done
+    assert earlier + tracker.skipped + tracker.admitted == len(order)
+    assert list(tracker.missing(last.before, from_start)) == []
 
 
 @given(journeys.filter(lambda order: any(cut for _, cut in order)), st.data())
@@ -147,23 +147,23 @@ def test_a_lost_batch_is_counted_stream_by_stream(
 ) -> None:
     *batches, last = sent(order)
     lost = batches.pop(data.draw(st.integers(0, len(batches) - 1)))
-    ledger = DeliveryTracker(range(8))
+    tracker = DeliveryTracker(range(8))
     for batch in batches:
-        ledger.admit(batch)
+        tracker.admit(batch)
     # The first batch of the run tells by its number that this sink began there.
-    missing = dict(ledger.missing(last.before, from_start=True))
-    unseen_before = ledger.earlier(last.before, from_start=True)
+    missing = dict(tracker.missing(last.before, from_start=True))
+    unseen_before = tracker.earlier(last.before, from_start=True)
     assert sum(missing.values()) + unseen_before == len(lost.messages)
 
 
-def test_numbers_go_on_beyond_65536() -> None:
-    ledger = DeliveryTracker([0])
+def test_numbers_continue_beyond_65536() -> None:
+    tracker = DeliveryTracker([0])
     before = 200_000
     late = Batch(9, False, {0: before}, rows([(0, 0)] * 3, {(0, 0): before}))
-    assert ledger.admit(late)["stream_number"].tolist() == [0, 1, 2]
+    assert tracker.admit(late)["stream_number"].tolist() == [0, 1, 2]
 
 
-def test_a_message_out_of_order_is_passed_on_for_strategies_to_see() -> None:
+def test_a_message_out_of_order_is_passed_on_to_strategies() -> None:
     messages = rows([(0, 0)] * 3)
     messages["sequence_number"] = [5, 7, 6]
     assert len(DeliveryTracker([0]).admit(Batch(1, False, {0: 0}, messages))) == 3
@@ -191,15 +191,15 @@ def test_a_window_accounts_for_every_message(moves: list[tuple[str, int]]) -> No
             sendable = iter_from(window, window.stored)
             due = range(window.stored + 1, min(window.sealed, window.confirmed + 4) + 1)
             assert [one.number for one in sendable] == list(due)
-            window.note_stored(max([window.stored, *due[:size]]))
+            window.mark_stored(max([window.stored, *due[:size]]))
         elif move == "lose":
             end = window.stored - size
-            window.note_end(end)
+            window.mark_end(end)
             assert window.stored == max(end, window.confirmed)
         else:
-            window.note_confirmed(min(window.stored, window.confirmed + size))
-        told = window.carried()
-        assert told.handed == handed == told.confirmed + told.in_stream + told.unstored
+            window.mark_confirmed(min(window.stored, window.confirmed + size))
+        counts = window.counts()
+        assert counts.handed == handed == counts.confirmed + counts.in_stream + counts.unstored
         assert window.confirmed <= window.stored <= window.sealed
 
 
@@ -208,17 +208,17 @@ def test_a_window_is_complete_when_its_last_batch_is_confirmed() -> None:
     window.add(rows([(0, 0)] * 7))
     window.finish()
     assert window.sealed == 2
-    window.note_stored(2)
-    told = []
+    window.mark_stored(2)
+    states = []
     for number in (1, 2):
-        window.note_confirmed(number)
-        told.append((window.complete, window.waits_for_sink))
-    assert told == [(False, True), (True, False)]
-    assert window.carried().confirmed == 7
+        window.mark_confirmed(number)
+        states.append((window.complete, window.waits_for_sink))
+    assert states == [(False, True), (True, False)]
+    assert window.counts().confirmed == 7
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"url": Secret("http://canary@host")}, "expected nats or tls://host:port"),
         ({"url": Secret("canary")}, "expected nats or tls://host:port"),
@@ -227,28 +227,28 @@ def test_a_window_is_complete_when_its_last_batch_is_confirmed() -> None:
         ({"run": ""}, "letters, digits, _ and -"),
         ({"batch": 10}, "batch is 10; expected 256 to 8192"),
         ({"held": 0}, "held is 0"),
-        ({"patience_s": float("nan")}, "patience"),
+        ({"timeout_s": float("nan")}, "timeout"),
     ],
 )
 def test_odd_settings_are_refused_without_showing_the_password(
-    changes: dict[str, Any], said: str
+    changes: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(RefusedError) as refusal:
         edge(**changes)
-    assert said in str(refusal.value)
+    assert expected in str(refusal.value)
     assert "canary" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("url", "place"),
+    ("url", "server"),
     [
         ("nats://u:canary@host:1234", "NATS at host:1234"),
         ("nats://host", "NATS at host:4222"),
         ("tls://[::1]:7", "NATS at ::1:7"),
     ],
 )
-def test_the_place_of_a_server_shows_no_password(url: str, place: str) -> None:
-    assert edge(url=Secret(url)).place == place
+def test_the_address_of_a_server_shows_no_password(url: str, server: str) -> None:
+    assert edge(url=Secret(url)).server == server
     assert "canary" not in repr(edge(url=Secret(url)))
 
 

@@ -1,4 +1,4 @@
-"""What passed Stage 1, on disk and back: the same deliveries, and honesty about what is missing."""
+"""The journal and its replay: equal deliveries, torn and damaged files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from qts.domain import OperationError, RefusedError
 from qts.router import JournalConfig, JournalReplay, Options, Router, RouterReport, Scenario, batch
 from qts.router.handlers import Messages
 from qts.router.journal import TornTail, read_journal, verify_journal
-from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
+from tests.router.support import (  # noqa: F401 - a fixture for every test here
     LayoutName,
-    laid_out,
-    quick_floor,
+    plan_for,
     scenario,
+    short_stall_floor,
     until,
 )
 
@@ -41,7 +41,7 @@ def replayed(
     path: Path, what: Scenario = SMALL, layout: LayoutName = "two workers"
 ) -> tuple[Streams, RouterReport]:
     options = Options(digest=True, keep_numbers=True)
-    router = Router(what, laid_out(what, layout), options=options, live=True)
+    router = Router(what, plan_for(what, layout), options=options, live=True)
     report = JournalReplay(router, path).run()
     return router.streams, report
 
@@ -101,7 +101,7 @@ def test_types_without_order_replay_to_the_same_digests(tmp_path: Path) -> None:
         assert replayed(tmp_path / "j", what, layout)[0] == streams
 
 
-def test_each_stage1_router_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_stage1_router_has_a_separate_file(tmp_path: Path) -> None:
     what = scenario(producers=3, stage1_routers=3, rate=20_000)
     streams = journaled(tmp_path / "j", what)
     files = [tmp_path / name for name in ("j", "j.1", "j.2")]
@@ -128,7 +128,7 @@ def test_pushed_messages_are_journaled_as_they_were(tmp_path: Path) -> None:
     assert int(one["timestamp_ns"]) > 0
 
 
-def test_a_replay_that_is_stopped_says_what_was_never_sent(
+def test_a_stopped_replay_reports_what_was_never_sent(
     journal: tuple[bytes, Streams], tmp_path: Path
 ) -> None:
     (tmp_path / "j").write_bytes(journal[0])
@@ -176,7 +176,7 @@ def test_a_torn_end_loses_its_block_only_wherever_it_is_torn(
         assert found.torn == (TornTail(begun, cut - begun) if cut > begun else None)
 
 
-def test_a_torn_journal_is_replayed_as_far_as_it_goes_and_says_so(
+def test_a_torn_journal_is_replayed_up_to_its_torn_end(
     journal: tuple[bytes, Streams], tmp_path: Path
 ) -> None:
     path = tmp_path / "j"
@@ -186,13 +186,13 @@ def test_a_torn_journal_is_replayed_as_far_as_it_goes_and_says_so(
     _, report = replayed(path)
     assert report.verdict == "PASSED"
     assert report.delivered == whole
-    torn = f"is torn: 50 bytes from byte {last:,} on are part of a block and were left out"
+    torn = f"is torn: 50 bytes from byte {last:,} on are part of a block and were skipped"
     assert any(torn in note for note in report.notes)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_flipped_bit_is_never_taken_for_a_message(
+def test_a_flipped_bit_is_always_detected(
     journal: tuple[bytes, Streams], tmp_path: Path, data: st.DataObject
 ) -> None:
     content, path = bytearray(journal[0]), tmp_path / "j"
@@ -274,12 +274,12 @@ import resource, sys
 from pathlib import Path
 import msgspec
 from qts.router import JournalConfig, Options, Router
-from tests.router.rigs import laid_out, scenario
+from tests.router.support import plan_for, scenario
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 what = scenario(rate=1e6, seconds=30)
 router = Router(
-    what, laid_out(what, sys.argv[2]), options=Options(journal=JournalConfig(Path(sys.argv[1])))
+    what, plan_for(what, sys.argv[2]), options=Options(journal=JournalConfig(Path(sys.argv[1])))
 )
 report = router.run()
 print(msgspec.json.encode(report.to_json()).decode())

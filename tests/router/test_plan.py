@@ -1,4 +1,4 @@
-"""Every component has one place, in pipeline order, and no plan is better balanced."""
+"""Every component is placed once, in pipeline order, and no plan is better balanced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qts.router import (
     plan_placement,
 )
 from qts.router.components import components, edges
-from qts.router.partition import COMFORTABLE, CORE, lightest_heaviest, partition
+from qts.router.partition import COMFORTABLE, CORE, min_peak_load, partition
 from qts.router.scenario import ProcessorSettings, StrategySettings
 
 
@@ -143,7 +143,7 @@ def test_no_contiguous_cut_is_better(data: st.DataObject) -> None:
     found = partition(loads, joined, workers)
     best = min(price(parts, loads, joined) for parts in every_cut(len(loads), workers))
     assert price(found, loads, joined) == best
-    assert lightest_heaviest(loads, workers) == best[0]
+    assert min_peak_load(loads, workers) == best[0]
     assert len(found) <= workers
     assert [place for part in found for place in part] == list(range(len(loads)))
 
@@ -195,7 +195,7 @@ def test_little_work_with_tall_bursts_is_spread() -> None:
     )
 
 
-def test_named_workers_are_taken_as_asked() -> None:
+def test_named_workers_are_used() -> None:
     assert len(plan_placement(load_scenario("baseline"), machine(8), workers=3).workers) == 3
 
 
@@ -225,7 +225,7 @@ def test_more_spinning_threads_than_cores_are_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("wait", "made_wait"), [(None, "spin"), ("park", "park"), ("yield", "yield")]
 )
-def test_oversubscribing_by_name_is_obeyed(wait: Any, made_wait: str) -> None:
+def test_oversubscribing_by_name_is_allowed(wait: Any, made_wait: str) -> None:
     made = plan_placement(
         load_scenario("baseline"), machine(2), "threads", wait=wait, oversubscribe=True
     )
@@ -256,7 +256,7 @@ def test_workers_stay_in_one_cache_group_where_they_fit() -> None:
     assert cpus == [0, 1, 2, 3]
 
 
-def test_under_a_quota_nothing_is_pinned_and_the_plan_says_so() -> None:
+def test_under_a_quota_nothing_is_pinned_and_the_plan_notes_it() -> None:
     shared = msgspec.structs.replace(machine(8), usable=2, quota=2.5)
     made = plan_placement(load_scenario("baseline"), shared)
     assert [worker.cpu for worker in made.workers] == [None, None]
@@ -275,7 +275,7 @@ def test_work_beyond_the_cores_is_said_with_numbers() -> None:
     assert made.overloaded.endswith("about 66 %")
 
 
-def test_one_component_beyond_a_core_is_said_even_with_cores_to_spare() -> None:
+def test_one_component_beyond_a_core_is_reported_even_with_cores_to_spare() -> None:
     made = plan_placement(load_scenario("imbalanced_processing"), machine(16))
     assert made.overloaded is not None
     assert "needs 2.0 cores and has one" in made.overloaded
@@ -311,19 +311,19 @@ def test_a_ring_is_taken_only_where_it_saves_more_than_it_costs() -> None:
 # Rings and text
 
 
-def test_ring_capacity_follows_the_layout_unless_the_scenario_says() -> None:
+def test_ring_capacity_follows_the_layout_unless_the_scenario_sets_it() -> None:
     scenario = load_scenario("baseline")
     assert plan_placement(scenario, machine(2)).ring_capacity == 1024
     assert plan_placement(scenario, machine(14)).ring_capacity == 65_536
-    asked = msgspec.structs.replace(scenario, ring_capacity=256)
+    changed = msgspec.structs.replace(scenario, ring_capacity=256)
     assert (
-        plan_placement(asked, machine(2)).ring_capacity
-        == plan_placement(asked, machine(14)).ring_capacity
+        plan_placement(changed, machine(2)).ring_capacity
+        == plan_placement(changed, machine(14)).ring_capacity
         == 256
     )
 
 
-def test_each_stage1_router_stands_behind_its_producers() -> None:
+def test_each_stage1_router_follows_its_producers() -> None:
     split = msgspec.structs.replace(load_scenario("baseline"), stage1_routers=2)
     names = placed(plan_placement(split, machine(2)))[:6]
     assert names == ["producer 0", "producer 1", "stage1 0", "producer 2", "producer 3", "stage1 1"]

@@ -56,37 +56,37 @@ def test_a_terminal_gets_one_line_written_over(monkeypatch: pytest.MonkeyPatch) 
     assert all(len(part.strip("\n")) < 40 for part in stream.getvalue().split("\r\x1b[2K"))
 
 
-class Journey:
-    """A run that gets signals at given looks, and ends by itself, when stopped, or never."""
+class ScriptedRun:
+    """Run that gets signals at given polls, and ends by itself, when stopped, or never."""
 
     def __init__(
         self, signals: dict[int, int], *, ends_at: int = 10**9, drains: bool = True
     ) -> None:
         self.signals, self.ends_at, self.drains = signals, ends_at, drains
-        self.looks = 0
+        self.polls = 0
         self.calls: list[str] = []
 
     def snapshot(self) -> RunSnapshot:
         self.calls.append("snapshot")
-        return snapshot(self.looks)
+        return snapshot(self.polls)
 
     def stop(self) -> None:
         self.calls.append("stop")
         if self.drains:
-            self.ends_at = self.looks + 2
+            self.ends_at = self.polls + 2
 
     def abort(self) -> None:
         self.calls.append("abort")
 
     def wait(self, timeout: float) -> bool:
         assert timeout > 0
-        self.looks += 1
-        if number := self.signals.get(self.looks):
+        self.polls += 1
+        if number := self.signals.get(self.polls):
             os.kill(os.getpid(), number)
-        return self.looks >= self.ends_at
+        return self.polls >= self.ends_at
 
 
-def watched(run: Journey) -> str:
+def watched(run: ScriptedRun) -> str:
     stream = io.StringIO()
     watch_run(run, ProgressLine(stream))
     return stream.getvalue()
@@ -94,7 +94,7 @@ def watched(run: Journey) -> str:
 
 def test_a_run_that_ends_by_itself_is_neither_stopped_nor_ended() -> None:
     before = signal.getsignal(signal.SIGINT)
-    run = Journey({}, ends_at=5)
+    run = ScriptedRun({}, ends_at=5)
     watched(run)
     assert run.calls == []
     assert signal.getsignal(signal.SIGINT) is before
@@ -102,25 +102,25 @@ def test_a_run_that_ends_by_itself_is_neither_stopped_nor_ended() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_stops_and_lets_it_drain(number: int) -> None:
-    run = Journey({3: number})
-    assert "once more ends it at once" in watched(run)
+    run = ScriptedRun({3: number})
+    assert "a second signal aborts" in watched(run)
     assert run.calls == ["stop"]
 
 
 def test_the_second_signal_ends_it_even_if_something_is_stuck() -> None:
-    run = Journey({3: signal.SIGTERM, 6: signal.SIGINT}, drains=False)
+    run = ScriptedRun({3: signal.SIGTERM, 6: signal.SIGINT}, drains=False)
     watched(run)
     assert run.calls == ["stop", "abort"]
 
 
 def test_a_drain_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "DRAIN_SECONDS", 0.0)
-    run = Journey({3: signal.SIGINT}, drains=False)
+    run = ScriptedRun({3: signal.SIGINT}, drains=False)
     watched(run)
     assert run.calls == ["stop", "abort"]
 
 
-def test_signals_mean_again_what_they_meant_before() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    watched(Journey({1: signal.SIGTERM}))
+    watched(ScriptedRun({1: signal.SIGTERM}))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,4 +1,4 @@
-"""Components that come, go and take over while messages flow."""
+"""Components added, removed and rerouted during a run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from qts._native import Message
 from qts.domain import OperationError, RefusedError
 from qts.router import Router, batch
 from qts.router.handlers import Messages
-from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
+from tests.router.support import (  # noqa: F401 - a fixture for every test here
     LayoutName,
-    laid_out,
-    quick_floor,
+    plan_for,
     scenario,
+    short_stall_floor,
     ticks,
     until,
 )
@@ -23,9 +23,9 @@ LAYOUTS: list[LayoutName] = ["one worker", "two workers", "threads"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_type_moves_to_a_new_strategy_and_the_old_one_leaves(layout: LayoutName) -> None:
+def test_a_type_moves_to_a_new_strategy_and_the_old_one_is_removed(layout: LayoutName) -> None:
     small = scenario(rate=50_000, seconds=60)
-    router = Router(small, laid_out(small, layout))
+    router = Router(small, plan_for(small, layout))
     late: list[int] = []
     with router:
         until(lambda: router.delivered > 1_000)
@@ -42,9 +42,9 @@ def test_a_type_moves_to_a_new_strategy_and_the_old_one_leaves(layout: LayoutNam
     assert report.per_strategy[added].delivered == sum(late)
 
 
-def test_components_come_and_go_while_other_threads_push_and_look() -> None:
+def test_components_change_while_other_threads_push_and_read() -> None:
     small = scenario(producers=2)
-    router = Router(small, laid_out(small, "two workers"), live=True)
+    router = Router(small, plan_for(small, "two workers"), live=True)
     stop = threading.Event()
     sent: list[int] = []
 
@@ -52,11 +52,11 @@ def test_components_come_and_go_while_other_threads_push_and_look() -> None:
         while not stop.is_set():
             sent.append(router.push_many(ticks(200), source=1))
 
-    def look() -> None:
+    def read() -> None:
         while not stop.is_set():
             router.snapshot()
 
-    helpers = [threading.Thread(target=push), threading.Thread(target=look)]
+    helpers = [threading.Thread(target=push), threading.Thread(target=read)]
     with router:
         for helper in helpers:
             helper.start()
@@ -91,7 +91,7 @@ def test_a_removed_component_gets_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ({"strategy": 77}, "there is no strategy 77"),
         ({"strategy": 777}, "out of range"),
@@ -101,15 +101,15 @@ def test_a_removed_component_gets_nothing_more() -> None:
         ({"processors": [0, 1]}, "type 0 requires order; expected one processor, not 2"),
     ],
 )
-def test_a_way_that_leads_nowhere_is_refused(arguments: dict[str, object], said: str) -> None:
+def test_a_route_to_nowhere_is_refused(arguments: dict[str, object], expected: str) -> None:
     with Router(scenario(), live=True) as router:
-        with pytest.raises(RefusedError, match=said):
+        with pytest.raises(RefusedError, match=expected):
             router.route(0, **arguments)  # type: ignore[arg-type]
         assert router.push_many(ticks(10)) == 10
     assert router.report.delivered == 10
 
 
-def test_a_type_without_a_rule_has_no_way_to_change() -> None:
+def test_a_type_without_a_rule_has_no_route_to_change() -> None:
     with (
         Router(scenario(), live=True) as router,
         pytest.raises(RefusedError, match="routes type 7"),
@@ -122,7 +122,7 @@ def test_a_worker_that_is_not_there_is_refused() -> None:
         router.add_strategy(worker=99)
 
 
-def test_a_change_that_a_stuck_worker_prevents_fails_and_holds_nothing_back() -> None:
+def test_a_change_that_a_stuck_worker_prevents_fails_and_blocks_nothing() -> None:
     stuck, gate = threading.Event(), threading.Event()
 
     def wait(_message: object) -> None:
@@ -130,7 +130,7 @@ def test_a_change_that_a_stuck_worker_prevents_fails_and_holds_nothing_back() ->
         gate.wait()
 
     small = scenario(types=2, strategies=2)
-    router = Router(small, laid_out(small, "threads"), strategies={1: wait}, live=True)
+    router = Router(small, plan_for(small, "threads"), strategies={1: wait}, live=True)
     with router:
         assert router.push_many(ticks(2, types=2)) == 2
         until(lambda: stuck.is_set() and router.delivered == 1)
@@ -149,7 +149,7 @@ def test_a_processor_taken_over_by_another_keeps_the_order() -> None:
         got.extend(messages["sequence_number"].tolist())
 
     small = scenario(producers=1, types=1, strategies=1, rate=100_000, seconds=60)
-    router = Router(small, laid_out(small, "threads"), strategies={0: batch(keep)})
+    router = Router(small, plan_for(small, "threads"), strategies={0: batch(keep)})
     with router:
         for _ in range(5):
             seen = router.delivered

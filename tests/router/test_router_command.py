@@ -228,15 +228,15 @@ def test_a_signal_in_mid_run_drains_and_passes(number: int, tmp_path: Path) -> N
 
 STUCK = """
 import sys, threading
-from qts.router import LiveLine, Router, watch
+from qts.router import ProgressLine, Router, watch_run
 from tests.router.support import plan_for, scenario
 
-what = scenario(types=2, strategies=2, rate=10_000, seconds=60)
+small = scenario(types=2, strategies=2, rate=10_000, seconds=60)
 forever = threading.Event()
-router = Router(what, plan_for(what, "two workers"), strategies={1: lambda _: forever.wait()})
+router = Router(small, plan_for(small, "two workers"), strategies={1: lambda _: forever.wait()})
 router.start()
 print("started", flush=True)
-watch(router, LiveLine(sys.stdout))
+watch_run(router, ProgressLine(sys.stdout))
 report = router.report
 print(report.render())
 sys.exit(report.verdict != "PASSED")
@@ -247,7 +247,7 @@ def test_a_second_signal_ends_a_run_that_is_stuck() -> None:
     with started(sys.executable, "-c", STUCK) as process:
         read_until(process, "delivered")
         process.send_signal(signal.SIGTERM)
-        read_until(process, "once more ends it at once")
+        read_until(process, "a second signal aborts")
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 1, err
@@ -258,13 +258,13 @@ def test_a_second_signal_ends_a_run_that_is_stuck() -> None:
 
 RAISING = """
 import sys
-from qts.router import Router, load
+from qts.router import Router, load_scenario
 
 def fail(message):
     if message.sequence_number >= 1000:
         raise ValueError("no")
 
-report = Router(load("baseline"), strategies={1: fail}).run()
+report = Router(load_scenario("baseline"), strategies={1: fail}).run()
 print(report.render())
 sys.exit(report.verdict != "PASSED")
 """
@@ -279,11 +279,11 @@ def test_a_script_whose_strategy_raises_ends_with_1_and_says_where() -> None:
     assert "failure: strategy 1 failed at Message(producer" in done.stdout
 
 
-FORGOTTEN = """
+NOT_STOPPED = """
 import time
-from qts.router import Router, load
+from qts.router import Router, load_scenario
 
-router = Router(load("baseline"), strategies={0: lambda message: None})
+router = Router(load_scenario("baseline"), strategies={0: lambda message: None})
 router.start()
 while router.delivered < 1000:
     time.sleep(0.001)
@@ -292,7 +292,7 @@ while router.delivered < 1000:
 
 def test_a_script_that_does_not_stop_its_router_ends_cleanly() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORGOTTEN], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", NOT_STOPPED], capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -1,4 +1,4 @@
-"""The router's examples run and say what their readers will see."""
+"""The examples of the router run and print their documented output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in Python and in compiled functions: what it gets, may change, and what its errors do."""
+"""Handlers in Python and compiled: input, changes, errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from qts._native import Message
 from qts.domain import RefusedError
 from qts.router import Router, batch, compiled, each
 from qts.router.handlers import Messages
-from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
-    laid_out,
-    quick_floor,
+from tests.router.support import (  # noqa: F401 - a fixture for every test here
+    plan_for,
     scenario,
+    short_stall_floor,
     ticks,
     until,
 )
@@ -107,7 +107,7 @@ def test_a_processor_changes_what_the_strategy_sees() -> None:
     assert got == [2.0 * (1_000 + n) for n in range(1_000)]
 
 
-def test_what_a_strategy_changes_goes_nowhere() -> None:
+def test_changes_by_a_strategy_have_no_effect() -> None:
     def spoil(messages: Messages) -> None:
         messages["sequence_number"] = 0
 
@@ -126,7 +126,7 @@ def test_one_batch_handler_on_two_threads_gets_whole_batches() -> None:
 
     small = scenario(types=2, strategies=2)
     shared = batch(check)
-    report = Router(small, laid_out(small, "threads"), strategies={0: shared, 1: shared}).run()
+    report = Router(small, plan_for(small, "threads"), strategies={0: shared, 1: shared}).run()
     assert report.verdict == "PASSED"
     assert mixed == []
 
@@ -190,7 +190,7 @@ def test_no_error_escapes_a_handler(error: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["one worker", "two workers", "threads"])
-def test_processors_that_all_fail_leave_nobody_hanging(layout: str) -> None:
+def test_processors_that_all_fail_end_the_run(layout: str) -> None:
     rules = [{"msg_type": 0, "processors": [0, 1]}]
     second = [{"msg_type": 0, "strategy": 0, "ordering_required": False}]
     small = scenario(
@@ -200,12 +200,12 @@ def test_processors_that_all_fail_leave_nobody_hanging(layout: str) -> None:
     def fail(_message: Message) -> None:
         raise ValueError("no")
 
-    router = Router(small, laid_out(small, layout), processors={0: each(fail), 1: each(fail)})  # type: ignore[arg-type]
+    router = Router(small, plan_for(small, layout), processors={0: each(fail), 1: each(fail)})  # type: ignore[arg-type]
     router.start()
     until(lambda: router.wait(0.1))
     report = router.report
     assert report.produced == report.delivered + report.undelivered
-    assert not any("did not come back" in line for line in report.failures)
+    assert not any("did not return" in line for line in report.failures)
 
 
 def test_a_handler_that_never_returns_is_named_and_not_waited_for() -> None:
@@ -216,7 +216,7 @@ def test_a_handler_that_never_returns_is_named_and_not_waited_for() -> None:
         gate.wait()
 
     small = scenario(types=2, strategies=2)
-    router = Router(small, laid_out(small, "one worker"), strategies={1: wait})
+    router = Router(small, plan_for(small, "one worker"), strategies={1: wait})
     router.start()
     until(stuck.is_set)
     began = time.monotonic()
@@ -224,7 +224,7 @@ def test_a_handler_that_never_returns_is_named_and_not_waited_for() -> None:
     assert time.monotonic() - began < 5
     report = router.report
     gate.set()
-    assert report.failures == ("worker 0 in strategy 1 did not come back",)
+    assert report.failures == ("worker 0 in strategy 1 did not return",)
     assert report.undelivered_at[-1].place == "worker 0 in strategy 1"
     assert report.produced == report.delivered + report.undelivered
     assert report.verdict == "FAILED"
@@ -233,11 +233,11 @@ def test_a_handler_that_never_returns_is_named_and_not_waited_for() -> None:
 # The GIL
 
 
-def test_a_long_row_of_messages_lets_other_threads_in() -> None:
+def test_a_long_row_of_messages_lets_other_threads_run() -> None:
     # A call from C to C: the interpreter has no say between two of them.
     slow: Callable[[Message], object] = partial(countOf, range(40_000))
     small = scenario(ring_capacity=512, **ONE)
-    router = Router(small, laid_out(small, "one worker"), strategies={0: slow}, live=True)
+    router = Router(small, plan_for(small, "one worker"), strategies={0: slow}, live=True)
     router.start()
     assert router.push_many(ticks(512, types=1)) == 512
     waits, last = 0, time.monotonic()

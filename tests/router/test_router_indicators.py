@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from qts.domain import RefusedError
 from qts.router import Indicator, MessageHandler, Router, ema, rsi, vwap
-from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
-    quick_floor,
+from tests.router.support import (  # noqa: F401 - a fixture for every test here
     scenario,
+    short_stall_floor,
     ticks,
     until,
 )
@@ -92,7 +92,7 @@ def test_vwap_weighs_by_quantity(rows: list[Tick]) -> None:
     assert values_after(vwap(), rows) == pytest.approx(expected, nan_ok=True)
 
 
-def test_rsi_has_fourteen_periods_unless_told_otherwise() -> None:
+def test_rsi_has_fourteen_periods_by_default() -> None:
     rising = [(0, price, 1) for price in range(1, 16)]
     assert math.isnan(values_after(rsi(), rising[:14])[0])
     assert values_after(rsi(), rising)[0] == 100.0
@@ -106,7 +106,7 @@ def test_vwap_takes_quantities_of_any_size() -> None:
     assert table.values[0] == pytest.approx((10 * 1e-8 + 20 * 3e-20) / (1e-8 + 3e-20))
 
 
-def test_a_strategy_looks_a_value_up_that_its_processor_has_just_made() -> None:
+def test_a_strategy_reads_a_value_that_its_processor_has_just_computed() -> None:
     average = ema(9)
     seen: list[tuple[float, float]] = []
     router = Router(
@@ -159,7 +159,7 @@ def test_one_indicator_for_two_components_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "expected"),
     [
         (lambda: ema(0), "period of an indicator is 0; expected 1 to 1,000,000"),
         (lambda: rsi(-1), "period of an indicator is -1"),
@@ -167,6 +167,6 @@ def test_one_indicator_for_two_components_is_refused() -> None:
         (lambda: vwap(symbols=2**30), "expected 1 to 16,777,216"),
     ],
 )
-def test_an_indicator_that_makes_no_sense_is_refused(make: object, said: str) -> None:
-    with pytest.raises(RefusedError, match=said):
+def test_an_indicator_that_makes_no_sense_is_refused(make: object, expected: str) -> None:
+    with pytest.raises(RefusedError, match=expected):
         make()  # type: ignore[operator]

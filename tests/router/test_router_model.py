@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from qts.router import MessageHandler, Options, Router, Scenario, batch
 from qts.router.handlers import Messages
-from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
+from tests.router.support import (  # noqa: F401 - a fixture for every test here
     LayoutName,
-    laid_out,
-    quick_floor,
+    plan_for,
+    short_stall_floor,
 )
 
 PRICES = (50_000, 101_150)  # what producers make up
@@ -92,7 +92,7 @@ def test_every_message_arrives_once_where_it_belongs_and_in_order(
 ) -> None:
     boxes: list[list[Messages]] = [[] for _ in range(what.strategies.count)]
     handlers: dict[int, MessageHandler] = {n: batch(recorder(box)) for n, box in enumerate(boxes)}
-    router = Router(what, laid_out(what, layout), options=Options(digest=True), strategies=handlers)
+    router = Router(what, plan_for(what, layout), options=Options(digest=True), strategies=handlers)
     report = router.run()
     assert report.verdict == "PASSED", report.render()
     assert report.produced == report.delivered == sum(len(m) for box in boxes for m in box)

@@ -1,4 +1,4 @@
-"""Messages pushed from outside: taken in order, by any thread, never more than is said."""
+"""Messages pushed from outside: accepted in order, from any thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qts._native import Message
 from qts.domain import RefusedError
 from qts.router import MESSAGE, Options, Router
 from qts.router.messages import message_array
-from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
-    laid_out,
-    quick_floor,
+from tests.router.support import (  # noqa: F401 - a fixture for every test here
+    plan_for,
     scenario,
+    short_stall_floor,
     ticks,
     until,
 )
@@ -34,7 +34,7 @@ def test_an_array_arrives_whole_and_in_order() -> None:
     assert (report.verdict, report.offered, report.delivered) == ("PASSED", 5_000, 5_000)
 
 
-def test_mappings_speak_of_prices_and_quantities() -> None:
+def test_mappings_hold_prices_and_quantities() -> None:
     got: list[Message] = []
     rows: list[dict[str, Any]] = [
         {"msg_type": 0, "symbol_id": 7, "price": 71_500.5, "quantity": "0.00000001"},
@@ -68,7 +68,7 @@ def test_a_float_price_is_the_nearest_that_fits(price: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "expected"),
     [
         ({"volume": 1}, "a message has no volume; it has msg_type, symbol_id"),
         ({"msg_type": 8}, "msg_type of a message is 8; expected 0 to 7"),
@@ -82,21 +82,21 @@ def test_a_float_price_is_the_nearest_that_fits(price: float) -> None:
         ({"quantity": "1234567890.123456789"}, "up to 14 digits"),
     ],
 )
-def test_a_mapping_that_makes_no_sense_is_refused(row: dict[str, Any], said: str) -> None:
+def test_a_mapping_that_makes_no_sense_is_refused(row: dict[str, Any], expected: str) -> None:
     with Router(scenario(), live=True) as router, pytest.raises(RefusedError) as caught:
         router.push_many([row])
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert router.report.produced == 0
 
 
 def test_several_threads_push_at_once_and_nothing_is_lost() -> None:
     small = scenario(producers=2)
-    router = Router(small, laid_out(small, "threads"), live=True)
-    taken: list[int] = []
+    router = Router(small, plan_for(small, "threads"), live=True)
+    accepted: list[int] = []
 
     def push(source: int) -> None:
         for _ in range(20):
-            taken.append(router.push_many(ticks(500), source=source))  # noqa: PERF401
+            accepted.append(router.push_many(ticks(500), source=source))  # noqa: PERF401
 
     with router:
         threads = [threading.Thread(target=push, args=(n % 2,)) for n in range(4)]
@@ -104,16 +104,16 @@ def test_several_threads_push_at_once_and_nothing_is_lost() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sum(taken) == 40_000
+    assert sum(accepted) == 40_000
     report = router.report
     assert (report.verdict, report.delivered) == ("PASSED", 40_000)
 
 
-def test_a_blocked_strategy_takes_less_at_the_time_limit_and_the_rest_later() -> None:
+def test_a_blocked_strategy_accepts_less_at_the_timeout_and_the_rest_later() -> None:
     gate = threading.Event()
     small = scenario(types=1, strategies=1, ring_capacity=64)
     router = Router(
-        small, laid_out(small, "two workers"), strategies={0: lambda _: gate.wait()}, live=True
+        small, plan_for(small, "two workers"), strategies={0: lambda _: gate.wait()}, live=True
     )
     with router:
         first = router.push_many(ticks(5_000, types=1), timeout=0.05)
@@ -159,7 +159,7 @@ def test_a_source_that_is_not_there_is_refused() -> None:
             router.push_many(ticks(1), source=-1)
 
 
-def test_nothing_is_taken_after_stop() -> None:
+def test_nothing_is_accepted_after_stop() -> None:
     router = Router(scenario(), live=True)
     router.start()
     assert router.push_many(ticks(10)) == 10
@@ -174,7 +174,7 @@ def test_an_array_of_something_else_is_refused() -> None:
     with Router(scenario(), live=True) as router:
         with pytest.raises(RefusedError, match="dtype MESSAGE, not float64"):
             router.push_many(np.zeros(3))
-        with pytest.raises(RefusedError, match="a row of dtype MESSAGE"):
+        with pytest.raises(RefusedError, match="a one-dimensional array of dtype MESSAGE"):
             router.push_many(np.zeros((2, 2), MESSAGE))
 
 
@@ -188,12 +188,12 @@ def test_an_array_with_gaps_in_memory_is_sent_as_it_reads() -> None:
 
 def test_pushing_needs_a_live_router_that_was_started() -> None:
     for router in (Router(scenario()), Router(scenario(), live=True)):
-        with pytest.raises(RefusedError, match="made with live=True, and started"):
+        with pytest.raises(RefusedError, match="created with live=True, and started"):
             router.push_many(ticks(1))
 
 
 def test_a_live_router_is_not_run() -> None:
-    with pytest.raises(RefusedError, match="no end of its own"):
+    with pytest.raises(RefusedError, match="runs until stop"):
         Router(scenario(), live=True).run()
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from qts.domain import RefusedError
 from qts.router import Options, Router, each
-from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
+from tests.router.support import (  # noqa: F401 - a fixture for every test here
     LayoutName,
-    laid_out,
-    quick_floor,
+    plan_for,
     scenario,
+    short_stall_floor,
     until,
 )
 
@@ -23,7 +23,7 @@ from tests.router.rigs import (  # noqa: F401 - a fixture for every test here
 @pytest.mark.parametrize("layout", ["one worker", "two workers", "threads"])
 def test_everything_offered_is_delivered(layout: LayoutName) -> None:
     small = scenario(producers=3, rate=100_000)
-    report = Router(small, laid_out(small, layout)).run()
+    report = Router(small, plan_for(small, layout)).run()
     assert report.verdict == "PASSED"
     assert report.offered == report.produced == report.delivered == 15_000
     assert report.undelivered == report.violations == report.gaps == 0
@@ -44,7 +44,7 @@ def test_bursts_add_up_exactly() -> None:
 def test_the_same_seed_delivers_the_same_and_another_does_not() -> None:
     def streams(seed: int, layout: LayoutName) -> dict[tuple[int, int, int], tuple[int, int]]:
         small = scenario(seed=seed)
-        router = Router(small, laid_out(small, layout), options=Options(digest=True))
+        router = Router(small, plan_for(small, layout), options=Options(digest=True))
         router.run()
         return router.streams
 
@@ -64,7 +64,7 @@ def test_total_latency_includes_the_strategy_and_the_wait_for_it() -> None:
     values = msgspec.to_builtins(slow)
     values["strategies"]["processing_times_ns"] = {"strategy_0": 500_000}
     slow = msgspec.convert(values, type(slow))
-    report = Router(slow, laid_out(slow, "two workers"), options=Options(sample=1)).run()
+    report = Router(slow, plan_for(slow, "two workers"), options=Options(sample=1)).run()
     # 400 messages due in 100 ms need 200 ms: the last one waits for most of what is before it
     total, strategy = report.latency_us["total"], report.latency_us["strategy"]
     assert strategy.p50 >= 500
@@ -83,7 +83,7 @@ def test_what_was_never_sent_is_noted_and_no_failure() -> None:
     report = router.report
     assert report.verdict == "PASSED"
     missing = report.offered - report.produced
-    note = f"{missing:,} messages of those offered were never sent (the run was stopped)"
+    note = f"{missing:,} of the offered messages were never sent (the run was stopped)"
     assert note in report.notes
 
 
@@ -91,7 +91,7 @@ def test_a_machine_busy_elsewhere_is_noted_and_no_failure() -> None:
     # The handler is slow in a way the plan cannot know of.
     small = scenario(producers=1, types=1, strategies=1, rate=10_000, seconds=0.1, ring_capacity=2)
     gate = threading.Event()
-    router = Router(small, laid_out(small, "two workers"), strategies={0: lambda _: gate.wait()})
+    router = Router(small, plan_for(small, "two workers"), strategies={0: lambda _: gate.wait()})
     router.start()
     threading.Timer(0.5, gate.set).start()
     until(lambda: router.wait(0.1))
@@ -108,9 +108,9 @@ def test_the_report_says_how_much_memory_it_took() -> None:
     assert f"{report.rss_mb:,.0f} MB" in report.render()
 
 
-def test_aborting_names_the_place_of_every_message() -> None:
+def test_aborting_names_the_location_of_every_message() -> None:
     small = scenario(rate=1e9, seconds=10)
-    router = Router(small, laid_out(small, "threads"))
+    router = Router(small, plan_for(small, "threads"))
     router.start()
     until(lambda: router.delivered > 1_000)
     router.abort()
@@ -138,11 +138,11 @@ def test_a_report_is_made_once() -> None:
 
 def test_a_plan_of_another_scenario_is_refused() -> None:
     with pytest.raises(RefusedError, match="made for another scenario"):
-        Router(scenario(producers=3), laid_out(scenario(producers=2), "one worker"))
+        Router(scenario(producers=3), plan_for(scenario(producers=2), "one worker"))
 
 
 @pytest.mark.parametrize("kind", ["processors", "strategies"])
-def test_a_handler_for_nobody_is_refused(kind: str) -> None:
+def test_a_handler_without_a_component_is_refused(kind: str) -> None:
     with pytest.raises(RefusedError, match=r"there is no .* 9; the scenario has 0 to"):
         Router(scenario(), **{kind: {9: each(print)}})  # type: ignore[arg-type]
 
@@ -152,7 +152,7 @@ def test_a_sample_of_nothing_is_refused() -> None:
         Options(sample=0)
 
 
-def test_a_router_nobody_holds_ends_its_threads() -> None:
+def test_an_unreferenced_router_ends_its_threads() -> None:
     seen: list[int] = []
     router = Router(scenario(rate=1_000, seconds=60), strategies={0: lambda _: seen.append(1)})
     router.start()
@@ -166,7 +166,7 @@ def test_a_router_nobody_holds_ends_its_threads() -> None:
 
 
 def until_changes(seen: list[int], count: int) -> bool:
-    """Whether anything more was seen in a tenth of a second."""
+    """Return whether anything more arrives within a tenth of a second."""
     return threading.Event().wait(0.1) or len(seen) != count
 
 

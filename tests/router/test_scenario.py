@@ -1,4 +1,4 @@
-"""A scenario that exists is valid; every other one is refused in one line that says why."""
+"""Every scenario object is valid; invalid files are refused in one line with the reason."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ def test_what_is_not_a_scenario_at_all_is_refused(tmp_path: Path, text: str) -> 
     assert str(path) in refusal(path)
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.json"
     path.write_text('{"seed": 1, "seed": 2}')
-    assert '"seed" stands twice' in refusal(path)
+    assert '"seed" appears twice' in refusal(path)
 
 
 def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ PRODUCERS = "producers.messages_per_sec"
 
 
 @pytest.mark.parametrize(
-    ("change", "key", "said"),
+    ("change", "key", "expected"),
     [
         (at("stage1_rules", TWO), "stage1_rules[0]", "processors that run at their own speed lose"),
         (at("stage1_rules", GOOD["stage1_rules"][:3]), "stage1_rules", "no rule for msg_type 3"),
@@ -245,13 +245,13 @@ PRODUCERS = "producers.messages_per_sec"
     ],
 )
 def test_a_bad_scenario_is_refused_in_one_line(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], key: str, said: str
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], key: str, expected: str
 ) -> None:
     path = written(tmp_path, changed(change))
     line = refusal(path)
     assert line.startswith(f"{path}: ")
     assert key in line
-    assert said in line
+    assert expected in line
 
 
 @pytest.mark.parametrize("key", ["producers", "processors", "strategies", "stage1_rules"])

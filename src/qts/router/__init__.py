@@ -1,4 +1,4 @@
-"""The native multi-stage pipeline seen from Python: scenario, plan, run, report."""
+"""Python interface of the native two-stage message router: scenario, plan, run, report."""
 
 from qts._exports import lazy_exports
 

@@ -1,4 +1,4 @@
-"""The components of a scenario in pipeline order, with their work, and the edges between them."""
+"""Components of a scenario in pipeline order, with their load, and the edges between them."""
 
 from __future__ import annotations
 
@@ -22,52 +22,51 @@ class Component(msgspec.Struct, frozen=True):
 
 
 def components(scenario: Scenario, *, lean: bool = False) -> list[Component]:
-    """Each Stage 1 router behind its producers, then processors, Stage 2, strategies.
+    """List each Stage 1 router after its producers, then processors, Stage 2, strategies.
 
-    Lean: not every hop is stamped for every message.
+    `lean`: not every hop is stamped for every message.
     """
     return list(_in_order(scenario, LEAN_NS if lean else OVERHEAD_NS))
 
 
 def edges(row: Sequence[Component], scenario: Scenario) -> list[tuple[int, int]]:
-    """Who passes messages to whom, by position in the row; always to a later one."""
-    at = {(component.kind, component.index): place for place, component in enumerate(row)}
+    """Return (from, to) pairs of positions in the row; `to` is always later."""
+    at = {(component.kind, component.index): position for position, component in enumerate(row)}
     stage2 = at["stage2", 0]
-    joined = [
+    pairs = [
         (at["producer", producer], at["stage1", scenario.stage1_of(producer)])
         for producer in range(scenario.producers.count)
     ]
-    for processor in range(scenario.processors.count):
-        place = at["processor", processor]
-        joined += [(at["stage1", router], place) for router in range(scenario.stage1_routers)]
-        joined.append((place, stage2))
-    joined += [(stage2, at["strategy", each]) for each in range(scenario.strategies.count)]
-    return sorted(joined)
+    for number in range(scenario.processors.count):
+        processor = at["processor", number]
+        pairs += [(at["stage1", router], processor) for router in range(scenario.stage1_routers)]
+        pairs.append((processor, stage2))
+    pairs += [(stage2, at["strategy", each]) for each in range(scenario.strategies.count)]
+    return sorted(pairs)
 
 
 def _in_order(scenario: Scenario, overhead: Mapping[str, int]) -> Iterator[Component]:
-    made = partial(_component, overhead)
-    everything = scenario.offered_rate
-    each = everything / scenario.producers.count
-    fed = [0] * scenario.stage1_routers
+    component = partial(_component, overhead)
+    total_rate = scenario.offered_rate
+    each = total_rate / scenario.producers.count
+    inputs = [0] * scenario.stage1_routers
     for producer in range(scenario.producers.count):
-        fed[scenario.stage1_of(producer)] += 1
+        inputs[scenario.stage1_of(producer)] += 1
     producer = 0
-    for router, inputs in enumerate(fed):
-        for _ in range(inputs):
-            yield made("producer", producer, each, 0)
+    for router, count in enumerate(inputs):
+        for _ in range(count):
+            yield component("producer", producer, each, 0)
             producer += 1
-        yield made("stage1", router, each * inputs, 0)
-    processing = _processing(scenario)
-    for index, (rate, busy) in enumerate(processing):
-        yield made("processor", index, rate, busy)
-    yield made("stage2", 0, everything, 0)
+        yield component("stage1", router, each * count, 0)
+    for index, (rate, busy) in enumerate(_processing(scenario)):
+        yield component("processor", index, rate, busy)
+    yield component("stage2", 0, total_rate, 0)
     for strategy in range(scenario.strategies.count):
         share = sum(
             s for t, s in scenario.shares.items() if scenario.stage2[t].strategy == strategy
         )
-        rate = share * everything
-        yield made("strategy", strategy, rate, rate * scenario.strategy_ns(strategy))
+        rate = share * total_rate
+        yield component("strategy", strategy, rate, rate * scenario.strategy_ns(strategy))
 
 
 def _component(
@@ -77,7 +76,7 @@ def _component(
 
 
 def _processing(scenario: Scenario) -> list[tuple[float, float]]:
-    """Messages a second and busy nanoseconds a second of each processor."""
+    """Return messages per second and busy nanoseconds per second of each processor."""
     totals = [(0.0, 0.0)] * scenario.processors.count
     for msg_type, share in scenario.shares.items():
         rate = share * scenario.offered_rate
@@ -89,7 +88,7 @@ def _processing(scenario: Scenario) -> list[tuple[float, float]]:
 
 
 def _parts(rule: Stage1Rule) -> Iterator[tuple[int, float]]:
-    """Which part of a type each processor gets; of a price test, half is taken to match."""
+    """Yield the part of a type that each processor gets; half is assumed to match a price test."""
     sides = (rule.processors, rule.otherwise) if rule.when is not None else (rule.processors,)
     for side in sides:
         for processor in side:

@@ -1,18 +1,16 @@
-"""What a processor or a strategy does with its messages, in the order of what a message costs.
+"""Handlers of processors and strategies, cheapest per message first.
 
     compiled(f)  a numba cfunc or any C function: never takes the GIL, some nanoseconds
-    batch(f)     one call a batch with an array of messages: the GIL once a batch
-    each(f)      one call a message: the plain way, about a tenth of a microsecond and the body
+    batch(f)     one call per batch with an array of messages: takes the GIL once per batch
+    each(f)      one call per message: about a tenth of a microsecond plus the body
 
-A plain callable is `each`. An error raised by a callable fails the component: the run ends, the
-message is named, and everything else is accounted for. One handler may serve several components;
-they may then call it from several threads.
+A plain callable means `each`. An exception fails the component and ends the run; the report names
+the message and accounts for all others. Components that share a handler may call it from several
+threads.
 
-Indicators computed in C++ on every message, one value for each symbol.
-
-An indicator is the handler of one processor or strategy and sees what passes there. Its `values`
+`ema`, `rsi` and `vwap` are handlers computed in C++, each for one processor or strategy. `values`
 is an array indexed by symbol id that the router writes in place: reading it copies nothing and
-takes no lock. NaN means that the value is not known yet.
+takes no lock. NaN means that there is no value yet.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from qts._native import MESSAGE_SIZE, message_fields
 from qts._native import Message as Message
 from qts.domain import RefusedError
 
-BATCH = 256  # messages in the array a batch handler is given, at most
+BATCH = 256  # most messages in the array of a batch handler
 
-# A message as numpy sees it; prices are integers in units of 10**-8.
+# numpy dtype of a message; prices are integers in units of 10**-8.
 MESSAGE = np.dtype(
     {
         "names": [name for name, _, _ in message_fields()],
@@ -44,66 +42,67 @@ Messages = npt.NDArray[np.void]
 
 
 class MessageHandler(msgspec.Struct, frozen=True, eq=False):
-    """Made by `each`, `batch`, `compiled`, or one of the indicators."""
+    """Handler created by `each`, `batch`, `compiled` or one of the indicators."""
 
     kind: str
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
 
     @property
     def uses_python(self) -> bool:
         return self.kind in ("each", "batch")
 
-    def work(self) -> tuple[Any, ...]:
-        """What the native router takes; made anew for every component."""
-        # Two components must not fill one array: each is in the hands of its own thread.
-        own = (np.zeros(BATCH, MESSAGE),) if self.kind == "batch" else ()
-        return (self.kind, *self.given, *own)
+    def to_native(self) -> tuple[Any, ...]:
+        """Return what the native router takes for one component."""
+        # A separate array for every component: each fills it on its own thread.
+        buffer = (np.zeros(BATCH, MESSAGE),) if self.kind == "batch" else ()
+        return (self.kind, *self.arguments, *buffer)
 
 
-def _give_way() -> None:
-    """Called between messages: at its beginning the interpreter lets waiting threads in."""
+def _yield_gil() -> None:
+    """Do nothing between messages: the interpreter lets waiting threads run when it is called."""
 
 
 def each(function: Callable[[Message], object]) -> MessageHandler:
-    """Called with every message; it may keep the message."""
-    return MessageHandler("each", (function, _give_way))
+    """Call `function` with every message, which it may keep."""
+    return MessageHandler("each", (function, _yield_gil))
 
 
 def batch(function: Callable[[Messages], object]) -> MessageHandler:
-    """Called with an array (dtype `MESSAGE`) that holds the messages until it returns.
+    """Call `function` with an array (dtype `MESSAGE`) that is valid until it returns.
 
-    A processor may change the array; a strategy's changes go nowhere. An array that is kept
-    longer shows later messages; keep a copy.
+    A processor may change the array; changes by a strategy have no effect. An array kept longer
+    shows later messages: keep a copy instead.
     """
     return MessageHandler("batch", (function,))
 
 
 def compiled(function: Any, state: npt.NDArray[Any] | None = None) -> MessageHandler:
-    """A C function `void f(Message *messages, uint64_t count, void *state)`.
+    """Call a C function `void f(Message *messages, uint64_t count, void *state)`.
 
     `function` is a numba `cfunc`, anything else with an `address`, or the address itself;
-    `state` is an array that the function may use as it likes.
+    `state` is an array for the function's use.
     """
     address = function if isinstance(function, int) else getattr(function, "address", None)
     if not isinstance(address, int) or address == 0:
         raise RefusedError(
             f"compiled takes a numba cfunc or an address, not {type(function).__name__}"
         )
-    where = 0 if state is None else state.ctypes.data
-    return MessageHandler("compiled", (address, where, (function, state)))
+    state_address = 0 if state is None else state.ctypes.data
+    return MessageHandler("compiled", (address, state_address, (function, state)))
 
 
-def handler(given: MessageHandler | Callable[[Message], object]) -> MessageHandler:
-    if isinstance(given, MessageHandler):
-        return given
-    if not callable(given):
-        raise RefusedError(f"a handler is a callable, not {type(given).__name__}")
-    return each(given)
+def as_handler(function: MessageHandler | Callable[[Message], object]) -> MessageHandler:
+    """Return a handler as it is, and any other callable as an `each` handler."""
+    if isinstance(function, MessageHandler):
+        return function
+    if not callable(function):
+        raise RefusedError(f"a handler is a callable, not {type(function).__name__}")
+    return each(function)
 
 
 SYMBOLS = 65_536
-_MOST_SYMBOLS = 2**24
-_LONGEST = 1_000_000
+_MAX_SYMBOLS = 2**24
+_MAX_PERIOD = 1_000_000
 
 
 class Indicator(MessageHandler, frozen=True, eq=False):
@@ -126,9 +125,9 @@ def vwap(*, symbols: int = SYMBOLS) -> Indicator:
 
 
 def _indicator(kind: str, period: int, symbols: int) -> Indicator:
-    for name, value, most in (("period", period, _LONGEST), ("symbols", symbols, _MOST_SYMBOLS)):
-        if not 1 <= value <= most:
-            raise RefusedError(f"{name} of an indicator is {value}; expected 1 to {most:,}")
+    for name, value, limit in (("period", period, _MAX_PERIOD), ("symbols", symbols, _MAX_SYMBOLS)):
+        if not 1 <= value <= limit:
+            raise RefusedError(f"{name} of an indicator is {value}; expected 1 to {limit:,}")
     table = np.full(symbols, np.nan)
     values = table.view()
     values.flags.writeable = False

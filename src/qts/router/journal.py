@@ -1,8 +1,8 @@
-"""The router's journal: what passed Stage 1, on disk, and its way back in.
+"""Journal of the router: every message that passed Stage 1, on disk, and its reader.
 
-A file is a header and blocks; every block holds messages, their CRC-32C and one of its own header
-(`native`, journal.hpp). A file cut off in its last block has lost that block only, and the reader
-says so. Damage anywhere else is refused.
+A file is a header and blocks; a block holds messages, their CRC-32C and the CRC-32C of its header
+(`native`, journal.hpp). A file that ends within a block has lost only that block, which the reader
+reports as a `TornTail`. Damage anywhere else raises an error.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Fsync = Literal["never", "interval", "always"]
 
 _HEADER = struct.Struct("<8sI52x")
 _BLOCK = struct.Struct("<4sIII")
-_CHECKED = _BLOCK.size - 4  # of a block's header, by the number after it
+_CHECKED = _BLOCK.size - 4  # bytes of a block's header that its CRC covers
 _MAGIC, _BLOCK_MAGIC = b"QTSJRNL1", b"QBLK"
-_MOST_IN_BLOCK = 1024
+_MAX_BLOCK = 1024
 
 
 class JournalConfig(msgspec.Struct, frozen=True):
-    """Where to write, and when what was written is forced onto the disk."""
+    """Path of a journal, and when it is synced to disk."""
 
     path: Path
     fsync: Fsync = "interval"
     interval_ms: int = 100
 
     def files(self, stage1_routers: int) -> list[Path]:
-        """One file for each Stage 1 router: journal, journal.1, journal.2, ..."""
-        more = [_part(self.path, number) for number in range(1, stage1_routers)]
-        return [self.path, *more]
+        """Return a file for each Stage 1 router: journal, journal.1, journal.2, ..."""
+        return [self.path, *(_part(self.path, number) for number in range(1, stage1_routers))]
 
     def attach(self, native: _native.Router, stage1_routers: int) -> None:
+        """Create the files; raise RefusedError if one exists or cannot be written."""
         files = self.files(stage1_routers)
         for file in files:
             if os.path.lexists(file):
@@ -56,14 +56,14 @@ class JournalConfig(msgspec.Struct, frozen=True):
 
 
 class TornTail(msgspec.Struct, frozen=True):
-    """The end of a file that was cut off while being written."""
+    """Incomplete block at the end of a file that was cut off while being written."""
 
     offset: int
     bytes: int
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a journal file that was read to its end holds."""
+    """Summary of a verified journal file."""
 
     path: Path
     messages: int
@@ -72,7 +72,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def journal_files(path: Path) -> list[Path]:
-    """The files of a journal: path, path.1, path.2, ... as far as they exist."""
+    """Return the files of a journal: path, path.1, path.2, ... as far as they exist."""
     found = [path]
     while (more := _part(path, len(found))).is_file():
         found.append(more)
@@ -80,7 +80,7 @@ def journal_files(path: Path) -> list[Path]:
 
 
 def verify_journal(path: Path) -> Contents:
-    """Read a journal file whole; damage is refused here, before anything is done with it."""
+    """Read a whole journal file and return its summary; raise OperationError if it is damaged."""
     count, types, torn = 0, set[int](), None
     for block in read_journal(path):
         if isinstance(block, TornTail):
@@ -92,7 +92,7 @@ def verify_journal(path: Path) -> Contents:
 
 
 def read_journal(path: Path) -> Iterator[Messages | TornTail]:
-    """The messages of a journal file, block by block; a torn end is the last thing told."""
+    """Yield the messages of a journal file block by block, and a torn tail at the end."""
     if path.exists() and not path.is_file():
         raise RefusedError(f"cannot read journal {path}: not a regular file")
     try:
@@ -117,14 +117,14 @@ def _blocks(path: Path, file: Any) -> Iterator[Messages | TornTail]:
             yield TornTail(offset, size - offset)
             return
         magic, count, crc, header_crc = _BLOCK.unpack(header)
-        sound = magic == _BLOCK_MAGIC and _native.crc32c(header[:_CHECKED]) == header_crc
-        # The count is believed only when its checksum holds: it decides what is skipped.
-        body = file.read(count * MESSAGE.itemsize) if sound and count <= _MOST_IN_BLOCK else b""
-        if sound and len(body) < count * MESSAGE.itemsize and file.tell() >= size:
+        valid = magic == _BLOCK_MAGIC and _native.crc32c(header[:_CHECKED]) == header_crc
+        # The count decides how much is read, so it is used only if its checksum matches.
+        body = file.read(count * MESSAGE.itemsize) if valid and count <= _MAX_BLOCK else b""
+        if valid and len(body) < count * MESSAGE.itemsize and file.tell() >= size:
             yield TornTail(offset, size - offset)
             return
-        if not sound or _native.crc32c(body) != crc:
+        if not valid or _native.crc32c(body) != crc:
             raise OperationError(
-                f"journal {path} is damaged at byte {offset}: its checksum does not hold"
+                f"journal {path} is damaged at byte {offset}: its checksum does not match"
             )
         yield np.frombuffer(body, MESSAGE)

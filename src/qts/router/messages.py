@@ -1,4 +1,4 @@
-"""Messages from mappings, in a trader's words: a price is a price, not a count of 10**-8."""
+"""Message arrays from mappings, with prices in currency instead of units of 10**-8."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from qts.router.handlers import MESSAGE, Messages
 
 _DECIMALS = 8
 _MANTISSA = 2**48
-_FOURTEEN_DIGITS = Context(prec=14)  # what the mantissa always holds
-_MOST = 2**63 - 1
-_RANGE = {"msg_type": (0, 7), "symbol_id": (0, 2**32 - 1), "price_e8": (-_MOST, _MOST)}
+_FOURTEEN_DIGITS = Context(prec=14)  # always fit the mantissa
+_MAX = 2**63 - 1
+_RANGE = {"msg_type": (0, 7), "symbol_id": (0, 2**32 - 1), "price_e8": (-_MAX, _MAX)}
 _KEYS = ("msg_type", "symbol_id", "price", "price_e8", "quantity")
 
 
 def message_array(rows: Iterable[Mapping[str, Any]]) -> Messages:
-    """An array of dtype `MESSAGE`; what a mapping does not name is 0.
+    """Return an array of dtype `MESSAGE`; missing keys are 0.
 
     Keys: msg_type, symbol_id, price and quantity (int, Decimal or text, kept exactly; a float is
-    rounded to what fits), or price_e8 for a price in units of 10**-8.
+    rounded to fit), or price_e8 for a price in units of 10**-8.
     """
-    given = list(rows)
-    array = np.zeros(len(given), MESSAGE)
-    for place, row in enumerate(given):
+    mappings = list(rows)
+    array = np.zeros(len(mappings), MESSAGE)
+    for index, row in enumerate(mappings):
         for key, value in row.items():
-            _set(array[place : place + 1], key, value)
+            _set(array[index : index + 1], key, value)
     return array
 
 
@@ -46,11 +46,11 @@ def _set(one: Messages, key: str, value: Any) -> None:
 
 
 def _whole(key: str, value: Any) -> int:
-    least, most = _RANGE[key]
+    low, high = _RANGE[key]
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise RefusedError(f"{key} of a message is {value!r}; expected an integer")
-    if not least <= int(value) <= most:
-        raise RefusedError(f"{key} of a message is {value}; expected {least} to {most}")
+    if not low <= int(value) <= high:
+        raise RefusedError(f"{key} of a message is {value}; expected {low} to {high}")
     return int(value)
 
 
@@ -58,7 +58,7 @@ def _units(price: Any) -> int:
     scaled = _decimal("price", price).scaleb(_DECIMALS)
     if isinstance(price, float):
         scaled = scaled.to_integral_value()
-    if scaled != scaled.to_integral_value() or abs(scaled) > _MOST:
+    if scaled != scaled.to_integral_value() or abs(scaled) > _MAX:
         raise RefusedError(
             f"price of a message is {price}; expected at most 8 decimals, below 92e9"
         )
@@ -84,7 +84,7 @@ def _set_quantity(one: Messages, quantity: Any) -> None:
 
 def _decimal(key: str, value: Any) -> Decimal:
     try:
-        # The shortest text of a float is the number its writer meant.
+        # The shortest text of a float is the intended number.
         number = value if isinstance(value, Decimal) else Decimal(str(value))
     except InvalidOperation:
         number = Decimal("NaN")

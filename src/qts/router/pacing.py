@@ -1,8 +1,8 @@
-"""When a producer sends: the exact count of messages in a span, and the intended time of each.
+"""Pacing of a producer: the exact count of messages in a span, and the intended time of each.
 
 The intended rate is constant, or alternates: every period begins with `on_ms` at `factor` times
-the rate and goes on at `base_factor` times the rate. Message k (from 0) is intended for the moment
-from which on the integral of the rate is above k; a run sends the whole part of the integral over
+the rate and continues at `base_factor` times the rate. Message k (from 0) is due at the moment
+from which the integral of the rate is above k; a run sends the integer part of the integral over
 its duration. Fractions, not floats: 40,000,000 is 40,000,000 on every machine.
 """
 
@@ -27,7 +27,7 @@ class BurstProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Pacing(msgspec.Struct, frozen=True):
-    """One producer's timetable."""
+    """Send times of one producer."""
 
     per_second: float
     burst: BurstProfile | None = None
@@ -39,11 +39,11 @@ class Pacing(msgspec.Struct, frozen=True):
         return self.per_second * max(self.burst.factor, self.burst.base_factor)
 
     def count(self, seconds: float) -> int:
-        """Messages sent in the first `seconds`."""
+        """Return the number of messages sent in the first `seconds`."""
         return int(self._integral(exact(seconds)))
 
     def due_ns(self, index: int) -> int:
-        """Nanoseconds after the start at which message `index` is intended."""
+        """Return the intended time of message `index` in nanoseconds after the start."""
         if self.burst is None:
             return int(index * _NS / exact(self.per_second))
         on, fast, slow = self._shape(self.burst)
@@ -71,5 +71,5 @@ class Pacing(msgspec.Struct, frozen=True):
 
 
 def exact(value: float) -> Fraction:
-    """The number as it was written: 0.1 is one tenth."""
+    """Return the number as it was written: 0.1 is one tenth."""
     return Fraction(str(value))

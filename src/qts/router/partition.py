@@ -1,8 +1,8 @@
-"""Cut a row of components into contiguous workers: the heaviest as light as can be, then few rings.
+"""Partition of a row of components into contiguous workers: minimal peak load, then few rings.
 
-Loads are whole numbers (billionths of a core), so that equal cuts compare equal. Of all cuts whose
-heaviest worker is the lightest possible, the one is taken that leaves the least work above a
-comfortable load on the others, then the one with the fewest edges between workers.
+Loads are integers (billionths of a core), so that equal cuts compare equal. Among the cuts with
+the lowest peak load, the one with the least load above `COMFORTABLE` on its workers wins, then the
+one with the fewest edges between workers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _Cost = tuple[int, int]  # load above comfortable, minus the edges inside worker
 
 
 def partition(loads: Sequence[int], edges: Edges, workers: int) -> list[range]:
-    """At most `workers` ranges of positions; every edge points from a position to a later one."""
-    bound = lightest_heaviest(loads, workers)
+    """Return at most `workers` ranges of positions; every edge must point to a later position."""
+    bound = min_peak_load(loads, workers)
     after = _successors(len(loads), edges)
     # best[j]: cost of the first j components in at most k workers, and where the last one begins
     best: dict[int, tuple[_Cost, list[range]]] = {0: ((0, 0), [])}
@@ -28,8 +28,8 @@ def partition(loads: Sequence[int], edges: Edges, workers: int) -> list[range]:
     return best[len(loads)][1]
 
 
-def lightest_heaviest(loads: Sequence[int], workers: int) -> int:
-    """The load of the heaviest worker in the most even contiguous cut."""
+def min_peak_load(loads: Sequence[int], workers: int) -> int:
+    """Return the load of the heaviest worker in the most even contiguous cut."""
     low, high = max(loads), sum(loads)
     while low < high:
         middle = (low + high) // 2
@@ -41,11 +41,11 @@ def lightest_heaviest(loads: Sequence[int], workers: int) -> int:
 
 
 def _workers_for(loads: Sequence[int], bound: int) -> int:
-    count, room = 1, bound
+    count, free = 1, bound
     for load in loads:
-        if load > room:
-            count, room = count + 1, bound
-        room -= load
+        if load > free:
+            count, free = count + 1, bound
+        free -= load
     return count
 
 

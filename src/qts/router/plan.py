@@ -1,14 +1,14 @@
-"""Which component runs on which thread and CPU: decided before a run and shown with its report.
+"""Placement of components on threads and CPUs, decided before a run and shown with its report.
 
-    threads   a thread for each component, every edge a ring: only where there is a core for each
-    fused     components next to each other share a worker; inside it a message passes by a direct
-              call, between workers through a ring
+    threads   a thread for each component, every edge a ring: needs a core for each
+    fused     neighbouring components share a worker; inside it a message passes by a direct call,
+              between workers through a ring
 
 `auto` chooses one worker for a pipeline that needs less than half a core even in its bursts: a hop
-between cores costs more than the work it would take away. Otherwise it chooses
-threads if one core stays free for the rest of the program, else fused on at most as many workers
-as there are usable cores, one fewer when Python handlers need a core for themselves. A ring costs
-both of its workers some 25 ns a message: fewer workers are taken where that is more than they save.
+between cores costs more than it saves. Otherwise it chooses threads if one core stays free for the
+rest of the program, else fused on at most as many workers as there are usable cores, one fewer
+when Python handlers need a core. A ring costs both of its workers some 25 ns per message: `fused`
+uses fewer workers where that is more than they save.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WaitStrategy = Literal["spin", "yield", "park"]
 
 THREADS_CAPACITY = 65_536
 FUSED_CAPACITY = 1_024
-RING_NS = 25  # what an edge between workers costs each of the two, a message
+RING_NS = 25  # cost per message of an edge between workers, for each of the two
 _LOW = CORE // 2
 _PLURAL = {"producer": "producers", "processor": "processors", "strategy": "strategies"}
 
@@ -58,7 +58,7 @@ class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
         return plain | {"direct": len(self.direct)}
 
     def render(self) -> str:
-        """A table for a terminal."""
+        """Return a table for a terminal."""
         lines = [
             f"plan: {self.layout}, {_counted(len(self.workers), 'worker')} on"
             f" {_counted(self.usable, 'usable CPU')}; {_counted(len(self.direct), 'direct call')},"
@@ -69,8 +69,8 @@ class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
             cpu = "any" if worker.cpu is None else str(worker.cpu)
             names = ", ".join(_shortened(worker.components))
             lines.append(f"  {index:>6}  {cpu:>4}  {worker.wait:<5}  {worker.load:>6.0%}  {names}")
-        remarks = [self.overloaded] if self.overloaded else []
-        return "\n".join([*lines, *(f"  note: {text}" for text in [*remarks, *self.notes])])
+        overloaded = [self.overloaded] if self.overloaded else []
+        return "\n".join([*lines, *(f"  note: {text}" for text in [*overloaded, *self.notes])])
 
 
 def plan_placement(
@@ -84,38 +84,39 @@ def plan_placement(
     oversubscribe: bool = False,
     lean: bool = False,
 ) -> PlacementPlan:
-    """Place a scenario's components on a machine; spinning threads without cores are refused.
+    """Place the components of a scenario on a machine.
 
-    Lean: not every hop is stamped for every message.
+    Raises RefusedError for more spinning threads than CPUs. `lean`: not every hop is stamped for
+    every message.
     """
     row = components(scenario, lean=lean)
-    joined = edges(row, scenario)
-    chosen, count = _shape(scenario, machine, layout, len(row), python_handlers, workers)
+    pairs = edges(row, scenario)
+    chosen, count = _choose_layout(scenario, machine, layout, len(row), python_handlers, workers)
     if chosen == "threads":
-        parts = [range(place, place + 1) for place in range(len(row))]
+        parts = [range(index, index + 1) for index in range(len(row))]
     elif workers is not None:
-        parts = partition([component.load for component in row], joined, count)
+        parts = partition([component.load for component in row], pairs, count)
     else:
-        parts = _fused(row, joined, count, round(scenario.offered_rate * RING_NS * CORE / 1e9))
-    waiting = _wait(chosen, len(parts), machine.usable, wait, oversubscribe)
-    made = _workers(row, parts, machine, waiting)
-    owner = {place: index for index, part in enumerate(parts) for place in part}
-    named = [(row[a].name, row[b].name, owner[a] != owner[b]) for a, b in joined]
+        parts = _fused(row, pairs, count, round(scenario.offered_rate * RING_NS * CORE / 1e9))
+    strategy = _wait_strategy(chosen, len(parts), machine.usable, wait, oversubscribe)
+    worker_plans = _workers(row, parts, machine, strategy)
+    worker_of = {index: worker for worker, part in enumerate(parts) for index in part}
+    named = [(row[a].name, row[b].name, worker_of[a] != worker_of[b]) for a, b in pairs]
     default = THREADS_CAPACITY if chosen == "threads" else FUSED_CAPACITY
     return PlacementPlan(
         layout=chosen,
-        workers=made,
+        workers=worker_plans,
         rings=tuple((a, b) for a, b, crosses in named if crosses),
         direct=tuple((a, b) for a, b, crosses in named if not crosses),
         ring_capacity=scenario.ring_capacity or default,
         usable=machine.usable,
         cores_needed=round(scenario.cores_needed(), 3),
-        overloaded=_overloaded(scenario, machine, made),
-        notes=tuple(_notes(scenario, machine, made, waiting)),
+        overloaded=_overloaded(scenario, machine, worker_plans),
+        notes=tuple(_notes(scenario, machine, worker_plans, strategy)),
     )
 
 
-def _shape(
+def _choose_layout(
     scenario: Scenario,
     machine: CpuTopology,
     layout: Layout,
@@ -123,7 +124,7 @@ def _shape(
     python_handlers: bool,
     workers: int | None,
 ) -> tuple[Literal["threads", "fused"], int]:
-    """The layout, and the most workers it may have."""
+    """Return the layout and the most workers it may have."""
     if workers is not None:
         if layout == "threads":
             raise RefusedError(
@@ -146,9 +147,9 @@ def _shape(
 
 
 def _fused(
-    row: Sequence[Component], joined: Sequence[tuple[int, int]], most: int, ring: int
+    row: Sequence[Component], pairs: Sequence[tuple[int, int]], max_workers: int, ring: int
 ) -> list[range]:
-    """The cut whose heaviest worker is the lightest, the rings it pays for included.
+    """Return the partition with the lowest peak load, including the cost of its rings.
 
     Every message passes every border between workers once.
     """
@@ -158,27 +159,27 @@ def _fused(
         last = len(parts) - 1
         borders = [(index > 0) + (index < last) for index in range(len(parts))]
         return max(
-            sum(loads[place] for place in part) + ring * count
+            sum(loads[index] for index in part) + ring * count
             for part, count in zip(parts, borders, strict=True)
         )
 
-    cuts = [partition(loads, joined, count) for count in range(1, most + 1)]
+    cuts = [partition(loads, pairs, count) for count in range(1, max_workers + 1)]
     return min(cuts, key=lambda parts: (heaviest(parts), len(parts)))
 
 
-def _wait(
-    layout: str, count: int, usable: int, named: WaitStrategy | None, oversubscribe: bool
+def _wait_strategy(
+    layout: str, count: int, usable: int, given: WaitStrategy | None, oversubscribe: bool
 ) -> WaitStrategy:
     enough = count <= usable
     shares = layout == "fused" and count == usable
-    waiting = named or ("yield" if shares else "spin")
-    if waiting == "spin" and not enough and not oversubscribe:
+    wait = given or ("yield" if shares else "spin")
+    if wait == "spin" and not enough and not oversubscribe:
         raise RefusedError(
             f"layout {layout} would spin {count} threads on {_counted(usable, 'usable CPU')}:"
-            " those that wait keep those with work off the CPU; expected layout fused or auto,"
-            " wait yield or park, or --oversubscribe to do it all the same"
+            " threads that wait keep those with work off the CPU; expected layout fused or auto,"
+            " wait yield or park, or --oversubscribe"
         )
-    return waiting
+    return wait
 
 
 def _workers(
@@ -187,53 +188,55 @@ def _workers(
     cpus = machine.choose(len(parts))
     return tuple(
         WorkerPlan(
-            components=tuple(row[place].name for place in part),
+            components=tuple(row[index].name for index in part),
             cpu=cpu,
             wait=wait,
-            load=round(sum(row[place].load for place in part) / CORE, 3),
+            load=round(sum(row[index].load for index in part) / CORE, 3),
         )
         for part, cpu in zip(parts, cpus, strict=True)
     )
 
 
-def _overloaded(scenario: Scenario, machine: CpuTopology, made: Sequence[WorkerPlan]) -> str | None:
+def _overloaded(
+    scenario: Scenario, machine: CpuTopology, workers: Sequence[WorkerPlan]
+) -> str | None:
     needed = scenario.cores_needed()
-    heaviest = max(range(len(made)), key=lambda index: made[index].load)
-    cores = min(machine.usable, len(made))
-    kept = min(1.0, cores / needed, 1 / max(made[heaviest].load, 1e-9))
-    if kept >= 1:
+    heaviest = max(range(len(workers)), key=lambda index: workers[index].load)
+    cores = min(machine.usable, len(workers))
+    share = min(1.0, cores / needed, 1 / max(workers[heaviest].load, 1e-9))
+    if share >= 1:
         return None
     if needed <= machine.usable:
         return (
-            f"worker {heaviest} needs {made[heaviest].load:.1f} cores and has one:"
-            f" back-pressure will slow what passes through it to about {kept * 100:.0f} %"
+            f"worker {heaviest} needs {workers[heaviest].load:.1f} cores and has one:"
+            f" back-pressure will slow what passes through it to about {share * 100:.0f} %"
         )
     return (
         f"offered work needs {needed:.1f} cores, {machine.usable} usable:"
-        f" back-pressure will slow producers to about {kept * 100:.0f} %"
+        f" back-pressure will slow producers to about {share * 100:.0f} %"
     )
 
 
 def _notes(
-    scenario: Scenario, machine: CpuTopology, made: Sequence[WorkerPlan], wait: WaitStrategy
+    scenario: Scenario, machine: CpuTopology, workers: Sequence[WorkerPlan], wait: WaitStrategy
 ) -> Iterator[str]:
     bursts = scenario.cores_needed() * scenario.peak_rate / scenario.offered_rate
     if scenario.producers.burst is not None and bursts > machine.usable >= scenario.cores_needed():
         yield (
             f"bursts need {bursts:.1f} cores, {machine.usable} usable:"
-            " messages wait in rings and at producers until the quiet part"
+            " messages wait in rings and at producers until the burst ends"
         )
     if machine.quota is not None and machine.usable < len(machine.cpus):
         yield f"a quota of {machine.quota:g} CPUs: threads are not pinned, their CPUs are shared"
-    if len(made) > machine.usable:
+    if len(workers) > machine.usable:
         yield (
-            f"{len(made)} threads ({wait}) on {_counted(machine.usable, 'usable CPU')}:"
-            " latency is up to the system's scheduler"
+            f"{len(workers)} threads ({wait}) on {_counted(machine.usable, 'usable CPU')}:"
+            " latency depends on the scheduler of the system"
         )
 
 
 def _shortened(names: Sequence[str]) -> Iterator[str]:
-    """producer 0, producer 1, producer 2 -> producers 0-2"""
+    """Abbreviate producer 0, producer 1, producer 2 to producers 0-2."""
     for kind, group in groupby(names, key=lambda name: name.partition(" ")[0]):
         numbers = [name.partition(" ")[2] for name in group]
         if len(numbers) == 1:

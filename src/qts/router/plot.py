@@ -1,4 +1,4 @@
-"""Latency by percentile as a small SVG picture: both axes logarithmic, so that the tail is seen."""
+"""SVG plot of latency by percentile; both axes are logarithmic, so that the tail is visible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEAD = (
 def draw_latency_plot(
     title: str, curves: Mapping[str, Curve], stall_floor_us: float | None = None
 ) -> str:
-    """One line for each stage; the stall floor is the longest stall of the machine itself."""
+    """Draw a line for each stage; the stall floor is the longest stall of the machine itself."""
     values = [us for curve in curves.values() for _, us in curve if us > 0]
     heights = [*values, *([stall_floor_us] if stall_floor_us else [])]
     low = math.floor(math.log10(max(_FINEST_US, min(heights, default=0.1))))
@@ -36,7 +36,7 @@ def draw_latency_plot(
             _HEAD,
             _text(_LEFT, 30, title, size=16, weight="600"),
             *_grid(scale),
-            *_floor(scale, stall_floor_us),
+            *_stall_line(scale, stall_floor_us),
             *_lines(scale, curves),
             *_legend(curves),
             "</svg>",
@@ -46,7 +46,7 @@ def draw_latency_plot(
 
 
 class _Scale:
-    """Percentiles and microseconds to points of the picture."""
+    """Maps percentiles and microseconds to points of the plot."""
 
     def __init__(self, low: int, high: int, widest: float) -> None:
         self.low, self.high, self.widest = low, high, widest
@@ -61,7 +61,7 @@ class _Scale:
 
 
 def _nines(percent: float) -> float:
-    """0 for p0, 1 for p90, 2 for p99, 3 for p99.9; the maximum is at the right edge."""
+    """Return 0 for p0, 1 for p90, 2 for p99, 3 for p99.9; infinity for the maximum."""
     return math.inf if percent >= 100 else -math.log10(1 - percent / 100)
 
 
@@ -80,7 +80,7 @@ def _grid(scale: _Scale) -> Iterator[str]:
     yield _text((_LEFT + right) / 2, bottom + 44, "percentile", anchor="middle", colour="#666666")
 
 
-def _floor(scale: _Scale, us: float | None) -> Iterator[str]:
+def _stall_line(scale: _Scale, us: float | None) -> Iterator[str]:
     if not us:
         return
     y = scale.y(us)

@@ -1,4 +1,4 @@
-"""A run as it goes: a line each second, and what a signal does to it.
+"""Progress of a run: a line each second, and the reaction to signals.
 
 running ── done ──────────────▶ report
    │ first signal                 ▲
@@ -17,12 +17,12 @@ from types import FrameType
 from typing import Protocol, TextIO, TypedDict
 
 DRAIN_SECONDS = 60.0
-_LOOK_SECONDS = 0.05  # how soon a signal is noticed
+_POLL_SECONDS = 0.05  # latency of a signal
 _ABORT_SECONDS = 5.0
 
 
 class RunSnapshot(TypedDict):
-    """Numbers of a run so far; depths are messages waiting before each stage."""
+    """Figures of a run so far; `depths` counts the messages that wait before each stage."""
 
     produced: int
     processed: int
@@ -41,7 +41,7 @@ class RouterRun(Protocol):
 
 
 class ProgressLine:
-    """Writes snapshots: over each other on a terminal, one below the other elsewhere."""
+    """Writes snapshots: on a terminal in place, elsewhere one per line."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -63,31 +63,29 @@ class ProgressLine:
         self._stream.flush()
 
     def note(self, text: str) -> None:
-        """A line of its own."""
+        """Write a separate line."""
         self._stream.write(f"\r\x1b[2K{text}\n" if self._in_place else f"{text}\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Leave the last line standing."""
+        """Keep the last line on the terminal."""
         if self._in_place:
             self._stream.write("\n")
             self._stream.flush()
 
 
 def watch_run(run: RouterRun, live: ProgressLine) -> None:
-    """Show a started run to its end; the first SIGINT or SIGTERM stops it, a second ends it."""
-    asked: list[int] = []
-    with _handled(asked):
+    """Show a started run to its end; the first SIGINT or SIGTERM stops it, a second aborts it."""
+    signals: list[int] = []
+    with _recorded(signals):
         next_line, deadline = time.monotonic() + 1.0, None
-        while not run.wait(_LOOK_SECONDS):
+        while not run.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if asked and deadline is None:
+            if signals and deadline is None:
                 run.stop()
                 deadline = now + DRAIN_SECONDS
-                live.note(
-                    "stopping: what is on its way is being delivered; once more ends it at once"
-                )
-            if len(asked) > 1 or (deadline is not None and now > deadline):
+                live.note("stopping: delivering messages in flight; a second signal aborts")
+            if len(signals) > 1 or (deadline is not None and now > deadline):
                 run.abort()
                 run.wait(_ABORT_SECONDS)
                 break
@@ -98,13 +96,13 @@ def watch_run(run: RouterRun, live: ProgressLine) -> None:
 
 
 @contextmanager
-def _handled(asked: list[int]) -> Iterator[None]:
-    """Signals are only noted: the loop acts on them, outside of the handler."""
+def _recorded(signals: list[int]) -> Iterator[None]:
+    """Record signals in a list; the loop acts on them, outside of the handler."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
+    def record(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

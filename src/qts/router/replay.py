@@ -1,6 +1,6 @@
-"""A journal through the router again: the same messages, numbers and order, as fast as it goes.
+"""Replay of a journal through the router: the same messages, numbers and order, without pauses.
 
-checked ── start ──▶ feeding ── end of the last file, or stop ──▶ draining ──▶ report
+verified ── start ──▶ feeding ── end of the last file, or stop ──▶ draining ──▶ report
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from qts.router.progress import RunSnapshot
 from qts.router.report import RouterReport
 from qts.router.router import Router
 
-_PUSH_SECONDS = 0.2  # how soon the end of a run is noticed by who feeds it
+_PUSH_SECONDS = 0.2  # latency of the end of a run
 
 
 class JournalReplay:
-    """A run that `watch` can show. The router is live, keeps numbers, and is not started.
+    """Run for `watch_run` over a router that is live, keeps numbers, and is not started.
 
-    Every file is read whole and checked before anything is sent, so a damaged journal is never
-    half replayed.
+    Every file is verified before anything is sent, so a damaged journal is never half replayed.
     """
 
     def __init__(self, router: Router, path: Path) -> None:
@@ -35,9 +34,9 @@ class JournalReplay:
         self._router = router
         self._files = [verify_journal(part) for part in journal_files(path)]
         for file in self._files:
-            if lost := file.types - router.scenario.stage1.keys():
+            if unrouted := file.types - router.scenario.stage1.keys():
                 raise RefusedError(
-                    f"journal {file.path} holds messages of type {min(lost)}, which no rule of"
+                    f"journal {file.path} holds messages of type {min(unrouted)}, which no rule of"
                     f" scenario {router.scenario.scenario} routes"
                 )
         self._ending = threading.Event()
@@ -49,7 +48,7 @@ class JournalReplay:
         return sum(file.messages for file in self._files)
 
     def run(self) -> RouterReport:
-        """Start, run to the end, report."""
+        """Start, run to the end and report."""
         self.start()
         while not self.wait(_PUSH_SECONDS):
             pass
@@ -94,7 +93,7 @@ class JournalReplay:
         try:
             for number, file in enumerate(self._files):
                 self._feed_file(number % self._router.scenario.stage1_routers, file)
-        except QtsError as error:  # the file changed after it was checked
+        except QtsError as error:  # the file changed after it was verified
             self._failure = str(error)
         finally:
             self._router.stop()
@@ -115,7 +114,7 @@ class JournalReplay:
             if file.torn is not None:
                 yield (
                     f"the end of {file.path} is torn: {file.torn.bytes:,} bytes from byte"
-                    f" {file.torn.offset:,} on are part of a block and were left out"
+                    f" {file.torn.offset:,} on are part of a block and were skipped"
                 )
         if report.produced < self.messages:
             yield f"{self.messages - report.produced:,} messages of the journal were never sent"

@@ -1,8 +1,7 @@
-"""What a run did: every message accounted for, latencies, and a verdict a script may rely on.
+"""Report of a run: every message accounted for, latencies, and a verdict for scripts.
 
-The last run of the router, kept in the home: what `qts route` did is what the page shows.
-
-Whether two runs delivered the same: their streams, compared by count and digest.
+The last report is saved in the home for the dashboard. Two runs delivered the same messages if
+their streams have the same counts and digests.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LABELS = {"p99_9": "p99.9"}
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Microseconds."""
+    """Latency percentiles in microseconds."""
 
     p50: float
     p90: float
@@ -34,7 +33,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class StallFloor(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine itself adds to every latency: a thread that only reads the clock sees it."""
+    """Stalls of the machine itself, measured by a thread that only reads the clock."""
 
     seconds: float
     over_1us: int
@@ -45,7 +44,7 @@ class StallFloor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueLocation(msgspec.Struct, frozen=True):
-    """Where messages were when the run ended."""
+    """Place and number of messages that were in flight when the run ended."""
 
     place: str
     count: int
@@ -59,7 +58,7 @@ class StrategyCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a strategy got of one producer and type; equal digests, equal messages."""
+    """Messages a strategy got of one producer and type; equal digests mean equal messages."""
 
     strategy: int
     producer: int
@@ -85,7 +84,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...] = ()
     per_strategy: tuple[StrategyCount, ...] = ()
     notes: tuple[str, ...] = ()
-    streams: tuple[StreamDigest, ...] = ()  # where digests were asked for
+    streams: tuple[StreamDigest, ...] = ()  # with Options(digest=True)
     rss_mb: float | None = None  # memory of the whole process at the end
     curves: dict[str, Curve] = {}  # for the plot: (percentile, microseconds), finer than latency_us
 
@@ -110,11 +109,11 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def render(self) -> str:
-        """Tables for a terminal; the verdict is the last line."""
-        return "\n".join([*self._counts(), *self._latencies(), *self._remarks(), self._closing()])
+        """Return tables for a terminal; the last line is the verdict."""
+        return "\n".join([*self._counts(), *self._latencies(), *self._notes(), self._summary()])
 
     def save_plot(self, path: Path) -> None:
-        """Latency by percentile as an SVG picture."""
+        """Write an SVG plot of latency by percentile."""
         curves = self.curves or {
             stage: tuple((_PERCENTS[name], us) for name, us in _items(values))
             for stage, values in self.latency_us.items()
@@ -139,7 +138,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True):
             "gaps": f"{self.gaps:,}",
         }
         if self.reordered:
-            rows["reordered"] = f"{self.reordered:,} (allowed: no order was required of them)"
+            rows["reordered"] = f"{self.reordered:,} (allowed: their types do not require order)"
         yield from (f"  {name:<12} {value}" for name, value in rows.items())
         for at in self.undelivered_at:
             yield f"    {at.count:,} in {at.place}"
@@ -168,11 +167,11 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True):
             if floor.ping_pong_ns is not None:
                 yield f"  a cache line to another core and back takes {floor.ping_pong_ns:,.0f} ns"
 
-    def _remarks(self) -> Iterator[str]:
+    def _notes(self) -> Iterator[str]:
         yield from (f"  note: {note}" for note in self.notes)
         yield from (f"  failure: {failure}" for failure in self.failures)
 
-    def _closing(self) -> str:
+    def _summary(self) -> str:
         reasons = [
             f"{count:,} {name}"
             for name, count in (
@@ -204,7 +203,7 @@ FILE = "router.json"
 
 
 def save_last_report(home: Path, report: Mapping[str, Any], at: float) -> bool:
-    """Whole or not at all; False where there is no home to keep it in."""
+    """Write the report atomically; return False if there is no home."""
     if not home.is_dir():
         return False
     draft = home / f"{FILE}.{os.getpid()}"
@@ -214,7 +213,7 @@ def save_last_report(home: Path, report: Mapping[str, Any], at: float) -> bool:
 
 
 def load_last_report(home: Path) -> dict[str, Any] | None:
-    """None: none was kept, or it is not to be read."""
+    """Return the saved report, or None if there is no readable one."""
     try:
         return msgspec.json.decode((home / FILE).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
@@ -229,7 +228,7 @@ class _Saved(msgspec.Struct):
 
 
 def read_stream_digests(path: Path) -> tuple[StreamDigest, ...]:
-    """The streams of a report that was written with --json."""
+    """Read the streams of a report that was written with --json."""
     try:
         saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
     except OSError as error:
@@ -242,19 +241,19 @@ def read_stream_digests(path: Path) -> tuple[StreamDigest, ...]:
 
 
 def compare_digests(expected: Iterable[StreamDigest], actual: Iterable[StreamDigest]) -> list[str]:
-    """One line for each stream that is not the same, but no more than a few."""
-    before, after = _by_way(expected), _by_way(actual)
+    """Return a line for each stream that differs, at most three and the number of the others."""
+    before, after = _by_key(expected), _by_key(actual)
     lines = [
-        f"strategy {way[0]}, producer {way[1]}, type {way[2]}:"
-        f" {_shown(after.get(way))}, expected {_shown(before.get(way))}"
-        for way in sorted(before.keys() | after.keys())
-        if before.get(way) != after.get(way)
+        f"strategy {key[0]}, producer {key[1]}, type {key[2]}:"
+        f" {_shown(after.get(key))}, expected {_shown(before.get(key))}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
     ]
-    more = [f"and {len(lines) - _SHOWN:,} streams more"] if len(lines) > _SHOWN else []
+    more = [f"and {len(lines) - _SHOWN:,} more streams"] if len(lines) > _SHOWN else []
     return lines[:_SHOWN] + more
 
 
-def _by_way(streams: Iterable[StreamDigest]) -> dict[tuple[int, int, int], StreamDigest]:
+def _by_key(streams: Iterable[StreamDigest]) -> dict[tuple[int, int, int], StreamDigest]:
     return {(each.strategy, each.producer, each.msg_type): each for each in streams}
 
 

@@ -1,4 +1,4 @@
-"""What became of every message of an ended run, taken from the native router."""
+"""Reports and snapshots from the counters of the native router."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PING_PONGS = 20_000
 def collect_report(
     native: _native.Router, scenario: str, plan: PlacementPlan, offered: int | None
 ) -> RouterReport:
-    """The whole report but for times and notes; `offered` is None where nothing was promised."""
+    """Return the report without times and notes; `offered` is None for a live router."""
     totals = native.totals()
     undelivered = totals["produced"] - totals["delivered"]
     return RouterReport(
@@ -62,13 +62,13 @@ def streams(native: _native.Router) -> tuple[StreamDigest, ...]:
 
 
 def failures(native: _native.Router) -> Iterator[str]:
-    """One line for each: what failed, at which message, why."""
+    """Yield a line for each failure: component, message, error."""
     for component, message, text in native.failures():
         at = "" if component == "journal" else f" at {message!r}"
         lines = text.strip().splitlines() or ["no reason given"]
-        yield f"{component} failed{at}: {lines[-1]}"  # of a traceback, the error
+        yield f"{component} failed{at}: {lines[-1]}"  # the last line of a traceback
     for worker in native.stuck():
-        yield f"{worker} did not come back"
+        yield f"{worker} did not return"
 
 
 def snapshot(native: _native.Router) -> RunSnapshot:
@@ -95,7 +95,7 @@ def _undelivered_at(native: _native.Router, undelivered: int) -> Iterator[QueueL
 
 
 def _stage_before(place: str) -> str:
-    """Where a waiting message is held up, from the name of its edge: `a to b, type 3`."""
+    """Return the stage a message waits for, from the name of its edge: `a to b, type 3`."""
     target = place.partition(" to ")[2] or place
     for start, stage in (("stage1", "stage1"), ("processor", "processing"), ("stage2", "stage2")):
         if target.startswith(start):
@@ -116,10 +116,10 @@ def _stall_floor() -> StallFloor:
 
 
 def _rss_mb() -> float:
-    """Resident memory now; where the system does not say, the most there ever was."""
+    """Return the resident memory now, or its peak where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
     except OSError:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return round(most / (1e6 if sys.platform == "darwin" else 1e3), 1)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return round(peak / (1e6 if sys.platform == "darwin" else 1e3), 1)

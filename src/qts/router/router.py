@@ -1,4 +1,4 @@
-"""The router: a scenario laid out by a plan on native threads, run, fed and reported."""
+"""The router: runs a scenario on the native threads of a plan, and reports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from qts import _native
 from qts.domain import OperationError, RefusedError
 from qts.machine import detect_topology
 from qts.router import results
-from qts.router.assemble import TYPES, add_live_sources, add_producers, assemble, work_of
-from qts.router.handlers import MESSAGE, Indicator, MessageHandler, Messages, handler
+from qts.router.assemble import TYPES, add_live_sources, add_producers, assemble, native_handler
+from qts.router.handlers import MESSAGE, Indicator, MessageHandler, Messages, as_handler
 from qts.router.journal import JournalConfig
 from qts.router.messages import message_array
 from qts.router.plan import PlacementPlan
@@ -29,15 +29,15 @@ from qts.router.scenario import Scenario
 Handlers = Mapping[int, MessageHandler | Callable[[_native.Message], object]]
 
 _JOIN_SECONDS = 2.0
-_LOOK_SECONDS = 0.1  # how soon a signal is noticed
+_POLL_SECONDS = 0.1  # latency of a signal
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    sample: int = 1000  # measure every so many messages; 1 is all
+    sample: int = 1000  # measure every nth message; 1 is all
     stamps: Literal["all", "hop-batch", "edges", "off"] = "all"
-    digest: bool = False  # of every stream, to compare a replay with
+    digest: bool = False  # of every stream, to compare with a replay
     journal: JournalConfig | None = None
-    keep_numbers: bool = False  # live sources repeat a journal: one for each Stage 1 router
+    keep_numbers: bool = False  # for replays: one live source for each Stage 1 router
 
     def __post_init__(self) -> None:
         if self.sample < 1:
@@ -45,12 +45,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Router:
-    """One run of a scenario: start, look, stop, report.
+    """One run of a scenario.
 
-    `processors` and `strategies` give work by number, in place of the scenario's busy time. With
-    `live`, messages come from `push_many`; the scenario's producers then only say how many
-    sources there are and what to plan for. Used as a context, it starts, and at the end delivers
-    what was sent; after an error it ends at once. Any thread may call any method.
+    `processors` and `strategies` are handlers by number, instead of the scenario's busy time. With
+    `live`, messages come from `push_many`; the scenario's producers then only define the number
+    of sources and the load for the plan. As a context it starts on entry, and on exit delivers
+    what was sent, or aborts after an exception. Any thread may call any method.
     """
 
     def __init__(
@@ -65,12 +65,13 @@ class Router:
     ) -> None:
         self.scenario = scenario
         self.options = options = options or Options()
-        first = _handlers(processors or {}, scenario.processors.count, "processor")
-        last = _handlers(strategies or {}, scenario.strategies.count, "strategy")
+        processor_handlers = _handlers(processors or {}, scenario.processors.count, "processor")
+        strategy_handlers = _handlers(strategies or {}, scenario.strategies.count, "strategy")
+        all_handlers = [*processor_handlers.values(), *strategy_handlers.values()]
         self._indicators: set[Indicator] = set()
-        for work in [*first.values(), *last.values()]:
-            self._only_here(work)
-        python = any(work.uses_python for work in [*first.values(), *last.values()])
+        for each in all_handlers:
+            self._claim_indicator(each)
+        python = any(each.uses_python for each in all_handlers)
         self.plan = plan or make_plan(
             scenario, detect_topology(), python_handlers=python, lean=options.stamps != "all"
         )
@@ -78,7 +79,14 @@ class Router:
         self._native = _native.Router(
             options.stamps, options.sample, self.plan.ring_capacity, options.digest
         )
-        assemble(self._native, scenario, self.plan, self._add_sources, first, last)
+        assemble(
+            self._native,
+            scenario,
+            self.plan,
+            self._add_sources,
+            processor_handlers,
+            strategy_handlers,
+        )
         if options.journal is not None:
             options.journal.attach(self._native, scenario.stage1_routers)
         self._began: float | None = None
@@ -89,36 +97,34 @@ class Router:
         self._finalizer = weakref.finalize(self, self._native.halt, _JOIN_SECONDS)
 
     def run(self) -> RouterReport:
-        """Start, run to the end, report."""
+        """Start, run to the end and report."""
         if self._live:
-            raise RefusedError(
-                "a live router has no end of its own; expected start, push_many, stop"
-            )
+            raise RefusedError("a live router runs until stop(); expected start, push_many, stop")
         self.start()
-        while not self.wait(_LOOK_SECONDS):
+        while not self.wait(_POLL_SECONDS):
             pass
         return self.report
 
     def start(self) -> None:
         if self._began is not None:
-            raise RefusedError("a router runs once, and this one was started; make another")
+            raise RefusedError("a router runs once, and this one was started; create another")
         self._began = time.monotonic()
         self._native.start()
 
     def stop(self) -> None:
-        """Sources end; what they have sent is still delivered. `wait` says when it is."""
+        """Stop the sources; messages in flight are still delivered, see `wait`."""
         self._stopped = True
         self._native.stop()
 
     def wait(self, timeout: float) -> bool:
-        """True once all is delivered, or when something failed and the rest cannot be."""
+        """Return True once all messages are delivered, or when a failure prevents that."""
         if self._seconds is None and not self._native.wait(timeout):
             return False
         self._end()
         return True
 
     def abort(self) -> None:
-        """End now; the report says what was on its way."""
+        """End now; the report lists the messages in flight."""
         self._end()
 
     def push_many(
@@ -128,43 +134,45 @@ class Router:
         source: int = 0,
         timeout: float = 5.0,
     ) -> int:
-        """Send messages from outside and answer how many were taken.
+        """Send messages and return how many were accepted.
 
-        Fewer than all only at the time limit, after `stop`, or once a component has failed. Takes
+        Fewer than all only at the timeout, after `stop`, or once a component has failed. Takes
         an array of dtype `MESSAGE` (its price in units of 10**-8) or mappings with msg_type,
         symbol_id, price, quantity. Source, sequence and time are filled in. In a handler, use a
-        timeout of 0: the room it would wait for may be its own worker's to make.
+        timeout of 0: the worker that would free the capacity may be the one that waits.
         """
         if not self._live or self._began is None:
-            raise RefusedError("push_many needs a router made with live=True, and started")
+            raise RefusedError("push_many needs a router created with live=True, and started")
         array = messages if isinstance(messages, np.ndarray) else message_array(messages)
         if array.dtype != MESSAGE or array.ndim != 1:
-            raise RefusedError(f"push_many takes a row of dtype MESSAGE, not {array.dtype}")
+            raise RefusedError(
+                f"push_many takes a one-dimensional array of dtype MESSAGE, not {array.dtype}"
+            )
         array = np.ascontiguousarray(array)
-        deadline, taken = time.monotonic() + timeout, 0
+        deadline, accepted = time.monotonic() + timeout, 0
         with _translated(f"scenario {self.scenario.scenario}: "):
             while True:
                 left = max(0.0, deadline - time.monotonic())
-                taken += self._native.push(source, array[taken:], min(left, _LOOK_SECONDS))
-                if taken == len(array) or left == 0 or self._closed:
-                    return taken
+                accepted += self._native.push(source, array[accepted:], min(left, _POLL_SECONDS))
+                if accepted == len(array) or left == 0 or self._closed:
+                    return accepted
 
     def snapshot(self) -> RunSnapshot:
         return results.snapshot(self._native)
 
     @property
     def delivered(self) -> int:
-        """Messages that strategies are done with so far."""
+        """Messages that strategies have finished so far."""
         return self._native.totals()["delivered"]
 
     @property
     def failures(self) -> list[str]:
-        """What has failed so far, each with its message; of Python handlers, the traceback."""
+        """Failures so far, each with its message; with the traceback of a Python handler."""
         return [f"{name} failed at {message!r}: {text}" for name, message, text in self._failed()]
 
     @property
     def report(self) -> RouterReport:
-        """What became of every message. Ends the run if it has not ended."""
+        """Report of the run; ends it if it has not ended."""
         if self._began is None:
             raise RefusedError("a router that was not started has no report")
         self._end()
@@ -183,36 +191,36 @@ class Router:
 
     @property
     def streams(self) -> dict[tuple[int, int, int], tuple[int, int]]:
-        """Of an ended run: (strategy, producer, type) to (delivered, digest)."""
+        """(delivered, digest) of an ended run by (strategy, producer, type)."""
         if self._seconds is None:
-            raise RefusedError("streams are known when the run has ended")
+            raise RefusedError("streams are available when the run has ended")
         return {row[:3]: row[3:] for row in self._native.streams()}
 
-    # ---- changes while it runs ----
+    # ---- changes during a run ----
 
     def add_strategy(
         self,
-        work: MessageHandler | Callable[[_native.Message], object] | None = None,
+        handler: MessageHandler | Callable[[_native.Message], object] | None = None,
         *,
         busy_ns: int = 0,
         worker: int = -1,
     ) -> int:
-        """A new strategy on a worker (the last one unless said otherwise); its number."""
-        return self._add(self._native.add_strategy, work, busy_ns, worker)
+        """Add a strategy on a worker (default: the last one) and return its number."""
+        return self._add(self._native.add_strategy, handler, busy_ns, worker)
 
     def add_processor(
         self,
-        work: MessageHandler | Callable[[_native.Message], object] | None = None,
+        handler: MessageHandler | Callable[[_native.Message], object] | None = None,
         *,
         busy_ns: int = 0,
         worker: int = 0,
     ) -> int:
-        return self._add(self._native.add_processor, work, busy_ns, worker)
+        return self._add(self._native.add_processor, handler, busy_ns, worker)
 
     def route(
         self, msg_type: int, *, processors: list[int] | None = None, strategy: int | None = None
     ) -> None:
-        """Send a type elsewhere from now on; what is on its way keeps its way."""
+        """Change the route of a type; messages in flight keep their route."""
         rule = self.scenario.stage2.get(msg_type)
         if rule is None:
             raise RefusedError(
@@ -231,7 +239,7 @@ class Router:
                 self._native.route2(msg_type, strategy, rule.ordering_required, rule.priority)
 
     def remove_strategy(self, number: int, timeout: float = 5.0) -> None:
-        """Take a strategy out once no rule names it and nothing waits for it."""
+        """Remove a strategy that no rule names, once no message waits for it."""
         self._remove(self._native.remove_strategy, f"strategy {number}", number, timeout)
 
     def remove_processor(self, number: int, timeout: float = 5.0) -> None:
@@ -250,23 +258,23 @@ class Router:
         if kind is None and self._seconds is None:
             self.stop()
             deadline = time.monotonic() + DRAIN_SECONDS
-            while not self.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
+            while not self.wait(_POLL_SECONDS) and time.monotonic() < deadline:
                 pass
         self._end()
 
-    # ---- inside ----
+    # ---- internals ----
 
-    def _add_sources(self, place: dict[str, int]) -> None:
+    def _add_sources(self, worker_of: dict[str, int]) -> None:
         if self._live:
             add_live_sources(self._native, self.scenario, self.options.keep_numbers)
         else:
-            add_producers(self._native, self.scenario, place)
+            add_producers(self._native, self.scenario, worker_of)
 
-    def _only_here(self, work: MessageHandler) -> None:
-        if isinstance(work, Indicator):
-            if work in self._indicators:
-                raise RefusedError(f"one {work.kind} for two components; expected one for each")
-            self._indicators.add(work)
+    def _claim_indicator(self, handler: MessageHandler) -> None:
+        if isinstance(handler, Indicator):
+            if handler in self._indicators:
+                raise RefusedError(f"one {handler.kind} for two components; expected one for each")
+            self._indicators.add(handler)
 
     @property
     def _closed(self) -> bool:
@@ -284,7 +292,7 @@ class Router:
     def _add(
         self,
         add: Callable[[int, list[int], tuple[object, ...] | None], int],
-        work: MessageHandler | Callable[[_native.Message], object] | None,
+        handler: MessageHandler | Callable[[_native.Message], object] | None,
         busy_ns: int,
         worker: int,
     ) -> int:
@@ -292,11 +300,11 @@ class Router:
             raise RefusedError(
                 f"there is no worker {worker}; the plan has {len(self.plan.workers)}"
             )
-        given = None if work is None else handler(work)
-        if given is not None:
-            self._only_here(given)
+        added = None if handler is None else as_handler(handler)
+        if added is not None:
+            self._claim_indicator(added)
         with _translated():
-            return add(worker % len(self.plan.workers), [busy_ns] * TYPES, work_of(given))
+            return add(worker % len(self.plan.workers), [busy_ns] * TYPES, native_handler(added))
 
     def _remove(
         self, remove: Callable[[int], bool], name: str, number: int, timeout: float
@@ -312,12 +320,12 @@ class Router:
         if self.plan.overloaded:
             yield self.plan.overloaded
         if missing := report.offered - report.produced:
-            why = " (the machine was busy elsewhere)"
+            reason = " (the machine was busy elsewhere)"
             if self._stopped or report.failures:
-                why = " (the run was stopped)" if self._stopped else " (the run failed)"
+                reason = " (the run was stopped)" if self._stopped else " (the run failed)"
             elif self.plan.overloaded:
-                why = ""
-            yield f"{missing:,} messages of those offered were never sent{why}"
+                reason = ""
+            yield f"{missing:,} of the offered messages were never sent{reason}"
         for worker, pinned in zip(self.plan.workers, self._native.pinned(), strict=True):
             if worker.cpu is not None and not pinned:
                 yield f"a worker could not be pinned to CPU {worker.cpu}"
@@ -325,19 +333,19 @@ class Router:
 
 @contextmanager
 def _translated(where: str = "") -> Iterator[None]:
-    """Errors of the native router in the words of QTS."""
+    """Translate errors of the native router to those of QTS."""
     try:
         yield
     except ValueError as error:
         raise RefusedError(f"{where}{error}") from None
-    except TypeError:  # a number the native type cannot hold; its own text is a page
+    except TypeError:  # a number the native type cannot hold; the original text is a page long
         raise RefusedError(f"{where}a number is out of range") from None
     except RuntimeError as error:
         raise OperationError(f"{where}{error}") from None
 
 
-def _handlers(given: Handlers, count: int, kind: str) -> dict[int, MessageHandler]:
-    for number in given:
+def _handlers(handlers: Handlers, count: int, kind: str) -> dict[int, MessageHandler]:
+    for number in handlers:
         if not 0 <= number < count:
             raise RefusedError(f"there is no {kind} {number}; the scenario has 0 to {count - 1}")
-    return {number: handler(work) for number, work in given.items()}
+    return {number: as_handler(function) for number, function in handlers.items()}

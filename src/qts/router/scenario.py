@@ -1,17 +1,17 @@
-"""A scenario: what is sent, where it goes and how long each step takes. One that exists is valid.
+"""Scenario of a run: messages, routes and processing times. Every instance is validated.
 
-The JSON form is that of the files in `scenarios/`. Beyond producers, processors, strategies and
-the two lists of rules, a file may say:
+The files in `scenarios/` show the JSON form. Besides producers, processors, strategies and the two
+lists of rules, a file may contain (default in parentheses):
 
     seed                          same seed, same messages (1)
     stage1_routers                several Stage 1 routers; producers are split in blocks (1)
-    ring_capacity                 slots of a ring, a power of two (null: the plan decides)
+    ring_capacity                 slots of a ring, a power of two (null: chosen by the plan)
     producers.burst               {period_ms, on_ms, factor, base_factor}
-    producers.symbols             how many symbol ids the messages carry (16)
+    producers.symbols             number of symbol ids in the messages (16)
     stage1_rules[].by             "round_robin", or "symbol": one symbol, always one processor
-    stage1_rules[].when           {price_above: x} or {price_below: x}; what does not match
-    stage1_rules[].otherwise      goes to these processors
-    stage2_rules[].priority       true: overtakes what waits in rings without it
+    stage1_rules[].when           {price_above: x} or {price_below: x}; messages that do not match
+    stage1_rules[].otherwise      go to these processors
+    stage2_rules[].priority       true: overtakes messages in rings without it
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from qts.router.pacing import BurstProfile, Pacing
 from qts.router.scenario_file import find, read
 from qts.router.validation import find_contradictions, find_schema_errors
 
-MOST_COMPONENTS = 256
+MAX_COMPONENTS = 256
 DEFAULT_NS = 100
-# What a message costs a component besides its declared work, as `qts bench router` has it: with
-# every hop stamped for every message (73 ns in all), and with fewer stamps (19 ns).
+# Cost of a message in a component besides its declared work, measured by `qts dev bench router`:
+# with every hop stamped for every message (73 ns in all), and with fewer stamps (19 ns).
 OVERHEAD_NS = {"producer": 10, "stage1": 20, "processor": 18, "stage2": 20, "strategy": 5}
 LEAN_NS = {"producer": 8, "stage1": 3, "processor": 2, "stage2": 3, "strategy": 3}
 
-Count = Annotated[int, Meta(ge=1, le=MOST_COMPONENTS)]
-Id = Annotated[int, Meta(ge=0, le=MOST_COMPONENTS - 1)]
+Count = Annotated[int, Meta(ge=1, le=MAX_COMPONENTS)]
+Id = Annotated[int, Meta(ge=0, le=MAX_COMPONENTS - 1)]
 MsgType = Annotated[int, Meta(ge=0, le=7)]
 TypeKey = Annotated[str, Meta(pattern=r"^msg_type_[0-7]$", description="msg_type_0 to msg_type_7")]
 StrategyKey = Annotated[
@@ -109,9 +109,9 @@ class Scenario(_Part, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def shares(self) -> dict[int, float]:
-        """Share of each message type that is sent at all."""
-        given = self.producers.distribution
-        return {int(key[-1]): share for key, share in sorted(given.items()) if share > 0}
+        """Share of each message type, without those of share 0."""
+        distribution = self.producers.distribution
+        return {int(key[-1]): share for key, share in sorted(distribution.items()) if share > 0}
 
     @cached_property
     def stage1(self) -> dict[int, Stage1Rule]:
@@ -135,7 +135,7 @@ class Scenario(_Part, frozen=True, kw_only=True, dict=True):
 
     @property
     def offered_rate(self) -> float:
-        """Messages a second of all producers together, on average over the run."""
+        """Messages per second of all producers together, on average over the run."""
         return self.total_messages / self.duration_secs
 
     @property
@@ -144,7 +144,7 @@ class Scenario(_Part, frozen=True, kw_only=True, dict=True):
 
     @property
     def busy_ns_per_message(self) -> float:
-        """Declared work of an average message in its processor and its strategy."""
+        """Declared processing time of an average message in its processor and its strategy."""
         return sum(
             share
             * (self.processing_ns(msg_type) + self.strategy_ns(self.stage2[msg_type].strategy))
@@ -152,7 +152,7 @@ class Scenario(_Part, frozen=True, kw_only=True, dict=True):
         )
 
     def cores_needed(self) -> float:
-        """Cores kept fully busy by the offered rate: declared work and the cost of passing on."""
+        """Return the cores that the offered rate keeps busy: declared time and routing overhead."""
         per_message = self.busy_ns_per_message + sum(OVERHEAD_NS.values())
         return self.offered_rate * per_message / 1e9
 
@@ -163,12 +163,12 @@ class Scenario(_Part, frozen=True, kw_only=True, dict=True):
         return self.strategies.processing_times_ns.get(f"strategy_{strategy}", DEFAULT_NS)
 
     def stage1_of(self, producer: int) -> int:
-        """The Stage 1 router that takes this producer's messages."""
+        """Return the Stage 1 router of a producer."""
         return producer * self.stage1_routers // self.producers.count
 
 
 def load_scenario(path_or_name: str | Path) -> Scenario:
-    """A scenario that ships with QTS, by name, or one in a JSON file."""
+    """Load a built-in scenario by name, or one from a JSON file; raise ScenarioError if invalid."""
     path = find(path_or_name)
     values = read(path)
     for problem in find_schema_errors(Scenario, values):

@@ -1,4 +1,4 @@
-"""The scenario file: where it is looked for, and the JSON in it; its keys are not checked yet."""
+"""Scenario files: lookup by name or path, and their JSON, whose keys are not yet checked."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from qts.domain import ScenarioError
 
-_SHIPPED = Path(__file__).parent / "scenarios"
-_LARGEST_BYTES = 1_000_000
+_BUILTIN = Path(__file__).parent / "scenarios"
+_MAX_BYTES = 1_000_000
 
 
 def builtin_scenarios() -> dict[str, Path]:
-    """The scenarios that come with QTS, by name."""
-    return {path.stem: path for path in sorted(_SHIPPED.glob("*.json"))}
+    """Return the files of the built-in scenarios by name."""
+    return {path.stem: path for path in sorted(_BUILTIN.glob("*.json"))}
 
 
 def find(path_or_name: str | Path) -> Path:
-    """The file meant by a shipped name or a path; a name wins over a file called the same."""
+    """Return the file of a built-in name or a path; a name takes precedence over a file."""
     names = builtin_scenarios()
     text = str(path_or_name)
     if isinstance(path_or_name, str) and text in names:
@@ -52,7 +52,7 @@ def read(path: Path) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        # O_NONBLOCK: a pipe without a writer is refused below instead of waited for.
+        # O_NONBLOCK: a pipe without a writer is refused below instead of blocking.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -62,11 +62,11 @@ def _text(path: Path) -> str:
         if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
             raise ScenarioError(f"cannot read scenario {path}: it is {kind}")
-        content = os.read(descriptor, _LARGEST_BYTES + 1)
+        content = os.read(descriptor, _MAX_BYTES + 1)
     finally:
         os.close(descriptor)
-    if len(content) > _LARGEST_BYTES:
-        raise ScenarioError(f"scenario {path} is larger than {_LARGEST_BYTES} bytes")
+    if len(content) > _MAX_BYTES:
+        raise ScenarioError(f"scenario {path} is larger than {_MAX_BYTES} bytes")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -79,7 +79,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {_quoted(twice)} stands twice in one object; write it once")
+        raise ValueError(f"key {_quoted(twice)} appears twice in one object; expected once")
     return values
 
 

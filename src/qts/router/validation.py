@@ -1,6 +1,6 @@
-"""What a well-formed scenario can still contradict: rates, shares, ids, rules, order.
+"""Validation of scenarios: raw JSON against the types of a struct, then rules between values.
 
-Raw JSON values against the form a struct declares; a problem is one line a user can act on.
+Each problem is one line: key, value, and what is allowed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from msgspec import inspect
 if TYPE_CHECKING:
     from qts.router.scenario import Scenario, Stage1Rule
 
-
-_MOST_PER_SECOND = 1e9
+_MAX_PER_SECOND = 1e9
+_MAX_TEXT = 60
 
 
 def find_contradictions(scenario: Scenario) -> Iterator[str]:
-    """Each in one line: which key, its value, what is allowed."""
+    """Yield rates, shares, ids and rules of a well-formed scenario that contradict each other."""
     yield from _rates(scenario)
     yield from _distribution(scenario)
     yield from _stage1(scenario)
@@ -38,10 +38,10 @@ def _rates(scenario: Scenario) -> Iterator[str]:
             f"producers.burst.on_ms is {burst.on_ms};"
             f" expected less than its period_ms, {burst.period_ms}"
         )
-    if (peak := scenario.pacing.peak_per_second) > _MOST_PER_SECOND:
+    if (peak := scenario.pacing.peak_per_second) > _MAX_PER_SECOND:
         yield (
             f"producers.burst.factor makes {peak:.4g} messages a second of one producer;"
-            f" expected at most {_MOST_PER_SECOND:,.0f}"
+            f" expected at most {_MAX_PER_SECOND:,.0f}"
         )
     if scenario.messages_per_producer == 0:
         yield (
@@ -136,11 +136,8 @@ def _twice(first: dict[int, int], msg_type: int, index: int, name: str) -> Itera
     first.setdefault(msg_type, index)
 
 
-_LONGEST = 60
-
-
 def find_schema_errors(form: type[msgspec.Struct], value: Any) -> Iterator[str]:
-    """Unknown, missing and ill-typed keys, numbers out of range: each with what is allowed."""
+    """Yield unknown, missing and ill-typed keys and numbers out of range."""
     yield from _form(inspect.type_info(form), value, "")
 
 
@@ -257,4 +254,4 @@ def _shown(value: Any) -> str:
         )
     else:
         text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"

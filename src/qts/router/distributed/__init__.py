@@ -1,22 +1,22 @@
-"""The router on two machines: producers and processors here, strategies there, NATS between them.
+"""The router on two machines: producers and processors on one, strategies on the other, over NATS.
 
-    source machine                       NATS                       sink machine
-    producers ▶ stage 1 ▶ processors     JetStream stream of        stage 2 ▶ strategies
-              ▶ stage 2 ▶ Outlet ──────▶ the run, on disk ────────▶ Inlet
+    source machine                         NATS                       sink machine
+    producers ▶ stage 1 ▶ processors       JetStream stream of        stage 2 ▶ strategies
+              ▶ stage 2 ▶ EdgeSender ────▶ the run, on disk ────────▶ EdgeReceiver
 
-What holds across the edge, and why:
+Guarantees across the edge:
 
-- Order. The outlet numbers its batches 1, 2, 3, ... and asks the server to store number n only
-  right after n - 1, so a batch's number is its place in the stream and a retry cannot overtake.
-- Nothing twice in the stream: the same condition refuses a batch that is there already.
-- Nothing lost by a crash of the server: the source keeps every batch until it is confirmed, and
-  sends again what a server that came back does not have.
-- Nothing lost by a crash of the sink. A batch is confirmed only after strategies had all of it;
-  what was not confirmed is handed out again to the next sink, which begins right there.
-- Bounded memory. So many batches may be under way to the server and so many wait in the stream;
-  then the outlet holds its router's workers, and the producers slow down.
-- Everything accounted for. Each batch says how many messages its streams had before it, and the
-  last one how many there were in all; the sink compares, the source reads what was confirmed.
+- Order. The sender numbers its batches 1, 2, 3, ... and the server stores number n only right
+  after n - 1, so the number of a batch is its position in the stream and a retry cannot overtake.
+- No duplicates in the stream: the same condition rejects a batch that is stored already.
+- No loss when the server crashes: the source keeps every batch until it is confirmed, and resends
+  what a restarted server does not have.
+- No loss when the sink crashes. A batch is confirmed only after strategies have handled all of it;
+  the next sink starts at the first batch that is not confirmed.
+- Bounded memory. The number of batches in flight to the server and in the stream is limited; at
+  the limit the sender blocks the workers of its router, and the producers slow down.
+- Complete accounts. Each batch holds the number of messages its streams had before it, and the
+  last one the totals; the sink compares them, the source reads what was confirmed.
 """
 
 from qts._exports import lazy_exports

@@ -1,4 +1,4 @@
-"""What a sink has taken of every stream: nothing twice, and a count of what is missing."""
+"""Messages that a sink has received of every stream: no duplicates, and a count of missing ones."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ Rows = npt.NDArray[np.intp]
 
 
 class _Stream(msgspec.Struct):
-    earlier: int  # messages before the first batch this sink saw of it
-    due: int  # the number of the message that comes next
+    earlier: int  # messages before the first batch that this sink received of it
+    due: int  # number of the next message
     position: int  # the last sequence number handled before this sink; -1: none
-    base: int | None = None  # the number of the first message passed on
-    taken: int = 0
-    known: int = 0  # left out: the position says that they were handled
+    base: int | None = None  # number of the first admitted message
+    admitted: int = 0
+    skipped: int = 0  # handled before, according to the position
     missing: int = 0
 
 
 class DeliveryTracker:
-    """A stream is what one producer sends of one type. Batches come once each, in order; positions
-    tell how far the strategies of an earlier sink had come by their own record."""
+    """Counts of each message stream, i.e. the messages of one producer and type.
+
+    Batches are admitted once each, in order. `positions` holds the last sequence number that the
+    strategies of an earlier sink have handled, from their own record.
+    """
 
     def __init__(self, ordered: Collection[int], positions: Positions | None = None) -> None:
         self._positions: dict[int, int] = {}
@@ -43,50 +46,53 @@ class DeliveryTracker:
         self._streams: dict[int, _Stream] = {}
 
     def admit(self, batch: Batch) -> Messages:
-        """The messages that are new, numbered from 0 in each stream of this sink."""
+        """Return the messages that are new, numbered from 0 in each stream of this sink."""
         messages = batch.messages
         streams = streams_of(messages)
         keep = np.ones(len(messages), np.bool_)
         for key, before in batch.before.items():
             stream = self._stream(key, before)
-            mine = np.flatnonzero(streams == key)
+            rows = np.flatnonzero(streams == key)
             stream.missing += max(0, before - stream.due)
-            stream.due = before + len(mine)
-            fresh = self._fresh(stream, messages, mine)
-            keep[mine] = False
+            stream.due = before + len(rows)
+            fresh = self._fresh(stream, messages, rows)
+            keep[rows] = False
             keep[fresh] = True
             if len(fresh) and stream.base is None:
-                stream.base = before + len(mine) - len(fresh)
+                stream.base = before + len(rows) - len(fresh)
             messages["stream_number"][fresh] -= np.uint16((stream.base or 0) % 65_536)
-            stream.taken += len(fresh)
-            stream.known += len(mine) - len(fresh)
+            stream.admitted += len(fresh)
+            stream.skipped += len(rows) - len(fresh)
         return messages if keep.all() else messages[keep]
 
     def missing(self, totals: Mapping[int, int], from_start: bool) -> Iterator[tuple[str, int]]:
-        """Streams that lack messages. `from_start`: this sink began at the first batch, so a
-        stream it never saw is missing, not finished before."""
+        """Yield streams that lack messages, with their number.
+
+        `from_start`: this sink began at the first batch, so that a stream without a batch is
+        missing instead of finished by an earlier sink.
+        """
         for key, total in sorted(totals.items()):
             stream = self._streams.get(key)
             if stream is None:
-                lacks = total if from_start else 0
+                count = total if from_start else 0
             else:
-                lacks = stream.missing + max(0, total - stream.due)
-            if lacks:
-                yield f"producer {key // TYPES} type {key % TYPES}", lacks
+                count = stream.missing + max(0, total - stream.due)
+            if count:
+                yield f"producer {key // TYPES} type {key % TYPES}", count
 
     def earlier(self, totals: Mapping[int, int], from_start: bool) -> int:
-        """Messages that an earlier sink confirmed."""
-        unseen = 0 if from_start else sum(totals[key] for key in totals.keys() - self._streams)
-        return unseen + sum(stream.earlier for stream in self._streams.values())
+        """Return the number of messages that an earlier sink confirmed."""
+        finished = 0 if from_start else sum(totals[key] for key in totals.keys() - self._streams)
+        return finished + sum(stream.earlier for stream in self._streams.values())
 
     @property
-    def taken(self) -> int:
-        return sum(stream.taken for stream in self._streams.values())
+    def admitted(self) -> int:
+        return sum(stream.admitted for stream in self._streams.values())
 
     @property
-    def known(self) -> int:
-        """Messages left out, because positions said that they were handled."""
-        return sum(stream.known for stream in self._streams.values())
+    def skipped(self) -> int:
+        """Messages that an earlier sink had handled, according to the positions."""
+        return sum(stream.skipped for stream in self._streams.values())
 
     def _stream(self, key: int, before: int) -> _Stream:
         if key not in self._streams:
@@ -95,10 +101,12 @@ class DeliveryTracker:
         return self._streams[key]
 
     @staticmethod
-    def _fresh(stream: _Stream, messages: Messages, mine: Rows) -> Rows:
-        """All but what comes first and was handled; a message out of order is for strategies to
-        complain about, not to be taken for an old one."""
-        if stream.base is not None or not len(mine):
-            return mine
-        new = np.flatnonzero(messages["sequence_number"][mine] > stream.position)
-        return mine[new[0] :] if len(new) else mine[:0]
+    def _fresh(stream: _Stream, messages: Messages, rows: Rows) -> Rows:
+        """Return the rows without the handled ones at the beginning of a stream.
+
+        A later row with a low sequence number stays: it is out of order, which the router reports.
+        """
+        if stream.base is not None or not len(rows):
+            return rows
+        new = np.flatnonzero(messages["sequence_number"][rows] > stream.position)
+        return rows[new[0] :] if len(new) else rows[:0]

@@ -1,4 +1,4 @@
-"""One edge between two machines: its settings, its names on NATS, and a batch on the wire."""
+"""Edge between two machines: settings, names on NATS, and the codec of a batch."""
 
 from __future__ import annotations
 
@@ -27,46 +27,43 @@ _ROW = np.dtype([("stream", "<u2"), ("before", "<u8")])
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Both sides name the same server and the same run."""
+    """Settings of an edge; both sides use the same server and the same run."""
 
     url: Annotated[Secret, Meta(description="of the NATS server: nats://user:password@host:4222")]
-    run: Annotated[str, Meta(description="names this run; a second source of it is refused")]
+    run: Annotated[str, Meta(description="name of the run; a second source of it is refused")]
     batch: Annotated[int, Meta(description="messages in one NATS message, at most")] = 1024
     in_flight: Annotated[int, Meta(description="batches sent and not yet stored, at most")] = 16
     held: Annotated[int, Meta(description="batches stored and not yet confirmed, at most")] = 512
     unconfirmed: Annotated[
-        int, Meta(description="batches a sink takes before it confirms, at most")
+        int, Meta(description="batches a sink receives before it confirms, at most")
     ] = 64
-    patience_s: Annotated[
-        float, Meta(description="how long the other side may be silent before this one gives up")
+    timeout_s: Annotated[
+        float, Meta(description="how long the other side may be silent before this one fails")
     ] = 10.0
 
     def __post_init__(self) -> None:
         if not _is_url(self.url.reveal()):
             raise RefusedError(
-                f"the URL of NATS is not one; expected {' or '.join(_SCHEMES)}://host:port"
+                f"the URL of NATS is not valid; expected {' or '.join(_SCHEMES)}://host:port"
             )
         if not _RUN.fullmatch(self.run):
             raise RefusedError(
-                f"run {self.run[:80]!r} is no name for a run;"
-                " expected 1 to 64 letters, digits, _ and -"
+                f"run is {self.run[:80]!r}; expected 1 to 64 letters, digits, _ and -"
             )
-        for name, least, most in (
+        for name, low, high in (
             ("batch", BATCH, 8192),
             ("in_flight", 1, 256),
             ("held", 1, 1_000_000),
             ("unconfirmed", 2, 10_000),
         ):
-            if not least <= (value := getattr(self, name)) <= most:
-                raise RefusedError(f"{name} is {value}; expected {least} to {most}")
-        if not 0 < self.patience_s < 86_400:
-            raise RefusedError(
-                f"patience is {self.patience_s:g} s; expected more than 0, below a day"
-            )
+            if not low <= (value := getattr(self, name)) <= high:
+                raise RefusedError(f"{name} is {value}; expected {low} to {high}")
+        if not 0 < self.timeout_s < 86_400:
+            raise RefusedError(f"timeout is {self.timeout_s:g} s; expected above 0, below a day")
 
     @property
-    def place(self) -> str:
-        """The server, without the password that its URL may hold."""
+    def server(self) -> str:
+        """Address of the server, without the password that its URL may hold."""
         return f"NATS at {self.host}:{self.port}"
 
     @property
@@ -85,8 +82,8 @@ class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def subject(self) -> str:
         return f"qts.route.{self.run}"
 
-    def alive(self, role: str) -> str:
-        """The subject on which a side says that it lives; not kept in the stream."""
+    def heartbeat_subject(self, role: str) -> str:
+        """Return the subject of a side's heartbeat, which is not part of the stream."""
         return f"{self.subject}.alive.{role}"
 
     def message_id(self, number: int) -> str:
@@ -94,7 +91,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(NamedTuple):
-    """`before`: messages of each stream (producer * 8 + type) that went before this batch."""
+    """`before`: messages of each stream (producer * 8 + type) that precede this batch."""
 
     number: int
     last: bool
@@ -110,14 +107,14 @@ def encode(number: int, before: Mapping[int, int], messages: bytes, *, last: boo
 
 
 def decode(data: bytes) -> Batch:
-    """The batch, its messages in memory of their own."""
+    """Return the batch with a private copy of its messages; raise OperationError if malformed."""
     try:
         magic, version, last, size, number, rows, count = _HEAD.unpack_from(data)
     except struct.error:
-        raise OperationError("the stream holds something that is no batch of messages") from None
+        raise OperationError("the stream holds data that is not a batch of messages") from None
     if (magic, version, size) != (_MAGIC, _VERSION, MESSAGE.itemsize):
         raise OperationError(
-            "the stream was written by another version of QTS; run the same on both sides"
+            "the stream was written by another version of QTS; use the same on both sides"
         )
     if len(data) != _HEAD.size + rows * _ROW.itemsize + count * size:
         raise OperationError(f"batch {number} of the stream is cut off or too long")
@@ -128,7 +125,7 @@ def decode(data: bytes) -> Batch:
 
 
 def streams_of(messages: Messages) -> npt.NDArray[np.intp]:
-    """The number of each message's stream."""
+    """Return the stream number of each message."""
     streams: npt.NDArray[np.intp] = messages["producer_id"].astype(np.intp) * TYPES
     streams += messages["msg_type"]
     return streams
@@ -138,5 +135,5 @@ def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         return False

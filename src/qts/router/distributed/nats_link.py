@@ -1,4 +1,4 @@
-"""One side's connection to NATS: a thread with its loop, and signs of life both ways."""
+"""NATS connection of one side: a thread with an event loop, and heartbeats both ways."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Role = Literal["source", "sink"]
 T = TypeVar("T")
 
-_CONNECT_S = 5.0
-_ALIVE_S = 0.5
-_ANSWER_S = 2.0
+_CONNECT_TIMEOUT_S = 5.0
+_HEARTBEAT_INTERVAL_S = 0.5
+_REPLY_TIMEOUT_S = 2.0
 _NAME_TAKEN = 10058
 
 
 class NatsLink:
-    """Calls into it come from any thread; its coroutines run on its own loop."""
+    """Connection with a dedicated event loop; its methods are called from any thread."""
 
     client: Client
     jetstream: JetStreamContext
@@ -38,15 +38,15 @@ class NatsLink:
     def __init__(self, edge: EdgeConfig, role: Role) -> None:
         self.edge = edge
         self.reconnects = 0
-        self.peer_at = 0.0  # when the other side last said that it lives, monotonic
+        self.peer_at = 0.0  # last heartbeat of the other side, monotonic
         self._role = role
         self._peer: Role = "sink" if role == "source" else "source"
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._live, name=f"qts-{role}", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name=f"qts-{role}", daemon=True)
 
     def open(self) -> None:
-        """Connected when it returns; nothing is left running when it raises."""
-        _library()
+        """Connect; nothing is left running when it raises."""
+        _require_client()
         self._thread.start()
         try:
             self.run(self._connect())
@@ -60,9 +60,9 @@ class NatsLink:
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def call_soon(self, what: Callable[[], object]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
         if self._thread.is_alive():
@@ -77,7 +77,7 @@ class NatsLink:
         return self.client.is_connected
 
     async def state(self) -> StreamState | None:
-        """Of the stream; None while the server does not answer."""
+        """Return the state of the stream, or None while the server does not answer."""
         import nats.errors
         from nats.js.errors import NotFoundError, ServiceUnavailableError
 
@@ -85,13 +85,13 @@ class NatsLink:
             return (await self.jetstream.stream_info(self.edge.stream)).state
         except NotFoundError:
             raise OperationError(
-                f"stream {self.edge.stream} is gone from {self.edge.place}"
+                f"stream {self.edge.stream} is gone from {self.edge.server}"
             ) from None
         except (ServiceUnavailableError, nats.errors.Error, TimeoutError, OSError):
             return None
 
-    async def make_stream(self) -> None:
-        """For a source: one stream a run, refused when it is there."""
+    async def create_stream(self) -> None:
+        """Create the stream of the run; raise RefusedError if it exists."""
         from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
         from nats.js.errors import APIError
 
@@ -103,36 +103,36 @@ class NatsLink:
             storage=StorageType.FILE,
             discard=DiscardPolicy.NEW,
             max_msgs=edge.held,
-            metadata={"source": secrets.token_hex(8)},  # two streams of a run are never alike
+            metadata={"source": secrets.token_hex(8)},  # makes each stream of a run unique
         )
         try:
             await self.jetstream.add_stream(config)
         except (APIError, TimeoutError) as error:
             if getattr(error, "err_code", None) == _NAME_TAKEN:
                 raise RefusedError(
-                    f"run {edge.run} is in {edge.place} already; choose another name,"
+                    f"run {edge.run} exists in {edge.server}; choose another name,"
                     f" or delete its stream {edge.stream}"
                 ) from None
-            reason = getattr(error, "description", None) or "no answer"
+            reason = getattr(error, "description", None) or "no reply"
             raise OperationError(
-                f"{edge.place} does not make stream {edge.stream}: {reason}"
+                f"{edge.server} cannot create stream {edge.stream}: {reason}"
             ) from None
 
     async def move_end(self, number: int) -> None:
-        """Let the next batch of an empty stream be the one after this."""
+        """Set the end of an empty stream, so that the next batch is the one after `number`."""
         import nats.errors
 
-        with suppress(nats.errors.Error, TimeoutError):  # it is looked at again
+        with suppress(nats.errors.Error, TimeoutError):  # the next check of the stream retries
             await self.jetstream.purge_stream(self.edge.stream, seq=number + 1)
 
     async def remove_stream(self) -> None:
         import nats.errors
 
-        # An empty stream that stays behind harms nobody.
+        # An empty stream that remains does no harm.
         with suppress(nats.errors.Error, TimeoutError):
             await self.jetstream.delete_stream(self.edge.stream)
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
@@ -140,33 +140,35 @@ class NatsLink:
         import nats
 
         try:
-            await asyncio.wait_for(self._try(), 2 * _CONNECT_S)
+            await asyncio.wait_for(self._probe(), 2 * _CONNECT_TIMEOUT_S)
             connecting = nats.connect(
                 self.edge.url.reveal(),
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.1,
                 error_cb=_ignore,
-                reconnected_cb=self._note_reconnect,
+                reconnected_cb=self._on_reconnect,
                 name=f"qts {self._role} {self.edge.run}",
             )
-            self.client = await asyncio.wait_for(connecting, 2 * _CONNECT_S)
+            self.client = await asyncio.wait_for(connecting, 2 * _CONNECT_TIMEOUT_S)
         except (OSError, TimeoutError, nats.errors.Error, ValueError) as error:
             if "authorization" in str(error).lower():
                 raise RefusedError(
-                    f"{self.edge.place} refuses the user, password or token of its URL"
+                    f"{self.edge.server} refuses the user, password or token of its URL"
                 ) from None
-            raise UnreachableError(f"{self.edge.place} does not answer: {_reason(error)}") from None
-        self.jetstream = self.client.jetstream(timeout=_ANSWER_S)
+            raise UnreachableError(
+                f"{self.edge.server} does not answer: {_reason(error)}"
+            ) from None
+        self.jetstream = self.client.jetstream(timeout=_REPLY_TIMEOUT_S)
         await self._check_jetstream()
-        await self.client.subscribe(self.edge.alive(self._peer), cb=self._note_peer)
-        self._saying = asyncio.create_task(self._say_alive())
+        await self.client.subscribe(self.edge.heartbeat_subject(self._peer), cb=self._on_heartbeat)
+        self._heartbeats = asyncio.create_task(self._send_heartbeats())
 
-    async def _try(self) -> None:
-        """The first connection, which must fail where the client itself would try for ever."""
+    async def _probe(self) -> None:
+        """Connect once and disconnect: unlike the client, this fails instead of retrying."""
         from nats.aio.client import Client
 
         _, probe = await asyncio.wait_for(
-            asyncio.open_connection(self.edge.host, self.edge.port), _CONNECT_S
+            asyncio.open_connection(self.edge.host, self.edge.port), _CONNECT_TIMEOUT_S
         )
         probe.close()
         await probe.wait_closed()
@@ -175,7 +177,7 @@ class NatsLink:
             await trial.connect(
                 self.edge.url.reveal(),
                 allow_reconnect=False,
-                connect_timeout=int(_CONNECT_S),
+                connect_timeout=int(_CONNECT_TIMEOUT_S),
                 error_cb=_ignore,
             )
         finally:
@@ -188,55 +190,53 @@ class NatsLink:
             await self.jetstream.account_info()
         except (nats.errors.Error, TimeoutError):
             raise OperationError(
-                f"{self.edge.place} has no JetStream; start it with -js or a jetstream block"
+                f"{self.edge.server} has no JetStream; start it with -js or a jetstream block"
             ) from None
 
     async def _disconnect(self) -> None:
         import nats.errors
 
         if hasattr(self, "client"):
-            # A connection that broke says so once more while it is closed.
+            # A broken connection raises once more when it is closed.
             with suppress(nats.errors.Error, TimeoutError, OSError):
-                await asyncio.wait_for(self.client.close(), _ANSWER_S)
+                await asyncio.wait_for(self.client.close(), _REPLY_TIMEOUT_S)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    async def _say_alive(self) -> None:
+    async def _send_heartbeats(self) -> None:
         import nats.errors
 
         while True:
-            if self.connected:  # what is said while disconnected would be sent when it is old
+            if self.connected:  # the client would send it late after a reconnect
                 try:
-                    await self.client.publish(self.edge.alive(self._role))
+                    await self.client.publish(self.edge.heartbeat_subject(self._role))
                 except nats.errors.Error:
                     continue
-            await asyncio.sleep(_ALIVE_S)
+            await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
-    async def _note_peer(self, _message: object) -> None:
+    async def _on_heartbeat(self, _message: object) -> None:
         self.peer_at = time.monotonic()
 
-    async def _note_reconnect(self) -> None:
+    async def _on_reconnect(self) -> None:
         self.reconnects += 1
 
 
-def _library() -> None:
+def _require_client() -> None:
     try:
-        import nats  # noqa: F401 - optional: asked for here, once, with an answer that helps
+        import nats  # noqa: F401 - an optional dependency
     except ImportError:
-        raise OperationError(
-            'two machines are joined by NATS, whose client is missing; pip install "qts[nats]"'
-        ) from None
+        raise OperationError('the NATS client is not installed; pip install "qts[nats]"') from None
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "nothing came in time"
+        return "no reply in time"
     if isinstance(error, OSError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno)  # asyncio writes a text of its own
+        return os.strerror(error.errno)  # asyncio replaces the text
     return getattr(error, "strerror", None) or str(error)
 
 
 async def _ignore(_error: Exception) -> None:
-    """The client's own log of errors: what matters is seen by whoever waits."""
+    """Drop an error of the client: the calls that wait raise it."""

@@ -1,8 +1,8 @@
-"""The end of the edge at the sink: feeds a router, and confirms what its strategies have had.
+"""Sink side of the edge: feeds a router, and confirms what its strategies have handled.
 
-A sink joins by making itself the stream's only consumer, beginning at the first batch that nobody
-confirmed. Everything odd (a batch too early, a reconnection, a consumer that vanished) has one
-cure: join again, and leave out what was taken.
+A sink joins by making itself the only consumer of the stream, starting at the first batch that is
+not confirmed. Every irregularity (a batch too early, a reconnection, a consumer that vanished) has
+the same remedy: join again, and skip what was received.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-_PUSH_S = 0.2
+_PUSH_TIMEOUT_S = 0.2
 _IDLE_S = 0.1
-_SOON_S = 0.002
-_POLL_S = 0.0005
-_CHECK_S = 1.0
+_CONFIRM_AFTER_S = 0.002
+_POLL_INTERVAL_S = 0.0005
+_CHECK_INTERVAL_S = 1.0
 _ACK_WAIT_S = 60.0
-_ANSWER_S = 2.0
+_REPLY_TIMEOUT_S = 2.0
 
 
 class EdgeReceiver:
     """Feeds a live router that keeps numbers, until the source ends the run."""
 
-    def __init__(self, edge: EdgeConfig, router: Router, ledger: DeliveryTracker) -> None:
+    def __init__(self, edge: EdgeConfig, router: Router, tracker: DeliveryTracker) -> None:
         self.edge = edge
-        self.ledger = ledger
+        self.tracker = tracker
         self.failure: str | None = None
         self.totals: dict[int, int] | None = None  # of every stream, once the source has ended
-        self.first = 0  # the number of the first batch of this sink; 0: none came
-        self.handed_before = 0  # messages that an earlier sink had got and not confirmed
+        self.first = 0  # the number of the first batch of this sink; 0: none yet
+        self.redelivered = 0  # messages that an earlier sink had received and not confirmed
         self.pushed = 0
         self.joins = 0
         self.ended = threading.Event()
@@ -50,25 +50,25 @@ class EdgeReceiver:
         self._router = router
         self._consumer = f"sink-{secrets.token_hex(6)}"
         self._due = 0
-        self._handed_to = 0  # the last batch that an earlier sink had got
-        self._pending: dict[int, str] = {}  # number to where its confirmation goes
+        self._delivered_to = 0  # the last batch that an earlier sink had received
+        self._pending: dict[int, str] = {}  # number to the subject of its confirmation
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._subscription: Subscription | None = None
         self._reconnects = 0
         self._out_of_step = False
         self._stop = self._abort = False
-        self._heard_at = self._checked_at = 0.0
+        self._received_at = self._checked_at = 0.0
 
     def open(self) -> None:
         self._link.open()
 
     def start(self) -> None:
-        """The router runs by now."""
-        self._heard_at = time.monotonic()
-        self._job = self._link.spawn(self._work())
+        """Start receiving; the router must be running."""
+        self._received_at = time.monotonic()
+        self._job = self._link.spawn(self._run())
 
     def stop(self) -> None:
-        """Take no more; what was taken is still delivered and confirmed."""
+        """Receive no more; what was received is still delivered and confirmed."""
         self._stop = True
 
     def abort(self) -> None:
@@ -79,9 +79,9 @@ class EdgeReceiver:
         self._job.result()
         self._link.close()
 
-    # ---- on the loop of the link ----
+    # ---- on the event loop of the link ----
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         try:
             await self._join()
             while self.totals is None and not self._stop:
@@ -89,22 +89,22 @@ class EdgeReceiver:
             await self._drain()
         except QtsError as error:
             self.failure = str(error)
-        except Exception as error:  # noqa: BLE001 - else whoever waits for the end would wait on
-            self.failure = f"the inlet broke: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - wait() must return
+            self.failure = f"the receiver failed: {type(error).__name__}: {error}"
         finally:
             self.ended.set()
 
     async def _step(self) -> None:
         if self._out_of_step or self._link.reconnects != self._reconnects:
             await self._join()
-        message = await self._next(_SOON_S if self._pending else _IDLE_S)
+        message = await self._next(_CONFIRM_AFTER_S if self._pending else _IDLE_S)
         if message is not None:
-            await self._take(message)
+            await self._receive(message)
         if len(self._pending) >= self.edge.unconfirmed // 2:
-            await self._all_delivered()
+            await self._wait_delivered()
         if self._router.delivered == self.pushed:
             await self._confirm()
-        if time.monotonic() - self._checked_at > _CHECK_S:
+        if time.monotonic() - self._checked_at > _CHECK_INTERVAL_S:
             await self._check()
 
     async def _next(self, seconds: float) -> Msg | None:
@@ -114,8 +114,8 @@ class EdgeReceiver:
         except TimeoutError:
             return None
 
-    async def _take(self, message: Msg) -> None:
-        self._heard_at = time.monotonic()
+    async def _receive(self, message: Msg) -> None:
+        self._received_at = time.monotonic()
         batch = decode(message.data)
         if batch.number > self._due:
             self._out_of_step = True
@@ -123,34 +123,34 @@ class EdgeReceiver:
             self._due += 1
             self.first = self.first or batch.number
             self._pending[batch.number] = message.reply
-            await asyncio.to_thread(self._push, self._sorted_out(batch))
+            await asyncio.to_thread(self._push, self._admit(batch))
             if batch.last:
                 self.totals = batch.before
         elif batch.number in self._pending:
             self._pending[batch.number] = message.reply
         else:
-            await self._link.client.publish(message.reply, b"+ACK")  # the first one was lost
+            await self._link.client.publish(message.reply, b"+ACK")  # the first ACK was lost
 
-    def _sorted_out(self, batch: Batch) -> Messages:
+    def _admit(self, batch: Batch) -> Messages:
         if batch.last:
             return batch.messages
-        if batch.number <= self._handed_to:
-            self.handed_before += len(batch.messages)
-        return self.ledger.admit(batch)
+        if batch.number <= self._delivered_to:
+            self.redelivered += len(batch.messages)
+        return self.tracker.admit(batch)
 
     def _push(self, messages: Messages) -> None:
         done = 0
         while done < len(messages):
-            taken = self._router.push_many(messages[done:], timeout=_PUSH_S)
-            done, self.pushed = done + taken, self.pushed + taken
+            accepted = self._router.push_many(messages[done:], timeout=_PUSH_TIMEOUT_S)
+            done, self.pushed = done + accepted, self.pushed + accepted
             if done < len(messages) and (self._abort or self._router.wait(0)):
-                raise OperationError("the router took no more")
+                raise OperationError("the router accepted no more messages")
 
-    async def _all_delivered(self) -> None:
+    async def _wait_delivered(self) -> None:
         while self._router.delivered != self.pushed:
             if self._abort or self._router.wait(0):
-                raise OperationError("the router ended before it had delivered all")
-            await asyncio.sleep(_POLL_S)
+                raise OperationError("the router ended before it had delivered all messages")
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _confirm(self) -> None:
         for reply in self._pending.values():
@@ -158,29 +158,29 @@ class EdgeReceiver:
         self._pending.clear()
 
     async def _drain(self) -> None:
-        """Deliver what was taken, then confirm it and see that the server knows."""
+        """Deliver what was received, then confirm it and wait for the server's reply."""
         import nats.errors
 
         self._router.stop()
-        while not await asyncio.to_thread(self._router.wait, _PUSH_S):
+        while not await asyncio.to_thread(self._router.wait, _PUSH_TIMEOUT_S):
             if self._abort:
                 return
-        deadline = time.monotonic() + self.edge.patience_s
+        deadline = time.monotonic() + self.edge.timeout_s
         while self._router.delivered == self.pushed and self._pending:
             number, reply = next(iter(self._pending.items()))
             try:
-                await self._link.client.request(reply, b"+ACK", timeout=_ANSWER_S)
+                await self._link.client.request(reply, b"+ACK", timeout=_REPLY_TIMEOUT_S)
                 del self._pending[number]
             except (nats.errors.Error, TimeoutError):
                 if time.monotonic() > deadline:
                     raise OperationError(
-                        f"{self.edge.place} did not take the confirmation"
+                        f"{self.edge.server} did not accept the confirmation"
                     ) from None
-                if not await self._is_there_again():
+                if not await self._rejoin():
                     return  # the source removes the stream once all of it is confirmed
 
-    async def _is_there_again(self) -> bool:
-        """Joined again, with new addresses for what is not confirmed; False: the stream is gone."""
+    async def _rejoin(self) -> bool:
+        """Join again for new confirmation subjects; return False if the stream is gone."""
         try:
             await self._join()
         except OperationError:
@@ -188,32 +188,32 @@ class EdgeReceiver:
                 raise
             return False
         while (message := await self._next(_IDLE_S)) is not None:
-            await self._take(message)
+            await self._receive(message)
         return True
 
     async def _check(self) -> None:
-        """Whether the router, the source, and our place at the stream are still there."""
+        """Check that the router, the source and our consumer still exist."""
         from nats.js.errors import NotFoundError
 
         self._checked_at = now = time.monotonic()
         if self._router.wait(0):
             raise OperationError("the router ended")
-        if now - max(self._heard_at, self._link.peer_at) > self.edge.patience_s:
+        if now - max(self._received_at, self._link.peer_at) > self.edge.timeout_s:
             raise OperationError(self._silence())
-        if self._link.connected and now - self._heard_at > _CHECK_S:
+        if self._link.connected and now - self._received_at > _CHECK_INTERVAL_S:
             try:
                 await self._link.jetstream.consumer_info(self.edge.stream, self._consumer)
             except NotFoundError:
                 self._out_of_step = True
             except TimeoutError:
-                pass  # the patience above ends this
+                pass  # the timeout above ends this
 
     def _silence(self) -> str:
-        span = f"for {self.edge.patience_s:g} s"
+        span = f"for {self.edge.timeout_s:g} s"
         if not self._link.connected:
-            return f"{self.edge.place} has been gone {span}"
+            return f"{self.edge.server} has been unreachable {span}"
         if not self.joins:
-            return f"no source of run {self.edge.run} appeared at {self.edge.place} {span}"
+            return f"no source of run {self.edge.run} appeared at {self.edge.server} {span}"
         return (
             f"the source of run {self.edge.run} was silent {span} after batch {self._due - 1}"
             " and has not ended the run"
@@ -227,17 +227,18 @@ class EdgeReceiver:
         while True:
             self._reconnects, self._out_of_step = self._link.reconnects, False
             try:
-                if await self._stream_is_there() and await self._be_the_consumer():
+                if await self._remove_other_consumers() and await self._create_consumer():
                     return
             except (nats.errors.Error, TimeoutError, OSError):
-                pass  # passing or not: the patience below decides
+                pass  # retried until the timeout below
             if self._stop:
                 return
-            if time.monotonic() - max(self._heard_at, self._link.peer_at) > self.edge.patience_s:
+            if time.monotonic() - max(self._received_at, self._link.peer_at) > self.edge.timeout_s:
                 raise OperationError(self._silence())
             await asyncio.sleep(_IDLE_S)
 
-    async def _stream_is_there(self) -> bool:
+    async def _remove_other_consumers(self) -> bool:
+        """Delete the consumers of earlier sinks; return False if there is no stream yet."""
         from nats.js.errors import NotFoundError
 
         try:
@@ -245,7 +246,7 @@ class EdgeReceiver:
         except NotFoundError:
             if self.joins:
                 raise OperationError(
-                    f"stream {self.edge.stream} is gone from {self.edge.place}"
+                    f"stream {self.edge.stream} is gone from {self.edge.server}"
                 ) from None
             return False
         for other in others:
@@ -253,11 +254,11 @@ class EdgeReceiver:
                 if self.joins:
                     raise OperationError(f"another sink of run {self.edge.run} has taken over")
                 if other.delivered is not None:
-                    self._handed_to = max(self._handed_to, other.delivered.stream_seq)
+                    self._delivered_to = max(self._delivered_to, other.delivered.stream_seq)
             await self._link.jetstream.delete_consumer(self.edge.stream, other.name)
         return True
 
-    async def _be_the_consumer(self) -> bool:
+    async def _create_consumer(self) -> bool:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
         client = self._link.client
@@ -287,6 +288,6 @@ class EdgeReceiver:
             return False
         first = state.first_seq if state.messages else state.last_seq + 1
         self.joins += 1
-        # Batches that nobody will get any more are missed by the ledger, which goes on behind them.
+        # The tracker counts batches that are gone from the stream as missing.
         self._due = max(self._due, first)
         return True

@@ -1,4 +1,4 @@
-"""The two halves of a run on two machines, each with a report of its own."""
+"""The two halves of a run on two machines, each with its report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qts.router.distributed.delivery_tracker import DeliveryTracker, Positions
 from qts.router.distributed.edge import EdgeConfig
 from qts.router.distributed.receiver import EdgeReceiver
 from qts.router.distributed.sender import EdgeSender
-from qts.router.handlers import batch, handler
+from qts.router.handlers import as_handler, batch
 from qts.router.plan import PlacementPlan
 from qts.router.plan import plan_placement as make_plan
 from qts.router.progress import RunSnapshot
@@ -21,11 +21,11 @@ from qts.router.report import QueueLocation, RouterReport
 from qts.router.router import Handlers, Options, Router
 from qts.router.scenario import ProcessorSettings, Scenario, Stage1Rule
 
-_MOST_PER_SECOND = 1e9
+_MAX_PER_SECOND = 1e9
 
 
 class Source:
-    """Producers, Stage 1 and processors; what strategies would get goes to NATS."""
+    """Producers, Stage 1 and processors; messages for strategies go to NATS."""
 
     def __init__(
         self,
@@ -36,19 +36,20 @@ class Source:
         options: Options | None = None,
         processors: Handlers | None = None,
     ) -> None:
-        self.outlet = EdgeSender(edge)
-        places = range(scenario.strategies.count)
+        self.sender = EdgeSender(edge)
         self.router = Router(
             scenario,
             plan or _plan(scenario, python_handlers=True),
             options=options,
             processors=processors,
-            strategies={place: batch(self.outlet.take) for place in places},
+            strategies={
+                number: batch(self.sender.send) for number in range(scenario.strategies.count)
+            },
         )
         self._sending = True
 
     def start(self) -> None:
-        self.outlet.open()
+        self.sender.open()
         self.router.start()
 
     def snapshot(self) -> RunSnapshot:
@@ -58,37 +59,37 @@ class Source:
         self.router.stop()
 
     def abort(self) -> None:
-        self.outlet.give_up("ended by hand")
+        self.sender.fail("aborted")
         self.router.abort()
 
     def wait(self, timeout: float) -> bool:
-        """True once the sink has confirmed everything, or when that cannot be."""
+        """Return True once the sink has confirmed everything, or when that has failed."""
         deadline = time.monotonic() + timeout
         if self._sending:
             if not self.router.wait(timeout):
                 return False
             self._sending = False
-            self.outlet.finish()
-        return self.outlet.wait(max(0.0, deadline - time.monotonic()))
+            self.sender.finish()
+        return self.sender.wait(max(0.0, deadline - time.monotonic()))
 
     @cached_property
     def report(self) -> RouterReport:
-        """Delivered means: confirmed by the sink, after its strategies had it. Ends the run."""
-        self.outlet.give_up("ended before the sink had confirmed all")
-        report, carried = self.router.report, self.outlet.carried
-        self.outlet.close()
-        places = [
-            QueueLocation(f"stream {self.outlet.edge.stream}, not confirmed", carried.in_stream),
-            QueueLocation("the outlet, not stored", carried.unstored),
+        """Report that counts as delivered what the sink has confirmed; ends the run."""
+        self.sender.fail("ended before the sink had confirmed all")
+        report, counts = self.router.report, self.sender.counts
+        self.sender.close()
+        locations = [
+            QueueLocation(f"stream {self.sender.edge.stream}, not confirmed", counts.in_stream),
+            QueueLocation("the sender, not stored", counts.unstored),
         ]
         failures = report.failures
-        if self.outlet.failure and not any(self.outlet.failure in line for line in failures):
-            failures = (*failures, self.outlet.failure)
+        if self.sender.failure and not any(self.sender.failure in line for line in failures):
+            failures = (*failures, self.sender.failure)
         return msgspec.structs.replace(
             report,
-            delivered=carried.confirmed,
-            undelivered=report.produced - carried.confirmed,
-            undelivered_at=(*report.undelivered_at, *(place for place in places if place.count)),
+            delivered=counts.confirmed,
+            undelivered=report.produced - counts.confirmed,
+            undelivered_at=(*report.undelivered_at, *(each for each in locations if each.count)),
             failures=failures,
         )
 
@@ -96,8 +97,8 @@ class Source:
 class Sink:
     """Stage 2 and strategies, fed from NATS until the source ends the run.
 
-    `positions` are the strategies' own record of what they have handled, (producer, type) to
-    sequence number, where they keep one: after a crash nothing at or below is handed to them again.
+    `positions` maps (producer, type) to the last sequence number that the strategies have handled,
+    if they keep such a record: after a crash nothing at or below it is delivered again.
     """
 
     def __init__(
@@ -111,9 +112,9 @@ class Sink:
         positions: Positions | None = None,
     ) -> None:
         ordered = [kind for kind, rule in scenario.stage2.items() if rule.ordering_required]
-        self.ledger = DeliveryTracker(ordered, positions)
+        self.tracker = DeliveryTracker(ordered, positions)
         half = strategies_only(scenario)
-        python = any(handler(work).uses_python for work in (strategies or {}).values())
+        python = any(as_handler(each).uses_python for each in (strategies or {}).values())
         self.router = Router(
             half,
             plan or _plan(half, python_handlers=python),
@@ -121,38 +122,39 @@ class Sink:
             strategies=strategies,
             live=True,
         )
-        self.inlet = EdgeReceiver(edge, self.router, self.ledger)
+        self.receiver = EdgeReceiver(edge, self.router, self.tracker)
 
     def start(self) -> None:
-        self.inlet.open()
+        self.receiver.open()
         self.router.start()
-        self.inlet.start()
+        self.receiver.start()
 
     def snapshot(self) -> RunSnapshot:
         return self.router.snapshot()
 
     def stop(self) -> None:
-        self.inlet.stop()
+        self.receiver.stop()
 
     def abort(self) -> None:
-        self.inlet.abort()
+        self.receiver.abort()
         self.router.abort()
 
     def wait(self, timeout: float) -> bool:
-        return self.inlet.ended.wait(timeout)
+        return self.receiver.ended.wait(timeout)
 
     @cached_property
     def report(self) -> RouterReport:
-        """Of the whole run, what an earlier sink confirmed included. Ends the run."""
-        self.inlet.close()
-        report, ledger, inlet = self.router.report, self.ledger, self.inlet
-        totals, from_start = inlet.totals or {}, inlet.first == 1
-        before = ledger.earlier(totals, from_start) + ledger.known
-        produced = sum(totals.values()) if inlet.totals is not None else before + ledger.taken
+        """Report of the whole run, including what an earlier sink confirmed; ends the run."""
+        self.receiver.close()
+        report, tracker, receiver = self.router.report, self.tracker, self.receiver
+        totals, from_start = receiver.totals or {}, receiver.first == 1
+        before = tracker.earlier(totals, from_start) + tracker.skipped
+        ended = receiver.totals is not None
+        produced = sum(totals.values()) if ended else before + tracker.admitted
         delivered = before + report.delivered
         missing = [
             QueueLocation(f"nowhere: {name}", count)
-            for name, count in ledger.missing(totals, from_start)
+            for name, count in tracker.missing(totals, from_start)
         ]
         return msgspec.structs.replace(
             report,
@@ -166,26 +168,26 @@ class Sink:
         )
 
     def _failures(self) -> Iterator[str]:
-        if self.inlet.failure:
-            yield self.inlet.failure
-        elif self.inlet.totals is None:
+        if self.receiver.failure:
+            yield self.receiver.failure
+        elif self.receiver.totals is None:
             yield "stopped before the source had ended the run"
 
     def _notes(self, before: int) -> Iterator[str]:
         if before:
             yield f"{before:,} messages were delivered by an earlier sink"
-        again = self.inlet.handed_before - self.ledger.known
+        again = self.receiver.redelivered - self.tracker.skipped
         if again > 0:
             yield (
-                f"{again:,} messages had been handed to an earlier sink that did not confirm them;"
-                " its strategies may have seen them"
+                f"{again:,} messages had been delivered to an earlier sink that did not confirm"
+                " them; its strategies may have handled them"
             )
 
 
 def strategies_only(scenario: Scenario) -> Scenario:
-    """The half after the processors, as a scenario: one source, one processor that does nothing."""
+    """Return the half after the processors as a scenario: one source, one idle processor."""
     producers = scenario.producers
-    rate = min(_MOST_PER_SECOND, producers.messages_per_sec * producers.count)
+    rate = min(_MAX_PER_SECOND, producers.messages_per_sec * producers.count)
     types = sorted(scenario.stage1)
     return msgspec.structs.replace(
         scenario,
@@ -199,5 +201,5 @@ def strategies_only(scenario: Scenario) -> Scenario:
 
 
 def _plan(scenario: Scenario, *, python_handlers: bool) -> PlacementPlan:
-    """Threads that sleep: where a batch takes a millisecond, nothing is gained by spinning."""
+    """Plan threads that sleep: with a batch per millisecond, spinning gains nothing."""
     return make_plan(scenario, detect_topology(), python_handlers=python_handlers, wait="park")

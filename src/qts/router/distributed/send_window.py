@@ -1,8 +1,8 @@
-"""The batches of an outlet on their way: open, sealed, stored, confirmed. Plain state, no I/O.
+"""Batches of a sender by state: open, sealed, stored, confirmed. Plain state, no I/O.
 
-Its owner guards it with a lock. Batches are numbered from 1; each state is the number of the last
+The sender guards it with a lock. Batches are numbered from 1; each state is the number of the last
 batch that has reached it, so confirmed <= stored <= sealed. A batch is kept until it is confirmed:
-a server that was killed may come back without some that it had stored.
+a server that was killed may restart without some that it had stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qts.router.handlers import MESSAGE, Messages
 
 
 class DeliveryCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each of the messages handed to an outlet is."""
+    """Number of messages given to a sender, by state."""
 
     handed: int
     confirmed: int
@@ -58,7 +58,7 @@ class SendWindow:
 
     @property
     def waits_for_sink(self) -> bool:
-        """Whether only a confirmation can bring it on."""
+        """Whether only a confirmation allows progress."""
         full = self.stored - self.confirmed >= self._held
         idle = self.stored == self.sealed and not self._open
         return bool(self._kept) and (full or idle)
@@ -68,7 +68,7 @@ class SendWindow:
         return not self._kept
 
     def add(self, messages: Messages) -> bool:
-        """True when there is news: a batch was begun or is full."""
+        """Add messages; return True when a batch was started or is full."""
         begun = not self._open
         if self._open_count + len(messages) > self._batch:
             self.seal()
@@ -90,31 +90,31 @@ class SendWindow:
         self._open, self._open_count = [], 0
 
     def finish(self) -> None:
-        """The last batch: no messages, but how many there were of every stream."""
+        """Seal the last batch: no messages, but the totals of every stream."""
         self.seal()
         totals = {int(key): int(self._counts[key]) for key in np.flatnonzero(self._counts)}
         self._queue(encode(self.sealed + 1, totals, b"", last=True), 0)
         self.ended = True
 
     def after(self, number: int) -> SealedBatch | None:
-        """The batch to send after this one, if it is sealed and the stream has room for it."""
+        """Return the batch after this one, if it is sealed and the stream has capacity for it."""
         if number - self.confirmed >= self._held:
             return None
-        place = number - self.confirmed
-        return self._kept[place] if 0 <= place < len(self._kept) else None
+        index = number - self.confirmed
+        return self._kept[index] if 0 <= index < len(self._kept) else None
 
-    def note_stored(self, number: int) -> bool:
-        """True when that is news."""
+    def mark_stored(self, number: int) -> bool:
+        """Record that a batch is stored; return whether that changed the state."""
         if number <= self.stored:
             return False
         self.stored = number
         return True
 
-    def note_end(self, number: int) -> None:
-        """The stream ends here, maybe before what it had stored."""
+    def mark_end(self, number: int) -> None:
+        """Record where the stream ends, which may be before what it had stored."""
         self.stored = max(number, self.confirmed)
 
-    def note_confirmed(self, number: int) -> bool:
+    def mark_confirmed(self, number: int) -> bool:
         if number <= self.confirmed:
             return False
         self.confirmed = number
@@ -123,7 +123,7 @@ class SendWindow:
             self._kept.popleft()
         return True
 
-    def carried(self) -> DeliveryCounts:
+    def counts(self) -> DeliveryCounts:
         in_stream = sum(one.messages for one in self._kept if one.number <= self.stored)
         waiting = sum(one.messages for one in self._kept)
         return DeliveryCounts(

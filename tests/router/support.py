@@ -1,4 +1,4 @@
-"""Small scenarios, plans and messages that tests of the running router share."""
+"""Small scenarios, plans and messages for tests of the router."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LayoutName = Literal["one worker", "two workers", "threads"]
 
 
 @pytest.fixture(autouse=True)
-def quick_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports measure the machine for a moment only."""
-    monkeypatch.setattr("qts.router.account._STALL_SECONDS", 0.002)
-    monkeypatch.setattr("qts.router.account._PING_PONGS", 100)
+def short_stall_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the stall measurement of reports."""
+    monkeypatch.setattr("qts.router.results._STALL_SECONDS", 0.002)
+    monkeypatch.setattr("qts.router.results._PING_PONGS", 100)
 
 
 def scenario(
@@ -33,7 +33,7 @@ def scenario(
     seconds: float = 0.05,
     **changes: Any,
 ) -> Scenario:
-    """Type t goes through processor t to strategy t modulo their number; no busy work."""
+    """Route type t through processor t to strategy t modulo their number; no busy time."""
     kinds = range(types)
     values = {
         "scenario": "small",
@@ -57,13 +57,13 @@ def scenario(
     return msgspec.convert(values | changes, Scenario)
 
 
-def laid_out(what: Scenario, layout: LayoutName) -> PlacementPlan:
-    """On few cores too: threads that wait let others run."""
+def plan_for(scenario: Scenario, layout: LayoutName) -> PlacementPlan:
+    """Plan with yielding threads, for machines with few cores."""
     machine = detect_topology()
     if layout == "threads":
-        return plan_placement(what, machine, "threads", wait="yield")
+        return plan_placement(scenario, machine, "threads", wait="yield")
     return plan_placement(
-        what, machine, "fused", workers=1 if layout == "one worker" else 2, wait="yield"
+        scenario, machine, "fused", workers=1 if layout == "one worker" else 2, wait="yield"
     )
 
 
