@@ -42,8 +42,8 @@ class Claimer(NamedTuple):
         took_ms = (time.perf_counter() - began) * 1e3
         await self.claims.complete(connection, claimed)
         if self.horizon:
-            self.horizon.claimed(claimed[-1].due_at, closed_to)
-            await self.horizon.move(connection, time.monotonic_ns())
+            self.horizon.advance(claimed[-1].due_at, closed_to)
+            await self.horizon.update(connection, time.monotonic_ns())
         return took_ms
 
 

@@ -1,6 +1,6 @@
-"""An order is accepted, and its owner gets exactly one push, whatever crashes in between.
+"""Send exactly one push notification per accepted order, even after crashes.
 
-Run it: qts database migrate, then python examples/outbox_push.py with DATABASE_URL set.
+Run it with DATABASE_URL set: python examples/outbox_push.py
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def main(url: Secret) -> list[str]:
             serving = asyncio.create_task(worker.run())
             event = OutboxEvent.of(TRADE_EVENT, OrderAccepted("KRW-BTC", "BUY"), ("Order", "42"))
             async with database.transaction() as tx:
-                # ... store the order here: both are kept, or neither ...
+                # ... store the order here: both are committed, or neither ...
                 await bus.publish(tx, event)
                 if await bus.publish(tx, event):
                     raise AssertionError("the same event was published twice")

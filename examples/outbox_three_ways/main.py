@@ -1,4 +1,4 @@
-"""Orders are placed and their owners told, on PostgreSQL, NATS or Kafka: a settings file decides.
+"""Place orders and send notifications on PostgreSQL, NATS or Kafka, as the settings file says.
 
 Run it: python examples/outbox_three_ways/main.py examples/outbox_three_ways/nats.toml
 """
@@ -42,21 +42,21 @@ class OrderAccepted(msgspec.Struct):
     number: int
 
 
-class Desk:
-    """Knows the bus by its port only."""
+class OrderService:
+    """Handlers that depend on the port EventBus only."""
 
     def __init__(self, database: Database, bus: EventBus) -> None:
         self._database = database
         self._bus = bus
-        self.told: dict[str, list[int]] = {}
-        self.all_told = asyncio.Event()
+        self.notified: dict[str, list[int]] = {}
+        self.all_notified = asyncio.Event()
         self.handlers = Dispatcher()
         self.handlers.on(TRADE_COMMAND, PlaceOrder)(self.place)
-        self.handlers.on(TRADE_EVENT, OrderAccepted)(self.tell)
+        self.handlers.on(TRADE_EVENT, OrderAccepted)(self.notify)
 
     async def place(self, order: PlaceOrder, delivery: Delivery) -> None:
         if order.number == 1 and delivery.attempt == 1:
-            raise RetryableError("the venue is busy")  # those of its market wait for it
+            raise RetryableError("the venue is busy")  # later orders of its market wait
         accepted = OrderAccepted(order.market, order.number)
         async with self._database.transaction() as tx:
             if await mark_handled(tx, delivery.event_id, "place"):
@@ -64,12 +64,12 @@ class Desk:
                     tx, OutboxEvent.of(TRADE_EVENT, accepted, ("Order", order.market))
                 )
 
-    async def tell(self, order: OrderAccepted, delivery: Delivery) -> None:
+    async def notify(self, order: OrderAccepted, delivery: Delivery) -> None:
         async with self._database.transaction() as tx:
-            if await mark_handled(tx, delivery.event_id, "tell"):
-                self.told.setdefault(order.market, []).append(order.number)
-        if sum(map(len, self.told.values())) == ORDERS * len(MARKETS):
-            self.all_told.set()
+            if await mark_handled(tx, delivery.event_id, "notify"):
+                self.notified.setdefault(order.market, []).append(order.number)
+        if sum(map(len, self.notified.values())) == ORDERS * len(MARKETS):
+            self.all_notified.set()
 
 
 async def main(settings: Path, environment: Mapping[str, str]) -> dict[str, list[int]]:
@@ -77,8 +77,10 @@ async def main(settings: Path, environment: Mapping[str, str]) -> dict[str, list
     async with open_database(config) as database:
         await migrate(database)
         async with open_bus(database, config.outbox) as bus:
-            desk = Desk(database, bus)
-            consumers = [bus.consumer(name, desk.handlers) for name in (TRADE_COMMAND, TRADE_EVENT)]
+            service = OrderService(database, bus)
+            consumers = [
+                bus.consumer(name, service.handlers) for name in (TRADE_COMMAND, TRADE_EVENT)
+            ]
             serving = [asyncio.create_task(consumer.run()) for consumer in consumers]
             async with database.transaction() as tx:
                 for number in range(ORDERS):
@@ -87,11 +89,11 @@ async def main(settings: Path, environment: Mapping[str, str]) -> dict[str, list
                         await bus.publish(
                             tx, OutboxEvent.of(TRADE_COMMAND, order, ("Market", market))
                         )
-            await desk.all_told.wait()
+            await service.all_notified.wait()
             for consumer in consumers:
                 consumer.stop()
             await asyncio.gather(*serving)
-    return desk.told
+    return service.notified
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The buses under test, each behind the same few words."""
+"""Buses under test, each opened by one function."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from qts.outbox import (
     StreamConfig,
 )
 
-ORDERED, LOOSE = TRADE_COMMAND, TRADE_EVENT
-PATIENCE: dict[str, Any] = {
-    "lock_ttl_s": 3.0,  # a busy machine stands still for a second now and then
+ORDERED, UNORDERED = TRADE_COMMAND, TRADE_EVENT
+SETTINGS: dict[str, Any] = {
+    "lock_ttl_s": 3.0,  # a busy machine may stall for a second
     "handler_timeout_s": 0.8,
     "backoff_base_s": 0.02,
     "backoff_max_s": 0.05,
@@ -35,13 +35,13 @@ PATIENCE: dict[str, Any] = {
     "batch": 8,
 }
 STREAMS = {
-    ORDERED: StreamConfig(ordered=True, **PATIENCE),
-    LOOSE: StreamConfig(**PATIENCE),
+    ORDERED: StreamConfig(ordered=True, **SETTINGS),
+    UNORDERED: StreamConfig(**SETTINGS),
 }
 
 
 class Adapter(msgspec.Struct):
-    """A bus, and how to get the transaction that it publishes with."""
+    """Bus with the transaction that it publishes in."""
 
     bus: EventBus
     transaction: Callable[[], AbstractAsyncContextManager[Connection]]
@@ -82,7 +82,7 @@ def _database(url: Secret) -> AbstractAsyncContextManager[Database]:
     return Database.open(url, DatabaseConfig(pool_min=1, pool_max=10))
 
 
-# The fixtures that give servers, and what opens a bus on them.
+# The fixtures that provide servers, and the function that opens a bus on them.
 ADAPTERS: dict[str, tuple[list[str], Callable[..., AbstractAsyncContextManager[Adapter]]]] = {
     "postgres": (["database_url"], postgres),
     "kafka": (["database_url", "kafka"], kafka),

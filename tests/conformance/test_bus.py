@@ -1,4 +1,4 @@
-"""One suite for every bus: what a handler may rely on, whichever server carries its events."""
+"""Conformance suite of every bus: what a handler may rely on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from qts.outbox import (
     RetryableError,
     UnknownOutcomeError,
 )
-from tests.conformance.buses import ADAPTERS, LOOSE, ORDERED, PATIENCE, Adapter
+from tests.conformance.buses import ADAPTERS, ORDERED, SETTINGS, UNORDERED, Adapter
 
-LIMIT_S = 60.0  # of waits for what comes within a second where others leave us the CPUs
+TIMEOUT_S = 60.0  # far above the usual second, for a busy machine
 
 
 class Step(msgspec.Struct):
@@ -29,7 +29,7 @@ class Step(msgspec.Struct):
 
 
 class Handler:
-    """Remembers each attempt it sees, and then does what the test wants."""
+    """Dispatcher that records each attempt and then runs a callback."""
 
     def __init__(self, then: Callable[[Delivery, int], Awaitable[None]] | None = None) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -46,7 +46,7 @@ class Handler:
             await self._then(delivery, number)
 
     async def sees(self, count: int) -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(self.seen) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -64,7 +64,7 @@ async def adapter(opening: AbstractAsyncContextManager[Adapter]) -> AsyncIterato
         yield adapter
 
 
-def step(number: int, line: str = "x", stream: str = LOOSE, **more: Any) -> OutboxEvent:
+def step(number: int, line: str = "x", stream: str = UNORDERED, **more: Any) -> OutboxEvent:
     return OutboxEvent.of(stream, Step(number), ("Order", line), **more)
 
 
@@ -76,12 +76,12 @@ async def running(*consumers: Consumer) -> AsyncIterator[None]:
     finally:
         for consumer in consumers:
             consumer.stop()
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*tasks)
 
 
 async def until(fact: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not await fact():  # noqa: ASYNC110 - a bus gives no event for it
             await asyncio.sleep(0.02)
 
@@ -89,7 +89,7 @@ async def until(fact: Callable[[], Awaitable[bool]]) -> None:
 async def test_every_event_arrives_at_least_once(adapter: Adapter) -> None:
     handlers = [Handler(), Handler()]
     events = [step(n, str(n % 7)) for n in range(100)]
-    async with running(*(adapter.bus.consumer(LOOSE, one) for one in handlers)):
+    async with running(*(adapter.bus.consumer(UNORDERED, one) for one in handlers)):
         await adapter.publish(*events)
         await until(lambda: _all_seen(handlers, 100))
     whole = {d.event_id: d.envelope for one in handlers for d in one.deliveries}
@@ -102,7 +102,7 @@ async def test_every_event_arrives_at_least_once(adapter: Adapter) -> None:
 
 async def test_events_published_while_nobody_listened_arrive(adapter: Adapter) -> None:
     await adapter.publish(step(1))
-    async with running(adapter.bus.consumer(LOOSE, handler := Handler())):
+    async with running(adapter.bus.consumer(UNORDERED, handler := Handler())):
         await handler.sees(1)
     assert handler.seen[0] == ("x", 1)
     assert handler.deliveries[0].attempt == 1
@@ -115,7 +115,7 @@ async def test_one_event_id_is_one_event(adapter: Adapter) -> None:
     async with adapter.transaction() as tx:
         assert not await adapter.bus.publish(tx, event)
         assert await adapter.bus.publish_many(tx, [event]) == set()
-    async with running(adapter.bus.consumer(LOOSE, handler := Handler())):
+    async with running(adapter.bus.consumer(UNORDERED, handler := Handler())):
         await adapter.publish(step(2))
         await until(lambda: _all_seen([handler], 2))
     assert Counter(number for _, number in handler.seen)[1] == 1
@@ -154,12 +154,12 @@ async def test_what_a_crashed_consumer_held_is_delivered_again(adapter: Adapter)
     async def never(_delivery: Delivery, _number: int) -> None:
         await asyncio.Event().wait()
 
-    crashing = asyncio.create_task(adapter.bus.consumer(LOOSE, first := Handler(never)).run())
+    crashing = asyncio.create_task(adapter.bus.consumer(UNORDERED, first := Handler(never)).run())
     await adapter.publish(step(1))
     await first.sees(1)
     crashing.cancel()  # no stop, no completion: as if its process had ended
     await asyncio.wait({crashing})
-    async with running(adapter.bus.consumer(LOOSE, second := Handler())):
+    async with running(adapter.bus.consumer(UNORDERED, second := Handler())):
         await second.sees(1)
     assert second.seen == [("x", 1)]
     assert second.deliveries[0].attempt == 2
@@ -168,30 +168,30 @@ async def test_what_a_crashed_consumer_held_is_delivered_again(adapter: Adapter)
 @pytest.mark.parametrize(
     ("error", "attempts", "code"),
     [
-        (RetryableError("busy", code="HTTP_503"), PATIENCE["max_attempts"], "HTTP_503"),
-        (ValueError("bug"), PATIENCE["max_attempts"], "ValueError"),
+        (RetryableError("busy", code="HTTP_503"), SETTINGS["max_attempts"], "HTTP_503"),
+        (ValueError("bug"), SETTINGS["max_attempts"], "ValueError"),
         (PermanentError("bad", code="BAD"), 1, "BAD"),
         (UnknownOutcomeError("sent, no answer"), 1, "UNKNOWN"),
     ],
 )
-async def test_a_failed_event_is_a_dead_letter_and_others_flow_on(
+async def test_a_failed_event_is_a_dead_letter_and_others_continue(
     adapter: Adapter, error: Exception, attempts: int, code: str
 ) -> None:
     async def then(_delivery: Delivery, number: int) -> None:
         if number == 0:
             raise error
 
-    async with running(adapter.bus.consumer(LOOSE, handler := Handler(then))):
+    async with running(adapter.bus.consumer(UNORDERED, handler := Handler(then))):
         await adapter.publish(*(step(n, str(n)) for n in range(5)))
         await until(lambda: _dead(adapter, 1))
         await until(lambda: _all_seen([handler], 5))
-    (letter,) = await adapter.bus.dead_letters(LOOSE)
+    (letter,) = await adapter.bus.dead_letters(UNORDERED)
     assert (letter.error_code, letter.attempts) == (code, attempts)
     assert str(error) in letter.error_message
     assert Counter(number for _, number in handler.seen)[0] == attempts
 
 
-async def test_a_dead_letter_is_requeued_by_hand_unless_its_outcome_is_unknown(
+async def test_a_dead_letter_is_requeued_unless_its_outcome_is_unknown(
     adapter: Adapter,
 ) -> None:
     errors: list[Exception] = [PermanentError("bad"), UnknownOutcomeError("sent, no answer")]
@@ -200,7 +200,7 @@ async def test_a_dead_letter_is_requeued_by_hand_unless_its_outcome_is_unknown(
         if errors:
             raise errors.pop(0)
 
-    async with running(adapter.bus.consumer(LOOSE, handler := Handler(then))):
+    async with running(adapter.bus.consumer(UNORDERED, handler := Handler(then))):
         await adapter.publish(known := step(1))
         await until(lambda: _dead(adapter, 1))
         await adapter.publish(unknown := step(2))
@@ -218,43 +218,45 @@ async def test_a_handler_past_its_time_is_stopped_and_tried_again(adapter: Adapt
         if delivery.attempt == 1:
             await asyncio.Event().wait()
 
-    async with running(adapter.bus.consumer(LOOSE, handler := Handler(then))):
+    async with running(adapter.bus.consumer(UNORDERED, handler := Handler(then))):
         await adapter.publish(step(1))
         await handler.sees(2)
     assert [delivery.attempt for delivery in handler.deliveries] == [1, 2]
-    assert await adapter.bus.dead_letters(LOOSE) == []
+    assert await adapter.bus.dead_letters(UNORDERED) == []
 
 
 async def test_a_handler_whose_own_work_was_cancelled_is_tried_again(adapter: Adapter) -> None:
     async def then(delivery: Delivery, number: int) -> None:
-        if number < 2 * PATIENCE["concurrency"] and delivery.attempt == 1:
+        if number < 2 * SETTINGS["concurrency"] and delivery.attempt == 1:
             work = asyncio.ensure_future(asyncio.Event().wait())
             work.cancel()
             await work
 
-    count = 3 * PATIENCE["concurrency"]  # so many that a place lost by each would be missed
-    async with running(adapter.bus.consumer(LOOSE, handler := Handler(then))):
+    count = 3 * SETTINGS["concurrency"]  # enough to notice slots that were not returned
+    async with running(adapter.bus.consumer(UNORDERED, handler := Handler(then))):
         await adapter.publish(*(step(n, str(n)) for n in range(count)))
-        await handler.sees(count + 2 * PATIENCE["concurrency"])
+        await handler.sees(count + 2 * SETTINGS["concurrency"])
     assert {d.attempt for d in handler.deliveries} == {1, 2}
-    assert await adapter.bus.dead_letters(LOOSE) == []
+    assert await adapter.bus.dead_letters(UNORDERED) == []
 
 
-async def test_a_paused_stream_waits_and_others_flow_on(adapter: Adapter) -> None:
-    await adapter.bus.pause(LOOSE)
+async def test_a_paused_stream_waits_and_others_continue(adapter: Adapter) -> None:
+    await adapter.bus.pause(UNORDERED)
     paused, other = Handler(), Handler()
-    async with running(adapter.bus.consumer(LOOSE, paused), adapter.bus.consumer(ORDERED, other)):
+    async with running(
+        adapter.bus.consumer(UNORDERED, paused), adapter.bus.consumer(ORDERED, other)
+    ):
         await adapter.publish(step(1))
         await adapter.publish(step(2, stream=ORDERED))
         await other.sees(1)
         assert paused.seen == []
-        await adapter.bus.resume(LOOSE)
+        await adapter.bus.resume(UNORDERED)
         await paused.sees(1)
 
 
-async def test_slow_handlers_hold_back_what_is_taken(adapter: Adapter) -> None:
-    """Back-pressure: at most `concurrency` run, and the rest is left to others."""
-    go_on, running_now, most = asyncio.Event(), 0, 0
+async def test_slow_handlers_limit_what_is_taken(adapter: Adapter) -> None:
+    """At most `concurrency` handlers run, and other consumers take the rest."""
+    resume, running_now, most = asyncio.Event(), 0, 0
 
     async def then(delivery: Delivery, _number: int) -> None:
         nonlocal running_now, most
@@ -262,19 +264,19 @@ async def test_slow_handlers_hold_back_what_is_taken(adapter: Adapter) -> None:
         most = max(most, running_now)
         delivery.extend(20)
         try:
-            await go_on.wait()
+            await resume.wait()
         finally:
             running_now -= 1
 
     slow, quick = Handler(then), Handler()
-    async with running(adapter.bus.consumer(LOOSE, slow)):
+    async with running(adapter.bus.consumer(UNORDERED, slow)):
         await adapter.publish(*(step(n, str(n)) for n in range(60)))
-        await slow.sees(PATIENCE["concurrency"])
-        async with running(adapter.bus.consumer(LOOSE, quick)):
-            # By partition, others wait for those that the slow one has for itself.
-            await quick.sees(1 if adapter.by_partition else 60 - 3 * PATIENCE["batch"])
-            assert most == PATIENCE["concurrency"]
-            go_on.set()
+        await slow.sees(SETTINGS["concurrency"])
+        async with running(adapter.bus.consumer(UNORDERED, quick)):
+            # With partitions, the other consumer does not get those of the slow one.
+            await quick.sees(1 if adapter.by_partition else 60 - 3 * SETTINGS["batch"])
+            assert most == SETTINGS["concurrency"]
+            resume.set()
             await until(lambda: _all_seen([slow, quick], 60))
 
 
@@ -285,14 +287,14 @@ async def test_a_stopped_consumer_leaves_the_rest_to_others(adapter: Adapter) ->
         began.set()
         await asyncio.sleep(0.05)
 
-    consumer = adapter.bus.consumer(LOOSE, first := Handler(then))
+    consumer = adapter.bus.consumer(UNORDERED, first := Handler(then))
     serving = asyncio.create_task(consumer.run())
     await adapter.publish(*(step(n, str(n)) for n in range(30)))
     await began.wait()
     consumer.stop()
     await serving
     assert 0 < len(first.seen) < 30
-    async with running(adapter.bus.consumer(LOOSE, second := Handler())):
+    async with running(adapter.bus.consumer(UNORDERED, second := Handler())):
         await until(lambda: _all_seen([first, second], 30))
     assert len(first.seen) + len(second.seen) == 30
 
@@ -302,4 +304,4 @@ async def _all_seen(handlers: list[Handler], count: int) -> bool:
 
 
 async def _dead(adapter: Adapter, count: int) -> bool:
-    return len(await adapter.bus.dead_letters(LOOSE)) == count
+    return len(await adapter.bus.dead_letters(UNORDERED)) == count

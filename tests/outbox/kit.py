@@ -1,4 +1,4 @@
-"""Words of the outbox tests: a payload, streams with short patience, consumers that are stopped."""
+"""Helpers of the outbox tests: a payload, streams with short timeouts, running consumers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STREAMS = {
 
 
 class OrderAccepted(msgspec.Struct):
-    """A payload as a room would define it."""
+    """Example payload."""
 
     order: str
     number: int = 0
@@ -66,9 +66,9 @@ async def running(*consumers: Consumer) -> AsyncIterator[None]:
             await asyncio.gather(*tasks)
 
 
-async def until(fact: Callable[[], Awaitable[bool]], limit_s: float = 60) -> None:
-    """Wait for a fact that another process or connection makes true."""
-    async with asyncio.timeout(limit_s):
+async def until(fact: Callable[[], Awaitable[bool]], timeout_s: float = 60) -> None:
+    """Wait until the condition, set by another process or connection, is true."""
+    async with asyncio.timeout(timeout_s):
         while not await fact():  # noqa: ASYNC110 - the server gives no event for it
             await asyncio.sleep(0.01)
 
@@ -78,18 +78,20 @@ async def statuses(database: Database) -> dict[str, int]:
     return {row["status"]: row["count"] for row in rows}
 
 
-async def until_statuses(database: Database, wanted: dict[str, int], limit_s: float = 60) -> None:
+async def until_statuses(
+    database: Database, expected: dict[str, int], timeout_s: float = 60
+) -> None:
     async def are() -> bool:
-        return await statuses(database) == wanted
+        return await statuses(database) == expected
 
     try:
-        await until(are, limit_s)
+        await until(are, timeout_s)
     except TimeoutError:
-        raise AssertionError(f"wanted {wanted}, there are {await statuses(database)}") from None
+        raise AssertionError(f"expected {expected}, found {await statuses(database)}") from None
 
 
 class Recorder:
-    """A dispatcher that remembers what came and does what it is told."""
+    """Dispatcher that records deliveries and then runs a callback."""
 
     def __init__(self, then: Callable[[Any], Awaitable[None]] | None = None) -> None:
         self.seen: list[Any] = []

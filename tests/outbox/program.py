@@ -1,6 +1,6 @@
-"""Workers to be killed: forks as many as asked for, and forks again whichever dies.
+"""Workers to be killed: forks as many as requested and replaces each that exits.
 
-Its argument is JSON: url, stream, config, handler, workers. It says `pid N` for each worker it
+Its argument is JSON: url, stream, config, handler, workers. It prints `pid N` for each worker it
 starts. SIGTERM lets the workers finish, then it ends.
 """
 
@@ -29,7 +29,7 @@ class Order(msgspec.Struct):
 
 
 class Effects:
-    """Handlers whose effects are rows; `hold` first says that it began, and takes its time."""
+    """Handlers whose effects are rows; `hold` first records its start and waits."""
 
     def __init__(self, database: Database, kind: str) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Processes on a bus that another server carries, seen from outside."""
+"""Child processes on a relayed bus."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from qts.domain import Secret
 from qts.outbox import KafkaBusConfig, NatsBusConfig
 from tests.outbox.relayed_program import Order
 
-PROGRAM = Path(__file__).with_name("carried_program.py")
+PROGRAM = Path(__file__).with_name("relayed_program.py")
 
 
 def order_of(
-    database: Secret, role: str, stream: str, carrier: NatsBusConfig | KafkaBusConfig
+    database: Secret, role: str, stream: str, server: NatsBusConfig | KafkaBusConfig
 ) -> Order:
     order = Order(database.reveal(), role, stream)
-    if isinstance(carrier, NatsBusConfig):
-        order.nats = carrier.url.reveal() if carrier.url else None
+    if isinstance(server, NatsBusConfig):
+        order.nats = server.url.reveal() if server.url else None
     else:
         order.kafka = {
-            name: getattr(carrier, name) for name in ("bootstrap", "group", "topic_prefix")
+            name: getattr(server, name) for name in ("bootstrap", "group", "topic_prefix")
         }
     return order
 
 
 class Process:
-    """One that is started again and again."""
+    """Child process that can be restarted."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

@@ -1,4 +1,4 @@
-"""Dead letters by hand, and `qts outbox` as a user runs it."""
+"""Manual handling of dead letters, and the command `qts ops outbox`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.outbox.kit import STREAMS, Recorder, accepted, publish, running, stat
 PROGRAM = """
 import sys
 from qts.cli.main import run_command
-sys.exit(run_command(["ops", "outbox", *sys.argv[1:]]))
+sys.exit(run_command(sys.argv[1:]))
 """
 
 
@@ -57,17 +57,17 @@ async def test_a_requeued_dead_letter_has_all_its_attempts_again(
     assert not await bus.requeue(event.envelope.event_id)
 
 
-async def test_an_unknown_outcome_is_requeued_only_by_someone_who_looked(
+async def test_an_unknown_outcome_is_requeued_only_after_a_check(
     database: Database, bus: PostgresBus
 ) -> None:
     event_id = (event := accepted()).envelope.event_id
     await kill(database, bus, event, UnknownOutcomeError("no answer to the order"))
-    desk = OutboxAdmin(database, STREAMS)
+    admin = OutboxAdmin(database, STREAMS)
     assert not await bus.requeue(event_id)
-    assert await desk.requeue_all(TRADE_EVENT) == 0
+    assert await admin.requeue_all(TRADE_EVENT) == 0
     with pytest.raises(RefusedError, match="--outcome-checked"):
-        await desk.requeue(event_id)
-    assert (await desk.requeue(event_id, outcome_checked=True)).status == "PENDING"
+        await admin.requeue(event_id)
+    assert (await admin.requeue(event_id, outcome_checked=True)).status == "PENDING"
 
 
 async def test_an_edited_letter_is_handled_with_its_new_payload(
@@ -75,17 +75,17 @@ async def test_an_edited_letter_is_handled_with_its_new_payload(
 ) -> None:
     event_id = (event := accepted("1")).envelope.event_id
     await kill(database, bus, event, PermanentError("bad"))
-    desk = OutboxAdmin(database, STREAMS)
-    row = await desk.edit(event_id, {"order": "2", "number": 5})
+    admin = OutboxAdmin(database, STREAMS)
+    row = await admin.edit(event_id, {"order": "2", "number": 5})
     assert row.payload_json == {
         **msgspec.to_builtins(event.envelope),
         "payload": {"order": "2", "number": 5},
     }
     with pytest.raises(RefusedError, match="NUL"):
-        await desk.edit(event_id, "a\0b")
-    await desk.requeue(event_id)
+        await admin.edit(event_id, "a\0b")
+    await admin.requeue(event_id)
     with pytest.raises(RefusedError, match="only a DEAD one"):
-        await desk.edit(event_id, {})
+        await admin.edit(event_id, {})
     recorder = Recorder()
     await run_due(database, TRADE_EVENT, STREAMS[TRADE_EVENT], recorder)
     assert bytes(recorder.seen[0].envelope.payload) == b'{"order": "2", "number": 5}'
@@ -95,9 +95,9 @@ async def test_purged_dead_letters_are_gone_and_their_ids_stay_taken(
     database: Database, bus: PostgresBus
 ) -> None:
     await kill(database, bus, event := accepted(), PermanentError("bad"))
-    desk = OutboxAdmin(database)
-    assert await desk.purge_dead(3600) == 0
-    assert await desk.purge_dead(0) == 1
+    admin = OutboxAdmin(database)
+    assert await admin.purge_dead(3600) == 0
+    assert await admin.purge_dead(0) == 1
     assert await statuses(database) == {}
     async with database.transaction() as tx:
         assert not await bus.publish(tx, event)
@@ -122,13 +122,13 @@ async def test_all_dead_letters_of_a_stream_come_back_in_their_order(
 async def test_the_helpers_run_what_is_due_capture_and_fail_on_purpose(
     database: Database, bus: PostgresBus
 ) -> None:
-    captured = RecordingBus(bus)
+    recorded = RecordingBus(bus)
     async with database.transaction() as tx:
-        await captured.publish(tx, first := accepted("1"))
-        await captured.publish(tx, first)
-        await captured.publish_many(tx, [accepted("2", type="Other"), first])
-    assert [event.envelope.type for event in captured.published] == ["OrderAccepted", "Other"]
-    assert captured.of_type("OrderAccepted") == [first]
+        await recorded.publish(tx, first := accepted("1"))
+        await recorded.publish(tx, first)
+        await recorded.publish_many(tx, [accepted("2", type="Other"), first])
+    assert [event.envelope.type for event in recorded.published] == ["OrderAccepted", "Other"]
+    assert recorded.of_type("OrderAccepted") == [first]
 
     failing = FailFirst(recorder := Recorder(), ValueError("on purpose"))
     config = STREAMS[TRADE_EVENT]
@@ -150,10 +150,12 @@ async def test_tail_shows_an_event_come_and_go(database: Database, bus: Postgres
         assert (await anext(tail)).status == "DONE"
 
 
-def qts(home: Path, url: Secret, *arguments: str) -> subprocess.CompletedProcess[str]:
+def qts(
+    home: Path, url: Secret, *arguments: str, group: str = "ops outbox"
+) -> subprocess.CompletedProcess[str]:
     settings = {"DATABASE_URL": url.reveal(), "QTS_HOME": str(home), "HOME": str(home)}
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-c", PROGRAM, *group.split(), *arguments],
         env={"PATH": os.environ["PATH"], **settings},
         capture_output=True,
         text=True,
@@ -162,7 +164,7 @@ def qts(home: Path, url: Secret, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
-async def test_the_command_looks_edits_requeues_and_purges(
+async def test_the_command_shows_edits_requeues_and_purges(
     database: Database, bus: PostgresBus, database_url: Secret, tmp_path: Path
 ) -> None:
     await kill(database, bus, dead := accepted("9"), PermanentError("bad tick", code="BAD_TICK"))
@@ -192,7 +194,7 @@ async def test_the_command_looks_edits_requeues_and_purges(
 def test_text_answers_fit_on_lines(database_url: Secret, tmp_path: Path) -> None:
     status = qts(tmp_path, database_url, "status")
     assert status.stdout.splitlines()[0].split() == [
-        "stream", "pending", "in", "hand", "dead", "oldest",
+        "stream", "pending", "in", "flight", "dead", "oldest",
     ]  # fmt: skip
     assert len(status.stdout.splitlines()) == 6
     assert qts(tmp_path, database_url, "pause", TRADE_EVENT).stdout == f"paused {TRADE_EVENT}\n"
@@ -204,7 +206,7 @@ def test_text_answers_fit_on_lines(database_url: Secret, tmp_path: Path) -> None
     ("arguments", "why"),
     [
         (["show", "nonsense"], "'nonsense' is not an event id"),
-        (["show", str(uuid7())], "is kept here"),
+        (["show", str(uuid7())], "is not in the outbox"),
         (["requeue"], "name one EVENT_ID, or --stream"),
         (["requeue", "--stream", "x"], "stream 'x' is unknown"),
         (["edit", str(uuid7()), "--payload", "{"], "--payload is not JSON"),
@@ -225,11 +227,11 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_a_database_without_a_bus_is_refused(empty_database_url: Secret, tmp_path: Path) -> None:
     ended = qts(tmp_path, empty_database_url, "status")
     assert ended.returncode == 2
-    assert "run qts database migrate" in ended.stderr
+    assert "run qts ops database migrate" in ended.stderr
 
 
-def test_the_bench_measures(database_url: Secret, tmp_path: Path) -> None:
-    ended = qts(tmp_path, database_url, "bench", "--events", "500", "--json")
+def test_the_speed_is_measured(database_url: Secret, tmp_path: Path) -> None:
+    ended = qts(tmp_path, database_url, "outbox", "--events", "500", "--json", group="dev verify")
     assert ended.returncode == 0, ended.stderr
     found = msgspec.json.decode(ended.stdout)
     assert found["events"] == 500

@@ -1,4 +1,4 @@
-"""The bus on Kafka: what the conformance suite cannot see of groups, offsets and deaths."""
+"""Bus on Kafka: consumer groups, offsets and crashes, beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from qts.outbox import (
     StreamConfig,
 )
 from tests.conformance.brokers import kafka
-from tests.outbox.crowd import TABLES, effects_by_line
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until
 from tests.outbox.relayed_kit import order_of, process
+from tests.outbox.worker_group import TABLES, effects_by_aggregate
 
 __all__ = ["kafka"]
 
@@ -73,7 +73,7 @@ async def test_a_failing_aggregate_holds_up_nobody_else_and_is_not_overtaken(
             await until(all_done)
 
 
-async def test_a_stopped_consumer_leaves_its_place_in_the_group(
+async def test_a_stopped_consumer_commits_its_position(
     database: Database, kafka: KafkaBusConfig
 ) -> None:
     """What was handled is committed: the next consumer sees none of it."""
@@ -107,7 +107,7 @@ async def test_a_killed_consumers_event_is_handled_by_another(
         async def has_ended() -> bool:
             return bool(await database.fetchval("SELECT count(*) FROM ended"))
 
-        await until(has_ended)  # so that more has begun, and was committed as such
+        await until(has_ended)  # so that further attempts have started and are committed
         await first.kill()
         order.role = "effect"
         async with process(order) as second:
@@ -117,18 +117,18 @@ async def test_a_killed_consumers_event_is_handled_by_another(
 
             await until(all_done, 100)
             assert await second.stop() == 0
-    assert await effects_by_line(database) == {str(n): [n, n + 4, n + 8] for n in range(4)}
+    assert await effects_by_aggregate(database) == {str(n): [n, n + 4, n + 8] for n in range(4)}
 
 
-async def test_an_event_in_hand_is_not_committed_as_done(
+async def test_an_event_in_flight_is_not_committed_as_done(
     database: Database, kafka: KafkaBusConfig
 ) -> None:
-    began, go_on = asyncio.Event(), asyncio.Event()
+    began, resume = asyncio.Event(), asyncio.Event()
 
     async def then(delivery: Delivery) -> None:
         if number_of(delivery) == 0:
             began.set()
-            await go_on.wait()
+            await resume.wait()
 
     recorder = Recorder(then)
     async with moved(database, kafka) as bus, running(bus.consumer(TRADE_COMMAND, recorder)):
@@ -138,20 +138,20 @@ async def test_an_event_in_hand_is_not_committed_as_done(
         await began.wait()
         await until(lambda: _has_seen(recorder, 20))
 
-        async def others_noted() -> bool:
-            notes = await asyncio.to_thread(_notes, kafka)
-            return sum(len(note["ended"]) for note in notes) > 0
+        async def others_committed() -> bool:
+            commits = await asyncio.to_thread(_metadata, kafka)
+            return sum(len(commit["ended"]) for commit in commits) > 0
 
-        await until(others_noted)  # those behind it in its partition, and not itself
-        notes = await asyncio.to_thread(_notes, kafka)
-        assert [note["tries"] for note in notes if note["ended"]] == [{"0": 1}]
-        go_on.set()
+        await until(others_committed)  # those behind it in its partition, and not itself
+        commits = await asyncio.to_thread(_metadata, kafka)
+        assert [commit["tries"] for commit in commits if commit["ended"]] == [{"0": 1}]
+        resume.set()
 
 
 async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
     database: Database, database_url: Secret, kafka: KafkaBusConfig
 ) -> None:
-    """Attempts are counted where they outlive the process; the group forgets it in its own time."""
+    """Attempts are committed before they start; the group times the lost consumer out."""
     await database.execute(TABLES)
     order = order_of(database_url, "effect", TRADE_COMMAND, kafka)
     order.max_attempts = 1
@@ -162,13 +162,13 @@ async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
             await bus.publish(tx, accepted("1", 2, stream=TRADE_COMMAND))
         async with process(order) as doomed:
             assert await doomed.ended() == 9
-        notes = await asyncio.to_thread(_notes, kafka)
-        assert {"ended": [], "tries": {"0": 1}} in notes
+        commits = await asyncio.to_thread(_metadata, kafka)
+        assert {"ended": [], "tries": {"0": 1}} in commits
         async with process(order):
 
             async def is_over() -> bool:
                 dead = await bus.dead_letters(TRADE_COMMAND)
-                return bool(dead) and await effects_by_line(database) == {"1": [2]}
+                return bool(dead) and await effects_by_aggregate(database) == {"1": [2]}
 
             await until(is_over, 100)
         (letter,) = await bus.dead_letters(TRADE_COMMAND)
@@ -178,7 +178,7 @@ async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
 @pytest.mark.parametrize(
     ("settings", "error", "says"),
     [
-        ({}, RefusedError, "outbox.kafka.bootstrap: must look like"),
+        ({}, RefusedError, "outbox.kafka.bootstrap is empty"),
         (
             {"bootstrap": "x:9092", "security_protocol": "sasl_ssl"},
             RefusedError,
@@ -187,11 +187,11 @@ async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
         ({"bootstrap": "127.0.0.1:1"}, UnreachableError, "Kafka at 127.0.0.1:1 does not answer"),
     ],
 )
-async def test_a_broker_that_does_not_let_us_in_is_named(
-    database: Database, settings: dict[str, str], error: type[Exception], says: str
+async def test_a_broker_that_refuses_is_named(
+    database: Database, settings: dict[str, str], error: type[Exception], message: str
 ) -> None:
     config = msgspec.convert(settings, KafkaBusConfig)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         async with KafkaBus.open(database, STREAMS, config):
             pass
 
@@ -200,15 +200,15 @@ async def _has_seen(recorder: Recorder, count: int) -> bool:
     return len(recorder.seen) >= count
 
 
-def _notes(config: KafkaBusConfig) -> list[dict[str, Any]]:
-    """What the group has committed beside its offsets, as the broker tells it."""
+def _metadata(config: KafkaBusConfig) -> list[dict[str, Any]]:
+    """Read the metadata that the group has committed with its offsets."""
     topic = config.topic_prefix + TRADE_COMMAND
     reader = Consumer(
         {"bootstrap.servers": config.bootstrap or "", "group.id": f"{config.group}.{topic}"}
     )
     try:
         known = reader.list_topics(topic, timeout=10).topics[topic].partitions
-        told = reader.committed([TopicPartition(topic, number) for number in known], timeout=10)
-        return [msgspec.json.decode(one.metadata) for one in told if one.metadata]
+        received = reader.committed([TopicPartition(topic, number) for number in known], timeout=10)
+        return [msgspec.json.decode(one.metadata) for one in received if one.metadata]
     finally:
         reader.close()

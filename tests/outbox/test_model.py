@@ -1,4 +1,4 @@
-"""The life of rows on a real PostgreSQL, step by step beside a model in plain Python."""
+"""States of rows on a real PostgreSQL, compared step by step with a model in Python."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ URL: list[Secret] = []
 
 
 class Model:
-    """One event as it should be."""
+    """Expected state of one event."""
 
-    def __init__(self, event: OutboxEvent, place: int) -> None:
+    def __init__(self, event: OutboxEvent, row_id: int) -> None:
         self.event = event
-        self.place = place
+        self.row_id = row_id
         self.status = "PENDING"
         self.attempts = 0
         self.holder: ClaimedEvent | None = None
@@ -45,11 +45,11 @@ class Model:
         self.due = True
 
     @property
-    def in_hand(self) -> bool:
+    def in_flight(self) -> bool:
         return self.status == "PROCESSING" and not self.expired
 
 
-class Life(RuleBasedStateMachine):
+class RowStates(RuleBasedStateMachine):
     ordered = False
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class Life(RuleBasedStateMachine):
         self.bus = PostgresBus(self.database, self.streams)
         self.workers = [Claims(TRADE_COMMAND, config, name) for name in ("a", "b")]
         self.horizons = [Horizon(TRADE_COMMAND, self.ordered) for _ in self.workers]
-        self.moments = iter(range(0, 10**15, 10**9))  # far enough apart for a horizon to move
+        self.moments = iter(range(0, 10**15, 10**9))  # far enough apart for a horizon to be updated
         self.paused = False
         self.events: dict[UUID, Model] = {}
         self.open: tuple[Any, Model] | None = None  # published, not yet committed
-        self.places = iter(range(1_000_000))
+        self.row_ids = iter(range(1_000_000))
         self.stale: list[ClaimedEvent] = []
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -97,10 +97,10 @@ class Life(RuleBasedStateMachine):
             for one in self.events.values()
             if one.event.aggregate_id == key and one.status in ("PENDING", "PROCESSING")
         ]
-        return sorted(alive, key=lambda one: one.place)
+        return sorted(alive, key=lambda one: one.row_id)
 
     def free(self, one: Model, *, expired: bool) -> bool:
-        """May it be claimed now, as the rules say?"""
+        """Return whether the rules allow a claim now."""
         if self.paused:
             return False
         if expired:
@@ -111,7 +111,7 @@ class Life(RuleBasedStateMachine):
             return right
         line = self.unfinished(one.event.aggregate_id)
         before = line[: line.index(one)]
-        if any(other.in_hand for other in line):
+        if any(other.in_flight for other in line):
             return False
         return not before if expired else all(o.status == "PENDING" and o.due for o in before)
 
@@ -129,7 +129,7 @@ class Life(RuleBasedStateMachine):
                 return [await self.bus.publish(tx, event) for _ in range(1 + twice)]
 
         assert self.do(go()) == [True, False][: 1 + twice]
-        self.events[event.envelope.event_id] = Model(event, next(self.places))
+        self.events[event.envelope.event_id] = Model(event, next(self.row_ids))
 
     @precondition(lambda self: self.open is None)
     @rule(key=st.sampled_from("xy"))
@@ -138,7 +138,7 @@ class Life(RuleBasedStateMachine):
         transaction = self.database.transaction()
         tx = self.do(transaction.__aenter__())
         assert self.do(self.bus.publish(tx, event))
-        self.open = (transaction, Model(event, next(self.places)))
+        self.open = (transaction, Model(event, next(self.row_ids)))
 
     @precondition(lambda self: self.open is not None)
     @rule()
@@ -151,41 +151,41 @@ class Life(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 1))
     def move_the_horizon(self, worker: int) -> None:
-        self.on_connection(lambda c: self.horizons[worker].move(c, next(self.moments)))
+        self.on_connection(lambda c: self.horizons[worker].update(c, next(self.moments)))
 
     @rule(
         worker=st.integers(0, 1),
         at_most=st.integers(1, 4),
-        how=st.sampled_from(["take", "take all", "recover"]),
+        how=st.sampled_from(["claim", "full scan", "stale"]),
     )
     def claim(self, worker: int, at_most: int, how: str) -> None:
         claims, horizon = self.workers[worker], self.horizons[worker]
-        free = {i for i, one in self.events.items() if self.free(one, expired=how == "recover")}
-        in_hand = {i for i, one in self.events.items() if one.in_hand}
-        since: Any = (horizon.due_from, horizon.first_id) if how == "take" else ()
+        free = {i for i, one in self.events.items() if self.free(one, expired=how == "stale")}
+        in_flight = {i for i, one in self.events.items() if one.in_flight}
+        since: Any = (horizon.due_from, horizon.first_id) if how == "claim" else ()
         closed_to = horizon.closed_to
-        ask = claims.claim_stale if how == "recover" else claims.claim
+        ask = claims.claim_stale if how == "stale" else claims.claim
         claimed = self.on_connection(lambda c: ask(c, at_most, 0, *since))
         got = [each.delivery.event_id for each in claimed]
-        assert in_hand.isdisjoint(got)
+        assert in_flight.isdisjoint(got)
         assert set(got) <= free
         assert len(got) == len(set(got)) <= at_most
-        if how != "take":  # what was moved behind the horizon by hand needs a look at everything
+        if how != "claim":  # an event before the horizon needs a full scan
             assert len(got) == min(at_most, len(free))
         if self.ordered:
-            self.judge_lines(got)
-        if claimed and how != "recover":
-            horizon.claimed(claimed[-1].due_at, closed_to)
-        self.note(claimed)
+            self.check_groups(got)
+        if claimed and how != "stale":
+            horizon.advance(claimed[-1].due_at, closed_to)
+        self.record(claimed)
 
-    def judge_lines(self, got: list[UUID]) -> None:
-        """Of each line its head was taken, in order, and never beside one in hand."""
+    def check_groups(self, got: list[UUID]) -> None:
+        """Of each aggregate the first events were claimed, in order, and none was in flight."""
         for key in "xy":
             mine = [self.events[i] for i in got if self.events[i].event.aggregate_id == key]
             assert mine == self.unfinished(key)[: len(mine)]
-            assert not mine or not any(one.in_hand for one in self.unfinished(key))
+            assert not mine or not any(one.in_flight for one in self.unfinished(key))
 
-    def note(self, claimed: list[ClaimedEvent]) -> None:
+    def record(self, claimed: list[ClaimedEvent]) -> None:
         for each in claimed:
             one = self.events[each.delivery.event_id]
             if one.holder is not None:
@@ -201,8 +201,8 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held())
     @rule(data=st.data())
-    def meddle_with_what_another_holds(self, data: st.DataObject) -> None:
-        """The right id with a token of one's own changes nothing."""
+    def use_a_wrong_token(self, data: st.DataObject) -> None:
+        """The right id with another token changes nothing."""
         one = data.draw(st.sampled_from(self.held()))
         assert one.holder is not None
         mine = msgspec.structs.replace(one.holder, token="b#0")
@@ -221,7 +221,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held())
     @rule(data=st.data(), end=st.sampled_from(["done", "retry", "dead", "release", "extend"]))
-    def settle(self, data: st.DataObject, end: str) -> None:
+    def complete(self, data: st.DataObject, end: str) -> None:
         one = data.draw(st.sampled_from(self.held()))
         assert one.holder is not None
         claims, holder = self.workers[0], one.holder
@@ -232,20 +232,20 @@ class Life(RuleBasedStateMachine):
             self.on_connection(lambda c: claims.release(c, [holder]))
             one.status, one.holder, one.attempts = "PENDING", None, one.attempts - 1
         elif end == "extend":
-            lost = one.expired and self.ordered  # for good, though nobody took it up yet
+            lost = one.expired and self.ordered  # for good, even before another claim
             kept = self.on_connection(lambda c: claims.extend(c, [holder]))
             assert kept == (set() if lost else {holder.id})
             one.expired = lost
         else:
-            outcome = HandlerResult("retry" if end == "retry" else "dead", "CODE", "message")
-            assert self.on_connection(lambda c: claims.fail(c, [(holder, outcome, 3600.0)])) == 1
+            result = HandlerResult("retry" if end == "retry" else "dead", "CODE", "message")
+            assert self.on_connection(lambda c: claims.fail(c, [(holder, result, 3600.0)])) == 1
             dead = end == "dead" or one.attempts >= MAX_ATTEMPTS
             one.status, one.holder = "DEAD" if dead else "PENDING", None
             one.due = False
 
     @precondition(lambda self: self.stale)
     @rule(data=st.data())
-    def settle_too_late(self, data: st.DataObject) -> None:
+    def complete_too_late(self, data: st.DataObject) -> None:
         old = data.draw(st.sampled_from(self.stale))
         claims = self.workers[0]
         assert self.on_connection(lambda c: claims.complete(c, [old])) == 0
@@ -255,8 +255,8 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held())
     @rule(data=st.data(), whole_claim=st.booleans())
-    def let_locks_run_out(self, data: st.DataObject, whole_claim: bool) -> None:
-        """Of one event, or of all that were claimed with it, as of a worker that stands still."""
+    def expire_locks(self, data: st.DataObject, whole_claim: bool) -> None:
+        """Expire the lock of one event, or of all that were claimed with it."""
         chosen = data.draw(st.sampled_from(self.held()))
         assert chosen.holder is not None
         for one in self.held():
@@ -273,10 +273,10 @@ class Life(RuleBasedStateMachine):
         )
 
     @rule()
-    def let_pauses_be_over(self) -> None:
+    def make_all_due(self) -> None:
         self.do(
             self.database.execute(
-                # In the order of the ids: a requeued event is older than its place in its line.
+                # In the order of the ids: a requeued event keeps its time and has a new id.
                 "UPDATE outbox_event e SET next_retry_at = (SELECT max(o.created_at) "
                 "FROM outbox_event o WHERE o.id <= e.id) WHERE e.status = 'PENDING'"
             )
@@ -285,14 +285,14 @@ class Life(RuleBasedStateMachine):
             one.due = one.due or one.status == "PENDING"
 
     @rule()
-    def bury(self) -> None:
-        buried = self.on_connection(self.workers[0].mark_exhausted)
+    def mark_exhausted(self) -> None:
+        marked = self.on_connection(self.workers[0].mark_exhausted)
         expected = {
             i
             for i, one in self.events.items()
             if one.status == "PROCESSING" and one.expired and one.attempts >= MAX_ATTEMPTS
         }
-        assert set(buried) == expected
+        assert set(marked) == expected
         for event_id in expected:
             one = self.events[event_id]
             if one.holder is not None:
@@ -307,15 +307,15 @@ class Life(RuleBasedStateMachine):
         assert back == (one.status == "DEAD")
         if back:
             one.status, one.attempts, one.due = "PENDING", 0, True
-            one.place, one.expired = next(self.places), False
+            one.row_id, one.expired = next(self.row_ids), False
 
     @precondition(lambda self: self.dead())
     @rule(data=st.data())
     def edit(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(list(self.events.values())))
-        desk = OutboxAdmin(self.database, self.streams)
+        admin = OutboxAdmin(self.database, self.streams)
         try:
-            self.do(desk.edit(one.event.envelope.event_id, {"order": "edited"}))
+            self.do(admin.edit(one.event.envelope.event_id, {"order": "edited"}))
         except RefusedError:
             assert one.status != "DEAD"
         else:
@@ -330,7 +330,7 @@ class Life(RuleBasedStateMachine):
             del self.events[event_id]
 
     @invariant()
-    def rows_are_as_the_model_says(self) -> None:
+    def rows_match_the_model(self) -> None:
         rows = self.do(
             self.database.fetch(
                 "SELECT event_id, status, attempt_count, "
@@ -351,14 +351,14 @@ class Life(RuleBasedStateMachine):
         }
 
     @invariant()
-    def never_two_of_a_line_are_in_hand_in_different_hands(self) -> None:
+    def one_worker_holds_an_aggregate(self) -> None:
         if self.ordered:
             for key in "xy":
-                holders = [one.holder for one in self.unfinished(key) if one.in_hand]
+                holders = [one.holder for one in self.unfinished(key) if one.in_flight]
                 assert len({holder.token for holder in holders if holder}) <= 1
 
 
-class OrderedLife(Life):
+class OrderedRowStates(RowStates):
     ordered = True
 
 
@@ -370,8 +370,8 @@ def _url(database_url: Secret) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_url")
-@pytest.mark.parametrize("machine", [Life, OrderedLife])
-def test_rows_live_as_the_model_says(machine: type[Life]) -> None:
+@pytest.mark.parametrize("machine", [RowStates, OrderedRowStates])
+def test_rows_follow_the_model(machine: type[RowStates]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,4 +1,4 @@
-"""The bus on a real NATS: servers and consumers that die, and what is refused at the door."""
+"""Bus on a real NATS: crashes of servers and consumers, and refused settings."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from qts.outbox import (
     StreamConfig,
 )
 from tests.conformance.brokers import nats, nats_server
-from tests.outbox.crowd import TABLES, effects_by_line
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until
 from tests.outbox.nats_cluster import Cluster, cluster
 from tests.outbox.relayed_kit import order_of, process
+from tests.outbox.worker_group import TABLES, effects_by_aggregate
 
 __all__ = ["nats", "nats_server"]
 
@@ -40,7 +40,7 @@ STREAMS = {
     TRADE_COMMAND: StreamConfig(ordered=True, **QUICK),
     TRADE_EVENT: StreamConfig(**QUICK),
 }
-LINES = 10
+AGGREGATES = 10
 NAME = TRADE_COMMAND.replace(".", "_")
 
 
@@ -57,17 +57,20 @@ async def feed(
     gap_s: float = 0.0,
     stream: str = TRADE_COMMAND,
 ) -> None:
-    for start in range(numbers.start, numbers.stop, LINES):
+    for start in range(numbers.start, numbers.stop, AGGREGATES):
         async with database.transaction() as tx:
             await bus.publish_many(
                 tx,
-                [accepted(str(n % LINES), n, stream=stream) for n in range(start, start + LINES)],
+                [
+                    accepted(str(n % AGGREGATES), n, stream=stream)
+                    for n in range(start, start + AGGREGATES)
+                ],
             )
         await asyncio.sleep(gap_s)
 
 
-class Lines(Recorder):
-    """What was handled, by line; each once, as a handler that uses `once` would do it."""
+class HandledByAggregate(Recorder):
+    """Handled numbers by aggregate, each once, as with `mark_handled`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,13 +90,13 @@ class Lines(Recorder):
 
 
 def expected(count: int) -> dict[str, list[int]]:
-    return {str(line): list(range(line, count, LINES)) for line in range(LINES)}
+    return {str(line): list(range(line, count, AGGREGATES)) for line in range(AGGREGATES)}
 
 
 async def test_a_server_that_restarts_loses_nothing(
     database: Database, nats: NatsBusConfig, nats_server: NatsServer
 ) -> None:
-    lines = Lines()
+    lines = HandledByAggregate()
     async with moved(database, nats) as bus, running(bus.consumer(TRADE_COMMAND, lines)):
         feeding = asyncio.create_task(feed(database, bus, range(400), gap_s=0.03))
         for _ in range(2):
@@ -113,7 +116,7 @@ async def test_a_killed_consumers_event_is_handled_by_another(
     await database.execute(TABLES)
     order = order_of(database_url, "hold", TRADE_COMMAND, nats)
     async with moved(database, nats) as bus, process(order) as first:
-        await feed(database, bus, range(LINES))
+        await feed(database, bus, range(AGGREGATES))
 
         async def has_begun() -> bool:
             return bool(await database.fetchval("SELECT count(*) FROM began"))
@@ -124,11 +127,11 @@ async def test_a_killed_consumers_event_is_handled_by_another(
         async with process(order) as second:
 
             async def all_done() -> bool:
-                return bool(await database.fetchval("SELECT count(*) FROM effect") == LINES)
+                return bool(await database.fetchval("SELECT count(*) FROM effect") == AGGREGATES)
 
             await until(all_done)
             assert await second.stop() == 0
-    assert await effects_by_line(database) == expected(LINES)
+    assert await effects_by_aggregate(database) == expected(AGGREGATES)
 
 
 async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
@@ -153,7 +156,7 @@ async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
             await until(is_dead)
 
             async def next_is_done() -> bool:
-                return await effects_by_line(database) == {"1": [2]}
+                return await effects_by_aggregate(database) == {"1": [2]}
 
             await until(next_is_done)
         (letter,) = await bus.dead_letters(TRADE_COMMAND)
@@ -174,48 +177,48 @@ async def test_a_long_handler_keeps_its_event(database: Database, nats: NatsBusC
             running(bus.consumer(TRADE_EVENT, recorder)),
             running(bus.consumer(TRADE_EVENT, recorder)),
         ):
-            await until(lambda: _has_seen(recorder, LINES))
+            await until(lambda: _has_seen(recorder, AGGREGATES))
             await until(lambda: _is_empty(nats, TRADE_EVENT))
-    assert len(recorder.seen) == LINES
+    assert len(recorder.seen) == AGGREGATES
 
 
 async def test_the_server_knows_an_event_that_is_sent_twice(
     database: Database, nats: NatsBusConfig
 ) -> None:
     envelope = Envelope(type="OrderAccepted", trace_id="t", payload={})
-    delivery = Delivery(TRADE_COMMAND, "Order", "odd name.*>", envelope, 1, 3, place=7)
+    delivery = Delivery(TRADE_COMMAND, "Order", "odd name.*>", envelope, 1, 3, row_id=7)
     async with NatsBus.open(database, STREAMS, nats) as bus:
         for _ in range(3):
             await bus.send(delivery)
         assert await _messages(nats, TRADE_COMMAND) == 1
-        delivery.place = 8  # requeued by hand: that is meant
+        delivery.row_id = 8  # requeued manually
         await bus.send(delivery)
         assert await _messages(nats, TRADE_COMMAND) == 2
 
 
-async def test_the_desk_shows_edits_and_requeues_its_dead_letters(
+async def test_the_admin_shows_edits_and_requeues_dead_letters(
     database: Database, nats: NatsBusConfig
 ) -> None:
     async def then(delivery: Delivery) -> None:
         if msgspec.json.decode(delivery.envelope.payload)["number"] == 0:
             raise PermanentError("no such order", code="NO_ORDER")
 
-    recorder, desk = Recorder(then), OutboxAdmin(database)
+    recorder, admin = Recorder(then), OutboxAdmin(database)
     async with moved(database, nats) as bus, running(bus.consumer(TRADE_COMMAND, recorder)):
         async with database.transaction() as tx:
             await bus.publish(tx, event := accepted("1", 0, stream=TRADE_COMMAND))
 
         async def is_dead() -> bool:
-            return bool(await desk.find(status="DEAD"))
+            return bool(await admin.find(status="DEAD"))
 
         await until(is_dead)
-        (row,) = await desk.find()  # one event is one row, wherever it was
+        (row,) = await admin.find()  # one event is one row, wherever it was
         assert (row.status, row.attempt_count, row.last_error_code) == ("DEAD", 1, "NO_ORDER")
-        await desk.edit(event.envelope.event_id, {"order": "1", "number": 5})
-        await desk.requeue(event.envelope.event_id)
+        await admin.edit(event.envelope.event_id, {"order": "1", "number": 5})
+        await admin.requeue(event.envelope.event_id)
 
         async def is_done() -> bool:
-            return (await desk.show(event.envelope.event_id)).status == "DONE"
+            return (await admin.show(event.envelope.event_id)).status == "DONE"
 
         await until(is_done)
         await until(lambda: _is_empty(nats, TRADE_COMMAND))
@@ -255,14 +258,14 @@ async def test_other_partitions_than_those_of_the_stream_are_refused(
     [
         ("nats://127.0.0.1:1", UnreachableError, "NATS at 127.0.0.1:1 does not answer"),
         ("nats://qts:wrong@HERE", RefusedError, "refuses the user, password or token"),
-        ("", RefusedError, "outbox.nats.url: must look like"),
+        ("", RefusedError, "outbox.nats.url is not valid"),
     ],
 )
-async def test_a_server_that_does_not_let_us_in_is_named(
-    database: Database, nats_server: NatsServer, url: str, error: type[Exception], says: str
+async def test_a_server_that_refuses_is_named(
+    database: Database, nats_server: NatsServer, url: str, error: type[Exception], message: str
 ) -> None:
     config = NatsBusConfig(url=Secret(url.replace("HERE", f"127.0.0.1:{nats_server.port}")))
-    with pytest.raises(error, match=says) as caught:
+    with pytest.raises(error, match=message) as caught:
         async with NatsBus.open(database, STREAMS, config):
             pass
     assert "wrong" not in str(caught.value)
@@ -273,7 +276,7 @@ async def test_a_cluster_that_loses_its_leader_loses_nothing(
 ) -> None:
     with cluster(tmp_path) as servers:
         config = NatsBusConfig(url=servers.url, replicas=3)
-        lines = Lines()
+        lines = HandledByAggregate()
         async with (
             _once_formed(database, config) as bus,
             running(bus.consumer(TRADE_COMMAND, lines)),
@@ -291,7 +294,7 @@ async def test_a_cluster_that_loses_its_leader_loses_nothing(
 
 @asynccontextmanager
 async def _once_formed(database: Database, config: NatsBusConfig) -> AsyncIterator[NatsBus]:
-    """A cluster takes a moment to agree on a leader."""
+    """Open the bus once the cluster has elected a leader."""
     async with contextlib.AsyncExitStack() as stack:
         async with asyncio.timeout(60):
             while True:

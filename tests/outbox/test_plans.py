@@ -1,4 +1,4 @@
-"""The hot statements keep their plans and their cost, however much was handled before."""
+"""Plans and cost of the hot statements, however many events were handled before."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FILL_ARCHIVE = """
 
 
 async def plan(database: Database, query: str, *arguments: Any) -> str:
-    """The plan that runs after the first five times: made without a look at the arguments."""
+    """Return the generic plan, which is used after the first five executions."""
     async with database.connection() as connection:
         await connection.execute("BEGIN")
         await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
@@ -70,7 +70,7 @@ async def plan(database: Database, query: str, *arguments: Any) -> str:
 
 @pytest.fixture(params=["known", "unknown"])
 async def filled(request: pytest.FixtureRequest, database: Database) -> Database:
-    """20,000 events; the planner may still believe that there are none."""
+    """Insert 20,000 events; without statistics the planner assumes that there are none."""
     if request.param == "unknown":
         await database.execute("VACUUM ANALYZE outbox_event")
     await database.execute(FILL_HOT, TRADE_EVENT, 20_000)
@@ -88,7 +88,9 @@ async def test_the_claim_reads_the_due_index_and_no_more_than_it_takes(filled: D
     assert "Rows Removed by Filter" not in found
 
 
-@pytest.mark.parametrize("name", ["complete", "fail", "extend", "release", "recover", "bury"])
+@pytest.mark.parametrize(
+    "name", ["complete", "fail", "extend", "release", "claim_stale", "mark_exhausted_dead"]
+)
 async def test_the_other_hot_statements_use_an_index(filled: Database, name: str) -> None:
     claimed = await Claims(TRADE_EVENT, StreamConfig(), "w").claim(filled, 100, 0)  # type: ignore[arg-type]
     ids, token = [each.id for each in claimed], claimed[0].token
@@ -97,8 +99,8 @@ async def test_the_other_hot_statements_use_an_index(filled: Database, name: str
         "fail": (ids, [token] * 100, [1.0] * 100, [False] * 100, ["C"] * 100, ["m"] * 100),
         "extend": (ids, [token], TTL, True),
         "release": (ids, [token]),
-        "recover": (TRADE_EVENT, 1, "w#2", TTL),
-        "bury": (TRADE_EVENT,),
+        "claim_stale": (TRADE_EVENT, 1, "w#2", TTL),
+        "mark_exhausted_dead": (TRADE_EVENT,),
     }
     found = await plan(filled, getattr(SQL, name), *arguments[name])
     assert "Seq Scan on outbox_event" not in found, found
@@ -106,7 +108,7 @@ async def test_the_other_hot_statements_use_an_index(filled: Database, name: str
 
 
 async def test_a_claim_writes_no_index(database: Database, database_url: Secret) -> None:
-    """Heap-only updates: the reason for the table's shape."""
+    """Updates are heap-only, which is why the table has its shape."""
     config = DatabaseConfig(pool_min=1, pool_max=8)
     async with (
         Database.open(database_url, config) as own,  # a backend counts for sure as it ends
@@ -157,14 +159,14 @@ async def test_a_year_of_rows_does_not_slow_the_claim(
     database: Database, empty_database_url: Secret
 ) -> None:
     claims = Claims(TRADE_EVENT, StreamConfig(), "w")
-    question = (SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
+    query = (SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
     took: tuple[list[float], list[float]] = ([], [])
     async with Database.open(empty_database_url, DatabaseConfig(pool_max=2)) as young:
         await migrate(young)
         for one in (young, database):
             await one.execute(FILL_HOT, TRADE_EVENT, 200)
         await _year_of_rows(database)
-        plans = [_shape(await plan(one, *question)) for one in (young, database)]
+        plans = [_shape(await plan(one, *query)) for one in (young, database)]
         async with young.connection() as empty, database.connection() as full:
             for connection in (empty, full):
                 await claims.prepare(connection)
@@ -185,7 +187,7 @@ def _shape(found: str) -> list[str]:
 async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(
     database: Database, ordered: bool
 ) -> None:
-    """Judged by the pages it reads, not by time: dead entries must not be walked again."""
+    """Measured by the pages it reads, not by time: dead entries must not be scanned again."""
     config = StreamConfig(ordered=ordered)
     claims, horizon = Claims(TRADE_EVENT, config, "w"), Horizon(TRADE_EVENT, ordered)
     reads = []
@@ -195,7 +197,7 @@ async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(
             await claims.prepare(connection)
             for turn in range(30):
                 await connection.execute(FILL_LINES, TRADE_EVENT)
-                await _move(connection, horizon, turn)
+                await _update(connection, horizon, turn)
                 ends = (horizon.due_from, horizon.first_id)
                 reads.append(await _pages(connection, config, *ends))
                 claimed = await claims.claim(connection, 100, 0, *ends)
@@ -207,34 +209,34 @@ async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(
     assert statistics.median(reads[-5:]) * 2 < everything
 
 
-async def _move(connection: Connection, horizon: Horizon, turn: int) -> None:
-    """Twice: the first call sets the mark that the second one reaches."""
+async def _update(connection: Connection, horizon: Horizon, turn: int) -> None:
+    """Update twice: the first call sets the mark that the second one reaches."""
     for half in (0, 1):
-        await horizon.move(connection, (2 * turn + half) * 10**9)
+        await horizon.update(connection, (2 * turn + half) * 10**9)
 
 
 async def _pages(connection: Connection, config: StreamConfig, since: Any, first_id: int) -> int:
-    """What a claim reads."""
+    """Return the number of pages that a claim reads."""
     plan = await _explain(connection, config, since, first_id)
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
-def _passed_over(plan: dict[str, Any]) -> int:
-    """How many rows were looked at and left."""
-    inner = sum(_passed_over(each) for each in plan.get("Plans", ()))
+def _rows_skipped(plan: dict[str, Any]) -> int:
+    """Return the number of rows that were read and filtered out."""
+    inner = sum(_rows_skipped(each) for each in plan.get("Plans", ()))
     return inner + int(plan.get("Rows Removed by Filter", 0))
 
 
 async def _explain(
     connection: Connection, config: StreamConfig, since: Any, first_id: int
 ) -> dict[str, Any]:
-    """A claim, undone again."""
+    """Explain a claim and roll it back."""
     await connection.execute("BEGIN")
     arguments: tuple[Any, ...] = (TRADE_EVENT, 100, "w", TTL)
     query = SQL.claim_ordered if config.ordered else SQL.claim_events
     arguments += (False, since, first_id) if config.ordered else (since,)
-    question = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query
-    (row,) = await connection.fetch(question, *arguments)
+    query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query
+    (row,) = await connection.fetch(query, *arguments)
     await connection.execute("ROLLBACK")
     top: dict[str, Any] = row[0][0]["Plan"]
     return top
@@ -251,7 +253,7 @@ async def test_the_horizon_waits_for_a_publisher_that_has_not_committed(
             await bus.publish(tx, late)
             await publish(database, bus, early)
             for turn in range(3):
-                await _move(connection, horizon, turn)
+                await _update(connection, horizon, turn)
             before = (horizon.due_from, horizon.first_id)
         claims = Claims(TRADE_COMMAND, StreamConfig(ordered=ordered), "w")
         claimed = await claims.claim(connection, 10, 0, *before)
@@ -260,27 +262,27 @@ async def test_the_horizon_waits_for_a_publisher_that_has_not_committed(
         ]
         await claims.complete(connection, claimed)
         for turn in range(3, 5):
-            await _move(connection, horizon, turn)
+            await _update(connection, horizon, turn)
         assert horizon.due_from > claimed[-1].due_at
         assert not ordered or horizon.first_id == claimed[-1].id + 1
 
 
-async def test_a_claim_does_not_walk_over_what_workers_hold(database: Database) -> None:
+async def test_a_claim_does_not_scan_claimed_events(database: Database) -> None:
     config = StreamConfig()
     claims, horizon = Claims(TRADE_EVENT, config, "w"), Horizon(TRADE_EVENT, ordered=False)
     await database.execute(FILL_HOT, TRADE_EVENT, 2000)
     async with database.connection() as connection:
         await claims.prepare(connection)
-        await _move(connection, horizon, 0)
+        await _update(connection, horizon, 0)
         for _ in range(10):
             claimed = await claims.claim(connection, 100, 0, horizon.due_from)
             assert len(claimed) == 100
-            horizon.claimed(claimed[-1].due_at, horizon.closed_to)
-        passed_over = [
-            _passed_over(await _explain(connection, config, since, 0))
+            horizon.advance(claimed[-1].due_at, horizon.closed_to)
+        rows_skipped = [
+            _rows_skipped(await _explain(connection, config, since, 0))
             for since in (horizon.due_from, BEGINNING)
         ]
-    assert passed_over == [1, 1000]  # the last one taken, and all of them
+    assert rows_skipped == [1, 1000]  # the last one taken, and all of them
 
 
 async def test_a_claim_does_not_move_the_horizon_past_a_publisher_that_has_not_committed(
@@ -294,21 +296,21 @@ async def test_a_claim_does_not_move_the_horizon_past_a_publisher_that_has_not_c
         async with database.transaction() as tx:
             await bus.publish(tx, late)
             await publish(database, bus, early)
-            await _move(connection, horizon, 0)
+            await _update(connection, horizon, 0)
             (claimed,) = await claims.claim(connection, 10, 0, horizon.due_from)
-            horizon.claimed(claimed.due_at, horizon.closed_to)
+            horizon.advance(claimed.due_at, horizon.closed_to)
         (found,) = await claims.claim(connection, 10, 0, horizon.due_from)
         assert found.delivery.event_id == late.envelope.event_id
         for turn in range(1, 3):
-            await _move(connection, horizon, turn)
-        horizon.claimed(claimed.due_at, horizon.closed_to)
+            await _update(connection, horizon, turn)
+        horizon.advance(claimed.due_at, horizon.closed_to)
         assert horizon.due_from >= claimed.due_at
 
 
-async def test_what_the_look_left_out_holds_up_those_behind_it(
+async def test_an_event_before_the_horizon_blocks_those_behind_it(
     database: Database, bus: PostgresBus
 ) -> None:
-    """As when the clock was set back: the head of a line lies where nobody looks."""
+    """As after the clock was set back: the first event of an aggregate is not scanned."""
     for number in range(2):
         await publish(database, bus, accepted("x", number, stream=TRADE_COMMAND))
     claims = Claims(TRADE_COMMAND, StreamConfig(ordered=True), "w")
@@ -318,8 +320,8 @@ async def test_what_the_look_left_out_holds_up_those_behind_it(
         assert len(await claims.claim(connection, 10, 0)) == 2
 
 
-async def test_events_given_back_are_found_at_once_by_another_worker(database: Database) -> None:
-    """They lie behind the other's horizon, which is told to look at everything."""
+async def test_released_events_are_found_at_once_by_another_worker(database: Database) -> None:
+    """They are before the other's horizon; a notification starts a full scan."""
     config = StreamConfig(**{**QUICK, "poll_max_s": 30.0, "lock_ttl_s": 60.0})
     recorder = Recorder()
     async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
@@ -334,7 +336,7 @@ async def test_events_given_back_are_found_at_once_by_another_worker(database: D
                 await until_statuses(database, {"DONE": 21}, 5)
 
 
-async def test_a_line_left_by_a_lost_worker_is_taken_up_from_its_head(
+async def test_an_aggregate_of_a_lost_worker_is_claimed_from_its_first_event(
     database: Database, bus: PostgresBus
 ) -> None:
     config = StreamConfig(ordered=True, lock_ttl_s=0.2)
@@ -344,7 +346,7 @@ async def test_a_line_left_by_a_lost_worker_is_taken_up_from_its_head(
         line = await lost.claim(connection, 10, 0)
         assert len(line) == 3
         assert await other.claim(connection, 10, 0) == []
-        await asyncio.sleep(0.3)  # the lock runs out
+        await asyncio.sleep(0.3)  # the lock expires
         for expected in line:
             assert await other.claim(connection, 10, 0) == []
             (taken,) = await other.claim_stale(connection, 1, 0)
@@ -354,23 +356,23 @@ async def test_a_line_left_by_a_lost_worker_is_taken_up_from_its_head(
         assert await lost.complete(connection, line) == 0
 
 
-async def test_a_line_that_was_lost_is_not_kept_by_a_late_heartbeat(
+async def test_an_expired_lock_is_not_extended_by_a_late_heartbeat(
     database: Database, bus: PostgresBus
 ) -> None:
-    """Else one worker would handle its head and another what stands behind it."""
+    """Otherwise two workers would handle events of one aggregate."""
     config = StreamConfig(ordered=True, lock_ttl_s=0.2)
     await publish(database, bus, *(accepted("x", n, stream=TRADE_COMMAND) for n in range(2)))
     late, other = (Claims(TRADE_COMMAND, config, name) for name in ("late", "other"))
     async with database.connection() as connection:
         line = await late.claim(connection, 10, 0)
         assert await late.extend(connection, line) == {each.id for each in line}
-        await asyncio.sleep(0.3)  # the lock runs out
+        await asyncio.sleep(0.3)  # the lock expires
         (head,) = await other.claim_stale(connection, 1, 0)
         assert head.id == line[0].id
         assert await late.extend(connection, line) == set()
 
 
-async def test_an_event_given_back_waits_for_those_of_its_line_in_hand(
+async def test_a_released_event_waits_for_those_of_its_aggregate_in_flight(
     database: Database, bus: PostgresBus
 ) -> None:
     config = StreamConfig(ordered=True)

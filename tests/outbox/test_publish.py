@@ -27,7 +27,7 @@ from qts.outbox import (
     uuid7,
 )
 from qts.outbox.validation import encode_checked
-from qts.outbox.wakeup import BETWEEN_WAKES_S
+from qts.outbox.wakeup import MIN_INTERVAL_S
 from tests.outbox.kit import STREAMS, accepted, publish, statuses, until
 
 
@@ -113,9 +113,9 @@ async def test_many_keep_their_order(database: Database, bus: PostgresBus) -> No
 
 
 REFUSED: list[tuple[str, OutboxEvent, str]] = [
-    ("market data", accepted(type="PRICE_TICK"), "market data does not travel on the bus"),
-    ("ticker", accepted(type="Ticker"), "market data does not travel on the bus"),
-    ("order book", accepted(type="ORDERBOOK_UPDATE"), "market data does not travel on the bus"),
+    ("market data", accepted(type="PRICE_TICK"), "market data is not allowed on the bus"),
+    ("ticker", accepted(type="Ticker"), "market data is not allowed on the bus"),
+    ("order book", accepted(type="ORDERBOOK_UPDATE"), "market data is not allowed on the bus"),
     ("stream", accepted(stream="everbit.trade.commands"), "known: everbit.trade.command, "),
     ("version", accepted(schema_version=2), "schemaVersion 2 is not 1"),
     ("no type", accepted(type=""), "need 1 to 200 characters"),
@@ -136,8 +136,8 @@ REFUSED += [
     ("object", raw(object()), "the payload is not JSON"),
     ("nan", raw({"price": [1.0, float("nan")]}), "payload.price[1] is nan"),
     ("infinity", raw({"a": float("inf")}), "payload.a is inf"),
-    ("nul", raw({"a": "x\0y"}), "holds a NUL character"),
-    ("nul in a key", raw({"x\0y": None}), "holds a NUL character"),
+    ("nul", raw({"a": "x\0y"}), "contains a NUL character"),
+    ("nul in a key", raw({"x\0y": None}), "contains a NUL character"),
     ("surrogate", raw("\ud800"), "the payload is not JSON"),
     ("torn json", raw(msgspec.Raw(b'{"a":')), "the payload is not JSON"),
     ("no json", raw(msgspec.Raw(b"NaN")), "the payload is not JSON"),
@@ -176,7 +176,7 @@ async def test_a_name_that_is_no_text_is_refused(
 async def test_a_bad_event_among_many_undoes_them_and_not_the_transaction(
     database: Database, bus: PostgresBus, known: bool
 ) -> None:
-    """Their ids are on the way to the server while they are checked."""
+    """Their ids are sent to the server while they are validated."""
     many = [accepted(str(n)) for n in range(300)]
     if known:
         await publish(database, bus, many[7])
@@ -203,7 +203,7 @@ async def test_a_publish_of_many_that_is_cancelled_leaves_the_transaction_usable
     assert await statuses(database) == {"PENDING": 1}
 
 
-async def test_what_looks_bad_and_is_not_passes(database: Database, bus: PostgresBus) -> None:
+async def test_unusual_valid_payloads_pass(database: Database, bus: PostgresBus) -> None:
     payloads = [None, {"a": None}, "\\u0000", "null", {"null": "NaN"}, [0.1, 2**63], "가격 ₩"]
     for payload in payloads:
         event = raw(payload)
@@ -228,30 +228,30 @@ def test_a_body_is_the_payload_itself_or_refused(payload: Any) -> None:
     try:
         body = encode_checked(raw(payload), STREAMS)
     except OutboxEventRefusedError:
-        assert _unsayable(payload)
+        assert _is_invalid(payload)
     else:
-        assert not _unsayable(payload)
+        assert not _is_invalid(payload)
         assert msgspec.json.decode(body)["payload"] == payload
 
 
-def _unsayable(value: Any) -> bool:
+def _is_invalid(value: Any) -> bool:
     if isinstance(value, float):
         return value != value or value in (float("inf"), float("-inf"))
     if isinstance(value, str):
         return "\0" in value or any(0xD800 <= ord(c) <= 0xDFFF for c in value)
     if isinstance(value, dict):
-        return any(map(_unsayable, value)) or any(map(_unsayable, value.values()))
-    return isinstance(value, list) and any(map(_unsayable, value))
+        return any(map(_is_invalid, value)) or any(map(_is_invalid, value.values()))
+    return isinstance(value, list) and any(map(_is_invalid, value))
 
 
-async def _take_the_wake_up(tx: Connection, bus: PostgresBus) -> None:
-    """From now on, and until this transaction ends, the others do not wake by themselves."""
+async def _take_notify(tx: Connection, bus: PostgresBus) -> None:
+    """Until this transaction ends, others do not notify by themselves."""
     assert await bus.publish(tx, accepted(stream=SYSTEM_EVENT))
-    assert bus._notifier._telling is tx
+    assert bus._notifier._notifying_tx is tx
 
 
-@pytest.mark.parametrize("by_itself", [True, False], ids=["by itself", "apart"])
-async def test_the_wake_up_comes_after_the_commit_and_only_then(
+@pytest.mark.parametrize("by_itself", [True, False], ids=["in the transaction", "separately"])
+async def test_consumers_are_notified_after_the_commit_only(
     database: Database, bus: PostgresBus, by_itself: bool
 ) -> None:
     async with (
@@ -259,38 +259,38 @@ async def test_the_wake_up_comes_after_the_commit_and_only_then(
         database.transaction() as other,
     ):
         await anext(listener)
-        heard = asyncio.create_task(anext(listener))
+        notified = asyncio.create_task(anext(listener))
         if not by_itself:
-            await _take_the_wake_up(other, bus)
+            await _take_notify(other, bus)
         async with database.transaction() as tx:
             await bus.publish(tx, accepted())
             assert bool(bus._notifier._pending) is not by_itself
-            await asyncio.sleep(0.1)  # longer than the notifier's first looks
-            assert not heard.done()
+            await asyncio.sleep(0.1)  # longer than the notifier's first checks
+            assert not notified.done()
         async with asyncio.timeout(60):
-            await heard
+            await notified
 
 
-async def test_of_many_transactions_at_once_one_has_the_wake_up(
+async def test_one_of_many_open_transactions_has_the_notify(
     database: Database, bus: PostgresBus
 ) -> None:
-    """Commits that have one wait for each other."""
+    """Commits with a NOTIFY wait for each other."""
     async with database.transaction() as first:
-        await _take_the_wake_up(first, bus)
+        await _take_notify(first, bus)
         async with database.transaction() as second:
-            assert not bus._notifier.may_tell(second)
-            assert bus._notifier.may_tell(first)
-    clock_ns = bus._notifier._told_ns
+            assert not bus._notifier.may_notify(second)
+            assert bus._notifier.may_notify(first)
+    clock_ns = bus._notifier._notified_ns
     async with database.transaction() as third:
-        await until(lambda: _says_yes(bus, third))
-        assert bus._notifier._told_ns - clock_ns >= BETWEEN_WAKES_S * 1e9
+        await until(lambda: _may_notify(bus, third))
+        assert bus._notifier._notified_ns - clock_ns >= MIN_INTERVAL_S * 1e9
 
 
-async def _says_yes(bus: PostgresBus, tx: Connection) -> bool:
-    return bus._notifier.may_tell(tx)
+async def _may_notify(bus: PostgresBus, tx: Connection) -> bool:
+    return bus._notifier.may_notify(tx)
 
 
-async def test_a_part_that_is_undone_takes_no_wake_up_along(
+async def test_a_rolled_back_savepoint_does_not_lose_the_notify(
     database: Database, bus: PostgresBus
 ) -> None:
     async with database.listen(f"outbox {TRADE_EVENT}") as listener:
@@ -307,38 +307,40 @@ async def test_a_part_that_is_undone_takes_no_wake_up_along(
     assert await statuses(database) == {"PENDING": 1}
 
 
-async def test_the_commit_itself_is_heard(
+async def test_the_commit_triggers_the_check(
     database: Database, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the looks that come now and then: they would take a minute here."""
-    for name in ("FIRST_LOOK_S", "LONGEST_LOOK_S", "BETWEEN_WAKES_S"):
-        monkeypatch.setattr(f"qts.outbox.notifier.{name}", 60.0)
+    """Without the periodic checks, which would take a minute here."""
+    for name in ("FIRST_CHECK_S", "MAX_CHECK_INTERVAL_S", "MIN_INTERVAL_S"):
+        monkeypatch.setattr(f"qts.outbox.wakeup.{name}", 60.0)
     async with database.listen(f"outbox {TRADE_EVENT}") as listener:
         await anext(listener)
         async with database.transaction() as other:
-            await _take_the_wake_up(other, bus)
+            await _take_notify(other, bus)
             async with database.transaction() as tx:
                 await bus.publish(tx, accepted())
             async with asyncio.timeout(30):
                 await anext(listener)
 
 
-async def test_a_rolled_back_publish_wakes_nobody(database: Database, bus: PostgresBus) -> None:
-    async def forgotten() -> bool:
+async def test_a_rolled_back_publish_notifies_no_consumer(
+    database: Database, bus: PostgresBus
+) -> None:
+    async def dropped() -> bool:
         return not bus._notifier._pending
 
     async with database.listen(f"outbox {TRADE_EVENT}") as listener:
         await anext(listener)
-        heard = asyncio.create_task(anext(listener))
-        for _ in range(2):  # one that would have woken by itself, and one that would not
+        notified = asyncio.create_task(anext(listener))
+        for _ in range(2):  # with and without a NOTIFY of its own
             with pytest.raises(LookupError):
                 async with database.transaction() as tx:
                     await bus.publish(tx, accepted())
                     raise LookupError
-        await until(forgotten)
-        assert not heard.done()
-        heard.cancel()
-        await asyncio.wait({heard})
+        await until(dropped)
+        assert not notified.done()
+        notified.cancel()
+        await asyncio.wait({notified})
 
 
 def test_an_event_carries_the_trace_of_its_moment() -> None:
@@ -354,7 +356,7 @@ def test_uuid7_grows_with_time_and_is_of_its_version() -> None:
     assert [one.int >> 80 for one in ids] == sorted(one.int >> 80 for one in ids)
 
 
-def test_the_five_streams_have_settings_of_their_own() -> None:
+def test_the_five_streams_have_separate_settings() -> None:
     assert list(OutboxConfig().streams) == [
         "everbit.trade.command",
         "everbit.trade.event",

@@ -1,4 +1,4 @@
-"""The relay, killed and started again; judged by what the server has, not by our own tables."""
+"""Relay that is killed and restarted; checked by what the server has."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ from qts.outbox import (
 )
 from qts.outbox.relay import relay_configs
 from tests.conformance.brokers import kafka, nats, nats_server
-from tests.outbox.crowd import seed
 from tests.outbox.kit import QUICK, accepted, publish, running, until, until_statuses
 from tests.outbox.relayed_kit import order_of, process
+from tests.outbox.worker_group import seed
 
 __all__ = ["kafka", "nats", "nats_server"]
 
 STREAMS = relay_configs({TRADE_COMMAND: StreamConfig(ordered=True, **QUICK)})
-EVENTS, LINES, KILLS = 1200, 20, 5
+EVENTS, AGGREGATES, KILLS = 1200, 20, 5
 
 Seen = list[tuple[str, int]]
 
 
-async def _kill_and_judge(
+async def _kill_and_check(
     database: Database,
     url: Secret,
-    carrier: NatsBusConfig | KafkaBusConfig,
+    server: NatsBusConfig | KafkaBusConfig,
     record: Callable[[], Awaitable[Seen]],
 ) -> Seen:
-    chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
+    rng = random.Random(seed())  # noqa: S311 - repeatable on purpose
     async with (
         PostgresBus.open(database, STREAMS) as bus,
-        process(order_of(url, "relay", TRADE_COMMAND, carrier)) as relay,
+        process(order_of(url, "relay", TRADE_COMMAND, server)) as relay,
     ):
 
         async def feed() -> None:
-            for start in range(0, EVENTS, LINES):
-                numbers = range(start, start + LINES)
+            for start in range(0, EVENTS, AGGREGATES):
+                numbers = range(start, start + AGGREGATES)
                 await publish(
                     database,
                     bus,
-                    *(accepted(str(n % LINES), n, stream=TRADE_COMMAND) for n in numbers),
+                    *(accepted(str(n % AGGREGATES), n, stream=TRADE_COMMAND) for n in numbers),
                 )
                 await asyncio.sleep(0.03)  # so that there is something to move at each death
 
         feeding = asyncio.create_task(feed())
         for _ in range(KILLS):
-            await asyncio.sleep(chance.uniform(0, 0.15))  # the moment of death is the point
+            await asyncio.sleep(rng.uniform(0, 0.15))  # a random moment is the point
             await relay.kill()
             await relay.start()
         await feeding
@@ -72,8 +72,8 @@ async def _kill_and_judge(
     return await record()
 
 
-def _by_line(seen: Seen) -> dict[str, list[int]]:
-    """As they came first: one that was sent twice counts where it stood before."""
+def _by_aggregate(seen: Seen) -> dict[str, list[int]]:
+    """Group by aggregate; an event sent twice counts at its first position."""
     lines: dict[str, list[int]] = {}
     for line, number in dict.fromkeys(seen):
         lines.setdefault(line, []).append(number)
@@ -81,7 +81,7 @@ def _by_line(seen: Seen) -> dict[str, list[int]]:
 
 
 def _expected() -> dict[str, list[int]]:
-    return {str(line): list(range(line, EVENTS, LINES)) for line in range(LINES)}
+    return {str(line): list(range(line, EVENTS, AGGREGATES)) for line in range(AGGREGATES)}
 
 
 async def test_a_killed_relay_moves_everything_in_order_to_nats(
@@ -90,8 +90,8 @@ async def test_a_killed_relay_moves_everything_in_order_to_nats(
     async def record() -> Seen:
         return await _read_stream(nats)
 
-    seen = await _kill_and_judge(database, database_url, nats, record)
-    assert _by_line(seen) == _expected()
+    seen = await _kill_and_check(database, database_url, nats, record)
+    assert _by_aggregate(seen) == _expected()
     assert len(seen) == EVENTS  # what was sent twice is known by its id
 
 
@@ -101,8 +101,8 @@ async def test_a_killed_relay_moves_everything_in_order_to_kafka(
     async def record() -> Seen:
         return await asyncio.to_thread(_read_topic, kafka)
 
-    seen = await _kill_and_judge(database, database_url, kafka, record)
-    assert _by_line(seen) == _expected()
+    seen = await _kill_and_check(database, database_url, kafka, record)
+    assert _by_aggregate(seen) == _expected()
 
 
 async def test_nothing_is_done_that_the_server_did_not_confirm(
@@ -114,23 +114,23 @@ async def test_nothing_is_done_that_the_server_did_not_confirm(
     async with PostgresBus.open(database, STREAMS) as bus, process(order) as relay:
         os.kill(nats_server.pid, signal.SIGSTOP)
         try:
-            numbers = range(LINES)
+            numbers = range(AGGREGATES)
             events = [accepted(str(n), n, stream=TRADE_COMMAND) for n in numbers]
             await publish(database, bus, *events)
-            await until_statuses(database, {"PROCESSING": LINES})
+            await until_statuses(database, {"PROCESSING": AGGREGATES})
             with pytest.raises(AssertionError):  # not even a second later
-                await until_statuses(database, {"DONE": LINES}, 1)
+                await until_statuses(database, {"DONE": AGGREGATES}, 1)
             await relay.kill()
         finally:
             os.kill(nats_server.pid, signal.SIGCONT)
         await relay.start()
-        await until_statuses(database, {"DONE": LINES})
+        await until_statuses(database, {"DONE": AGGREGATES})
         assert await relay.stop() == 0
     assert sorted(await _read_stream(nats)) == sorted((str(n), n) for n in numbers)
 
 
-async def test_a_server_that_is_away_uses_up_no_attempts(database: Database) -> None:
-    """However long it is away, its events are sent when it is back, in order."""
+async def test_an_unreachable_server_uses_up_no_attempts(database: Database) -> None:
+    """Its events are sent in order once it is reachable."""
     sent: list[int] = []
     away = 5
 
@@ -142,17 +142,17 @@ async def test_a_server_that_is_away_uses_up_no_attempts(database: Database) -> 
         sent.append(msgspec.json.decode(delivery.envelope.payload)["number"])
 
     # A lock that outlasts a busy machine: what is counted here are attempts.
-    patience = StreamConfig(ordered=True, max_attempts=3, **{**QUICK, "lock_ttl_s": 20.0})
-    async with PostgresBus.open(database, relay_configs({TRADE_COMMAND: patience})) as bus:
+    config = StreamConfig(ordered=True, max_attempts=3, **{**QUICK, "lock_ttl_s": 20.0})
+    async with PostgresBus.open(database, relay_configs({TRADE_COMMAND: config})) as bus:
         await publish(database, bus, *(accepted("1", n, stream=TRADE_COMMAND) for n in range(5)))
-        async with running(Relay(database, {TRADE_COMMAND: patience}, send)):
+        async with running(Relay(database, {TRADE_COMMAND: config}, send)):
             await until_statuses(database, {"DONE": 5}, 60)
     assert sent == list(range(5))
     rows = await database.fetch("SELECT DISTINCT attempt_count FROM outbox_event_all")
     assert [row[0] for row in rows] == [1]
 
 
-async def test_a_relay_stops_while_its_server_is_away(database: Database) -> None:
+async def test_a_relay_stops_while_its_server_is_unreachable(database: Database) -> None:
     tried = asyncio.Event()
 
     async def send(_delivery: Delivery) -> None:

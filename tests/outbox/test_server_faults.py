@@ -15,15 +15,15 @@ from qts.domain import OutcomeUnknownError, Secret, UnreachableError
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from qts.outbox import TRADE_COMMAND, Delivery, OutboxEvent, PostgresBus, StreamConfig, mark_handled
 from tests.faults.proxy import CommitProxy
-from tests.outbox.crowd import TABLES, effects_by_line, seed
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until_statuses
+from tests.outbox.worker_group import TABLES, effects_by_aggregate, seed
 
 CONFIG = StreamConfig(ordered=True, **QUICK)
 STREAMS = {TRADE_COMMAND: CONFIG}
 
 
 async def publish_for_sure(database: Database, bus: PostgresBus, event: OutboxEvent) -> int:
-    """As a careful caller does: again with the same event_id until there is an answer."""
+    """Publish with the same event_id until the commit is confirmed."""
     lost = 0
     while True:
         try:
@@ -55,7 +55,7 @@ async def test_a_lost_answer_to_a_commit_neither_loses_nor_doubles(
     database: Database, database_url: Secret
 ) -> None:
     await database.execute(TABLES)
-    chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
+    rng = random.Random(seed())  # noqa: S311 - repeatable on purpose
     async with (
         CommitProxy.to(database_url) as proxy,
         Database.open(proxy.url, DatabaseConfig(pool_min=1, pool_max=3)) as through,
@@ -63,8 +63,8 @@ async def test_a_lost_answer_to_a_commit_neither_loses_nor_doubles(
     ):
         lost = 0
         for number in range(60):
-            if chance.random() < 0.5:
-                proxy.spoil(chance.choice(["before", "after"]))
+            if rng.random() < 0.5:
+                proxy.spoil(rng.choice(["before", "after"]))
             lost += await publish_for_sure(
                 through, bus, accepted(str(number % 3), number, stream=TRADE_COMMAND)
             )
@@ -74,12 +74,12 @@ async def test_a_lost_answer_to_a_commit_neither_loses_nor_doubles(
         running(bus.consumer(TRADE_COMMAND, effects(database))),
     ):
         await until_statuses(database, {"DONE": 60})
-    assert await effects_by_line(database) == {str(n): list(range(n, 60, 3)) for n in range(3)}
+    assert await effects_by_aggregate(database) == {str(n): list(range(n, 60, 3)) for n in range(3)}
 
 
 async def test_a_server_that_crashes_under_load_loses_nothing(tmp_path: Path) -> None:
     events = 600
-    chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
+    rng = random.Random(seed())  # noqa: S311 - repeatable on purpose
     with EmbeddedServers(Home.at(tmp_path / "home"), EmbeddedConfig(), valkey=False) as servers:
         assert servers.postgres is not None
         config = DatabaseConfig(pool_min=1, pool_max=20, connect_timeout_s=10)
@@ -98,7 +98,7 @@ async def test_a_server_that_crashes_under_load_loses_nothing(tmp_path: Path) ->
                 async with running(*(bus.consumer(TRADE_COMMAND, one) for one in recorders)):
                     feeding = asyncio.gather(*(feed(line) for line in range(4)))
                     for _ in range(3):
-                        await asyncio.sleep(chance.uniform(0.05, 0.4))  # any moment will do
+                        await asyncio.sleep(rng.uniform(0.05, 0.4))  # any moment will do
                         pid = servers.postgres.pid
                         assert pid is not None
                         os.kill(pid, signal.SIGQUIT)  # what `pg_ctl stop -m immediate` sends
@@ -106,6 +106,6 @@ async def test_a_server_that_crashes_under_load_loses_nothing(tmp_path: Path) ->
                             await asyncio.sleep(0.01)
                     await feeding
                     await until_statuses(database, {"DONE": events}, 120)
-            assert await effects_by_line(database) == {
+            assert await effects_by_aggregate(database) == {
                 str(line): list(range(line, events, 4)) for line in range(4)
             }

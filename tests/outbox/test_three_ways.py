@@ -32,5 +32,5 @@ async def test_the_same_handlers_run_on(
         environment["QTS_OUTBOX__KAFKA__BOOTSTRAP"] = brokers.bootstrap or ""
         environment["QTS_OUTBOX__KAFKA__TOPIC_PREFIX"] = brokers.topic_prefix
     async with asyncio.timeout(60):
-        told = await main(FOLDER / f"{settings}.toml", environment)
-    assert told == {market: [0, 1, 2, 3] for market in ("KRW-BTC", "KRW-ETH", "KRW-XRP")}
+        received = await main(FOLDER / f"{settings}.toml", environment)
+    assert received == {market: [0, 1, 2, 3] for market in ("KRW-BTC", "KRW-ETH", "KRW-XRP")}

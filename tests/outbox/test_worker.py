@@ -1,4 +1,4 @@
-"""What a worker does with events that end well, badly, late or never."""
+"""Worker: events whose handlers succeed, fail, time out or never return."""
 
 # ruff: noqa: PT012, S311 - what raises is a whole transaction block; chance is repeatable
 
@@ -108,7 +108,7 @@ async def test_a_failure_that_passes_ends_well(database: Database, bus: Postgres
     assert [delivery.attempt for delivery in recorder.seen] == [1, 2, 3]
 
 
-async def test_a_handler_that_never_returns_ends_dead_and_others_flow_on(
+async def test_a_handler_that_never_returns_ends_dead_and_others_continue(
     database: Database,
 ) -> None:
     config = StreamConfig(
@@ -151,7 +151,7 @@ async def test_a_handler_that_ignores_its_cancellation_loses_its_slot_only(
 
 
 async def test_a_handler_that_is_cancelled_from_within_keeps_its_slot(database: Database) -> None:
-    """Long before its time is over, as what it waited for was cancelled by others."""
+    """Before its timeout, because what it awaited was cancelled."""
     config = StreamConfig(**{**QUICK, "handler_timeout_s": 3600}, max_attempts=1, concurrency=1)
 
     async def wait_for_what_is_cancelled(delivery: Delivery) -> None:
@@ -222,7 +222,7 @@ async def test_events_without_a_handler_or_with_a_wrong_payload_are_dead_letters
 async def test_events_of_one_aggregate_come_in_order_and_never_two_at_once(
     database: Database, bus: PostgresBus
 ) -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     busy: set[str] = set()
     done: dict[str, list[int]] = {}
 
@@ -231,8 +231,8 @@ async def test_events_of_one_aggregate_come_in_order_and_never_two_at_once(
         assert key not in busy
         busy.add(key)
         try:
-            await asyncio.sleep(chance.uniform(0, 0.004))
-            if chance.random() < 0.1:
+            await asyncio.sleep(rng.uniform(0, 0.004))
+            if rng.random() < 0.1:
                 raise RetryableError("again")
             done.setdefault(key, []).append(
                 msgspec.json.decode(delivery.envelope.payload)["number"]
@@ -264,15 +264,15 @@ async def test_a_dead_letter_lets_those_behind_it_pass(
         await until_statuses(database, {"DONE": 2, "DEAD": 1})
 
 
-async def test_a_stopped_worker_finishes_what_it_began_and_gives_back_the_rest(
+async def test_a_stopped_worker_finishes_running_events_and_releases_the_rest(
     database: Database,
 ) -> None:
     config = StreamConfig(**QUICK, concurrency=2, batch=10)
-    began, go_on = asyncio.Event(), asyncio.Event()
+    began, resume = asyncio.Event(), asyncio.Event()
 
     async def wait(_: Any) -> None:
         began.set()
-        await go_on.wait()
+        await resume.wait()
 
     async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
         await publish(database, bus, *(accepted(str(n)) for n in range(10)))
@@ -280,7 +280,7 @@ async def test_a_stopped_worker_finishes_what_it_began_and_gives_back_the_rest(
         serving = asyncio.create_task(worker.run())
         await began.wait()
         worker.stop()
-        go_on.set()
+        resume.set()
         await serving
     rows = await database.fetch("SELECT status, attempt_count, locked_by FROM outbox_event")
     assert 0 < len(rows) <= 8
@@ -314,10 +314,10 @@ async def test_a_worker_lives_through_the_end_of_its_backends(
         await until_statuses(database, {"DONE": 61})
 
 
-async def test_handlers_get_connections_though_the_worker_keeps_its_own(
+async def test_handlers_get_connections_while_the_worker_keeps_one(
     database_url: Secret,
 ) -> None:
-    """A pool of two, one for the claims: outcomes and handlers take the other in turns."""
+    """A pool of two, one for claims: results and handlers share the other."""
 
     async def use(_delivery: Delivery) -> None:
         await database.fetchval("SELECT 1")
@@ -334,7 +334,7 @@ async def test_handlers_get_connections_though_the_worker_keeps_its_own(
     assert len(recorder.seen) == 30
 
 
-async def test_a_worker_that_was_behind_hears_of_what_comes_later(database: Database) -> None:
+async def test_a_worker_that_started_behind_is_notified_later(database: Database) -> None:
     config = StreamConfig(**{**QUICK, "poll_max_s": 30.0, "batch": 10})
     recorder = Recorder()
     async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus:
@@ -347,11 +347,11 @@ async def test_a_worker_that_was_behind_hears_of_what_comes_later(database: Data
 
 
 async def _is_listened_to(database: Database) -> bool:
-    question = (
+    query = (
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND query LIKE 'LISTEN%outbox%'"
     )
-    return bool(await database.fetchval(question))
+    return bool(await database.fetchval(query))
 
 
 async def test_an_effect_happens_once_though_its_event_comes_twice(
@@ -372,7 +372,7 @@ async def test_an_effect_happens_once_though_its_event_comes_twice(
     assert await database.fetchval("SELECT count(*) FROM effect") == 1
 
 
-async def test_once_undone_is_not_once(database: Database) -> None:
+async def test_a_rolled_back_mark_does_not_count(database: Database) -> None:
     event_id = accepted().envelope.event_id
     with pytest.raises(LookupError):
         async with database.transaction() as tx:
@@ -422,9 +422,11 @@ async def test_log_lines_and_metrics_carry_the_agreed_names(
         "aggregateType": "Order",
         "aggregateId": "9",
     }
-    said = {line["event"]: line for line in map(msgspec.json.decode, lines.getvalue().splitlines())}
-    for text in ("in the handler", "event failed for good"):
-        assert ids.items() <= said[text].items()
+    logged = {
+        line["event"]: line for line in map(msgspec.json.decode, lines.getvalue().splitlines())
+    }
+    for text in ("in the handler", "event failed; dead letter"):
+        assert ids.items() <= logged[text].items()
 
     await update_gauges(database, STREAMS)
     shown = telemetry.render_metrics().decode()
@@ -440,19 +442,19 @@ async def test_log_lines_and_metrics_carry_the_agreed_names(
 
 
 @given(st.integers(1, 1000), st.integers(0, 2**32))
-def test_pauses_double_are_capped_and_spread_by_a_fifth(attempt: int, chance: int) -> None:
+def test_pauses_double_are_capped_and_spread_by_a_fifth(attempt: int, rng: int) -> None:
     config = StreamConfig(backoff_base_s=0.5, backoff_max_s=60)
-    pause = backoff_s(config, attempt, random.Random(chance))
+    pause = backoff_s(config, attempt, random.Random(rng))
     middle = min(0.5 * 2 ** (attempt - 1), 60)
     assert 0.8 * middle <= pause <= 1.2 * middle
 
 
-def test_a_worker_has_a_name_of_its_own(database: Database) -> None:
+def test_every_worker_has_a_different_name(database: Database) -> None:
     names = {OutboxWorker(database, TRADE_EVENT, StreamConfig(), Recorder()).name for _ in range(9)}
     assert len(names) == 9
 
 
 def test_a_code_that_cannot_be_stored_is_made_so_that_it_can() -> None:
-    """It would be tried for ever, and hold up every outcome after it."""
-    outcome = classify_error(RetryableError("no", code="a\0b\ud800"))
-    assert outcome.code == "a\\0b\\ud800"
+    """It would be retried without end and block every result after it."""
+    result = classify_error(RetryableError("no", code="a\0b\ud800"))
+    assert result.code == "a\\0b\\ud800"

@@ -1,4 +1,4 @@
-"""What an operator does with events: look, requeue, edit, purge. Nothing here runs by itself."""
+"""Manual inspection and repair of the outbox: list, requeue, edit, purge."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from qts.outbox.maintenance import rotate_partitions
 from qts.outbox.queries import SQL
 from qts.outbox.validation import encode_checked
 
-TAIL_EVERY_S = 0.5
-TAIL_AT_ONCE = 1000
+TAIL_INTERVAL_S = 0.5
+TAIL_LIMIT = 1000
 
 Status = Literal["PENDING", "PROCESSING", "DONE", "DEAD"]
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """An event with all of its columns."""
+    """Outbox event with all of its columns."""
 
     id: int
     event_id: UUID
@@ -48,7 +48,7 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class OutboxAdmin:
-    """By hand, and told so."""
+    """Commands of the operator on outbox events; none of them runs by itself."""
 
     def __init__(
         self, database: Database, streams: Mapping[str, StreamConfig] | None = None
@@ -65,36 +65,36 @@ class OutboxAdmin:
         aggregate_id: str | None = None,
         limit: int = 50,
     ) -> list[EventRow]:
-        """The youngest first."""
+        """List matching events, newest first."""
         rows = await self._database.fetch(SQL.list, stream, status, event_type, aggregate_id, limit)
         return [EventRow(*row) for row in rows]
 
     async def show(self, event_id: UUID) -> EventRow:
         row = await self._database.fetchrow(SQL.show, event_id)
         if row is None:
-            raise RefusedError(f"no event {event_id} is kept here")
+            raise RefusedError(f"event {event_id} is not in the outbox")
         return EventRow(*row)
 
     async def requeue(self, event_id: UUID, *, outcome_checked: bool = False) -> EventRow:
-        """New attempts for a dead letter; where its outcome is unknown, only when checked."""
-        before = await self._dead(event_id)
+        """Give a dead letter new attempts; an unknown outcome must have been checked first."""
+        before = await self._dead_letter(event_id)
         if before.last_error_code == "UNKNOWN" and not outcome_checked:
             raise RefusedError(
-                f"event {event_id} may have taken effect; look, and requeue it with "
+                f"event {event_id} may have taken effect; check, and requeue it with "
                 "--outcome-checked if it did not"
             )
         await self._database.fetchrow(SQL.requeue, event_id, outcome_checked)
         return await self.show(event_id)
 
     async def requeue_all(self, stream: str) -> int:
-        """All dead letters of a stream, but those whose outcome is unknown."""
-        self._known(stream)
+        """Requeue all dead letters of a stream except those with an unknown outcome."""
+        self._check_stream(stream)
         count: int = await self._database.fetchval(SQL.requeue_all, stream, False)
         return count
 
     async def edit(self, event_id: UUID, payload: Any) -> EventRow:
-        """Another payload for a dead letter, checked as if it were published."""
-        row = await self._dead(event_id)
+        """Replace the payload of a dead letter, validated as at publishing."""
+        row = await self._dead_letter(event_id)
         envelope = msgspec.convert({**row.payload_json, "payload": payload}, Envelope)
         event = OutboxEvent(
             stream=row.stream,
@@ -107,40 +107,40 @@ class OutboxAdmin:
         return await self.show(event_id)
 
     async def purge_dead(self, older_than_s: float, stream: str | None = None) -> int:
-        """Forget dead letters; their ids stay taken."""
-        told = await self._database.execute(SQL.purge_dead, stream, float(older_than_s))
-        return int(told.rpartition(" ")[2])
+        """Delete old dead letters and return their number; their ids stay known."""
+        status = await self._database.execute(SQL.purge_dead, stream, float(older_than_s))
+        return int(status.rpartition(" ")[2])
 
     async def purge_done(self, keep_days: int) -> list[str]:
-        """Drop the days before the last `keep_days`; answers their partitions."""
+        """Drop archive partitions older than `keep_days` and return their names."""
         return await rotate_partitions(self._database, keep_days)
 
     async def tail(
         self, stream: str | None = None, since: datetime | None = None, clock: Clock | None = None
     ) -> AsyncGenerator[EventRow, None]:
-        """Events as they come and move, without an end."""
+        """Yield events as they are published or change, without end."""
         clock = clock or SystemClock()
         last = since or await self._database.fetchval("SELECT clock_timestamp()")
         while True:
-            rows = await self._database.fetch(SQL.events_since, last, stream, TAIL_AT_ONCE)
+            rows = await self._database.fetch(SQL.events_since, last, stream, TAIL_LIMIT)
             for row in rows:
-                moved = EventRow(*row)
-                last = max(last, moved.updated_at)
-                yield moved
-            if len(rows) < TAIL_AT_ONCE:
-                await clock.sleep(TAIL_EVERY_S)
+                event = EventRow(*row)
+                last = max(last, event.updated_at)
+                yield event
+            if len(rows) < TAIL_LIMIT:
+                await clock.sleep(TAIL_INTERVAL_S)
 
-    async def _dead(self, event_id: UUID) -> EventRow:
+    async def _dead_letter(self, event_id: UUID) -> EventRow:
         row = await self.show(event_id)
         if row.status != "DEAD":
             raise RefusedError(f"event {event_id} is {row.status}; only a DEAD one can be changed")
         return row
 
-    def _known(self, stream: str) -> None:
+    def _check_stream(self, stream: str) -> None:
         if stream not in self._streams:
             raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
 
 
 async def paused_streams(database: Database) -> set[str]:
-    """The streams that no worker takes from."""
+    """Return the streams from which no consumer takes events."""
     return {row[0] for row in await database.fetch("SELECT stream FROM outbox_paused")}

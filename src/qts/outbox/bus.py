@@ -1,8 +1,8 @@
-"""The port: what domain code knows of the bus, whichever server carries it.
+"""Port of the durable bus, the same for PostgreSQL, NATS and Kafka.
 
     publish ─▶ EventBus ─▶ (PostgreSQL, NATS, Kafka) ─▶ Consumer ─▶ EventDispatcher ─▶ handler
 
-Delivery is at least once: a handler may see an event again, and must do its work only once.
+Delivery is at least once: a handler may receive an event again and must be idempotent.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from qts.telemetry import Ids
 
 
 class Delivery(msgspec.Struct, gc=False):
-    """One attempt at one event, as a handler sees it."""
+    """One attempt to handle an outbox event."""
 
     stream: str
     aggregate_type: str
     aggregate_id: str
-    envelope: Envelope  # its payload is raw JSON; the handler gets it typed
+    envelope: Envelope  # with the payload as raw JSON; the handler receives it decoded
     attempt: int
     max_attempts: int
-    deadline_ns: int = 0  # on the monotonic clock; 0: no limit
-    place: int = 0  # of its row in the outbox; a requeued event has a new one
+    deadline_ns: int = 0  # on the monotonic clock; 0: none
+    row_id: int = 0  # in the outbox; a requeued event has a new one
 
     @property
     def event_id(self) -> UUID:
         return self.envelope.event_id
 
     def ids(self) -> Ids:
-        """What a log line of its handler tells of it."""
+        """Return the fields that identify the event in log lines."""
         return {
             "traceId": self.envelope.trace_id,
             "eventId": str(self.envelope.event_id),
@@ -47,13 +47,13 @@ class Delivery(msgspec.Struct, gc=False):
         }
 
     def extend(self, seconds: float) -> None:
-        """Ask for more time than the stream allows; the lock is kept as long."""
+        """Move the deadline; the lock is extended for as long."""
         if self.deadline_ns:
             self.deadline_ns += round(seconds * 1e9)
 
 
 class OutboxDeadLetter(msgspec.Struct, frozen=True):
-    """An event that was given up, and why."""
+    """Event that has used up its retries, with the last error."""
 
     event_id: UUID
     stream: str
@@ -65,59 +65,54 @@ class OutboxDeadLetter(msgspec.Struct, frozen=True):
 
 
 OutboxHandler = Callable[[Any, Delivery], Awaitable[None]]
-
-
 OutboxRow = tuple[Any, ...]
 
 
 class EventDispatcher(Protocol):
-    """Finds the handler of an event and runs it; the same one under every bus."""
+    """Finds the handler of an event and runs it."""
 
     def dispatch(self, delivery: Delivery) -> Awaitable[None]:
-        """Handle one event; an error says how it failed (see errors.py).
-
-        Raised at once or when awaited: an `async def` will do.
-        """
+        """Handle one event; errors, raised at once or when awaited, are those of errors.py."""
         ...
 
 
 class Consumer(Protocol):
-    """Takes events of one stream from the bus and has them handled."""
+    """Takes events of one stream from the bus and dispatches them."""
 
     async def run(self) -> None:
-        """Serve until stopped; lives through the loss of its server."""
+        """Run until stopped; reconnects when the server is lost."""
         ...
 
     def stop(self) -> None:
-        """Take nothing more, finish what was begun, give back the rest."""
+        """Claim no more, finish running handlers, release the rest."""
         ...
 
 
 class EventBus(Protocol):
     async def publish(self, tx: Connection, event: OutboxEvent) -> bool:
-        """Publish with the caller's transaction; False when this event_id was there before."""
+        """Publish with the caller's transaction; return False if the event_id is known."""
         ...
 
     async def publish_many(self, tx: Connection, events: Sequence[OutboxEvent]) -> set[UUID]:
-        """Publish in this order; answers the ids that were new."""
+        """Publish in this order and return the ids that were new."""
         ...
 
     def row_of(self, event: OutboxEvent) -> OutboxRow:
-        """All but the last of what outbox_publish takes, for a statement that does more."""
+        """Return the arguments of outbox_publish except the last, for a combined statement."""
         ...
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer: ...
 
     async def pause(self, stream: str) -> None:
-        """No consumer anywhere takes events of this stream until it is resumed."""
+        """Stop all consumers from taking events of this stream until it is resumed."""
         ...
 
     async def resume(self, stream: str) -> None: ...
 
     async def dead_letters(self, stream: str, limit: int = 100) -> list[OutboxDeadLetter]:
-        """The youngest first."""
+        """List dead letters, newest first."""
         ...
 
     async def requeue(self, event_id: UUID) -> bool:
-        """Give a dead letter new attempts, behind what waits; False when it is none."""
+        """Queue a dead letter again, last; return False if it is not requeued."""
         ...

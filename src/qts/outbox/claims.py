@@ -1,7 +1,7 @@
-"""Taking events and giving their outcome: each statement is fenced by the token of its claim.
+"""Claims on outbox events: each statement is fenced by the token of its claim.
 
-A token is used for one claim only, so a worker that lost its lock cannot touch what another
-has claimed since, not even when that other is itself.
+A token belongs to one claim only, so a worker whose lock expired cannot change an event that was
+claimed again since, even by itself.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class _Received(Envelope, frozen=True, kw_only=True, rename="camel", gc=False):
     payload: msgspec.Raw
 
 
-_number, _due_at = itemgetter(0), itemgetter(1)  # of a row
+_row_id, _due_at = itemgetter(0), itemgetter(1)
 _decoder = msgspec.json.Decoder(_Received)
 
 
 class ClaimedEvent(msgspec.Struct, eq=False, gc=False):
-    """An event in hand; part of no cycle, as the collector would walk over all of them anew."""
+    """Event claimed by this worker; untracked by the garbage collector, so that it stays cheap."""
 
     id: int
     token: str
     due_at: datetime
     delivery: Delivery
-    held_until_ns: int  # on our monotonic clock; safely before the lock in the database ends
-    broken: HandlerResult | None = None  # it cannot be read
+    held_until_ns: int  # monotonic; before the lock in the database expires
+    invalid: HandlerResult | None = None  # set if the envelope cannot be decoded
 
 
 class Claims:
-    """The statements of one stream, for one worker."""
+    """Statements of one worker on one stream."""
 
     def __init__(self, stream: str, config: StreamConfig, name: str | None = None) -> None:
         self.stream = stream
@@ -57,48 +57,48 @@ class Claims:
         self._numbers = itertools.count(1)
 
     async def prepare(self, connection: Connection) -> None:
-        """To be called first on a connection.
+        """Fix the plan for this connection; call it first.
 
-        A plan made while the table was almost empty would read all that is due and sort it, and
-        is kept after a burst has filled the table.
+        A plan cached while the table was almost empty would read and sort all due rows, even after
+        a burst has filled the table.
         """
         await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
 
     async def claim(
         self,
         connection: Connection,
-        at_most: int,
+        limit: int,
         now_ns: int,
         since: datetime = BEGINNING,
         first_id: int = 0,
     ) -> list[ClaimedEvent]:
-        """Due events that nobody holds, in the order in which they came due."""
+        """Claim due events that are not locked, in the order in which they became due."""
         token = self._new_token()
         if self.config.ordered:
             rows = await connection.fetch(
-                SQL.claim_ordered, self.stream, at_most, token, self._ttl, False, since, first_id
+                SQL.claim_ordered, self.stream, limit, token, self._ttl, False, since, first_id
             )
         else:
             rows = await connection.fetch(
-                SQL.claim_events, self.stream, at_most, token, self._ttl, since
+                SQL.claim_events, self.stream, limit, token, self._ttl, since
             )
-        return self._claimed(rows, token, now_ns)
+        return self._decode(rows, token, now_ns)
 
     async def claim_stale(
-        self, connection: Connection, at_most: int, now_ns: int
+        self, connection: Connection, limit: int, now_ns: int
     ) -> list[ClaimedEvent]:
-        """Events whose holder let its lock run out."""
+        """Claim events whose lock has expired."""
         token = self._new_token()
         if self.config.ordered:
             rows = await connection.fetch(
-                SQL.claim_ordered, self.stream, at_most, token, self._ttl, True, BEGINNING, 0
+                SQL.claim_ordered, self.stream, limit, token, self._ttl, True, BEGINNING, 0
             )
         else:
-            rows = await connection.fetch(SQL.claim_stale, self.stream, at_most, token, self._ttl)
-        return self._claimed(rows, token, now_ns)
+            rows = await connection.fetch(SQL.claim_stale, self.stream, limit, token, self._ttl)
+        return self._decode(rows, token, now_ns)
 
     async def mark_exhausted(self, connection: Connection) -> list[UUID]:
-        """Make dead letters of events that used up their attempts without an outcome."""
+        """Mark events dead whose last attempt ended without a result; return their ids."""
         return [
             row["event_id"] for row in await connection.fetch(SQL.mark_exhausted_dead, self.stream)
         ]
@@ -108,25 +108,25 @@ class Claims:
         return seconds
 
     async def complete(self, connection: Connection, done: Sequence[ClaimedEvent]) -> int:
-        """Archive them; answers how many were still ours."""
-        ours = 0
+        """Archive events; return how many this worker still held."""
+        count = 0
         for token, group in groupby(done, attrgetter("token")):
-            told = await connection.execute(SQL.complete, [each.id for each in group], token)
-            ours += int(told.rpartition(" ")[2])
-        return ours
+            status = await connection.execute(SQL.complete, [event.id for event in group], token)
+            count += int(status.rpartition(" ")[2])
+        return count
 
     async def fail(
         self, connection: Connection, failed: Sequence[tuple[ClaimedEvent, HandlerResult, float]]
     ) -> int:
-        """Send back after a pause or bury; answers how many were still ours."""
+        """Schedule retries or mark dead; return how many this worker still held."""
         rows = await connection.fetch(
             SQL.fail,
             [claimed.id for claimed, _, _ in failed],
             [claimed.token for claimed, _, _ in failed],
-            [pause_s for _, _, pause_s in failed],
-            [outcome.result == "dead" for _, outcome, _ in failed],
-            [outcome.code for _, outcome, _ in failed],
-            [outcome.message for _, outcome, _ in failed],
+            [delay_s for _, _, delay_s in failed],
+            [result.kind == "dead" for _, result, _ in failed],
+            [result.code for _, result, _ in failed],
+            [result.message for _, result, _ in failed],
         )
         return len(rows)
 
@@ -135,7 +135,7 @@ class Claims:
         await connection.execute(SQL.notify_stream, self.stream)
 
     async def extend(self, connection: Connection, held: Iterable[ClaimedEvent]) -> set[int]:
-        """Keep the locks; answers the ids that are still ours."""
+        """Extend the locks; return the ids that this worker still holds."""
         ids, tokens = _ids_and_tokens(held)
         rows = await connection.fetch(SQL.extend, ids, tokens, self._ttl, not self.config.ordered)
         return {row["id"] for row in rows}
@@ -143,23 +143,32 @@ class Claims:
     def _new_token(self) -> str:
         return f"{self.name}#{next(self._numbers)}"
 
-    def _claimed(self, rows: list[Row], token: str, now_ns: int) -> list[ClaimedEvent]:
+    def _decode(self, rows: list[Row], token: str, now_ns: int) -> list[ClaimedEvent]:
         held_until_ns = now_ns + round(self.config.lock_ttl_s * 1e9)
-        rows.sort(key=_number)
-        rows.sort(key=_due_at)  # leaves those due at the same moment in the order of their ids
+        rows.sort(key=_row_id)
+        rows.sort(key=_due_at)  # stable: rows due at the same time stay in the order of their ids
         claimed = []
-        for number, due_at, attempt, max_attempts, kind, key, body in rows:
-            broken = None
+        for row_id, due_at, attempt, max_attempts, aggregate_type, aggregate_id, body in rows:
+            invalid = None
             try:
                 envelope: Envelope = _decoder.decode(body)
             except msgspec.MsgspecError as error:
-                broken = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
+                invalid = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
                 envelope = Envelope(type="?", trace_id="?", payload=None)
-            delivery = Delivery(self.stream, kind, key, envelope, attempt, max_attempts, 0, number)
-            claimed.append(ClaimedEvent(number, token, due_at, delivery, held_until_ns, broken))
+            delivery = Delivery(
+                self.stream,
+                aggregate_type,
+                aggregate_id,
+                envelope,
+                attempt,
+                max_attempts,
+                0,
+                row_id,
+            )
+            claimed.append(ClaimedEvent(row_id, token, due_at, delivery, held_until_ns, invalid))
         return claimed
 
 
 def _ids_and_tokens(claimed: Iterable[ClaimedEvent]) -> tuple[list[int], list[str]]:
-    each = list(claimed)
-    return [one.id for one in each], sorted({one.token for one in each})
+    events = list(claimed)
+    return [event.id for event in events], sorted({event.token for event in events})

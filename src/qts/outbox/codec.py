@@ -1,4 +1,4 @@
-"""An event on another server: the envelope is the body, its address stands in the headers."""
+"""Codec for events on NATS and Kafka: the envelope is the body, the aggregate is in the headers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import Envelope, uuid7
 from qts.outbox.handling import HandlerResult
 
-# Percent-encoded: NATS knows only headers of one line.
+# Percent-encoded: NATS headers are single lines.
 AGGREGATE_TYPE = "Qts-Aggregate-Type"
 AGGREGATE_ID = "Qts-Aggregate-Id"
 EVENT_TYPE = "Qts-Event-Type"
-MESSAGE_ID = "Nats-Msg-Id"  # by which NATS knows it again; the same on Kafka, for whoever looks
+MESSAGE_ID = "Nats-Msg-Id"  # deduplicates on NATS; informative on Kafka
 
 
 class _Received(Envelope, frozen=True, kw_only=True, rename="camel"):
@@ -34,7 +34,7 @@ def encode_body(delivery: Delivery) -> bytes:
 
 def encode_headers(delivery: Delivery) -> dict[str, str]:
     return {
-        MESSAGE_ID: f"{delivery.event_id}.{delivery.place}",
+        MESSAGE_ID: f"{delivery.event_id}.{delivery.row_id}",
         AGGREGATE_TYPE: quote(delivery.aggregate_type),
         AGGREGATE_ID: quote(delivery.aggregate_id),
         EVENT_TYPE: quote(delivery.envelope.type),
@@ -42,29 +42,33 @@ def encode_headers(delivery: Delivery) -> dict[str, str]:
 
 
 def partition_key(delivery: Delivery) -> bytes:
-    """What one line of events has in common."""
+    """Return the key that all events of one aggregate share."""
     return f"{quote(delivery.aggregate_type, safe='')}/{quote(delivery.aggregate_id)}".encode()
 
 
-def read(
+def decode_delivery(
     stream: str, config: StreamConfig, headers: Mapping[str, str], body: bytes, attempt: int
 ) -> tuple[Delivery, HandlerResult | None]:
-    """The event as a handler sees it; with an outcome already where it cannot be read."""
-    broken = None
+    """Decode a message; with a dead result if its envelope is invalid."""
+    invalid = None
     try:
         envelope: Envelope = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        broken = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
+        invalid = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
         text = body.decode(errors="replace")
         envelope = Envelope(
             event_id=_event_id(headers), type="?", trace_id="?", payload={"body": text}
         )
-    kind, key = (unquote(headers.get(name, "?")) for name in (AGGREGATE_TYPE, AGGREGATE_ID))
-    return Delivery(stream, kind, key, envelope, attempt, config.max_attempts), broken
+    aggregate_type, aggregate_id = (
+        unquote(headers.get(name, "?")) for name in (AGGREGATE_TYPE, AGGREGATE_ID)
+    )
+    return Delivery(
+        stream, aggregate_type, aggregate_id, envelope, attempt, config.max_attempts
+    ), invalid
 
 
 def _event_id(headers: Mapping[str, str]) -> UUID:
     try:
         return UUID(headers.get(MESSAGE_ID, "").partition(".")[0])
     except ValueError:
-        return uuid7()  # not one of ours
+        return uuid7()  # not published by QTS

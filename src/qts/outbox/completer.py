@@ -1,4 +1,4 @@
-"""Outcomes on their way to the database: gathered while the last batch is written."""
+"""Batched writing of handler results: gathered while the previous batch is written."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from qts.outbox.claims import ClaimedEvent, Claims
 from qts.outbox.handling import HandlerResult, backoff_s
 from qts.outbox.horizon import Horizon
 
-# What a database can raise that another try may mend.
-TROUBLE = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
-AT_ONCE = 1000
-GATHER_S = 0.002  # so long outcomes wait for others, while more events wait for their handlers
-LINGER_S = 0.01  # a connection is kept so long for what ends next
-RETRY_S = (0.05, 2.0)
+# Errors of a database call that a retry may resolve.
+TRANSIENT_ERRORS = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+MAX_BATCH = 1000
+GATHER_INTERVAL_S = 0.002  # how long results wait for others while handlers are busy
+LINGER_S = 0.01  # how long an idle connection is kept for the next result
+BACKOFF_S = (0.05, 2.0)
 
 log = telemetry.logger("outbox")
 
 
 class BatchCompleter:
-    """Writes outcomes until it is cancelled; none is dropped while we may still hold the event."""
+    """Writes results until cancelled; retries each while the worker may still hold its event."""
 
     def __init__(
         self,
@@ -35,42 +35,42 @@ class BatchCompleter:
         claims: Claims,
         horizon: Horizon,
         clock: Clock,
-        settled: Callable[[Sequence[ClaimedEvent]], None],
+        on_completed: Callable[[Sequence[ClaimedEvent]], None],
     ) -> None:
         self._database = database
         self._claims = claims
         self._horizon = horizon
         self._clock = clock
-        self._settled = settled
-        self._chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._on_completed = on_completed
+        self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._done: list[ClaimedEvent] = []
         self._failed: list[tuple[ClaimedEvent, HandlerResult, float]] = []
         self._unused: list[ClaimedEvent] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._gathered = 0
-        self._enough = claims.config.batch
+        self._flush_at = claims.config.batch
         self._more = asyncio.Event()
-        self._nothing = asyncio.Event()
-        self._nothing.set()
+        self._drained = asyncio.Event()
+        self._drained.set()
 
     @property
     def backlog(self) -> int:
         return len(self._done) + len(self._failed) + len(self._unused)
 
-    def add(self, claimed: ClaimedEvent, outcome: HandlerResult) -> None:
-        if outcome.result == "done":
+    def add(self, claimed: ClaimedEvent, result: HandlerResult) -> None:
+        if result.kind == "done":
             self._done.append(claimed)
         else:
-            pause = backoff_s(self._claims.config, claimed.delivery.attempt, self._chance)
-            self._failed.append((claimed, outcome, pause))
+            delay_s = backoff_s(self._claims.config, claimed.delivery.attempt, self._random)
+            self._failed.append((claimed, result, delay_s))
         self._gathered += 1
         if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
-        elif self._gathered >= self._enough:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_INTERVAL_S, self.flush)
+        elif self._gathered >= self._flush_at:
             self.flush()
 
     def flush(self) -> None:
-        """Write what there is: nothing more is about to end."""
+        """Write the gathered results without waiting for more."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -78,24 +78,24 @@ class BatchCompleter:
             self._more.set()
 
     def release(self, unused: Sequence[ClaimedEvent]) -> None:
-        """Return events that were not tried."""
+        """Release events that were not attempted."""
         self._unused.extend(unused)
         self._more.set()
 
     async def drain(self) -> None:
-        """Wait until all is written, but no longer than the locks would last anyway."""
+        """Wait until all results are written, at most for the lock TTL."""
         if not self.backlog:
             return
-        self._nothing.clear()
+        self._drained.clear()
         self._more.set()
         try:
             async with asyncio.timeout(self._claims.config.lock_ttl_s):
-                await self._nothing.wait()
+                await self._drained.wait()
         except TimeoutError:
-            log.error("outcomes could not be written; the events will come again", n=self.backlog)
+            log.error("results not written; events will be redelivered", count=self.backlog)
 
     async def run(self) -> None:
-        delay_s = RETRY_S[0]
+        delay_s = BACKOFF_S[0]
         while True:
             await self._more.wait()
             try:
@@ -104,20 +104,22 @@ class BatchCompleter:
                     while await self._has_more():
                         self._more.clear()
                         await self._write(connection)
-                        await self._horizon.move(connection, self._clock.monotonic_ns())
-                        delay_s = RETRY_S[0]
-            except TROUBLE as error:
-                log.warning("cannot write outcomes, trying again", error=str(error))
+                        await self._horizon.update(connection, self._clock.monotonic_ns())
+                        delay_s = BACKOFF_S[0]
+            except TRANSIENT_ERRORS as error:
+                log.warning(
+                    "writing results failed; retrying", error=str(error), retry_in_s=delay_s
+                )
                 await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, RETRY_S[1])
+                delay_s = min(delay_s * 2, BACKOFF_S[1])
                 self._more.set()
 
     async def _has_more(self) -> bool:
-        """Whether there is something to write; for a moment it is waited for."""
+        """Return whether there are results to write; wait a moment for them."""
         if self.backlog and self._gathering is None:
             return True
         if not self.backlog:
-            self._nothing.set()
+            self._drained.set()
         try:
             async with asyncio.timeout(LINGER_S):
                 await self._more.wait()
@@ -127,37 +129,37 @@ class BatchCompleter:
 
     async def _write(self, connection: Connection) -> None:
         stream = self._claims.stream
-        if done := self._done[:AT_ONCE]:
-            ours = await self._claims.complete(connection, done)
+        if done := self._done[:MAX_BATCH]:
+            count = await self._claims.complete(connection, done)
             del self._done[: len(done)]
-            handling.count_results(stream, "done", ours)
-            self._end(done, ours)
-        if failed := self._failed[:AT_ONCE]:
-            ours = await self._claims.fail(connection, failed)
+            handling.count_results(stream, "done", count)
+            self._complete(done, count)
+        if failed := self._failed[:MAX_BATCH]:
+            count = await self._claims.fail(connection, failed)
             del self._failed[: len(failed)]
             for result in ("retry", "dead"):
                 handling.count_results(
-                    stream, result, sum(_result(each) == result for each in failed)
+                    stream, result, sum(_final_kind(each) == result for each in failed)
                 )
-            self._end([claimed for claimed, _, _ in failed], ours)
-        if unused := self._unused[:AT_ONCE]:
+            self._complete([claimed for claimed, _, _ in failed], count)
+        if unused := self._unused[:MAX_BATCH]:
             await self._claims.release(connection, unused)
             del self._unused[: len(unused)]
-            self._settled(unused)
+            self._on_completed(unused)
 
-    def _end(self, ended: Sequence[ClaimedEvent], ours: int) -> None:
-        if stale := len(ended) - ours:
+    def _complete(self, events: Sequence[ClaimedEvent], count: int) -> None:
+        if stale := len(events) - count:
             handling.count_results(self._claims.stream, "stale", stale)
             log.warning(
-                "outcomes came too late and were refused: others hold the events now",
+                "results discarded; locks expired and events were reclaimed",
                 stream=self._claims.stream,
                 worker=self._claims.name,
-                events=stale,
+                count=stale,
             )
-        self._settled(ended)
+        self._on_completed(events)
 
 
-def _result(failed: tuple[ClaimedEvent, HandlerResult, float]) -> str:
-    claimed, outcome, _ = failed
-    used_up = claimed.delivery.attempt >= claimed.delivery.max_attempts
-    return "dead" if used_up else outcome.result
+def _final_kind(failed: tuple[ClaimedEvent, HandlerResult, float]) -> str:
+    claimed, result, _ = failed
+    is_last = claimed.delivery.attempt >= claimed.delivery.max_attempts
+    return "dead" if is_last else result.kind

@@ -1,4 +1,4 @@
-"""Settings of the durable bus: five streams, each with its own patience."""
+"""Settings of the durable bus: five streams with separate retry and timeout settings."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from qts.domain import Secret
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the events of one stream are taken, tried and given up."""
+    """Claiming, retries and timeouts of one stream."""
 
     ordered: Annotated[
-        bool, Meta(description="events of one aggregate one by one, in the order of publishing")
+        bool,
+        Meta(description="handle events of one aggregate one by one, in the order of publishing"),
     ] = False
     batch: Annotated[
-        int, Meta(ge=1, le=5000, description="events taken at once, when handlers keep up")
+        int, Meta(ge=1, le=5000, description="events claimed at once while handlers keep up")
     ] = 100
     concurrency: Annotated[
-        int, Meta(ge=1, le=1000, description="handlers that run at the same time in one worker")
+        int, Meta(ge=1, le=1000, description="handlers that run concurrently in one worker")
     ] = 10
     lock_ttl_s: Annotated[
         float,
-        Meta(ge=0.2, le=3600, description="a silent worker loses its events after this long"),
+        Meta(ge=0.2, le=3600, description="how long a claim lasts without a heartbeat"),
     ] = 30.0
     handler_timeout_s: Annotated[
-        float, Meta(ge=0.01, le=86_400, description="longest one attempt may take")
+        float, Meta(ge=0.01, le=86_400, description="maximum duration of one attempt")
     ] = 30.0
     max_attempts: Annotated[
-        int, Meta(ge=1, le=1000, description="attempts before an event is a dead letter")
+        int, Meta(ge=1, le=1000, description="attempts before an event becomes a dead letter")
     ] = 10
     backoff_base_s: Annotated[
-        float, Meta(ge=0.001, le=60, description="pause after the first failure; doubles each time")
+        float,
+        Meta(ge=0.001, le=60, description="backoff after the first failure; doubles each time"),
     ] = 1.0
     backoff_max_s: Annotated[
-        float, Meta(ge=0.001, le=86_400, description="longest pause between attempts")
+        float, Meta(ge=0.001, le=86_400, description="maximum backoff between attempts")
     ] = 60.0
     poll_max_s: Annotated[
         float,
-        Meta(ge=0.01, le=60, description="longest an idle worker waits before it looks by itself"),
+        Meta(ge=0.01, le=60, description="maximum interval between polls of an idle worker"),
     ] = 1.0
 
     def __post_init__(self) -> None:
@@ -52,34 +54,34 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class NatsBusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bus on NATS JetStream."""
+    """Bus on NATS JetStream."""
 
     url: Annotated[
         Secret | None,
-        Meta(description="nats://user:password@host:port, several with commas between them"),
+        Meta(description="nats://user:password@host:port, several separated by commas"),
     ] = None
     replicas: Annotated[
-        int, Meta(ge=1, le=5, description="servers of the cluster that keep each event")
+        int, Meta(ge=1, le=5, description="servers of the cluster that store each event")
     ] = 1
     partitions: Annotated[
         int,
-        Meta(ge=1, le=256, description="lines of an ordered stream; fixed when it is made"),
+        Meta(ge=1, le=256, description="partitions of an ordered stream; fixed when it is created"),
     ] = 8
     duplicate_window_s: Annotated[
         float,
-        Meta(ge=1, le=86_400, description="how long an event sent twice is known as the same"),
+        Meta(ge=1, le=86_400, description="how long a duplicate event is recognised"),
     ] = 120.0
 
 
 class KafkaBusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bus on Kafka."""
+    """Bus on Kafka."""
 
     bootstrap: Annotated[
-        str | None, Meta(description="host:port of brokers, with commas between them")
+        str | None, Meta(description="host:port of brokers, separated by commas")
     ] = None
     group: Annotated[str, Meta(description="name of the consumer group")] = "qts"
     topic_prefix: Annotated[
-        str, Meta(description="before the streams' names, where brokers are shared")
+        str, Meta(description="prefix of the topic names, for shared brokers")
     ] = ""
     group_protocol: Annotated[
         Literal["consumer", "classic"],
@@ -87,33 +89,36 @@ class KafkaBusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = "consumer"
     security_protocol: Annotated[
         Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],
-        Meta(description="how brokers are talked to"),
+        Meta(description="protocol of the connection to brokers"),
     ] = "plaintext"
     sasl_mechanism: Annotated[
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], Meta(description="how users log in")
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        Meta(description="authentication mechanism"),
     ] = "SCRAM-SHA-512"
-    sasl_username: Annotated[str | None, Meta(description="the user")] = None
-    sasl_password: Annotated[Secret | None, Meta(description="the password")] = None
+    sasl_username: Annotated[str | None, Meta(description="user name")] = None
+    sasl_password: Annotated[Secret | None, Meta(description="password")] = None
     ssl_ca: Annotated[
-        str | None, Meta(description="file of trusted certificates; unset: the system's")
+        str | None, Meta(description="file of trusted certificates; unset: those of the system")
     ] = None
 
 
 class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What carries the events, the streams by name, and how long history is kept."""
+    """Transport, retention and streams of the durable bus."""
 
     bus: Annotated[
         Literal["postgres", "nats", "kafka"],
-        Meta(description="what brings events to handlers; publishing always is PostgreSQL's"),
+        Meta(description="transport from outbox to handlers; publishing always uses PostgreSQL"),
     ] = "postgres"
     run_relay: Annotated[
         bool,
-        Meta(description="move events to NATS or Kafka in this process; else: qts outbox relay"),
+        Meta(
+            description="move events to NATS or Kafka in this process; else: qts ops outbox relay"
+        ),
     ] = True
     keep_days: Annotated[
         int,
         Meta(
-            ge=1, le=3650, description="days of handled events kept; event ids are unique so long"
+            ge=1, le=3650, description="days that handled events are kept and event ids are unique"
         ),
     ] = 90
     nats: Annotated[NatsBusConfig, Meta(description="The bus on NATS JetStream")] = NatsBusConfig()
@@ -138,7 +143,7 @@ class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def streams(self) -> dict[str, StreamConfig]:
-        """The settings by the streams' own names."""
+        """Settings by stream name."""
         return {name: getattr(self, field) for name, field in STREAMS.items()}
 
 
@@ -153,7 +158,7 @@ STREAMS = {
     for name in (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND, BACKTEST_EVENT, SYSTEM_EVENT)
 }
 
-# Who consumes what. The results of backtests are read where they are shown.
+# Stream of each worker. Results of backtests are read from the database.
 WORKERS = {
     "order-executor-worker": TRADE_COMMAND,
     "notification-worker": TRADE_EVENT,

@@ -1,7 +1,4 @@
-"""Handlers by stream and type, with typed payloads.
-
-Doing a thing once, though its event may come twice.
-"""
+"""Handlers by stream and event type, with typed payloads and deduplication."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ H = TypeVar("H", bound=OutboxHandler)
 
 
 class Dispatcher:
-    """An EventDispatcher that handlers are registered with.
+    """EventDispatcher with registered handlers.
 
     >>> @dispatcher.on("everbit.trade.event", OrderAccepted)
     ... async def push(payload: OrderAccepted, delivery: Delivery) -> None: ...
@@ -36,26 +33,26 @@ class Dispatcher:
         self,
         stream: str,
         payload_type: Any,
-        type: str | None = None,  # noqa: A002 - the envelope's own word
+        type: str | None = None,  # noqa: A002 - as in the envelope
     ) -> Callable[[H], H]:
-        """Register the decorated handler for a type of event: the payload's name, if not given."""
+        """Register the decorated handler; the event type is the payload's class name by default."""
 
         def register(handler: H) -> H:
             name = type or payload_type.__name__
             if not _is_async(handler):
                 raise RefusedError(
-                    f"the handler of {name} must be an async function; "
-                    "await asyncio.to_thread(...) in it for work that blocks"
+                    f"handler of {name} is not an async function; "
+                    "await asyncio.to_thread(...) in it for blocking calls"
                 )
             if (stream, name) in self._handlers:
-                raise RefusedError(f"{name} on {stream} has a handler already")
+                raise RefusedError(f"{name} on {stream} already has a handler")
             self._handlers[stream, name] = (handler, msgspec.json.Decoder(payload_type))
             return handler
 
         return register
 
     def ignore(self, stream: str, *types: str) -> None:
-        """Let these types pass unhandled; without names, all that have no handler."""
+        """Accept these event types without a handler; without names, all types."""
         self._ignored.update((stream, name) for name in types or (None,))
 
     def dispatch(self, delivery: Delivery) -> Awaitable[None]:
@@ -74,7 +71,7 @@ class Dispatcher:
 
 
 async def _pass() -> None:
-    """What was ignored is done."""
+    """Complete an ignored event."""
 
 
 def _is_async(handler: object) -> bool:
@@ -82,9 +79,9 @@ def _is_async(handler: object) -> bool:
 
 
 async def mark_handled(tx: Connection, event_id: UUID, handler: str = "") -> bool:
-    """True the first time: call it in the transaction of the effect, and do nothing on False.
+    """Record that the event is handled; return False if it already was.
 
-    Of two at the same moment one waits for the other's transaction to end. Handlers of one
-    event that do different things need different names.
+    Call it in the transaction of the effect, and skip the effect on False. A concurrent call waits
+    for that transaction to end. Several handlers of one event need different names.
     """
     return await tx.execute(SQL.mark_handled, handler, event_id) == "INSERT 0 1"

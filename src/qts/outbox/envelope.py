@@ -1,4 +1,4 @@
-"""What travels on the bus: an envelope with the fields every consumer may rely on."""
+"""Envelope of a bus message and the outbox event that carries it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_OWNER = "OWNER"
 
 
 def uuid7() -> UUID:
-    """An id that grows with time (RFC 9562): new rows go to the end of an index."""
+    """Return an id that grows with time (RFC 9562), so that new rows extend an index at its end."""
     random = int.from_bytes(os.urandom(10))
     return UUID(
         int=(time.time_ns() // 1_000_000) << 80
@@ -29,7 +29,7 @@ def uuid7() -> UUID:
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The common form of all messages; stored whole."""
+    """Fields common to all messages, stored as one JSON document."""
 
     schema_version: int = SCHEMA_VERSION
     event_id: UUID = msgspec.field(default_factory=uuid7)
@@ -43,7 +43,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
 
 
 class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An envelope addressed: to a stream, in the line of its aggregate."""
+    """Envelope with its stream and the aggregate within which order is kept."""
 
     stream: str
     aggregate_type: str
@@ -53,10 +53,10 @@ class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, stream: str, payload: Any, aggregate: tuple[str, str], **more: Any) -> Self:
-        """The event that tells of `payload`, in the trace of this moment.
+        """Build the event of a payload in the current trace.
 
-        Its type is the name of the payload's class unless `type` says otherwise; `delay_s` and
-        the other fields of the envelope may be given too.
+        Its type is the payload's class name unless `type` is given; `delay_s` and the other fields
+        of the envelope are accepted too.
         """
         delay_s = more.pop("delay_s", 0.0)
         more.setdefault("type", type(payload).__name__)

@@ -1,4 +1,4 @@
-"""From settings to a bus: the one place that knows all three."""
+"""Construction of the bus that the settings name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qts.outbox.relayed_bus import RelayedBus
 
 @asynccontextmanager
 async def open_bus(database: Database, config: OutboxConfig) -> AsyncIterator[EventBus]:
-    """The bus that the settings name, with its relay unless that runs elsewhere."""
+    """Open the bus, with its relay unless that runs in another process."""
     if config.bus == "postgres":
         async with PostgresBus.open(database, config.streams) as rows:
             yield rows
@@ -33,12 +33,9 @@ async def open_bus(database: Database, config: OutboxConfig) -> AsyncIterator[Ev
 def open_relayed_bus(
     database: Database, config: OutboxConfig
 ) -> AbstractAsyncContextManager[RelayedBus]:
-    """The bus on NATS or Kafka, without a relay."""
+    """Open the bus on NATS or Kafka without a relay."""
     if config.bus == "nats":
         return NatsBus.open(database, config.streams, config.nats)
     if config.bus == "kafka":
         return KafkaBus.open(database, config.streams, config.kafka)
-    raise RefusedError(
-        'outbox.bus = "postgres": events are handled where they lie; '
-        'only "nats" and "kafka" have them moved'
-    )
+    raise RefusedError('outbox.bus = "postgres" has no relay; expected "nats" or "kafka"')

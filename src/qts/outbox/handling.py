@@ -1,7 +1,4 @@
-"""One attempt: ids into the logs, time taken, and what its end means. The same on every bus.
-
-How long a failed event waits: doubling pauses, capped, spread by chance.
-"""
+"""One attempt to handle an event: log context, duration, result and backoff."""
 
 from __future__ import annotations
 
@@ -34,9 +31,9 @@ _timers: dict[tuple[str, str], Any] = {}
 
 
 class HandlerResult(msgspec.Struct, frozen=True):
-    """How an attempt ended, and the error if it failed."""
+    """Result of an attempt, with the error if it failed."""
 
-    result: Literal["done", "retry", "dead"]
+    kind: Literal["done", "retry", "dead"]
     code: str = ""
     message: str = ""
 
@@ -45,11 +42,11 @@ DONE = HandlerResult("done")
 
 
 def timeout_result(delivery: Delivery) -> HandlerResult:
-    return HandlerResult("retry", "TIMEOUT", f"{delivery.envelope.type} took longer than it may")
+    return HandlerResult("retry", "TIMEOUT", f"{delivery.envelope.type} exceeded its timeout")
 
 
 async def run_handler(dispatcher: EventDispatcher, delivery: Delivery) -> HandlerResult:
-    """Run the handler and say how it ended; only a cancellation is raised on."""
+    """Run the handler and return its result; only a cancellation is raised."""
     began_s = time.perf_counter()
     with telemetry.lazy_context(delivery.ids):
         try:
@@ -57,14 +54,14 @@ async def run_handler(dispatcher: EventDispatcher, delivery: Delivery) -> Handle
                 await _traced(dispatcher, delivery)
             else:
                 await dispatcher.dispatch(delivery)
-            outcome = DONE
-        except Exception as error:  # noqa: BLE001 - a handler's any error is an outcome here
-            outcome = classify_error(error)
-            log_result(delivery, outcome)
+            result = DONE
+        except Exception as error:  # noqa: BLE001 - any error of a handler is a result
+            result = classify_error(error)
+            log_result(delivery, result)
     took_s = time.perf_counter() - began_s
     key = (delivery.stream, delivery.envelope.type)
     (_timers.get(key) or _timer(key)).observe(took_s)
-    return outcome
+    return result
 
 
 async def _traced(dispatcher: EventDispatcher, delivery: Delivery) -> None:
@@ -73,36 +70,36 @@ async def _traced(dispatcher: EventDispatcher, delivery: Delivery) -> None:
 
 
 def classify_error(error: Exception) -> HandlerResult:
-    """What an error of a handler means for its event."""
+    """Return the result of an attempt that raised this error."""
     final = isinstance(error, PermanentError | UnknownOutcomeError)
     return HandlerResult("dead" if final else "retry", _clean(stored_code(error)), _text(error))
 
 
-def log_result(delivery: Delivery, outcome: HandlerResult) -> None:
-    if outcome.result == "dead" or delivery.attempt >= delivery.max_attempts:
-        log.error("event failed for good", code=outcome.code, error=outcome.message)
+def log_result(delivery: Delivery, result: HandlerResult) -> None:
+    if result.kind == "dead" or delivery.attempt >= delivery.max_attempts:
+        log.error("event failed; dead letter", code=result.code, error=result.message)
     else:
         log.warning(
-            "event failed, to be tried again",
-            code=outcome.code,
-            error=outcome.message,
+            "event failed; retrying",
+            code=result.code,
+            error=result.message,
             attempt=delivery.attempt,
         )
 
 
 def count_results(stream: str, result: str, events: int = 1) -> None:
-    """Add to the processed counter; in bulk, as one by one costs as much as the event."""
+    """Add to the processed counter in bulk: one by one costs as much as the event."""
     if events:
         _processed.labels(stream, result).inc(events)
 
 
 def _timer(key: tuple[str, str]) -> Any:
-    """The histogram of a stream and type, to be kept: finding it takes a lock each time."""
+    """Return the histogram of a stream and type, cached: finding it takes a lock."""
     return _timers.setdefault(key, _duration.labels(*key))
 
 
 def _text(error: Exception) -> str:
-    # A NUL cannot be stored, and an error text may hold secrets of a URL or a header.
+    # A NUL cannot be stored, and an error text may contain secrets of a URL or a header.
     kind = "" if isinstance(error, QtsError) else f"{type(error).__name__}: "
     return _clean(telemetry.redact_text(kind + str(error)))
 
@@ -112,11 +109,11 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE]
 
 
-JITTER = 0.2  # so that what failed together is not tried together
+JITTER = 0.2  # so that events that failed together are not retried together
 
 
 def backoff_s(config: StreamConfig, attempt: int, chance: random.Random) -> float:
-    """Seconds to wait after this attempt, counted from 1."""
+    """Return the seconds to wait after this attempt, counted from 1: exponential with jitter."""
     # The exponent is bounded too: 2**1000 does not fit a float.
     pause = min(config.backoff_base_s * 2.0 ** min(attempt - 1, 60), config.backoff_max_s)
     return pause * chance.uniform(1 - JITTER, 1 + JITTER)

@@ -1,7 +1,7 @@
-"""The bus on Kafka: topics are called as the streams, the key of a message is its aggregate.
+"""Bus on Kafka: a topic has the name of its stream, a message the key of its aggregate.
 
-One aggregate is in one partition and so in order. Its producer is idempotent: what librdkafka
-sends again by itself is stored once. A relay that died sends again what it could not complete.
+An aggregate is in one partition and therefore in order. The producer is idempotent: messages that
+librdkafka resends are stored once. A relay that crashed resends what it could not complete.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from qts.outbox.relayed_bus import RelayedBus
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-ANSWER_S = 5.0
-DELIVER_MS = 30_000  # after that the relay decides anew
+REPLY_TIMEOUT_S = 5.0
+DELIVERY_TIMEOUT_MS = 30_000  # then the relay retries
 
 
 class KafkaBus(RelayedBus):
-    """One producer for all that this process sends; each consumer has a connection of its own."""
+    """Bus with one producer per process and one connection per consumer."""
 
     def __init__(
         self, database: Database, streams: Mapping[str, StreamConfig], config: KafkaBusConfig
@@ -39,37 +39,37 @@ class KafkaBus(RelayedBus):
         super().__init__(database, streams)
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._place = f"Kafka at {config.bootstrap}"
-        self._closing = threading.Event()
+        self._address = f"Kafka at {config.bootstrap}"
+        self._closed = threading.Event()
         self._producer = self._new_producer()
-        # The asyncio producer of the library sends no headers, and waits a second for a batch.
-        self._polling = threading.Thread(target=self._poll, name="qts-kafka", daemon=True)
+        # The library's asyncio producer sends no headers and waits a second for a batch.
+        self._poll_thread = threading.Thread(target=self._poll, name="qts-kafka", daemon=True)
 
     @classmethod
     @asynccontextmanager
     async def open(
         cls, database: Database, streams: Mapping[str, StreamConfig], config: KafkaBusConfig
     ) -> AsyncIterator[Self]:
-        _check(config)
+        _check_config(config)
         bus = cls(database, streams, config)
-        bus._polling.start()
+        bus._poll_thread.start()
         try:
-            await asyncio.to_thread(bus._look)
+            await asyncio.to_thread(bus._check_brokers)
             yield bus
         finally:
             await bus.close()
 
     async def close(self) -> None:
         await self._close_outbox()
-        await asyncio.to_thread(self._producer.flush, ANSWER_S)
-        self._closing.set()
-        await asyncio.to_thread(self._polling.join)
+        await asyncio.to_thread(self._producer.flush, REPLY_TIMEOUT_S)
+        self._closed.set()
+        await asyncio.to_thread(self._poll_thread.join)
 
     async def send(self, delivery: Delivery) -> None:
-        answer: asyncio.Future[KafkaError | None] = self._loop.create_future()
+        reply: asyncio.Future[KafkaError | None] = self._loop.create_future()
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
-            self._loop.call_soon_threadsafe(_resolve, answer, error)
+            self._loop.call_soon_threadsafe(_resolve, reply, error)
 
         try:
             self._producer.produce(
@@ -82,63 +82,63 @@ class KafkaBus(RelayedBus):
                 on_delivery=delivered,
             )
         except BufferError:
-            raise UnreachableError(f"{self._place} takes no more for now") from None
-        if error := await answer:
-            self._fail(error)
+            raise UnreachableError(f"{self._address} has a full send queue") from None
+        if error := await reply:
+            self._raise(error)
 
-    def consumer_of(self, station: DeliveryRunner) -> KafkaConsumer:
+    def create_consumer(self, runner: DeliveryRunner) -> KafkaConsumer:
         settings = {
-            **connection_of(self._config),
-            "group.id": f"{self._config.group}.{self._topic(station.stream)}",
+            **connection_settings(self._config),
+            "group.id": f"{self._config.group}.{self._topic(runner.stream)}",
             "group.protocol": self._config.group_protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
-        return KafkaConsumer(settings, self._topic(station.stream), station)
+        return KafkaConsumer(settings, self._topic(runner.stream), runner)
 
     def _topic(self, stream: str) -> str:
         return self._config.topic_prefix + stream
 
-    def _fail(self, error: KafkaError) -> None:
+    def _raise(self, error: KafkaError) -> None:
         from confluent_kafka import KafkaError as Codes
 
         if error.code() == Codes.MSG_SIZE_TOO_LARGE:
-            raise PermanentError(f"larger than {self._place} takes", code="TOO_LARGE")
-        if error.fatal():  # this producer is of no use any more
+            raise PermanentError(f"message exceeds the limit of {self._address}", code="TOO_LARGE")
+        if error.fatal():  # this producer cannot be used any more
             self._producer = self._new_producer()
-        raise UnreachableError(f"{self._place} did not confirm: {error.str()}")
+        raise UnreachableError(f"{self._address} did not confirm: {error.str()}")
 
     def _new_producer(self) -> Producer:
         from confluent_kafka import Producer
 
         return Producer(
             {
-                **connection_of(self._config),
+                **connection_settings(self._config),
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",  # as the Java clients do
                 "linger.ms": 1,
-                "message.timeout.ms": DELIVER_MS,
+                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
             }
         )
 
     def _poll(self) -> None:
-        while not self._closing.is_set():
+        while not self._closed.is_set():
             self._producer.poll(0.1)
 
-    def _look(self) -> None:
-        """Whether a broker answers; where brokers make topics by themselves, this asks for ours."""
+    def _check_brokers(self) -> None:
+        """Check that a broker answers; brokers that create topics automatically create ours."""
         from confluent_kafka import KafkaException
 
         try:
             for stream in self.streams:
-                self._producer.list_topics(self._topic(stream), timeout=ANSWER_S)
+                self._producer.list_topics(self._topic(stream), timeout=REPLY_TIMEOUT_S)
         except KafkaException as error:
             raise UnreachableError(
-                f"{self._place} does not answer: {error.args[0].str()}"
+                f"{self._address} does not answer: {error.args[0].str()}"
             ) from None
 
 
-def connection_of(config: KafkaBusConfig) -> dict[str, Any]:
+def connection_settings(config: KafkaBusConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "bootstrap.servers": config.bootstrap,
         "security.protocol": config.security_protocol,
@@ -154,13 +154,13 @@ def connection_of(config: KafkaBusConfig) -> dict[str, Any]:
     return settings
 
 
-def _check(config: KafkaBusConfig) -> None:
+def _check_config(config: KafkaBusConfig) -> None:
     try:
-        import confluent_kafka  # noqa: F401 - optional: asked for here, with an answer that helps
+        import confluent_kafka  # noqa: F401 - optional dependency, checked here
     except ImportError:
-        raise OperationError('the client of Kafka is missing; pip install "qts[kafka]"') from None
+        raise OperationError('Kafka client is not installed; pip install "qts[kafka]"') from None
     if not config.bootstrap:
-        raise RefusedError('outbox.kafka.bootstrap: must look like "host:9092"')
+        raise RefusedError('outbox.kafka.bootstrap is empty; expected "host:9092"')
     login = config.sasl_username is not None and config.sasl_password is not None
     if config.security_protocol.startswith("sasl") and not login:
         raise RefusedError(
@@ -169,6 +169,6 @@ def _check(config: KafkaBusConfig) -> None:
         )
 
 
-def _resolve(answer: asyncio.Future[KafkaError | None], error: KafkaError | None) -> None:
-    if not answer.done():
-        answer.set_result(error)
+def _resolve(reply: asyncio.Future[KafkaError | None], error: KafkaError | None) -> None:
+    if not reply.done():
+        reply.set_result(error)

@@ -1,14 +1,14 @@
-"""The consumer on Kafka.
+"""Consumer on Kafka.
 
-    poll ─▶ lane of its partition ─▶ line of its aggregate ─▶ handler ─▶ ledger ─▶ commit
+    poll ─▶ partition ─▶ queue of the aggregate ─▶ handler ─▶ offset tracker ─▶ commit
 
-One task makes every call to the client, which serves one at a time anyway. A partition belongs to
-one consumer of the group, so its lane knows all of an aggregate's events: they are handled one by
-one, and one that failed holds up only those behind it. Before an attempt begins, the ledger that
-counts it is committed; handlers that begin together share a commit.
+One task makes every call to the client. A partition belongs to one consumer of the group, which
+therefore has all events of an aggregate: it handles them one by one, and a failed one delays only
+those behind it. The attempt is committed with the offsets before it starts; handlers that start
+together share a commit.
 
-Events that were begun by a lost consumer are tried one at a time: one of them may be what killed
-it, and must not use up the attempts of the others with its own.
+Events that a lost consumer had started are attempted one at a time: one of them may have crashed
+it, and must not use up the attempts of the others.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from confluent_kafka.aio import AIOConsumer
 
 IDLE_POLL_S = 0.1
-BUSY_S = 0.005  # between looks for more, while handlers run
-ANSWER_S = 5.0
-RETRY_S = 0.5
+BUSY_POLL_S = 0.005  # between polls while handlers run
+REPLY_TIMEOUT_S = 5.0
+RETRY_INTERVAL_S = 0.5
 
 log = telemetry.logger("outbox")
 
 
 class KafkaConsumer:
-    """Handles one stream; several may do so at once, here and elsewhere. Runs once."""
+    """Consumer of one stream; several may run at once, in any process. Runs once."""
 
-    def __init__(self, settings: dict[str, Any], topic: str, station: DeliveryRunner) -> None:
+    def __init__(self, settings: dict[str, Any], topic: str, runner: DeliveryRunner) -> None:
         self._settings = settings
         self._topic = topic
-        self._station = station
-        self._config = station.config
-        self._slots = asyncio.Semaphore(station.config.concurrency)
+        self._runner = runner
+        self._config = runner.config
+        self._slots = asyncio.Semaphore(runner.config.concurrency)
         self._suspects = asyncio.Lock()
-        self._lanes: dict[int, PartitionConsumer] = {}
+        self._partitions: dict[int, PartitionConsumer] = {}
         self._paused: set[int] = set()
         self._changed = asyncio.Event()
-        self._broken: Exception | None = None
+        self._failure: Exception | None = None
         self._stopping = False
         self._client: AIOConsumer
 
@@ -57,24 +57,24 @@ class KafkaConsumer:
     async def run(self) -> None:
         from confluent_kafka import KafkaException
 
-        log.info("consumer starts", stream=self._station.stream, server="kafka")
+        log.info("consumer started", stream=self._runner.stream, server="kafka")
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self._station.watch())
+            pause_follower = group.create_task(self._runner.follow_pause())
             while not self._stopping:
                 try:
                     await self._session()
                 except KafkaException as error:
-                    log.warning("cannot take events, trying again", error=str(error))
-                    await self._station.clock.sleep(RETRY_S)
-            watching.cancel()
-        log.info("consumer stopped", stream=self._station.stream, server="kafka")
+                    log.warning("consuming failed; retrying", error=str(error))
+                    await self._runner.clock.sleep(RETRY_INTERVAL_S)
+            pause_follower.cancel()
+        log.info("consumer stopped", stream=self._runner.stream, server="kafka")
 
     async def _session(self) -> None:
-        """As a member of the group, until stopped or broken."""
+        """Consume as a member of the group until stopped or failed."""
         from confluent_kafka.aio import AIOConsumer
 
         self._client = AIOConsumer(dict(self._settings), max_workers=3)
-        self._broken = None
+        self._failure = None
         try:
             await self._client.subscribe(
                 [self._topic],
@@ -82,83 +82,96 @@ class KafkaConsumer:
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
-            await self._drive()
+            await self._run_session()
         except BaseException:
-            self._drop(list(self._lanes))  # nothing more is committed
+            self._drop(list(self._partitions))  # commits nothing more
             raise
         finally:
-            await self._client.close()  # gives the partitions back
+            await self._client.close()  # releases the partitions
 
-    async def _drive(self) -> None:
+    async def _run_session(self) -> None:
         while True:
-            await asyncio.sleep(0)  # what came last may begin, and share the next commit
+            await asyncio.sleep(0)  # new events may start and share the next commit
             self._changed.clear()
-            await self._commit([lane for lane in self._lanes.values() if lane.changed])
-            if self._stopping and not any(lane.running for lane in self._lanes.values()):
+            await self._commit(
+                [partition for partition in self._partitions.values() if partition.changed]
+            )
+            if self._stopping and not any(
+                partition.running for partition in self._partitions.values()
+            ):
                 return
-            await self._hold_back()
+            await self._apply_backpressure()
             messages = await self._poll()
             for message in messages:
-                self._accept(message)
-            if self._broken is not None:
-                raise self._broken
+                self._route(message)
+            if self._failure is not None:
+                raise self._failure
 
     async def _poll(self) -> list[Message]:
-        busy = any(lane.tasks for lane in self._lanes.values())
+        busy = any(partition.tasks for partition in self._partitions.values())
         messages = await self._client.consume(self._config.batch, 0)
         if not messages:
             if not busy:
                 first = await self._client.poll(IDLE_POLL_S)
                 return [first] if first else []
             try:
-                async with asyncio.timeout(BUSY_S):
+                async with asyncio.timeout(BUSY_POLL_S):
                     await self._changed.wait()
             except TimeoutError:
                 pass
         return list(messages)
 
-    def _accept(self, message: Message) -> None:
+    def _route(self, message: Message) -> None:
         from confluent_kafka import KafkaException
 
         if error := message.error():
             if error.fatal():
                 raise KafkaException(error)
-            log.warning("Kafka tells of trouble", error=error.str())
+            log.warning("Kafka reported an error", error=error.str())
             return
-        lane = self._lanes.get(message.partition() or 0)
-        if lane is not None and not self._stopping:
-            lane.accept(message)
+        partition = self._partitions.get(message.partition() or 0)
+        if partition is not None and not self._stopping:
+            partition.submit(message)
 
-    async def _hold_back(self) -> None:
-        """Back-pressure: nothing more from a partition that is full, nor beyond a batch in hand."""
-        held = sum(lane.ledger.in_hand for lane in self._lanes.values())
-        shut = self._stopping or not self._station.open.is_set() or held >= self._config.batch
-        want = {number for number, lane in self._lanes.items() if shut or lane.ledger.is_full}
-        if more := want - self._paused:
-            await self._client.pause([self._partition(number) for number in more])
-        if less := (self._paused - want) & self._lanes.keys():
-            await self._client.resume([self._partition(number) for number in less])
-        self._paused = want
+    async def _apply_backpressure(self) -> None:
+        """Pause partitions that are full, and all of them while a batch is in flight."""
+        in_flight = sum(partition.offsets.in_flight for partition in self._partitions.values())
+        closed = (
+            self._stopping or not self._runner.unpaused.is_set() or in_flight >= self._config.batch
+        )
+        paused = {
+            number
+            for number, partition in self._partitions.items()
+            if closed or partition.offsets.is_full
+        }
+        if to_pause := paused - self._paused:
+            await self._client.pause([self._topic_partition(number) for number in to_pause])
+        if to_resume := (self._paused - paused) & self._partitions.keys():
+            await self._client.resume([self._topic_partition(number) for number in to_resume])
+        self._paused = paused
 
-    async def _commit(self, lanes: list[PartitionConsumer]) -> None:
+    async def _commit(self, partitions: list[PartitionConsumer]) -> None:
         from confluent_kafka import KafkaException
 
-        if not lanes:
+        if not partitions:
             return
-        waiting = [lane.noting() for lane in lanes]
+        waiting = [partition.begin_commit() for partition in partitions]
         offsets = [
-            self._partition(lane.number, lane.ledger.floor, lane.ledger.note()) for lane in lanes
+            self._topic_partition(
+                partition.number, partition.offsets.first_open, partition.offsets.metadata()
+            )
+            for partition in partitions
         ]
         try:
-            told = await self._client.commit(offsets=offsets, asynchronous=False)
-            for one in told or []:
-                if one.error is not None:
-                    raise KafkaException(one.error)
+            results = await self._client.commit(offsets=offsets, asynchronous=False)
+            for result in results or []:
+                if result.error is not None:
+                    raise KafkaException(result.error)
         except KafkaException as error:
-            log.warning("cannot commit, trying again", error=str(error))
-            for lane, futures in zip(lanes, waiting, strict=True):
-                lane.not_noted(futures)
-            await self._station.clock.sleep(BUSY_S)
+            log.warning("commit failed; retrying", error=str(error))
+            for partition, futures in zip(partitions, waiting, strict=True):
+                partition.commit_failed(futures)
+            await self._runner.clock.sleep(BUSY_POLL_S)
         else:
             for futures in waiting:
                 for future in futures:
@@ -169,41 +182,45 @@ class KafkaConsumer:
         from confluent_kafka import KafkaException
 
         try:
-            known = await self._client.committed(partitions, timeout=ANSWER_S)
+            committed = await self._client.committed(partitions, timeout=REPLY_TIMEOUT_S)
         except KafkaException as error:
-            self._broken = error  # ends the session; a new one asks again
+            self._failure = error  # ends the session; the next one reads them again
             return
-        for one in known:
-            ledger = OffsetTracker(one.offset if one.offset >= 0 else None, one.metadata or "")
-            self._lanes[one.partition] = PartitionConsumer(
-                one.partition, ledger, self._station, (self._slots, self._suspects), self._note
+        locks = (self._slots, self._suspects)
+        for each in committed:
+            offsets = OffsetTracker(each.offset if each.offset >= 0 else None, each.metadata or "")
+            self._partitions[each.partition] = PartitionConsumer(
+                each.partition, offsets, self._runner, locks, self._on_change
             )
 
     async def _on_revoke(self, _client: object, partitions: list[TopicPartition]) -> None:
-        """Let handlers end, then say how far we came; others begin there."""
-        gone = [one.partition for one in partitions]
-        lanes = [self._lanes[number] for number in gone if number in self._lanes]
-        if lanes:
-            await asyncio.gather(*(lane.end(self._config.lock_ttl_s) for lane in lanes))
-            await self._commit(lanes)
-            self._drop(gone)
+        """Let handlers finish, then commit; the next consumer starts there."""
+        numbers = [each.partition for each in partitions]
+        revoked = [self._partitions[number] for number in numbers if number in self._partitions]
+        if revoked:
+            timeout_s = self._config.lock_ttl_s
+            await asyncio.gather(*(partition.finish(timeout_s) for partition in revoked))
+            await self._commit(revoked)
+            self._drop(numbers)
 
     async def _on_lost(self, _client: object, partitions: list[TopicPartition]) -> None:
-        self._drop([one.partition for one in partitions])
+        self._drop([each.partition for each in partitions])
 
     def _drop(self, numbers: list[int]) -> None:
         for number in numbers:
             self._paused.discard(number)
-            if lane := self._lanes.pop(number, None):
-                lane.cancel()
+            if partition := self._partitions.pop(number, None):
+                partition.cancel()
 
-    def _partition(self, number: int, offset: int = -1001, note: str = "") -> TopicPartition:
+    def _topic_partition(
+        self, number: int, offset: int = -1001, metadata: str = ""
+    ) -> TopicPartition:
         from confluent_kafka import TopicPartition
 
-        return TopicPartition(self._topic, number, offset, note)
+        return TopicPartition(self._topic, number, offset, metadata)
 
-    def _note(self, error: BaseException | None = None) -> None:
-        """A lane has something to commit, or failed."""
+    def _on_change(self, error: BaseException | None = None) -> None:
+        """Wake the loop: a partition has something to commit, or failed."""
         if isinstance(error, Exception):
-            self._broken = error
+            self._failure = error
         self._changed.set()

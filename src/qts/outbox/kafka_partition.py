@@ -1,4 +1,4 @@
-"""The events of one Kafka partition in hand: a line for each aggregate, or for each event."""
+"""Events of one Kafka partition in flight: a queue per aggregate, or per event."""
 
 from __future__ import annotations
 
@@ -15,135 +15,135 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 Key = bytes | str | int | None
-Note = Callable[[BaseException | None], None]
+OnChange = Callable[[BaseException | None], None]
 
 
 class PartitionConsumer:
-    """Runs until its partition goes to somebody else."""
+    """Handles the events of a partition until it is revoked."""
 
     def __init__(
         self,
         number: int,
-        ledger: OffsetTracker,
-        station: DeliveryRunner,
-        gates: tuple[asyncio.Semaphore, asyncio.Lock],
-        note: Note,
+        offsets: OffsetTracker,
+        runner: DeliveryRunner,
+        locks: tuple[asyncio.Semaphore, asyncio.Lock],
+        on_change: OnChange,
     ) -> None:
         self.number = number
-        self.ledger = ledger
+        self.offsets = offsets
         self.tasks: set[asyncio.Task[None]] = set()
         self.running = 0
-        self.changed = False  # the ledger, since the last commit
-        self._station = station
-        self._slots, self._suspects = gates
-        self._note = note
-        self._lines: dict[Key, deque[Message]] = {}
-        self._unnoted: list[asyncio.Future[None]] = []
-        self._ending = False
+        self.changed = False  # offsets, since the last commit
+        self._runner = runner
+        self._slots, self._suspects = locks
+        self._on_change = on_change
+        self._queues: dict[Key, deque[Message]] = {}
+        self._uncommitted: list[asyncio.Future[None]] = []
+        self._closing = False
         self._idle = asyncio.Event()
 
-    def accept(self, message: Message) -> None:
+    def submit(self, message: Message) -> None:
         offset = message.offset() or 0
-        if not self.ledger.take(offset):
-            self._tell()
+        if not self.offsets.add(offset):
+            self._mark_changed()
             return
-        key: Key = message.key() if self._station.config.ordered else offset
-        if key in self._lines:
-            self._lines[key].append(message)
+        key: Key = message.key() if self._runner.config.ordered else offset
+        if key in self._queues:
+            self._queues[key].append(message)
             return
-        self._lines[key] = deque([message])
+        self._queues[key] = deque([message])
         task = asyncio.create_task(self._serve(key))
         self.tasks.add(task)
-        task.add_done_callback(self._served)
+        task.add_done_callback(self._on_served)
 
-    async def end(self, limit_s: float) -> None:
-        """Begin nothing more, and let what runs end in this time."""
-        self._ending = True
+    async def finish(self, timeout_s: float) -> None:
+        """Start nothing more, and wait this long for running handlers."""
+        self._closing = True
         if self.running:
             self._idle.clear()
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(timeout_s):
                     await self._idle.wait()
             except TimeoutError:
-                pass  # it will be tried again, by others
+                pass  # the next consumer retries it
         self.cancel()
 
     def cancel(self) -> None:
-        self._ending = True
+        self._closing = True
         for task in self.tasks:
             task.cancel()
 
-    def noting(self) -> list[asyncio.Future[None]]:
-        """A commit begins: those who wait for it."""
+    def begin_commit(self) -> list[asyncio.Future[None]]:
+        """Mark a commit as started and return the futures that wait for it."""
         self.changed = False
-        waiting, self._unnoted = self._unnoted, []
+        waiting, self._uncommitted = self._uncommitted, []
         return waiting
 
-    def not_noted(self, waiting: list[asyncio.Future[None]]) -> None:
-        self._unnoted = waiting + self._unnoted
+    def commit_failed(self, waiting: list[asyncio.Future[None]]) -> None:
+        self._uncommitted = waiting + self._uncommitted
         self.changed = True
 
     async def _serve(self, key: Key) -> None:
-        line = self._lines[key]
-        while line and await self._finish(line[0]):
-            line.popleft()
-        del self._lines[key]
+        queue = self._queues[key]
+        while queue and await self._handle(queue[0]):
+            queue.popleft()
+        del self._queues[key]
 
-    async def _finish(self, message: Message) -> bool:
-        """Try until it is done or dead; False when somebody else has to."""
+    async def _handle(self, message: Message) -> bool:
+        """Attempt until done or dead; return False if the partition closes first."""
         offset = message.offset() or 0
-        suspect = self.ledger.tries(offset) > 0  # begun by one who did not say how it ended
+        suspect = self.offsets.attempts(offset) > 0  # started by a consumer that was lost
         while True:
-            await self._station.open.wait()
+            await self._runner.unpaused.wait()
             async with AsyncExitStack() as stack:
                 if suspect:
                     await stack.enter_async_context(self._suspects)
                 await stack.enter_async_context(self._slots)
-                if self._ending:
+                if self._closing:
                     return False
-                attempt = await self._begin(offset)
-                result = await self._work(message, attempt)
+                attempt = await self._start_attempt(offset)
+                result = await self._run(message, attempt)
             if result != "retry":
-                self.ledger.end(offset)
-                self._tell()
+                self.offsets.finish(offset)
+                self._mark_changed()
                 return True
             suspect = False
-            await self._station.clock.sleep(self._station.pause_s(attempt))
+            await self._runner.clock.sleep(self._runner.backoff_s(attempt))
 
-    async def _begin(self, offset: int) -> int:
-        """Count the attempt where it outlives us."""
-        attempt = self.ledger.begin(offset)
-        noted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unnoted.append(noted)
-        self._tell()
+    async def _start_attempt(self, offset: int) -> int:
+        """Count the attempt and wait until the count is committed."""
+        attempt = self.offsets.start_attempt(offset)
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._uncommitted.append(committed)
+        self._mark_changed()
         try:
-            await noted
+            await committed
         except asyncio.CancelledError:
-            self.ledger.undo(offset)
+            self.offsets.undo_attempt(offset)
             raise
         return attempt
 
-    async def _work(self, message: Message, attempt: int) -> str:
+    async def _run(self, message: Message, attempt: int) -> str:
         headers = _headers(message)
-        delivery, broken = self._station.decode(headers, message.value() or b"", attempt)
+        delivery, invalid = self._runner.decode(headers, message.value() or b"", attempt)
         self.running += 1
         try:
-            return (await self._station.run(delivery, broken)).result
+            return (await self._runner.run(delivery, invalid)).kind
         finally:
             self.running -= 1
             if not self.running:
                 self._idle.set()
-                self._note(None)
+                self._on_change(None)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _on_served(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        self._note(None if task.cancelled() else task.exception())
+        self._on_change(None if task.cancelled() else task.exception())
 
-    def _tell(self) -> None:
+    def _mark_changed(self) -> None:
         self.changed = True
-        self._note(None)
+        self._on_change(None)
 
 
 def _headers(message: Message) -> dict[str, str]:
-    pairs = cast("list[tuple[str, bytes]]", message.headers() or [])  # as the client reads them
+    pairs = cast("list[tuple[str, bytes]]", message.headers() or [])  # the client's types are wrong
     return {name: (value or b"").decode(errors="replace") for name, value in pairs}

@@ -1,11 +1,11 @@
-"""The bus on NATS JetStream.
+"""Bus on NATS JetStream.
 
     stream everbit.trade.command  ─▶  everbit_trade_command
     its subjects                      everbit.trade.command.<partition>.<aggregate type>.<id>
 
-A stream keeps an event until a handler is done with it. Where it is ordered, its aggregates are
-spread over partitions, and the server hands out one event of a partition at a time; else one
-consumer serves all. `Nats-Msg-Id` makes an event sent twice within `duplicate_window_s` one.
+A stream keeps an event until it is handled. An ordered stream spreads its aggregates over
+partitions, and the server delivers one event of a partition at a time; an unordered one has one
+consumer for all. `Nats-Msg-Id` deduplicates events sent twice within `duplicate_window_s`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from qts.outbox.bus import Delivery
 from qts.outbox.config import NatsBusConfig, StreamConfig
 from qts.outbox.delivery_runner import DeliveryRunner
 from qts.outbox.errors import PermanentError
-from qts.outbox.nats_connection import ANSWER_S, connect, server_addresses, trouble
+from qts.outbox.nats_connection import REPLY_TIMEOUT_S, connect, server_addresses, transient_errors
 from qts.outbox.nats_consumer import NatsConsumer
 from qts.outbox.relayed_bus import RelayedBus
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-_NAME_TAKEN = 10058
-_LONG = 100  # a longer name in a subject is cut: the headers have it whole
+_NAME_IN_USE = 10058
+_MAX_TOKEN = 100  # a longer name is cut in the subject; the headers have it whole
 
 
 class NatsBus(RelayedBus):
-    """One connection for all that this process sends and handles."""
+    """Bus with one connection per process."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class NatsBus(RelayedBus):
         super().__init__(database, streams)
         self._config = config
         self._client = client
-        self._jetstream = client.jetstream(timeout=ANSWER_S)
-        self._place = server_addresses(config)
+        self._jetstream = client.jetstream(timeout=REPLY_TIMEOUT_S)
+        self._address = server_addresses(config)
 
     @classmethod
     @asynccontextmanager
@@ -58,23 +58,23 @@ class NatsBus(RelayedBus):
         client = await connect(config)
         bus = cls(database, streams, config, client)
         try:
-            await bus.make_streams()
+            await bus.create_streams()
             yield bus
         finally:
             await bus.close()
 
     async def close(self) -> None:
         await self._close_outbox()
-        # A connection that broke says so once more while it is closed.
-        with suppress(*trouble()):
-            await self._client.flush(timeout=int(ANSWER_S))
-        with suppress(*trouble()):
+        # A broken connection raises once more when it is closed.
+        with suppress(*transient_errors()):
+            await self._client.flush(timeout=int(REPLY_TIMEOUT_S))
+        with suppress(*transient_errors()):
             await self._client.close()
 
-    async def make_streams(self) -> None:
-        """The streams on the server, where they are not there already."""
+    async def create_streams(self) -> None:
+        """Create the streams that the server does not have."""
         for stream in self.streams:
-            await self._make(stream)
+            await self._create_stream(stream)
 
     async def send(self, delivery: Delivery) -> None:
         from nats.errors import MaxPayloadError
@@ -84,38 +84,38 @@ class NatsBus(RelayedBus):
             await self._jetstream.publish(
                 self._subject(delivery),
                 codec.encode_body(delivery),
-                timeout=ANSWER_S,
+                timeout=REPLY_TIMEOUT_S,
                 headers=codec.encode_headers(delivery),
             )
         except MaxPayloadError:
-            raise PermanentError(f"larger than {self._place} takes", code="TOO_LARGE") from None
-        except NoStreamResponseError:  # lost with its server's disk, or without a leader
-            await self._make(delivery.stream)
-            raise UnreachableError(f"{self._place} has no stream for {delivery.stream}") from None
-        except trouble() as error:
-            raise UnreachableError(f"{self._place} did not confirm: {error!r}") from None
+            raise PermanentError(f"larger than {self._address} takes", code="TOO_LARGE") from None
+        except NoStreamResponseError:  # lost with the server's disk, or without a leader
+            await self._create_stream(delivery.stream)
+            raise UnreachableError(f"{self._address} has no stream for {delivery.stream}") from None
+        except transient_errors() as error:
+            raise UnreachableError(f"{self._address} did not confirm: {error!r}") from None
 
-    def consumer_of(self, station: DeliveryRunner) -> NatsConsumer:
-        ordered = station.config.ordered
+    def create_consumer(self, runner: DeliveryRunner) -> NatsConsumer:
+        ordered = runner.config.ordered
         filters = (
-            {f"partition-{n}": f"{station.stream}.{n}.>" for n in range(self._config.partitions)}
+            {f"partition-{n}": f"{runner.stream}.{n}.>" for n in range(self._config.partitions)}
             if ordered
-            else {"all": f"{station.stream}.>"}
+            else {"all": f"{runner.stream}.>"}
         )
-        return NatsConsumer(self._client, name_of(station.stream), filters, station)
+        return NatsConsumer(self._client, stream_name(runner.stream), filters, runner)
 
-    async def _make(self, stream: str) -> None:
+    async def _create_stream(self, stream: str) -> None:
         from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
         from nats.js.api import StreamConfig as Settings
         from nats.js.errors import APIError
 
         partitions = str(self._config.partitions)
         settings = Settings(
-            name=name_of(stream),
+            name=stream_name(stream),
             subjects=[f"{stream}.>"],
-            retention=RetentionPolicy.WORK_QUEUE,  # what is handled is removed, and nothing else
+            retention=RetentionPolicy.WORK_QUEUE,  # acknowledged events are removed, nothing else
             storage=StorageType.FILE,
-            discard=DiscardPolicy.NEW,  # a full disk holds the relay up and drops nothing
+            discard=DiscardPolicy.NEW,  # a full disk blocks the relay and drops nothing
             num_replicas=self._config.replicas,
             duplicate_window=self._config.duplicate_window_s,
             metadata={"qts-partitions": partitions},
@@ -123,27 +123,27 @@ class NatsBus(RelayedBus):
         try:
             await self._jetstream.add_stream(settings)
         except APIError as error:
-            if error.err_code != _NAME_TAKEN:
+            if error.err_code != _NAME_IN_USE:
                 raise UnreachableError(
-                    f"{self._place}: stream {stream}: {error.description}"
+                    f"{self._address}: stream {stream}: {error.description}"
                 ) from None
-            await self._check(stream, partitions)
-        except trouble() as error:
+            await self._check_partitions(stream, partitions)
+        except transient_errors() as error:
             raise UnreachableError(
-                f"{self._place} makes no stream for {stream}: {error!r}"
+                f"{self._address} makes no stream for {stream}: {error!r}"
             ) from None
 
-    async def _check(self, stream: str, partitions: str) -> None:
-        """A stream that is there may be kept as somebody set it up, but not be split anew."""
+    async def _check_partitions(self, stream: str, partitions: str) -> None:
+        """Refuse an existing stream with another number of partitions."""
         try:
-            found = (await self._jetstream.stream_info(name_of(stream))).config
-        except trouble() as error:
-            raise UnreachableError(f"{self._place} does not show {stream}: {error!r}") from None
-        has = (found.metadata or {}).get("qts-partitions", "none")
-        if has != partitions:
+            found = (await self._jetstream.stream_info(stream_name(stream))).config
+        except transient_errors() as error:
+            raise UnreachableError(f"{self._address} does not show {stream}: {error!r}") from None
+        actual = (found.metadata or {}).get("qts-partitions", "none")
+        if actual != partitions:
             raise RefusedError(
-                f"outbox.nats.partitions = {partitions}: stream {name_of(stream)} at {self._place} "
-                f"has {has}; keep that, or drain and delete the stream first"
+                f"outbox.nats.partitions = {partitions}: stream {stream_name(stream)} "
+                f"at {self._address} has {actual}; keep that, or drain and delete the stream first"
             )
 
     def _subject(self, delivery: Delivery) -> str:
@@ -152,10 +152,10 @@ class NatsBus(RelayedBus):
         return f"{delivery.stream}.{partition}.{'.'.join(map(_token, names))}"
 
 
-def name_of(stream: str) -> str:
+def stream_name(stream: str) -> str:
     return stream.replace(".", "_")
 
 
 def _token(name: str) -> str:
-    """Free of what means something in a subject: dots, wildcards, spaces."""
-    return quote(name, safe="").replace(".", "%2E")[:_LONG]
+    """Escape the characters with a meaning in subjects: dots, wildcards, spaces."""
+    return quote(name, safe="").replace(".", "%2E")[:_MAX_TOKEN]

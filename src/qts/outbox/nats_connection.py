@@ -1,4 +1,4 @@
-"""The connection to NATS: made once with an answer that helps, then kept for ever."""
+"""Connection to NATS: checked once with a clear error, then reconnected without end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qts.outbox.config import NatsBusConfig
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-CONNECT_S = 5.0
-ANSWER_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 2.0
 
 
-def trouble() -> tuple[type[Exception], ...]:
-    """What the client raises that another try may mend."""
+def transient_errors() -> tuple[type[Exception], ...]:
+    """Return the client errors that a retry may resolve."""
     import nats.errors
     import nats.js.errors
 
@@ -25,9 +25,9 @@ def trouble() -> tuple[type[Exception], ...]:
 
 
 def server_addresses(config: NatsBusConfig) -> str:
-    """Where the servers are, without their passwords."""
+    """Return the addresses of the servers without passwords."""
     return "NATS at " + ",".join(
-        urlsplit(url).netloc.rpartition("@")[2] or "?" for url in _urls(config)
+        urlsplit(url).netloc.rpartition("@")[2] or "?" for url in _server_urls(config)
     )
 
 
@@ -35,15 +35,15 @@ async def connect(config: NatsBusConfig) -> Client:
     try:
         import nats
     except ImportError:
-        raise OperationError('the client of NATS is missing; pip install "qts[nats]"') from None
-    place = server_addresses(config)
-    if "?" in place or not _urls(config):
-        raise RefusedError('outbox.nats.url: must look like "nats://host:4222"')
+        raise OperationError('NATS client is not installed; pip install "qts[nats]"') from None
+    address = server_addresses(config)
+    if "?" in address or not _server_urls(config):
+        raise RefusedError('outbox.nats.url is not valid; expected "nats://host:4222"')
     try:
-        client = await _first(config)
+        client = await _connect_once(config)
         await client.close()
         client = await nats.connect(
-            _urls(config),
+            _server_urls(config),
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
             error_cb=_ignore,
@@ -51,39 +51,41 @@ async def connect(config: NatsBusConfig) -> Client:
         )
     except (OSError, TimeoutError, nats.errors.Error, ValueError) as error:
         if "authorization" in str(error).lower():
-            raise RefusedError(f"{place} refuses the user, password or token of its URL") from None
-        raise UnreachableError(f"{place} does not answer: {str(error) or 'nothing came'}") from None
+            raise RefusedError(
+                f"{address} refuses the user, password or token of its URL"
+            ) from None
+        raise UnreachableError(f"{address} does not answer: {str(error) or 'timeout'}") from None
     try:
-        await client.jetstream(timeout=ANSWER_S).account_info()
-    except trouble():
+        await client.jetstream(timeout=REPLY_TIMEOUT_S).account_info()
+    except transient_errors():
         await client.close()
         raise OperationError(
-            f"{place} has no JetStream; start it with -js or a jetstream block"
+            f"{address} has no JetStream; start it with -js or a jetstream block"
         ) from None
     return client
 
 
-async def _first(config: NatsBusConfig) -> Client:
-    """Try each server once, where the client itself would try for ever."""
+async def _connect_once(config: NatsBusConfig) -> Client:
+    """Try each server once; the client itself would retry without end."""
     import nats.errors
 
     last: Exception = OSError("no URL")
-    for url in _urls(config):
+    for url in _server_urls(config):
         try:
             await _probe(url)
-            return await asyncio.wait_for(_trial(url), CONNECT_S)
+            return await asyncio.wait_for(_try_server(url), CONNECT_TIMEOUT_S)
         except (nats.errors.Error, TimeoutError, OSError, ValueError) as error:
             last = error
     raise last
 
 
-async def _trial(url: str) -> Client:
+async def _try_server(url: str) -> Client:
     from nats.aio.client import Client
 
     client = Client()
     try:
         await client.connect(
-            url, allow_reconnect=False, connect_timeout=int(CONNECT_S), error_cb=_ignore
+            url, allow_reconnect=False, connect_timeout=int(CONNECT_TIMEOUT_S), error_cb=_ignore
         )
     except BaseException:
         await client.close()
@@ -92,19 +94,19 @@ async def _trial(url: str) -> Client:
 
 
 async def _probe(url: str) -> None:
-    """A refused connection is told at once; the client waits two seconds before it says so."""
-    at = urlsplit(url)
+    """Fail at once if the port is closed; the client would wait two seconds."""
+    parts = urlsplit(url)
     _, writer = await asyncio.wait_for(
-        asyncio.open_connection(at.hostname, at.port or 4222), CONNECT_S
+        asyncio.open_connection(parts.hostname, parts.port or 4222), CONNECT_TIMEOUT_S
     )
     writer.close()
     await writer.wait_closed()
 
 
-def _urls(config: NatsBusConfig) -> list[str]:
+def _server_urls(config: NatsBusConfig) -> list[str]:
     text = config.url.reveal() if config.url else ""
     return [url.strip() for url in text.split(",") if url.strip()]
 
 
 async def _ignore(_error: Exception) -> None:
-    """The client's own log of errors: what matters is seen by whoever waits."""
+    """Drop the client's error log; callers receive the errors that matter."""

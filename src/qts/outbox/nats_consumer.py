@@ -1,10 +1,10 @@
-"""The consumer on NATS: loops that take one event, have it handled, answer, and take the next.
+"""Consumer on NATS: each loop takes one event, handles and acknowledges it.
 
-    ordered    a loop per partition, and the server lets one event of a partition out at a time
-    else       as many loops as handlers may run, on one consumer of the server
+    ordered    one loop per partition; the server delivers one event of a partition at a time
+    unordered  as many loops as handlers may run, on one JetStream consumer
 
-An event in hand is kept by a sign of life every third of `lock_ttl_s`. One that failed is given
-back with the pause until its next attempt, and holds up its partition until then.
+A heartbeat extends the lock of events in flight every third of `lock_ttl_s`. A failed event is
+returned with the delay until its retry, and blocks its partition until then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qts import telemetry
 from qts.outbox.delivery_runner import DeliveryRunner
 from qts.outbox.handling import HandlerResult
-from qts.outbox.nats_connection import ANSWER_S, trouble
+from qts.outbox.nats_connection import REPLY_TIMEOUT_S, transient_errors
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -26,92 +26,92 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RETRY_S = 0.2
-MOST_LOOPS = 256  # on one consumer of the server, which knows 512 that wait
-MOST_OUT = 20_000  # events of a stream without order in hand or in a pause, all consumers together
+RETRY_INTERVAL_S = 0.2
+MAX_LOOPS = 256  # per JetStream consumer, which allows 512 waiting requests
+MAX_ACK_PENDING = 20_000  # of an unordered stream: in flight or waiting for a retry
 
 log = telemetry.logger("outbox")
 
 
-class _Held:
-    """An event in hand."""
+class _InFlightMessage:
+    """Message that is being handled."""
 
-    __slots__ = ("lost", "message", "until_ns", "work")
+    __slots__ = ("locked_until_ns", "lost", "message", "task")
 
-    def __init__(self, message: Msg, until_ns: int) -> None:
+    def __init__(self, message: Msg, locked_until_ns: int) -> None:
         self.message = message
-        self.until_ns = until_ns  # from then on the server may give it to others
-        self.work: asyncio.Task[HandlerResult] | None = None
+        self.locked_until_ns = locked_until_ns  # then the server may redeliver it
+        self.task: asyncio.Task[HandlerResult] | None = None
         self.lost = False
 
 
 class NatsConsumer:
-    """Handles one stream; several may do so at once, here and elsewhere. Runs once."""
+    """Consumer of one stream; several may run at once, in any process. Runs once."""
 
     def __init__(
-        self, client: Client, name: str, filters: Mapping[str, str], station: DeliveryRunner
+        self, client: Client, name: str, filters: Mapping[str, str], runner: DeliveryRunner
     ) -> None:
         self._client = client
-        self._jetstream = client.jetstream(timeout=ANSWER_S)
+        self._jetstream = client.jetstream(timeout=REPLY_TIMEOUT_S)
         self._name = name
         self._filters = filters
-        self._station = station
-        self._config = station.config
-        self._clock = station.clock
-        self._ttl_ns = round(station.config.lock_ttl_s * 1e9)
+        self._runner = runner
+        self._config = runner.config
+        self._clock = runner.clock
+        self._ttl_ns = round(runner.config.lock_ttl_s * 1e9)
         self._stopping = False
-        self._waits: set[asyncio.Task[Any]] = set()  # for something that may not come
-        self._slots = asyncio.Semaphore(station.config.concurrency)
-        self._held: set[_Held] = set()
+        self._waiting: set[asyncio.Task[Any]] = set()  # cancelled by stop()
+        self._slots = asyncio.Semaphore(runner.config.concurrency)
+        self._in_flight: set[_InFlightMessage] = set()
 
     def stop(self) -> None:
         self._stopping = True
-        for task in self._waits:
+        for task in self._waiting:
             task.cancel()
 
     async def run(self) -> None:
-        many = 1 if self._config.ordered else min(self._config.concurrency, MOST_LOOPS)
-        log.info("consumer starts", stream=self._station.stream, server="nats")
+        loops_per_consumer = 1 if self._config.ordered else min(self._config.concurrency, MAX_LOOPS)
+        log.info("consumer started", stream=self._runner.stream, server="nats")
         async with asyncio.TaskGroup() as group:
             helpers = [
-                group.create_task(self._station.watch()),
-                group.create_task(self._keep_held()),
+                group.create_task(self._runner.follow_pause()),
+                group.create_task(self._run_heartbeat()),
             ]
             loops = [
                 group.create_task(self._serve(durable))
                 for durable in self._filters
-                for _ in range(many)
+                for _ in range(loops_per_consumer)
             ]
             await asyncio.wait(loops)
             for helper in helpers:
                 helper.cancel()
-        log.info("consumer stopped", stream=self._station.stream, server="nats")
+        log.info("consumer stopped", stream=self._runner.stream, server="nats")
 
     async def _serve(self, durable: str) -> None:
         while not self._stopping:
             try:
-                await self._take_from(durable)
-            except trouble() as error:
-                log.warning("cannot take events, trying again", error=repr(error))
-                await self._unless_stopped(self._clock.sleep(RETRY_S))
+                await self._consume(durable)
+            except transient_errors() as error:
+                log.warning("consuming failed; retrying", error=repr(error))
+                await self._unless_stopped(self._clock.sleep(RETRY_INTERVAL_S))
 
-    async def _take_from(self, durable: str) -> None:
-        await self._make_consumer(durable)
+    async def _consume(self, durable: str) -> None:
+        await self._create_consumer(durable)
         inbox = await self._jetstream.pull_subscribe_bind(consumer=durable, stream=self._name)
         try:
-            while await self._until_open():
+            while await self._wait_unpaused():
                 message = await self._unless_stopped(self._next(inbox))
                 if message:
                     await self._handle(message)
         finally:
-            # What reached us after the last look; elsewhere the time limit of the server ends it.
-            with suppress(*trouble()):
+            # Return messages received after the last fetch; the server redelivers any others.
+            with suppress(*transient_errors()):
                 for _ in range(inbox.pending_msgs):
                     await (await inbox.fetch(1, timeout=0.01))[0].nak()
-            with suppress(*trouble()):
+            with suppress(*transient_errors()):
                 await inbox.unsubscribe()
 
-    async def _make_consumer(self, durable: str) -> None:
+    async def _create_consumer(self, durable: str) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig
 
         await self._jetstream.add_consumer(
@@ -121,8 +121,8 @@ class NatsConsumer:
                 filter_subject=self._filters[durable],
                 ack_policy=AckPolicy.EXPLICIT,
                 ack_wait=self._config.lock_ttl_s,
-                max_deliver=-1,  # we count, and keep what is given up
-                max_ack_pending=1 if self._config.ordered else MOST_OUT,
+                max_deliver=-1,  # the delivery runner counts, and stores dead letters
+                max_ack_pending=1 if self._config.ordered else MAX_ACK_PENDING,
             ),
         )
 
@@ -133,73 +133,73 @@ class NatsConsumer:
             return None
 
     async def _handle(self, message: Msg) -> None:
-        held = _Held(message, self._clock.monotonic_ns() + self._ttl_ns)
-        self._held.add(held)
+        item = _InFlightMessage(message, self._clock.monotonic_ns() + self._ttl_ns)
+        self._in_flight.add(item)
         try:
-            # Paused or busy since we asked for it: it is kept, not given back and counted.
-            await self._until_open()
+            # Paused or busy since the fetch: keep it, as returning it would count an attempt.
+            await self._wait_unpaused()
             async with self._slots:
                 if self._stopping:
                     await message.nak()
                     return
-                outcome = await self._work(held)
-            if outcome is None or self._clock.monotonic_ns() >= held.until_ns:
-                log.warning("an event was lost to others while it was handled", durable=self._name)
-            elif outcome.result == "retry":
-                await message.nak(self._station.pause_s(message.metadata.num_delivered))
+                result = await self._run(item)
+            if result is None or self._clock.monotonic_ns() >= item.locked_until_ns:
+                log.warning("result discarded; lock expired", stream=self._runner.stream)
+            elif result.kind == "retry":
+                await message.nak(self._runner.backoff_s(message.metadata.num_delivered))
             else:
                 await message.ack()
         finally:
-            self._held.discard(held)
+            self._in_flight.discard(item)
 
-    async def _work(self, held: _Held) -> HandlerResult | None:
-        message = held.message
-        delivery, broken = self._station.decode(
+    async def _run(self, item: _InFlightMessage) -> HandlerResult | None:
+        message = item.message
+        delivery, invalid = self._runner.decode(
             message.headers or {}, message.data, message.metadata.num_delivered
         )
-        held.work = asyncio.create_task(self._station.run(delivery, broken))
+        item.task = asyncio.create_task(self._runner.run(delivery, invalid))
         try:
-            return await held.work
+            return await item.task
         except asyncio.CancelledError:
-            if held.lost and held.work.cancelled():
+            if item.lost and item.task.cancelled():
                 return None
-            held.work.cancel()
+            item.task.cancel()
             raise
 
-    async def _keep_held(self) -> None:
-        """Tell the server that we are at it; stop what it may have given to others meanwhile."""
+    async def _run_heartbeat(self) -> None:
+        """Extend the locks; cancel handlers whose lock has expired."""
         while True:
             now_ns = self._clock.monotonic_ns()
-            for held in list(self._held):
-                if now_ns >= held.until_ns:
-                    held.lost = True
-                    if held.work is not None:
-                        held.work.cancel()
+            for item in list(self._in_flight):
+                if now_ns >= item.locked_until_ns:
+                    item.lost = True
+                    if item.task is not None:
+                        item.task.cancel()
                 elif self._client.is_connected:
-                    with suppress(*trouble()):
-                        await held.message.in_progress()
-                        held.until_ns = now_ns + self._ttl_ns
+                    with suppress(*transient_errors()):
+                        await item.message.in_progress()
+                        item.locked_until_ns = now_ns + self._ttl_ns
             await self._clock.sleep(self._config.lock_ttl_s / 3)
 
-    async def _until_open(self) -> bool:
-        """Wait while the stream is paused; False when we are stopped."""
-        if not self._station.open.is_set():
-            await self._unless_stopped(self._station.open.wait())
+    async def _wait_unpaused(self) -> bool:
+        """Wait while the stream is paused; return False if stopped."""
+        if not self._runner.unpaused.is_set():
+            await self._unless_stopped(self._runner.unpaused.wait())
         return not self._stopping
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """Its result, or None when we are stopped first."""
+        """Return the result, or None if stopped first."""
         if self._stopping:
             waiting.close()
             return None
         task = asyncio.create_task(waiting)
-        self._waits.add(task)
+        self._waiting.add(task)
         try:
             return await task
         except asyncio.CancelledError:
-            us = asyncio.current_task()
-            if us is not None and us.cancelling():
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
                 raise
             return None
         finally:
-            self._waits.discard(task)
+            self._waiting.discard(task)

@@ -1,4 +1,4 @@
-"""The bus on PostgreSQL: events are rows, published by the caller's own transaction."""
+"""Bus on PostgreSQL: events are rows, published in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from qts.outbox.validation import encode_checked
 from qts.outbox.wakeup import WakeupNotifier
 from qts.outbox.worker import OutboxWorker
 
-COPY_FROM = 50  # below this many the round trips of COPY cost more than it saves
-SLICE = 50
+COPY_MIN_EVENTS = 50  # fewer are faster without the round trips of COPY
+YIELD_EVERY = 50
 _COLUMNS = (
     "event_id",
     "stream",
@@ -35,7 +35,7 @@ _COLUMNS = (
 
 
 class PostgresBus:
-    """An EventBus for one event loop."""
+    """EventBus on PostgreSQL, for one event loop."""
 
     def __init__(
         self, database: Database, streams: Mapping[str, StreamConfig], clock: Clock | None = None
@@ -61,23 +61,23 @@ class PostgresBus:
 
     async def publish(self, tx: Connection, event: OutboxEvent) -> bool:
         row = self.row_of(event)
-        tells = self._notifier.may_tell(tx)
-        xid = await tx.fetchval(SQL.publish, *row, tells)
-        if xid is not None and not tells:
+        notifies = self._notifier.may_notify(tx)
+        xid = await tx.fetchval(SQL.publish, *row, notifies)
+        if xid is not None and not notifies:
             self._notifier.published(xid, event.stream, tx)
         return xid is not None
 
     async def publish_many(self, tx: Connection, events: Sequence[OutboxEvent]) -> set[UUID]:
         by_id = {event.envelope.event_id: event for event in reversed(events)}
-        in_order = list(reversed(by_id.values()))  # of one id given twice, the first counts
+        in_order = list(reversed(by_id.values()))  # the first event with an id counts
         if not in_order:
             return set()
-        at_once = not any(event.delay_s for event in in_order)
-        if at_once and len(in_order) >= COPY_FROM and _in_transaction(tx):
+        has_no_delay = not any(event.delay_s for event in in_order)
+        if has_no_delay and len(in_order) >= COPY_MIN_EVENTS and _in_transaction(tx):
             try:
                 xid = await self._copy(tx, in_order)
             except asyncpg.UniqueViolationError:
-                pass  # some are known: the slower way sorts them out
+                pass  # some ids are known: insert skips those
             else:
                 for stream in {event.stream for event in in_order}:
                     self._notifier.published(xid, stream, tx)
@@ -105,11 +105,11 @@ class PostgresBus:
         return [OutboxDeadLetter(*row) for row in rows]
 
     async def requeue(self, event_id: UUID) -> bool:
-        """Never an event whose outcome is not known: that needs someone who looked."""
+        """Queue a dead letter again unless its outcome is unknown."""
         return await self._database.fetchrow(SQL.requeue, event_id, False) is not None
 
     async def _copy(self, tx: Connection, events: list[OutboxEvent]) -> int:
-        """The ids are on their way while the events are checked; a refusal undoes both."""
+        """Copy the ids while the events are validated; a refusal rolls both back."""
         ids = [(event.envelope.event_id,) for event in events]
         async with savepoint(tx):
             copying = asyncio.create_task(
@@ -127,11 +127,21 @@ class PostgresBus:
 
     async def _insert(self, tx: Connection, events: list[OutboxEvent]) -> set[UUID]:
         rows = await self._rows(events)
-        ids, streams, types, kinds, keys, bodies, attempts = map(list, zip(*rows, strict=True))
+        ids, streams, types, aggregate_types, aggregate_ids, bodies, attempts = map(
+            list, zip(*rows, strict=True)
+        )
         texts = [bytes(body).decode() for body in bodies]
-        waits = [float(event.delay_s) for event in events]
+        delays = [float(event.delay_s) for event in events]
         stored = await tx.fetch(
-            SQL.publish_many, ids, streams, types, kinds, keys, texts, attempts, waits
+            SQL.publish_many,
+            ids,
+            streams,
+            types,
+            aggregate_types,
+            aggregate_ids,
+            texts,
+            attempts,
+            delays,
         )
         new = {row["event_id"] for row in stored}
         stream_of = dict(zip(ids, streams, strict=True))
@@ -140,10 +150,10 @@ class PostgresBus:
         return new
 
     async def _rows(self, events: list[OutboxEvent]) -> list[tuple[Any, ...]]:
-        """Check and encode them, a few at a time: others want the loop too."""
+        """Validate and encode the events, yielding to the event loop in between."""
         rows: list[tuple[Any, ...]] = []
-        for start in range(0, len(events), SLICE):
-            rows += map(self._row, events[start : start + SLICE])
+        for start in range(0, len(events), YIELD_EVERY):
+            rows += map(self._row, events[start : start + YIELD_EVERY])
             await asyncio.sleep(0)
         return rows
 

@@ -1,10 +1,10 @@
-"""From committed rows to another server: a consumer of the outbox whose handler sends.
+"""Relay from the outbox to NATS or Kafka: a consumer whose handler sends.
 
-    row ─▶ claimed, one aggregate in order ─▶ sent, and confirmed ─▶ archived
-              ▲ lock ran out: sent again
+    row ─▶ claimed, an aggregate in order ─▶ sent and confirmed ─▶ archived
+              ▲ lock expired: sent again
 
-So a transaction publishes as it always does, and nothing is sent that was not committed. An event
-is archived only when the server has confirmed it: a relay that dies in between sends it again.
+Transactions publish as on PostgreSQL, and only committed events are sent. An event is archived once
+the server has confirmed it: a relay that crashes in between sends it again.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ from qts.outbox.config import StreamConfig
 from qts.outbox.errors import RetryableError
 from qts.outbox.worker import OutboxWorker
 
-# Those of handlers are counted where they run. Here an attempt is used up by nothing but the
-# death of a relay.
-ATTEMPTS = 1000
-AT_ONCE = 100
-RETRY_S = (0.05, 2.0)
+# The attempts of handlers are counted by their consumer. Here only the crash of a relay uses one.
+MAX_ATTEMPTS = 1000
+CONCURRENCY = 100
+BACKOFF_S = (0.05, 2.0)
 
 Send = Callable[[Delivery], Awaitable[None]]
 log = telemetry.logger("outbox")
 
 
 def relay_configs(streams: Mapping[str, StreamConfig]) -> dict[str, StreamConfig]:
-    """The streams as rows that are to be sent: patient, and many at once."""
+    """Return the stream settings of a relay: many attempts, many events at once."""
     return {
         name: msgspec.structs.replace(
             config,
-            max_attempts=ATTEMPTS,
-            concurrency=AT_ONCE,
-            batch=max(config.batch, AT_ONCE),
+            max_attempts=MAX_ATTEMPTS,
+            concurrency=CONCURRENCY,
+            batch=max(config.batch, CONCURRENCY),
             handler_timeout_s=max(config.handler_timeout_s, 60.0),
         )
         for name, config in streams.items()
@@ -47,7 +46,7 @@ def relay_configs(streams: Mapping[str, StreamConfig]) -> dict[str, StreamConfig
 
 
 class Relay:
-    """Moves all streams until stopped; several may do so at once, here and elsewhere."""
+    """Moves the events of all streams until stopped; several may run, in any process."""
 
     def __init__(
         self,
@@ -74,16 +73,16 @@ class Relay:
 
 
 class _Sender:
-    """The handler: waits for a server that is away, as long as it takes."""
+    """Dispatcher that sends; it retries without end while the server is unreachable."""
 
     def __init__(self, send: Send, clock: Clock) -> None:
         self._send = send
         self._clock = clock
-        self._away = False
+        self._unreachable = False
         self.stopping = False
 
     async def dispatch(self, delivery: Delivery) -> None:
-        delay_s, longest_s = RETRY_S
+        delay_s, max_s = BACKOFF_S
         while True:
             began_ns = self._clock.monotonic_ns()
             try:
@@ -91,16 +90,15 @@ class _Sender:
             except UnreachableError as error:
                 if self.stopping:
                     raise RetryableError(str(error), code="NOT_SENT") from None
-                self._note_away(error)
+                self._log_unreachable(error)
                 await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, longest_s)
+                delay_s = min(delay_s * 2, max_s)
                 delivery.extend((self._clock.monotonic_ns() - began_ns) / 1e9)
             else:
-                self._away = False
+                self._unreachable = False
                 return
 
-    def _note_away(self, error: UnreachableError) -> None:
-        """Once: all that wait fail alike."""
-        if not self._away:
-            self._away = True
-            log.warning("events cannot be sent, trying until they can", error=str(error))
+    def _log_unreachable(self, error: UnreachableError) -> None:
+        if not self._unreachable:
+            self._unreachable = True
+            log.warning("relay cannot send; retrying", error=str(error))

@@ -1,11 +1,11 @@
-"""A bus whose events are published in PostgreSQL and handled from another server.
+"""Bus whose events are published in PostgreSQL and consumed from NATS or Kafka.
 
     publish ─▶ outbox ─▶ relay ─▶ NATS or Kafka ─▶ consumer ─▶ handler
-                 ▲                                   │ given up
-                 └──── by hand ◀── dead letters ◀────┘
+                 ▲                                   │ no retries left
+                 └─── operator ◀── dead letters ◀────┘
 
-Publishing, pausing and dead letters stay with PostgreSQL, so that they mean the same on every
-bus and `qts outbox` serves them all.
+Publishing, pausing and dead letters stay in PostgreSQL, so that they work the same on every bus
+and `qts ops outbox` serves them all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = telemetry.logger("outbox")
 
 
 class RelayedBus(ABC):
-    """An EventBus for one event loop; which server carries the events, a kind of it says."""
+    """EventBus for one event loop; a subclass adds the server."""
 
     def __init__(
         self, database: Database, streams: Mapping[str, StreamConfig], clock: Clock | None = None
@@ -42,11 +42,11 @@ class RelayedBus(ABC):
 
     @abstractmethod
     async def send(self, delivery: Delivery) -> None:
-        """Hand over one event; the server has it for good when this returns, else Unreachable."""
+        """Send one event; return once the server has stored it, else raise UnreachableError."""
 
     @abstractmethod
-    def consumer_of(self, station: DeliveryRunner) -> Consumer:
-        """Brings the events of a stream to where they are handled."""
+    def create_consumer(self, runner: DeliveryRunner) -> Consumer:
+        """Create the consumer that feeds this runner."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -64,7 +64,7 @@ class RelayedBus(ABC):
         if stream not in self.streams:
             raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self.streams)}")
         config = self.streams[stream]
-        return self.consumer_of(
+        return self.create_consumer(
             DeliveryRunner(self._database, stream, config, dispatcher, self._clock)
         )
 
@@ -73,10 +73,10 @@ class RelayedBus(ABC):
 
     @asynccontextmanager
     async def relaying(self) -> AsyncIterator[None]:
-        """Move events during the block; what is left then waits in PostgreSQL."""
+        """Run a relay during the block; events left over wait in PostgreSQL."""
         relay = self.relay()
         running = asyncio.create_task(relay.run())
-        running.add_done_callback(_tell_death)
+        running.add_done_callback(_log_failure)
         try:
             yield
         finally:
@@ -84,7 +84,7 @@ class RelayedBus(ABC):
             await running
 
     async def pause(self, stream: str) -> None:
-        """Nothing more is sent at once; consumers notice within the stream's `poll_max_s`."""
+        """Pause the relay at once, and the consumers within the stream's `poll_max_s`."""
         await self._outbox.pause(stream)
 
     async def resume(self, stream: str) -> None:
@@ -100,6 +100,6 @@ class RelayedBus(ABC):
         await self._outbox.close()
 
 
-def _tell_death(relay: asyncio.Task[None]) -> None:
+def _log_failure(relay: asyncio.Task[None]) -> None:
     if not relay.cancelled() and relay.exception() is not None:
-        log.error("the relay ended; events wait in PostgreSQL", error=repr(relay.exception()))
+        log.error("relay failed; events wait in PostgreSQL", error=repr(relay.exception()))

@@ -1,7 +1,7 @@
-"""For tests of strategies and handlers: run what is due, see what was published, fail on purpose.
+"""Support for tests of handlers: run due events, record what was published, inject failures.
 
 async with PostgresBus.open(database, streams) as bus:
-    captured = CapturingBus(bus)
+    recorded = RecordingBus(bus)
     ...
     handled = await run_due(database, "everbit.trade.command", config, dispatcher)
     assert [one.result for one in handled] == ["done"]
@@ -29,11 +29,11 @@ from qts.outbox.config import StreamConfig
 from qts.outbox.envelope import OutboxEvent
 from qts.outbox.handling import run_handler
 
-AT_ONCE = 100
+BATCH = 100
 
 
 class HandledEvent(msgspec.Struct, frozen=True):
-    """An event that was tried, and how it ended."""
+    """Event that was attempted, with its result."""
 
     delivery: Delivery
     result: str
@@ -44,21 +44,21 @@ class HandledEvent(msgspec.Struct, frozen=True):
 async def run_due(
     database: Database, stream: str, config: StreamConfig, dispatcher: EventDispatcher
 ) -> list[HandledEvent]:
-    """Handle all events that are due, one by one, here and now, and what they publish too.
+    """Handle all due events one by one, and those that they publish.
 
-    A failed event waits at least a minute for its next attempt, so that it is not seen again.
+    A failed event waits at least a minute for its retry, so that it is not returned again.
     """
     claims = Claims(stream, config, name="run_due")
-    at_once = 1 if config.ordered else AT_ONCE  # a failure holds up those behind it
+    limit = 1 if config.ordered else BATCH  # a failure delays those behind it
     handled: list[HandledEvent] = []
     async with database.connection() as connection:
-        while claimed := await claims.claim(connection, at_once, time.monotonic_ns()):
+        while claimed := await claims.claim(connection, limit, time.monotonic_ns()):
             handled += [await _handle(connection, claims, dispatcher, one) for one in claimed]
     return handled
 
 
 async def make_due(database: Database, stream: str) -> None:
-    """Let the pauses of failed and delayed events be over."""
+    """Make failed and delayed events due now."""
     await database.execute(
         "UPDATE outbox_event SET next_retry_at = clock_timestamp() "
         "WHERE stream = $1 AND status = 'PENDING'",
@@ -67,7 +67,7 @@ async def make_due(database: Database, stream: str) -> None:
 
 
 class RecordingBus:
-    """Publishes through another bus and remembers what it was given, committed or not."""
+    """Bus that records what is published through it, committed or not."""
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
@@ -109,7 +109,7 @@ class RecordingBus:
 
 
 class FailFirst:
-    """A dispatcher whose first attempts fail with the error given; then it lets all through."""
+    """Dispatcher whose first attempts fail with the given error."""
 
     def __init__(self, dispatcher: EventDispatcher, error: Exception, times: int = 1) -> None:
         self._dispatcher = dispatcher
@@ -126,9 +126,9 @@ class FailFirst:
 async def _handle(
     connection: Connection, claims: Claims, dispatcher: EventDispatcher, claimed: ClaimedEvent
 ) -> HandledEvent:
-    outcome = claimed.broken or await run_handler(dispatcher, claimed.delivery)
-    if outcome.result == "done":
+    result = claimed.invalid or await run_handler(dispatcher, claimed.delivery)
+    if result.kind == "done":
         await claims.complete(connection, [claimed])
     else:
-        await claims.fail(connection, [(claimed, outcome, 60.0)])
-    return HandledEvent(claimed.delivery, outcome.result, outcome.code, outcome.message)
+        await claims.fail(connection, [(claimed, result, 60.0)])
+    return HandledEvent(claimed.delivery, result.kind, result.code, result.message)

@@ -1,6 +1,6 @@
-"""What may be published: everything is checked before the database hears of it.
+"""Validation of events before they reach the database.
 
-An error of PostgreSQL would spoil the caller's transaction; ours leaves it as it was.
+An error of PostgreSQL would abort the caller's transaction; a refusal leaves it usable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_BYTES = 1_000_000
 MAX_NAME = 200
 MAX_DELAY_S = 366 * 86_400.0
 
-# Ticks, books and trades go to the event lanes and the cache: here they would drown the orders.
+# Market data belongs in the event lanes and the cache: here it would delay orders.
 MARKET_DATA = frozenset(
     [
         "pricetick",
@@ -41,7 +41,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_checked(event: OutboxEvent, streams: Mapping[str, StreamConfig]) -> bytes:
-    """The envelope as JSON, or EventRefused with the reason."""
+    """Return the envelope as JSON; raise OutboxEventRefusedError with the reason."""
     envelope = event.envelope
     if event.stream not in streams:
         raise OutboxEventRefusedError(
@@ -51,17 +51,17 @@ def encode_checked(event: OutboxEvent, streams: Mapping[str, StreamConfig]) -> b
         raise _refused(envelope, f"schemaVersion {envelope.schema_version} is not {SCHEMA_VERSION}")
     _check_names(event)
     if _is_market_data(envelope.type):
-        raise _refused(envelope, "market data does not travel on the bus; use the event lanes")
+        raise _refused(envelope, "market data is not allowed on the bus; use the event lanes")
     body = _encode(envelope)
     if len(body) > MAX_BYTES:
         raise _refused(envelope, f"{len(body):,} bytes are more than the {MAX_BYTES:,} allowed")
-    # NaN and the infinities are encoded as null, and the store knows no NUL; both are rare, so
-    # only a body that may hold one is searched.
-    empty = (envelope.strategy_key is None) + (envelope.market is None)
-    if body.count(b"null") > empty or b"\\u0000" in body:
-        _search(envelope, msgspec.to_builtins(envelope.payload), "payload")
+    # NaN and the infinities are encoded as null, and PostgreSQL stores no NUL; both are rare, so
+    # only a body that may contain one is searched.
+    unset = (envelope.strategy_key is None) + (envelope.market is None)
+    if body.count(b"null") > unset or b"\\u0000" in body:
+        _find_invalid(envelope, msgspec.to_builtins(envelope.payload), "payload")
         if b"\\u0000" in body:
-            _search(envelope, msgspec.json.decode(body), "envelope")
+            _find_invalid(envelope, msgspec.json.decode(body), "envelope")
     return body
 
 
@@ -73,22 +73,22 @@ def _is_market_data(event_type: str) -> bool:
 def _check_names(event: OutboxEvent) -> None:
     envelope = event.envelope
     try:
-        fine = (
+        valid = (
             0 < len(envelope.type) <= MAX_NAME
             and 0 < len(event.aggregate_type) <= MAX_NAME
             and 0 < len(event.aggregate_id) <= MAX_NAME
             and 0 < len(envelope.trace_id) <= MAX_NAME
         )
     except TypeError:
-        fine = False
-    if not fine:
+        valid = False
+    if not valid:
         raise _refused(
             envelope, f"type, aggregate and traceId need 1 to {MAX_NAME} characters each"
         )
-    # Both are stored apart from the JSON, which is checked as a whole.
+    # Both have columns; the JSON is checked as a whole.
     text = event.aggregate_type + event.aggregate_id
-    if "\0" in text or (not text.isascii() and _unwritable(text)):
-        raise _refused(envelope, "the aggregate holds a character that cannot be stored")
+    if "\0" in text or (not text.isascii() and _has_surrogate(text)):
+        raise _refused(envelope, "the aggregate contains a character that cannot be stored")
     if not 0 <= event.delay_s <= MAX_DELAY_S:
         raise _refused(envelope, f"delay_s {event.delay_s} is not between 0 and {MAX_DELAY_S:.0f}")
     if envelope.occurred_at.tzinfo is None:
@@ -98,7 +98,7 @@ def _check_names(event: OutboxEvent) -> None:
 def _encode(envelope: Envelope) -> bytes:
     try:
         if isinstance(envelope.payload, msgspec.Raw):
-            # Trusted by the encoder as it is, so read it once and write it anew.
+            # The encoder copies raw JSON unchecked: decode and encode it.
             payload = msgspec.json.decode(envelope.payload)
             envelope = msgspec.structs.replace(envelope, payload=payload)
         return _encoder.encode(envelope)
@@ -106,23 +106,23 @@ def _encode(envelope: Envelope) -> bytes:
         raise _refused(envelope, f"the payload is not JSON: {error}") from None
 
 
-def _search(envelope: Envelope, value: Any, path: str) -> None:
+def _find_invalid(envelope: Envelope, value: Any, path: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise _refused(envelope, f"{path} is {value}, which JSON cannot say")
+        raise _refused(envelope, f"{path} is {value}, which JSON cannot represent")
     if isinstance(value, str) and "\0" in value:
-        raise _refused(envelope, f"{path} holds a NUL character, which cannot be stored")
+        raise _refused(envelope, f"{path} contains a NUL character, which cannot be stored")
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            _search(envelope, key, path)
-            _search(envelope, inner, f"{path}.{key}")
+            _find_invalid(envelope, key, path)
+            _find_invalid(envelope, inner, f"{path}.{key}")
     elif isinstance(value, list | tuple | set | frozenset):
-        for place, inner in enumerate(value):
-            _search(envelope, inner, f"{path}[{place}]")
+        for index, inner in enumerate(value):
+            _find_invalid(envelope, inner, f"{path}[{index}]")
 
 
-def _unwritable(text: str) -> bool:
+def _has_surrogate(text: str) -> bool:
     return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
-def _refused(envelope: Envelope, why: str) -> OutboxEventRefusedError:
-    return OutboxEventRefusedError(f"event {envelope.type!r} refused: {why}")
+def _refused(envelope: Envelope, reason: str) -> OutboxEventRefusedError:
+    return OutboxEventRefusedError(f"event {envelope.type!r} refused: {reason}")

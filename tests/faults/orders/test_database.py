@@ -15,7 +15,7 @@ from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from tests.faults.orders.rig import rig, submit_for_sure, worker
 from tests.faults.proxy import COMMIT, CommitProxy
-from tests.outbox.crowd import seed
+from tests.outbox.worker_group import seed
 
 
 @pytest.mark.timeout(90)

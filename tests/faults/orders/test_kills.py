@@ -10,7 +10,7 @@ import pytest
 
 from qts.domain import Secret
 from tests.faults.orders.rig import Rig, worker
-from tests.outbox.crowd import seed
+from tests.outbox.worker_group import seed
 
 
 async def test_without_faults_orders_are_placed_and_filled(

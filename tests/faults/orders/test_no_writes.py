@@ -26,8 +26,8 @@ from qts.risk import ApprovedOrder
 from qts.risk.proposal import approve
 from tests.database.backends import name_of
 from tests.faults.orders.rig import Rig, is_told, rig, submit_for_sure, worker
-from tests.outbox.crowd import seed
 from tests.outbox.kit import until
+from tests.outbox.worker_group import seed
 
 STILL_S = 1.0
 QUICK = DatabaseConfig(pool_min=1, pool_max=10, idle_transaction_timeout_s=STILL_S)

@@ -19,7 +19,7 @@ from qts.pipeline import Portfolio
 from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
 from tests.faults.orders.rig import COIN, Rig, worker
-from tests.outbox.crowd import seed
+from tests.outbox.worker_group import seed
 
 OLDEST_MS = 200.0
 SILENT_S = 1.0

@@ -13,8 +13,8 @@ from typing import Any
 from qts.database import Database
 from qts.domain import Secret
 from tests.faults.orders.rig import Rig, rig, worker
-from tests.outbox.crowd import seed
 from tests.outbox.kit import until
+from tests.outbox.worker_group import seed
 
 PER_SECOND = 4
 LIVES = 4

@@ -1,4 +1,4 @@
-"""Worker processes seen from outside: their pids, their end, and what they left in `effect`."""
+"""Worker processes: their pids, their exit, and the rows of their handlers in `effect`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TABLES = """
 """
 
 
-class Crowd:
-    """The workers of one program."""
+class WorkerGroup:
+    """Workers of one program."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.pids: list[int] = []  # all that ever were, the youngest last
+        self.pids: list[int] = []  # of all workers, the newest last
         self._gone: set[int] = set()
         self.changed = asyncio.Event()
 
@@ -49,12 +49,12 @@ class Crowd:
                 self.changed.clear()
                 await self.changed.wait()
 
-    async def kill_one(self, chance: random.Random) -> None:
-        """End a worker where it stands, and wait for the one that takes its place."""
+    async def kill_one(self, rng: random.Random) -> None:
+        """Kill a random worker and wait for its replacement."""
         known = len(self.pids)
-        victim = chance.choice([pid for pid in self.pids if pid not in self._gone])
+        victim = rng.choice([pid for pid in self.pids if pid not in self._gone])
         self._gone.add(victim)
-        with contextlib.suppress(ProcessLookupError):  # it could not reach a busy server, say
+        with contextlib.suppress(ProcessLookupError):  # it may have exited by itself
             os.kill(victim, signal.SIGKILL)
             await self.has(known + 1)
 
@@ -65,9 +65,9 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(
+async def worker_group(
     url: Secret, stream: str, config: StreamConfig, *, handler: str = "effect", workers: int = 2
-) -> AsyncIterator[Crowd]:
+) -> AsyncIterator[WorkerGroup]:
     order = {
         "url": url.reveal(),
         "stream": stream,
@@ -87,11 +87,11 @@ async def crowd(
             "PYTHONPATH": f"{PROGRAM.parents[2]}:{os.environ.get('PYTHONPATH', '')}",
         },
     )
-    workers_of_it = Crowd(process)
-    reading = asyncio.create_task(workers_of_it.read())
+    group = WorkerGroup(process)
+    reading = asyncio.create_task(group.read())
     try:
-        await workers_of_it.has(workers)
-        yield workers_of_it
+        await group.has(workers)
+        yield group
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -100,19 +100,21 @@ async def crowd(
 
 
 def seed() -> int:
-    """Of this run; QTS_SEED repeats one."""
+    """Return the seed of this run; QTS_SEED repeats one."""
     value = int(os.environ.get("QTS_SEED") or secrets.randbelow(2**32))
     print(f"QTS_SEED={value}")
     return value
 
 
-async def kill_at_random(workers: Crowd, kills: int, chance: random.Random, gap_s: float) -> None:
+async def kill_at_random(
+    workers: WorkerGroup, kills: int, rng: random.Random, gap_s: float
+) -> None:
     for _ in range(kills):
-        await asyncio.sleep(chance.uniform(0, gap_s))  # the moment of death is the point
-        await workers.kill_one(chance)
+        await asyncio.sleep(rng.uniform(0, gap_s))  # a random moment is the point
+        await workers.kill_one(rng)
 
 
-async def effects_by_line(database: Database) -> dict[str, list[int]]:
+async def effects_by_aggregate(database: Database) -> dict[str, list[int]]:
     rows = await database.fetch("SELECT line, number FROM effect ORDER BY place")
     lines: dict[str, list[int]] = {}
     for row in rows:
