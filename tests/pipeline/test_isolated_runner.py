@@ -298,7 +298,7 @@ async def test_ticks_that_never_end_leave_room_for_an_evaluation() -> None:
 
 ORPHAN = """
 import asyncio, sys
-from tests.pipeline.test_apart import Hanging, running
+from tests.pipeline.test_isolated_runner import Hanging, running
 async def main():
     async with running(Hanging) as bench:
         asked = asyncio.create_task(bench.runner.evaluate())

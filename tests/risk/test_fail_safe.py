@@ -109,12 +109,12 @@ async def test_warning_ends_when_it_is_calm(
     safe = FailSafe(database)
     assert (await safe.trip("AN001")).state is S.WARNING
     assert (await safe.clear_warning()).state is S.WARNING
-    monkeypatch.setattr("qts.risk.safety.CALM_AFTER_S", 0.0)
+    monkeypatch.setattr("qts.risk.fail_safe.WARNING_TTL_S", 0.0)
     assert (await safe.clear_warning()).state is S.NORMAL
 
 
 async def test_code_that_is_none_is_refused(database: Database) -> None:
-    with pytest.raises(RefusedError, match="code FS999 is none"):
+    with pytest.raises(RefusedError, match="code FS999 is unknown"):
         await FailSafe(database).trip("FS999")
     assert len(CODES) > 60
 
@@ -141,8 +141,8 @@ async def test_first_start_does_not_undo_a_switch(database: Database) -> None:
 async def test_switch_and_fail_safe_are_seen_by_notice_alone(
     database: Database, watch: SafetyMonitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for pause in ("_LOOK_EVERY_S", "TOO_OLD_S"):
-        monkeypatch.setattr(f"qts.risk.switches.{pause}", 3600.0)
+    for pause in ("_REFRESH_INTERVAL_S", "MAX_AGE_S"):
+        monkeypatch.setattr(f"qts.risk.kill_switch.{pause}", 3600.0)
     switch = KillSwitch(database)
     await switch.set(True, "owner")
     assert await until_async(watch.enabled)
@@ -159,6 +159,6 @@ async def test_silent_database_counts_as_off(
     await KillSwitch(database).set(True, "owner")
     await watch.refresh()
     assert watch.enabled()
-    monkeypatch.setattr("qts.risk.switches.TOO_OLD_S", 0.0)
+    monkeypatch.setattr("qts.risk.kill_switch.MAX_AGE_S", 0.0)
     assert not watch.enabled()
     assert watch.safety.state is S.LOCKDOWN
