@@ -43,6 +43,7 @@ NATIVE_USERS = {
     "router/journal.py",
     "router/router.py",
     "telemetry/latency.py",
+    "verify/isolation.py",
 }
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from qts._native import COUNT_IN_ORDER
 from qts.events import (
     SLA,
     AlertHooks,
@@ -28,7 +29,6 @@ from qts.events import (
     Priority,
     compiled,
 )
-from qts.events.process.protocol import COUNT_IN_ORDER
 from qts.verify.baseline_queue import PriorityQueueEngine
 from qts.verify.isolation_load import SLEEP_S, LoadGenerator, busy_handlers, ignore, sleep
 

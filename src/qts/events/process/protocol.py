@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 from qts._native import (
-    COUNT_IN_ORDER,
     SHARED_RING_OVERHEAD,
     SharedRing,
     die_with_parent,
@@ -25,7 +24,7 @@ from qts.events.catalogue import Catalogue
 from qts.events.event import Event
 
 # Re-exported.
-__all__ = ["COUNT_IN_ORDER", "SharedRing", "die_with_parent", "key_hash", "ticks", "ticks_to_ns"]
+__all__ = ["SharedRing", "die_with_parent", "key_hash", "ticks", "ticks_to_ns"]
 
 Memory = Array[c_ubyte]
 _CACHE_LINE = 64
