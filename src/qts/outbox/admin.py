@@ -11,7 +11,7 @@ import msgspec
 
 from qts.database import Database
 from qts.domain import Clock, RefusedError, SystemClock
-from qts.outbox.config import OutboxConfig, StreamConfig
+from qts.outbox.config import OutboxConfig, StreamConfig, stream_config
 from qts.outbox.envelope import Envelope, OutboxEvent
 from qts.outbox.maintenance import rotate_partitions
 from qts.outbox.queries import SQL
@@ -88,7 +88,7 @@ class OutboxAdmin:
 
     async def requeue_all(self, stream: str) -> int:
         """Requeue all dead letters of a stream except those with an unknown outcome."""
-        self._check_stream(stream)
+        stream_config(self._streams, stream)
         count: int = await self._database.fetchval(SQL.requeue_all, stream, False)
         return count
 
@@ -135,10 +135,6 @@ class OutboxAdmin:
         if row.status != "DEAD":
             raise RefusedError(f"event {event_id} is {row.status}; only a DEAD one can be changed")
         return row
-
-    def _check_stream(self, stream: str) -> None:
-        if stream not in self._streams:
-            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
 
 
 async def paused_streams(database: Database) -> set[str]:

@@ -21,18 +21,12 @@ import msgspec
 from qts.database import Connection, Row
 from qts.outbox.bus import Delivery
 from qts.outbox.config import StreamConfig
-from qts.outbox.envelope import Envelope
+from qts.outbox.envelope import Envelope, decode_envelope
 from qts.outbox.handling import HandlerResult
 from qts.outbox.horizon import BEGINNING
 from qts.outbox.queries import SQL
 
-
-class _Received(Envelope, frozen=True, kw_only=True, rename="camel", gc=False):
-    payload: msgspec.Raw
-
-
 _row_id, _due_at = itemgetter(0), itemgetter(1)
-_decoder = msgspec.json.Decoder(_Received)
 
 
 class ClaimedEvent(msgspec.Struct, eq=False, gc=False):
@@ -99,9 +93,8 @@ class Claims:
 
     async def mark_exhausted(self, connection: Connection) -> list[UUID]:
         """Mark events dead whose last attempt ended without a result; return their ids."""
-        return [
-            row["event_id"] for row in await connection.fetch(SQL.mark_exhausted_dead, self.stream)
-        ]
+        rows = await connection.fetch(SQL.mark_exhausted_dead, self.stream)
+        return [row["event_id"] for row in rows]
 
     async def next_due_s(self, connection: Connection) -> float | None:
         seconds: float | None = await connection.fetchval(SQL.next_due, self.stream)
@@ -151,20 +144,12 @@ class Claims:
         for row_id, due_at, attempt, max_attempts, aggregate_type, aggregate_id, body in rows:
             invalid = None
             try:
-                envelope: Envelope = _decoder.decode(body)
+                envelope: Envelope = decode_envelope(body)
             except msgspec.MsgspecError as error:
                 invalid = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
                 envelope = Envelope(type="?", trace_id="?", payload=None)
-            delivery = Delivery(
-                self.stream,
-                aggregate_type,
-                aggregate_id,
-                envelope,
-                attempt,
-                max_attempts,
-                0,
-                row_id,
-            )
+            address = (self.stream, aggregate_type, aggregate_id)
+            delivery = Delivery(*address, envelope, attempt, max_attempts, 0, row_id)
             claimed.append(ClaimedEvent(row_id, token, due_at, delivery, held_until_ns, invalid))
         return claimed
 

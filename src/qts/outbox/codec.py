@@ -10,7 +10,7 @@ import msgspec
 
 from qts.outbox.bus import Delivery
 from qts.outbox.config import StreamConfig
-from qts.outbox.envelope import Envelope, uuid7
+from qts.outbox.envelope import Envelope, decode_envelope, uuid7
 from qts.outbox.handling import HandlerResult
 
 # Percent-encoded: NATS headers are single lines.
@@ -20,11 +20,6 @@ EVENT_TYPE = "Qts-Event-Type"
 MESSAGE_ID = "Nats-Msg-Id"  # deduplicates on NATS; informative on Kafka
 
 
-class _Received(Envelope, frozen=True, kw_only=True, rename="camel"):
-    payload: msgspec.Raw
-
-
-_decoder = msgspec.json.Decoder(_Received)
 _encoder = msgspec.json.Encoder()
 
 
@@ -52,7 +47,7 @@ def decode_delivery(
     """Decode a message; with a dead result if its envelope is invalid."""
     invalid = None
     try:
-        envelope: Envelope = _decoder.decode(body)
+        envelope: Envelope = decode_envelope(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         invalid = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
         text = body.decode(errors="replace")

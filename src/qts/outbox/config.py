@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from qts.domain import Secret
+from qts.domain import RefusedError, Secret
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Claiming, retries and timeouts of one stream."""
 
     ordered: Annotated[
-        bool,
-        Meta(description="handle events of one aggregate one by one, in the order of publishing"),
+        bool, Meta(description="handle the events of an aggregate one by one, as published")
     ] = False
     batch: Annotated[
         int, Meta(ge=1, le=5000, description="events claimed at once while handlers keep up")
@@ -24,8 +24,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Meta(ge=1, le=1000, description="handlers that run concurrently in one worker")
     ] = 10
     lock_ttl_s: Annotated[
-        float,
-        Meta(ge=0.2, le=3600, description="how long a claim lasts without a heartbeat"),
+        float, Meta(ge=0.2, le=3600, description="how long a claim lasts without a heartbeat")
     ] = 30.0
     handler_timeout_s: Annotated[
         float, Meta(ge=0.01, le=86_400, description="maximum duration of one attempt")
@@ -34,8 +33,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Meta(ge=1, le=1000, description="attempts before an event becomes a dead letter")
     ] = 10
     backoff_base_s: Annotated[
-        float,
-        Meta(ge=0.001, le=60, description="backoff after the first failure; doubles each time"),
+        float, Meta(ge=0.001, le=60, description="first backoff; doubles with each failure")
     ] = 1.0
     backoff_max_s: Annotated[
         float, Meta(ge=0.001, le=86_400, description="maximum backoff between attempts")
@@ -92,8 +90,7 @@ class KafkaBusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(description="protocol of the connection to brokers"),
     ] = "plaintext"
     sasl_mechanism: Annotated[
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="authentication mechanism"),
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], Meta(description="authentication")
     ] = "SCRAM-SHA-512"
     sasl_username: Annotated[str | None, Meta(description="user name")] = None
     sasl_password: Annotated[Secret | None, Meta(description="password")] = None
@@ -111,15 +108,10 @@ class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "postgres"
     run_relay: Annotated[
         bool,
-        Meta(
-            description="move events to NATS or Kafka in this process; else: qts ops outbox relay"
-        ),
+        Meta(description="run the relay in this process; else with: qts ops outbox relay"),
     ] = True
     keep_days: Annotated[
-        int,
-        Meta(
-            ge=1, le=3650, description="days that handled events are kept and event ids are unique"
-        ),
+        int, Meta(ge=1, le=3650, description="days that handled events and event ids are kept")
     ] = 90
     nats: Annotated[NatsBusConfig, Meta(description="The bus on NATS JetStream")] = NatsBusConfig()
     kafka: Annotated[KafkaBusConfig, Meta(description="The bus on Kafka")] = KafkaBusConfig()
@@ -157,6 +149,14 @@ STREAMS = {
     name: name.removeprefix("everbit.").replace(".", "_")
     for name in (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND, BACKTEST_EVENT, SYSTEM_EVENT)
 }
+
+
+def stream_config(streams: Mapping[str, StreamConfig], stream: str) -> StreamConfig:
+    """Return the settings of a stream; raise RefusedError if it is unknown."""
+    if stream not in streams:
+        raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(streams)}")
+    return streams[stream]
+
 
 # Stream of each worker. Results of backtests are read from the database.
 WORKERS = {

@@ -42,6 +42,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     payload: Any
 
 
+class _RawEnvelope(Envelope, frozen=True, kw_only=True, rename="camel", gc=False):
+    payload: msgspec.Raw
+
+
+decode_envelope = msgspec.json.Decoder(_RawEnvelope).decode  # leaves the payload as JSON
+
+
 class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Envelope with its stream and the aggregate within which order is kept."""
 

@@ -93,12 +93,8 @@ class KafkaConsumer:
         while True:
             await asyncio.sleep(0)  # new events may start and share the next commit
             self._changed.clear()
-            await self._commit(
-                [partition for partition in self._partitions.values() if partition.changed]
-            )
-            if self._stopping and not any(
-                partition.running for partition in self._partitions.values()
-            ):
+            await self._commit([each for each in self._partitions.values() if each.changed])
+            if self._stopping and not any(each.running for each in self._partitions.values()):
                 return
             await self._apply_backpressure()
             messages = await self._poll()
@@ -135,15 +131,10 @@ class KafkaConsumer:
 
     async def _apply_backpressure(self) -> None:
         """Pause partitions that are full, and all of them while a batch is in flight."""
-        in_flight = sum(partition.offsets.in_flight for partition in self._partitions.values())
-        closed = (
-            self._stopping or not self._runner.unpaused.is_set() or in_flight >= self._config.batch
-        )
-        paused = {
-            number
-            for number, partition in self._partitions.items()
-            if closed or partition.offsets.is_full
-        }
+        trackers = {number: each.offsets for number, each in self._partitions.items()}
+        is_full = sum(each.in_flight for each in trackers.values()) >= self._config.batch
+        closed = is_full or self._stopping or not self._runner.unpaused.is_set()
+        paused = {number for number, each in trackers.items() if closed or each.is_full}
         if to_pause := paused - self._paused:
             await self._client.pause([self._topic_partition(number) for number in to_pause])
         if to_resume := (self._paused - paused) & self._partitions.keys():
@@ -157,10 +148,8 @@ class KafkaConsumer:
             return
         waiting = [partition.begin_commit() for partition in partitions]
         offsets = [
-            self._topic_partition(
-                partition.number, partition.offsets.first_open, partition.offsets.metadata()
-            )
-            for partition in partitions
+            self._topic_partition(each.number, each.offsets.first_open, each.offsets.metadata())
+            for each in partitions
         ]
         try:
             results = await self._client.commit(offsets=offsets, asynchronous=False)

@@ -12,9 +12,9 @@ import asyncpg
 import msgspec
 
 from qts.database import Connection, Database, savepoint
-from qts.domain import Clock, RefusedError, SystemClock
+from qts.domain import Clock, SystemClock
 from qts.outbox.bus import EventDispatcher, OutboxDeadLetter, OutboxRow
-from qts.outbox.config import StreamConfig
+from qts.outbox.config import StreamConfig, stream_config
 from qts.outbox.envelope import OutboxEvent
 from qts.outbox.queries import SQL
 from qts.outbox.validation import encode_checked
@@ -127,22 +127,11 @@ class PostgresBus:
 
     async def _insert(self, tx: Connection, events: list[OutboxEvent]) -> set[UUID]:
         rows = await self._rows(events)
-        ids, streams, types, aggregate_types, aggregate_ids, bodies, attempts = map(
-            list, zip(*rows, strict=True)
-        )
+        *columns, bodies, attempts = map(list, zip(*rows, strict=True))
+        ids, streams = columns[:2]
         texts = [bytes(body).decode() for body in bodies]
         delays = [float(event.delay_s) for event in events]
-        stored = await tx.fetch(
-            SQL.publish_many,
-            ids,
-            streams,
-            types,
-            aggregate_types,
-            aggregate_ids,
-            texts,
-            attempts,
-            delays,
-        )
+        stored = await tx.fetch(SQL.publish_many, *columns, texts, attempts, delays)
         new = {row["event_id"] for row in stored}
         stream_of = dict(zip(ids, streams, strict=True))
         for stream in {stream_of[event_id] for event_id in new}:
@@ -170,9 +159,7 @@ class PostgresBus:
         )
 
     def _config(self, stream: str) -> StreamConfig:
-        if stream not in self._streams:
-            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self._streams)}")
-        return self._streams[stream]
+        return stream_config(self._streams, stream)
 
 
 def _in_transaction(connection: Any) -> bool:

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from qts import telemetry
 from qts.database import Connection, Database
-from qts.domain import Clock, RefusedError, SystemClock
+from qts.domain import Clock, SystemClock
 from qts.outbox.bus import Consumer, Delivery, EventDispatcher, OutboxDeadLetter, OutboxRow
-from qts.outbox.config import StreamConfig
+from qts.outbox.config import StreamConfig, stream_config
 from qts.outbox.delivery_runner import DeliveryRunner
 from qts.outbox.envelope import OutboxEvent
 from qts.outbox.postgres import PostgresBus
@@ -61,9 +61,7 @@ class RelayedBus(ABC):
         return self._outbox.row_of(event)
 
     def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
-        if stream not in self.streams:
-            raise RefusedError(f"stream {stream!r} is unknown; known: {', '.join(self.streams)}")
-        config = self.streams[stream]
+        config = stream_config(self.streams, stream)
         return self.create_consumer(
             DeliveryRunner(self._database, stream, config, dispatcher, self._clock)
         )
