@@ -1,4 +1,4 @@
-"""What a client of the servers sees, and what the kernel says of their processes."""
+"""Clients of the servers, and facts about their processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qts.embedded import EmbeddedServers
 
 
 async def ask(url: Secret, *statements: str) -> Any:
-    """Run the statements in one session; the value of the last."""
+    """Run the statements in one session; return the value of the last."""
     connection = await asyncpg.connect(url.reveal(), timeout=10)
     try:
         for statement in statements[:-1]:
@@ -41,7 +41,7 @@ def pids(servers: EmbeddedServers) -> list[int]:
 
 
 def state_of(pid: int) -> str:
-    """As the kernel has it: R at work, S asleep, T stopped, Z a zombie; empty when it is gone."""
+    """Return the kernel's state letter: R running, S sleeping, T stopped, Z zombie; empty: gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -49,12 +49,12 @@ def state_of(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """A zombie is not alive."""
+    """Return whether the process is alive; a zombie is not."""
     return state_of(pid) not in ("", "Z")
 
 
-def at_work_in(directory: Path) -> list[int]:
-    """Processes whose working directory is this one: the servers of a home, backends included."""
+def processes_in(directory: Path) -> list[int]:
+    """Return the processes with this working directory: the servers of a home, with backends."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and alive(int(entry.name)):
@@ -68,7 +68,7 @@ def at_work_in(directory: Path) -> list[int]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether it came true in time; asked less often the longer it takes, as asking costs."""
+    """Poll with growing intervals; return whether the condition became true in time."""
     begun = time.monotonic()
     while not condition():
         waited = time.monotonic() - begun
@@ -79,7 +79,7 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 def listens_on(pid: int) -> set[tuple[str, int]]:
-    """TCP addresses the process listens on, as the kernel tells them."""
+    """Return the TCP addresses that the process listens on."""
     sockets = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     found = set()
     for table in ("tcp", "tcp6"):

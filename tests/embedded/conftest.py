@@ -21,28 +21,28 @@ PROGRAM = Path(__file__).with_name("program.py")
 
 
 class Program:
-    """A QTS of its own: see program.py."""
+    """Separate QTS process; see program.py."""
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def told(self) -> dict[str, Any]:
-        """What it says when its servers are ready."""
+    def ready_info(self) -> dict[str, Any]:
+        """Return what it prints when its servers are ready."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise AssertionError(self.process.communicate()[1].decode())
-        told: dict[str, Any] = msgspec.json.decode(line)
-        return told
+        info: dict[str, Any] = msgspec.json.decode(line)
+        return info
 
     def kill(self) -> None:
         self.process.kill()
         self.process.communicate()
 
     def finish(self) -> int:
-        """Let it stop by itself; its exit code."""
+        """Let it stop and return its exit code."""
         self.process.communicate()
         return self.process.returncode
 
@@ -61,7 +61,7 @@ def program() -> Iterator[Callable[..., Program]]:
 
 
 def copy_home(home: Home, to: Path) -> Home:
-    """A copy takes less time than an initdb."""
+    """Copy a home, which is faster than an initdb."""
     with home.lock():
         subprocess.run(["/bin/cp", "-a", home.path, to], check=True)
     return Home.at(to)
@@ -69,7 +69,7 @@ def copy_home(home: Home, to: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def kept_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """One initialised home for tests that do not mind the traces of others."""
+    """Share one initialised home among tests."""
     home = Home.at(tmp_path_factory.mktemp("kept") / "home")
     with EmbeddedServers(home, EmbeddedConfig()):
         pass
@@ -78,7 +78,7 @@ def kept_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture
 def home(kept_home: Home, tmp_path: Path) -> Home:
-    """An initialised home of the test's own."""
+    """Return a private initialised home."""
     return copy_home(kept_home, tmp_path / "home")
 
 
@@ -89,8 +89,8 @@ def servers(kept_home: Home) -> Iterator[EmbeddedServers]:
 
 
 @pytest.fixture
-def public_place() -> Iterator[Path]:
-    """A directory any user can reach."""
+def public_directory() -> Iterator[Path]:
+    """Create a directory that any user can reach."""
     path = Path(tempfile.mkdtemp(prefix="qts-test-", dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -98,9 +98,9 @@ def public_place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def place_of_nobody(public_place: Path) -> Path:
+def directory_of_nobody(public_directory: Path) -> Path:
     entry = pwd.getpwnam("nobody")
-    place = public_place / "nobody"
+    place = public_directory / "nobody"
     place.mkdir(mode=0o700)
     os.chown(place, entry.pw_uid, entry.pw_gid)
     return place

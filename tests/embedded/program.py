@@ -1,4 +1,4 @@
-"""A program that starts the servers of a home, says where they are, and waits for its stdin to end.
+"""Program that starts the servers of a home, prints where they are, and waits for EOF on stdin.
 
 Arguments: the home, and the number of a user to become before starting. Everything is
 imported first: that user may not be able to read this interpreter's files.
@@ -30,13 +30,13 @@ def main(home: str, *user: str) -> None:
     with EmbeddedServers(Home.at(Path(home)), EmbeddedConfig()) as servers:
         assert servers.postgres is not None
         assert servers.valkey is not None
-        told = {
+        info = {
             "postgres": servers.postgres.pid,
             "valkey": servers.valkey.pid,
             "postgres_url": servers.postgres.url.reveal(),
             "valkey_url": servers.valkey.url.reveal(),
         }
-        print(msgspec.json.encode(told).decode(), flush=True)
+        print(msgspec.json.encode(info).decode(), flush=True)
         sys.stdin.read()
 
 

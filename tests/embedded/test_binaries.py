@@ -1,4 +1,4 @@
-"""Programs come from the wheels, else from the machine; a start that fails says why."""
+"""Search for server programs, and errors of a failed start."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_failed_start_quotes_the_log_and_leaves_nothing(home: Home) -> None:
 def test_data_directory_of_another_major_version_is_refused(home: Home) -> None:
     (home.data / "PG_VERSION").write_text("9\n")
     with pytest.raises(
-        ServerFailedError, match=f"^{home.data} was made by PostgreSQL 9"
+        ServerFailedError, match=f"^{home.data} was created by PostgreSQL 9"
     ) as failure:
         EmbeddedServers(home, EmbeddedConfig()).start()
     assert "\n" not in str(failure.value)
@@ -106,11 +106,11 @@ def test_foreign_files_in_the_place_of_the_data_are_kept(tmp_path: Path) -> None
     assert (home.data / "diary").read_text() == "dear"
 
 
-def test_large_log_is_put_aside(tmp_path: Path) -> None:
+def test_large_log_is_rotated(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "postgres.log")
     for size, aside in ((10 * 1024 * 1024, False), (10 * 1024 * 1024 + 1, True)):
         log.path.write_bytes(b"x" * size)
-        log.bound()
+        log.rotate()
         assert log.path.exists() is not aside
         assert (tmp_path / "postgres.log.1").exists() is aside
 

@@ -1,4 +1,4 @@
-"""Whoever is killed, servers or the program that runs them: committed rows are there afterwards."""
+"""Committed rows survive a kill of the servers or of the program that runs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
-from tests.embedded.clients import alive, ask, at_work_in, cache, pids, ping, until
+from tests.embedded.clients import alive, ask, cache, pids, ping, processes_in, until
 from tests.embedded.conftest import Program
 
 WRITE = (
@@ -108,10 +108,10 @@ async def test_killed_program_takes_its_servers_along(
     home: Home, program: Callable[..., Program]
 ) -> None:
     running = program(home.path)
-    told = running.told()
+    info = running.ready_info()
     await ask(home.postgres_url(), *WRITE)
     running.kill()
-    assert until(lambda: not alive(told["postgres"]) and not alive(told["valkey"]))
+    assert until(lambda: not alive(info["postgres"]) and not alive(info["valkey"]))
     with EmbeddedServers(home, EmbeddedConfig()):
         assert await ask(home.postgres_url(), COUNT) == 10000
 
@@ -120,7 +120,7 @@ async def test_start_right_after_a_kill_needs_no_pause(
     home: Home, program: Callable[..., Program]
 ) -> None:
     running = program(home.path)
-    running.told()
+    running.ready_info()
     await ask(home.postgres_url(), *WRITE)
     running.kill()
     with EmbeddedServers(home, EmbeddedConfig()):
@@ -132,25 +132,25 @@ async def test_orphans_are_stopped_by_the_next_start(
 ) -> None:
     """Where the kernel sends no death signal, servers survive a killed program."""
     without_signal = (
-        "import runpy, sys; from qts.embedded import child; child._LIBC = None; "
+        "import runpy, sys; from qts.embedded import process; process._LIBC = None; "
         "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     running = program(home.path, options=("-c", without_signal))
-    told = running.told()
+    info = running.ready_info()
     await ask(home.postgres_url(), *WRITE)
     running.kill()
-    assert alive(told["postgres"])
-    assert alive(told["valkey"])
+    assert alive(info["postgres"])
+    assert alive(info["valkey"])
     with EmbeddedServers(home, EmbeddedConfig()):
-        assert not alive(told["postgres"])
-        assert not alive(told["valkey"])
+        assert not alive(info["postgres"])
+        assert not alive(info["valkey"])
         assert await ask(home.postgres_url(), COUNT) == 10000
         assert ping(home.valkey_url())
 
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the user the servers run as, and none of ours."""
+    """Start an unrelated process of the servers' user."""
     user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
     with subprocess.Popen(["/bin/sleep", "100"], user=user) as process:
         yield process
@@ -160,14 +160,14 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 async def test_stranger_with_the_old_process_number_is_left_alone(
     home: Home, stranger: subprocess.Popen[bytes]
 ) -> None:
-    """In a container the same small numbers come back at every start."""
+    """In a container the same small pids are reused at every start."""
     with EmbeddedServers(home, EmbeddedConfig()) as servers:
         assert servers.postgres
         await ask(servers.postgres.url, *WRITE)
         killed = servers.postgres.pid
         assert killed
         os.kill(killed, signal.SIGKILL)
-        assert until(lambda: not alive(killed) and not at_work_in(home.data))
+        assert until(lambda: not alive(killed) and not processes_in(home.data))
     pid_file = home.data / "postmaster.pid"
     _, _, rest = pid_file.read_text().partition("\n")
     pid_file.write_text(f"{stranger.pid}\n{rest}")

@@ -1,4 +1,4 @@
-"""The home directory is private, found again by any process, and held by one."""
+"""The home directory: private, at a stable path, locked by one process."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def test_new_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
     assert mode(home.path) == 0o700
 
 
-def test_empty_directory_of_ours_is_closed(tmp_path: Path) -> None:
+def test_empty_directory_is_made_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert mode(Home.at(tmp_path).path) == 0o700
 
 
-def test_opened_home_is_closed_again(tmp_path: Path) -> None:
+def test_home_is_made_private_again(tmp_path: Path) -> None:
     with Home.at(tmp_path).lock():
         tmp_path.chmod(0o755)
     assert mode(Home.at(tmp_path).path) == 0o700
 
 
 def test_open_directory_with_other_files_is_refused_and_untouched(tmp_path: Path) -> None:
-    """A home of / or /srv by mistake must not close the machine."""
+    """QTS_HOME=/ by mistake must not change the mode of /."""
     (tmp_path / "someones-file").touch()
     tmp_path.chmod(0o755)
-    with pytest.raises(RefusedError, match="holds other files; choose an empty directory"):
+    with pytest.raises(RefusedError, match="contains other files; choose an empty directory"):
         Home.at(tmp_path)
     assert mode(tmp_path) == 0o755
 
@@ -71,7 +71,7 @@ def test_file_is_refused_as_home(tmp_path: Path, inside: str) -> None:
 
 
 def test_home_on_a_file_system_that_takes_no_files_is_refused() -> None:
-    with pytest.raises(RefusedError, match="home /proc/qts cannot be made: "):
+    with pytest.raises(RefusedError, match="home /proc/qts cannot be created: "):
         Home.at(Path("/proc/qts"))
 
 
@@ -168,7 +168,7 @@ def test_squatted_socket_directory_is_refused(long_home: Home, tmp_path: Path) -
     parent = long_home.run.parent
     parent.mkdir()
     parent.chmod(0o777)
-    for use in (lambda: long_home.run, long_home.make_room, long_home.postgres_url):
+    for use in (lambda: long_home.run, long_home.create_directories, long_home.postgres_url):
         with pytest.raises(RefusedError, match=f"^{parent} is not a directory of this user"):
             use()
     parent.rmdir()

@@ -1,4 +1,4 @@
-"""NATS as a child: private, on loopback, gone with its parent, and its streams outlive a crash."""
+"""Embedded NATS: private, on loopback, ended with its parent; streams survive a crash."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from qts.embedded import (
     server,
 )
 from qts.embedded.binaries import find_binary
-from tests.embedded.clients import alive, at_work_in, listens_on, mode, owner, status_of, until
+from tests.embedded.clients import alive, listens_on, mode, owner, processes_in, status_of, until
 
 LOOPBACK = "0100007F"
 PARENT = """
 import sys
 from pathlib import Path
-from qts.embedded import Home, Nats
-with Nats(Home.at(Path(sys.argv[1]))) as nats:
+from qts.embedded import Home, NatsServer
+with NatsServer(Home.at(Path(sys.argv[1]))) as nats:
     print(nats.pid, flush=True)
     sys.stdin.read()
 """
@@ -61,7 +61,7 @@ async def jetstream(url: Secret) -> AsyncIterator[Any]:
 
 
 async def _ignore(_error: Exception) -> None:
-    """What matters is raised."""
+    """Ignore reconnect errors."""
 
 
 def kill(nats: NatsServer) -> None:
@@ -92,7 +92,7 @@ async def test_streams_outlive_a_killed_server(nats: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("login", ["", "qts:wrong@"])
-async def test_password_is_asked_for(nats: NatsServer, login: str) -> None:
+async def test_password_is_required(nats: NatsServer, login: str) -> None:
     url = Secret(f"nats://{login}127.0.0.1:{nats.port}")
     with pytest.raises(Error, match=r"(?i:authorization)"):
         async with jetstream(url):
@@ -132,7 +132,7 @@ def test_stop_leaves_no_process_and_no_settings(home: Home) -> None:
     with NatsServer(home) as nats:
         pid = nats.pid
         assert pid
-        assert at_work_in(home.run) == [pid]
+        assert processes_in(home.run) == [pid]
     assert not alive(pid)
     assert list(home.run.iterdir()) == []
     assert home.holder() is None
@@ -171,7 +171,7 @@ def test_given_port_that_is_taken_is_refused(nats: NatsServer, tmp_path: Path) -
     assert other.holder() is None
 
 
-def test_free_port_that_was_taken_meanwhile_is_chosen_anew(
+def test_free_port_that_was_taken_meanwhile_is_replaced(
     nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose, choices = server._free_port, iter([nats.port])

@@ -1,4 +1,4 @@
-"""Both servers start, answer, keep their data, and leave nothing behind."""
+"""Start and stop of the servers, their settings, their files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from tests.embedded.clients import (
     alive,
     ask,
-    at_work_in,
     cache,
     listens_on,
     mode,
     pids,
     ping,
+    processes_in,
     until,
 )
 
@@ -92,10 +92,10 @@ def test_stop_leaves_no_process_and_no_socket(kept_home: Home) -> None:
     servers.start()
     ran = pids(servers)
     assert len(ran) == 2
-    assert set(ran) <= {*at_work_in(kept_home.data), *at_work_in(kept_home.run)}
+    assert set(ran) <= {*processes_in(kept_home.data), *processes_in(kept_home.run)}
     servers.stop()
     assert not any(map(alive, ran))
-    assert at_work_in(kept_home.data) == at_work_in(kept_home.run) == []
+    assert processes_in(kept_home.data) == processes_in(kept_home.run) == []
     assert list(kept_home.run.iterdir()) == []
     assert kept_home.holder() is None
 
@@ -144,7 +144,7 @@ def test_each_server_can_run_alone(kept_home: Home) -> None:
     with EmbeddedServers(kept_home, EmbeddedConfig(), postgres=False) as servers:
         assert servers.postgres is None
         assert ping(kept_home.valkey_url())
-        assert at_work_in(kept_home.data) == []
+        assert processes_in(kept_home.data) == []
 
 
 def test_servers_outlive_the_thread_that_started_them(kept_home: Home) -> None:
@@ -164,7 +164,7 @@ def test_servers_outlive_the_thread_that_started_them(kept_home: Home) -> None:
         servers.stop()
 
 
-def test_servers_get_none_of_our_environment(
+def test_servers_do_not_inherit_the_environment(
     kept_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPBIT_SECRET", "canary-5417")
@@ -191,14 +191,14 @@ def test_everything_in_the_home_is_private(servers: EmbeddedServers) -> None:
     assert {mode(path) for path in files} == {0o600}
 
 
-def test_describe_tells_what_runs_where(servers: EmbeddedServers) -> None:
-    told = {entry["name"]: entry for entry in servers.describe()}
+def test_describe_reports_what_runs_where(servers: EmbeddedServers) -> None:
+    info = {entry["name"]: entry for entry in servers.describe()}
     assert servers.postgres
-    assert told["postgres"]["pid"] == servers.postgres.pid
-    assert told["postgres"]["where"] == str(servers.home.run / ".s.PGSQL.5432")
-    assert told["valkey"]["where"] == str(servers.home.run / "valkey.sock")
+    assert info["postgres"]["pid"] == servers.postgres.pid
+    assert info["postgres"]["where"] == str(servers.home.run / ".s.PGSQL.5432")
+    assert info["valkey"]["where"] == str(servers.home.run / "valkey.sock")
     assert all(
-        entry["running"] and entry["version"] and entry["tcp"] is None for entry in told.values()
+        entry["running"] and entry["version"] and entry["tcp"] is None for entry in info.values()
     )
 
 

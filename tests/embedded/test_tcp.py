@@ -1,4 +1,4 @@
-"""TCP only where asked, on loopback only, behind a password that nobody else sees."""
+"""TCP: only if enabled, on loopback, with a private password."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_given_port_is_used_and_a_taken_one_is_refused(
     assert await ask(by_tcp.home.postgres_url(), "SELECT 1") == 1
 
 
-async def test_free_port_that_was_taken_meanwhile_is_chosen_anew(
+async def test_free_port_that_was_taken_meanwhile_is_replaced(
     home: Home, by_tcp: EmbeddedServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qts.embedded import server

@@ -1,4 +1,4 @@
-"""As root and as an ordinary user, in places other users cannot reach."""
+"""Servers started by root and by an ordinary user, in private directories."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_ROOT = os.geteuid() == 0
 
 
-async def test_ordinary_user_runs_servers_as_himself(
+async def test_ordinary_user_runs_servers_as_that_user(
     program: Callable[..., Program], request: pytest.FixtureRequest
 ) -> None:
-    place: Path = request.getfixturevalue("place_of_nobody" if AS_ROOT else "tmp_path")
+    place: Path = request.getfixturevalue("directory_of_nobody" if AS_ROOT else "tmp_path")
     running = program(place / "home", *([str(NOBODY)] if AS_ROOT else []))
-    told = running.told()
-    assert await ask(Secret(told["postgres_url"]), "SELECT current_user") == "qts"
-    assert ping(Secret(told["valkey_url"]))
+    info = running.ready_info()
+    assert await ask(Secret(info["postgres_url"]), "SELECT current_user") == "qts"
+    assert ping(Secret(info["valkey_url"]))
     user = NOBODY if AS_ROOT else os.geteuid()
-    assert {status_of(told[name])["Uid"] for name in ("postgres", "valkey")} == {(str(user),) * 4}
+    assert {status_of(info[name])["Uid"] for name in ("postgres", "valkey")} == {(str(user),) * 4}
     assert running.finish() == 0
-    assert not alive(told["postgres"])
-    assert not alive(told["valkey"])
+    assert not alive(info["postgres"])
+    assert not alive(info["valkey"])
 
 
 if AS_ROOT:
@@ -64,9 +64,9 @@ if AS_ROOT:
         return closed
 
     async def test_programs_in_a_closed_directory_run_from_a_copy(
-        home: Home, closed_packages: Path, public_place: Path, monkeypatch: pytest.MonkeyPatch
+        home: Home, closed_packages: Path, public_directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        copies = public_place / "cache"
+        copies = public_directory / "cache"
         monkeypatch.setattr(binaries, "COPIES", copies)
         assert all(binary.path.is_relative_to(closed_packages) for binary in find_binaries())
         for _ in range(2):
@@ -90,24 +90,24 @@ if AS_ROOT:
         return Binary(name="made-up", version="1", path=root / "server", root=root, parts=parts)
 
     def test_copy_is_whole_and_readable_whatever_the_umask(
-        closed_binary: Binary, public_place: Path, monkeypatch: pytest.MonkeyPatch
+        closed_binary: Binary, public_directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(binaries, "COPIES", public_place / "cache")
+        monkeypatch.setattr(binaries, "COPIES", public_directory / "cache")
         before = os.umask(0o077)
         try:
             copy = binaries.reachable_by_others(closed_binary)
         finally:
             os.umask(before)
-        assert copy.root.parent == public_place / "cache"
+        assert copy.root.parent == public_directory / "cache"
         assert copy.path.read_text() == "program"
         assert mode(copy.path) == mode(copy.root) == mode(copy.root / "lib") == 0o755
         assert mode(copy.root / "lib" / "data") == 0o644
 
     def test_half_made_copy_is_made_again(
-        closed_binary: Binary, public_place: Path, monkeypatch: pytest.MonkeyPatch
+        closed_binary: Binary, public_directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(binaries, "COPIES", public_place)
-        half = public_place / f".made-up-1-{len('program')}"
+        monkeypatch.setattr(binaries, "COPIES", public_directory)
+        half = public_directory / f".made-up-1-{len('program')}"
         half.mkdir()
         (half / "half").touch()
         copy = binaries.reachable_by_others(closed_binary)
@@ -115,9 +115,9 @@ if AS_ROOT:
         assert not half.exists()
 
     def test_copies_where_others_can_write_are_refused(
-        closed_binary: Binary, public_place: Path, monkeypatch: pytest.MonkeyPatch
+        closed_binary: Binary, public_directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(binaries, "COPIES", public_place)
-        public_place.chmod(0o777)
-        with pytest.raises(ServerFailedError, match="that directory is not root's alone"):
+        monkeypatch.setattr(binaries, "COPIES", public_directory)
+        public_directory.chmod(0o777)
+        with pytest.raises(ServerFailedError, match="the directory is writable by other users"):
             binaries.reachable_by_others(closed_binary)

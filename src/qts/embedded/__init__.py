@@ -1,4 +1,4 @@
-"""PostgreSQL and Valkey for a machine that has none, as children of this process."""
+"""Embedded PostgreSQL, Valkey and NATS servers, run as child processes."""
 
 from qts._exports import lazy_exports
 

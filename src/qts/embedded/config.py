@@ -8,11 +8,11 @@ import msgspec
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Unix sockets in the home directory unless TCP is asked for."""
+    """Embedded servers listen on Unix sockets in the home directory, and on TCP if enabled."""
 
     tcp: Annotated[
         bool,
-        msgspec.Meta(description="listen on 127.0.0.1 too, behind a generated password"),
+        msgspec.Meta(description="listen on 127.0.0.1 as well, with a generated password"),
     ] = False
     postgres_port: Annotated[
         int,
@@ -26,5 +26,8 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 0
     valkey_memory_mb: Annotated[
         int,
-        msgspec.Meta(ge=16, description="above this Valkey forgets what was used longest ago"),
+        msgspec.Meta(
+            ge=16,
+            description="memory limit of Valkey; above it, keys that expire soonest are evicted",
+        ),
     ] = 256

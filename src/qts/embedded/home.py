@@ -1,4 +1,4 @@
-"""The home directory: one private place for data, sockets, logs and the lock of one QTS."""
+"""Home directory: private data, sockets, logs and the lock of one QTS instance."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from qts.domain import HomeInUseError, RefusedError, Secret
 POSTGRES_PORT = 5432
 VALKEY_SOCKET = "valkey.sock"
 
-# sun_path holds 104 bytes on macOS and 108 on Linux, the closing NUL included.
+# sun_path has 104 bytes on macOS and 108 on Linux, including the terminating NUL.
 _SOCKET_PATH_LIMIT = 100
-_LONGEST_SOCKET = ".s.PGSQL.65535"
-# A comma parts hosts in a connection string; other odd characters confuse some URL parser.
+_LONGEST_SOCKET_NAME = ".s.PGSQL.65535"
+# A comma separates hosts in a connection string; other characters break some URL parsers.
 _PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
-# Not TMPDIR: every process must come to the same path. Owner and mode are checked.
+# Not TMPDIR: every process must use the same path. Owner and mode are checked.
 _SHORT_ROOT = Path("/tmp")  # noqa: S108
-_LOCK_PATIENCE_S = 0.2
+_LOCK_TIMEOUT_S = 0.2
 
 
 def default_home(environ: Mapping[str, str]) -> Path:
-    """QTS_HOME, else ~/.local/state/qts."""
+    """Return QTS_HOME, else ~/.local/state/qts."""
     if chosen := environ.get("QTS_HOME"):
         return Path(chosen)
     user_home = environ.get("HOME")
@@ -36,11 +36,11 @@ def default_home(environ: Mapping[str, str]) -> Path:
 
 
 class Home:
-    """Where everything lies: `postgres/` (data), `run/` (sockets), `log/`, `lock`, passwords.
+    """Paths of one instance: `postgres/` (data), `run/` (sockets), `log/`, `lock`, passwords.
 
-    The directory is ours alone (0700). Where its path is too long or too odd for a Unix
-    socket, `run/` lies in a private directory below /tmp whose name follows from the path, so
-    that every process finds it.
+    The directory is private (0700). If its path is too long or unsuitable for a Unix socket,
+    `run/` is in a private directory below /tmp whose name is derived from the path, so that every
+    process finds it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +50,7 @@ class Home:
 
     @classmethod
     def at(cls, path: Path) -> Home:
-        """The home at this path, created when absent; refused when it cannot be made private."""
+        """Return the home at this path, created if missing; refuse it if it cannot be private."""
         path = path.expanduser()
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class Home:
             ) from None
         except OSError as error:
             raise RefusedError(
-                f"home {path} cannot be made: {error.strerror}; choose another with QTS_HOME"
+                f"home {path} cannot be created: {error.strerror}; choose another with QTS_HOME"
             ) from None
         home = cls(path.resolve())
         home._make_private()
@@ -68,41 +68,40 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """The directory of the sockets; refused when someone else sits where it must be."""
-        near = self.path / "run"
-        longest = os.fsencode(near / _LONGEST_SOCKET)
-        if len(longest) < _SOCKET_PATH_LIMIT and _PLAIN.fullmatch(str(near)):
-            return near
+        """Return the directory of the sockets; refuse it if another user owns it."""
+        default = self.path / "run"
+        longest = os.fsencode(default / _LONGEST_SOCKET_NAME)
+        if len(longest) < _SOCKET_PATH_LIMIT and _PLAIN.fullmatch(str(default)):
+            return default
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
         parent = _SHORT_ROOT / f"qts-{os.geteuid()}-{digest}"
-        _refuse_foreign(parent)
+        _check_private(parent)
         return parent / "run"
 
-    def make_room(self) -> None:
-        """Create what the servers need beside their data."""
+    def create_directories(self) -> None:
+        """Create the directories of the logs and sockets."""
         self.log.mkdir(mode=0o700, exist_ok=True)
         run = self.run
         for directory in (run.parent, run):
             directory.mkdir(mode=0o700, exist_ok=True)
-        # Once more: it may have been taken between the look and the mkdir.
-        _ = self.run
+        _ = self.run  # checked again: another user may have created it before the mkdir
 
     def postgres_url(self) -> Secret:
-        """By Unix socket; the same whether the server runs or not."""
+        """Return the URL of the Unix socket; the server need not run."""
         return Secret(f"postgresql://qts@/qts?host={self.run}&port={POSTGRES_PORT}")
 
     def valkey_url(self) -> Secret:
-        """By Unix socket; with the password when the server also listens on TCP."""
+        """Return the URL of the Unix socket, with the password if the server also uses TCP."""
         password = self.password("valkey")
         login = f":{password.reveal()}@" if password else ""
         return Secret(f"unix://{login}{self.run / VALKEY_SOCKET}?db=0")
 
     def lock(self) -> HomeLock:
-        """Take the home for this process until released."""
+        """Lock the home for this process until released."""
         return HomeLock(self.path)
 
     def holder(self) -> int | None:
-        """The process that runs QTS on this home."""
+        """Return the process that runs QTS on this home, or None."""
         try:
             file = os.open(self.path / "lock", os.O_RDONLY)
         except FileNotFoundError:
@@ -121,8 +120,8 @@ class Home:
         except FileNotFoundError:
             return None
 
-    def keep_password(self, server: str, password: Secret | None) -> None:
-        """Write it for us alone; None forgets it."""
+    def store_password(self, server: str, password: Secret | None) -> None:
+        """Write the password to a private file; None deletes it."""
         file = self._password_file(server)
         if password is None:
             file.unlink(missing_ok=True)
@@ -141,15 +140,13 @@ class Home:
     def _make_private(self) -> None:
         path, info = self.path, self.path.stat()
         if info.st_uid != os.geteuid():
-            raise RefusedError(
-                f"home {path} belongs to another user; choose your own with QTS_HOME"
-            )
+            raise RefusedError(f"home {path} belongs to another user; choose another with QTS_HOME")
         if stat.S_IMODE(info.st_mode) != 0o700:
-            # Never close a directory such as / or /srv that holds other things.
+            # Never change the mode of a directory such as / or /srv that contains other files.
             if not (path / "lock").exists() and any(path.iterdir()):
                 raise RefusedError(
-                    f"home {path} is open to other users and holds other files; choose an empty "
-                    f"directory with QTS_HOME, or chmod 700 it"
+                    f"home {path} is accessible to other users and contains other files; choose an "
+                    f"empty directory with QTS_HOME, or chmod 700 it"
                 )
             path.chmod(0o700)
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -157,7 +154,7 @@ class Home:
 
 
 class HomeLock:
-    """Held from creation to release, or to the end of the process; children do not inherit it."""
+    """Lock from creation to release or the end of the process; children do not inherit it."""
 
     def __init__(self, home: Path) -> None:
         self._file: int | None = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -189,8 +186,8 @@ class HomeLock:
 
     @staticmethod
     def _take(file: int, home: Path) -> None:
-        # Patience, because a look by `holder` takes the lock for an instant.
-        deadline = time.monotonic() + _LOCK_PATIENCE_S
+        # Retry: `holder` takes the lock for an instant.
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,8 +208,8 @@ def _written_pid(file: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _refuse_foreign(directory: Path) -> None:
-    """A name below /tmp can be taken by anyone: use it only when it is ours and closed."""
+def _check_private(directory: Path) -> None:
+    """Refuse a directory below /tmp that is not private to this user."""
     try:
         info = directory.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A real NATS with JetStream below the home directory, started only where it is asked for."""
+"""NATS server with JetStream, started only on request."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from qts.embedded.process import InheritedPaths, Launch
 from qts.embedded.server import EmbeddedServer
 
 _USER = "qts"
-_PORT_TAKEN = "address already in use"  # as Go writes it
+_PORT_TAKEN = "address already in use"  # Go's spelling
 
 
 class NatsServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """NATS knows no Unix sockets: it listens on 127.0.0.1, behind a generated password."""
+    """NATS has no Unix sockets: it listens on 127.0.0.1 with a generated password."""
 
     port: Annotated[
         int, msgspec.Meta(ge=0, le=65535, description="TCP port of NATS; 0: any free one")
@@ -34,22 +34,20 @@ class NatsServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         str,
         msgspec.Meta(
             pattern="^(always|[1-9][0-9]*(ms|s|m|h))$",
-            description="how often streams are forced onto the disk; always: before each answer",
+            description="how often streams are synced to disk; always: before each reply",
         ),
     ] = "2m"
-    store_mb: Annotated[
-        int, msgspec.Meta(ge=16, description="above this streams take nothing more")
-    ] = 1024
+    store_mb: Annotated[int, msgspec.Meta(ge=16, description="size limit of all streams")] = 1024
 
 
 class NatsServer(EmbeddedServer):
-    """Alone, `with Nats(home) as nats:` holds the lock of the home; nats.url says where it is."""
+    """As a context manager, `with NatsServer(home) as nats:` also holds the lock of the home."""
 
     name = "nats"
     signals: ClassVar[Sequence[tuple[signal.Signals, float]]] = ((signal.SIGTERM, 10.0),)
 
     def __init__(self, home: Home, config: NatsServerConfig | None = None) -> None:
-        try:  # a struct made in Python is not checked until it is converted
+        try:  # validates the values, which the constructor does not
             self.settings = msgspec.convert(
                 msgspec.to_builtins(config or NatsServerConfig()), NatsServerConfig
             )
@@ -60,7 +58,7 @@ class NatsServer(EmbeddedServer):
         self._server_name = ""
 
     @property
-    def wanted_port(self) -> int:
+    def configured_port(self) -> int:
         return self.settings.port
 
     @property
@@ -75,7 +73,7 @@ class NatsServer(EmbeddedServer):
 
     @property
     def socket(self) -> Path:
-        return self.home.run  # it has none; describe tells its port
+        return self.home.run  # it has no socket; describe() reports its port
 
     @property
     def directory(self) -> Path:
@@ -83,7 +81,7 @@ class NatsServer(EmbeddedServer):
 
     @property
     def store(self) -> Path:
-        """Where its streams lie."""
+        """Directory of the streams."""
         return self.home.path / "nats"
 
     @property
@@ -92,15 +90,15 @@ class NatsServer(EmbeddedServer):
 
     def prepare(self) -> None:
         if self.home.password(self.name) is None:
-            self.home.keep_password(self.name, Secret(secrets.token_urlsafe(24)))
+            self.home.store_password(self.name, Secret(secrets.token_urlsafe(24)))
         self.store.mkdir(mode=0o700, exist_ok=True)
-        if self.account:
-            os.chown(self.store, self.account.uid, self.account.gid)
+        if self.user:
+            os.chown(self.store, self.user.uid, self.user.gid)
 
-    def launch(self, reach: InheritedPaths) -> Launch:
-        # A file, not the command line: a password there is seen by every user of the machine.
-        run = reach.path(self.home.run)
-        self._write_settings(self._settings(run, reach.path(self.store)))
+    def launch(self, paths: InheritedPaths) -> Launch:
+        # In a file: every user of the machine can read a password on the command line.
+        run = paths.path(self.home.run)
+        self._write_settings(self._settings(run, paths.path(self.store)))
         return Launch(
             argv=[str(self.binary.path), "-c", f"{run}/{self._settings_file.name}"],
             log=self.log.path,
@@ -108,25 +106,25 @@ class NatsServer(EmbeddedServer):
         )
 
     def is_ready(self) -> bool:
-        """Whether our own server answers: a port may have been taken by another one meanwhile."""
+        """Return whether this server answers; another one may have taken the port."""
         with socket.socket() as link:
             link.settimeout(1.0)
             try:
                 link.connect(("127.0.0.1", self.port))
                 with link.makefile("rb") as lines:
-                    told = json.loads(lines.readline(64 * 1024).removeprefix(b"INFO "))
+                    info = json.loads(lines.readline(64 * 1024).removeprefix(b"INFO "))
             except (OSError, ValueError):
                 return False
-        return bool(told.get("jetstream")) and told.get("server_name") == self._server_name
+        return bool(info.get("jetstream")) and info.get("server_name") == self._server_name
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         for leftover in (self.pid_file, self._settings_file):
             leftover.unlink(missing_ok=True)
 
-    def may_pass(self, log: str) -> bool:
-        if _PORT_TAKEN not in log or self.wanted_port:
+    def is_transient(self, log: str) -> bool:
+        if _PORT_TAKEN not in log or self.configured_port:
             return False
-        self.port = 0  # the next attempt chooses another
+        self.port = 0  # the next attempt chooses another port
         return True
 
     def describe(self) -> dict[str, object]:
@@ -163,14 +161,14 @@ class NatsServer(EmbeddedServer):
         file = os.open(self._settings_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(file, text.encode())
-            if self.account:
-                os.fchown(file, self.account.uid, self.account.gid)
+            if self.user:
+                os.fchown(file, self.user.uid, self.user.gid)
         finally:
             os.close(file)
 
     def _settings(self, run: str, store: str) -> str:
         password = self.home.password(self.name)
-        assert password is not None  # noqa: S101 - prepare has made one
+        assert password is not None  # noqa: S101 - prepare() sets it
         self._server_name = f"qts-{secrets.token_hex(8)}"
         lines = {
             "host": "127.0.0.1",
@@ -178,7 +176,7 @@ class NatsServer(EmbeddedServer):
             "server_name": self._server_name,
             "pid_file": f"{run}/{self.pid_file.name}",
             "authorization": {"user": _USER, "password": password.reveal()},
-            # Durations in quotes: without them a unit is dropped with a mere warning.
+            # Quoted durations: NATS drops the unit of unquoted ones with only a warning.
             "jetstream": {
                 "store_dir": store,
                 "max_file_store": self.settings.store_mb * 1024 * 1024,

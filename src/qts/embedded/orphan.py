@@ -1,4 +1,4 @@
-"""Servers of this home that outlived the QTS that started them."""
+"""Servers of a home that outlived the QTS process that started them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qts.embedded.process import LINUX
 
 
 def read_pid(pid_file: Path) -> int | None:
-    """The number in the first line, where there is one."""
+    """Return the number in the first line, or None."""
     try:
         first, *_ = pid_file.read_bytes().splitlines() or [b""]
     except FileNotFoundError:
@@ -25,42 +25,42 @@ def read_pid(pid_file: Path) -> int | None:
 def stop_orphan(
     pid_file: Path, program: str, directory: Path, signals: Sequence[tuple[signal.Signals, float]]
 ) -> None:
-    """Stop the process the pid file names, if it really is this program at work in this directory.
+    """Stop the process in the pid file if it is this program, running in this directory.
 
-    To be called under the lock of the home: whoever else runs there is an orphan.
+    The caller holds the lock of the home, so that such a process is an orphan.
     """
     pid = read_pid(pid_file)
     if pid is None:
         return
-    for number, patience_s in (*signals, (signal.SIGKILL, 5.0)):
-        if not _works_in(pid, program, directory):
+    for number, timeout_s in (*signals, (signal.SIGKILL, 5.0)):
+        if not _runs_in(pid, program, directory):
             return
         os.kill(pid, number)
-        if _gone_within(patience_s, pid, program, directory):
+        if _wait_gone(timeout_s, pid, program, directory):
             return
     raise ServerFailedError(
-        f"{program} (process {pid}) of {directory} does not stop; end it by hand"
+        f"{program} (process {pid}) of {directory} does not stop; kill it manually"
     )
 
 
-def _gone_within(seconds: float, pid: int, program: str, directory: Path) -> bool:
+def _wait_gone(seconds: float, pid: int, program: str, directory: Path) -> bool:
     deadline = time.monotonic() + seconds
-    while _works_in(pid, program, directory):
+    while _runs_in(pid, program, directory):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
     return True
 
 
-def _works_in(pid: int, program: str, directory: Path) -> bool:
-    """Whether the process is alive, of that name, and of that directory; a zombie is gone."""
+def _runs_in(pid: int, program: str, directory: Path) -> bool:
+    """Return whether the process is alive and has this name and directory; zombies are not."""
     return _by_proc(pid, program, directory) if LINUX else _by_ps(pid, program, directory)
 
 
 def _by_proc(pid: int, program: str, directory: Path) -> bool:
     process = Path("/proc", str(pid))
     try:
-        # The kernel keeps 15 characters of a name. A zombie has no working directory.
+        # The kernel truncates names to 15 characters. A zombie has no working directory.
         named = (process / "comm").read_text().rstrip("\n") == program[:15]
         return named and (process / "cwd").samefile(directory)
     except OSError:
@@ -68,7 +68,7 @@ def _by_proc(pid: int, program: str, directory: Path) -> bool:
 
 
 def _by_ps(pid: int, program: str, directory: Path) -> bool:
-    """Without /proc: the command line holds the directory (after `-D`, or in Valkey's title)."""
+    """Search the command line for the directory (after `-D`, or in Valkey's title)."""
     shown = subprocess.run(
         ["/bin/ps", "-ww", "-p", str(pid), "-o", "stat=,command="],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A real PostgreSQL below the home directory."""
+"""PostgreSQL server below the home directory."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _SETTINGS = {
 
 class PostgresServer(EmbeddedServer):
     name = "postgres"
-    # SIGINT ends sessions and writes a checkpoint; SIGQUIT leaves that to the next start.
+    # SIGINT ends sessions and writes a checkpoint; SIGQUIT leaves recovery to the next start.
     signals: ClassVar[Sequence[tuple[signal.Signals, float]]] = (
         (signal.SIGINT, 30.0),
         (signal.SIGQUIT, 10.0),
     )
 
     @property
-    def wanted_port(self) -> int:
+    def configured_port(self) -> int:
         return self.config.postgres_port if self.config.tcp else 0
 
     @property
@@ -64,20 +64,20 @@ class PostgresServer(EmbeddedServer):
         return self.home.data / "postmaster.pid"
 
     def prepare(self) -> None:
-        cluster = PostgresDataDirectory(self.home, self.binary, self.account, self.log)
-        cluster.ensure()
-        cluster.disown_pid_file()
+        data = PostgresDataDirectory(self.home, self.binary, self.user, self.log)
+        data.ensure()
+        data.neutralise_pid_file()
         if self.config.tcp:
-            cluster.ensure_password()
+            data.ensure_password()
 
-    def launch(self, reach: InheritedPaths) -> Launch:
+    def launch(self, paths: InheritedPaths) -> Launch:
         settings = _SETTINGS | {
             "listen_addresses": "127.0.0.1" if self.config.tcp else "",
             "port": str(self._socket_number),
-            "unix_socket_directories": reach.path(self.home.run),
+            "unix_socket_directories": paths.path(self.home.run),
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        argv = [str(self.binary.path), "-D", reach.path(self.home.data), *options]
+        argv = [str(self.binary.path), "-D", paths.path(self.home.data), *options]
         return Launch(argv=argv, log=self.log.path)
 
     def is_ready(self) -> bool:
@@ -88,18 +88,18 @@ class PostgresServer(EmbeddedServer):
         if len(lines) < 8 or lines[0] != str(self.pid) or lines[7].strip() != "ready":
             return False
         if self._socket_number != POSTGRES_PORT:
-            # It names its Unix socket after the TCP port; clients look for the usual name.
+            # The Unix socket is named after the TCP port; clients expect the default name.
             self.socket.unlink(missing_ok=True)
             self.socket.symlink_to(f".s.PGSQL.{self._socket_number}")
         return True
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         for leftover in self.home.run.glob(".s.PGSQL.*"):
             leftover.unlink(missing_ok=True)
 
-    def may_pass(self, log: str) -> bool:
-        # Backends of a killed server end by themselves as soon as they notice.
-        return "pre-existing shared memory block" in log or super().may_pass(log)
+    def is_transient(self, log: str) -> bool:
+        # Backends of a killed server exit on their own.
+        return "pre-existing shared memory block" in log or super().is_transient(log)
 
     @property
     def _socket_number(self) -> int:

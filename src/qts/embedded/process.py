@@ -1,15 +1,15 @@
-"""One server process as our own child: few rights, a clean environment, dead when we are dead.
+"""Server process as a child: unprivileged, with a clean environment, ended with its parent.
 
-On Linux the kernel signals the child when its parent goes (PR_SET_PDEATHSIG), however the
-parent ends. "Parent" means the thread that forked, so one thread that lives as long as the
-process forks for everyone; any thread may ask. The wish is set after the change of user,
-which would clear it, and the child then looks whether its parent went in between.
+On Linux the kernel signals the child when its parent ends for any reason (PR_SET_PDEATHSIG).
+"Parent" means the thread that forked, so one thread that lives as long as the process forks all
+children. The signal is set after the change of user, which would clear it; the child then checks
+that its parent has not ended in between.
 
-Elsewhere (macOS) the child outlives a killed parent; the next start on the same home finds
-and stops it (see orphan.py).
+Elsewhere (macOS) the child outlives a killed parent; the next start on the same home stops it (see
+orphan.py).
 
-A child of root runs as `nobody`, without any chmod: our directories stay private, and the
-child reaches its own through descriptors we opened for it (`Reach`).
+A child of root runs as `nobody`. The directories stay private: the child accesses them through
+descriptors that the parent opened (`InheritedPaths`).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Process = subprocess.Popen[bytes]
 
 
 class ServiceUser(NamedTuple):
-    """The unprivileged user a server runs as when we are root."""
+    """Unprivileged user that servers run as when QTS runs as root."""
 
     uid: int
     gid: int
 
 
 def service_user() -> ServiceUser | None:
-    """None when we are an ordinary user: servers then run as ourselves."""
+    """Return the user for servers, or None if QTS does not run as root."""
     if os.geteuid() != 0:
         return None
     try:
@@ -60,10 +60,10 @@ def service_user() -> ServiceUser | None:
 
 
 class InheritedPaths:
-    """Names under which a child reaches directories that lie below ones closed to it."""
+    """Paths by which a child accesses directories that its user cannot reach by name."""
 
-    def __init__(self, account: ServiceUser | None) -> None:
-        self._by_descriptor = LINUX and account is not None
+    def __init__(self, user: ServiceUser | None) -> None:
+        self._by_descriptor = LINUX and user is not None
         self.fds: list[int] = []
 
     def path(self, directory: Path) -> str:
@@ -86,7 +86,7 @@ class InheritedPaths:
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run and how."""
+    """Command line and environment of a server process."""
 
     argv: Sequence[str]
     log: Path
@@ -94,13 +94,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     stdin: bytes = b""
     fds: Sequence[int] = ()
     death_signal: int = signal.SIGTERM
-    account: ServiceUser | None = None
+    user: ServiceUser | None = None
 
 
 def spawn(launch: Launch) -> Process:
-    """Start the child; from any thread."""
+    """Start the child; may be called from any thread."""
     try:
-        process = _keeper().call(lambda: _popen(launch))
+        process = _fork_thread().call(lambda: _popen(launch))
     except (OSError, subprocess.SubprocessError) as error:
         raise ServerFailedError(f"{launch.argv[0]} could not be run: {error}") from error
     if process.stdin is not None:
@@ -108,19 +108,19 @@ def spawn(launch: Launch) -> Process:
             process.stdin.write(launch.stdin)
             process.stdin.close()
         except BrokenPipeError:
-            # It died at once; whoever waits for it will see that and show its log.
+            # It died at once; the caller detects that and reports its log.
             process.stdin = None
     return process
 
 
 def stop(process: Process, signals: Sequence[tuple[signal.Signals, float]]) -> None:
-    """Send each signal and wait its seconds, then kill; the child is reaped."""
-    for number, patience_s in signals:
+    """Send each signal and wait for its timeout, then kill; reap the child."""
+    for number, timeout_s in signals:
         if process.poll() is not None:
             return
         process.send_signal(number)
         try:
-            process.wait(patience_s)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             continue
     if process.poll() is None:
@@ -138,15 +138,15 @@ def _popen(launch: Launch) -> Process:
             stdout=file,
             stderr=subprocess.STDOUT,
             cwd=launch.cwd,
-            # Nothing of ours: the environment may hold the keys of a trader.
+            # Not inherited: the environment may contain API keys.
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
             pass_fds=launch.fds,
-            # Ctrl-C in a terminal goes to the whole group: we stop servers in our own order.
+            # Ctrl-C in a terminal signals the whole group; servers are stopped in order instead.
             start_new_session=True,
             umask=0o077,
-            user=launch.account.uid if launch.account else None,
-            group=launch.account.gid if launch.account else None,
-            extra_groups=[] if launch.account else None,
+            user=launch.user.uid if launch.user else None,
+            group=launch.user.gid if launch.user else None,
+            extra_groups=[] if launch.user else None,
             preexec_fn=lambda: _die_with_parent(launch.death_signal, parent),
         )
     finally:
@@ -161,38 +161,38 @@ def _die_with_parent(death_signal: int, parent: int) -> None:
         os._exit(1)
 
 
-class _Keeper:
-    """The thread all children are forked from."""
+class _ForkThread:
+    """Thread that forks all children."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Process], Future[Process]]] = (
             queue.SimpleQueue()
         )
-        threading.Thread(target=self._work, name="qts-children", daemon=True).start()
+        threading.Thread(target=self._run, name="qts-children", daemon=True).start()
 
     def call(self, job: Callable[[], Process]) -> Process:
         future: Future[Process] = Future()
         self._jobs.put((job, future))
         return future.result()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             job, future = self._jobs.get()
             try:
                 future.set_result(job())
-            except BaseException as error:  # noqa: BLE001  it is the asker's error
+            except BaseException as error:  # noqa: BLE001 - raised in the calling thread
                 future.set_exception(error)
 
 
-_keeper_lock = threading.Lock()
-_the_keeper: _Keeper | None = None
+_fork_lock = threading.Lock()
+_shared_fork_thread: _ForkThread | None = None
 
 
-def _keeper() -> _Keeper:
-    global _the_keeper
-    with _keeper_lock:
-        # A forked process has this object but not its thread.
-        if _the_keeper is None or _the_keeper.pid != os.getpid():
-            _the_keeper = _Keeper()
-        return _the_keeper
+def _fork_thread() -> _ForkThread:
+    global _shared_fork_thread
+    with _fork_lock:
+        # A forked process inherits this object but not its thread.
+        if _shared_fork_thread is None or _shared_fork_thread.pid != os.getpid():
+            _shared_fork_thread = _ForkThread()
+        return _shared_fork_thread

@@ -1,7 +1,4 @@
-"""What every embedded server shares: start until ready, stop, see a death, tell about itself.
-
-The log a server writes: bounded at each start, quoted when a start fails.
-"""
+"""Base class of the embedded servers, and their log files."""
 
 from __future__ import annotations
 
@@ -28,17 +25,19 @@ _QUOTED_BYTES = 4096
 
 
 class LogFile:
+    """Log of a server: rotated at each start, quoted when a start fails."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mark = 0
 
-    def bound(self) -> None:
-        """Put a large log aside, over the one put aside before."""
+    def rotate(self) -> None:
+        """Rotate a large log; the previous rotated one is replaced."""
         if self._size() > _LIMIT_BYTES:
             self.path.replace(self.path.with_suffix(".log.1"))
 
     def mark(self) -> None:
-        """What follows belongs to the attempt that begins now."""
+        """Mark the start of an attempt."""
         self._mark = self._size()
 
     def since_mark(self) -> str:
@@ -49,7 +48,7 @@ class LogFile:
             return file.read().decode(errors="replace")
 
     def last_lines(self, count: int = 5) -> str:
-        """The end of the attempt's log in one line."""
+        """Return the end of the attempt's log in one line."""
         lines = [line.strip() for line in self.since_mark().splitlines() if line.strip()]
         return " | ".join(lines[-count:]) or "nothing"
 
@@ -57,49 +56,49 @@ class LogFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
 
-READY_LIMIT_S = 60.0  # a crash recovery reads all of the log since the last checkpoint
+READY_TIMEOUT_S = 60.0  # crash recovery replays the log since the last checkpoint
 _RETRY_S = 0.1
 _PORT_TAKEN = "Address already in use"
 
 
 class EmbeddedServer(ABC):
-    """One server below one home; the caller holds the lock of the home.
+    """Server below a home; the caller holds the lock of the home.
 
-    A kind of server says where it works, how it is launched and when it is ready.
+    A subclass defines its directory, its launch and when it is ready.
     """
 
     name: ClassVar[str]
     signals: ClassVar[Sequence[tuple[signal.Signals, float]]]
-    """How to stop it: each signal and how long to wait; the first is also sent when we die."""
+    """Signals that stop it, each with a timeout; the first is also sent when the parent dies."""
 
     def __init__(self, home: Home, config: EmbeddedConfig) -> None:
         self.home = home
         self.config = config
-        self.account = service_user()
+        self.user = service_user()
         self.log = LogFile(home.log / f"{self.name}.log")
-        self.port = self.wanted_port
+        self.port = self.configured_port
         self.started_ms = 0.0
         self._process: Process | None = None
         self._binary: Binary | None = None
-        self._began = 0.0
-        self._wanted = False
+        self._started_at = 0.0
+        self._should_run = False
 
-    # What a kind of server says
+    # Defined by subclasses
 
     @property
     @abstractmethod
-    def wanted_port(self) -> int:
-        """The TCP port of the settings; 0 is any."""
+    def configured_port(self) -> int:
+        """TCP port in the settings; 0: any free one."""
 
     @property
     @abstractmethod
     def url(self) -> Secret:
-        """By Unix socket."""
+        """URL of the Unix socket."""
 
     @property
     @abstractmethod
     def tcp_url(self) -> Secret | None:
-        """By TCP, where that was asked for."""
+        """URL over TCP, if enabled."""
 
     @property
     @abstractmethod
@@ -108,7 +107,7 @@ class EmbeddedServer(ABC):
     @property
     @abstractmethod
     def directory(self) -> Path:
-        """The working directory of the running server."""
+        """Working directory of the running server."""
 
     @property
     @abstractmethod
@@ -116,62 +115,62 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """What must be there before the launch, such as a data directory."""
+        """Create what the launch needs, such as a data directory."""
 
     @abstractmethod
-    def launch(self, reach: InheritedPaths) -> Launch: ...
+    def launch(self, paths: InheritedPaths) -> Launch: ...
 
     @abstractmethod
     def is_ready(self) -> bool: ...
 
     @abstractmethod
-    def tidy(self) -> None:
-        """Remove the sockets of a server that is gone."""
+    def clean_up(self) -> None:
+        """Remove the sockets of a stopped server."""
 
-    def may_pass(self, log: str) -> bool:
-        """Whether a start that ended with this log is worth another try."""
-        return _PORT_TAKEN in log and not self.wanted_port
+    def is_transient(self, log: str) -> bool:
+        """Return whether a start that failed with this log should be retried."""
+        return _PORT_TAKEN in log and not self.configured_port
 
-    # What all do
+    # Shared
 
     def start(self) -> None:
-        """Ready when it returns."""
-        self.clear_the_way()
-        self.begin()
-        self.finish()
+        """Start the server and wait until it is ready."""
+        self.prepare_start()
+        self.start_process()
+        self.wait_ready()
 
-    def clear_the_way(self) -> None:
-        """Everything up to the launch."""
+    def prepare_start(self) -> None:
+        """Do everything that precedes the launch."""
         binary = find_binary(self.name)
-        self._binary = reachable_by_others(binary) if self.account else binary
-        self.home.make_room()
-        if self.account:
-            os.chown(self.home.run, self.account.uid, self.account.gid)
-        self.log.bound()
+        self._binary = reachable_by_others(binary) if self.user else binary
+        self.home.create_directories()
+        if self.user:
+            os.chown(self.home.run, self.user.uid, self.user.gid)
+        self.log.rotate()
         stop_orphan(self.pid_file, self.binary.path.name, self.directory, self.signals)
-        self.tidy()
+        self.clean_up()
         self.prepare()
 
-    def begin(self) -> None:
-        """Launch it, without waiting until it is ready."""
-        self._began = time.monotonic()
-        self._wanted = True
+    def start_process(self) -> None:
+        """Launch the process without waiting until it is ready."""
+        self._started_at = time.monotonic()
+        self._should_run = True
         self._spawn()
 
-    def finish(self) -> None:
-        """Wait until it answers, trying again while the failure is a passing one."""
-        deadline = time.monotonic() + READY_LIMIT_S
+    def wait_ready(self) -> None:
+        """Wait until the server is ready; restart it after transient failures."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.is_ready():
-            late = time.monotonic() > deadline
+            expired = time.monotonic() > deadline
             if not self.running:
-                self._try_again(late)
-            elif late:
-                self._fail(f"was not ready after {READY_LIMIT_S:.0f} s")
+                self._retry_start(expired)
+            elif expired:
+                self._fail(f"was not ready after {READY_TIMEOUT_S:.0f} s")
             time.sleep(0.01)
-        self.started_ms = round((time.monotonic() - self._began) * 1000, 1)
+        self.started_ms = round((time.monotonic() - self._started_at) * 1000, 1)
 
     def stop(self) -> None:
-        self._wanted = False
+        self._should_run = False
         self._end()
 
     @property
@@ -190,8 +189,8 @@ class EmbeddedServer(ABC):
 
     @property
     def died(self) -> bool:
-        """Started, not stopped, and yet not running."""
-        return self._wanted and not self.running
+        """Return whether it was started, not stopped, and does not run."""
+        return self._should_run and not self.running
 
     def describe(self) -> dict[str, object]:
         return {
@@ -210,25 +209,25 @@ class EmbeddedServer(ABC):
         if self.config.tcp and not self.port:
             self.port = _free_port()
         self.log.mark()
-        with InheritedPaths(self.account) as reach:
-            launch = self.launch(reach)
+        with InheritedPaths(self.user) as paths:
+            launch = self.launch(paths)
             self._process = spawn(
                 msgspec.structs.replace(
                     launch,
-                    fds=reach.fds,
+                    fds=paths.fds,
                     log=self.log.path,
-                    account=self.account,
+                    user=self.user,
                     death_signal=self.signals[0][0],
                 )
             )
 
-    def _try_again(self, late: bool) -> None:
+    def _retry_start(self, expired: bool) -> None:
         log = self.log.since_mark()
-        if late or not self.may_pass(log):
+        if expired or not self.is_transient(log):
             self._fail("ended")
         if _PORT_TAKEN in log:
-            self.port = self.wanted_port
-        self.tidy()
+            self.port = self.configured_port
+        self.clean_up()
         time.sleep(_RETRY_S)
         self._spawn()
 
@@ -236,11 +235,13 @@ class EmbeddedServer(ABC):
         if self._process is not None:
             stop(self._process, self.signals)
             self._process = None
-            self.tidy()
+            self.clean_up()
 
-    def _fail(self, how: str) -> NoReturn:
+    def _fail(self, reason: str) -> NoReturn:
         self._end()
-        raise ServerFailedError(f"{self.name} {how}; {self.log.path} says: {self.log.last_lines()}")
+        raise ServerFailedError(
+            f"{self.name} {reason}; {self.log.path} says: {self.log.last_lines()}"
+        )
 
 
 def _free_port() -> int:

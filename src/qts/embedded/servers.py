@@ -14,10 +14,9 @@ from qts.embedded.valkey import ValkeyServer
 
 
 class EmbeddedServers:
-    """PostgreSQL and Valkey as children of this process; gone when it is gone.
+    """PostgreSQL and Valkey as child processes that end with this process.
 
-    Calls block and may come from any thread: a program with an event loop uses
-    `asyncio.to_thread`.
+    Calls block and are thread-safe; a program with an event loop uses `asyncio.to_thread`.
     """
 
     def __init__(
@@ -27,11 +26,11 @@ class EmbeddedServers:
         self.postgres = PostgresServer(home, config) if postgres else None
         self.valkey = ValkeyServer(home, config) if valkey else None
         self._lock: HomeLock | None = None
-        self._turn = threading.RLock()
+        self._mutex = threading.RLock()
 
     def start(self) -> None:
-        """Ready when it returns; HomeInUse or ServerFailed leave nothing running."""
-        with self._turn:
+        """Start all servers and wait until they are ready; on an error none keeps running."""
+        with self._mutex:
             if self._lock is not None:
                 return
             try:
@@ -42,7 +41,7 @@ class EmbeddedServers:
                 raise
 
     def stop(self) -> None:
-        with self._turn:
+        with self._mutex:
             for server in self._all():
                 server.stop()
             if self._lock is not None:
@@ -50,8 +49,8 @@ class EmbeddedServers:
                 self._lock = None
 
     def restart_dead(self) -> list[str]:
-        """Start again what died since; the names of those."""
-        with self._turn:
+        """Restart the servers that died and return their names."""
+        with self._mutex:
             dead = [server for server in self._all() if server.died]
             self._start(dead)
             return [server.name for server in dead]
@@ -77,12 +76,12 @@ class EmbeddedServers:
     def _start(self, servers: list[EmbeddedServer]) -> None:
         try:
             for server in servers:
-                server.clear_the_way()
-            # All are launched before any is waited for.
+                server.prepare_start()
+            # All are launched before any wait.
             for server in servers:
-                server.begin()
+                server.start_process()
             for server in servers:
-                server.finish()
+                server.wait_ready()
         except OSError as error:
             raise ServerFailedError(
                 f"the servers of home {self.home.path} failed: {error}"

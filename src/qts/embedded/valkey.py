@@ -1,4 +1,4 @@
-"""A real Valkey below the home directory: a cache that keeps nothing on disk."""
+"""Valkey server below the home directory, without persistence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ValkeyServer(EmbeddedServer):
     signals: ClassVar[Sequence[tuple[signal.Signals, float]]] = ((signal.SIGTERM, 10.0),)
 
     @property
-    def wanted_port(self) -> int:
+    def configured_port(self) -> int:
         return self.config.valkey_port if self.config.tcp else 0
 
     @property
@@ -47,19 +47,19 @@ class ValkeyServer(EmbeddedServer):
         return self.home.run / "valkey.pid"
 
     def prepare(self) -> None:
-        # Its password holds for the Unix socket too, so there is one only where TCP needs it.
+        # The password would apply to the Unix socket too, so it is set only for TCP.
         if not self.config.tcp:
-            self.home.keep_password(self.name, None)
+            self.home.store_password(self.name, None)
         elif self.home.password(self.name) is None:
-            self.home.keep_password(self.name, Secret(secrets.token_urlsafe(24)))
+            self.home.store_password(self.name, Secret(secrets.token_urlsafe(24)))
 
-    def launch(self, reach: InheritedPaths) -> Launch:
-        # By stdin: a password on the command line is seen by every user of the machine.
+    def launch(self, paths: InheritedPaths) -> Launch:
+        # By stdin: every user of the machine can read a password on the command line.
         return Launch(
             argv=[str(self.binary.path), "-"],
             log=self.log.path,
             cwd=self.home.run,
-            stdin=self._settings(reach.path(self.home.run)).encode(),
+            stdin=self._settings(paths.path(self.home.run)).encode(),
         )
 
     def is_ready(self) -> bool:
@@ -68,12 +68,12 @@ class ValkeyServer(EmbeddedServer):
             try:
                 link.connect(str(self.socket))
                 link.sendall(b"PING\r\n")
-                # Asking for the password is an answer too.
+                # A request for the password is an answer too.
                 return link.recv(64).startswith((b"+PONG", b"-NOAUTH"))
             except OSError:
                 return False
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         for leftover in (self.socket, self.pid_file):
             leftover.unlink(missing_ok=True)
 
@@ -89,7 +89,7 @@ class ValkeyServer(EmbeddedServer):
             'save ""',
             "appendonly no",
             f"maxmemory {self.config.valkey_memory_mb}mb",
-            # Once full: prices go first, the trade count of the day last.
+            # When full, prices are evicted first and the daily trade count last.
             "maxmemory-policy volatile-ttl",
             "maxmemory-samples 10",
         ]
