@@ -35,7 +35,7 @@ async def opened(
 ) -> AsyncIterator[TradingSystem]:
     """A run on the Upbit simulator, with a fault of all its replies where one is named."""
     home = Home.at(folder / "home")
-    home.make_room()
+    home.create_directories()
     config = msgspec.convert(
         {
             "feed": {"venue": "upbit"},

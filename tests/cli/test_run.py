@@ -16,7 +16,7 @@ import pytest
 from qts.domain import Secret
 from qts.embedded import Home
 from tests.acceptance.runs import COMPILED, INTERPRETED
-from tests.embedded.clients import alive, ask, at_work_in, until
+from tests.embedded.clients import alive, ask, processes_in, until
 
 DEADLINE_S = 30.0
 NO_DASHBOARD = {"QTS_DASHBOARD__ENABLED": "false"}
@@ -149,7 +149,7 @@ async def test_a_dead_server_is_restarted(qts: Callable[..., Qts], home: Path) -
     _until_error_line(run, "Ready")
     await _execute(home, "CREATE TABLE kept AS SELECT 42 AS answer")
     os.kill(int((home / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-    _until_error_line(run, "started again")
+    _until_error_line(run, "server died; restarted")
     assert await _execute(home, "SELECT answer FROM kept") == 42
     assert run.end(signal.SIGINT) == 0
     assert run.process.stdout
@@ -221,11 +221,11 @@ async def _execute(home: Path, query: str) -> Any:
 
 def _servers_of(home: Path) -> list[int]:
     """Return the processes running below this home, as the kernel lists them."""
-    return [pid for part in ("postgres", "run") for pid in _at_work_in(home / part)]
+    return [pid for part in ("postgres", "run") for pid in _processes_in(home / part)]
 
 
-def _at_work_in(directory: Path) -> list[int]:
-    return at_work_in(directory) if directory.exists() else []
+def _processes_in(directory: Path) -> list[int]:
+    return processes_in(directory) if directory.exists() else []
 
 
 def _clean_environ() -> dict[str, str]:

@@ -54,7 +54,7 @@ class Told:
 @pytest.fixture
 async def told(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Told]:
     home = Home.at(tmp_path / "home")
-    home.make_room()
+    home.create_directories()
     config = Config(cache=CacheConfig(prefix=PREFIX, socket_timeout_ms=2000))
     simulated = SimulatedVenue(home, SimulatorConfig(symbols=60, speed=60, scan_s=1))
     await asyncio.to_thread(simulated.__enter__)

@@ -17,7 +17,7 @@ from qts.domain import SystemClock
 from qts.embedded import Home
 from qts.verify.order_latency import ENTRY_PRICE, STOP_PRICE
 from qts.verify.sandbox import open_sandbox
-from tests.embedded.clients import at_work_in
+from tests.embedded.clients import processes_in
 from tests.outbox.kit import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -31,7 +31,7 @@ SOLD = "SELECT count(*) FROM paper_order WHERE symbol = $1 AND side = 'SELL'"
 @contextmanager
 def frozen(home: Home) -> Iterator[None]:
     """Every process of PostgreSQL stands still, as under a debugger or on a dead disk."""
-    pids = at_work_in(home.data)
+    pids = processes_in(home.data)
     assert pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

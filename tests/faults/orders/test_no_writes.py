@@ -90,7 +90,7 @@ async def full(_admin: Any, url: Secret) -> AsyncIterator[None]:
 
 
 FAULTS = {
-    "locked": (locked, "others held what was asked for"),
+    "locked": (locked, "no lock within"),
     "read-only": (read_only, "read-only transaction"),
     "full": (full, "No space left on device"),
 }
