@@ -82,7 +82,7 @@ async def test_a_market_that_moves_is_streamed(tmp_path: Path) -> None:
     async with watched(tmp_path, Heard(both)) as (simulator, feed):
         await first_scan.enough()
         for symbol in simulator.symbols()[:5]:
-            simulator.plant("surge", symbol, {"percent": 20.0, "over_s": 60})
+            simulator.inject("surge", symbol, {"percent": 20.0, "over_s": 60})
         await streamed.enough()
         assert feed.status().streaming
         assert feed.stream is None  # fill notices are no part of it: the broker has its own

@@ -254,7 +254,7 @@ class KisVenue(Venue):
         return Decimal(shown + 7)
 
     async def move(self, percent: float) -> None:
-        self.simulator.plant("surge", self.symbol, {"percent": percent, "over_s": 2})
+        self.simulator.inject("surge", self.symbol, {"percent": percent, "over_s": 2})
 
     async def record(self) -> dict[str, Record]:
         return {
@@ -339,7 +339,7 @@ class UpbitVenue(Venue):
         return shown / COIN + Decimal("0.001")
 
     async def move(self, percent: float) -> None:
-        self.simulator.plant("surge", self.symbol, {"percent": percent, "over_s": 2})
+        self.simulator.inject("surge", self.symbol, {"percent": percent, "over_s": 2})
 
     async def record(self) -> dict[str, Record]:
         return {

@@ -1,4 +1,4 @@
-"""Small clients, written from the venues' documents and not from our own code."""
+"""Minimal clients, written from the documentation of the venues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reply:
 
 
 class Kis:
-    """One key of a simulated KIS."""
+    """Client of one key of a simulated KIS."""
 
     def __init__(self, simulator: KisSimulator, http: aiohttp.ClientSession, key: int = 0) -> None:
         self.simulator, self.http = simulator, http
@@ -86,7 +86,7 @@ class Kis:
         return await self.get("quotations/intstock-multprice", "FHKST11300006", **params)
 
     async def order(self, side: str, quantity: int, price: int = 0, **more: str) -> Reply:
-        """At the market without a price."""
+        """Place an order, a market order without a price."""
         letter = "V" if self.simulator.config.paper else "T"
         tr_id = letter + {"buy": "TTC0012U", "sell": "TTC0011U"}[side]
         body = {
@@ -115,13 +115,13 @@ class Kis:
 
     async def executions(self, tr_cont: str = "", **more: str) -> Reply:
         letter = "V" if self.simulator.config.paper else "T"
-        wanted = {"INQR_STRT_DT": "20260101", "INQR_END_DT": "20271231", "INQR_DVSN": "01"}
+        values = {"INQR_STRT_DT": "20260101", "INQR_END_DT": "20271231", "INQR_DVSN": "01"}
         return await self.get(
             "trading/inquire-daily-ccld",
             letter + "TTC0081R",
             tr_cont,
             **self.account,
-            **{**wanted, **more},
+            **{**values, **more},
         )
 
     async def balance(self) -> Reply:
@@ -136,12 +136,12 @@ class Kis:
         }
         return str((await self.call("POST", "/oauth2/Approval", json=body)).body["approval_key"])
 
-    async def control(self, method: str, door: str, /, **body: Any) -> Any:
-        return (await self.call(method, f"/_control/{door}", json=body or None)).body
+    async def control(self, method: str, path: str, /, **body: Any) -> Any:
+        return (await self.call(method, f"/_control/{path}", json=body or None)).body
 
 
 async def until_closed(socket: aiohttp.ClientWebSocketResponse) -> aiohttp.WSMsgType:
-    """Read on until the session ends; how it ended."""
+    """Read until the connection closes and return how it closed."""
     while True:
         message = await socket.receive(timeout=60)
         if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
@@ -149,12 +149,12 @@ async def until_closed(socket: aiohttp.ClientWebSocketResponse) -> aiohttp.WSMsg
 
 
 class KisSocket:
-    """One WebSocket session."""
+    """One WebSocket connection."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, approval: str) -> None:
         self.socket, self.approval = socket, approval
 
-    async def ask(self, tr_id: str, tr_key: str, tr_type: str = "1") -> dict[str, Any]:
+    async def request(self, tr_id: str, tr_key: str, tr_type: str = "1") -> dict[str, Any]:
         header = {
             "approval_key": self.approval,
             "custtype": "P",
@@ -167,11 +167,11 @@ class KisSocket:
         while True:
             text = await self.socket.receive_str(timeout=60)
             if text.startswith("{") and '"body"' in text:
-                answer: dict[str, Any] = json.loads(text)
-                return answer
+                reply: dict[str, Any] = json.loads(text)
+                return reply
 
     async def frame(self, tr_id: str) -> tuple[str, list[list[str]]]:
-        """The raw payload and the records of the next frame of a kind; width from the frame."""
+        """Return the raw payload and the records of the next frame of a kind."""
         while True:
             text = await self.socket.receive_str(timeout=60)
             if text[:2] not in ("0|", "1|") or text.split("|")[1] != tr_id:
@@ -191,7 +191,7 @@ def decrypted(payload: str, key: str, iv: str) -> list[str]:
 
 
 class Upbit:
-    """One key of a simulated Upbit."""
+    """Client of one key of a simulated Upbit."""
 
     def __init__(self, simulator: UpbitSimulator, http: aiohttp.ClientSession) -> None:
         self.simulator, self.http = simulator, http
@@ -223,8 +223,8 @@ class Upbit:
         url = f"/v1/{path}" + (f"?{urlencode(values)}" if values else "")
         return await self.call(method, url, self.bearer(query))
 
-    async def control(self, method: str, door: str, /, **body: Any) -> Any:
-        return (await self.call(method, f"/_control/{door}", json=body or None)).body
+    async def control(self, method: str, path: str, /, **body: Any) -> Any:
+        return (await self.call(method, f"/_control/{path}", json=body or None)).body
 
     async def order(self, **values: str) -> Reply:
         return await self.private("POST", "orders", **values)

@@ -1,4 +1,4 @@
-"""Simulators on a clock that tests move."""
+"""Simulators on a manual clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qts.simulators import (
 )
 from tests.simulators.clients import Kis, KisSocket, Upbit
 
-# Monday 2026-11-16, 08:59 in Seoul; the market's clock starts at the opening bell.
+# Monday 2026-11-16, 08:59 in Seoul; the market clock starts at the opening.
 MORNING = datetime(2026, 11, 15, 23, 59, tzinfo=UTC)
 SMALL = MarketConfig(symbols=40, surges_per_hour=0.0)
 

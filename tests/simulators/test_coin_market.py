@@ -1,4 +1,4 @@
-"""The coin market's laws, whatever the seed."""
+"""Properties of the coin market for any seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(made: CoinMarket, until: int) -> CoinMarket:
 def test_prices_and_books_are_on_ticks(seed: int, surges: list[tuple[int, float]]) -> None:
     made = CoinMarket(NOON, seed, 20, 600)
     for index, percent in surges:
-        made.plant_surge(index, percent, 5)
+        made.inject_surge(index, percent, 5)
     before = made.volume.copy()
     run(made, NOON + 30)
     assert (made.volume >= before).all()
@@ -46,7 +46,7 @@ def test_prices_and_books_are_on_ticks(seed: int, surges: list[tuple[int, float]
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), strides=st.lists(st.integers(1, 60), min_size=1, max_size=6))
-def test_the_market_does_not_depend_on_how_it_is_asked(seed: int, strides: list[int]) -> None:
+def test_the_market_does_not_depend_on_the_step_size(seed: int, strides: list[int]) -> None:
     one, other = CoinMarket(NOON, seed, 20, 120), CoinMarket(NOON, seed, 20, 120)
     run(one, NOON + sum(strides))
     for stride in strides:

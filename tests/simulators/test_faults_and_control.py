@@ -1,4 +1,4 @@
-"""Faults on demand and the control door."""
+"""Faults on demand and the control API."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def test_a_cut_reply_breaks_off_in_its_middle(kis: Kis) -> None:
     assert (await kis.price()).status == 200
 
 
-async def test_a_refusal_below_the_limit(kis: Kis) -> None:
+async def test_a_rejection_below_the_limit(kis: Kis) -> None:
     await kis.control("POST", "faults", kind="limit", count=2)
     replies = [await kis.order("buy", 1) for _ in range(3)]
     assert [reply.code for reply in replies] == ["EGW00201", "EGW00201", "APBK0013"]
     assert len(kis.simulator.orders.entries) == 1
 
 
-async def test_random_refusals_have_their_share(start_kis: StartKis, clock: ManualClock) -> None:
+async def test_random_rejections_have_their_share(start_kis: StartKis, clock: ManualClock) -> None:
     kis = await start_kis(random_refusals=0.25)
     codes = []
     for _ in range(100):
@@ -77,15 +77,15 @@ async def test_an_error_may_have_a_code(kis: Kis) -> None:
 
 async def test_a_slow_reply_waits(kis: Kis, clock: ManualClock) -> None:
     await kis.control("POST", "faults", kind="slow", seconds=5, count=1)
-    asked = asyncio.create_task(kis.price())
+    request = asyncio.create_task(kis.price())
     async with asyncio.timeout(60):
         while not (await kis.control("GET", "faults"))[0]["struck"]:
             pass  # the request is on its way
     await clock.advance(4.9)
     await kis.control("GET", "faults")
-    assert not asked.done()
+    assert not request.done()
     await clock.advance(0.2)
-    assert (await asked).status == 200
+    assert (await request).status == 200
 
 
 async def test_faults_can_be_listed_and_cleared(kis: Kis) -> None:
@@ -107,7 +107,7 @@ async def test_faults_can_be_listed_and_cleared(kis: Kis) -> None:
         ("market", {"what": "surge", "symbol": "005930", "colour": "red"}),
     ],
 )
-async def test_wrong_control_words_are_refused(
+async def test_invalid_control_requests_are_refused(
     kis: Kis, door: str, body: dict[str, object]
 ) -> None:
     reply = await kis.call("POST", f"/_control/{door}", json=body)
@@ -115,12 +115,12 @@ async def test_wrong_control_words_are_refused(
     assert reply.body["error"]
 
 
-async def test_an_unknown_symbol_is_told(kis: Kis) -> None:
+async def test_an_unknown_symbol_is_not_found(kis: Kis) -> None:
     body = {"what": "surge", "symbol": "nothing"}
     assert (await kis.call("POST", "/_control/market", json=body)).status == 404
 
 
-async def test_the_control_door_is_closed_to_web_pages(kis: Kis) -> None:
+async def test_the_control_api_is_closed_to_web_pages(kis: Kis) -> None:
     url = kis.simulator.url + "/_control/stats"
     async with kis.http.get(url, headers={"Origin": "http://example.com"}) as reply:
         assert reply.status == 404
@@ -130,18 +130,18 @@ async def test_the_control_door_is_closed_to_web_pages(kis: Kis) -> None:
     ("address", "local"),
     [("127.0.0.1", True), ("::1", True), ("10.0.0.7", False), ("", False), (None, False)],
 )
-def test_only_this_machine_comes_in(address: str | None, local: bool) -> None:
+def test_only_this_machine_has_access(address: str | None, local: bool) -> None:
     assert is_loopback(address) is local
 
 
-async def test_control_calls_are_not_in_the_record(kis: Kis) -> None:
+async def test_control_requests_are_not_counted(kis: Kis) -> None:
     for _ in range(30):
         await kis.control("GET", "stats")
     stats = await kis.control("GET", "stats")
     assert stats["keys"][kis.key.app_key]["requests"] == 0
 
 
-async def test_the_clock_can_be_paused_pushed_and_sped_up(kis: Kis, clock: ManualClock) -> None:
+async def test_the_clock_can_be_paused_advanced_and_sped_up(kis: Kis, clock: ManualClock) -> None:
     await clock.advance(5)
     assert (await kis.control("POST", "clock", paused=True))["now"].endswith("09:00:05+09:00")
     await clock.advance(30)
@@ -153,7 +153,7 @@ async def test_the_clock_can_be_paused_pushed_and_sped_up(kis: Kis, clock: Manua
     assert (await kis.control("GET", "clock"))["now"].endswith("09:02:40+09:00")
 
 
-async def test_a_planted_surge_shows_in_the_next_quotes(kis: Kis, clock: ManualClock) -> None:
+async def test_an_injected_surge_shows_in_the_next_quotes(kis: Kis, clock: ManualClock) -> None:
     code = kis.simulator.market.universe.codes[30]
     before = int((await kis.price(code)).body["output"]["stck_prpr"])
     await kis.control("POST", "market", what="surge", symbol=code, percent=3.5, over_s=2)
@@ -169,7 +169,7 @@ async def test_a_port_in_use_is_refused_with_one_line(kis: Kis) -> None:
             pass
 
 
-async def test_listed_symbols_are_told_one_on_a_line(
+async def test_symbols_are_listed_one_per_line(
     start_kis: StartKis, http: aiohttp.ClientSession
 ) -> None:
     kis = await start_kis(market=MarketConfig(symbols=50))

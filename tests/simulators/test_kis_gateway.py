@@ -91,7 +91,7 @@ async def test_the_minute_is_a_limit_too(start_kis: StartKis, clock: ManualClock
     assert [(await kis.price()).status for _ in range(3)] == [200, 200, 500]  # now the day's five
 
 
-async def test_the_record_shows_the_worst_windows_of_a_key(kis: Kis, clock: ManualClock) -> None:
+async def test_statistics_show_the_worst_windows_of_a_key(kis: Kis, clock: ManualClock) -> None:
     for count in (3, 7, 2):
         for _ in range(count):
             await kis.price()
@@ -119,7 +119,7 @@ async def test_limits_may_count_the_markets_seconds(start_kis: StartKis) -> None
     assert (await kis.price()).status == 200
 
 
-async def test_a_paper_host_takes_one_request_a_second(start_kis: StartKis) -> None:
+async def test_a_paper_host_accepts_one_request_a_second(start_kis: StartKis) -> None:
     kis = await start_kis(paper=True)
     assert [(await kis.price()).status for _ in range(2)] == [200, 500]
 

@@ -1,4 +1,4 @@
-"""KIS orders: what is accepted, refused, filled, revised, cancelled and told afterwards."""
+"""KIS orders: accepted, rejected, filled, revised, cancelled and listed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_an_order_is_answered_with_its_number(kis: Kis) -> None:
     assert (await kis.order("buy", 1)).body["output"]["ODNO"] == "0000000002"
 
 
-async def test_a_paper_order_has_paper_words(start_kis: StartKis) -> None:
+async def test_a_paper_order_has_paper_texts(start_kis: StartKis) -> None:
     kis = await start_kis(paper=True, limits=FREE)
     reply = await kis.order("buy", 10)
     assert reply.code == "40600000"
@@ -105,7 +105,7 @@ async def test_a_market_buy_needs_cash_up_to_the_limit_price(start_kis: StartKis
     assert (await kis.order("buy", 10, ask)).body["rt_cd"] == "0"
 
 
-async def test_selling_what_one_has_not_is_refused(kis: Kis) -> None:
+async def test_a_short_sale_is_refused(kis: Kis) -> None:
     assert (await kis.order("sell", 1)).code == "APBK0400"
     await kis.order("buy", 10)
     await kis.order("sell", 6, 93_000)
@@ -158,7 +158,7 @@ async def test_an_order_before_the_bell_fills_at_the_opening_price(
     assert float(row["avg_prvs"]) == int((await kis.price()).body["output"]["stck_oprc"])
 
 
-async def test_a_cancel_is_an_order_of_its_own(kis: Kis) -> None:
+async def test_a_cancel_is_a_separate_order(kis: Kis) -> None:
     number = (await kis.order("buy", 10, 60_000)).body["output"]["ODNO"]
     reply = await kis.cancel(number)
     assert reply.body["output"]["ODNO"] == "0000000002"

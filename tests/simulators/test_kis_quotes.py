@@ -37,7 +37,7 @@ async def test_a_quote_has_the_documented_fields_as_texts(kis: Kis) -> None:
 
 
 async def test_the_sign_says_the_direction(kis: Kis, clock: ManualClock) -> None:
-    kis.simulator.market.plant_surge(30, -2.0)
+    kis.simulator.market.inject_surge(30, -2.0)
     await clock.advance(3)
     output = (await kis.price(kis.simulator.market.universe.codes[30])).body["output"]
     assert output["prdy_vrss_sign"] == "5"
@@ -60,7 +60,7 @@ async def test_an_unknown_code_is_an_input_error(kis: Kis) -> None:
     assert (reply.body["rt_cd"], reply.code) == ("1", "OPSQ2001")
 
 
-async def test_thirty_rows_come_in_the_order_asked(kis: Kis) -> None:
+async def test_thirty_rows_come_in_the_order_of_the_request(kis: Kis) -> None:
     codes = list(reversed(kis.simulator.market.universe.codes[:30]))
     reply = await kis.many(codes)
     assert [row["inter_shrn_iscd"] for row in reply.body["output"]] == codes
@@ -129,7 +129,7 @@ async def test_the_book_has_ten_levels_that_do_not_cross(kis: Kis) -> None:
     assert book["aspr_acpt_hour"] == "090000"
 
 
-async def test_an_interrupted_symbol_says_so(kis: Kis, clock: ManualClock) -> None:
+async def test_an_interrupted_symbol_is_marked(kis: Kis, clock: ManualClock) -> None:
     await kis.control("POST", "market", what="halt", symbol="005930", seconds=60)
     assert (await kis.price()).body["output"]["vi_cls_code"] == "Y"
     rows = (await kis.get("quotations/inquire-vi-status", "FHPST01390000")).body["output"]
@@ -152,7 +152,7 @@ async def test_rankings_are_ranked(kis: Kis, clock: ManualClock) -> None:
         assert changes[0] == best(changes)
 
 
-async def test_holidays_are_told(kis: Kis) -> None:
+async def test_holidays_are_listed(kis: Kis) -> None:
     rows = (await kis.get("quotations/chk-holiday", "CTCA0903R", BASS_DT="20261224")).body["output"]
     assert {row["bass_dt"]: row["opnd_yn"] for row in rows[:5]} == {
         "20261224": "Y", "20261225": "N", "20261226": "N", "20261227": "N", "20261228": "Y",

@@ -22,7 +22,7 @@ Connect = Callable[..., Awaitable[KisSocket]]
 
 async def test_a_subscription_is_answered_with_key_and_iv(kis: Kis, connect: Connect) -> None:
     socket = await connect(kis)
-    answer = await socket.ask("H0STCNT0", "005930")
+    answer = await socket.request("H0STCNT0", "005930")
     assert answer["header"] == {"tr_id": "H0STCNT0", "tr_key": "005930", "encrypt": "N"}
     assert (answer["body"]["rt_cd"], answer["body"]["msg_cd"]) == ("0", "OPSP0000")
     assert len(answer["body"]["output"]["key"]) == 32
@@ -44,40 +44,40 @@ async def test_control_messages_have_their_codes(
     kis: Kis, connect: Connect, messages: list[tuple[str, str, str]], code: str
 ) -> None:
     socket = await connect(kis)
-    answers = [await socket.ask(*message) for message in messages]
+    answers = [await socket.request(*message) for message in messages]
     assert answers[-1]["body"]["msg_cd"] == code
 
 
-async def test_the_42nd_registration_is_refused(start_kis: StartKis, connect: Connect) -> None:
+async def test_the_42nd_subscription_is_refused(start_kis: StartKis, connect: Connect) -> None:
     kis = await start_kis(market=MarketConfig(symbols=60))
     socket = await connect(kis)
-    assert (await socket.ask("H0STCNI0", "qtsuser"))["body"]["msg_cd"] == "OPSP0000"
+    assert (await socket.request("H0STCNI0", "qtsuser"))["body"]["msg_cd"] == "OPSP0000"
     codes = kis.simulator.market.universe.codes
-    answers = [(await socket.ask("H0STCNT0", code))["body"]["msg_cd"] for code in codes[:41]]
+    answers = [(await socket.request("H0STCNT0", code))["body"]["msg_cd"] for code in codes[:41]]
     assert answers == ["OPSP0000"] * 40 + ["OPSP0008"]
-    await socket.ask("H0STCNT0", codes[0], "2")
-    assert (await socket.ask("H0STASP0", codes[50]))["body"]["msg_cd"] == "OPSP0000"
+    await socket.request("H0STCNT0", codes[0], "2")
+    assert (await socket.request("H0STASP0", codes[50]))["body"]["msg_cd"] == "OPSP0000"
 
 
-async def test_a_second_session_of_a_key_is_refused(kis: Kis, connect: Connect) -> None:
+async def test_a_second_connection_of_a_key_is_refused(kis: Kis, connect: Connect) -> None:
     first, second = await connect(kis), await connect(kis)
-    await first.ask("H0STCNT0", "005930")
-    assert (await second.ask("H0STCNT0", "000660"))["body"]["msg_cd"] == "OPSP8996"
+    await first.request("H0STCNT0", "005930")
+    assert (await second.request("H0STCNT0", "000660"))["body"]["msg_cd"] == "OPSP8996"
     assert (await second.socket.receive(timeout=60)).type is aiohttp.WSMsgType.CLOSE
     await first.socket.close()
     third = await connect(kis)
-    assert (await third.ask("H0STCNT0", "000660"))["body"]["msg_cd"] == "OPSP0000"
+    assert (await third.request("H0STCNT0", "000660"))["body"]["msg_cd"] == "OPSP0000"
 
 
 async def test_a_made_up_approval_is_refused(kis: Kis, connect: Connect) -> None:
     socket = await connect(kis)
     socket.approval = "made-up"
-    assert (await socket.ask("H0STCNT0", "005930"))["body"]["msg_cd"] == "OPSP0011"
+    assert (await socket.request("H0STCNT0", "005930"))["body"]["msg_cd"] == "OPSP0011"
 
 
-async def test_a_wrong_hts_id_ends_the_session(kis: Kis, connect: Connect) -> None:
+async def test_a_wrong_hts_id_closes_the_connection(kis: Kis, connect: Connect) -> None:
     socket = await connect(kis)
-    assert (await socket.ask("H0STCNI0", "somebody"))["body"]["msg_cd"] == "OPSP8992"
+    assert (await socket.request("H0STCNI0", "unknown"))["body"]["msg_cd"] == "OPSP8992"
     assert (await socket.socket.receive(timeout=60)).type is aiohttp.WSMsgType.CLOSE
 
 
@@ -93,33 +93,33 @@ async def test_pingpong_comes_every_ten_seconds(
     kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
-    await socket.ask("H0STCNI0", "qtsuser")
+    await socket.request("H0STCNI0", "qtsuser")
     await clock.advance(10)
     text = await socket.socket.receive_str(timeout=60)
     ping = json.loads(text)
     assert ping["header"]["tr_id"] == "PINGPONG"
     assert ping["header"]["datetime"].startswith("20261116")
     await socket.socket.send_str(text)
-    await socket.ask("H0STCNT0", "005930")  # answered after the pong was heard
+    await socket.request("H0STCNT0", "005930")  # replied to after the pong
     assert kis.simulator.stream.stats()["pongs"] == 1
 
 
-async def test_a_silent_session_is_dropped_where_it_is_set(
+async def test_a_silent_connection_is_dropped_if_configured(
     start_kis: StartKis, connect: Connect, clock: ManualClock
 ) -> None:
     kis = await start_kis(drop_after_pings=2)
     socket = await connect(kis)
-    await socket.ask("H0STCNI0", "qtsuser")
+    await socket.request("H0STCNI0", "qtsuser")
     await clock.advance(31)
     assert await until_closed(socket.socket) is not aiohttp.WSMsgType.CLOSE
-    assert kis.simulator.stream.sessions == {}
+    assert kis.simulator.stream.clients == {}
 
 
 async def test_trades_come_in_records_that_add_up(
     kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
-    await socket.ask("H0STCNT0", "005930")
+    await socket.request("H0STCNT0", "005930")
     before = int(kis.simulator.market.volume[0])
     await clock.advance(20)
     counts, volume = set(), before
@@ -142,7 +142,7 @@ async def test_records_had_46_fields_before_september_2026(
     start = datetime(2026, 9, 11, 9, tzinfo=KST)
     kis = await start_kis(market=MarketConfig(symbols=5, start=start))
     socket = await connect(kis)
-    await socket.ask("H0STCNT0", "005930")
+    await socket.request("H0STCNT0", "005930")
     await clock.advance(5)
     _, rows = await socket.frame("H0STCNT0")
     assert {len(row) for row in rows} == {46}
@@ -152,7 +152,7 @@ async def test_the_width_can_change_overnight(
     kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
-    await socket.ask("H0STCNT0", "005930")
+    await socket.request("H0STCNT0", "005930")
     await kis.control("POST", "faults", kind="width", path="H0STCNT0", fields=2)
     await clock.advance(3)
     _, rows = await socket.frame("H0STCNT0")
@@ -163,7 +163,7 @@ async def test_books_have_59_fields_and_the_appended_one(
     kis: Kis, connect: Connect, clock: ManualClock
 ) -> None:
     socket = await connect(kis)
-    await socket.ask("H0STASP0", "005930")
+    await socket.request("H0STASP0", "005930")
     await clock.advance(1)
     _, ((*fields, market_class),) = await socket.frame("H0STASP0")
     assert (len(fields), market_class) == (59, "2")
@@ -179,7 +179,7 @@ async def notices(kis: Kis, connect: Connect) -> Callable[[], Awaitable[list[str
     socket = await connect(kis)
     paper = kis.simulator.config.paper
     tr_id = "H0STCNI9" if paper else "H0STCNI0"
-    output = (await socket.ask(tr_id, "qtsuser"))["body"]["output"]
+    output = (await socket.request(tr_id, "qtsuser"))["body"]["output"]
 
     async def following() -> list[str]:
         payload, _ = await socket.frame(tr_id)
@@ -189,7 +189,7 @@ async def notices(kis: Kis, connect: Connect) -> Callable[[], Awaitable[list[str
 
 
 @pytest.mark.parametrize("paper", [False, True])
-async def test_an_order_is_told_by_encrypted_notices(
+async def test_an_order_causes_encrypted_notices(
     start_kis: StartKis, connect: Connect, paper: bool
 ) -> None:
     kis = await start_kis(paper=paper)
@@ -205,7 +205,7 @@ async def test_an_order_is_told_by_encrypted_notices(
     assert fill[10] == str(filled[0].price)
 
 
-async def test_a_cancel_is_told_with_its_parent(kis: Kis, connect: Connect) -> None:
+async def test_the_notice_of_a_cancel_names_its_parent(kis: Kis, connect: Connect) -> None:
     following = await notices(kis, connect)
     number = (await kis.order("buy", 10, 60_000)).body["output"]["ODNO"]
     await kis.cancel(number)
@@ -214,7 +214,7 @@ async def test_a_cancel_is_told_with_its_parent(kis: Kis, connect: Connect) -> N
     assert (cancel[3], cancel[5], cancel[13]) == (number, "2", "1")
 
 
-async def test_what_an_ioc_order_did_not_get_is_told(kis: Kis, connect: Connect) -> None:
+async def test_the_unfilled_rest_of_an_ioc_order_is_reported(kis: Kis, connect: Connect) -> None:
     following = await notices(kis, connect)
     await kis.order("buy", 10, 60_000, ORD_DVSN="11")
     await following()
@@ -241,9 +241,9 @@ async def test_fill_notices_can_go_wrong(
     assert [(await following())[9] for _ in quantities] == [words[each] for each in quantities]
 
 
-async def test_a_dropped_session_gets_no_replay(kis: Kis, connect: Connect) -> None:
+async def test_a_dropped_connection_gets_no_replay(kis: Kis, connect: Connect) -> None:
     first = await connect(kis)
-    await first.ask("H0STCNI0", "qtsuser")
+    await first.request("H0STCNI0", "qtsuser")
     assert (await kis.control("DELETE", "streams"))["dropped"] == 1
     await kis.order("buy", 10)
     following = await notices(kis, connect)
@@ -253,10 +253,10 @@ async def test_a_dropped_session_gets_no_replay(kis: Kis, connect: Connect) -> N
 
 async def test_a_client_that_does_not_read_is_cut_off(kis: Kis, connect: Connect) -> None:
     socket = await connect(kis)
-    await socket.ask("H0STCNI0", "qtsuser")
-    session = next(iter(kis.simulator.stream.sessions.values()))
-    session.queue = asyncio.Queue(1)
+    await socket.request("H0STCNI0", "qtsuser")
+    client = next(iter(kis.simulator.stream.clients.values()))
+    client.queue = asyncio.Queue(1)
     stream: Any = kis.simulator.stream
     for _ in range(3):
-        stream._put(session, "x")
+        stream._put(client, "x")
     assert await until_closed(socket.socket) is not aiohttp.WSMsgType.CLOSE

@@ -26,7 +26,7 @@ def market(start: int = BELL) -> StockMarket:
 
 
 class Trading(RuleBasedStateMachine):
-    """Any orders, any cancels, any seconds: the books of engine, market and account agree."""
+    """Any orders, cancels and seconds: engine, market and account agree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Trading(RuleBasedStateMachine):
         self.account = SimulatedAccount(CASH, buy_ppm=140, sell_ppm=1_640)
         self.orders: list[SimulatedOrder] = []
         self.fills: list[SimulatedFill] = []
-        self.told = 0
+        self.reported = 0
         self.fees = 0
 
     @rule(
@@ -74,7 +74,7 @@ class Trading(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3), percent=st.floats(-6, 6), over_s=st.integers(1, 20))
     def surge(self, index: int, percent: float, over_s: int) -> None:
-        self.market.plant_surge(index, percent, over_s)
+        self.market.inject_surge(index, percent, over_s)
 
     @rule(seconds=st.integers(1, 30))
     def pass_time(self, seconds: int) -> None:
@@ -127,7 +127,7 @@ class Trading(RuleBasedStateMachine):
     def open_orders_hold_what_they_may_cost_and_no_more(self) -> None:
         buys = [o for o in self.orders if o.open and o.side == "buy"]
         assert self.account.locked == sum(
-            self.account.need(o.limit or int(self.market.upper[o.index]), o.remaining) for o in buys
+            self.account.cost(o.limit or int(self.market.upper[o.index]), o.remaining) for o in buys
         )
         for index, held in self.account.holdings.items():
             sales = [o for o in self.orders if o.open and o.side == "sell" and o.index == index]
@@ -155,7 +155,7 @@ def test_a_market_order_walks_the_book() -> None:
     ]
 
 
-def test_what_one_order_took_another_cannot_take_in_that_second() -> None:
+def test_two_orders_cannot_match_the_same_quantity_in_a_second() -> None:
     made = market()
     engine, book = MatchingEngine(made), made.book(0)
     place(engine, "buy", book.asks[0].quantity, book.asks[0].price)
@@ -176,7 +176,7 @@ def test_orders_that_rest_together_share_what_trades() -> None:
     engine = MatchingEngine(made)
     price = made.book(0).bids[2].price
     orders = [place(engine, "buy", 10_000, price) for _ in range(3)]
-    made.plant_surge(0, -2.5, over_s=2)
+    made.inject_surge(0, -2.5, over_s=2)
     for _ in range(20):
         before = made.volume[0]
         for _ in made.advance(made.time + 1):
@@ -200,7 +200,7 @@ def test_an_auction_fills_at_its_single_price(limit: int | None) -> None:
 def test_an_interrupted_symbol_is_not_matched() -> None:
     made = market()
     engine = MatchingEngine(made)
-    made.plant_halt(0, 30)
+    made.inject_halt(0, 30)
     order = place(engine, "buy", 3, None)
     for _ in made.advance(made.time + 29):
         engine.step()

@@ -19,7 +19,7 @@ def test_no_sliding_second_holds_more_than_the_limit(gaps: list[int], limit: int
     for gap in gaps:
         now += gap
         fits = len([moment for moment in granted if moment > now - NS]) < limit
-        assert window.has_room(now) == fits
+        assert window.has_capacity(now) == fits
         if fits:
             window.grant(now)
             granted.append(now)
@@ -37,14 +37,14 @@ def test_the_worst_second_is_the_worst_of_all_arrivals(gaps: list[int]) -> None:
     assert stats["worst"] == {"second": worst, "minute": len(gaps), "day": len(gaps)}
 
 
-def test_a_fixed_second_starts_anew_on_the_clock() -> None:
+def test_a_fixed_second_is_aligned_to_the_clock() -> None:
     window = Window(1, 1, "fixed")
     window.grant(NS - 1)
-    assert not window.has_room(NS - 1)
-    assert window.has_room(NS)
+    assert not window.has_capacity(NS - 1)
+    assert window.has_capacity(NS)
 
 
-def test_refused_requests_use_nothing_up() -> None:
+def test_rejected_requests_do_not_count_as_used() -> None:
     meter = Meter(RequestLimits(second=1))
     assert [meter.admit(n * NS // 2) for n in range(5)] == [True, False, True, False, True]
     assert meter.refused == 2

@@ -1,4 +1,4 @@
-"""`qts simulate` as a process, and how much it costs."""
+"""`qts dev simulate` as a process, and its CPU usage."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Running:
             text=True,
         )
         assert self.process.stdout
-        self.words = self.process.stdout.readline()
-        found = re.search(r"http://\S+", self.words)
+        self.expected = self.process.stdout.readline()
+        found = re.search(r"http://\S+", self.expected)
         assert found, self.process.communicate()
         self.url = found[0]
         self.lines = [self.process.stdout.readline() for _ in range(4)]
@@ -68,7 +68,7 @@ def start() -> Iterator[type[Running]]:
 
 def test_kis_prints_its_address_and_stops_on_ctrl_c(start: type[Running]) -> None:
     kis = start("kis", "--symbols", "50")
-    assert kis.words.startswith("kis simulator  http://127.0.0.1:")
+    assert kis.expected.startswith("kis simulator  http://127.0.0.1:")
     stats = kis.get("/_control/stats")
     assert stats["market"]["symbols"] == 50
     assert kis.stop() == 0
@@ -81,7 +81,7 @@ def test_upbit_answers_on_its_port(start: type[Running]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["kis", "--speed", "0"], "--speed"),
         (["kis", "--speed", "2000"], "--speed"),
@@ -94,10 +94,10 @@ def test_upbit_answers_on_its_port(start: type[Running]) -> None:
         (["upbit", "--random-refusals", "3"], "--random-refusals"),
     ],
 )
-def test_bad_options_are_refused_by_their_names(arguments: list[str], words: str) -> None:
+def test_bad_options_are_refused_by_their_names(arguments: list[str], expected: str) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, RefusedError)
-    assert words in str(result.exception)
+    assert expected in str(result.exception)
 
 
 async def test_2500_symbols_and_50_requests_a_second_take_less_than_half_a_core(

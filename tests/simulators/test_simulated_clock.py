@@ -34,9 +34,7 @@ async def test_a_sleep_is_as_much_shorter() -> None:
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=20), st.floats(1, 1000))
-def test_it_never_goes_back_and_goes_on_from_one_process_to_the_next(
-    steps: list[int], speed: float
-) -> None:
+def test_it_never_goes_back_and_continues_across_processes(steps: list[int], speed: float) -> None:
     class Machine(ManualClock):
         ns = 10**15
 

@@ -1,4 +1,4 @@
-"""The stock market's laws, whatever the seed and whatever is planted."""
+"""Properties of the stock market for any seed and any injected event."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_prices_stay_on_ticks_and_inside_limits(
 ) -> None:
     made = market(seed, surges=600)
     for index, percent, over_s in surges:
-        made.plant_surge(index, percent, over_s)
+        made.inject_surge(index, percent, over_s)
         before = made.volume.copy(), made.price.copy()
         run(made, made.time + 45)
         assert (made.volume >= before[0]).all()
@@ -72,7 +72,7 @@ def test_prices_stay_on_ticks_and_inside_limits(
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), strides=st.lists(st.integers(1, 200), min_size=1, max_size=6))
-def test_the_market_does_not_depend_on_how_it_is_asked(seed: int, strides: list[int]) -> None:
+def test_the_market_does_not_depend_on_the_step_size(seed: int, strides: list[int]) -> None:
     one, other = market(seed, surges=120), market(seed, surges=120)
     target = BELL + sum(strides)
     run(one, target)
@@ -95,9 +95,9 @@ def test_another_seed_is_another_market() -> None:
     assert (market(1).price != market(2).price).any()
 
 
-def test_a_planted_surge_leaves_the_others_alone() -> None:
+def test_an_injected_surge_does_not_change_other_symbols() -> None:
     calm, moved = market(surges=200), market(surges=200)
-    moved.plant_surge(3, 2.0, over_s=20)
+    moved.inject_surge(3, 2.0, over_s=20)
     run(calm, BELL + 20)
     run(moved, BELL + 20)
     assert moved.price[3] > calm.price[3]
@@ -111,7 +111,7 @@ def test_a_planted_surge_leaves_the_others_alone() -> None:
 def test_a_surge_arrives_at_its_percentage() -> None:
     made = market()
     before = int(made.price[20])
-    made.plant_surge(20, 3.5, over_s=2)
+    made.inject_surge(20, 3.5, over_s=2)
     run(made, made.time + 2)
     assert made.price[20] / before == pytest.approx(1.035, abs=0.005)
 
@@ -128,7 +128,7 @@ def test_price_changes_only_with_volume() -> None:
 
 def test_a_move_of_ten_percent_interrupts_for_two_minutes_and_a_bit() -> None:
     made = market()
-    made.plant_surge(25, 14.0, over_s=30)
+    made.inject_surge(25, 14.0, over_s=30)
     while not made.in_vi(25):
         run(made, made.time + 1)
         assert made.time < BELL + 60
@@ -145,10 +145,10 @@ def test_a_move_of_ten_percent_interrupts_for_two_minutes_and_a_bit() -> None:
 
 def test_a_jump_in_one_second_interrupts_index_stocks_at_three_percent() -> None:
     made = market()
-    made.plant_surge(0, 3.5, over_s=1)
-    made.plant_surge(25, 3.5, over_s=1)
+    made.inject_surge(0, 3.5, over_s=1)
+    made.inject_surge(25, 3.5, over_s=1)
     run(made, made.time + 1)
-    assert made.universe.calm[0]
+    assert made.universe.narrow_vi[0]
     assert made.in_vi(0)
     assert not made.in_vi(25)
 
@@ -172,7 +172,7 @@ class Moment(NamedTuple):
 
 @pytest.fixture(scope="module")
 def day() -> tuple[dict[str, Moment], StockMarket]:
-    """One whole day, looked at on its way, and the next morning's market."""
+    """Samples of one whole day, and the market of the next morning."""
     made = market(symbols=12)
     seen = {}
     for text in ["0920", "1200", "1220", "1500", "1520", "1529", "1530", "1545", "2000"]:

@@ -50,11 +50,11 @@ def test_limits_are_on_ticks_and_within_thirty_percent(price: int) -> None:
 
 
 @given(st.integers(1, 10**13), st.booleans())
-def test_a_ladder_is_strictly_ordered_and_on_ticks(price: int, up: bool) -> None:
+def test_consecutive_prices_are_strictly_ordered_and_on_ticks(price: int, up: bool) -> None:
     start = int(COIN_TICKS.round_many(np.array([price], np.float64))[0])
-    ladder = COIN_TICKS.ladder(start, 15, up)
-    assert all(COIN_TICKS.is_on(each) for each in ladder)
-    assert ladder == sorted(set(ladder), reverse=not up)
+    prices = COIN_TICKS.prices_from(start, 15, up)
+    assert all(COIN_TICKS.is_on(each) for each in prices)
+    assert prices == sorted(set(prices), reverse=not up)
 
 
 def test_a_usual_day_has_its_phases() -> None:

@@ -40,7 +40,7 @@ def test_amounts_are_written_and_read_without_loss(amount: int) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS512"])
-async def test_both_signatures_are_taken(upbit: Upbit, algorithm: str) -> None:
+async def test_both_signature_algorithms_are_accepted(upbit: Upbit, algorithm: str) -> None:
     reply = await upbit.call("GET", "/v1/accounts", upbit.bearer(algorithm=algorithm))
     assert reply.status == 200
     assert reply.body == [
@@ -118,7 +118,7 @@ async def test_twelve_orders_a_second_and_thirty_of_the_rest(upbit: Upbit) -> No
     assert keys[f"key {upbit.key.access_key} order"]["worst"]["second"] == 13
 
 
-async def test_who_does_not_slow_down_is_blocked(
+async def test_a_client_that_does_not_slow_down_is_blocked(
     start_upbit: StartUpbit, clock: ManualClock
 ) -> None:
     upbit = await start_upbit(block_after=3, block_s=5.0)
@@ -272,7 +272,7 @@ async def test_best_needs_ioc_or_fok(upbit: Upbit) -> None:
     assert (await upbit.order(**best, time_in_force="ioc")).status == 201
 
 
-async def test_post_only_is_refused_where_it_would_take(upbit: Upbit) -> None:
+async def test_post_only_is_refused_where_it_would_match(upbit: Upbit) -> None:
     bid, ask = book(upbit)
     order = {"market": BTC, "side": "bid", "ord_type": "limit", "volume": "0.01"}
     order |= {"time_in_force": "post_only"}
@@ -330,7 +330,7 @@ async def test_the_chance_of_a_market(upbit: Upbit) -> None:
     assert chance["market"]["bid"]["min_total"] == "5000"
 
 
-async def test_a_resting_order_fills_when_the_market_comes(
+async def test_a_resting_order_fills_when_the_price_is_reached(
     upbit: Upbit, clock: ManualClock
 ) -> None:
     bid, _ = book(upbit)
@@ -351,7 +351,7 @@ async def test_a_fault_answers_429_below_the_limit(upbit: Upbit) -> None:
     assert (await upbit.order(**order)).status == 201
 
 
-async def test_simultaneous_orders_keep_the_books_exact(upbit: Upbit) -> None:
+async def test_simultaneous_orders_keep_the_account_exact(upbit: Upbit) -> None:
     order = {"market": BTC, "side": "bid", "ord_type": "price", "price": "500000"}
     await asyncio.gather(*(upbit.order(**order) for _ in range(10)))
     entries = upbit.simulator.orders.entries.values()

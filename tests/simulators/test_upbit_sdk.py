@@ -1,4 +1,4 @@
-"""The official client, which we did not write, against the simulator."""
+"""The official Upbit client against the simulator."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_it_reads_the_market(sdk: official.AsyncUpbit) -> None:
     assert float(best.bid_price) <= float(ticker.trade_price) <= float(best.ask_price)
 
 
-async def test_it_knows_our_errors(sdk: official.AsyncUpbit) -> None:
+async def test_it_parses_our_errors(sdk: official.AsyncUpbit) -> None:
     with pytest.raises(official.BadRequestError, match="insufficient_funds_bid"):
         await sdk.orders.create(
             market=BTC, side="bid", ord_type="limit", volume="10", price="100000000"
@@ -71,7 +71,7 @@ async def test_it_knows_our_errors(sdk: official.AsyncUpbit) -> None:
         await sdk.orders.retrieve(uuid="00000000-0000-4000-8000-000000000000")
 
 
-async def test_it_knows_that_it_was_too_fast(sdk: official.AsyncUpbit) -> None:
+async def test_it_detects_rate_limiting(sdk: official.AsyncUpbit) -> None:
     for _ in range(10):
         await sdk.tickers.list_by_trading_pairs(markets=BTC)
     with pytest.raises(official.RateLimitError):

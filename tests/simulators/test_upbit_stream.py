@@ -33,7 +33,7 @@ def open_socket(stack: AsyncExitStack) -> Open:
     return open_socket
 
 
-async def heard(socket: aiohttp.ClientWebSocketResponse) -> Any:
+async def receive(socket: aiohttp.ClientWebSocketResponse) -> Any:
     return json.loads(await socket.receive_bytes(timeout=60))
 
 
@@ -41,10 +41,10 @@ async def test_a_ticker_comes_as_snapshot_and_then_as_it_trades(
     upbit: Upbit, open_socket: Open, clock: ManualClock
 ) -> None:
     socket = await open_socket(upbit, {"ticket": "t"}, {"type": "ticker", "codes": [BTC]})
-    first = await heard(socket)
+    first = await receive(socket)
     assert (first["type"], first["code"], first["stream_type"]) == ("ticker", BTC, "SNAPSHOT")
     await clock.advance(5)
-    following = await heard(socket)
+    following = await receive(socket)
     assert following["stream_type"] == "REALTIME"
     assert following["acc_trade_volume"] > first["acc_trade_volume"]
     assert following["ask_bid"] in ("ASK", "BID")
@@ -57,16 +57,16 @@ async def test_only_realtime_has_no_snapshot(
         upbit, {"ticket": "t"}, {"type": "trade", "codes": [BTC], "is_only_realtime": True}
     )
     await socket.send_str("PING")
-    assert await heard(socket) == {"status": "UP"}
+    assert await receive(socket) == {"status": "UP"}
     await clock.advance(5)
-    trade = await heard(socket)
+    trade = await receive(socket)
     assert (trade["type"], trade["stream_type"]) == ("trade", "REALTIME")
     assert {"sequential_id", "trade_timestamp", "trade_price", "ask_bid"} <= trade.keys()
 
 
-async def test_a_book_has_the_depth_asked_for(upbit: Upbit, open_socket: Open) -> None:
+async def test_a_book_has_the_requested_depth(upbit: Upbit, open_socket: Open) -> None:
     socket = await open_socket(upbit, {"ticket": "t"}, {"type": "orderbook", "codes": [f"{BTC}.5"]})
-    book = await heard(socket)
+    book = await receive(socket)
     assert len(book["orderbook_units"]) == 5
     assert book["code"] == BTC
 
@@ -75,7 +75,7 @@ async def test_the_simple_format_has_short_names(upbit: Upbit, open_socket: Open
     socket = await open_socket(
         upbit, {"ticket": "t"}, {"type": "ticker", "codes": [BTC]}, {"format": "SIMPLE_LIST"}
     )
-    (ticker,) = await heard(socket)
+    (ticker,) = await receive(socket)
     assert (ticker["ty"], ticker["cd"], ticker["st"]) == ("ticker", BTC, "SNAPSHOT")
     assert "trade_price" not in ticker
 
@@ -97,22 +97,22 @@ async def test_wrong_messages_have_their_errors(
 ) -> None:
     socket = await open_socket(upbit)
     await socket.send_str(message)
-    assert (await heard(socket))["error"]["name"] == name
+    assert (await receive(socket))["error"]["name"] == name
 
 
 async def test_subscriptions_can_be_listed(upbit: Upbit, open_socket: Open) -> None:
     only = {"type": "ticker", "codes": [BTC], "is_only_realtime": True}
     socket = await open_socket(upbit, {"ticket": "t"}, only)
     await socket.send_json([{"ticket": "u"}, {"method": "LIST_SUBSCRIPTIONS"}])
-    answer = await heard(socket)
-    assert answer["result"] == [{"type": "ticker", "codes": [BTC]}]
+    reply = await receive(socket)
+    assert reply["result"] == [{"type": "ticker", "codes": [BTC]}]
 
 
 async def test_a_sixth_message_in_a_second_is_refused(upbit: Upbit, open_socket: Open) -> None:
     socket = await open_socket(upbit)
     for _ in range(6):
         await socket.send_json([{"ticket": "t"}])
-    names = [(await heard(socket))["error"]["name"] for _ in range(6)]
+    names = [(await receive(socket))["error"]["name"] for _ in range(6)]
     assert names == ["NO_TYPE"] * 5 + ["TOO_MANY_REQUEST"]
 
 
@@ -122,33 +122,33 @@ async def test_the_private_socket_needs_a_key(upbit: Upbit) -> None:
     assert refused.value.status == 401
 
 
-async def test_an_orders_life_is_told(upbit: Upbit, open_socket: Open) -> None:
+async def test_the_states_of_an_order_are_reported(upbit: Upbit, open_socket: Open) -> None:
     socket = await open_socket(
         upbit, {"ticket": "t"}, {"type": "myOrder"}, {"type": "myAsset"}, private=True
     )
     await socket.send_str("PING")
-    await heard(socket)
+    await receive(socket)
     await upbit.order(market=BTC, side="bid", ord_type="price", price="1000000", identifier="me")
-    seen: list[dict[str, Any]] = []
-    while not seen or seen[-1].get("state") != "cancel":
-        seen.append(await heard(socket))
-    orders = [each for each in seen if each["type"] == "myOrder"]
+    messages: list[dict[str, Any]] = []
+    while not messages or messages[-1].get("state") != "cancel":
+        messages.append(await receive(socket))
+    orders = [each for each in messages if each["type"] == "myOrder"]
     assert orders[0]["state"] == "wait"
     assert {each["state"] for each in orders[1:-1]} == {"trade"}
     trade = orders[1]
     assert (trade["identifier"], trade["ask_bid"], trade["is_maker"]) == ("me", "BID", False)
     assert isinstance(trade["executed_volume"], float)
-    assets = [each for each in seen if each["type"] == "myAsset"]
+    assets = [each for each in messages if each["type"] == "myAsset"]
     assert {asset["currency"] for asset in assets[-1]["assets"]} == {"KRW", "BTC"}
 
 
 async def test_fill_messages_can_come_twice(upbit: Upbit, open_socket: Open) -> None:
     socket = await open_socket(upbit, {"ticket": "t"}, {"type": "myOrder"}, private=True)
     await socket.send_str("PING")
-    await heard(socket)
+    await receive(socket)
     await upbit.control("POST", "faults", kind="duplicate_fills")
     await upbit.order(market=BTC, side="bid", ord_type="price", price="10000")
-    events = [await heard(socket) for _ in range(4)]
+    events = [await receive(socket) for _ in range(4)]
     assert [each["state"] for each in events] == ["wait", "trade", "trade", "cancel"]
     assert events[1] == events[2]
 
@@ -161,7 +161,7 @@ async def test_a_silent_socket_is_closed(start_upbit: StartUpbit, open_socket: O
 
 async def test_streams_can_be_cut(upbit: Upbit, open_socket: Open) -> None:
     socket = await open_socket(upbit, {"ticket": "t"}, {"type": "ticker", "codes": [BTC]})
-    await heard(socket)
+    await receive(socket)
     assert (await upbit.control("DELETE", "streams"))["dropped"] == 1
     assert await until_closed(socket) is not aiohttp.WSMsgType.CLOSE
 

@@ -172,7 +172,7 @@ async def test_a_key_in_use_elsewhere_is_retried_after_a_minute(tmp_path: Path) 
             late.subscribe("005930")
             await second.until(lambda: "OPSP8996" in late.rejections)
             assert not second.quotes
-        await second.until(lambda: not simulator.stream.sessions)
+        await second.until(lambda: not simulator.stream.clients)
         assert await clock.next_sleep() == 60.0
         await clock.advance(60.0)
         await second.until(lambda: bool(second.quotes))
@@ -230,7 +230,7 @@ async def test_an_unreadable_fill_notice_is_reported_as_missed(tmp_path: Path) -
         missed: list[int] = []
         stream.subscribe_fills(recorder.fill, lambda: missed.append(1))
         await recorder.until(lambda: len(missed) == 1)
-        (session,) = simulator.stream.sessions.values()
+        (session,) = simulator.stream.clients.values()
         await session.socket.send_str("1|H0STCNI0|001|bm90IGVuY3J5cHRlZA==")
         await recorder.until(lambda: stream.malformed_frames == 1)
         assert len(missed) == 2

@@ -1,4 +1,4 @@
-"""KIS and Upbit as servers, with a moving market inside and faults on demand."""
+"""Servers that simulate KIS and Upbit, with a moving market and faults on demand."""
 
 from qts._exports import lazy_exports
 

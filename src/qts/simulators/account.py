@@ -1,4 +1,4 @@
-"""What a customer owns: cash and holdings, and what open orders hold of them."""
+"""Account of a customer: cash and holdings, and what open orders reserve of them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class SimulatedHolding:
     quantity: int = 0
     locked: int = 0
     cost: int = 0
-    """What the quantity was bought for, in cash units."""
+    """Purchase value of the quantity, in cash units."""
     bought_today: int = 0
     sold_today: int = 0
 
 
 @dataclass
-class Hold:
+class Reservation:
     price: int
-    """The worst price a buy is paid at; 0 for a sale."""
+    """The worst price of a buy; 0 for a sale."""
     amount: int
 
 
 class SimulatedAccount:
-    """Whole numbers throughout: cash in the market's smallest unit, `unit` of them to one."""
+    """Account in integers: cash in the smallest unit of the market, `unit` of them to one."""
 
     def __init__(self, cash: int, unit: int = 1, buy_ppm: int = 0, sell_ppm: int = 0) -> None:
         self.cash = cash
@@ -36,11 +36,11 @@ class SimulatedAccount:
         self.sold_today = 0
         self._unit = unit
         self._ppm = {"buy": buy_ppm, "sell": sell_ppm}
-        self._holds: dict[SimulatedOrder, Hold] = {}
+        self._reservations: dict[SimulatedOrder, Reservation] = {}
 
     @property
     def locked(self) -> int:
-        return sum(hold.amount for order, hold in self._holds.items() if order.side == "buy")
+        return sum(each.amount for order, each in self._reservations.items() if order.side == "buy")
 
     @property
     def available(self) -> int:
@@ -50,14 +50,14 @@ class SimulatedAccount:
         return self.holdings.setdefault(index, SimulatedHolding())
 
     def sellable(self, index: int) -> int:
-        held = self.holdings.get(index)
-        return held.quantity - held.locked if held else 0
+        holding = self.holdings.get(index)
+        return holding.quantity - holding.locked if holding else 0
 
     def fee(self, side: str, value: int) -> int:
         return value * self._ppm[side] // _MILLION
 
-    def need(self, price: int, quantity: int) -> int:
-        """What buying costs at most, fee included, rounded against the customer."""
+    def cost(self, price: int, quantity: int) -> int:
+        """Return the highest cost of a buy, with the fee, rounded up."""
         value = -(-price * quantity // self._unit)
         return value - (-value * self._ppm["buy"] // _MILLION)
 
@@ -66,30 +66,30 @@ class SimulatedAccount:
         return self.available * self._unit * _MILLION // per_unit if price else 0
 
     def reserve(self, order: SimulatedOrder, worst_price: int) -> bool:
-        """Set aside what the order may cost; False when there is not enough."""
+        """Reserve what the order may cost; return False if there is not enough."""
         if order.side == "sell":
             if self.sellable(order.index) < order.quantity:
                 return False
             self.holding(order.index).locked += order.quantity
-            self._holds[order] = Hold(0, order.quantity)
+            self._reservations[order] = Reservation(0, order.quantity)
             return True
-        amount = self._budget(order) or self.need(worst_price, order.quantity)
+        amount = self._unspent(order) or self.cost(worst_price, order.quantity)
         if amount > self.available:
             return False
-        self._holds[order] = Hold(worst_price, amount)
+        self._reservations[order] = Reservation(worst_price, amount)
         return True
 
     def can_replace(self, order: SimulatedOrder, quantity: int, worst_price: int) -> bool:
-        """Whether so much of an open order could be placed anew at another price."""
-        hold = self._holds.get(order)
-        if hold is None or order.side == "sell":
-            return hold is not None
-        freed = hold.amount - self.need(hold.price, order.remaining - quantity)
-        return self.available + freed >= self.need(worst_price, quantity)
+        """Return whether `quantity` of an open order could be replaced at another price."""
+        reserved = self._reservations.get(order)
+        if reserved is None or order.side == "sell":
+            return reserved is not None
+        freed = reserved.amount - self.cost(reserved.price, order.remaining - quantity)
+        return self.available + freed >= self.cost(worst_price, quantity)
 
-    def held(self, order: SimulatedOrder) -> int:
-        hold = self._holds.get(order)
-        return hold.amount if hold else 0
+    def reserved(self, order: SimulatedOrder) -> int:
+        reserved = self._reservations.get(order)
+        return reserved.amount if reserved else 0
 
     def settle(self, fill: SimulatedFill) -> None:
         order, value = fill.order, fill.price * fill.quantity // self._unit
@@ -109,28 +109,28 @@ class SimulatedAccount:
             self.sold_today += value
 
     def refresh(self, order: SimulatedOrder) -> None:
-        """Let go of what the order no longer needs, after a fill or a cancel."""
-        hold = self._holds.get(order)
-        if hold is None:
+        """Release what the order no longer needs, after a fill or a cancel."""
+        reserved = self._reservations.get(order)
+        if reserved is None:
             return
         if order.side == "sell":
             now = order.remaining if order.open else 0
-            self.holding(order.index).locked -= hold.amount - now
-        elif order.budget is not None:
-            now = self._budget(order) if order.open else 0
+            self.holding(order.index).locked -= reserved.amount - now
+        elif order.amount is not None:
+            now = self._unspent(order) if order.open else 0
         else:
-            now = self.need(hold.price, order.remaining) if order.open else 0
-        hold.amount = now
+            now = self.cost(reserved.price, order.remaining) if order.open else 0
+        reserved.amount = now
         if not order.open:
-            del self._holds[order]
+            del self._reservations[order]
 
     def new_day(self) -> None:
         self.bought_today = self.sold_today = 0
         for holding in self.holdings.values():
             holding.bought_today = holding.sold_today = 0
 
-    def _budget(self, order: SimulatedOrder) -> int:
-        if order.budget is None:
+    def _unspent(self, order: SimulatedOrder) -> int:
+        if order.amount is None:
             return 0
-        left = order.budget - order.paid // self._unit
+        left = order.amount - order.paid // self._unit
         return left - (-left * self._ppm["buy"] // _MILLION)

@@ -1,4 +1,4 @@
-"""Simulated time: the market's clock inside a simulator, and the same time for its clients."""
+"""Simulated time: the market clock of a simulator, and the same time for its clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NS = 10**9
 
 
 class SimulatedClock:
-    """A client's clock that runs as fast as a simulator's: a Clock."""
+    """Clock for a client that runs at the speed of a simulator."""
 
     def __init__(self, clock: Clock, start: datetime, speed: float) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class SimulatedClock:
         return self._start + timedelta(microseconds=(self.monotonic_ns() - self._began_ns) // 1000)
 
     def monotonic_ns(self) -> int:
-        """A multiple of the machine's, so that it goes on from one process to the next."""
+        """Return a multiple of the machine's time, so that it continues across processes."""
         return self._clock.monotonic_ns() * self._milli // 1000
 
     async def sleep(self, seconds: float) -> None:
@@ -31,7 +31,7 @@ class SimulatedClock:
 
 
 class MarketClock:
-    """Can be paused and pushed on. Seconds in Korean time, as `market.sessions` counts them."""
+    """Clock that can be paused and advanced, in seconds of Korean time as in `market.sessions`."""
 
     def __init__(self, clock: Clock, start: int, speed: float = 1.0) -> None:
         self._clock = clock
@@ -56,9 +56,9 @@ class MarketClock:
         return self.now_ns() // _NS
 
     def until_next_s(self) -> float:
-        """Seconds of the machine until the market's next one; a paused clock is looked at often."""
+        """Return the real seconds until the next second of the market."""
         if self._paused:
-            return 0.2
+            return 0.2  # poll for the end of the pause
         return (_NS - self.now_ns() % _NS) / _NS / self._speed
 
     def set(self, speed: float | None = None, paused: bool | None = None) -> None:
@@ -66,8 +66,8 @@ class MarketClock:
         self._speed = self._speed if speed is None else speed
         self._paused = self._paused if paused is None else paused
 
-    def push(self, seconds: float) -> None:
-        """Go on at once by so many seconds of the market."""
+    def advance(self, seconds: float) -> None:
+        """Move forward at once by `seconds` of the market."""
         self._settle()
         self._reached_ns += round(seconds * _NS)
 

@@ -1,4 +1,4 @@
-"""Settings of the simulators; every point the venues leave undocumented is one of them."""
+"""Settings of the simulators, including every behaviour that the venues leave undocumented."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAPER_LIMITS = RequestLimits(second=1, minute=60, day=86_400)
 
 
 class KisKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A customer of the simulated KIS."""
+    """Customer of the simulated KIS."""
 
     app_key: Annotated[str, Meta(min_length=1, description="36 characters at the venue")] = (
         "PSQTSsimulatedAppKey0123456789abcdef"
@@ -31,7 +31,7 @@ class KisKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class MarketConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The market behind a simulator."""
+    """Market of a simulator."""
 
     seed: Annotated[int, Meta(ge=0, description="same seed, same market")] = 1
     symbols: Annotated[int, Meta(ge=1, le=4000, description="symbols that are listed")] = 2500
@@ -40,13 +40,13 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 1.0
     start: Annotated[
         datetime | None,
-        Meta(description="the market's first moment, Korean time; unset: the next opening bell"),
+        Meta(description="start of the market, Korean time; unset: the next opening"),
     ] = None
     surges_per_hour: Annotated[
-        float, Meta(ge=0, le=3600, description="surges of 3 to 8 % by chance, over all symbols")
+        float, Meta(ge=0, le=3600, description="random surges of 3 to 8 %, over all symbols")
     ] = 12.0
     suspended: Annotated[
-        int, Meta(ge=0, description="symbols, the last ones, that do not trade at all")
+        int, Meta(ge=0, description="symbols, the last ones, that do not trade")
     ] = 2
 
 
@@ -56,7 +56,7 @@ class KisSimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="0: any free one")] = 0
     paper: Annotated[bool, Meta(description="the paper host: V tr_ids, no multi-quote")] = False
-    keys: Annotated[tuple[KisKey, ...], Meta(min_length=1, description="who may come in")] = (
+    keys: Annotated[tuple[KisKey, ...], Meta(min_length=1, description="accepted keys")] = (
         KisKey(),
     )
     limits: Annotated[
@@ -66,7 +66,7 @@ class KisSimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         Shape, Meta(description="whether the second slides or is aligned to the clock")
     ] = "sliding"
     limits_clock: Annotated[
-        Literal["wall", "market"], Meta(description="whose seconds limits and tokens count")
+        Literal["wall", "market"], Meta(description="clock of limits and tokens")
     ] = "wall"
     market: Annotated[MarketConfig, Meta(description="what is traded")] = MarketConfig()
     token_interval_s: Annotated[float, Meta(ge=0, description="between two token issues")] = 60.0
@@ -80,16 +80,16 @@ class KisSimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         int, Meta(ge=0, description="before a new order shows in inquire-daily-ccld")
     ] = 0
     random_refusals: Annotated[
-        float, Meta(ge=0, le=1, description="share of requests refused below the limit")
+        float, Meta(ge=0, le=1, description="share of requests rejected below the limit")
     ] = 0.0
     ping_interval_s: Annotated[float, Meta(gt=0, description="between PINGPONGs")] = 10.0
     drop_after_pings: Annotated[
-        int, Meta(ge=0, description="unanswered PINGPONGs that end a session; 0: none do")
+        int, Meta(ge=0, description="unanswered PINGPONGs that close a connection; 0: none do")
     ] = 0
 
 
 class UpbitKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A customer of the simulated Upbit."""
+    """Customer of the simulated Upbit."""
 
     access_key: Annotated[str, Meta(min_length=1, description="of the JWT")] = (
         "qts-simulated-access-key"
@@ -105,12 +105,12 @@ class UpbitSimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="0: any free one")] = 0
-    keys: Annotated[tuple[UpbitKey, ...], Meta(min_length=1, description="who may come in")] = (
+    keys: Annotated[tuple[UpbitKey, ...], Meta(min_length=1, description="accepted keys")] = (
         UpbitKey(),
     )
-    limits_clock: Annotated[
-        Literal["wall", "market"], Meta(description="whose seconds the limits count")
-    ] = "wall"
+    limits_clock: Annotated[Literal["wall", "market"], Meta(description="clock of the limits")] = (
+        "wall"
+    )
     market: Annotated[MarketConfig, Meta(description="what is traded")] = MarketConfig(
         symbols=200, suspended=0
     )
@@ -128,5 +128,5 @@ class UpbitSimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     ] = "identifier_already_exists"
     idle_s: Annotated[float, Meta(gt=0, description="a silent WebSocket is closed after")] = 120.0
     random_refusals: Annotated[
-        float, Meta(ge=0, le=1, description="share of requests refused below the limit")
+        float, Meta(ge=0, le=1, description="share of requests rejected below the limit")
     ] = 0.0

@@ -1,4 +1,4 @@
-"""The control door: /_control/, for this machine only, to look at a simulator and to disturb it."""
+"""Control API under /_control/, local only: statistics, clock, injected events and faults."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ControlApi:
             ("GET", "symbols", self.symbols),
             ("GET", "clock", self.clock),
             ("POST", "clock", self.change_clock),
-            ("POST", "market", self.happen),
+            ("POST", "market", self.inject_event),
             ("GET", "faults", self.list_faults),
-            ("POST", "faults", self.plant_fault),
+            ("POST", "faults", self.add_fault),
             ("DELETE", "faults", self.clear_faults),
             ("DELETE", "streams", self.drop_streams),
         ):
@@ -55,7 +55,7 @@ class ControlApi:
         return _json(self._simulator.stats())
 
     async def symbols(self, _request: web.Request) -> web.Response:
-        """One on a line, as `feed.symbols` takes them."""
+        """Return a symbol per line, the format of `feed.symbols`."""
         return web.Response(text="".join(f"{symbol}\n" for symbol in self._simulator.symbols()))
 
     async def clock(self, _request: web.Request) -> web.Response:
@@ -71,23 +71,23 @@ class ControlApi:
     async def change_clock(self, request: web.Request) -> web.Response:
         change = msgspec.json.decode(await request.read(), type=ClockChange)
         self._simulator.market_clock.set(change.speed, change.paused)
-        self._simulator.market_clock.push(change.advance_s)
+        self._simulator.market_clock.advance(change.advance_s)
         self._simulator.catch_up()
         return await self.clock(request)
 
-    async def happen(self, request: web.Request) -> web.Response:
-        happening = msgspec.json.decode(await request.read(), type=InjectedEvent)
-        values: dict[str, Any] = msgspec.structs.asdict(happening)
+    async def inject_event(self, request: web.Request) -> web.Response:
+        event = msgspec.json.decode(await request.read(), type=InjectedEvent)
+        values: dict[str, Any] = msgspec.structs.asdict(event)
         try:
-            self._simulator.plant(values.pop("what"), values.pop("symbol"), values)
+            self._simulator.inject(values.pop("what"), values.pop("symbol"), values)
         except KeyError:
-            return _json({"error": f"no symbol {happening.symbol}"}, 404)
-        return _json({"planted": happening.what})
+            return _json({"error": f"no symbol {event.symbol}"}, 404)
+        return _json({"planted": event.what})
 
     async def list_faults(self, _request: web.Request) -> web.Response:
         return _json(self._simulator.faults.listed())
 
-    async def plant_fault(self, request: web.Request) -> web.Response:
+    async def add_fault(self, request: web.Request) -> web.Response:
         self._simulator.faults.add(msgspec.json.decode(await request.read(), type=Fault))
         return await self.list_faults(request)
 
@@ -101,7 +101,7 @@ class ControlApi:
 
 def _local(handler: Handler) -> Handler:
     async def guarded(request: web.Request) -> web.Response:
-        # A page in a browser on this machine has an Origin; whoever means it has not.
+        # A browser page on this machine sends an Origin, a control client does not.
         if not is_loopback(request.remote) or "Origin" in request.headers:
             raise web.HTTPNotFound
         try:

@@ -1,13 +1,11 @@
-"""The paper matching engine: a trader's orders against the simulated market.
+"""Matching engine of the simulators: orders of customers against the simulated market.
 
-    submit ──▶ takes what the book shows ──▶ rests behind the queue of its price ──▶ filled
+    submit ──▶ matches the order book ──▶ rests behind the queue of its price ──▶ filled
                       │ auction: waits for the single price      │ a trade at or through it
-                      └ ioc, fok: what is left is cancelled      └ cancel: what is left goes
+                      └ ioc, fok: the rest is cancelled          └ cancel: the rest is cancelled
 
-Prices and quantities are whole numbers, so that fills add up exactly. The market is not moved by
-the orders, but what one order took from the book another cannot take in the same second.
-
-What the matching engine needs of a market.
+Prices and quantities are integers, so that fills add up exactly. Orders do not move the market,
+but two orders cannot match the same quantity of the order book in the same second.
 """
 
 from __future__ import annotations
@@ -25,10 +23,12 @@ class MarketTrade(NamedTuple):
     price: int
     quantity: int
     crossed: bool
-    """An auction's single price."""
+    """At the single price of an auction."""
 
 
 class TradableMarket(Protocol):
+    """What the matching engine needs of a market."""
+
     @property
     def time(self) -> int: ...
 
@@ -54,7 +54,7 @@ class SimulatedFill(NamedTuple):
 
 @dataclass(eq=False)
 class SimulatedOrder:
-    """An order as the exchange keeps it; `limit` is None at the market."""
+    """Order at the exchange; `limit` is None for a market order."""
 
     number: int
     index: int
@@ -62,15 +62,15 @@ class SimulatedOrder:
     quantity: int
     limit: int | None
     lifetime: Lifetime = "day"
-    budget: int | None = None
-    """Spend so much instead of buying a quantity (Upbit's market buy)."""
+    amount: int | None = None
+    """Cash to spend instead of a quantity to buy (market buy at Upbit)."""
     placed_at: int = 0
     filled: int = 0
     paid: int = 0
     """Sum of price times quantity over its fills."""
     cancelled: int = 0
     ahead: int = 0
-    """Quantity that stands before it at its price."""
+    """Quantity in the queue before it at its price."""
     open: bool = True
     fills: list[SimulatedFill] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class SimulatedOrder:
         return price <= self.limit if self.side == "buy" else price >= self.limit
 
     def is_passed(self, price: int) -> bool:
-        """Trades happen at worse prices than the order offers: it must have been filled."""
+        """Return whether a trade at a worse price than the limit implies a fill."""
         return self.accepts(price) and price != self.limit
 
 
@@ -93,54 +93,54 @@ class MatchingEngine:
         self._market = market
         self._unit = unit
         self._open: dict[int, list[SimulatedOrder]] = {}
-        self._taken: dict[tuple[int, Side, int], int] = {}
+        self._matched: dict[tuple[int, Side, int], int] = {}
         self._fills = 0
 
     def submit(self, order: SimulatedOrder) -> list[SimulatedFill]:
-        """Take an order in; it fills now as far as the book reaches."""
+        """Accept an order and return the fills against the current order book."""
         order.placed_at = self._market.time
         fills: list[SimulatedFill] = []
         if self._market.state(order.index) == "continuous":
-            fills = self._take(order)
+            fills = self._match(order)
         if order.open and order.lifetime in ("ioc", "fok"):
-            self._end(order)
+            self._cancel_rest(order)
         elif order.open:
             order.ahead = self._queue_at(order)
             self._open.setdefault(order.index, []).append(order)
         return fills
 
-    def would_take(self, order: SimulatedOrder) -> bool:
+    def would_match(self, order: SimulatedOrder) -> bool:
         return next(iter(self._opposite(order)), None) is not None
 
     def cancel(self, order: SimulatedOrder, quantity: int | None = None) -> int:
-        """Cancel all that is left, or a part of it; answers how much went."""
+        """Cancel the rest, or a part of it; return the cancelled quantity."""
         if not order.open:
             return 0
-        gone = order.remaining if quantity is None else min(quantity, order.remaining)
-        order.cancelled += gone
+        cancelled = order.remaining if quantity is None else min(quantity, order.remaining)
+        order.cancelled += cancelled
         if not order.remaining:
             self._close(order)
-        return gone
+        return cancelled
 
     def step(self) -> list[SimulatedFill]:
-        """The market has moved on by a second."""
-        self._taken.clear()
+        """Match resting orders after a second of the market; return the fills."""
+        self._matched.clear()
         return [fill for index in list(self._open) for fill in self._step_symbol(index)]
 
     def end_of_day(self) -> list[SimulatedOrder]:
-        """Day orders end; answers the ones that were still open."""
-        ended = [order for orders in self._open.values() for order in list(orders)]
-        for order in ended:
-            self._end(order)
-        return ended
+        """Cancel all open orders and return them."""
+        orders = self.open_orders
+        for order in orders:
+            self._cancel_rest(order)
+        return orders
 
     @property
     def open_orders(self) -> list[SimulatedOrder]:
         return [order for orders in self._open.values() for order in orders]
 
-    # Taking
+    # Matching the order book
 
-    def _take(self, order: SimulatedOrder) -> list[SimulatedFill]:
+    def _match(self, order: SimulatedOrder) -> list[SimulatedFill]:
         levels = list(self._opposite(order))
         if order.lifetime == "post_only":
             return []
@@ -152,38 +152,38 @@ class MatchingEngine:
             if quantity <= 0:
                 break
             key = (order.index, order.side, level.price)
-            self._taken[key] = self._taken.get(key, 0) + quantity
+            self._matched[key] = self._matched.get(key, 0) + quantity
             fills.append(self._fill(order, level.price, quantity, maker=False))
-        if order.budget is not None and order.open and not self._unspent(order):
+        if order.amount is not None and order.open and not self._unspent(order):
             order.quantity = order.filled
             self._close(order)
         return fills
 
     def _reaches(self, levels: list[SimulatedLevel], order: SimulatedOrder) -> bool:
-        if order.budget is None:
+        if order.amount is None:
             return sum(level.quantity for level in levels) >= order.remaining
-        return sum(level.price * level.quantity for level in levels) >= order.budget * self._unit
+        return sum(level.price * level.quantity for level in levels) >= order.amount * self._unit
 
     def _opposite(self, order: SimulatedOrder) -> Iterator[SimulatedLevel]:
-        """The levels the order accepts, less what was taken of them in this second."""
+        """Yield the levels the order accepts, less what was matched of them in this second."""
         book = self._market.book(order.index)
         for level in book.asks if order.side == "buy" else book.bids:
             if not order.accepts(level.price):
                 return
-            left = level.quantity - self._taken.get((order.index, order.side, level.price), 0)
+            left = level.quantity - self._matched.get((order.index, order.side, level.price), 0)
             if left > 0:
                 yield SimulatedLevel(level.price, left)
 
     def _affordable(self, order: SimulatedOrder, price: int) -> int:
-        if order.budget is None:
+        if order.amount is None:
             return order.remaining
         return self._unspent(order) // price
 
     def _unspent(self, order: SimulatedOrder) -> int:
-        """Of a budget, in price times quantity."""
-        return (order.budget or 0) * self._unit - order.paid
+        """Return the rest of the cash to spend, in price times quantity."""
+        return (order.amount or 0) * self._unit - order.paid
 
-    # Resting
+    # Resting orders
 
     def _queue_at(self, order: SimulatedOrder) -> int:
         book = self._market.book(order.index)
@@ -211,8 +211,6 @@ class MatchingEngine:
                 left[order.side] -= quantity
                 yield self._fill(order, price, quantity, maker=not trade.crossed)
 
-    # Bookkeeping
-
     def _fill(self, order: SimulatedOrder, price: int, quantity: int, maker: bool) -> SimulatedFill:
         self._fills += 1
         order.filled += quantity
@@ -223,7 +221,7 @@ class MatchingEngine:
             self._close(order)
         return fill
 
-    def _end(self, order: SimulatedOrder) -> None:
+    def _cancel_rest(self, order: SimulatedOrder) -> None:
         order.cancelled += order.remaining
         self._close(order)
 
@@ -236,7 +234,7 @@ class MatchingEngine:
 
 
 def _priority(order: SimulatedOrder) -> tuple[int, int]:
-    """Best price first, then first come."""
+    """Sort by best price, then by time."""
     if order.limit is None:
         return (-(2**62), order.number)
     return (-order.limit if order.side == "buy" else order.limit, order.number)

@@ -1,4 +1,4 @@
-"""Request windows: what a key may send, and the worst it did send, as the server saw it."""
+"""Request windows of a key: its limits, and the worst rate that the server received."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Window:
-    """One span. Admits by what was granted; remembers the worst of all that arrived."""
+    """Window of one span; admits by granted requests, and keeps the worst count of arrivals."""
 
     def __init__(self, span_s: float, limit: int, shape: Shape = "sliding") -> None:
         self.limit = limit
@@ -33,12 +33,12 @@ class Window:
         self.worst = 0
 
     def arrive(self, now_ns: int) -> None:
-        """Count an arrival, granted or not: always over the sliding span, the stricter view."""
+        """Count an arrival, granted or not, over the sliding span, which is stricter."""
         self._drop(self._arrived, now_ns - self._span_ns)
         self._arrived.append(now_ns)
         self.worst = max(self.worst, len(self._arrived))
 
-    def has_room(self, now_ns: int) -> bool:
+    def has_capacity(self, now_ns: int) -> bool:
         start = now_ns - self._span_ns
         if self._shape == "fixed":
             start = now_ns // self._span_ns * self._span_ns - 1
@@ -49,7 +49,7 @@ class Window:
         self._granted.append(now_ns)
 
     def left(self, now_ns: int) -> int:
-        self.has_room(now_ns)
+        self.has_capacity(now_ns)
         return self.limit - len(self._granted)
 
     @staticmethod
@@ -59,12 +59,12 @@ class Window:
 
 
 class Meter:
-    """All windows of one key."""
+    """Windows of one key."""
 
     def __init__(
         self, limits: RequestLimits, shape: Shape = "sliding", second_s: float = 1.0
     ) -> None:
-        """`second_s`: for the few limits that hold for two seconds or ten instead of one."""
+        """`second_s` is the span of the first window, two or ten seconds for a few limits."""
         self.windows = {
             "second": Window(second_s, limits.second, shape),
             "minute": Window(60, limits.minute),
@@ -74,11 +74,11 @@ class Meter:
         self.refused = 0
 
     def admit(self, now_ns: int) -> bool:
-        """Whether a request that arrives now is within every limit; refused ones use none up."""
+        """Return whether a request is within every limit; rejected ones do not count as used."""
         self.requests += 1
         for window in self.windows.values():
             window.arrive(now_ns)
-        fits = all(window.has_room(now_ns) for window in self.windows.values())
+        fits = all(window.has_capacity(now_ns) for window in self.windows.values())
         if fits:
             for window in self.windows.values():
                 window.grant(now_ns)

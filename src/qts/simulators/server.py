@@ -1,7 +1,4 @@
-"""What both simulators share: a server, a clock, a market that is kept up to it, a control door.
-
-JSON as both venues send it.
-"""
+"""Base of both simulators: HTTP server, market clock, control API and faults."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from qts.simulators.clock import MarketClock
 from qts.simulators.control import ControlApi
 from qts.simulators.faults import AFTER, BEFORE, Fault, FaultInjector
 
-_PUMP_S = 0.02  # at high speed many seconds are moved at once
+_PUMP_INTERVAL_S = 0.02  # at high speed, many seconds of the market per step
 
 
 class Simulator(ABC):
-    """An async context manager: listens while it is entered.
+    """Async context manager that listens while it is entered.
 
-    A kind of simulator adds its routes, moves its market in `catch_up` and answers its stats.
+    A subclass adds its routes, advances its market in `catch_up` and returns its statistics.
     """
 
     name = ""
@@ -37,7 +34,7 @@ class Simulator(ABC):
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    # What a kind of simulator says
+    # Implemented by each simulator
 
     market_clock: MarketClock
 
@@ -46,40 +43,40 @@ class Simulator(ABC):
 
     @abstractmethod
     def catch_up(self) -> None:
-        """Move the market and everything behind it on to the clock's second."""
+        """Advance the market, its orders and streams to the current second of the clock."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]: ...
 
     @abstractmethod
     def symbols(self) -> Sequence[str]:
-        """All that are listed."""
+        """Return the listed symbols."""
 
     @abstractmethod
-    def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
-        """Something happens to a symbol: a surge, a halt, a suspension."""
+    def inject(self, event: str, symbol: str, values: dict[str, Any]) -> None:
+        """Inject a surge, a halt, a suspension or its end; raise KeyError for unknown symbols."""
 
     @abstractmethod
     def drop_streams(self) -> int:
-        """Cut every WebSocket; answers how many there were."""
+        """Abort every WebSocket connection and return their number."""
 
     @abstractmethod
-    def refusal(self) -> web.Response:
-        """What a client gets that is over its limit."""
+    def rate_limited(self) -> web.Response:
+        """Return the reply to a client over its limit."""
 
     @abstractmethod
     def error(self, code: str) -> web.Response:
-        """What a client gets when the venue fails; the code is the venue's, or none."""
+        """Return the reply for an error of the venue; `code` may be empty."""
 
     @abstractmethod
     def unknown(self) -> web.Response:
-        """What a client gets when the venue does not know the outcome itself."""
+        """Return the reply for an unknown outcome."""
 
     def background(self) -> list[Any]:
-        """More coroutines that run while the server does."""
+        """Return further coroutines to run with the server."""
         return []
 
-    # What both do
+    # Shared
 
     @property
     def port(self) -> int:
@@ -108,7 +105,7 @@ class Simulator(ABC):
                 f"cannot listen on {host}:{port} ({error.strerror}); choose another --port"
             ) from None
         self._address = (self._address[0], self._runner.addresses[0][1])
-        self._tasks = [asyncio.create_task(work) for work in (self._pump(), *self.background())]
+        self._tasks = [asyncio.create_task(each) for each in (self._pump(), *self.background())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -119,36 +116,36 @@ class Simulator(ABC):
             await self._runner.cleanup()
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
-                await task  # a market that broke down is told here
+                await task  # raises the error of a failed market
 
     async def serve(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.gather(*self._tasks)
 
     async def _pump(self) -> None:
         while True:
             self.catch_up()
             due_s = self.market_clock.until_next_s()
-            await self.clock.sleep(min(max(due_s, _PUMP_S), 1.0))
+            await self.clock.sleep(min(max(due_s, _PUMP_INTERVAL_S), 1.0))
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Any) -> web.StreamResponse:
         path = request.path
         if path.startswith("/_control/") or "upgrade" in request.headers:
-            return await self._answered(request, handler)
+            return await self._handle(request, handler)
         self.catch_up()
         before = self.faults.take(BEFORE, path, request.method)
         if before is not None:
             if before.kind == "limit":
-                return self.refusal()
+                return self.rate_limited()
             if before.kind == "error":
                 return self.error(before.code)
             return _hang_up(request)
-        reply = await self._answered(request, handler)
+        reply = await self._handle(request, handler)
         after = self.faults.take(AFTER, path, request.method)
-        return await self._spoil(request, reply, after) if after else reply
+        return await self._apply_fault(request, reply, after) if after else reply
 
-    async def _spoil(
+    async def _apply_fault(
         self, request: web.Request, reply: web.StreamResponse, fault: Fault
     ) -> web.StreamResponse:
         if fault.kind == "unknown":
@@ -164,7 +161,7 @@ class Simulator(ABC):
         return _hang_up(request)
 
     @staticmethod
-    async def _answered(request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _handle(request: web.Request, handler: Any) -> web.StreamResponse:
         reply: web.StreamResponse = await handler(request)
         return reply
 
@@ -172,10 +169,11 @@ class Simulator(ABC):
 def _hang_up(request: web.Request) -> web.Response:
     if request.transport:
         request.transport.close()
-    return web.Response(status=500)  # goes nowhere: the connection is closed
+    return web.Response(status=500)  # not sent: the connection is closed
 
 
 def reply(values: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return a JSON response in the form of both venues."""
     return web.Response(
         body=msgspec.json.encode(values),
         status=status,

@@ -1,4 +1,4 @@
-"""What KIS tells a customer about his orders and what he owns, page by page."""
+"""KIS account requests: executions, open orders, balance and buying power, page by page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KisAccountApi:
         entries = [
             entry
             for entry in self._of(customer, query)
-            if self._is_wanted(entry, query) and self._is_visible(entry)
+            if self._matches(entry, query) and self._is_visible(entry)
         ]
         if query.get("INQR_DVSN", "00") == "00":
             entries.reverse()
@@ -59,19 +59,19 @@ class KisAccountApi:
             for entry in self._of(customer, query)
             if entry.kind != "cancel" and entry.order.open
         ]
-        found = _paged(rows, 50, query, page, {})
-        found.values["output"] = found.values.pop("output1")
-        del found.values["output2"]
-        return found
+        result = _paged(rows, 50, query, page, {})
+        result.values["output"] = result.values.pop("output1")
+        del result.values["output2"]
+        return result
 
     def _of(self, customer: KisCustomer, query: Mapping[str, str]) -> list[KisOrderEntry]:
         _check_account(customer, query)
         return [entry for entry in self._orders.entries if entry.customer is customer]
 
     def _is_visible(self, entry: KisOrderEntry) -> bool:
-        return self._now_ns() - entry.seen_ns >= self.visible_after_ms * 10**6
+        return self._now_ns() - entry.accepted_ns >= self.visible_after_ms * 10**6
 
-    def _is_wanted(self, entry: KisOrderEntry, query: Mapping[str, str]) -> bool:
+    def _matches(self, entry: KisOrderEntry, query: Mapping[str, str]) -> bool:
         order, side = entry.order, query.get("SLL_BUY_DVSN_CD", "00")
         number, code = query.get("ODNO", ""), query.get("PDNO", "")
         done = query.get("CCLD_DVSN", "00")
@@ -139,29 +139,29 @@ class KisAccountApi:
             "evlu_pfls_smtl_amt": str(worth - cost),
             "bfdy_tot_asst_evlu_amt": str(customer.key.cash),
         }
-        found = _paged(rows, 20 if self._paper else 50, query, page, total)
-        found.values["output2"] = [total]
-        return found
+        result = _paged(rows, 20 if self._paper else 50, query, page, total)
+        result.values["output2"] = [total]
+        return result
 
-    def _holding(self, index: int, held: SimulatedHolding) -> dict[str, str]:
+    def _holding(self, index: int, holding: SimulatedHolding) -> dict[str, str]:
         price = int(self._market.price[index])
-        worth = price * held.quantity
-        gain = 100 * (worth - held.cost) / held.cost if held.cost else 0
+        worth = price * holding.quantity
+        gain = 100 * (worth - holding.cost) / holding.cost if holding.cost else 0
         return {
             "pdno": self._market.universe.codes[index],
             "prdt_name": self._market.universe.names[index],
             "trad_dvsn_name": "현금",
             "bfdy_buy_qty": "0",
             "bfdy_sll_qty": "0",
-            "thdt_buyqty": str(held.bought_today),
-            "thdt_sll_qty": str(held.sold_today),
-            "hldg_qty": str(held.quantity),
-            "ord_psbl_qty": str(held.quantity - held.locked),
-            "pchs_avg_pric": f"{held.cost / held.quantity if held.quantity else 0:.4f}",
-            "pchs_amt": str(held.cost),
+            "thdt_buyqty": str(holding.bought_today),
+            "thdt_sll_qty": str(holding.sold_today),
+            "hldg_qty": str(holding.quantity),
+            "ord_psbl_qty": str(holding.quantity - holding.locked),
+            "pchs_avg_pric": f"{holding.cost / holding.quantity if holding.quantity else 0:.4f}",
+            "pchs_amt": str(holding.cost),
             "prpr": str(price),
             "evlu_amt": str(worth),
-            "evlu_pfls_amt": str(worth - held.cost),
+            "evlu_pfls_amt": str(worth - holding.cost),
             "evlu_pfls_rt": f"{gain:.2f}",
         }
 
@@ -192,15 +192,15 @@ def _check_account(customer: KisCustomer, query: Mapping[str, str]) -> None:
         raise KisError("IGW00002")
 
 
-def _shows(held: SimulatedHolding) -> bool:
-    """What was sold out today stays as a row of zero."""
-    return bool(held.quantity or held.sold_today)
+def _shows(holding: SimulatedHolding) -> bool:
+    """Return whether a holding is listed; one sold out today stays as a row of zeros."""
+    return bool(holding.quantity or holding.sold_today)
 
 
 def _paged(
     rows: list[dict[str, str]], size: int, query: Mapping[str, str], page: str, total: Any
 ) -> Page:
-    """The next `size` rows after the ones the continuation key says were read."""
+    """Return the next `size` rows after the continuation key of the query."""
     key = query.get("CTX_AREA_NK100", "").strip()
     start = int(key) if page == "N" and key.isdigit() else 0
     end = start + size

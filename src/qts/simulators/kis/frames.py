@@ -1,4 +1,4 @@
-"""KIS WebSocket records: trades, books and fill notices, field by field."""
+"""KIS WebSocket records: trades, order books and fill notices, field by field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARKET_CLASS = {"opening": "1", "after": "3", "closing": "5", "close": "5"}
 
 
 def frame(tr_id: str, records: Sequence[Sequence[str]], encrypt: str | None = None) -> str:
-    """`flag|TR_ID|NNN|fields`: records follow each other with no mark between them."""
+    """Return `flag|TR_ID|NNN|fields`; there is no separator between records."""
     text = "^".join(field for record in records for field in record)
     if encrypt is None:
         return f"0|{tr_id}|{len(records):03}|{text}"
@@ -28,7 +28,7 @@ def frame(tr_id: str, records: Sequence[Sequence[str]], encrypt: str | None = No
 
 
 def widened(record: list[str], extra: int) -> list[str]:
-    """As after a change at the venue: fields more, or fewer."""
+    """Add or remove fields, as a change at the venue does."""
     return record + ["0"] * extra if extra >= 0 else record[:extra]
 
 
@@ -38,7 +38,7 @@ class Records:
         self._quotes = quotes
 
     def trades(self, i: int) -> list[list[str]]:
-        """What this second traded, split into one to four records."""
+        """Return the trade of this second, split into one to four records."""
         m = self._market
         size, volume, value = int(m.size[i]), int(m.volume[i]), int(m.value[i])
         count = min(size, 1 + int(noise(m.time * 4099 + i) * 4))
@@ -107,7 +107,7 @@ class Records:
         return ("2" if price > mark else "5" if price < mark else "3"), str(price - mark)
 
     def _appended(self) -> list[str]:
-        """MARKET_CLS_CODE, which came on a day, without a new version of anything."""
+        """Return MARKET_CLS_CODE, which KIS added on one day without a new version."""
         if date.fromordinal(self._market.time // DAY_S) < AFTER_MARKET_SINCE:
             return []
         return [_MARKET_CLASS.get(self._market.phase.kind, "2")]
@@ -131,7 +131,7 @@ class Records:
 
 
 def encrypted(text: str, key: str, iv: str) -> str:
-    """AES-256-CBC with PKCS#7, in base64; key and iv are the texts of the subscription's answer."""
+    """Encrypt with AES-256-CBC and PKCS#7, in base64, with the key and iv of the subscription."""
     padder = PKCS7(128).padder()
     padded = padder.update(text.encode()) + padder.finalize()
     cipher = Cipher(algorithms.AES256(key.encode()), modes.CBC(iv.encode())).encryptor()

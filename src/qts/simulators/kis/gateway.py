@@ -1,4 +1,4 @@
-"""Who may come in: keys, tokens, approval keys and the request limits of the KIS gateway."""
+"""KIS gateway: keys, tokens, approval keys and request limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KisToken:
 
 @dataclass(eq=False)
 class KisCustomer:
-    """A key and all that belongs to it."""
+    """Key with its account, tokens and request counts."""
 
     key: KisKey
     meter: Meter
@@ -60,14 +60,14 @@ class KisGateway:
         }
 
     def now_ns(self) -> int:
-        """The time that limits and tokens count in."""
+        """Return the time of limits and tokens."""
         by_market = self._config.limits_clock == "market"
         return self._market.now_ns() if by_market else self._clock.monotonic_ns()
 
     # Requests
 
     def admit(self, request: web.Request) -> KisCustomer:
-        """The customer behind a request that is within the limits and has a valid token."""
+        """Return the customer of a request; raise KisError for a limit, key or token error."""
         customer = self.customers.get(request.headers.get("appkey", ""))
         if customer is None:
             raise KisError("EGW00103")
@@ -87,7 +87,7 @@ class KisGateway:
 
     async def issue_token(self, request: web.Request) -> web.Response:
         values = await body_of(request)
-        customer = self._holder(values, "appsecret")
+        customer = self._authenticated(values, "appsecret")
         now, interval = self.now_ns(), round(self._config.token_interval_s * _NS)
         if customer.last_issue_ns is not None and now - customer.last_issue_ns < interval:
             raise TokenError("EGW00133")
@@ -109,8 +109,8 @@ class KisGateway:
             raise TokenError("EGW00103")
         return customer
 
-    def _holder(self, values: dict[str, str], secret: str) -> KisCustomer:
-        """Who names a key and its secret, in the field where the endpoint wants it."""
+    def _authenticated(self, values: dict[str, str], secret: str) -> KisCustomer:
+        """Return the customer of a key; `secret` is the endpoint's field of the app secret."""
         customer = self._named(values)
         if values.get(secret) != customer.key.app_secret:
             raise TokenError("EGW00105")
@@ -138,9 +138,9 @@ class KisGateway:
         return reply({"code": 200, "message": "접근토큰 폐기에 성공하였습니다"})
 
     async def approve(self, request: web.Request) -> web.Response:
-        """The approval key of the WebSocket; the field is called secretkey here."""
+        """Issue an approval key for the WebSocket; the secret's field is `secretkey` here."""
         values = await body_of(request)
-        customer = self._holder(values, "secretkey")
+        customer = self._authenticated(values, "secretkey")
         approval = str(uuid.uuid4())
         customer.approvals.add(approval)
         return reply({"approval_key": approval})
@@ -157,14 +157,14 @@ class KisGateway:
         return reply({"BODY": values, "HASH": digest})
 
     def age_tokens(self, seconds: float = TOKEN_S) -> None:
-        """As if so much time had passed for every token that is out; a day ends them."""
+        """Make every issued token older; they expire after a day."""
         for customer in self.customers.values():
             for token in customer.tokens.values():
                 token.issued_ns -= round(seconds * _NS)
 
 
 async def body_of(request: web.Request) -> dict[str, str]:
-    """A JSON object of texts; anything else is an input error."""
+    """Return the JSON object of strings in the body; raise KisError otherwise."""
     try:
         return msgspec.json.decode(await request.read(), type=dict[str, str])
     except msgspec.DecodeError as error:

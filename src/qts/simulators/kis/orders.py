@@ -1,4 +1,4 @@
-"""KIS orders: placing, revising, cancelling, with the venue's checks in front of the engine."""
+"""KIS orders: place, revise and cancel, with the venue's checks before the matching engine."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ class KisOrderEntry:
     customer: KisCustomer
     kind: Kind
     order: SimulatedOrder
-    """What the engine holds; for a cancel, the order that it cancelled."""
+    """The order in the engine; for a cancel, the cancelled order."""
     division: str
     quantity: int
     price: int
     at: int
-    seen_ns: int
+    accepted_ns: int
     parent: KisOrderEntry | None = None
 
 
 class KisOrderNotice(NamedTuple):
-    """One message to the customer: a receipt, or a fill when `fill` is there."""
+    """Message to the customer: a fill with `fill`, otherwise an acknowledgement."""
 
     entry: KisOrderEntry
     fill: SimulatedFill | None = None
@@ -77,12 +77,12 @@ class KisOrderApi:
         market: StockMarket,
         paper: bool,
         now_ns: Callable[[], int],
-        tell: Callable[[KisOrderNotice], None],
+        notify: Callable[[KisOrderNotice], None],
     ) -> None:
         self._market = market
         self._paper = paper
         self._now_ns = now_ns
-        self._tell = tell
+        self._notify = notify
         self.engine = MatchingEngine(market)
         self.entries: list[KisOrderEntry] = []
         self._by_order: dict[SimulatedOrder, KisOrderEntry] = {}
@@ -109,27 +109,27 @@ class KisOrderApi:
         original = self._find(customer, body.get("ORGN_ODNO", ""))
         if not original.order.open:
             raise KisError("APBK0927")
-        everything = body.get("QTY_ALL_ORD_YN") == "Y"
-        asked = original.order.remaining if everything else whole(body, "ORD_QTY")
-        if not 1 <= asked <= original.order.remaining:
+        all_of_it = body.get("QTY_ALL_ORD_YN") == "Y"
+        quantity = original.order.remaining if all_of_it else whole(body, "ORD_QTY")
+        if not 1 <= quantity <= original.order.remaining:
             raise KisError("APBK0927")
         if body.get("RVSE_CNCL_DVSN_CD") == "02":
-            return self._cancel(original, asked)
+            return self._cancel(original, quantity)
         if body.get("RVSE_CNCL_DVSN_CD") != "01":
             raise KisError("OPSQ2001", "[RVSE_CNCL_DVSN_CD]")
         division, price = body.get("ORD_DVSN", ""), whole(body, "ORD_UNPR")
         old = original.order
-        order = self._order(old.index, old.side, asked, division, price)
-        if not customer.account.can_replace(old, asked, self._worst(order)):
+        order = self._order(old.index, old.side, quantity, division, price)
+        if not customer.account.can_replace(old, quantity, self._worst_price(order)):
             raise KisError("APBK0952")
-        self.engine.cancel(old, asked)
+        self.engine.cancel(old, quantity)
         customer.account.refresh(old)
         return self._accept(customer, "revise", order, division, price, original)
 
     # Time
 
-    def second(self) -> None:
-        """After each second of the market."""
+    def on_second(self) -> None:
+        """Fill resting orders after a second of the market."""
         for fill in self.engine.step():
             self._settle(fill)
 
@@ -154,7 +154,7 @@ class KisOrderApi:
         return SimulatedOrder(number, index, side, quantity, limit, kind.lifetime)
 
     def _best(self, index: int, side: Side, pricing: Pricing) -> int | None:
-        """The limit of an order that takes its price from the book."""
+        """Return the limit of an order that is priced from the order book."""
         if pricing == "market":
             return None
         book = self._market.book(index)
@@ -171,25 +171,25 @@ class KisOrderApi:
         price: int,
         parent: KisOrderEntry | None = None,
     ) -> dict[str, Any]:
-        if not customer.account.reserve(order, self._worst(order)):
+        if not customer.account.reserve(order, self._worst_price(order)):
             raise KisError("APBK0952" if order.side == "buy" else "APBK0400")
         entry = self._enter(customer, kind, order, (division, order.quantity, price), parent)
         self._by_order[order] = entry
-        self._tell(KisOrderNotice(entry))
+        self._notify(KisOrderNotice(entry))
         for fill in self.engine.submit(order):
             self._settle(fill)
         customer.account.refresh(order)
         if order.cancelled and not order.open:
-            self._tell(KisOrderNotice(entry, cancelled_rest=True))
+            self._notify(KisOrderNotice(entry, cancelled_rest=True))
         return self._receipt(entry)
 
     def _cancel(self, original: KisOrderEntry, quantity: int) -> dict[str, Any]:
         order = original.order
         self.engine.cancel(order, quantity)
         original.customer.account.refresh(order)
-        words = (original.division, quantity, 0)
-        entry = self._enter(original.customer, "cancel", order, words, original)
-        self._tell(KisOrderNotice(entry))
+        terms = (original.division, quantity, 0)
+        entry = self._enter(original.customer, "cancel", order, terms, original)
+        self._notify(KisOrderNotice(entry))
         return self._receipt(entry)
 
     def _enter(
@@ -197,12 +197,12 @@ class KisOrderApi:
         customer: KisCustomer,
         kind: Kind,
         order: SimulatedOrder,
-        words: tuple[str, int, int],
+        terms: tuple[str, int, int],
         parent: KisOrderEntry | None,
     ) -> KisOrderEntry:
         number = len(self.entries) + 1
         entry = KisOrderEntry(
-            number, customer, kind, order, *words, self._market.time, self._now_ns(), parent
+            number, customer, kind, order, *terms, self._market.time, self._now_ns(), parent
         )
         self.entries.append(entry)
         return entry
@@ -211,7 +211,7 @@ class KisOrderApi:
         entry = self._by_order[fill.order]
         entry.customer.account.settle(fill)
         entry.customer.account.refresh(fill.order)
-        self._tell(KisOrderNotice(entry, fill))
+        self._notify(KisOrderNotice(entry, fill))
 
     def _receipt(self, entry: KisOrderEntry) -> dict[str, Any]:
         output = {
@@ -221,15 +221,15 @@ class KisOrderApi:
         }
         if not self._paper:
             return success({"output": output}, "APBK0013", "주문 전송 완료 되었습니다.")
-        word = {"cancel": "취소", "revise": "정정"}.get(
+        kind = {"cancel": "취소", "revise": "정정"}.get(
             entry.kind, "매수" if entry.order.side == "buy" else "매도"
         )
-        return success({"output": output}, "40600000", f"모의투자 {word}주문이 완료 되었습니다.")
+        return success({"output": output}, "40600000", f"모의투자 {kind}주문이 완료 되었습니다.")
 
     # Checks
 
-    def _worst(self, order: SimulatedOrder) -> int:
-        """At the market, buying power must reach up to the day's limit."""
+    def _worst_price(self, order: SimulatedOrder) -> int:
+        """Return the highest price to reserve for; for a market order, the day's limit."""
         return order.limit or int(self._market.upper[order.index])
 
     def _check_account(self, customer: KisCustomer, body: Mapping[str, str]) -> None:
@@ -252,10 +252,10 @@ class KisOrderApi:
         return "40570000" if is_open(today) else "40100000"
 
     def _find(self, customer: KisCustomer, number: str) -> KisOrderEntry:
-        wanted = int(number) if number.isdigit() else 0
-        if not 0 < wanted <= len(self.entries):
+        index = int(number) if number.isdigit() else 0
+        if not 0 < index <= len(self.entries):
             raise KisError("APBK0344")
-        entry = self.entries[wanted - 1]
+        entry = self.entries[index - 1]
         if entry.customer is not customer or entry.kind == "cancel":
             raise KisError("APBK0344")
         return entry

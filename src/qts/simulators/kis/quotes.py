@@ -14,7 +14,7 @@ _SHARES_IN_FLOAT = 400  # listed shares, as a multiple of a usual day's volume
 
 
 class KisQuoteApi:
-    """Every value is a text, as the venue sends it."""
+    """Market data requests; every value is a string, as the venue sends it."""
 
     def __init__(self, market: StockMarket, unknown: str, unsigned_change: bool) -> None:
         self._market = market
@@ -30,7 +30,7 @@ class KisQuoteApi:
         output = {
             "iscd_stat_cls_code": "58" if m.suspended[i] else "55",
             "marg_rate": "20.00",
-            "rprs_mrkt_kor_name": "KOSPI200" if m.universe.calm[i] else self._board(i),
+            "rprs_mrkt_kor_name": "KOSPI200" if m.universe.narrow_vi[i] else self._board(i),
             "bstp_kor_isnm": "전기.전자",
             "temp_stop_yn": "Y" if m.suspended[i] else "N",
             "oprc_rang_cont_yn": "N",
@@ -100,15 +100,15 @@ class KisQuoteApi:
     # intstock-multprice
 
     def many(self, query: Mapping[str, str]) -> dict[str, Any]:
-        asked = sorted(
+        numbered = sorted(
             (int(name.rpartition("_")[2]), code)
             for name, code in query.items()
             if name.startswith("FID_INPUT_ISCD_") and name.rpartition("_")[2].isdigit()
         )
-        codes = [code for _, code in asked if code]
-        if not codes or len(codes) > BATCH or asked[0][0] < 1:
+        codes = [code for _, code in numbered if code]
+        if not codes or len(codes) > BATCH or numbered[0][0] < 1:
             raise KisError("OPSQ2001", f"[FID_INPUT_ISCD_1..{BATCH}: {len(codes)} given]")
-        for number, code in asked:
+        for number, code in numbered:
             if code and not query.get(f"FID_COND_MRKT_DIV_CODE_{number}"):
                 raise KisError("OPSQ2001", f"[FID_COND_MRKT_DIV_CODE_{number}]")
         return success({"output": [row for code in codes if (row := self._row(code))]})
@@ -157,7 +157,7 @@ class KisQuoteApi:
         }
 
     def hour_code(self, i: int) -> str:
-        """0 regular, A and B expected prices of the two auctions, C of an interruption."""
+        """Return 0 in the regular session, B and A in the two auctions, C in an interruption."""
         kind = self._market.phase.kind
         if kind == "opening":
             return "B"
@@ -167,18 +167,18 @@ class KisQuoteApi:
 
     # inquire-asking-price-exp-ccn
 
-    def book(self, query: Mapping[str, str]) -> dict[str, Any]:
+    def order_book(self, query: Mapping[str, str]) -> dict[str, Any]:
         i = self._index(query.get("FID_INPUT_ISCD", ""))
         m, book = self._market, self._market.book(i)
         auction = m.state(i) == "auction"
         levels: dict[str, str] = {"aspr_acpt_hour": hhmmss(m.time)}
-        for side, ours in (("askp", book.asks), ("bidp", book.bids)):
+        for side, quoted in (("askp", book.asks), ("bidp", book.bids)):
             for n in range(1, m.depth + 1):
-                level = ours[n - 1] if n <= len(ours) else None
+                level = quoted[n - 1] if n <= len(quoted) else None
                 levels[f"{side}{n}"] = str(level.price if level else 0)
                 levels[f"{side}_rsqn{n}"] = str(level.quantity if level else 0)
                 levels[f"{side}_rsqn_icdc{n}"] = "0"
-            levels[f"total_{side}_rsqn"] = str(sum(level.quantity for level in ours))
+            levels[f"total_{side}_rsqn"] = str(sum(level.quantity for level in quoted))
             levels[f"total_{side}_rsqn_icdc"] = "0"
             levels[f"ovtm_total_{side}_rsqn"] = "0"
         net = int(levels["total_bidp_rsqn"]) - int(levels["total_askp_rsqn"])

@@ -72,7 +72,7 @@ class KisRankingApi:
             "cnnt_ascn_dynu": "0",
         }
 
-    def stopped(self, query: Mapping[str, str]) -> dict[str, Any]:
+    def interrupted(self, query: Mapping[str, str]) -> dict[str, Any]:
         m = self._market
         code = query.get("FID_INPUT_ISCD", "")
         rows = [

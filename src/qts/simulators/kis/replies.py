@@ -1,4 +1,4 @@
-"""KIS envelopes and codes, with the venue's own texts."""
+"""KIS reply envelopes and message codes, with the texts of the venue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiohttp import web
 
 from qts.simulators.server import reply
 
-# code: (HTTP status, rt_cd, text). Codes marked U are not documented; their texts tell the cause.
+# code: (HTTP status, rt_cd, text). Codes marked U are not documented; their texts state the cause.
 CODES: dict[str, tuple[int, str, str]] = {
     "EGW00103": (403, "1", "유효하지 않은 AppKey입니다."),
     "EGW00105": (403, "1", "유효하지 않은 AppSecret입니다."),
@@ -39,7 +39,7 @@ _PADDED = 80  # msg1 comes padded with blanks
 
 
 class KisError(Exception):
-    """Ends a request with one of the codes."""
+    """Error reply with one of the codes."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         self.code = code
@@ -53,7 +53,7 @@ class KisError(Exception):
 
 
 class TokenError(KisError):
-    """The token endpoints have an error form of their own."""
+    """Error reply of the token endpoints, which have a different form."""
 
     def reply(self) -> web.Response:
         status, _, text = CODES[self.code]

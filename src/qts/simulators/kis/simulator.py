@@ -1,4 +1,4 @@
-"""The KIS simulator: paths and TR ids in front of gateway, market, orders and stream."""
+"""KIS simulator: routes and TR ids of the gateway, market data, orders and stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from qts.simulators.matching import Side
 from qts.simulators.server import Simulator, reply
 
 _STOCK = "/uapi/domestic-stock/v1/"
-_CASH = "TTTC0011U TTTC0012U TTTC0801U TTTC0802U"  # the last two: old, still taken
+_CASH = "TTTC0011U TTTC0012U TTTC0801U TTTC0802U"  # the last two: old, still accepted
 _EXECUTIONS = "TTTC0081R CTSC9215R TTTC8001R"
 
 
@@ -42,19 +42,19 @@ class KisCall(NamedTuple):
     page: str
 
 
-Answer = Callable[[KisCall], dict[str, Any] | Page]
+Endpoint = Callable[[KisCall], dict[str, Any] | Page]
 
 
-def _asked(answer: Callable[[Mapping[str, str]], dict[str, Any]]) -> Answer:
-    return lambda call: answer(call.values)
+def _public(method: Callable[[Mapping[str, str]], dict[str, Any]]) -> Endpoint:
+    return lambda call: method(call.values)
 
 
-def _own(answer: Callable[[KisCustomer, Mapping[str, str]], dict[str, Any]]) -> Answer:
-    return lambda call: answer(call.customer, call.values)
+def _private(method: Callable[[KisCustomer, Mapping[str, str]], dict[str, Any]]) -> Endpoint:
+    return lambda call: method(call.customer, call.values)
 
 
-def _paged(answer: Callable[[KisCustomer, Mapping[str, str], str], Page]) -> Answer:
-    return lambda call: answer(call.customer, call.values, call.page)
+def _paged(method: Callable[[KisCustomer, Mapping[str, str], str], Page]) -> Endpoint:
+    return lambda call: method(call.customer, call.values, call.page)
 
 
 class KisSimulator(Simulator):
@@ -82,42 +82,45 @@ class KisSimulator(Simulator):
         self.orders = KisOrderApi(
             self.market, config.paper, self.gateway.now_ns, self.stream.notify
         )
-        self.books = KisAccountApi(self.market, self.orders, config.paper, self.gateway.now_ns)
-        self.books.visible_after_ms = config.visible_after_ms
+        self.account_api = KisAccountApi(
+            self.market, self.orders, config.paper, self.gateway.now_ns
+        )
+        self.account_api.visible_after_ms = config.visible_after_ms
         self.quotes, self._rankings = quotes, rankings
         deque(self.market.advance(start), maxlen=0)
 
     # Routes
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        gateway, quotes, rankings, books = self.gateway, self.quotes, self._rankings, self.books
-        router.add_post("/oauth2/tokenP", _errors_told(gateway.issue_token))
-        router.add_post("/oauth2/revokeP", _errors_told(gateway.revoke_token))
-        router.add_post("/oauth2/Approval", _errors_told(gateway.approve))
-        router.add_post("/uapi/hashkey", _errors_told(gateway.hash_body))
+        gateway, quotes, rankings = self.gateway, self.quotes, self._rankings
+        accounts = self.account_api
+        router.add_post("/oauth2/tokenP", _with_errors(gateway.issue_token))
+        router.add_post("/oauth2/revokeP", _with_errors(gateway.revoke_token))
+        router.add_post("/oauth2/Approval", _with_errors(gateway.approve))
+        router.add_post("/uapi/hashkey", _with_errors(gateway.hash_body))
         for path in ("/", "/tryitout", "/tryitout/{tr_id}"):
             router.add_get(path, self.stream.connect)
 
-        for path, tr_ids, answer, on_paper in (
-            ("quotations/inquire-price", "FHKST01010100", _asked(quotes.price), True),
+        for path, tr_ids, endpoint, on_paper in (
+            ("quotations/inquire-price", "FHKST01010100", _public(quotes.price), True),
             (
                 "quotations/inquire-asking-price-exp-ccn",
                 "FHKST01010200",
-                _asked(quotes.book),
+                _public(quotes.order_book),
                 True,
             ),
-            ("quotations/intstock-multprice", "FHKST11300006", _asked(quotes.many), False),
-            ("quotations/volume-rank", "FHPST01710000", _asked(rankings.by_volume), False),
-            ("ranking/fluctuation", "FHPST01700000", _asked(rankings.by_change), False),
-            ("quotations/inquire-vi-status", "FHPST01390000", _asked(rankings.stopped), False),
-            ("quotations/chk-holiday", "CTCA0903R", _asked(rankings.holidays), False),
-            ("trading/inquire-daily-ccld", _EXECUTIONS, _paged(books.executions), True),
-            ("trading/inquire-balance", "TTTC8434R", _paged(books.balance), True),
-            ("trading/inquire-psbl-rvsecncl", "TTTC0084R", _paged(books.cancelable), False),
-            ("trading/inquire-psbl-order", "TTTC8908R", _own(books.buying_power), True),
+            ("quotations/intstock-multprice", "FHKST11300006", _public(quotes.many), False),
+            ("quotations/volume-rank", "FHPST01710000", _public(rankings.by_volume), False),
+            ("ranking/fluctuation", "FHPST01700000", _public(rankings.by_change), False),
+            ("quotations/inquire-vi-status", "FHPST01390000", _public(rankings.interrupted), False),
+            ("quotations/chk-holiday", "CTCA0903R", _public(rankings.holidays), False),
+            ("trading/inquire-daily-ccld", _EXECUTIONS, _paged(accounts.executions), True),
+            ("trading/inquire-balance", "TTTC8434R", _paged(accounts.balance), True),
+            ("trading/inquire-psbl-rvsecncl", "TTTC0084R", _paged(accounts.cancelable), False),
+            ("trading/inquire-psbl-order", "TTTC8908R", _private(accounts.buying_power), True),
         ):
-            router.add_get(_STOCK + path, self._route(tr_ids.split(), answer, on_paper))
-        change = _own(self.orders.revise_or_cancel)
+            router.add_get(_STOCK + path, self._route(tr_ids.split(), endpoint, on_paper))
+        change = _private(self.orders.revise_or_cancel)
         router.add_post(_STOCK + "trading/order-cash", self._route(_CASH.split(), self._place))
         router.add_post(_STOCK + "trading/order-rvsecncl", self._route(["TTTC0013U"], change))
 
@@ -126,12 +129,12 @@ class KisSimulator(Simulator):
         return self.orders.place(call.customer, call.values, side)
 
     def _route(
-        self, tr_ids: list[str], answer: Answer, paper: bool = True
+        self, tr_ids: list[str], endpoint: Endpoint, paper: bool = True
     ) -> Callable[[web.Request], Coroutine[Any, Any, web.Response]]:
         async def handler(request: web.Request) -> web.Response:
             try:
                 customer = self.gateway.admit(request)
-                if self.faults.by_chance(self.config.random_refusals):
+                if self.faults.at_random(self.config.random_refusals):
                     raise KisError("EGW00201")
                 tr_id = self._checked_tr_id(request.headers.get("tr_id", ""), tr_ids, paper)
                 values: Mapping[str, str] = (
@@ -140,27 +143,27 @@ class KisSimulator(Simulator):
                     else await body_of(request)
                 )
                 page = request.headers.get("tr_cont", "")
-                found = answer(KisCall(customer, tr_id, values, page))
+                result = endpoint(KisCall(customer, tr_id, values, page))
             except KisError as error:
                 return error.reply()
-            body, more = found if isinstance(found, Page) else (found, "")
+            body, more = result if isinstance(result, Page) else (result, "")
             return reply(body, headers={"tr_id": tr_id, "tr_cont": more, "gt_uid": ""})
 
         return handler
 
     def _checked_tr_id(self, tr_id: str, allowed: list[str], paper: bool) -> str:
-        """Trading TRs begin with V on the paper host; what it lacks, it says so."""
+        """Return a valid TR id; those of trading begin with V on the paper host."""
         trading = allowed[0][0] in "TC" and paper
-        ours = ["V" + each[1:] for each in allowed] if self.config.paper and trading else allowed
-        if self.config.paper and (not paper or (tr_id in allowed and tr_id not in ours)):
+        valid = ["V" + each[1:] for each in allowed] if self.config.paper and trading else allowed
+        if self.config.paper and (not paper or (tr_id in allowed and tr_id not in valid)):
             raise KisError("EGW02006")
         if not self.config.paper and tr_id.startswith("V"):
             raise KisError("EGW02007")
-        if tr_id not in ours:
+        if tr_id not in valid:
             raise KisError("OPSQ0002", f"[{tr_id}]")
         return tr_id
 
-    # The market's time
+    # Time
 
     def catch_up(self) -> None:
         target = self.market_clock.now()
@@ -172,8 +175,8 @@ class KisSimulator(Simulator):
             if kind == "opening" and trading == "closed":
                 for customer in self.gateway.customers.values():
                     customer.account.new_day()
-            self.orders.second()
-            self.stream.second()
+            self.orders.on_second()
+            self.stream.on_second()
             if kind == "closed" and trading != "closed":
                 self.orders.end_session()
             trading = kind
@@ -217,20 +220,20 @@ class KisSimulator(Simulator):
     def symbols(self) -> list[str]:
         return list(self.market.universe.codes)
 
-    def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
+    def inject(self, event: str, symbol: str, values: dict[str, Any]) -> None:
         index = self.market.index[symbol]
         self.catch_up()
-        if what == "surge":
-            self.market.plant_surge(index, values["percent"], values["over_s"])
-        elif what == "halt":
-            self.market.plant_halt(index, values["seconds"])
+        if event == "surge":
+            self.market.inject_surge(index, values["percent"], values["over_s"])
+        elif event == "halt":
+            self.market.inject_halt(index, values["seconds"])
         else:
-            self.market.suspend(index, what == "suspend")
+            self.market.suspend(index, event == "suspend")
 
     def drop_streams(self) -> int:
         return self.stream.drop()
 
-    def refusal(self) -> web.Response:
+    def rate_limited(self) -> web.Response:
         return KisError("EGW00201").reply()
 
     def error(self, code: str) -> web.Response:
@@ -243,20 +246,20 @@ class KisSimulator(Simulator):
 
 
 def _first_second(config: MarketConfig, clock: Clock) -> int:
-    """The configured start, or the opening bell of today or the next trading day."""
+    """Return the configured start, or the opening of today or the next trading day."""
     if config.start is not None:
         start = config.start
         return seconds_of(start if start.tzinfo else start.replace(tzinfo=KST))
     return opens_at(next_open(clock.now().astimezone(KST).date()))
 
 
-def _errors_told(
+def _with_errors(
     handler: Callable[[web.Request], Coroutine[Any, Any, web.Response]],
 ) -> Callable[[web.Request], Coroutine[Any, Any, web.Response]]:
-    async def told(request: web.Request) -> web.Response:
+    async def guarded(request: web.Request) -> web.Response:
         try:
             return await handler(request)
         except KisError as error:
             return error.reply()
 
-    return told
+    return guarded

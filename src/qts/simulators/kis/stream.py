@@ -1,4 +1,4 @@
-"""The KIS WebSocket: one session a key, 41 registrations, trades, books and fill notices."""
+"""KIS WebSocket server: one connection per key, 41 subscriptions; trades, books, fill notices."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from qts.simulators.kis.orders import KisOrderNotice
 from qts.simulators.market.sessions import hhmmss, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
 
-REGISTRATIONS = 41
-_QUEUE = 10_000  # frames behind which a client that does not read is cut off
+MAX_SUBSCRIPTIONS = 41
+_QUEUE = 10_000  # unread frames after which a client is disconnected
 
 # msg_cd: (rt_cd, text)
-_ANSWERS = {
+_REPLIES = {
     "OPSP0000": ("0", "SUBSCRIBE SUCCESS"),
     "OPSP0001": ("0", "UNSUBSCRIBE SUCCESS"),
     "OPSP0002": ("1", "ALREADY IN SUBSCRIBE"),
@@ -51,8 +51,8 @@ class KisStreamClient:
     transport: asyncio.WriteTransport | None
     queue: asyncio.Queue[str]
     customer: KisCustomer | None = None
-    registered: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(tr_id, tr_key) to the symbol's index, -1 for the notice."""
+    subscriptions: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(tr_id, tr_key) to the index of the symbol, -1 for fill notices."""
     key: str = field(default_factory=lambda: secrets.token_hex(16))
     iv: str = field(default_factory=lambda: secrets.token_hex(8))
     unanswered: int = 0
@@ -73,120 +73,117 @@ class KisStreamServer:
         self._faults = faults
         self._notice_id = PAPER_NOTICE if paper else NOTICE
         self._paper = paper
-        self.sessions: dict[KisCustomer, KisStreamClient] = {}
-        self._unnamed: set[KisStreamClient] = set()
-        self._kept_back: list[KisOrderNotice] = []
+        self.clients: dict[KisCustomer, KisStreamClient] = {}
+        self._unauthenticated: set[KisStreamClient] = set()
+        self._delayed: list[KisOrderNotice] = []
         self.frames = 0
         self.pings = 0
         self.pongs = 0
 
-    # A connection
+    # Connections
 
     async def connect(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(autoping=True)
         await socket.prepare(request)
-        session = KisStreamClient(socket, request.transport, asyncio.Queue(_QUEUE))
-        self._unnamed.add(session)
-        writer = asyncio.create_task(_write(session))
+        client = KisStreamClient(socket, request.transport, asyncio.Queue(_QUEUE))
+        self._unauthenticated.add(client)
+        writer = asyncio.create_task(_write(client))
         try:
             async for message in socket:
-                if message.type is WSMsgType.TEXT and not await self._hear(session, message.data):
+                if message.type is WSMsgType.TEXT and not await self._handle(client, message.data):
                     break
         except ConnectionError:
-            pass  # gone before it heard the answer
+            pass  # the client disconnected before the reply
         finally:
             writer.cancel()
-            self._forget(session)
+            self._remove(client)
             await socket.close()
         return socket
 
-    async def _hear(self, session: KisStreamClient, text: str) -> bool:
-        """Answer one message; False ends the session."""
+    async def _handle(self, client: KisStreamClient, text: str) -> bool:
+        """Reply to one message; return False to close the connection."""
         try:
             message = msgspec.json.decode(text)
             header = message["header"]
             if header.get("tr_id") == "PINGPONG":
-                session.unanswered = 0
+                client.unanswered = 0
                 self.pongs += 1
                 return True
-            asked = message["body"]["input"]
-            tr_id, tr_key = str(asked["tr_id"]), str(asked["tr_key"])
+            request = message["body"]["input"]
+            tr_id, tr_key = str(request["tr_id"]), str(request["tr_key"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-            await _answer(session, "", "", "OPSP9991")
+            await _reply(client, "", "", "OPSP9991")
             return True
-        code = self._admit(session, str(header.get("approval_key", "")))
+        code = self._admit(client, str(header.get("approval_key", "")))
         if code is None:
-            code = self._register(session, str(header.get("tr_type")), tr_id, tr_key)
-        await _answer(session, tr_id, tr_key, code)
+            code = self._subscribe(client, str(header.get("tr_type")), tr_id, tr_key)
+        await _reply(client, tr_id, tr_key, code)
         wrong_id = code == "OPSP8992" and tr_id == self._notice_id
         return code not in ("OPSP0011", "OPSP8996") and not wrong_id
 
-    def _admit(self, session: KisStreamClient, approval: str) -> str | None:
+    def _admit(self, client: KisStreamClient, approval: str) -> str | None:
         customer = self._gateway.approved(approval)
         if customer is None:
             return "OPSP0011"
-        if self.sessions.get(customer, session) is not session:
+        if self.clients.get(customer, client) is not client:
             return "OPSP8996"
-        self._unnamed.discard(session)
-        session.customer = customer
-        self.sessions[customer] = session
+        self._unauthenticated.discard(client)
+        client.customer = customer
+        self.clients[customer] = client
         return None
 
-    def _register(self, session: KisStreamClient, kind: str, tr_id: str, tr_key: str) -> str:
+    def _subscribe(self, client: KisStreamClient, kind: str, tr_id: str, tr_key: str) -> str:
         if tr_id not in (TRADE, BOOK, self._notice_id):
             return "OPSP8991"
-        registration = (tr_id, tr_key)
+        subscription = (tr_id, tr_key)
         if kind == "2":
-            return (
-                "OPSP0001"
-                if session.registered.pop(registration, None) is not None
-                else ("OPSP0003")
-            )
-        if registration in session.registered:
+            removed = client.subscriptions.pop(subscription, None)
+            return "OPSP0003" if removed is None else "OPSP0001"
+        if subscription in client.subscriptions:
             return "OPSP0002"
         if tr_id == self._notice_id:
-            known = session.customer is not None and tr_key == session.customer.key.hts_id
+            known = client.customer is not None and tr_key == client.customer.key.hts_id
             index = -1 if known else None
         else:
             index = self._market.index.get(tr_key)
         if index is None:
             return "OPSP8992"
-        if len(session.registered) >= REGISTRATIONS:
+        if len(client.subscriptions) >= MAX_SUBSCRIPTIONS:
             return "OPSP0008"
-        session.registered[registration] = index
+        client.subscriptions[subscription] = index
         return "OPSP0000"
 
-    def _forget(self, session: KisStreamClient) -> None:
-        self._unnamed.discard(session)
-        if session.customer and self.sessions.get(session.customer) is session:
-            del self.sessions[session.customer]
+    def _remove(self, client: KisStreamClient) -> None:
+        self._unauthenticated.discard(client)
+        if client.customer and self.clients.get(client.customer) is client:
+            del self.clients[client.customer]
 
-    # What goes out
+    # Messages
 
-    def second(self) -> None:
-        """After each second of the market: what its subscribers see of it."""
-        for session in list(self.sessions.values()):
-            for (tr_id, _), i in session.registered.items():
+    def on_second(self) -> None:
+        """Send trades and order books after a second of the market."""
+        for client in list(self.clients.values()):
+            for (tr_id, _), i in client.subscriptions.items():
                 if i < 0:
                     continue
                 if tr_id == TRADE and self._market.traded[i]:
-                    self._send(session, TRADE, self._records.trades(i))
+                    self._send(client, TRADE, self._records.trades(i))
                 elif tr_id == BOOK and self._market.phase.kind != "closed":
-                    self._send(session, BOOK, [self._records.book(i)])
+                    self._send(client, BOOK, [self._records.book(i)])
 
-    def _send(self, session: KisStreamClient, tr_id: str, records: list[list[str]]) -> None:
+    def _send(self, client: KisStreamClient, tr_id: str, records: list[list[str]]) -> None:
         fault = self._faults.take(frozenset({"width"}), tr_id)
         if fault is not None:
             records = [widened(record, fault.fields) for record in records]
-        self._put(session, frame(tr_id, records))
+        self._put(client, frame(tr_id, records))
 
     def notify(self, notice: KisOrderNotice) -> None:
-        """A receipt or a fill, to whoever registered for it; missed ones are never repeated."""
+        """Send a notice to its subscriber; missed ones are never repeated."""
         if notice.fill is not None:
             if self._faults.take(frozenset({"lose_fills"}), self._notice_id):
                 return
             if self._faults.take(frozenset({"reorder_fills"}), self._notice_id):
-                self._kept_back.append(notice)  # comes after the next one, or with flush
+                self._delayed.append(notice)  # sent after the next one, or by flush
                 return
         self._send_notice(notice)
         if notice.fill and self._faults.take(frozenset({"duplicate_fills"}), self._notice_id):
@@ -194,58 +191,58 @@ class KisStreamServer:
         self.flush()
 
     def flush(self) -> None:
-        while self._kept_back:
-            self._send_notice(self._kept_back.pop())
+        while self._delayed:
+            self._send_notice(self._delayed.pop())
 
     def _send_notice(self, notice: KisOrderNotice) -> None:
         customer = notice.entry.customer
-        session = self.sessions.get(customer)
-        if session is None or (self._notice_id, customer.key.hts_id) not in session.registered:
+        client = self.clients.get(customer)
+        if client is None or (self._notice_id, customer.key.hts_id) not in client.subscriptions:
             return
         record = self._records.notice(notice, self._paper)
         fault = self._faults.take(frozenset({"width"}), self._notice_id)
         if fault is not None:
             record = widened(record, fault.fields)
-        text = encrypted("^".join(record), session.key, session.iv)
-        self._put(session, frame(self._notice_id, [record], encrypt=text))
+        text = encrypted("^".join(record), client.key, client.iv)
+        self._put(client, frame(self._notice_id, [record], encrypt=text))
 
-    def _put(self, session: KisStreamClient, text: str) -> None:
+    def _put(self, client: KisStreamClient, text: str) -> None:
         self.frames += 1
         try:
-            session.queue.put_nowait(text)
+            client.queue.put_nowait(text)
         except asyncio.QueueFull:
-            _cut(session)
+            _abort(client)
 
     async def ping(self, clock: Clock, interval_s: float, drop_after: int) -> None:
-        """PINGPONG to every session, for ever."""
+        """Send PINGPONG to every client until cancelled."""
         while True:
             await clock.sleep(interval_s)
             now = self._market.time
             text = msgspec.json.encode(
                 {"header": {"tr_id": "PINGPONG", "datetime": yyyymmdd(now) + hhmmss(now)}}
             ).decode()
-            for session in list(self.sessions.values()):
-                if drop_after and session.unanswered >= drop_after:
-                    _cut(session)
+            for client in list(self.clients.values()):
+                if drop_after and client.unanswered >= drop_after:
+                    _abort(client)
                     continue
-                session.unanswered += 1
+                client.unanswered += 1
                 self.pings += 1
-                self._put(session, text)
+                self._put(client, text)
 
     def drop(self) -> int:
-        """Cut every connection without a word."""
-        everybody = [*self.sessions.values(), *self._unnamed]
-        for session in everybody:
-            _cut(session)
-            self._forget(session)
-        return len(everybody)
+        """Abort every connection and return their number."""
+        clients = [*self.clients.values(), *self._unauthenticated]
+        for client in clients:
+            _abort(client)
+            self._remove(client)
+        return len(clients)
 
     def stats(self) -> dict[str, Any]:
         return {
-            "sessions": len(self.sessions),
+            "sessions": len(self.clients),
             "registrations": {
-                customer.key.app_key: len(session.registered)
-                for customer, session in self.sessions.items()
+                customer.key.app_key: len(client.subscriptions)
+                for customer, client in self.clients.items()
             },
             "frames": self.frames,
             "pings": self.pings,
@@ -253,24 +250,24 @@ class KisStreamServer:
         }
 
 
-async def _write(session: KisStreamClient) -> None:
+async def _write(client: KisStreamClient) -> None:
     while True:
-        text = await session.queue.get()
+        text = await client.queue.get()
         try:
-            await session.socket.send_str(text)
+            await client.socket.send_str(text)
         except ConnectionError:
             return
 
 
-async def _answer(session: KisStreamClient, tr_id: str, tr_key: str, code: str) -> None:
-    rt_cd, text = _ANSWERS[code]
+async def _reply(client: KisStreamClient, tr_id: str, tr_key: str, code: str) -> None:
+    rt_cd, text = _REPLIES[code]
     body: dict[str, Any] = {"rt_cd": rt_cd, "msg_cd": code, "msg1": text}
     if code == "OPSP0000":
-        body["output"] = {"iv": session.iv, "key": session.key}
+        body["output"] = {"iv": client.iv, "key": client.key}
     header = {"tr_id": tr_id, "tr_key": tr_key, "encrypt": "N"}
-    await session.socket.send_str(msgspec.json.encode({"header": header, "body": body}).decode())
+    await client.socket.send_str(msgspec.json.encode({"header": header, "body": body}).decode())
 
 
-def _cut(session: KisStreamClient) -> None:
-    if session.transport is not None:
-        session.transport.abort()
+def _abort(client: KisStreamClient) -> None:
+    if client.transport is not None:
+        client.transport.abort()

@@ -1,1 +1,1 @@
-"""Markets without I/O: a function of the seed, the time and what was planted."""
+"""Simulated markets without I/O: a function of the seed, the time and injected events."""

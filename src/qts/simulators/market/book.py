@@ -1,4 +1,4 @@
-"""The order book around a price, computed when asked: same seed, symbol and second, same book."""
+"""Order book around a price, computed on demand: same seed, symbol and second, same book."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ class SimulatedLevel(NamedTuple):
 
 
 class SimulatedBook(NamedTuple):
-    """Best first on both sides; a side is short or empty where a price limit ends it."""
+    """Order book, best levels first; a side is short or empty at a price limit."""
 
     asks: tuple[SimulatedLevel, ...]
     bids: tuple[SimulatedLevel, ...]
 
 
 class BookShape(NamedTuple):
-    """What a book is built around."""
+    """Parameters of an order book."""
 
     price: int
     at_ask: bool
-    """The last trade took an ask; it stands where the price is."""
+    """Whether the last trade was at the ask, which is then the best ask."""
     lower: int
     upper: int
     size: float
-    """A usual quantity on one level."""
+    """Usual quantity of one level."""
 
 
-def build(table: TickTable, around: BookShape, key: int, levels: int) -> SimulatedBook:
-    best_ask = around.price if around.at_ask else around.price + table.tick(around.price)
-    best_bid = around.price - table.tick_below(around.price) if around.at_ask else around.price
-    asks = [p for p in table.ladder(best_ask, levels, up=True) if p <= around.upper]
-    bids = [p for p in table.ladder(best_bid, levels, up=False) if p >= around.lower]
+def build(table: TickTable, shape: BookShape, key: int, levels: int) -> SimulatedBook:
+    best_ask = shape.price if shape.at_ask else shape.price + table.tick(shape.price)
+    best_bid = shape.price - table.tick_below(shape.price) if shape.at_ask else shape.price
+    asks = [p for p in table.prices_from(best_ask, levels, up=True) if p <= shape.upper]
+    bids = [p for p in table.prices_from(best_bid, levels, up=False) if p >= shape.lower]
     return SimulatedBook(
-        tuple(_level(p, key, depth, around.size) for depth, p in enumerate(asks)),
-        tuple(_level(p, ~key, depth, around.size) for depth, p in enumerate(bids)),
+        tuple(_level(p, key, depth, shape.size) for depth, p in enumerate(asks)),
+        tuple(_level(p, ~key, depth, shape.size) for depth, p in enumerate(bids)),
     )
 
 
@@ -50,7 +50,7 @@ def _level(price: int, key: int, depth: int, size: float) -> SimulatedLevel:
 
 
 def noise(key: int) -> float:
-    """A number in [0, 1) that belongs to the key (splitmix64)."""
+    """Return a number in [0, 1) that is a function of the key (splitmix64)."""
     z = (key * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,4 +1,4 @@
-"""The coin market: open for ever, no limits of the day, a new day at midnight UTC."""
+"""Coin market: always open, no daily price limits, a new day at midnight UTC."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qts.simulators.market.universe import coins
 from qts.simulators.matching import MarketTrade, State
 
 _UTC_MIDNIGHT = 9 * 3600  # of Korean time
-_STRIDE = 600  # a market entered later is the same from the last full ten minutes on
+_STRIDE = 600  # a market starts at full ten minutes, so that a later start gives the same prices
 
 
 class CoinMarket:
-    """Prices and trade sizes in 1/COIN; what has added up is a float: it may pass 2**63."""
+    """Coin market; prices and sizes in 1/COIN, totals as floats because they may exceed 2**63."""
 
     table = COIN_TICKS
     depth = 30
@@ -55,7 +55,7 @@ class CoinMarket:
     # Time
 
     def advance(self, target: int) -> Iterator[int]:
-        """Second by second up to the target."""
+        """Advance to the target second by second, yielding each."""
         while self.time < target:
             self.time += 1
             if self.time % DAY_S == _UTC_MIDNIGHT:
@@ -66,32 +66,32 @@ class CoinMarket:
     def _step(self) -> None:
         size = len(self.price)
         self.log_price += self._sigma * self._rng.standard_normal(size)
-        luck = self._rng.random((3, size))
-        self.surges.by_chance(self.log_price)
-        led = self.surges.lead(self.log_price)
+        draws = self._rng.random((3, size))
+        self.surges.start_random(self.log_price)
+        surging = self.surges.step(self.log_price)
         expected = COIN_TICKS.round_many(np.exp(self.log_price))
-        self.traded = ~self.suspended & ((luck[0] < self._chance) | led)
-        amount = COIN // 100 + (self._mean_size * -np.log1p(-luck[1])).astype(np.int64)
+        self.traded = ~self.suspended & ((draws[0] < self._chance) | surging)
+        amount = COIN // 100 + (self._mean_size * -np.log1p(-draws[1])).astype(np.int64)
         new = np.where(self.traded, expected, self.price)
-        up = np.where(new == self.price, luck[2] < 0.5, new > self.price)
+        up = np.where(new == self.price, draws[2] < 0.5, new > self.price)
         self._record(new, np.where(self.traded, up, self.at_ask), amount)
 
     def _record(self, price: Ints, at_ask: Flags, amount: Ints) -> None:
-        who = self.traded
+        traded = self.traded
         self.price, self.at_ask = price, at_ask
-        self.size = np.where(who, amount, self.size)
-        self.traded_at[who] = self.time
-        added = np.where(who, amount / COIN, 0.0)
+        self.size = np.where(traded, amount, self.size)
+        self.traded_at[traded] = self.time
+        added = np.where(traded, amount / COIN, 0.0)
         self.volume += added
         self.buy_volume += np.where(at_ask, added, 0.0)
         self.value += added * price / COIN
         self.high = np.maximum(self.high, price)
         self.low = np.minimum(self.low, price)
 
-    # What a server asks
+    # Queries and injected events
 
     def day_volume(self, index: int) -> float:
-        """Of the last 24 hours: today's, and yesterday's share of the rest."""
+        """Return the volume of the last 24 hours: today's, and yesterday's share of the rest."""
         passed = (self.time - _UTC_MIDNIGHT) % DAY_S / DAY_S
         return float(self.volume[index] + self.before[index] * (1 - passed))
 
@@ -105,12 +105,12 @@ class CoinMarket:
 
     def book(self, index: int) -> SimulatedBook:
         size = max(COIN / 100, float(self.universe.daily_volume[index]) / 5000)
-        around = BookShape(int(self.price[index]), bool(self.at_ask[index]), 1, 2**62, size)
+        shape = BookShape(int(self.price[index]), bool(self.at_ask[index]), 1, 2**62, size)
         key = (self.seed << 52) ^ (index << 36) ^ (self.time % DAY_S)
-        return build(COIN_TICKS, around, key, self.depth)
+        return build(COIN_TICKS, shape, key, self.depth)
 
-    def plant_surge(self, index: int, percent: float, over_s: int = 2) -> None:
-        self.surges.plant(index, float(np.log(self.price[index])), percent, over_s)
+    def inject_surge(self, index: int, percent: float, over_s: int = 2) -> None:
+        self.surges.start(index, float(np.log(self.price[index])), percent, over_s)
 
     def suspend(self, index: int, on: bool = True) -> None:
         self.suspended[index] = on

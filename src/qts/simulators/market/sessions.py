@@ -1,4 +1,4 @@
-"""The KRX day as data: which phase holds at which second, and which days are open.
+"""Calendar of KRX: trading days, and the phase of the market at each second.
 
 Seconds are counted in Korean time, which has no summer time: `day.toordinal() * 86400` is
 midnight in Seoul.
@@ -25,7 +25,7 @@ class Phase(NamedTuple):
     kind: Kind
     start: int
     end: int
-    """The first second that is no longer in it."""
+    """The first second after it."""
 
 
 CLOSED = Phase("closed", 0, 0)
@@ -36,7 +36,7 @@ def at(day: date, hours: int = 0, minutes: int = 0) -> int:
 
 
 def seconds_of(moment: datetime) -> int:
-    """An aware moment as seconds in Korean time."""
+    """Return an aware datetime as seconds in Korean time."""
     local = moment.astimezone(KST)
     return at(local.date(), local.hour, local.minute) + local.second
 
@@ -71,7 +71,7 @@ def _closures(year: int) -> frozenset[date]:
 
 
 def next_open(day: date) -> date:
-    """The day itself or the first open one after it."""
+    """Return the day itself or the first open one after it."""
     while not is_open(day):
         day += timedelta(days=1)
     return day
@@ -84,7 +84,7 @@ def opens_at(day: date) -> int:
 
 @lru_cache(maxsize=16)
 def phases(day: date) -> tuple[Phase, ...]:
-    """The phases of a day in order; none on a closed day."""
+    """Return the phases of a day in order; none on a closed day."""
     if not is_open(day):
         return ()
     opening = opens_at(day)
@@ -108,7 +108,7 @@ def phase_at(seconds: int) -> Phase:
 
 
 def next_phase_start(seconds: int) -> int:
-    """The first second after this one at which the market does something."""
+    """Return the start of the next phase after this second."""
     day = date.fromordinal(seconds // DAY_S)
     for phase in phases(day):
         if phase.start > seconds:

@@ -1,12 +1,12 @@
-"""The stock market: every symbol moves one second at a time, all of them in one array operation.
+"""Stock market that advances one second at a time, all symbols in one array operation.
 
     opening auction ──▶ regular ──▶ closing auction ──▶ close ──▶ after market ──▶ (next day)
                           │  ▲
           a move too wide ▼  │ two minutes and a bit, then one price for all
                    volatility interruption
 
-The state at a second is a function of the seed, the first day and what was planted by hand.
-A price changes only where volume changes; outside trading nothing moves.
+The state at a second is a function of the seed, the first day and the injected events. A price
+changes only where volume changes; outside trading nothing changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qts.simulators.market.universe import stocks
 from qts.simulators.matching import MarketTrade, State
 
 VI_S, VI_EXTRA_S = 120, 30
-STATIC_VI, CALM_VI, USUAL_VI = 0.10, 0.03, 0.06
+STATIC_VI, NARROW_VI, USUAL_VI = 0.10, 0.03, 0.06
 _REGULAR_S = 23_400
 _AUCTION_STEP_S = 10  # expected prices move at this pace
 _CROSS_SHARE = 0.02  # of a day's volume, in each of the two auctions
@@ -53,14 +53,14 @@ class StockMarket:
         self.universe = stocks(seed, symbols)
         self.index = {code: i for i, code in enumerate(self.universe.codes)}
         self.seed = seed
-        # A day is always lived from its first second, so that it is the same wherever one enters.
+        # A day is always computed from its first second, so that it is the same for any start.
         first_day = next_open(date.fromordinal(start // DAY_S))
         self.time = min(start, phases(first_day)[0].start)
         self.phase: Phase = phase_at(self.time)
         self._rng = np.random.default_rng([seed, 3])
         self.surges = SurgeGenerator(np.random.default_rng([seed, 4]), symbols, surges_per_hour)
         self.suspended: Flags = np.arange(symbols) >= symbols - suspended
-        self._dynamic_vi = np.where(self.universe.calm, CALM_VI, USUAL_VI)
+        self._dynamic_vi = np.where(self.universe.narrow_vi, NARROW_VI, USUAL_VI)
         self._sigma = self.universe.sigma / np.sqrt(_REGULAR_S)
         self._per_second = self.universe.daily_volume / _REGULAR_S
         self.price: Ints = self.universe.price.copy()
@@ -91,7 +91,7 @@ class StockMarket:
     # Time
 
     def advance(self, target: int) -> Iterator[int]:
-        """Second by second up to the target; closed hours are skipped in one stride."""
+        """Advance to the target second by second, yielding each; skip closed hours in one step."""
         while self.time < target:
             following = self.time + 1
             if phase_at(following).kind == "closed":
@@ -118,7 +118,7 @@ class StockMarket:
             self._trade(interruptible=kind == "regular")
 
     def _activity(self) -> float:
-        """How busy this second is against the day's mean: much at both ends, little at noon."""
+        """Return the activity relative to the day's mean: high at both ends, low at noon."""
         if self.phase.kind == "after":
             return 0.08
         if self.phase.kind != "regular":
@@ -129,67 +129,65 @@ class StockMarket:
     def _chance(self, activity: float) -> Floats:
         return 1 - np.exp(-self.universe.trade_rate * activity)
 
-    # One second
-
     def _move(self, activity: float) -> None:
         size = len(self.price)
         self.log_price += self._sigma * np.sqrt(activity) * self._rng.standard_normal(size)
-        self._luck = self._rng.random((3, size))
-        self.surges.by_chance(self.log_price)
-        self._led = self.surges.lead(self.log_price)
+        self._draws = self._rng.random((3, size))
+        self.surges.start_random(self.log_price)
+        self._surging = self.surges.step(self.log_price)
         np.clip(self.log_price, self._low_log, self._high_log, out=self.log_price)
         rounded = STOCK_TICKS.round_many(np.exp(self.log_price) + 0.5)
         self.expected = np.clip(rounded, self.lower, self.upper)
 
     def _trade(self, interruptible: bool) -> None:
-        """Whoever has luck trades at the expected price; a move too wide interrupts instead."""
+        """Trade drawn symbols at the expected price; too wide a move interrupts instead."""
         free = ~self.suspended & (self.vi_until == 0)
         activity = self._activity()
         chance = self._chance(activity)
-        wanted = free & ((self._luck[0] < chance) | self._led)
+        trading = free & ((self._draws[0] < chance) | self._surging)
         if interruptible:
             over = self.vi_until.astype(np.bool_) & (self.vi_until <= self.time)
             if over.any():
                 self._cross(over)
                 self.vi_until[over] = 0
-            wide = wanted & self._too_wide()
-            self.vi_until[wide] = self.time + VI_S + (self._luck[2][wide] * VI_EXTRA_S).astype(int)
-            wanted &= ~wide
+            wide = trading & self._too_wide()
+            self.vi_until[wide] = self.time + VI_S + (self._draws[2][wide] * VI_EXTRA_S).astype(int)
+            trading &= ~wide
         mean = self._per_second * activity / chance
-        self._record(wanted, 1 + (mean * -np.log1p(-self._luck[1])).astype(np.int64))
+        self._record(trading, 1 + (mean * -np.log1p(-self._draws[1])).astype(np.int64))
 
     def _too_wide(self) -> Flags:
         far = np.abs(self.expected - self.vi_reference) >= STATIC_VI * self.vi_reference
         fast = np.abs(self.expected - self.price) >= self._dynamic_vi * self.price
         return np.asarray(far | fast)
 
-    def _cross(self, who: Flags) -> None:
-        """One price for everybody who waited."""
-        share = self.universe.daily_volume * _CROSS_SHARE * (0.5 + self._luck[1])
-        self._record(who, 1 + share.astype(np.int64))
-        self.vi_reference[who] = self.price[who]
-        self.crossed |= who
+    def _cross(self, traded: Flags) -> None:
+        """Trade symbols at the single price of an auction."""
+        share = self.universe.daily_volume * _CROSS_SHARE * (0.5 + self._draws[1])
+        self._record(traded, 1 + share.astype(np.int64))
+        self.vi_reference[traded] = self.price[traded]
+        self.crossed |= traded
 
-    def _record(self, who: Flags, size: Ints) -> None:
-        new = np.where(who, self.expected, self.price)
-        up = np.where(new == self.price, self._luck[2] < 0.5, new > self.price)
-        self.at_ask = np.where(who, up, self.at_ask)
+    def _record(self, traded: Flags, size: Ints) -> None:
+        new = np.where(traded, self.expected, self.price)
+        up = np.where(new == self.price, self._draws[2] < 0.5, new > self.price)
+        self.at_ask = np.where(traded, up, self.at_ask)
         self.price = new
-        added = np.where(who, size, 0)
-        self.size = np.where(who, size, self.size)
+        added = np.where(traded, size, 0)
+        self.size = np.where(traded, size, self.size)
         self.volume += added
         self.value += added * new
         self.buy_volume += np.where(up, added, 0)
-        self.trades += who
-        self.buys += who & up
-        first = who & (self.open == 0)
+        self.trades += traded
+        self.buys += traded & up
+        first = traded & (self.open == 0)
         self.open[first] = new[first]
-        higher, lower = who & (new > self.high), who & ((new < self.low) | (self.low == 0))
+        higher, lower = traded & (new > self.high), traded & ((new < self.low) | (self.low == 0))
         self.high[higher], self.low[lower] = new[higher], new[lower]
         self.high_at[higher], self.low_at[lower] = self.time, self.time
-        self.traded |= who
+        self.traded |= traded
 
-    # What a server asks
+    # Queries and injected events
 
     @property
     def opened_at(self) -> int:
@@ -206,7 +204,7 @@ class StockMarket:
         return bool(self.vi_until[index])
 
     def last_trade(self, index: int) -> MarketTrade | None:
-        """What this second traded."""
+        """Return the trade of this second."""
         if not self.traded[index]:
             return None
         return MarketTrade(int(self.price[index]), int(self.size[index]), bool(self.crossed[index]))
@@ -216,18 +214,18 @@ class StockMarket:
         price = self.expected[index] if auction else self.price[index]
         size = max(10.0, float(self.universe.daily_volume[index]) / 4000)
         limits = int(self.lower[index]), int(self.upper[index])
-        around = BookShape(int(price), bool(self.at_ask[index]), *limits, size)
-        return build(STOCK_TICKS, around, self._key(index), self.depth)
+        shape = BookShape(int(price), bool(self.at_ask[index]), *limits, size)
+        return build(STOCK_TICKS, shape, self._key(index), self.depth)
 
     def _key(self, index: int) -> int:
         return (self.seed << 52) ^ (index << 36) ^ (self.time // 2 % DAY_S)
 
-    def plant_surge(self, index: int, percent: float, over_s: int = 2) -> None:
-        """Lead a symbol from its last price; it trades every second on the way."""
-        self.surges.plant(index, float(np.log(self.price[index])), percent, over_s)
+    def inject_surge(self, index: int, percent: float, over_s: int = 2) -> None:
+        """Start a surge from the last price; the symbol trades every second of it."""
+        self.surges.start(index, float(np.log(self.price[index])), percent, over_s)
 
-    def plant_halt(self, index: int, seconds: int) -> None:
-        """A volatility interruption now; outside the regular session there is none."""
+    def inject_halt(self, index: int, seconds: int) -> None:
+        """Start a volatility interruption, in the regular session only."""
         if self.phase.kind == "regular":
             self.vi_until[index] = self.time + max(1, seconds)
 

@@ -1,4 +1,4 @@
-"""Tick sizes: the steps prices move in, and the day's limits of a stock."""
+"""Tick sizes, and the daily price limits of stocks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 COIN = 10**8
-"""Coin prices and volumes are whole numbers of 1/COIN: no sum is ever off by a float."""
+"""Coin prices and volumes are integers in units of 1/COIN, so that sums are exact."""
 
 
 class TickTable:
-    """`ticks[i]` holds below `edges[i]`; the last tick above them all. Edges are on both ticks."""
+    """`ticks[i]` applies below `edges[i]`, the last tick above all. Edges are on both ticks."""
 
     def __init__(self, edges: list[int], ticks: list[int]) -> None:
         self._edges, self._ticks = edges, ticks
@@ -30,14 +30,14 @@ class TickTable:
         return found
 
     def tick_below(self, price: int) -> int:
-        """The step down from a price, which at an edge is the smaller one."""
+        """Return the step down from a price, which at an edge is the smaller one."""
         return self.tick(price - 1)
 
     def is_on(self, price: int) -> bool:
         return price > 0 and price % self.tick(price) == 0
 
     def round_many(self, prices: Floats) -> Ints:
-        """The nearest price on a tick, never below one tick."""
+        """Return the nearest price on a tick, at least one tick."""
         whole = prices.astype(np.int64)
         tick = self.tick_many(whole)
         rounded: Ints = np.maximum((whole + tick // 2) // tick * tick, tick)
@@ -51,13 +51,13 @@ class TickTable:
         tick = self.tick_many(prices)
         return -(-prices // tick) * tick
 
-    def ladder(self, price: int, levels: int, up: bool) -> list[int]:
-        """`levels` prices from `price` on, away from the market; fewer where none is left."""
-        found: list[int] = []
-        while len(found) < levels and price > 0:
-            found.append(price)
+    def prices_from(self, price: int, levels: int, up: bool) -> list[int]:
+        """Return up to `levels` consecutive prices from `price` on, above 0."""
+        prices: list[int] = []
+        while len(prices) < levels and price > 0:
+            prices.append(price)
             price = price + self.tick(price) if up else price - self.tick_below(price)
-        return found
+        return prices
 
 
 STOCK_TICKS = TickTable(  # KOSPI and KOSDAQ since 2023-01-25
@@ -77,7 +77,7 @@ COIN_TICKS = TickTable(
 
 
 def price_limits(base: Ints) -> tuple[Ints, Ints]:
-    """Lower and upper limit of the day: 30 % of the base, cut to the tick."""
+    """Return the lower and upper limits of the day: 30 % of the base, cut to the tick."""
     tick = STOCK_TICKS.tick_many(base)
     width = base * 3 // 10 // tick * tick
     return STOCK_TICKS.ceil_many(base - width), STOCK_TICKS.floor_many(base + width)

@@ -1,4 +1,4 @@
-"""The listed symbols, made from a seed: codes, names, prices, how wild and how liquid."""
+"""Listed symbols generated from a seed: codes, names, prices, volatility, liquidity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from qts.simulators.market.ticks import COIN, COIN_TICKS, STOCK_TICKS, Flags, Floats, Ints
 
-_STOCKS = (  # the first symbols of every universe: clients' examples name them
+_STOCKS = (  # the first symbols of every universe: examples use them
     ("005930", "삼성전자", 71_900), ("000660", "SK하이닉스", 128_500), ("035420", "NAVER", 201_000),
     ("005380", "현대차", 243_500), ("051910", "LG화학", 352_000), ("035720", "카카오", 47_250),
     ("068270", "셀트리온", 181_300), ("207940", "삼성바이오로직스", 982_000),
@@ -23,7 +23,7 @@ _COIN_CONSONANTS, _COIN_VOWELS = "BDGKLMNPRSTVZ", "AEIOU"
 
 
 class Universe(NamedTuple):
-    """One entry per symbol in every array; prices are in the market's smallest unit."""
+    """Arrays with an entry per symbol; prices are in the smallest unit of the market."""
 
     codes: tuple[str, ...]
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Universe(NamedTuple):
     trade_rate: Floats
     """Trades per second on an average day."""
     kospi: Flags
-    calm: Flags
+    narrow_vi: Flags
     """In the index with the narrow volatility interruption (KOSPI 200)."""
 
 

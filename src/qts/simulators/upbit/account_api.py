@@ -1,4 +1,4 @@
-"""Upbit's account and order requests, one method each."""
+"""Upbit account and order requests, one method each."""
 
 from __future__ import annotations
 
@@ -36,85 +36,82 @@ class UpbitAccountApi:
 
     def _coins(self, customer: UpbitCustomer) -> list[dict[str, Any]]:
         return [
-            self._coin(index, held)
-            for index, held in customer.account.holdings.items()
-            if held.quantity
+            self._coin(index, holding)
+            for index, holding in customer.account.holdings.items()
+            if holding.quantity
         ]
 
-    def _coin(self, index: int, held: SimulatedHolding) -> dict[str, Any]:
-        average = held.cost * 10**8 // held.quantity if held.quantity else 0
+    def _coin(self, index: int, holding: SimulatedHolding) -> dict[str, Any]:
+        average = holding.cost * 10**8 // holding.quantity if holding.quantity else 0
         name = self._market.universe.names[index]
-        return _account(name, held.quantity - held.locked, held.locked, average)
+        return _account(name, holding.quantity - holding.locked, holding.locked, average)
 
     def place(self, call: UpbitCall) -> web.Response:
         entry = self._orders.place(call.customer, call.values)
-        # As at the venue: the answer shows the order as it was taken in, fills come after.
-        shown = self._orders.shown(entry)
-        return reply(shown, status=201)
+        return reply(self._orders.as_json(entry), status=201)
 
     def test(self, call: UpbitCall) -> web.Response:
         entry = self._orders.place(call.customer, call.values, dry=True)
-        return reply(self._orders.shown(entry), status=201)
+        return reply(self._orders.as_json(entry), status=201)
 
     def cancel_and_new(self, call: UpbitCall) -> web.Response:
         old, new = self._orders.cancel_and_new(call.customer, call.values)
-        shown = self._orders.shown(old) | {"new_order_uuid": new.uuid}
+        values = self._orders.as_json(old) | {"new_order_uuid": new.uuid}
         if new.identifier is not None:
-            shown["new_order_identifier"] = new.identifier
-        return reply(shown, status=201)
+            values["new_order_identifier"] = new.identifier
+        return reply(values, status=201)
 
     def order(self, call: UpbitCall) -> web.Response:
         entry = self._orders.find(call.customer, call.values)
-        return reply(self._orders.shown(entry, with_trades=True))
+        return reply(self._orders.as_json(entry, with_trades=True))
 
     def cancel(self, call: UpbitCall) -> web.Response:
         entry = self._orders.find(call.customer, call.values)
         self._orders.cancel(entry)
-        return reply(self._orders.shown(entry))
+        return reply(self._orders.as_json(entry))
 
     def open(self, call: UpbitCall) -> web.Response:
         states = call.lists.get("states[]", [call.values.get("state", "wait")])
         return self._page(call, states, 100)
 
     def closed(self, call: UpbitCall) -> web.Response:
-        given = call.values.get("state")
-        states = call.lists.get("states[]", [given] if given else ["done", "cancel"])
+        state = call.values.get("state")
+        states = call.lists.get("states[]", [state] if state else ["done", "cancel"])
         return self._page(call, states, 1000)
 
-    def _page(self, call: UpbitCall, states: list[str], most: int) -> web.Response:
-        limit, page = _count(call, "limit", most, most), _count(call, "page", 1, 10**6)
-        found = self._orders.of(call.customer, call.values.get("market"))
+    def _page(self, call: UpbitCall, states: list[str], maximum: int) -> web.Response:
+        limit, page = _count(call, "limit", maximum, maximum), _count(call, "page", 1, 10**6)
         first, last = (_seconds(call, name) for name in ("start_time", "end_time"))
-        found = [
+        entries = [
             entry
-            for entry in found
+            for entry in self._orders.of(call.customer, call.values.get("market"))
             if entry.state in states
             and (first is None or entry.order.placed_at >= first)
             and (last is None or entry.order.placed_at <= last)
         ]
         if call.values.get("order_by") == "asc":
-            found.reverse()
+            entries.reverse()
         start = (page - 1) * limit
-        return reply([self._orders.shown(entry) for entry in found[start : start + limit]])
+        return reply([self._orders.as_json(entry) for entry in entries[start : start + limit]])
 
-    def _named(self, call: UpbitCall, most: int) -> list[UpbitOrderEntry]:
-        names = call.lists.get("uuids[]", [])
-        marks = call.lists.get("identifiers[]", [])
-        if not 1 <= len(names) + len(marks) <= most:
-            raise UpbitError(400, "validation_error", f"1 to {most} uuids[] or identifiers[]")
-        wanted = [{"uuid": name} for name in names] + [{"identifier": mark} for mark in marks]
-        found = []
-        for each in wanted:
+    def _named(self, call: UpbitCall, maximum: int) -> list[UpbitOrderEntry]:
+        uuids = call.lists.get("uuids[]", [])
+        identifiers = call.lists.get("identifiers[]", [])
+        if not 1 <= len(uuids) + len(identifiers) <= maximum:
+            raise UpbitError(400, "validation_error", f"1 to {maximum} uuids[] or identifiers[]")
+        keys = [{"uuid": each} for each in uuids] + [{"identifier": each} for each in identifiers]
+        entries = []
+        for key in keys:
             try:
-                found.append(self._orders.find(call.customer, each))
+                entries.append(self._orders.find(call.customer, key))
             except UpbitError:
-                continue  # the venue leaves out what it does not know
-        return found
+                continue  # the venue omits unknown orders
+        return entries
 
-    def some(self, call: UpbitCall) -> web.Response:
-        return reply([self._orders.shown(entry) for entry in self._named(call, 100)])
+    def orders_by_id(self, call: UpbitCall) -> web.Response:
+        return reply([self._orders.as_json(entry) for entry in self._named(call, 100)])
 
-    def cancel_some(self, call: UpbitCall) -> web.Response:
+    def cancel_by_id(self, call: UpbitCall) -> web.Response:
         return self._cancel_all(self._named(call, 20))
 
     def cancel_open(self, call: UpbitCall) -> web.Response:
@@ -131,23 +128,23 @@ class UpbitAccountApi:
         return self._cancel_all(chosen[:count])
 
     def _cancel_all(self, entries: list[UpbitOrderEntry]) -> web.Response:
-        gone: list[dict[str, Any]] = []
-        kept: list[dict[str, Any]] = []
+        cancelled: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
         for entry in entries:
             is_open = entry.order.open
             if is_open:
                 self._orders.cancel(entry)
-            words: dict[str, Any] = {
+            values: dict[str, Any] = {
                 "uuid": entry.uuid,
                 "market": self._market.universe.codes[entry.order.index],
             }
             if entry.identifier is not None:
-                words["identifier"] = entry.identifier
-            (gone if is_open else kept).append(words)
+                values["identifier"] = entry.identifier
+            (cancelled if is_open else failed).append(values)
         return reply(
             {
-                "success": {"count": len(gone), "orders": gone},
-                "failed": {"count": len(kept), "orders": kept},
+                "success": {"count": len(cancelled), "orders": cancelled},
+                "failed": {"count": len(failed), "orders": failed},
             }
         )
 
@@ -157,7 +154,7 @@ class UpbitAccountApi:
             raise UpbitError(404, "market_not_found")
         code, name = self._market.universe.codes[index], self._market.universe.names[index]
         fees = dict.fromkeys(("bid_fee", "ask_fee", "maker_bid_fee", "maker_ask_fee"), "0.0005")
-        held = call.customer.account.holdings.get(index, SimulatedHolding())
+        holding = call.customer.account.holdings.get(index, SimulatedHolding())
         return reply(
             {
                 **fees,
@@ -174,7 +171,7 @@ class UpbitAccountApi:
                     "state": "active",
                 },
                 "bid_account": self._krw(call.customer),
-                "ask_account": self._coin(index, held),
+                "ask_account": self._coin(index, holding),
             }
         )
 
@@ -191,23 +188,23 @@ def _account(currency: str, free: int, locked: int, average: int) -> dict[str, A
 
 
 def _seconds(call: UpbitCall, name: str) -> int | None:
-    """A moment, in milliseconds or in ISO 8601, in the market's seconds."""
-    given = str(call.values.get(name, ""))
-    if not given:
+    """Return a time given in milliseconds or in ISO 8601 as seconds of the market."""
+    value = str(call.values.get(name, ""))
+    if not value:
         return None
     try:
         moment = (
-            datetime.fromtimestamp(int(given) / 1000, UTC)
-            if given.isdigit()
-            else datetime.fromisoformat(given)
+            datetime.fromtimestamp(int(value) / 1000, UTC)
+            if value.isdigit()
+            else datetime.fromisoformat(value)
         )
     except ValueError:
-        raise UpbitError(400, "validation_error", f"{name} is no moment") from None
+        raise UpbitError(400, "validation_error", f"{name} is not a time") from None
     return seconds_of(moment)
 
 
-def _count(call: UpbitCall, name: str, default: int, most: int) -> int:
-    given = str(call.values.get(name, default))
-    if not given.isdigit() or not 1 <= int(given) <= most:
-        raise UpbitError(400, "validation_error", f"{name} is 1 to {most}")
-    return int(given)
+def _count(call: UpbitCall, name: str, default: int, maximum: int) -> int:
+    value = str(call.values.get(name, default))
+    if not value.isdigit() or not 1 <= int(value) <= maximum:
+        raise UpbitError(400, "validation_error", f"{name} is 1 to {maximum}")
+    return int(value)

@@ -1,4 +1,4 @@
-"""Who may come in at Upbit: JWTs, request groups, 429 and then 418."""
+"""Upbit gateway: JWT authentication, request groups, and their limits (429, then 418)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class UpbitCustomer:
     nonces: deque[str] = field(default_factory=lambda: deque(maxlen=_NONCES))
     known_nonces: set[str] = field(default_factory=set)
 
-    def uses(self, nonce: str) -> bool:
-        """True the first time."""
+    def use_nonce(self, nonce: str) -> bool:
+        """Record a nonce; return False if it was used before."""
         if nonce in self.known_nonces:
             return False
         if len(self.nonces) == _NONCES:
@@ -48,9 +48,9 @@ class UpbitCustomer:
 
 @dataclass
 class Block:
-    """How a scope that does not slow down is shut out, longer each time."""
+    """Block of a scope that does not slow down, longer each time."""
 
-    refusals: deque[int] = field(default_factory=deque)
+    rejections: deque[int] = field(default_factory=deque)
     until_ns: int = 0
     times: int = 0
 
@@ -71,7 +71,7 @@ class UpbitGateway:
     # Limits
 
     def admit(self, scope: str, group: str) -> dict[str, str]:
-        """Count a request of a scope; answers the headers that go with the reply."""
+        """Count a request of a scope; return the headers of its reply or raise UpbitError."""
         now = self.now_ns()
         block = self._blocks.setdefault(scope, Block())
         meter = self._meter(scope, group)
@@ -80,25 +80,25 @@ class UpbitGateway:
             left = -(-(block.until_ns - now) // _NS)
             raise UpbitError(418, "blocked", f"blocked for {left} seconds")
         if not fits:
-            self.refuse(block, now)
+            self._reject(block, now)
             name: str | int = 429 if group in _QUOTATION else "too_many_requests"
             raise UpbitError(429, name, "Too many API requests")
         window = meter.windows["second"]
         left = window.left(now)
         return {"Remaining-Req": f"group={group}; min={60 * window.limit}; sec={left}"}
 
-    def refuse(self, block: Block, now: int) -> None:
-        block.refusals.append(now)
-        while block.refusals[0] <= now - 10 * _NS:
-            block.refusals.popleft()
-        if len(block.refusals) >= self._config.block_after:
-            block.refusals.clear()
+    def _reject(self, block: Block, now: int) -> None:
+        block.rejections.append(now)
+        while block.rejections[0] <= now - 10 * _NS:
+            block.rejections.popleft()
+        if len(block.rejections) >= self._config.block_after:
+            block.rejections.clear()
             block.until_ns = now + round(self._config.block_s * 2**block.times * _NS)
             block.times += 1
 
     def _meter(self, scope: str, group: str) -> Meter:
-        found = self.meters.get((scope, group))
-        if found is None:
+        meter = self.meters.get((scope, group))
+        if meter is None:
             config = self._config
             limit = {
                 "order": config.order_second,
@@ -109,14 +109,14 @@ class UpbitGateway:
                 "websocket-connect": 5,
             }.get(group, config.quotation_second)
             second_s = {"order-cancel-all": 2.0, "origin": 10.0}.get(group, 1.0)
-            found = Meter(RequestLimits(second=limit, minute=0, day=0), second_s=second_s)
-            self.meters[scope, group] = found
-        return found
+            meter = Meter(RequestLimits(second=limit, minute=0, day=0), second_s=second_s)
+            self.meters[scope, group] = meter
+        return meter
 
     # Keys
 
     def authenticate(self, header: str, query: str | None) -> UpbitCustomer:
-        """The customer behind a JWT whose query hash is of exactly this query."""
+        """Return the customer of a JWT with the hash of this query; raise UpbitError otherwise."""
         if not header.startswith("Bearer "):
             raise UpbitError(401, "no_authorization_token")
         algorithm, claims, signed, signature = _parts(header.removeprefix("Bearer "))
@@ -127,7 +127,7 @@ class UpbitGateway:
         if not hmac.compare_digest(digest, signature):
             raise UpbitError(401, "jwt_verification")
         if query:
-            # A blank may have been written either way: the official client hashes a plus.
+            # A blank may be encoded either way: the official client hashes a plus.
             forms = {query, query.replace(" ", "+"), query.replace("+", " ")}
             hashes = {hashlib.sha512(form.encode()).hexdigest() for form in forms}
             if claims.get("query_hash") not in hashes or claims.get("query_hash_alg") != "SHA512":
@@ -135,7 +135,7 @@ class UpbitGateway:
         nonce = str(claims.get("nonce", ""))
         if not nonce:
             raise UpbitError(401, "jwt_verification", "no nonce")
-        if not customer.uses(nonce):
+        if not customer.use_nonce(nonce):
             raise UpbitError(401, "nonce_used")
         return customer
 
@@ -160,7 +160,7 @@ def _decoded(part: str) -> bytes:
 
 
 def signed_query(request: web.Request, body: Mapping[str, Any]) -> str:
-    """What the client must have hashed: the query as it is meant, or the body as a query."""
+    """Return what the client must hash: the decoded query, or the body as a query."""
     if not body:
         return unquote(request.query_string)
     pairs = []

@@ -1,7 +1,4 @@
-"""What is said on Upbit's WebSockets: subscriptions in, events of orders out.
-
-The short names of the SIMPLE formats.
-"""
+"""Messages of the Upbit WebSockets: subscriptions, order events, and the SIMPLE formats."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class UpbitSubscription:
 
 
 class SubscriptionError(Exception):
-    """A message that is answered with an error."""
+    """Error reply to a subscription."""
 
 
 def subscription(part: dict[str, Any], customer: UpbitCustomer | None) -> UpbitSubscription:
@@ -61,8 +58,8 @@ def my_order(
 ) -> dict[str, Any]:
     order, now = entry.order, utc_ms(market.time)
     fee = entry.customer.account.fee(order.side, fill.price * fill.quantity // COIN) if fill else 0
-    has_volume = order.budget is None
-    price = order.budget if order.budget is not None else order.limit
+    has_volume = order.amount is None
+    price = order.amount if order.amount is not None else order.limit
     return {
         "type": "myOrder",
         "code": market.universe.codes[order.index],
@@ -80,7 +77,7 @@ def my_order(
         "reserved_fee": number(entry.reserved_fee),
         "remaining_fee": number(max(0, entry.reserved_fee - entry.paid_fee) if order.open else 0),
         "paid_fee": number(entry.paid_fee),
-        "locked": number(entry.customer.account.held(order)),
+        "locked": number(entry.customer.account.reserved(order)),
         "executed_funds": number(order.paid // COIN),
         "time_in_force": entry.time_in_force,
         "trade_fee": number(fee) if fill else None,
@@ -101,7 +98,7 @@ _PRICES = """
     trade_price:tp trade_volume:tv ask_bid:ab prev_closing_price:pcp change:c change_price:cp
     trade_timestamp:ttms trade_time:ttm
 """
-_WORDS = {
+_NAMES = {
     "ticker": f"""{_COMMON} {_PRICES}
         opening_price:op high_price:hp low_price:lp change_rate:cr signed_change_price:scp
         signed_change_rate:scr acc_trade_volume:atv acc_trade_volume_24h:atv24h
@@ -121,7 +118,7 @@ _WORDS = {
     "myAsset": f"""{_COMMON}
         asset_uuid:astuid assets:ast currency:cu balance:b locked:l asset_timestamp:asttms""",
 }
-_SHORT = {kind: dict(pair.split(":") for pair in pairs.split()) for kind, pairs in _WORDS.items()}
+_SHORT = {kind: dict(pair.split(":") for pair in pairs.split()) for kind, pairs in _NAMES.items()}
 
 
 def simplified(message: dict[str, Any]) -> dict[str, Any]:

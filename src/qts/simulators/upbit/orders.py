@@ -1,4 +1,4 @@
-"""Upbit orders: the venue's checks in front of the engine, and orders as it shows them."""
+"""Upbit orders: the venue's checks before the matching engine, and the JSON of orders."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Literal
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import moment_of
 from qts.simulators.market.ticks import COIN
-from qts.simulators.matching import Lifetime, MatchingEngine, SimulatedFill, SimulatedOrder
+from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
 from qts.simulators.upbit.gateway import UpbitCustomer
 from qts.simulators.upbit.replies import UpbitError, amount_of, text
 
 MIN_TOTAL = 5_000 * COIN
 _WHOLE_BOOK = 2**80
-"""The quantity of an order that names only what it may spend."""
+"""Quantity of an order that gives only an amount to spend."""
 _LIFETIMES: dict[str | None, Lifetime] = {
     None: "day", "ioc": "ioc", "fok": "fok", "post_only": "post_only",
 }  # fmt: skip
@@ -45,14 +45,14 @@ class UpbitOrderEntry:
         return "cancel" if self.order.cancelled else "done"
 
 
-Tell = Callable[[UpbitOrderEntry, Event, SimulatedFill | None], None]
+Notify = Callable[[UpbitOrderEntry, Event, SimulatedFill | None], None]
 
 
 class UpbitOrderApi:
-    def __init__(self, market: CoinMarket, duplicate_error: str, tell: Tell, seed: int) -> None:
+    def __init__(self, market: CoinMarket, duplicate_error: str, notify: Notify, seed: int) -> None:
         self._market = market
         self._duplicate_error = duplicate_error
-        self._tell = tell
+        self._notify = notify
         self._random = random.Random(seed)  # noqa: S311 - the same uuids for the same seed
         self.engine = MatchingEngine(market, COIN)
         self.entries: dict[str, UpbitOrderEntry] = {}
@@ -89,30 +89,30 @@ class UpbitOrderApi:
         side = "bid" if order.side == "buy" else "ask"
         if not account.reserve(order, order.limit or 0):
             raise UpbitError(400, f"insufficient_funds_{side}", "not enough to place the order")
-        value = order.budget or (order.limit or 0) * order.quantity // COIN
+        value = order.amount or (order.limit or 0) * order.quantity // COIN
         entry.reserved_fee = account.fee("buy", value) if order.side == "buy" else 0
         self.entries[entry.uuid] = entry
         self._by_order[order] = entry
         if entry.identifier is not None:
             self._identifiers[entry.customer, entry.identifier] = entry
-        self._tell(entry, "wait", None)
+        self._notify(entry, "wait", None)
         for fill in self.engine.submit(order):
             self._settle(fill)
         account.refresh(order)
         if not order.open and order.cancelled:
-            self._tell(entry, "cancel", None)
+            self._notify(entry, "cancel", None)
 
     def find(
         self, customer: UpbitCustomer, values: Mapping[str, Any], prefix: str = ""
     ) -> UpbitOrderEntry:
-        """By uuid, which wins, or by identifier."""
-        name, mark = values.get(f"{prefix}uuid"), values.get(f"{prefix}identifier")
-        if name is None and mark is None:
+        """Find an order by uuid, or else by identifier; raise UpbitError if there is none."""
+        order_id, identifier = values.get(f"{prefix}uuid"), values.get(f"{prefix}identifier")
+        if order_id is None and identifier is None:
             raise UpbitError(400, "validation_error", "uuid or identifier is needed")
         entry = (
-            self.entries.get(str(name))
-            if name is not None
-            else self._identifiers.get((customer, str(mark)))
+            self.entries.get(str(order_id))
+            if order_id is not None
+            else self._identifiers.get((customer, str(identifier)))
         )
         if entry is None or entry.customer is not customer:
             raise UpbitError(404, "order_not_found")
@@ -123,7 +123,7 @@ class UpbitOrderApi:
             raise UpbitError(400, "order_not_cancelable", "the order is no longer open")
         self.engine.cancel(entry.order)
         entry.customer.account.refresh(entry.order)
-        self._tell(entry, "cancel", None)
+        self._notify(entry, "cancel", None)
 
     def cancel_and_new(
         self, customer: UpbitCustomer, body: Mapping[str, Any]
@@ -146,7 +146,7 @@ class UpbitOrderApi:
         return old, self.place(customer, {k: v for k, v in new.items() if v is not None})
 
     def of(self, customer: UpbitCustomer, market: str | None = None) -> list[UpbitOrderEntry]:
-        """Newest first."""
+        """Return the orders of a customer, newest first."""
         return [
             entry
             for entry in reversed(self.entries.values())
@@ -156,7 +156,7 @@ class UpbitOrderApi:
 
     # Time
 
-    def second(self) -> None:
+    def on_second(self) -> None:
         for fill in self.engine.step():
             self._settle(fill)
 
@@ -167,9 +167,9 @@ class UpbitOrderApi:
         account.refresh(fill.order)
         entry.paid_fee += account.fee(fill.order.side, fill.price * fill.quantity // COIN)
         entry.trade_uuids.append(self._new_uuid())
-        self._tell(entry, "trade", fill)
+        self._notify(entry, "trade", fill)
         if not fill.order.open and not fill.order.cancelled:
-            self._tell(entry, "done", None)
+            self._notify(entry, "done", None)
 
     # Checks
 
@@ -180,12 +180,12 @@ class UpbitOrderApi:
         side, kind, tif = body.get("side"), body.get("ord_type"), body.get("time_in_force")
         if side not in ("bid", "ask") or tif not in _LIFETIMES:
             raise UpbitError(400, "validation_error", "side or time_in_force is wrong")
-        wants = {
+        required = {
             ("limit", "bid"): "pv", ("limit", "ask"): "pv", ("price", "bid"): "p",
             ("market", "ask"): "v", ("best", "bid"): "p", ("best", "ask"): "v",
         }.get((str(kind), side))  # fmt: skip
         given = ("p" if "price" in body else "") + ("v" if "volume" in body else "")
-        if wants is None or given != wants:
+        if required is None or given != required:
             raise UpbitError(400, "validation_error", f"{kind} {side}: price or volume is wrong")
         if (kind == "best" and tif not in ("ioc", "fok")) or (
             kind in ("price", "market") and tif is not None
@@ -193,15 +193,15 @@ class UpbitOrderApi:
             raise UpbitError(400, "validation_error", f"{kind} with time_in_force {tif}")
         if tif == "post_only" and (kind != "limit" or "smp_type" in body):
             raise UpbitError(400, "validation_error", "post_only is for limit without smp_type")
-        price = amount_of(body["price"], f"invalid_price_{side}") if "p" in wants else None
-        volume = amount_of(body["volume"], "validation_error") if "v" in wants else _WHOLE_BOOK
+        price = amount_of(body["price"], f"invalid_price_{side}") if "p" in required else None
+        volume = amount_of(body["volume"], "validation_error") if "v" in required else _WHOLE_BOOK
         limit = price if kind == "limit" else None
-        budget = price if kind in ("price", "best") and side == "bid" else None
+        amount = price if kind in ("price", "best") and side == "bid" else None
         lifetime: Lifetime = "ioc" if kind in ("price", "market") else _LIFETIMES[tif]
         number = len(self.entries) + 1
-        word: Literal["buy", "sell"] = "buy" if side == "bid" else "sell"
+        order_side: Side = "buy" if side == "bid" else "sell"
         now = self._market.time
-        return SimulatedOrder(number, index, word, volume, limit, lifetime, budget, now)
+        return SimulatedOrder(number, index, order_side, volume, limit, lifetime, amount, now)
 
     def _check(self, entry: UpbitOrderEntry) -> None:
         order = entry.order
@@ -209,24 +209,24 @@ class UpbitOrderApi:
         if order.limit is not None and not self._market.table.is_on(order.limit):
             raise UpbitError(400, f"invalid_price_{side}", "the price is not on a tick")
         price = order.limit or int(self._market.price[order.index])
-        total = order.budget or price * order.quantity // COIN
+        total = order.amount or price * order.quantity // COIN
         if total < MIN_TOTAL:
             raise UpbitError(400, f"under_min_total_{side}", "5000 KRW at least")
-        if entry.time_in_force == "post_only" and self.engine.would_take(order):
+        if entry.time_in_force == "post_only" and self.engine.would_match(order):
             raise UpbitError(400, f"create_{side}_error", "a post_only order would be filled")
 
     def _new_uuid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    # As the venue shows them
+    # JSON
 
-    def shown(self, entry: UpbitOrderEntry, with_trades: bool = False) -> dict[str, Any]:
+    def as_json(self, entry: UpbitOrderEntry, with_trades: bool = False) -> dict[str, Any]:
         order, account = entry.order, entry.customer.account
-        has_volume = order.budget is None
-        price = order.budget if order.budget is not None else order.limit
+        has_volume = order.amount is None
+        price = order.amount if order.amount is not None else order.limit
         remaining = order.remaining if order.open else order.quantity - order.filled
         left_fee = max(0, entry.reserved_fee - entry.paid_fee) if order.open else 0
-        shown: dict[str, Any] = {
+        values: dict[str, Any] = {
             "uuid": entry.uuid,
             "side": "bid" if order.side == "buy" else "ask",
             "ord_type": entry.kind,
@@ -240,17 +240,17 @@ class UpbitOrderApi:
             "reserved_fee": text(entry.reserved_fee),
             "remaining_fee": text(left_fee),
             "paid_fee": text(entry.paid_fee),
-            "locked": text(account.held(order)),
+            "locked": text(account.reserved(order)),
             "prevented_locked": "0",
             "executed_volume": text(order.filled),
             "trades_count": len(order.fills),
         }
         for name in ("time_in_force", "identifier", "smp_type"):
             if getattr(entry, name) is not None:
-                shown[name] = getattr(entry, name)
+                values[name] = getattr(entry, name)
         if with_trades:
-            shown["trades"] = [self._trade(entry, n) for n in range(len(order.fills))]
-        return shown
+            values["trades"] = [self._trade(entry, n) for n in range(len(order.fills))]
+        return values
 
     def _trade(self, entry: UpbitOrderEntry, n: int) -> dict[str, Any]:
         fill = entry.order.fills[n]

@@ -1,4 +1,4 @@
-"""Upbit market data: markets, tickers, order books, trades."""
+"""Upbit market data over REST: markets, tickers, order books, trades."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qts.simulators.market.sessions import moment_of, utc_ms
 from qts.simulators.market.ticks import COIN, Flags, Ints
 from qts.simulators.upbit.replies import UpbitError, number, text
 
-_SECONDS_KEPT = 500
+_RECENT_SECONDS = 500
 
 
 class TradedSecond(NamedTuple):
@@ -26,13 +26,13 @@ class TradedSecond(NamedTuple):
 class UpbitQuoteApi:
     def __init__(self, market: CoinMarket) -> None:
         self._market = market
-        self._recent: deque[TradedSecond] = deque(maxlen=_SECONDS_KEPT)
+        self._recent: deque[TradedSecond] = deque(maxlen=_RECENT_SECONDS)
 
     def index(self, code: str) -> int:
-        found = self._market.index.get(code)
-        if found is None:
+        index = self._market.index.get(code)
+        if index is None:
             raise UpbitError(404, 404, "Code not found")
-        return found
+        return index
 
     def indexes(self, codes: str) -> list[int]:
         if not codes:
@@ -61,7 +61,7 @@ class UpbitQuoteApi:
         ]
 
     def ticker(self, i: int) -> dict[str, Any]:
-        """As REST has it; the stream has the same values under the same names."""
+        """Return a ticker, whose values and names the stream uses too."""
         m = self._market
         price, base = int(m.price[i]), int(m.base[i])
         traded = moment_of(int(m.traded_at[i]))
@@ -99,7 +99,7 @@ class UpbitQuoteApi:
             "timestamp": utc_ms(m.time),
         }
 
-    def book(self, i: int, depth: int = 30) -> dict[str, Any]:
+    def order_book(self, i: int, depth: int = 30) -> dict[str, Any]:
         m, book = self._market, self._market.book(i)
         pairs = list(zip(book.asks, book.bids, strict=False))[:depth]
         return {
@@ -128,20 +128,20 @@ class UpbitQuoteApi:
             "supported_levels": ["0"],
         }
 
-    def second(self) -> None:
-        """Remember what this second traded, all markets at once."""
+    def on_second(self) -> None:
+        """Record the trades of this second."""
         m = self._market
         self._recent.append(TradedSecond(m.time, m.traded, m.price, m.size, m.at_ask, m.base))
 
     def trades(self, i: int, count: int = 1) -> list[dict[str, Any]]:
-        """The latest trades, newest first."""
-        found: list[dict[str, Any]] = []
+        """Return the latest trades, newest first."""
+        trades: list[dict[str, Any]] = []
         for second in reversed(self._recent):
-            if len(found) >= count:
+            if len(trades) >= count:
                 break
             if second.traded[i]:
-                found.append(self._trade(i, second))
-        return found
+                trades.append(self._trade(i, second))
+        return trades
 
     def _trade(self, i: int, second: TradedSecond) -> dict[str, Any]:
         at = moment_of(second.time).astimezone(UTC)

@@ -1,4 +1,4 @@
-"""Upbit's errors and its way to write numbers."""
+"""Upbit error replies and number formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qts.simulators.server import reply
 
 
 class UpbitError(Exception):
-    """Ends a request with a status and a name."""
+    """Error reply with an HTTP status and a name."""
 
     def __init__(self, status: int, name: str | int, message: str = "") -> None:
         self.status = status
@@ -24,19 +24,19 @@ class UpbitError(Exception):
 
 
 def text(amount: int) -> str:
-    """A whole number of 1/COIN as the REST API writes it: 0.01, 100000000."""
+    """Format an integer of 1/COIN as the REST API does: 0.01, 100000000."""
     whole, part = divmod(abs(amount), COIN)
     sign = "-" if amount < 0 else ""
     return f"{sign}{whole}.{part:08}".rstrip("0").rstrip(".")
 
 
 def number(amount: int) -> float | int:
-    """As the quotation API and the streams write it."""
+    """Convert an integer of 1/COIN to the number of the quotation API and the streams."""
     return amount // COIN if amount % COIN == 0 else amount / COIN
 
 
 def amount_of(value: object, error: str) -> int:
-    """What a client wrote, in 1/COIN; more digits than that are refused."""
+    """Parse a client's number to 1/COIN; raise UpbitError for more than eight decimals."""
     try:
         scaled = Decimal(str(value)) * COIN
     except InvalidOperation:

@@ -1,4 +1,4 @@
-"""The Upbit simulator: paths and request groups in front of market, orders and streams."""
+"""Upbit simulator: routes and request groups of the market data, orders and streams."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class UpbitSimulator(Simulator):
         self._quotes = UpbitQuoteApi(self.market)
         self.stream = UpbitStreamServer(self.market, self._quotes, self.faults, self._now_ns)
         self.orders = UpbitOrderApi(
-            self.market, config.duplicate_identifier, self.stream.tell, config.market.seed
+            self.market, config.duplicate_identifier, self.stream.notify, config.market.seed
         )
         deque(self.market.advance(start), maxlen=0)
 
@@ -54,12 +54,16 @@ class UpbitSimulator(Simulator):
     # Routes
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        quotes, exchange = self._quotes, UpbitAccountApi(self.market, self.orders)
-        for path, group, answer in (
+        quotes, accounts = self._quotes, UpbitAccountApi(self.market, self.orders)
+        for path, group, endpoint in (
             ("market/all", "market", lambda _query: quotes.markets()),
             ("ticker", "ticker", lambda q: _each(quotes.ticker, quotes.indexes(_markets(q)))),
             ("ticker/all", "ticker", self._all_tickers),
-            ("orderbook", "orderbook", lambda q: _each(quotes.book, quotes.indexes(_markets(q)))),
+            (
+                "orderbook",
+                "orderbook",
+                lambda q: _each(quotes.order_book, quotes.indexes(_markets(q))),
+            ),
             (
                 "orderbook/instruments",
                 "orderbook",
@@ -67,26 +71,26 @@ class UpbitSimulator(Simulator):
             ),
             ("trades/ticks", "trade", self._trades),
         ):
-            router.add_get(f"/v1/{path}", self._public(group, answer))
+            router.add_get(f"/v1/{path}", self._public(group, endpoint))
         for method, path, group, act in (
-            ("GET", "accounts", "default", exchange.accounts),
-            ("POST", "orders", "order", exchange.place),
-            ("POST", "orders/test", "order-test", exchange.test),
-            ("POST", "orders/cancel_and_new", "order", exchange.cancel_and_new),
-            ("GET", "order", "default", exchange.order),
-            ("DELETE", "order", "default", exchange.cancel),
-            ("GET", "orders/open", "default", exchange.open),
-            ("DELETE", "orders/open", "order-cancel-all", exchange.cancel_open),
-            ("GET", "orders/closed", "default", exchange.closed),
-            ("GET", "orders/uuids", "default", exchange.some),
-            ("DELETE", "orders/uuids", "default", exchange.cancel_some),
-            ("GET", "orders/chance", "default", exchange.chance),
+            ("GET", "accounts", "default", accounts.accounts),
+            ("POST", "orders", "order", accounts.place),
+            ("POST", "orders/test", "order-test", accounts.test),
+            ("POST", "orders/cancel_and_new", "order", accounts.cancel_and_new),
+            ("GET", "order", "default", accounts.order),
+            ("DELETE", "order", "default", accounts.cancel),
+            ("GET", "orders/open", "default", accounts.open),
+            ("DELETE", "orders/open", "order-cancel-all", accounts.cancel_open),
+            ("GET", "orders/closed", "default", accounts.closed),
+            ("GET", "orders/uuids", "default", accounts.orders_by_id),
+            ("DELETE", "orders/uuids", "default", accounts.cancel_by_id),
+            ("GET", "orders/chance", "default", accounts.chance),
         ):
             router.add_route(method, f"/v1/{path}", self._private(group, act))
         router.add_get("/websocket/v1", self._socket)
         router.add_get("/websocket/v1/private", self._socket)
 
-    def _public(self, group: str, answer: Callable[[Mapping[str, str]], Any]) -> Handler:
+    def _public(self, group: str, endpoint: Callable[[Mapping[str, str]], Any]) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             headers: dict[str, str] = {}
             try:
@@ -94,8 +98,8 @@ class UpbitSimulator(Simulator):
                 headers = self.gateway.admit(scope, group)
                 if "Origin" in request.headers:
                     self.gateway.admit(scope, "origin")
-                self._refuse_by_chance()
-                return reply(answer(request.query), headers=headers)
+                self._reject_at_random()
+                return reply(endpoint(request.query), headers=headers)
             except UpbitError as error:
                 return _with(error.reply(), headers)
 
@@ -111,7 +115,7 @@ class UpbitSimulator(Simulator):
                     request.headers.get("Authorization", ""), query
                 )
                 headers = self.gateway.admit(f"key {customer.key.access_key}", group)
-                self._refuse_by_chance()
+                self._reject_at_random()
                 lists = {name: request.query.getall(name) for name in request.query}
                 return _with(act(UpbitCall(customer, body or request.query, lists)), headers)
             except UpbitError as error:
@@ -119,16 +123,16 @@ class UpbitSimulator(Simulator):
 
         return handler
 
-    def _refuse_by_chance(self) -> None:
-        if self.faults.by_chance(self.config.random_refusals):
+    def _reject_at_random(self) -> None:
+        if self.faults.at_random(self.config.random_refusals):
             raise UpbitError(429, "too_many_requests", "Too many API requests")
 
     # Quotation
 
     def _all_tickers(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        wanted = query.get("quote_currencies", "KRW").split(",")
+        currencies = query.get("quote_currencies", "KRW").split(",")
         codes = enumerate(self.market.universe.codes)
-        return [self._quotes.ticker(i) for i, code in codes if code.split("-")[0] in wanted]
+        return [self._quotes.ticker(i) for i, code in codes if code.split("-")[0] in currencies]
 
     def _trades(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
         count = query.get("count", "1")
@@ -148,13 +152,13 @@ class UpbitSimulator(Simulator):
             return error.reply()
         return await self.stream.serve(request, customer, self.config.idle_s)
 
-    # The market's time
+    # Time
 
     def catch_up(self) -> None:
         for _ in self.market.advance(self.market_clock.now()):
-            self._quotes.second()
-            self.orders.second()
-            self.stream.second()
+            self._quotes.on_second()
+            self.orders.on_second()
+            self.stream.on_second()
         self.stream.flush()
 
     # Control
@@ -172,24 +176,24 @@ class UpbitSimulator(Simulator):
                 "open": len(self.orders.engine.open_orders),
                 "fills": sum(len(entry.order.fills) for entry in entries),
             },
-            "stream": {"sessions": len(self.stream.sessions), "frames": self.stream.frames},
+            "stream": {"sessions": len(self.stream.clients), "frames": self.stream.frames},
         }
 
     def symbols(self) -> list[str]:
         return list(self.market.universe.codes)
 
-    def plant(self, what: str, symbol: str, values: dict[str, Any]) -> None:
+    def inject(self, event: str, symbol: str, values: dict[str, Any]) -> None:
         index = self.market.index[symbol]
         self.catch_up()
-        if what == "surge":
-            self.market.plant_surge(index, values["percent"], values["over_s"])
+        if event == "surge":
+            self.market.inject_surge(index, values["percent"], values["over_s"])
         else:
-            self.market.suspend(index, what in ("suspend", "halt"))
+            self.market.suspend(index, event in ("suspend", "halt"))
 
     def drop_streams(self) -> int:
         return self.stream.drop()
 
-    def refusal(self) -> web.Response:
+    def rate_limited(self) -> web.Response:
         return UpbitError(429, "too_many_requests", "Too many API requests").reply()
 
     def error(self, code: str) -> web.Response:
@@ -200,7 +204,7 @@ class UpbitSimulator(Simulator):
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
-    """The JSON of a POST; form bodies are dropped, as the venue drops them."""
+    """Return the JSON of a POST; form bodies are ignored, as by the venue."""
     if request.method != "POST" or request.content_type != "application/json":
         return {}
     try:
@@ -209,8 +213,8 @@ async def _body(request: web.Request) -> dict[str, Any]:
         raise UpbitError(400, "validation_error", "the body is not a JSON object") from None
 
 
-def _each(answer: Callable[[int], dict[str, Any]], indexes: list[int]) -> list[dict[str, Any]]:
-    return [answer(index) for index in indexes]
+def _each(method: Callable[[int], dict[str, Any]], indexes: list[int]) -> list[dict[str, Any]]:
+    return [method(index) for index in indexes]
 
 
 def _markets(query: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The Upbit WebSockets: public tickers, trades and books; private orders and assets."""
+"""Upbit WebSocket server: public tickers, trades and order books; private orders and assets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class UpbitStreamClient:
     customer: UpbitCustomer | None
     queue: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
     meter: Meter = field(default_factory=lambda: Meter(MESSAGES))
-    wanted: list[UpbitSubscription] = field(default_factory=list)
+    subscriptions: list[UpbitSubscription] = field(default_factory=list)
     ticket: str = ""
     form: str = "DEFAULT"
 
@@ -58,44 +58,44 @@ class UpbitStreamServer:
         self._quotes = quotes
         self._faults = faults
         self._now_ns = now_ns
-        self.sessions: set[UpbitStreamClient] = set()
-        self._kept_back: list[tuple[UpbitCustomer, dict[str, Any]]] = []
+        self.clients: set[UpbitStreamClient] = set()
+        self._delayed: list[tuple[UpbitCustomer, dict[str, Any]]] = []
         self.frames = 0
 
-    # A connection
+    # Connections
 
     async def serve(
         self, request: web.Request, customer: UpbitCustomer | None, idle_s: float
     ) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(receive_timeout=idle_s)
         await socket.prepare(request)
-        session = UpbitStreamClient(socket, request.transport, customer)
-        self.sessions.add(session)
-        writer = asyncio.create_task(_write(session))
+        client = UpbitStreamClient(socket, request.transport, customer)
+        self.clients.add(client)
+        writer = asyncio.create_task(_write(client))
         try:
             async for message in socket:
                 if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    self._hear(session, message.data)
+                    self._handle(client, message.data)
         except TimeoutError:
-            pass  # silent for too long: closed below, as the venue does
+            pass  # idle for too long: closed below, as by the venue
         finally:
             writer.cancel()
-            self.sessions.discard(session)
+            self.clients.discard(client)
             await socket.close()
         return socket
 
-    def _hear(self, session: UpbitStreamClient, data: str | bytes) -> None:
+    def _handle(self, client: UpbitStreamClient, data: str | bytes) -> None:
         if data in ("PING", b"PING"):
-            self._put(session, {"status": "UP"})
+            self._put(client, {"status": "UP"})
             return
         try:
-            if not session.meter.admit(self._now_ns()):
+            if not client.meter.admit(self._now_ns()):
                 raise SubscriptionError("TOO_MANY_REQUEST")
-            self._obey(session, data)
+            self._subscribe(client, data)
         except SubscriptionError as error:
-            self._put(session, {"error": {"name": str(error), "message": str(error)}})
+            self._put(client, {"error": {"name": str(error), "message": str(error)}})
 
-    def _obey(self, session: UpbitStreamClient, data: str | bytes) -> None:
+    def _subscribe(self, client: UpbitStreamClient, data: str | bytes) -> None:
         try:
             parts = msgspec.json.decode(data, type=list[dict[str, Any]])
         except msgspec.DecodeError:
@@ -107,49 +107,50 @@ class UpbitStreamServer:
         if form is not None and form not in FORMATS:
             raise SubscriptionError("WRONG_FORMAT")
         if any(part.get("method") == "LIST_SUBSCRIPTIONS" for part in parts):
-            session.form = form or session.form
-            self._put(session, self._listed(session))
+            client.form = form or client.form
+            self._put(client, self._list(client))
             return
-        wanted = [subscription(part, session.customer) for part in parts if "type" in part]
-        if not wanted:
+        subscriptions = [subscription(part, client.customer) for part in parts if "type" in part]
+        if not subscriptions:
             raise SubscriptionError("NO_TYPE")
-        for each in wanted:
+        for each in subscriptions:
             if any(code not in self._market.index for code in each.codes):
                 raise SubscriptionError("INVALID_PARAM")
-        session.ticket, session.form, session.wanted = str(tickets[0]), form or "DEFAULT", wanted
-        for each in wanted:
+        client.ticket, client.form = str(tickets[0]), form or "DEFAULT"
+        client.subscriptions = subscriptions
+        for each in subscriptions:
             if each.snapshot and each.kind in PUBLIC:
-                self._show(session, each, "SNAPSHOT")
+                self._publish(client, each, "SNAPSHOT")
 
-    def _listed(self, session: UpbitStreamClient) -> dict[str, Any]:
-        kinds = [{"type": each.kind, "codes": each.codes} for each in session.wanted]
-        return {"method": "LIST_SUBSCRIPTIONS", "result": kinds, "ticket": session.ticket}
+    def _list(self, client: UpbitStreamClient) -> dict[str, Any]:
+        kinds = [{"type": each.kind, "codes": each.codes} for each in client.subscriptions]
+        return {"method": "LIST_SUBSCRIPTIONS", "result": kinds, "ticket": client.ticket}
 
-    # What goes out
+    # Public messages
 
-    def second(self) -> None:
-        """After each second of the market."""
-        for session in list(self.sessions):
-            for each in session.wanted:
+    def on_second(self) -> None:
+        """Send public messages after a second of the market."""
+        for client in list(self.clients):
+            for each in client.subscriptions:
                 if each.realtime and each.kind in PUBLIC:
-                    self._show(session, each, "REALTIME")
+                    self._publish(client, each, "REALTIME")
 
-    def _show(
-        self, session: UpbitStreamClient, wanted: UpbitSubscription, stream_type: str
+    def _publish(
+        self, client: UpbitStreamClient, subscribed: UpbitSubscription, stream_type: str
     ) -> None:
-        for code in wanted.codes:
+        for code in subscribed.codes:
             i = self._market.index[code]
             if stream_type == "REALTIME" and not (
-                self._market.traded[i] or wanted.kind == "orderbook"
+                self._market.traded[i] or subscribed.kind == "orderbook"
             ):
                 continue
-            values = self._public(wanted, i)
+            values = self._public(subscribed, i)
             if values is not None:
-                self._put(session, {**values, "stream_type": stream_type})
+                self._put(client, {**values, "stream_type": stream_type})
 
-    def _public(self, wanted: UpbitSubscription, i: int) -> dict[str, Any] | None:
+    def _public(self, subscribed: UpbitSubscription, i: int) -> dict[str, Any] | None:
         code = self._market.universe.codes[i]
-        if wanted.kind == "ticker":
+        if subscribed.kind == "ticker":
             values = self._quotes.ticker(i)
             side = {"ask_bid": "BID" if self._market.at_ask[i] else "ASK"}
             bought = float(self._market.buy_volume[i])
@@ -159,13 +160,13 @@ class UpbitStreamServer:
                 "market_state": "ACTIVE",
             }
             extra = {**side, **volumes}
-        elif wanted.kind == "orderbook":
-            values, extra = self._quotes.book(i, wanted.depth.get(code, 30)), {}
+        elif subscribed.kind == "orderbook":
+            values, extra = self._quotes.order_book(i, subscribed.depth.get(code, 30)), {}
         else:
             latest = self._quotes.trades(i)
             if not latest:
                 return None
-            values, extra = latest[0], {}
+            values = latest[0]
             extra = {
                 "trade_timestamp": values["timestamp"],
                 "trade_date": values["trade_date_utc"],
@@ -178,19 +179,19 @@ class UpbitStreamServer:
             for name, value in values.items()
             if name != "market" and not name.endswith(("_kst", "_utc"))
         }
-        return {"type": wanted.kind, "code": code, **kept, **extra}
+        return {"type": subscribed.kind, "code": code, **kept, **extra}
 
-    # Private
+    # Private messages
 
-    def tell(self, entry: UpbitOrderEntry, event: Event, fill: SimulatedFill | None) -> None:
-        """An order's event, to its owner; missed ones are never repeated."""
+    def notify(self, entry: UpbitOrderEntry, event: Event, fill: SimulatedFill | None) -> None:
+        """Send an order event to its customer; missed ones are never repeated."""
         message = my_order(entry, event, fill, self._market)
         customer = entry.customer
         if event == "trade":
             if self._faults.take(frozenset({"lose_fills"}), "myOrder"):
                 return
             if self._faults.take(frozenset({"reorder_fills"}), "myOrder"):
-                self._kept_back.append((customer, message))
+                self._delayed.append((customer, message))
                 return
         self._private(customer, "myOrder", message)
         if event == "trade" and self._faults.take(frozenset({"duplicate_fills"}), "myOrder"):
@@ -199,25 +200,23 @@ class UpbitStreamServer:
         self._private(customer, "myAsset", self._assets(customer, entry.order.index))
 
     def flush(self) -> None:
-        while self._kept_back:
-            customer, message = self._kept_back.pop()
+        while self._delayed:
+            customer, message = self._delayed.pop()
             self._private(customer, "myOrder", message)
 
     def _private(self, customer: UpbitCustomer, kind: str, message: dict[str, Any]) -> None:
-        for session in self.sessions:
-            if session.customer is customer:
-                for wanted in session.wanted:
-                    if wanted.kind == kind and (
-                        not wanted.codes or message.get("code") in wanted.codes
-                    ):
-                        self._put(session, message)
+        for client in self.clients:
+            if client.customer is customer:
+                for each in client.subscriptions:
+                    if each.kind == kind and (not each.codes or message.get("code") in each.codes):
+                        self._put(client, message)
 
     def _assets(self, customer: UpbitCustomer, index: int) -> dict[str, Any]:
         account, now = customer.account, utc_ms(self._market.time)
-        held = account.holdings.get(index, SimulatedHolding())
+        holding = account.holdings.get(index, SimulatedHolding())
         assets = [
             ("KRW", account.available, account.locked),
-            (self._market.universe.names[index], held.quantity - held.locked, held.locked),
+            (self._market.universe.names[index], holding.quantity - holding.locked, holding.locked),
         ]
         return {
             "type": "myAsset",
@@ -231,37 +230,37 @@ class UpbitStreamServer:
             "stream_type": "REALTIME",
         }
 
-    def _put(self, session: UpbitStreamClient, message: dict[str, Any]) -> None:
+    def _put(self, client: UpbitStreamClient, message: dict[str, Any]) -> None:
         self.frames += 1
-        values: Any = simplified(message) if session.form.startswith("SIMPLE") else message
-        if session.form.endswith("_LIST") and "error" not in message:
+        values: Any = simplified(message) if client.form.startswith("SIMPLE") else message
+        if client.form.endswith("_LIST") and "error" not in message:
             values = [values]
         try:
-            session.queue.put_nowait(msgspec.json.encode(values))
+            client.queue.put_nowait(msgspec.json.encode(values))
         except asyncio.QueueFull:
-            _cut(session)
+            _abort(client)
 
     def drop(self) -> int:
-        everybody = list(self.sessions)
-        for session in everybody:
-            _cut(session)
-        self.sessions.clear()
-        return len(everybody)
+        clients = list(self.clients)
+        for client in clients:
+            _abort(client)
+        self.clients.clear()
+        return len(clients)
 
 
 def _direction(change: float) -> str:
     return "RISE" if change > 0 else "FALL" if change < 0 else "EVEN"
 
 
-async def _write(session: UpbitStreamClient) -> None:
+async def _write(client: UpbitStreamClient) -> None:
     while True:
-        data = await session.queue.get()
+        data = await client.queue.get()
         try:
-            await session.socket.send_bytes(data)
+            await client.socket.send_bytes(data)
         except ConnectionError:
             return
 
 
-def _cut(session: UpbitStreamClient) -> None:
-    if isinstance(session.transport, asyncio.WriteTransport):
-        session.transport.abort()
+def _abort(client: UpbitStreamClient) -> None:
+    if isinstance(client.transport, asyncio.WriteTransport):
+        client.transport.abort()
