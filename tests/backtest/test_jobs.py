@@ -253,5 +253,5 @@ def _children() -> list[str]:
 
 
 async def test_a_job_that_is_not_there_is_refused(database: Database) -> None:
-    with pytest.raises(RefusedError, match="see qts backtests list"):
+    with pytest.raises(RefusedError, match="see qts ops jobs list"):
         await show_job(database, uuid7())

@@ -63,8 +63,12 @@ def _chunks(seed: int, symbols: int, seconds: int) -> Iterator[Chunk]:
 Volume = Literal["auto", "day", "tick"]
 
 
-def load_tape(data: Path, volume: Volume = "auto") -> Tape:
-    """Read as it is run. The first record is read at once, so that bad data is refused early."""
+def load_tape(data: str | Path, volume: Volume = "auto") -> Tape:
+    """Return the records of a folder or file as a tape, which reads them while it runs.
+
+    The first record is read at once, so that bad data is refused early.
+    """
+    data = Path(data)
     runs_up = volume == "day" or (volume == "auto" and data.suffix not in (".csv", ".parquet"))
     next(_ticks(data, runs_up), None)
     return Tape.of_ticks(lambda: _ticks(data, runs_up))

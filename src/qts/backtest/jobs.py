@@ -114,7 +114,7 @@ async def show_job(database: Database, job_id: UUID) -> JobRow:
         job_id,
     )
     if row is None:
-        raise RefusedError(f"there is no backtest {job_id}; see qts backtests list")
+        raise RefusedError(f"there is no backtest {job_id}; see qts ops jobs list")
     return _row(row)
 
 
