@@ -39,11 +39,11 @@ class Stop:
         self.asked_s.append(self.clock.monotonic_ns() / 1e9)
         self._exits(cast(Any, SimpleNamespace(event_id=str(uuid7()), payload=EXIT)))
 
-    async def trade(self, proposal: OrderProposal) -> Execution:
+    async def submit(self, proposal: OrderProposal) -> Execution:
         filled = proposal.quantity if self.outcome == "FILLED" else proposal.quantity * 0
         return Execution(proposal, cast(Any, self.outcome), filled)
 
-    def refused(self, _symbol: str, _why: str) -> None:
+    def rearm(self, _symbol: str, _reason: str) -> None:
         self.hit()
 
     async def pauses(self, seconds: float) -> list[float]:
@@ -104,7 +104,7 @@ class Position100:
         await self.clock.advance(0)
         return self.asked
 
-    async def trade(self, proposal: OrderProposal) -> Execution:
+    async def submit(self, proposal: OrderProposal) -> Execution:
         self.asked.append(proposal.quantity)
         outcome, filled = self._outcomes.pop(0) if self._outcomes else ("TIMEOUT", 0)
         self._hold(self._world.positions[SYMBOL].quantity - filled)

@@ -193,13 +193,13 @@ async def test_it_begins_anew_after_a_kill() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"), [(Dying, "it ended with 3"), (Babbling, "it was ended by signal 9")]
+    ("kind", "how"), [(Dying, "it ended with 3"), (Babbling, "it was killed by signal 9")]
 )
 async def test_one_that_ends_time_after_time_is_given_up(
     monkeypatch: pytest.MonkeyPatch, kind: type[Watcher], how: str
 ) -> None:
-    monkeypatch.setattr(room, "ENDS_IN_A_ROW", 2)
-    monkeypatch.setattr(room, "PAUSE_S", 0.0)
+    monkeypatch.setattr(room, "MAX_ENDS_IN_A_ROW", 2)
+    monkeypatch.setattr(room, "RESTART_BACKOFF_S", 0.0)
     async with running(kind) as bench:
         for _ in range(4):
             assert await bench.runner.evaluate() == []
@@ -207,7 +207,7 @@ async def test_one_that_ends_time_after_time_is_given_up(
 
 
 async def test_one_that_cannot_be_started_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PAUSE_S", 0.0)
+    monkeypatch.setattr(room, "RESTART_BACKOFF_S", 0.0)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     async with running(Watcher) as bench:
         assert await bench.runner.evaluate() == []
@@ -222,7 +222,7 @@ async def test_one_that_never_returns_is_killed(monkeypatch: pytest.MonkeyPatch)
         assert process
         monkeypatch.setattr(lane, "CALL_TIMEOUT_S", 0.2)
         assert await bench.runner.evaluate() == []
-        assert "has not answered" in bench.runner.stopped
+        assert "did not return within" in bench.runner.stopped
         assert await asyncio.to_thread(until, lambda: not alive(process), DEADLINE_S)
         assert await bench.runner.evaluate() == []
 

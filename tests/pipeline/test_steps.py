@@ -100,7 +100,7 @@ def test_bought_and_sold_at_once_is_neither() -> None:
 
 
 def test_strategy_that_gives_something_else_stops_the_cycle() -> None:
-    with pytest.raises(StepFailedError, match="no signal"):
+    with pytest.raises(StepFailedError, match="not a Signal"):
         evaluate(cycle_of(view()), ["buy"], LIMITS)  # type: ignore[list-item]
 
 

@@ -129,7 +129,7 @@ async def test_strategy_that_raises_goes_on_and_is_given_up_in_the_end() -> None
 
 
 async def test_paused_lane_is_no_strategy_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "HANGS_AFTER_S", 0.05)
+    monkeypatch.setattr(room, "CALL_TIMEOUT_S", 0.05)
     bench = Bench(Counting(Params()))
     assert await bench.runner.evaluate() == []  # nobody works in its lane
     assert not bench.runner.stopped
@@ -167,7 +167,7 @@ class Slow(Strategy[Params], key="slow"):
 async def test_strategy_that_never_returns_is_given_up(
     monkeypatch: pytest.MonkeyPatch, waits_in_evaluate: bool
 ) -> None:
-    monkeypatch.setattr(room, "HANGS_AFTER_S", 0.2)
+    monkeypatch.setattr(room, "CALL_TIMEOUT_S", 0.2)
     strategy = Slow(Params())
     strategy.waits_in_evaluate = waits_in_evaluate
     bench = Bench(strategy)
@@ -181,7 +181,7 @@ async def test_strategy_that_never_returns_is_given_up(
         at_work = asyncio.create_task(asyncio.to_thread(bench.runner.run_pending))
     try:
         assert await asked == []
-        assert "has not answered" in bench.runner.stopped
+        assert "did not return within" in bench.runner.stopped
     finally:
         strategy.go_on.release()
         await at_work
@@ -189,7 +189,7 @@ async def test_strategy_that_never_returns_is_given_up(
 
 async def test_time_to_answer_begins_when_the_lane_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
-    monkeypatch.setattr(room, "HANGS_AFTER_S", 0.05)
+    monkeypatch.setattr(room, "CALL_TIMEOUT_S", 0.05)
     monkeypatch.setattr(room, "monotonic", lambda: now_s)
     strategy = Slow(Params())
     strategy.waits_in_evaluate = True
@@ -205,7 +205,7 @@ async def test_time_to_answer_begins_when_the_lane_goes_on(monkeypatch: pytest.M
     now_s = 0.1
     try:
         assert await asked == []
-        assert "has not answered" in bench.runner.stopped
+        assert "did not return within" in bench.runner.stopped
     finally:
         strategy.go_on.release()
         await at_work
@@ -261,7 +261,7 @@ async def test_strategy_that_never_returns_holds_one_worker_of_its_lane() -> Non
 async def test_strategy_that_lags_behind_loses_its_oldest_ticks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "INBOX", 3)
+    monkeypatch.setattr(room, "INBOX_CAPACITY", 3)
     strategy = Counting(Params())
     bench = Bench(strategy)
     for price in range(1, 6):
