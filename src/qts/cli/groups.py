@@ -46,12 +46,10 @@ class PlainGroup(TyperGroup):
         self.format_commands(ctx, formatter)
         _write_parameters(self, ctx, formatter)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as its base
+        shown = {name: each for name, each in self.commands.items() if not each.hidden}
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, summary(command)) for name, command in commands if not command.hidden]
-            )
+            formatter.write_dl([(name, summary(command)) for name, command in shown.items()])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not self.invoke_without_command and not ctx.resilient_parsing:
