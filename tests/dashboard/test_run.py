@@ -122,10 +122,10 @@ async def test_a_dashboard_that_dies_is_started_again_at_its_address(run: Run, l
     address = link.partition("/login")[0]
     first = await asyncio.to_thread(_answer, address)
     assert "QTS" in first
-    (pid,) = _children(run.process.pid, "--handed")
+    (pid,) = _children(run.process.pid, "--launched")
     assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, run.process.pid)
     os.kill(pid, signal.SIGKILL)
-    begun = lambda: _children(run.process.pid, "--handed") not in ([], [pid])  # noqa: E731
+    begun = lambda: _children(run.process.pid, "--launched") not in ([], [pid])  # noqa: E731
     assert await asyncio.to_thread(until, begun, DEADLINE_S)
     assert await asyncio.to_thread(_answer, address) == first
     assert run.process.poll() is None

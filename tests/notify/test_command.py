@@ -13,7 +13,7 @@ import pytest
 
 from qts.domain import Secret
 from tests.acceptance.runs import INTERPRETED
-from tests.cli.test_run import UNSEEN, _clean_environ
+from tests.cli.test_run import NO_DASHBOARD, _clean_environ
 from tests.notify.receiver import Receiver
 
 CANARY = "canary-1138"
@@ -114,7 +114,7 @@ async def test_a_run_reports_that_it_may_trade(receiver: Receiver, tmp_path: Pat
         env={
             **_clean_environ(),
             **INTERPRETED,
-            **UNSEEN,
+            **NO_DASHBOARD,
             "QTS_HOME": str(tmp_path / "home"),
             "QTS_NOTIFY__WEBHOOK__URL": receiver.url,
             "QTS_NOTIFY__WEBHOOK__KEY": "key",

@@ -20,7 +20,7 @@ import pytest
 from qts.app.backup import without_password
 from qts.domain import Secret
 from qts.embedded import Home
-from tests.cli.test_run import UNSEEN, Qts, _clean_environ
+from tests.cli.test_run import NO_DASHBOARD, Qts, _clean_environ
 
 CANARY = "canary-5150"
 
@@ -42,7 +42,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A home on which QTS traded, and a backup that was taken while it did."""
     home = tmp_path_factory.mktemp("lived").resolve() / "home"
     file = home.parent / "backup.tar"
-    run = Qts(home, "run", QTS_TELEMETRY__LOG_LEVEL="error", **UNSEEN)
+    run = Qts(home, "run", QTS_TELEMETRY__LOG_LEVEL="error", **NO_DASHBOARD)
     try:
         run.until("Ready")
         made = qts(home, "kill", "on", "--reason", "before the backup")
@@ -113,7 +113,7 @@ def test_a_home_restored_from_a_run_that_traded_runs(
 ) -> None:
     home = tmp_path.resolve() / "home"
     assert qts(home, "restore", str(lived[1])).returncode == 0
-    run = Qts(home, "run", "--for", "1s", QTS_TELEMETRY__LOG_LEVEL="error", **UNSEEN)
+    run = Qts(home, "run", "--for", "1s", QTS_TELEMETRY__LOG_LEVEL="error", **NO_DASHBOARD)
     try:
         run.until("OK after")
         assert run.end() == 0

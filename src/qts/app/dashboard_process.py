@@ -211,7 +211,7 @@ class DashboardProcess:
         fd = self._listening.fileno()
         self._process = spawn(
             Launch(
-                argv=[sys.executable, "-m", "qts", "dashboard", "--handed"],
+                argv=[sys.executable, "-m", "qts", "dashboard", "--launched"],
                 log=self._home.log / "dashboard.log",
                 stdin=DashboardLaunch.of(self._config, self._home, fd).encode(),
                 fds=(fd,),

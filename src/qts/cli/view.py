@@ -32,7 +32,7 @@ def dashboard(
     new_tokens: Annotated[
         bool, typer.Option("--new-tokens", help="Replace the tokens; every login ends.")
     ] = False,
-    handed: Annotated[bool, typer.Option("--handed", hidden=True)] = False,
+    launched: Annotated[bool, typer.Option("--launched", hidden=True)] = False,
 ) -> None:
     """Live status in the browser.
 
@@ -43,7 +43,7 @@ def dashboard(
     from qts.app import DashboardLaunch, dashboard_launch, login_link
     from qts.config import load
 
-    if handed:
+    if launched:
         _serve(DashboardLaunch.decode(sys.stdin.buffer.read()), quiet=True)
         return
     settings = load(config, os.environ)
