@@ -1,4 +1,4 @@
-"""What the tests do to a server from outside: end backends, and wait for a fact to hold."""
+"""Termination of backends from outside, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def name_of(url: Secret) -> str:
 
 
 async def end_backends(admin: Any, url: Secret) -> int:
-    """End every session on this database and wait until they are gone."""
+    """Terminate every session on this database and wait until they are gone."""
     return int(
         await admin.fetchval(
             "SELECT count(pg_terminate_backend(pid, 5000)) "
@@ -28,8 +28,8 @@ async def end_backends(admin: Any, url: Secret) -> int:
     )
 
 
-def end_backends_unseen(server: Secret, url: Secret) -> int:
-    """The same while the event loop stands still, so that no connection learns of it."""
+def end_backends_unnoticed(server: Secret, url: Secret) -> int:
+    """Do the same while the event loop is blocked, so that no connection notices it."""
 
     async def end() -> int:
         admin = await asyncpg.connect(server.reveal())
@@ -50,8 +50,8 @@ async def backends(admin: Any, url: Secret) -> int:
     )
 
 
-async def until(fact: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a fact that another process makes true."""
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Poll until the condition is true."""
     async with asyncio.timeout(60):
-        while not await fact():  # noqa: ASYNC110 - the server gives no event for it
+        while not await condition():  # noqa: ASYNC110 - the server sends no event for it
             await asyncio.sleep(0.01)

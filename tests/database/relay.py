@@ -1,4 +1,4 @@
-"""A relay before PostgreSQL that can change what the server says, or fall silent."""
+"""TCP relay before PostgreSQL that can change responses or stop forwarding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qts.domain import Secret
 
 
 class Relay:
-    """Listens on the loopback and passes everything on, both ways."""
+    """Relay on the loopback interface that forwards data in both directions."""
 
     def __init__(self, target: Secret, change: Callable[[bytes], bytes]) -> None:
         self._target = urlsplit(target.reveal())
@@ -38,7 +38,7 @@ class Relay:
                 await asyncio.gather(*relay._ways, return_exceptions=True)
 
     def fall_silent(self) -> int:
-        """Pass nothing on for the connections open now, without closing them; how many."""
+        """Stop forwarding on the open connections without closing them; return how many."""
         for way in self._ways:
             way.cancel()
         self._silent, self._open = self._open, []

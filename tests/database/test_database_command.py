@@ -1,4 +1,4 @@
-"""`qts database` as a user runs it."""
+"""The commands `qts database status` and `migrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of the settings."""
+"""Bounds of the database settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a JSON column comes out as it was, or is refused."""
+"""JSON columns: values are read back unchanged, or refused."""
 
 # ruff: noqa: PT012 - what raises is a whole transaction block
 
@@ -29,9 +29,9 @@ VALUES = st.recursive(
 @pytest.mark.parametrize("kind", ["jsonb", "json"])
 async def test_a_value_comes_back_as_it_was(database: Database, kind: str, value: Any) -> None:
     query = {"jsonb": "SELECT $1::jsonb", "json": "SELECT $1::json"}[kind]
-    came_back = await database.fetchval(query, value)
+    stored = await database.fetchval(query, value)
     # JSON null is a value of the column type, and msgspec reads it as None.
-    assert came_back == value
+    assert stored == value
 
 
 async def test_python_none_is_sql_null_inside_a_row(database: Database) -> None:

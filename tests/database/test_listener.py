@@ -1,4 +1,4 @@
-"""Notifications arrive, and come back after the connection was lost."""
+"""Notifications, before and after a lost connection."""
 
 # ruff: noqa: PT012 - what raises is a whole transaction block
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qts.database import Database, DatabaseConfig, Listener, ListenStarted, Notification
-from qts.database import listener as room
+from qts.database import listener as listener_module
 from qts.domain import Secret
 from tests.database.backends import backends, end_backends, until
 
@@ -48,14 +48,14 @@ async def test_a_rolled_back_notification_never_arrives(database: Database) -> N
         assert await next_of(listener) == Notification("orders", "kept")
 
 
-async def test_a_lost_listener_says_so_and_hears_again(
+async def test_a_lost_listener_reports_it_and_resumes(
     database: Database, database_url: Secret, postgres_admin: Any
 ) -> None:
     async with database.listen("orders") as listener:
         await next_of(listener)
         for round_number in range(3):
             await end_backends(postgres_admin, database_url)
-            await database.execute(NOTIFY, "orders", "while nobody listened")
+            await database.execute(NOTIFY, "orders", "while disconnected")
             assert await next_of(listener) == ListenStarted()
             await database.execute(NOTIFY, "orders", f"round {round_number}")
             assert await next_of(listener) == Notification("orders", f"round {round_number}")
@@ -76,27 +76,27 @@ async def test_a_listener_waits_for_a_server_that_refuses_it(
         assert await waiting == ListenStarted()
 
 
-async def test_a_reader_that_is_too_slow_is_told_to_look_for_itself(
+async def test_a_reader_that_is_too_slow_gets_a_new_start(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MAX_WAITING", 3)
+    monkeypatch.setattr(listener_module, "MAX_PENDING", 3)
     async with database.listen("orders") as listener:
         await next_of(listener)
         for number in range(5):
             await database.execute(NOTIFY, "orders", str(number))
 
         async def have_arrived() -> bool:
-            return listener._waiting.qsize() == 4  # three, and the end of the connection
+            return listener._pending.qsize() == 4  # three, and the end of the connection
 
         await until(have_arrived)
         arrived = [await next_of(listener) for _ in range(4)]
     assert arrived == [*(Notification("orders", str(n)) for n in range(3)), ListenStarted()]
 
 
-async def test_a_quiet_connection_is_asked_and_kept(
+async def test_a_silent_connection_is_pinged_and_kept(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "CHECK_AFTER_S", 0.05)
+    monkeypatch.setattr(listener_module, "PING_INTERVAL_S", 0.05)
     async with database.listen("orders") as listener:
         await next_of(listener)
         waiting = asyncio.create_task(next_of(listener))

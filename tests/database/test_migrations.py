@@ -1,4 +1,4 @@
-"""Migrations: each file once, in order, whole; anything doubtful is refused."""
+"""Migrations: each file once, in order, atomically; inconsistencies are refused."""
 
 from __future__ import annotations
 
@@ -161,9 +161,11 @@ async def test_the_lock_is_free_after_a_failure(
 async def test_a_newer_schema_is_refused(empty: Database, folder: Path) -> None:
     await migrate(empty, folder)
     (folder / "0003_first_note.sql").unlink()
-    for ask in (migrate, migration_status):
-        with pytest.raises(SchemaTooNewError, match="has schema 3, this QTS knows schemas up to 2"):
-            await ask(empty, folder)
+    for function in (migrate, migration_status):
+        with pytest.raises(
+            SchemaTooNewError, match="has schema 3, this QTS supports schemas up to 2"
+        ):
+            await function(empty, folder)
 
 
 async def test_a_file_changed_after_it_was_applied_is_refused(
@@ -194,7 +196,7 @@ async def test_a_missing_row_is_refused(empty: Database, folder: Path) -> None:
     ("extra", "complaint"),
     [
         ("0005_far.sql", "0004 is missing"),
-        ("0002_again.sql", "0002 is there twice"),
+        ("0002_again.sql", "0002 is duplicate"),
         ("0000_before.sql", "is not named like 0001_first_step.sql"),
         ("4_short.sql", "is not named like 0001_first_step.sql"),
         ("0004_Big.sql", "is not named like 0001_first_step.sql"),
@@ -207,7 +209,7 @@ def test_a_folder_out_of_order_is_refused(folder: Path, extra: str, complaint: s
         read_folder(folder)
 
 
-def test_the_real_folder_is_in_order_and_leaves_transactions_to_us() -> None:
+def test_the_real_folder_is_in_order_and_contains_no_transaction_control() -> None:
     migrations = read_folder(FOLDER)
     assert [m.version for m in migrations] == list(range(1, len(migrations) + 1))
     assert migrations[0].name == "schema_migration"

@@ -1,4 +1,4 @@
-"""The pool: its bounds, its time limits, and connections that die."""
+"""The pool: its bounds, its timeouts, and dead connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from qts.database import Database, DatabaseConfig
 from qts.domain import OperationError, OutcomeUnknownError, Secret, UnreachableError
-from tests.database.backends import backends, end_backends, end_backends_unseen, until
+from tests.database.backends import backends, end_backends, end_backends_unnoticed, until
 from tests.database.relay import Relay
 
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = $1"
@@ -26,7 +26,7 @@ async def test_a_pool_never_opens_more_than_its_bound(
     assert await backends(postgres_admin, database_url) == 0
 
 
-async def test_a_caller_beyond_the_bound_is_told_after_the_time_limit(database_url: Secret) -> None:
+async def test_a_caller_beyond_the_bound_fails_after_the_timeout(database_url: Secret) -> None:
     config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=1.0)
     async with Database.open(database_url, config) as database:
         async with database.transaction():
@@ -68,7 +68,7 @@ async def test_what_a_block_sets_and_locks_ends_with_it(database_url: Secret) ->
         assert await database.fetchval("SELECT current_setting('statement_timeout')") == "7s"
 
 
-async def test_sessions_carry_our_name_and_speak_utc(database: Database) -> None:
+async def test_sessions_have_the_application_name_and_utc(database: Database) -> None:
     row = await database.fetchrow(
         "SELECT current_setting('application_name') AS name, current_setting('timezone') AS zone"
     )
@@ -76,23 +76,23 @@ async def test_sessions_carry_our_name_and_speak_utc(database: Database) -> None
     assert dict(row.items()) == {"name": "qts", "zone": "UTC"}
 
 
-async def test_ping_answers_latency_and_version(database: Database) -> None:
+async def test_ping_returns_latency_and_version(database: Database) -> None:
     ping = await database.ping()
     assert 0 < ping.latency_ms < 5000
     assert int(ping.server_version.split(".")[0]) >= 15
 
 
-@pytest.mark.parametrize("how", ["single", "asked", "transaction"])
-async def test_connections_that_died_in_the_pool_are_not_seen(
+@pytest.mark.parametrize("how", ["single", "idempotent", "transaction"])
+async def test_connections_that_died_in_the_pool_are_replaced(
     database: Database, database_url: Secret, postgres_url: Secret, how: str
 ) -> None:
     await asyncio.gather(*(database.fetchval("SELECT pg_sleep(0.02)") for _ in range(5)))
-    assert end_backends_unseen(postgres_url, database_url) == 5
+    assert end_backends_unnoticed(postgres_url, database_url) == 5
 
     async def call() -> Any:
         if how == "single":
             return await database.fetchval("SELECT 1")
-        if how == "asked":
+        if how == "idempotent":
             return (await database.fetch_idempotent("SELECT 1"))[0][0]
         async with database.transaction() as connection:
             return await connection.fetchval("SELECT 1")
@@ -100,7 +100,7 @@ async def test_connections_that_died_in_the_pool_are_not_seen(
     assert await asyncio.gather(*(call() for _ in range(10))) == [1] * 10
 
 
-@pytest.mark.parametrize("how", ["fetch", "ask"])
+@pytest.mark.parametrize("how", ["fetch", "fetch_idempotent"])
 async def test_connections_that_fell_silent_in_the_pool_are_replaced(
     database_url: Secret, how: str
 ) -> None:
@@ -112,20 +112,20 @@ async def test_connections_that_fell_silent_in_the_pool_are_replaced(
 
 
 @pytest.mark.parametrize(
-    ("when", "said"),
+    ("when", "expected"),
     [
         ("statement", OutcomeUnknownError),
         ("block", UnreachableError),
         ("commit", OutcomeUnknownError),
     ],
 )
-async def test_a_server_that_falls_silent_is_as_good_as_lost(
-    database_url: Secret, when: str, said: type[Exception]
+async def test_a_silent_server_counts_as_lost(
+    database_url: Secret, when: str, expected: type[Exception]
 ) -> None:
     config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=0.5, statement_timeout_s=2.0)
     async with Relay.to(database_url) as relay, Database.open(relay.url, config) as database:
 
-        async def ask() -> None:
+        async def run() -> None:
             if when == "statement":
                 asyncio.get_running_loop().call_later(0.05, relay.fall_silent)
                 await database.fetchval("SELECT pg_sleep(1.8)")
@@ -136,9 +136,9 @@ async def test_a_server_that_falls_silent_is_as_good_as_lost(
                 if when == "block":
                     await connection.fetchval("SELECT 2")
 
-        with pytest.raises(said, match="no answer in time") as raised:
-            await ask()
-        assert type(raised.value) is said
+        with pytest.raises(expected, match="no answer in time") as raised:
+            await run()
+        assert type(raised.value) is expected
         assert await database.fetchval("SELECT 3") == 3
 
 
@@ -158,13 +158,13 @@ async def test_a_statement_cut_short_says_that_its_outcome_is_unknown(
         await waiting
 
 
-async def test_what_may_be_said_twice_is_said_again_when_it_is_cut_short(
+async def test_an_idempotent_statement_is_sent_again_when_interrupted(
     database: Database, database_url: Secret, postgres_admin: Any
 ) -> None:
-    """The first time it waits for a lock, and is ended; the second time there is none."""
+    """The first attempt is terminated while it waits for a lock; the second succeeds."""
     async with database.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock(7)")
-        asked = asyncio.create_task(
+        fetching = asyncio.create_task(
             database.fetch_idempotent("SELECT pg_advisory_xact_lock(7), 7 AS answer")
         )
 
@@ -179,19 +179,19 @@ async def test_what_may_be_said_twice_is_said_again_when_it_is_cut_short(
             database.where.rpartition("/")[2],
         )
         await until(waits)
-    assert [row["answer"] for row in await asked] == [7]
+    assert [row["answer"] for row in await fetching] == [7]
 
 
-async def test_a_connection_lost_on_its_way_back_is_not_an_error(
+async def test_a_connection_lost_on_release_is_not_an_error(
     database: Database, database_url: Secret, postgres_url: Secret
 ) -> None:
     async with database.connection() as connection:
         assert await connection.fetchval("SELECT 1") == 1
-        end_backends_unseen(postgres_url, database_url)
+        end_backends_unnoticed(postgres_url, database_url)
     assert await database.fetchval("SELECT 2") == 2
 
 
-async def test_closing_cuts_a_connection_that_is_still_used(database_url: Secret) -> None:
+async def test_close_ends_a_connection_in_use(database_url: Secret) -> None:
     config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=1.0)
     async with Database.open(database_url, config) as database:
         inside, leave = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""A transaction is kept whole or not at all, and its error is told."""
+"""Transactions are atomic and raise the error that ended them."""
 
 # ruff: noqa: PT012 - what raises is a whole transaction block
 
@@ -13,7 +13,7 @@ import pytest
 
 from qts.database import Database, savepoint
 from qts.domain import OperationError, OutcomeUnknownError, Secret, UnreachableError
-from tests.database.backends import end_backends, end_backends_unseen
+from tests.database.backends import end_backends, end_backends_unnoticed
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ async def test_a_cancelled_block_is_rolled_back(database: Database) -> None:
 
 
 async def test_a_read_only_block_cannot_write(database: Database) -> None:
-    with pytest.raises(OperationError, match=r"takes no changes: .*read-only transaction"):
+    with pytest.raises(OperationError, match=r"cannot write: .*read-only transaction"):
         async with database.transaction(read_only=True) as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
     assert await database.fetchval("SELECT count(*) FROM note") == 0
@@ -124,7 +124,7 @@ async def test_a_killed_connection_leaves_nothing_half_written(
     with pytest.raises(UnreachableError) as caught:
         async with database.transaction() as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
-            end_backends_unseen(postgres_url, database_url)
+            end_backends_unnoticed(postgres_url, database_url)
             for _ in range(later_statements - 1):
                 with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
                     await connection.execute("INSERT INTO note VALUES (2)")
@@ -144,19 +144,19 @@ async def test_a_connection_lost_at_commit_says_that_the_outcome_is_unknown(
     assert await notes(database) == []
 
 
-async def test_last_words_of_a_server_that_arrive_before_its_end_mean_that_it_is_lost(
+async def test_a_final_error_before_the_end_of_the_connection_means_lost(
     database: Database,
 ) -> None:
-    words = b"SFATAL\0C57P01\0Mterminating connection\0\0"
+    message = b"SFATAL\0C57P01\0Mterminating connection\0\0"
     with pytest.raises(OutcomeUnknownError, match="not known"):
         async with database.transaction() as connection:
             await connection.execute("INSERT INTO note VALUES (1)")
             protocol = connection._con._protocol  # type: ignore[attr-defined]
-            protocol.data_received(b"E" + struct.pack(">i", len(words) + 4) + words)
+            protocol.data_received(b"E" + struct.pack(">i", len(message) + 4) + message)
     assert await notes(database) == []
 
 
-async def test_an_error_of_the_block_is_told_even_when_the_connection_died_too(
+async def test_the_error_of_the_block_is_raised_even_if_the_connection_died(
     database: Database, database_url: Secret, postgres_admin: Any
 ) -> None:
     with pytest.raises(LookupError):

@@ -1,4 +1,4 @@
-"""A server that cannot be used is told in one line, and never with the password."""
+"""Errors of an unusable server: one line, without the password."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def refusal(url: Secret) -> QtsError:
 
 
 async def test_a_closed_port_is_unreachable() -> None:
-    with socket.socket() as held:  # bound and not listening: nobody else can open it meanwhile
+    with socket.socket() as held:  # bound and not listening, so no other process can use the port
         held.bind(("127.0.0.1", 0))
         error = await refusal(at(f"127.0.0.1:{held.getsockname()[1]}"))
     assert isinstance(error, UnreachableError)
@@ -100,8 +100,8 @@ async def test_a_url_that_is_not_understood_is_refused_without_showing_it(url: s
 
 async def test_a_server_older_than_15_is_refused(postgres_url: Secret) -> None:
     def older(data: bytes) -> bytes:
-        said, word, rest = data.partition(b"server_version\0")
-        return said + word + (b"14" + rest[2:] if word else rest)
+        before, word, rest = data.partition(b"server_version\0")
+        return before + word + (b"14" + rest[2:] if word else rest)
 
     async with Relay.to(postgres_url, older) as relay:
         with pytest.raises(RefusedError, match=r"is version 14\.\d+; QTS needs 15 or newer"):

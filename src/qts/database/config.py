@@ -1,4 +1,4 @@
-"""Settings of the database room."""
+"""Settings of the database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qts.domain import Secret
 
 
 class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where PostgreSQL is and how it is used."""
+    """Address of PostgreSQL, pool size and timeouts."""
 
     url: Annotated[
         Secret | None,
@@ -20,23 +20,23 @@ class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         int, msgspec.Meta(ge=0, le=1000, description="connections kept open when idle")
     ] = 2
     pool_max: Annotated[
-        int, msgspec.Meta(ge=1, le=1000, description="connections at most; callers beyond it wait")
+        int, msgspec.Meta(ge=1, le=1000, description="maximum connections; further callers wait")
     ] = 10
     connect_timeout_s: Annotated[
         float,
-        msgspec.Meta(ge=0.1, le=60.0, description="longest wait for a connection, new or pooled"),
+        msgspec.Meta(ge=0.1, le=60.0, description="timeout for a connection, new or pooled"),
     ] = 5.0
     statement_timeout_s: Annotated[
         float,
-        msgspec.Meta(ge=0.001, le=3600.0, description="longest a statement may run on the server"),
+        msgspec.Meta(ge=0.001, le=3600.0, description="timeout of a statement on the server"),
     ] = 30.0
     idle_transaction_timeout_s: Annotated[
         float,
         msgspec.Meta(
             ge=0.01,
             le=3600.0,
-            description="a transaction that stands still so long is ended, and so long others "
-            "wait for its locks: a frozen process must not freeze the next",
+            description="timeout of an idle transaction, and of a wait for its locks; "
+            "keeps a stuck process from blocking others",
         ),
     ] = 5.0
 

@@ -1,4 +1,4 @@
-"""One connection: the part of asyncpg the rooms use, JSON columns, and transaction words."""
+"""One connection: the asyncpg methods in use, JSON columns, and transaction control."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from qts.database.errors import DRIVER_ERRORS, is_gone
 from qts.domain import OperationError, RefusedError
 
-OLDEST_MAJOR = 15
+MIN_MAJOR = 15
 
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
@@ -25,7 +25,7 @@ _JSONB_VERSION = b"\x01"
 
 
 class Row(Protocol):
-    """A row of a result; columns by name or by place."""
+    """Row of a result; columns by name or index."""
 
     def __getitem__(self, column: str | int, /) -> Any: ...
     def __len__(self) -> int: ...
@@ -35,13 +35,13 @@ class Row(Protocol):
 
 
 class Connection(Protocol):
-    """Arguments are bound by the server ($1, $2 …), never written into the query."""
+    """Connection of asyncpg; the server binds the arguments ($1, $2 …)."""
 
     async def execute(
         self,
         query: str,
         *args: Any,
-        timeout: float | None = None,  # noqa: ASYNC109 - asyncpg's own word
+        timeout: float | None = None,  # noqa: ASYNC109 - asyncpg's parameter
     ) -> str: ...
     async def executemany(self, command: str, args: Iterable[Sequence[Any]]) -> None: ...
     async def fetch(self, query: str, *args: Any) -> list[Row]: ...
@@ -53,30 +53,30 @@ class Connection(Protocol):
 
 
 class PooledConnection(asyncpg.Connection):  # type: ignore[misc]
-    """Tidied up on its way back to the pool only where a caller had the whole of it.
+    """Connection that the pool resets only after a caller used it directly.
 
-    A statement, or a transaction with SET LOCAL, leaves nothing behind; to ask the server to reset
-    itself after each would be one more answer to wait for.
+    A statement, or a transaction with SET LOCAL, leaves no session state; a reset after each would
+    cost another round trip.
     """
 
-    lent = False
+    needs_reset = False
 
     def get_reset_query(self) -> str:
-        query = super().get_reset_query() if self.lent else ""
-        self.lent = False
+        query = super().get_reset_query() if self.needs_reset else ""
+        self.needs_reset = False
         return str(query)
 
 
 async def configure_connection(connection: Any, where: str) -> None:
-    """Make a new connection ours: refuse an old server, read and write JSON with msgspec.
+    """Refuse an old server, and read and write JSON with msgspec.
 
-    A `msgspec.Raw` value is stored as it is; NaN and the infinities become null, as in JSON.
+    A `msgspec.Raw` value is stored unchanged; NaN and the infinities become null, as in JSON.
     """
     version = connection.get_server_version()
-    if version.major < OLDEST_MAJOR:
+    if version.major < MIN_MAJOR:
         raise RefusedError(
             f"PostgreSQL at {where} is version {version.major}.{version.minor}; "
-            f"QTS needs {OLDEST_MAJOR} or newer"
+            f"QTS needs {MIN_MAJOR} or newer"
         )
     await connection.set_type_codec(
         "jsonb",
@@ -95,21 +95,21 @@ async def configure_connection(connection: Any, where: str) -> None:
 
 
 def begin(isolation: Isolation, read_only: bool, durable: bool = False) -> str:
-    words = _BEGIN[isolation] + (" READ ONLY" if read_only else "")
-    return words + ("; SET LOCAL synchronous_commit = on" if durable else "")
+    command = _BEGIN[isolation] + (" READ ONLY" if read_only else "")
+    return command + ("; SET LOCAL synchronous_commit = on" if durable else "")
 
 
 async def commit(connection: Connection) -> None:
-    """Commit, or fail when PostgreSQL rolled back because an error in the block was swallowed."""
+    """Commit; raise if PostgreSQL rolled back because the block suppressed an error."""
     if await connection.execute("COMMIT") == "ROLLBACK":
         raise OperationError(
-            "the transaction was rolled back: a statement in it had failed and its error was "
-            "caught; put such a statement in a savepoint"
+            "the transaction was rolled back: a statement in it failed and its error was "
+            "suppressed; put such a statement in a savepoint"
         )
 
 
 async def rollback(connection: Any) -> None:
-    """Roll back; when even that fails the connection is cut, and the server does it."""
+    """Roll back; if that fails, close the connection, and the server rolls back."""
     try:
         await connection.execute("ROLLBACK")
     except DRIVER_ERRORS:
@@ -119,7 +119,7 @@ async def rollback(connection: Any) -> None:
 
 @asynccontextmanager
 async def savepoint(connection: Connection) -> AsyncIterator[None]:
-    """Part of a transaction that may fail alone: undone on an error, which is raised on."""
+    """Run a part of a transaction that is rolled back alone if it raises."""
     await connection.execute("SAVEPOINT part")
     try:
         yield

@@ -1,4 +1,4 @@
-"""Errors of asyncpg turned into ours; SQL errors (a broken constraint, a typo) pass unchanged."""
+"""Translation of asyncpg errors; SQL errors (a violated constraint, a typo) pass unchanged."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from asyncpg import InterfaceError, InternalClientError, PostgresError, QueryCan
 
 from qts.domain import OperationError, OutcomeUnknownError, UnreachableError
 
-# What talking to a server can raise when the server, the network or the session is the cause.
-# InternalClientError: the server's last words came while nothing was asked, and the end of the
-# connection, which follows them, has not arrived yet.
+# Errors caused by the server, the network or the session. InternalClientError: the server sent its
+# final error while no statement was running, before the end of the connection.
 DRIVER_ERRORS = (PostgresError, InterfaceError, InternalClientError, OSError, TimeoutError)
 
-# 57P0x: shut down, crashed, starting up, dropped, idle too long; 25P03 and 25P04: ended inside
-# a transaction that idled or lasted too long. Class 08 is the connection itself.
+# 57P0x: shutdown, crash, startup, dropped, idle too long; 25P03 and 25P04: a transaction that idled
+# or lasted too long. Class 08 is the connection itself.
 _ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
 
-
-# 25006: read only, as a standby or a server that is being moved. Class 53: disk, memory,
-# connections or another of its limits is used up.
-_READ_ONLY, _USED_UP = "25006", "53"
+# 25006: read-only, as a standby. Class 53: out of disk, memory, connections or another resource.
+_READ_ONLY, _NO_RESOURCES = "25006", "53"
 
 
 def is_gone(connection: Any) -> bool:
-    """The connection is closed, or its pool took it back because it was."""
+    """Return whether the connection is closed, or its pool has dropped it."""
     try:
         return bool(connection.is_closed())
     except InterfaceError:
@@ -33,7 +30,7 @@ def is_gone(connection: Any) -> bool:
 
 
 def is_lost(error: BaseException, connection: Any) -> bool:
-    """The error says that the connection ended, not that the statement was wrong."""
+    """Return whether the error means a lost connection rather than a bad statement."""
     if isinstance(error, PostgresError):
         state = error.sqlstate or ""
         return state.startswith("08") or state in _ENDED
@@ -48,39 +45,39 @@ def unreachable(where: str, error: BaseException) -> UnreachableError:
 
 def outcome_unknown(where: str, error: BaseException) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"PostgreSQL at {where} was lost while it wrote: {reason(error)}; "
-        "whether the change was kept is not known"
+        f"connection to PostgreSQL at {where} was lost during a write: {reason(error)}; "
+        "whether it was committed is not known"
     )
 
 
 def cancelled(where: str, error: QueryCanceledError, limit_s: float) -> OperationError:
     return OperationError(
-        f"PostgreSQL at {where} ended a statement: {reason(error)} "
+        f"PostgreSQL at {where} cancelled a statement: {reason(error)} "
         f"(database.statement_timeout_s is {limit_s:g})"
     )
 
 
 def is_read_only(error: BaseException) -> bool:
-    """The server is there and cannot write."""
+    """Return whether the server answers but cannot write."""
     state = (error.sqlstate or "") if isinstance(error, PostgresError) else ""
-    return state == _READ_ONLY or state.startswith(_USED_UP)
+    return state == _READ_ONLY or state.startswith(_NO_RESOURCES)
 
 
-def refused_to_write(where: str, error: BaseException) -> OperationError:
+def cannot_write(where: str, error: BaseException) -> OperationError:
     return OperationError(
-        f"PostgreSQL at {where} takes no changes: {reason(error)}; nothing was changed"
+        f"PostgreSQL at {where} cannot write: {reason(error)}; nothing was changed"
     )
 
 
-def held(where: str, limit_s: float) -> OperationError:
+def lock_timeout(where: str, limit_s: float) -> OperationError:
     return OperationError(
-        f"PostgreSQL at {where}: others held what was asked for longer than {limit_s:g} s "
+        f"PostgreSQL at {where}: no lock within {limit_s:g} s "
         "(database.idle_transaction_timeout_s); nothing was changed"
     )
 
 
 def reason(error: BaseException) -> str:
-    """What happened, in one line."""
+    """Describe the error in one line."""
     if isinstance(error, socket.gaierror):
         return "the host name is not known"
     if isinstance(error, ConnectionRefusedError):

@@ -1,9 +1,9 @@
-"""LISTEN on a connection of its own that comes back by itself.
+"""LISTEN on a dedicated connection that reconnects automatically.
 
-Notifications sent while nobody listened are gone. So the iterator says `Listening` each time
-it begins to listen, at first and after every loss: look then for what was missed.
+Notifications sent while the connection is down are lost. The iterator therefore yields
+`ListenStarted` after every connect; the reader then queries for what it missed.
 
-    connect ─▶ Listening ─▶ Notification … ─▶ lost, silent or overrun ─▶ connect …
+    connect ─▶ ListenStarted ─▶ Notification … ─▶ lost, silent or overrun ─▶ connect …
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from qts import telemetry
 from qts.database.errors import DRIVER_ERRORS, is_gone
 from qts.domain import Clock
 
-MAX_WAITING = 10_000  # notifications a slow reader may leave before it has to look for itself
-CHECK_AFTER_S = 10.0  # a quiet connection is asked whether it is still there
-RETRY_S = (0.05, 5.0)
+MAX_PENDING = 10_000  # unread notifications; above it the listener reconnects
+PING_INTERVAL_S = 10.0  # ping of a silent connection
+BACKOFF_S = (0.05, 5.0)  # first, maximum
 MAX_CHANNEL_BYTES = 63
 
 log = telemetry.logger("database")
 
 
 class ListenStarted(msgspec.Struct, frozen=True):
-    """From here on notifications arrive; what came before may have been missed."""
+    """Marks that notifications arrive from now on; earlier ones may be lost."""
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Notification(msgspec.Struct, frozen=True):
 
 
 class Listener:
-    """An endless async iterator, for one reader; close it by leaving its `async with`."""
+    """Endless async iterator for one reader; used as an async context manager."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Listener:
         for channel in channels:
             if not 0 < len(channel.encode()) <= MAX_CHANNEL_BYTES:
                 raise ValueError(
-                    f"a channel name has 1 to {MAX_CHANNEL_BYTES} bytes, not {channel!r}"
+                    f"channel name {channel!r}: expected 1 to {MAX_CHANNEL_BYTES} bytes"
                 )
         self._connect = connect
         self._channels = channels
         self._where = where
         self._clock = clock
         self._connection: Any = None
-        self._waiting: asyncio.Queue[Notification | None] = asyncio.Queue()
+        self._pending: asyncio.Queue[Notification | None] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,57 +70,57 @@ class Listener:
     async def __anext__(self) -> ListenStarted | Notification:
         while self._connection is not None:
             try:
-                async with asyncio.timeout(CHECK_AFTER_S):
-                    arrived = await self._waiting.get()
+                async with asyncio.timeout(PING_INTERVAL_S):
+                    arrived = await self._pending.get()
             except TimeoutError:
-                if await self._answers():
+                if await self._ping():
                     continue
                 break
             if arrived is None:
                 break
             return arrived
         self._drop()
-        await self._listen_again()
+        await self._reconnect()
         return ListenStarted()
 
-    async def _listen_again(self) -> None:
-        delay_s, longest_s = RETRY_S
+    async def _reconnect(self) -> None:
+        delay_s, max_delay_s = BACKOFF_S
         while True:
             try:
                 self._connection = await self._connect()
-                self._connection.add_termination_listener(self._on_end)
+                self._connection.add_termination_listener(self._on_termination)
                 for channel in self._channels:
                     await self._connection.add_listener(channel, self._on_notification)
             except DRIVER_ERRORS as error:
                 self._drop()
-                log.warning("cannot listen, trying again", server=self._where, error=str(error))
+                log.warning("listen failed; retrying", server=self._where, error=str(error))
                 await self._clock.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-                delay_s = min(delay_s * 2, longest_s)
+                delay_s = min(delay_s * 2, max_delay_s)
             except BaseException:
                 self._drop()
                 raise
             else:
                 return
 
-    async def _answers(self) -> bool:
+    async def _ping(self) -> bool:
         try:
-            await self._connection.execute("SELECT 1", timeout=CHECK_AFTER_S)
+            await self._connection.execute("SELECT 1", timeout=PING_INTERVAL_S)
         except DRIVER_ERRORS:
             return False
         return True
 
     def _on_notification(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
-        if self._waiting.qsize() < MAX_WAITING:
-            self._waiting.put_nowait(Notification(channel, payload))
+        if self._pending.qsize() < MAX_PENDING:
+            self._pending.put_nowait(Notification(channel, payload))
         else:
             self._connection.terminate()
 
-    def _on_end(self, connection: Any) -> None:
+    def _on_termination(self, connection: Any) -> None:
         if connection is self._connection:
-            self._waiting.put_nowait(None)
+            self._pending.put_nowait(None)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        self._waiting = asyncio.Queue()
+        self._pending = asyncio.Queue()
         if connection is not None and not is_gone(connection):
             connection.terminate()

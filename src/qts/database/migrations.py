@@ -1,6 +1,6 @@
-"""Numbered SQL files, each applied once, in order, in a transaction of its own.
+"""Numbered SQL files, each applied once, in order, in a separate transaction.
 
-Whoever migrates holds a session lock; a second one waits and then finds nothing to do.
+A session lock serialises concurrent migrations.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qts.database.pool import Database
 from qts.domain import OperationError, RefusedError, SchemaTooNewError
 
 FOLDER = Path(__file__).parent / "migrations"
-LOCK_KEY = int.from_bytes(b"qts schm")  # any constant; the same for all who migrate
-LONGEST_S = 3600.0  # a migration of big tables, or the wait for another process that runs one
+LOCK_KEY = int.from_bytes(b"qts schm")  # any constant
+TIMEOUT_S = 3600.0  # of a migration, and of the wait for a concurrent one
 
 _FILE_NAME = re.compile(r"(?!0000)([0-9]{4})_([a-z0-9_]+)\.sql")
 _APPLIED = "SELECT version, name, checksum, applied_at FROM schema_migration ORDER BY version"
@@ -28,7 +28,7 @@ _RECORD = "INSERT INTO schema_migration (version, name, checksum) VALUES ($1, $2
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """A file of the folder."""
+    """Migration file."""
 
     version: int
     name: str
@@ -41,7 +41,7 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 class AppliedMigration(msgspec.Struct, frozen=True):
-    """A row of schema_migration."""
+    """Row of schema_migration."""
 
     version: int
     name: str
@@ -50,7 +50,7 @@ class AppliedMigration(msgspec.Struct, frozen=True):
 
 
 class MigrationStatus(msgspec.Struct, frozen=True):
-    """How far the database is (current) and how far this program goes (latest)."""
+    """Schema version of the database (current) and of this program (latest)."""
 
     current: int
     latest: int
@@ -59,12 +59,12 @@ class MigrationStatus(msgspec.Struct, frozen=True):
 
 
 async def migrate(database: Database, folder: Path = FOLDER) -> list[Migration]:
-    """Apply what is pending; answers what it applied."""
+    """Apply the pending migrations and return them."""
     known = read_folder(folder)
     async with database.connection() as connection:
-        # Session settings and session locks are cleared when the pool takes the connection back.
+        # The pool resets session settings and locks when the connection is released.
         await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")
-        await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY, timeout=LONGEST_S)
+        await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY, timeout=TIMEOUT_S)
         pending = _compare(known, await _applied(connection)).pending
         for migration in pending:
             await _apply(connection, migration)
@@ -72,27 +72,25 @@ async def migrate(database: Database, folder: Path = FOLDER) -> list[Migration]:
 
 
 async def migration_status(database: Database, folder: Path = FOLDER) -> MigrationStatus:
-    """What was applied and what is pending; changes nothing."""
+    """Return the applied and the pending migrations."""
     known = read_folder(folder)
     async with database.connection() as connection:
         return _compare(known, await _applied(connection))
 
 
 def read_folder(folder: Path) -> list[Migration]:
-    """The files in order; refused when a number is missing, doubled or a name is not understood."""
+    """Return the files in order; refuse missing or duplicate numbers and invalid names."""
     found: list[Migration] = []
     for path in sorted(folder.glob("*.sql")):
         name = _FILE_NAME.fullmatch(path.name)
         if name is None:
             raise RefusedError(f"migration {path.name} is not named like 0001_first_step.sql")
-        sql = path.read_text(
-            encoding="utf-8"
-        )  # newlines become \n, so a checksum is the same anywhere
+        sql = path.read_text(encoding="utf-8")  # newlines become \n: the checksum is portable
         checksum = hashlib.sha256(sql.encode()).hexdigest()
         found.append(Migration(int(name[1]), name[2], checksum, sql))
     for expected, migration in enumerate(found, start=1):
         if migration.version != expected:
-            wrong = "is there twice" if migration.version < expected else "is missing"
+            wrong = "is duplicate" if migration.version < expected else "is missing"
             number = min(migration.version, expected)
             raise RefusedError(
                 f"migration {number:04} {wrong} in {folder.name} (see {migration.file})"
@@ -110,7 +108,7 @@ def _compare(known: list[Migration], applied: list[AppliedMigration]) -> Migrati
     current, latest = (rows[-1].version if rows else 0 for rows in (applied, known))
     if current > latest:
         raise SchemaTooNewError(
-            f"the database has schema {current}, this QTS knows schemas up to {latest}; "
+            f"the database has schema {current}, this QTS supports schemas up to {latest}; "
             "install the QTS that migrated it, or a newer one"
         )
     if [row.version for row in applied] != list(range(1, current + 1)):
@@ -129,21 +127,21 @@ def _compare(known: list[Migration], applied: list[AppliedMigration]) -> Migrati
 async def _apply(connection: Connection, migration: Migration) -> None:
     await connection.execute(begin("read committed", read_only=False))
     try:
-        await connection.execute(migration.sql, timeout=LONGEST_S)
+        await connection.execute(migration.sql, timeout=TIMEOUT_S)
         await connection.execute(_RECORD, migration.version, migration.name, migration.checksum)
         await commit(connection)
     except BaseException as error:
         await rollback(connection)
         if isinstance(error, PostgresError) and not is_lost(error, connection):
             raise OperationError(
-                f"migration {migration.file} failed{_place(error, migration)}"
+                f"migration {migration.file} failed{_location(error, migration)}"
             ) from error
         raise
 
 
-def _place(error: PostgresError, migration: Migration) -> str:
-    """` at line 3: what PostgreSQL said`, in one line."""
+def _location(error: PostgresError, migration: Migration) -> str:
+    """Return ` at line 3: error text`, in one line."""
     position = getattr(error, "position", None)
     line = migration.sql.count("\n", 0, int(position) - 1) + 1 if position else None
-    said = (str(error).splitlines() or [type(error).__name__])[0]
-    return f" at line {line}: {said}" if line else f": {said}"
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    return f" at line {line}: {text}" if line else f": {text}"

@@ -1,16 +1,15 @@
-"""The pool of connections and the transactions on it.
+"""Connection pool and transactions.
 
-A connection that died while it lay in the pool (the server restarted, a backend was ended)
-is never handed to a caller: its first words are ours, BEGIN or a question that changes
-nothing. When they find it dead every pooled connection is replaced, and they are said once
-more on a fresh one. A connection lost after that is the caller's to know:
+A caller never gets a connection that died in the pool (server restart, terminated backend): the
+pool first sends BEGIN or a statement without effect. If that fails, every pooled connection is
+replaced and it is sent once more on a new one. A connection lost after that raises an error:
 
-    lost in the block of transaction()   Unreachable: nothing was kept
-    lost during COMMIT                   OutcomeUnknown: it may have been kept
-    lost during a single statement       OutcomeUnknown
+    lost in the block of transaction()   UnreachableError: nothing was committed
+    lost during COMMIT                   OutcomeUnknownError: it may have been committed
+    lost during a single statement       OutcomeUnknownError
     silent for longer than a statement   as lost
-    waited too long for a lock           Failed: nothing was kept; see frozen.py
-    read-only, or its disk is full       Failed: nothing was kept
+    lock timeout                         OperationError: nothing was committed; see server.py
+    read-only server, or disk full       OperationError: nothing was committed
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from qts.database.connection import (
 from qts.database.errors import (
     DRIVER_ERRORS,
     cancelled,
-    held,
+    cannot_write,
     is_gone,
     is_lost,
     is_read_only,
+    lock_timeout,
     outcome_unknown,
     reason,
-    refused_to_write,
     unreachable,
 )
 from qts.database.listener import Listener
@@ -56,26 +55,26 @@ from qts.domain import Clock, Secret, SystemClock, UnreachableError
 log = telemetry.logger("database")
 
 
-def _in_one_line(record: logging.LogRecord) -> bool:
-    """While a server is away asyncpg tells of each attempt to reconnect with a whole traceback."""
+def _shorten_traceback(record: logging.LogRecord) -> bool:
+    """Replace the traceback that asyncpg logs for every failed reconnect by one line."""
     if record.exc_info and record.exc_info[1]:
         record.msg, record.args = f"{record.getMessage()}: {reason(record.exc_info[1])}", ()
         record.exc_info = None
     return True
 
 
-logging.getLogger("asyncpg.pool").addFilter(_in_one_line)
+logging.getLogger("asyncpg.pool").addFilter(_shorten_traceback)
 
 
 class Ping(msgspec.Struct, frozen=True):
-    """One question and its answer."""
+    """Round-trip time and version of the server."""
 
     latency_ms: float
     server_version: str
 
 
 class Database:
-    """PostgreSQL through a pool; for one event loop."""
+    """Pool of connections to PostgreSQL, for one event loop."""
 
     def __init__(self, pool: Any, url: Secret, config: DatabaseConfig, clock: Clock) -> None:
         self._pool = pool
@@ -89,7 +88,7 @@ class Database:
     async def open(
         cls, url: Secret, config: DatabaseConfig, *, clock: Clock | None = None
     ) -> AsyncIterator[Self]:
-        """Connect, and close on the way out."""
+        """Connect, and close the pool at the end of the block."""
         where = address_of(url)
         try:
             pool = await asyncpg.create_pool(
@@ -108,12 +107,12 @@ class Database:
             await database.close()
 
     async def close(self) -> None:
-        """Wait for connections in use as long as for a connect, then cut them."""
+        """Wait for connections in use up to connect_timeout_s, then close them."""
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 await self._pool.close()
         except TimeoutError:
-            log.warning("connections still in use were cut", server=self.where)
+            log.warning("closed connections still in use", server=self.where)
 
     @asynccontextmanager
     async def transaction(
@@ -123,58 +122,58 @@ class Database:
         read_only: bool = False,
         durable: bool = False,
     ) -> AsyncIterator[Connection]:
-        """Commit at the end of the block, or roll back and raise the block's error on.
+        """Commit at the end of the block, or roll back if it raises.
 
-        `durable`: on disk once it is committed, whatever the server's settings say. What is set in
-        it is set by SET LOCAL.
+        `durable`: the commit waits for the disk, whatever the server's settings are. The block may
+        change settings only with SET LOCAL.
         """
-        connection = await self._take(begin(isolation, read_only, durable))
+        connection = await self._checked_connection(begin(isolation, read_only, durable))
         try:
             try:
                 yield connection
             except BaseException as error:
                 await rollback(connection)
-                await self._free(error, connection)
-                self._raise_ours(error, connection, unreachable)
+                await self._free_locks(error, connection)
+                self._raise_translated(error, connection, unreachable)
                 if isinstance(error, TimeoutError) and is_gone(connection):
-                    raise unreachable(self.where, error) from error  # no answer to ROLLBACK, too
+                    raise unreachable(self.where, error) from error  # no answer to ROLLBACK either
                 raise
             try:
                 await commit(connection)
             except DRIVER_ERRORS as error:
                 await rollback(connection)
-                self._raise_ours(error, connection, outcome_unknown)
+                self._raise_translated(error, connection, outcome_unknown)
                 if isinstance(error, TimeoutError):
                     raise outcome_unknown(self.where, error) from error
                 raise
         finally:
-            await self._give_back(connection)
+            await self._release(connection)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection outside a transaction: every statement commits by itself.
+        """Yield a connection without a transaction: every statement commits separately.
 
-        What is set on it, locked or listened to ends with the block.
+        Settings, session locks and LISTEN end with the block.
         """
         async with self._session() as connection:
-            connection._con.lent = True
+            connection._con.needs_reset = True
             yield connection
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Any]:
-        connection = await self._take("SELECT 1")
+        connection = await self._checked_connection("SELECT 1")
         try:
             yield connection
         except DRIVER_ERRORS as error:
-            await self._free(error, connection)
-            self._raise_ours(error, connection, outcome_unknown)
+            await self._free_locks(error, connection)
+            self._raise_translated(error, connection, outcome_unknown)
             raise
         finally:
-            await self._give_back(connection)
+            await self._release(connection)
 
     @asynccontextmanager
     async def _statement(self) -> AsyncIterator[Any]:
-        """For one statement: a TimeoutError in it is the server's silence and nobody else's."""
+        """Yield a connection for one statement; a TimeoutError means that the server is silent."""
         async with self._session() as connection:
             try:
                 yield connection
@@ -185,7 +184,7 @@ class Database:
 
     async def execute(self, query: str, *args: Any) -> str:
         async with self._statement() as connection:
-            connection._con.lent = True
+            connection._con.needs_reset = True
             return await connection.execute(query, *args)  # type: ignore[no-any-return]
 
     async def fetch(self, query: str, *args: Any) -> list[Row]:
@@ -201,9 +200,9 @@ class Database:
             return await connection.fetchval(query, *args)
 
     async def fetch_idempotent(self, query: str, *args: Any) -> list[Row]:
-        """Like fetch, for a statement that may be said twice: one answer to wait for, not two.
+        """Fetch with a statement that may run twice, in one round trip instead of two.
 
-        It is itself the first word on its connection, and said again when that one had died.
+        The statement itself tests the connection; it is sent again if the connection was dead.
         """
         for is_last in (False, True):
             connection = await self._acquire()
@@ -218,13 +217,13 @@ class Database:
                 if is_last and silent:
                     raise outcome_unknown(self.where, error) from error
                 if is_last or not (silent or is_lost(error, connection)):
-                    await self._free(error, connection)
-                    self._raise_ours(error, connection, outcome_unknown)
+                    await self._free_locks(error, connection)
+                    self._raise_translated(error, connection, outcome_unknown)
                     raise
                 await self._pool.expire_connections()
             finally:
-                await self._give_back(connection)
-        raise AssertionError("the second round returns or raises")
+                await self._release(connection)
+        raise AssertionError("the second attempt returns or raises")
 
     async def ping(self) -> Ping:
         async with self.connection() as connection:
@@ -234,28 +233,28 @@ class Database:
         return Ping(latency_ms=latency_ns / 1e6, server_version=version)
 
     def listen(self, *channels: str) -> AbstractAsyncContextManager[Listener]:
-        """Notifications of these channels, on a connection of their own that comes back."""
+        """Return a listener for these channels, on a dedicated connection that reconnects."""
         connect = functools.partial(asyncpg.connect, **connect_options(self._url, self._config))
         return Listener(connect, channels, self.where, self._clock)
 
-    async def _take(self, first_words: str) -> Any:
+    async def _checked_connection(self, first_statement: str) -> Any:
         limit_s = self._config.connect_timeout_s
         for is_last in (False, True):
             connection = await self._acquire()
             try:
-                await connection.execute(first_words, timeout=limit_s)
+                await connection.execute(first_statement, timeout=limit_s)
             except BaseException as error:
                 stale = isinstance(error, TimeoutError) or is_lost(error, connection)
                 if not is_gone(connection):
                     connection.terminate()
-                await self._give_back(connection)
+                await self._release(connection)
                 if not stale or is_last:
-                    self._raise_ours(error, connection, unreachable)
+                    self._raise_translated(error, connection, unreachable)
                     raise
                 await self._pool.expire_connections()
             else:
                 return connection
-        raise AssertionError("the second round returns or raises")
+        raise AssertionError("the second attempt returns or raises")
 
     async def _acquire(self) -> Any:
         limit_s = self._config.connect_timeout_s
@@ -265,33 +264,33 @@ class Database:
             if self._pool.get_size() >= self._config.pool_max and not self._pool.get_idle_size():
                 raise UnreachableError(
                     f"all {self._config.pool_max} connections to PostgreSQL at {self.where} were "
-                    f"in use for {limit_s:g} s; hold them shorter or raise database.pool_max"
+                    f"in use for {limit_s:g} s; release them sooner or raise database.pool_max"
                 ) from None
             raise unreachable(self.where, error) from error
         except DRIVER_ERRORS as error:
             raise unreachable(self.where, error) from error
 
-    async def _give_back(self, connection: Any) -> None:
+    async def _release(self, connection: Any) -> None:
         try:
             await self._pool.release(connection)
         except DRIVER_ERRORS as error:
-            # The block has ended and its outcome stands; asyncpg has dropped the connection.
-            log.debug("a connection was lost on its way back", server=self.where, error=error)
+            # The result of the block stands; asyncpg has dropped the connection.
+            log.debug("connection lost on release", server=self.where, error=error)
 
-    async def _free(self, error: BaseException, connection: Any) -> None:
-        """Nobody may hold what others wait for so long: whoever does so has stopped."""
+    async def _free_locks(self, error: BaseException, connection: Any) -> None:
+        """After a lock timeout, terminate the sessions that are stuck."""
         if isinstance(error, asyncpg.LockNotAvailableError):
             try:
                 await terminate_stuck_sessions(connection, self._config.idle_transaction_timeout_s)
-            except DRIVER_ERRORS as trouble:
-                log.warning("frozen sessions could not be ended", error=reason(trouble))
+            except DRIVER_ERRORS as failure:
+                log.warning("stuck sessions not terminated", error=reason(failure))
 
-    def _raise_ours(self, error: BaseException, connection: Any, lost: Any) -> None:
+    def _raise_translated(self, error: BaseException, connection: Any, lost: Any) -> None:
         if isinstance(error, asyncpg.QueryCanceledError):
             raise cancelled(self.where, error, self._config.statement_timeout_s) from error
         if isinstance(error, asyncpg.LockNotAvailableError):
-            raise held(self.where, self._config.idle_transaction_timeout_s) from error
+            raise lock_timeout(self.where, self._config.idle_transaction_timeout_s) from error
         if is_read_only(error):
-            raise refused_to_write(self.where, error) from error
+            raise cannot_write(self.where, error) from error
         if is_lost(error, connection):
             raise lost(self.where, error) from error

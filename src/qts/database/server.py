@@ -1,13 +1,15 @@
-"""How PostgreSQL is named in messages and reached: an address without the password.
+"""Address and connect options of PostgreSQL, and termination of stuck sessions.
 
-Sessions of processes that stopped in the middle of a transaction, and how their locks are freed.
+A process that stops inside a transaction keeps its locks. How they are freed depends on where it
+stopped:
 
-    between two statements              the server ends it (idle_in_transaction_session_timeout)
-    waiting for a lock                  the wait ends (lock_timeout), and with it the transaction
-    between the messages of a statement, or with an answer the client does not take
+    between two statements      by the server (idle_in_transaction_session_timeout)
+    waiting for a lock          by the server (lock_timeout); the transaction fails
+    within a statement, between its messages or while the client does not read the result
+                                by terminate_stuck_sessions()
 
-The last the server calls active and waits for ever. Whoever has waited for a lock for as long as
-a transaction may stand still ends such sessions, if they have stood still for as long.
+The server considers the last kind active and waits forever. A session that runs into lock_timeout
+terminates such sessions if they have been inactive for as long.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ _FORM = "write postgresql://user:password@host:port/name, special characters per
 
 
 def address_of(url: Secret) -> str:
-    """`host:port/name` of a database URL, refused when it is not one.
+    """Return `host:port/name` of a database URL; raise ConfigError if it is invalid.
 
-    No part of a URL that is not understood is shown: a password with a bare `/` or `@` in it
-    moves into the other parts.
+    The error shows no part of the URL: a password with an unescaped `/` or `@` would be parsed as
+    another part.
     """
     try:
         parts = urlsplit(url.reveal())
@@ -49,30 +51,30 @@ def address_of(url: Secret) -> str:
 
 
 def connect_options(url: Secret, config: DatabaseConfig) -> dict[str, Any]:
-    """What asyncpg needs for one connection; the server's time limits are set as it starts."""
-    still = _milliseconds(config.idle_transaction_timeout_s)
+    """Return the arguments of asyncpg.connect, including the server's timeouts."""
+    idle_timeout = _milliseconds(config.idle_transaction_timeout_s)
     return {
         "dsn": url.reveal(),
         "timeout": config.connect_timeout_s,
-        # The server ends a long statement itself; this bound is for a server that fell silent.
+        # The server cancels a long statement; this timeout is for a silent server.
         "command_timeout": config.statement_timeout_s + config.connect_timeout_s,
         "server_settings": {
             "application_name": "qts",
             "statement_timeout": _milliseconds(config.statement_timeout_s),
-            "idle_in_transaction_session_timeout": still,
-            "lock_timeout": still,
+            "idle_in_transaction_session_timeout": idle_timeout,
+            "lock_timeout": idle_timeout,
             "timezone": "UTC",
         },
     }
 
 
 def _milliseconds(seconds: float) -> str:
-    """A time limit in PostgreSQL's unit; never 0, which is none."""
+    """Return a timeout in PostgreSQL's unit; never 0, which means none."""
     return str(max(1, round(seconds * 1000)))
 
 
-# A COPY waits for its client in the middle of its work, as it should.
-_END_FROZEN = """
+# COPY is excluded: it waits for its client in normal operation.
+_TERMINATE_STUCK = """
 SELECT pid, pg_terminate_backend(pid)
   FROM pg_stat_activity
  WHERE datname = current_database() AND usename = current_user AND application_name = 'qts'
@@ -86,8 +88,8 @@ log = telemetry.logger("database")
 
 
 async def terminate_stuck_sessions(connection: Connection, idle_s: float) -> int:
-    """End the sessions that stand still in the middle of a statement; how many there were."""
-    ended = await connection.fetch(_END_FROZEN, timedelta(seconds=idle_s))
-    for pid, _ in ended:
-        log.warning("a session that stood still held others up and was ended", backend=pid)
-    return len(ended)
+    """Terminate sessions stuck within a statement for `idle_s`; return how many."""
+    terminated = await connection.fetch(_TERMINATE_STUCK, timedelta(seconds=idle_s))
+    for pid, _ in terminated:
+        log.warning("terminated stuck database session", pid=pid)
+    return len(terminated)

@@ -28,8 +28,8 @@ class Queries:
 def load_queries(package: str) -> Queries:
     """Read `queries.sql` of a package, where `-- name: claim_events` starts a statement.
 
-    A statement before the first name, a name that is no identifier or is there twice, and a name
-    without a statement raise ValueError.
+    Raise ValueError for a statement without a name, a name without a statement, and a name that is
+    not an identifier or not unique.
     """
     source = f"{package.replace('.', '/')}/queries.sql"
     return parse_queries(files(package).joinpath("queries.sql").read_text("utf-8"), source)
