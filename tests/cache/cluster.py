@@ -59,7 +59,7 @@ class Cluster:
                 for line in await node.execute_command("CLUSTER", "SLOTS"):
                     if line[0] <= slot <= line[1]:
                         return self.ports.index(line[2][1])
-        raise AssertionError(f"nobody answers for {key}")
+        raise AssertionError(f"no node serves {key}")
 
     async def kill_master_of(self, key: str) -> None:
         at = await self.master_of(key)
@@ -106,17 +106,17 @@ class Cluster:
 
     async def _all_met(self) -> bool:
         known = [await node.execute_command("CLUSTER", "INFO") for node in self.nodes]
-        return all("cluster_known_nodes:6" in told for told in known)
+        return all("cluster_known_nodes:6" in replies for replies in known)
 
     async def _all_copied(self) -> bool:
-        told = [await node.info("replication") for node in self.nodes[3:]]
-        return all(each.get("master_link_status") == "up" for each in told)
+        replies = [await node.info("replication") for node in self.nodes[3:]]
+        return all(each.get("master_link_status") == "up" for each in replies)
 
     async def _all_agree(self) -> bool:
-        told = [await node.execute_command("CLUSTER", "INFO") for node in self.nodes]
+        replies = [await node.execute_command("CLUSTER", "INFO") for node in self.nodes]
         maps = [await node.execute_command("CLUSTER", "SLOTS") for node in self.nodes]
         complete = all(len(line) == 4 for each in maps for line in each)  # a master and a replica
-        return complete and all("cluster_state:ok" in each for each in told)
+        return complete and all("cluster_state:ok" in each for each in replies)
 
 
 async def _until(ask: Callable[[], Awaitable[object]]) -> None:

@@ -31,13 +31,13 @@ sys.exit(run_command(["ops", "cache", "flush"]))
 """
 
 
-class Told(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     error: str
 
 
-Qts = Callable[..., Awaitable[Told]]
+Qts = Callable[..., Awaitable[CommandResult]]
 Opened = Callable[..., Awaitable[Cache]]
 
 
@@ -58,7 +58,7 @@ def qts(
 ) -> Qts:
     """The command in a thread of this process: the loop of the cache under test keeps running."""
 
-    async def run(*arguments: str, url: str | None = None) -> Told:
+    async def run(*arguments: str, url: str | None = None) -> CommandResult:
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         if url is not None:
@@ -68,7 +68,7 @@ def qts(
         monkeypatch.setattr("sys.stdin", io.StringIO())
         capsys.readouterr()
         code = await asyncio.to_thread(run_command, ["ops", "cache", *arguments])
-        return Told(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return run
 
@@ -84,9 +84,9 @@ async def test_status_shows_server_keys_and_processes(
     await until(lambda: cache.status().queue.written > 0)
     await cache._monitor.check()
 
-    told = await qts("status", "--json")
-    assert (told.code, told.error) == (0, "")
-    found = msgspec.json.decode(told.out)
+    result = await qts("status", "--json")
+    assert (result.code, result.error) == (0, "")
+    found = msgspec.json.decode(result.out)
     assert found["keys"] == {"order": 1, "risk": 1, "strategy": 1}
     assert found["server"]["used_memory"] > 0
     (process,) = found["processes"].values()
@@ -105,9 +105,9 @@ async def test_get_shows_a_value_as_it_is(
 ) -> None:
     cache = await opened(shared, MemoryLoader(), patient)
     await cache.orders.put(samples.order())
-    told = await qts("get", "order", "ORD123456")
-    assert told.code == 0, told.error
-    assert "status          PARTIALLY_FILLED\n" in told.out
+    result = await qts("get", "order", "ORD123456")
+    assert result.code == 0, result.error
+    assert "status          PARTIALLY_FILLED\n" in result.out
 
     book = samples.book()
     entry = StoreWrite.of(patient.prefix + "book:{005930}", 1, 60_000, book.fields(), book.sides())
@@ -123,7 +123,7 @@ async def test_flush_deletes_ours_and_only_ours(
     await shared.write(
         [StoreWrite.of(f"{config.prefix}k{n}", 1, 60_000, {"ver": "1"}) for n in range(1200)]
     )
-    foreign = config.prefix.replace(":", "-of-somebody-else")
+    foreign = config.prefix.replace(":", "-of-another-program")
     await shared.write([StoreWrite.of(foreign, 1, 60_000, {"ver": "1"})])
     try:
         refused = await qts("flush")
@@ -148,7 +148,7 @@ async def test_flush_asks_first(
     ours, theirs = pty.openpty()
     try:
         os.write(ours, answer)
-        told = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-c", ON_A_TERMINAL],
             env={"PATH": os.environ["PATH"], **settings},
@@ -160,7 +160,7 @@ async def test_flush_asks_first(
     finally:
         os.close(ours)
         os.close(theirs)
-    assert f"Delete 3 keys that begin with {config.prefix}?" in told.stdout
+    assert f"Delete 3 keys that begin with {config.prefix}?" in result.stdout
     assert len(await shared.keys(config.prefix)) == left
 
 
@@ -175,10 +175,10 @@ async def test_flush_asks_first(
 async def test_a_usage_error_is_one_line(
     qts: Qts, arguments: tuple[str, ...], code: int, line: str
 ) -> None:
-    told = await qts(*arguments)
-    assert (told.code, told.out) == (code, "")
-    assert told.error.startswith(f"qts: {line}")
-    assert len(told.error.splitlines()) == 1
+    result = await qts(*arguments)
+    assert (result.code, result.out) == (code, "")
+    assert result.error.startswith(f"qts: {line}")
+    assert len(result.error.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,11 @@ async def test_a_usage_error_is_one_line(
 async def test_an_unreachable_cache_is_one_line_and_exit_code_1(
     qts: Qts, url: str, line: str
 ) -> None:
-    told = await qts("status", url=url)
-    assert (told.code, told.out) == (1, "")
-    assert told.error.startswith(line)
-    assert "canary" not in told.error
-    assert len(told.error.splitlines()) == 1
+    result = await qts("status", url=url)
+    assert (result.code, result.out) == (1, "")
+    assert result.error.startswith(line)
+    assert "canary" not in result.error
+    assert len(result.error.splitlines()) == 1
 
 
 async def test_the_status_of_an_ended_process_expires(

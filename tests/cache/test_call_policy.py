@@ -15,7 +15,7 @@ from tests.cache.conftest import until
 
 
 class Server:
-    """Fails as often as told, then answers."""
+    """Server that fails as often as configured, then replies."""
 
     def __init__(self, *errors: Exception, hangs: bool = False) -> None:
         self.errors = list(errors)

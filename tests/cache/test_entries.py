@@ -135,7 +135,7 @@ def spoilt(value: CacheEntry, **fields: Any) -> CacheEntry:
 
 
 @pytest.mark.parametrize(
-    ("value", "fields", "told"),
+    ("value", "fields", "message"),
     [
         (samples.price(), {"bid": Decimal("NaN")}, "bid is NaN"),
         (samples.price(), {"ask": Decimal("Infinity")}, "ask is Infinity"),
@@ -176,11 +176,11 @@ def spoilt(value: CacheEntry, **fields: Any) -> CacheEntry:
     ],
 )
 def test_bad_input_is_refused_with_its_reason(
-    value: CacheEntry, fields: dict[str, Any], told: str
+    value: CacheEntry, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(RefusedError) as refused:
         spoilt(value, **fields)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
 

@@ -1,4 +1,4 @@
-"""A server whose memory is full: what lives for moments goes, the trade count of the day stays."""
+"""Full server: short-lived values are evicted, the trade count of the day stays."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def admin(valkey: ValkeyServer) -> AsyncIterator[Redis]:
 
 
 async def evicted(admin: Redis) -> int:
-    told: dict[str, int] = await admin.info("stats")
-    return int(told["evicted_keys"])
+    stats: dict[str, int] = await admin.info("stats")
+    return int(stats["evicted_keys"])
 
 
 async def test_the_trade_count_outlives_thousands_of_evicted_values(
@@ -56,7 +56,7 @@ async def test_the_trade_count_outlives_thousands_of_evicted_values(
             if await evicted(admin) > 5000:
                 break
         else:
-            raise AssertionError("the server never had to make room")
+            raise AssertionError("the server evicted nothing")
         again = await store.count(trade(0))
         assert again != UNKNOWN_COUNT, "the count of the day was evicted"
         assert again == TRADES

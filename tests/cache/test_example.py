@@ -10,9 +10,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "cache_precheck.py"
 
 
 def test_the_example_answers_and_then_refuses() -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, EXAMPLE], capture_output=True, text=True, timeout=60, check=True
     )
-    first, second = told.stdout.splitlines()
+    first, second = result.stdout.splitlines()
     assert first == "last 75050, position 100, limit 0.55"
     assert second.startswith("refused: the price of 005930 is ")

@@ -44,12 +44,12 @@ def test_spending_never_exceeds_income_plus_a_full_set(
     steps: list[tuple[float, int, float]],
 ) -> None:
     budget, at, came_in, spent, per_s = BurstBudget(3, 100.0, 1, at=0.0), 0.0, 0.0, 0, 0.0
-    for wait, wanted, rate in steps:
+    for wait, requests, rate in steps:
         at += wait
         came_in += wait * per_s
         budget.set_income(rate, at)
         per_s = rate
-        for _ in range(wanted):
+        for _ in range(requests):
             if budget.slots([], at) == 0:
                 break
             budget.spend()

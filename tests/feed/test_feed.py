@@ -1,4 +1,4 @@
-"""The whole feed against the KIS simulator, judged by the simulator's own count."""
+"""The whole feed against the KIS simulator, checked against the simulator's count."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_planted_jump_is_polled_every_second(tmp_path: Path) -> None:
         async with Feed.open(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
             running = asyncio.create_task(feed.run())
             await _until(lambda: feed.status().symbols_known == 90, running)
-            simulator.plant("surge", jumper, {"percent": 4.0, "over_s": 1})
+            simulator.inject("surge", jumper, {"percent": 4.0, "over_s": 1})
             planted = feed.poller.status().scans
             await _until(lambda: len(seen) >= 5, running)
             running.cancel()
@@ -115,7 +115,7 @@ async def test_a_stream_brings_real_ticks_of_a_burst(tmp_path: Path) -> None:
             running = asyncio.create_task(feed.run())
             await _until(lambda: feed.status().streaming, running)
             await _until(lambda: feed.status().symbols_known == 90, running)
-            simulator.plant("surge", jumper, {"percent": 4.0, "over_s": 1})
+            simulator.inject("surge", jumper, {"percent": 4.0, "over_s": 1})
             await _until(lambda: sources.count("kis_ws") >= 3, running)
             running.cancel()
             await asyncio.wait({running})

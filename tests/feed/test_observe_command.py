@@ -93,9 +93,9 @@ def test_observing_without_a_key_is_refused(tmp_path: Path) -> None:
 
 def test_a_replay_tells_what_it_saw(day: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert replay(day, json_file="-") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["records"], told["symbols"]) == (100, 5)
-    assert told["surges"] > 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["records"], report["symbols"]) == (100, 5)
+    assert report["surges"] > 0
 
 
 def test_a_negative_speed_is_refused(day: Path) -> None:

@@ -1,4 +1,4 @@
-"""`qts observe` and `qts simulate kis` as processes, judged by what the simulator counted.
+"""`qts data observe` and `qts dev simulate kis` as processes, checked by the counts of the latter.
 
 The long ones run with `-m soak`.
 """

@@ -195,7 +195,7 @@ async def test_a_live_stream_carries_the_bursts_and_polls_return_when_it_is_cut(
             assert len(rig.market.times("000007", RequestPriority.BURST)) >= 2
 
 
-async def test_a_key_too_slow_for_bursts_has_them_while_the_stream_lives() -> None:
+async def test_a_key_too_slow_for_bursts_has_them_while_the_stream_is_live() -> None:
     slow = RateLimitConfig(per_second=1)
     async with poller_on(20, slow, per_call=1) as rig:
         ticks = Ticks()

@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Self
 
+import msgspec
+
 from qts import telemetry
 from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap
 from qts.brokers.config import FeesConfig, PaperConfig
@@ -178,11 +180,7 @@ class PaperBroker:
                     self._fenced_out = error
                     break
                 except OperationError as error:  # committed or not: a second write is ignored
-                    log.warning(
-                        "paper fills not written; retrying",
-                        error=str(error),
-                        retry_in_s=_RETRY_INTERVAL_S,
-                    )
+                    log.warning("paper fills not written; retrying", error=str(error))
                     await self._clock.sleep(_RETRY_INTERVAL_S)
                     continue
                 del self._unwritten[: len(batch)]
@@ -216,13 +214,8 @@ class PaperBroker:
 def _opened(broker_order_id: str, request: OrderRequest, at: datetime) -> BrokerOrder:
     return BrokerOrder(
         broker_order_id=broker_order_id,
-        client_order_id=request.client_order_id,
-        symbol=request.symbol,
-        side=request.side,
-        type=request.type,
-        quantity=request.quantity,
-        price=request.price,
         filled=Decimal(0),
         state=OrderState.OPEN,
         placed_at=at,
+        **msgspec.structs.asdict(request),
     )

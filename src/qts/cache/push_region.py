@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from qts.cache.entries import CachedOrderBook, CachedPrice
 from qts.cache.entry import CacheEntry
@@ -26,8 +26,7 @@ class PushRegion(CacheRegion[V]):
     async def get(self, name: str) -> V:
         if (slot := self.peek(name)) is not None:
             self.hits.near += 1
-            cached: V = self.value_of(slot)
-            return cached
+            return cast("V", slot.value)
         tiers = self.tiers
         started_ns = tiers.clock.monotonic_ns()
         try:
@@ -84,8 +83,7 @@ class PushRegion(CacheRegion[V]):
         return slot.value if slot is not None else None
 
 
-class PriceRegion(PushRegion[CachedPrice]):
-    pass
+PriceRegion = PushRegion[CachedPrice]
 
 
 class OrderBookRegion(PushRegion[CachedOrderBook]):

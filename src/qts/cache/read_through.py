@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -35,8 +35,7 @@ class ReadThroughRegion(CacheRegion[V]):
     async def get(self, name: str) -> V | None:
         if (slot := self.peek(name)) is not None:
             self.hits.near += 1
-            found: V | None = self.value_of(slot)
-            return found
+            return cast("V | None", slot.value)
         tiers, key = self.tiers, self.key(name)
         before, started_ns = tiers.near.find(key), tiers.clock.monotonic_ns()
         try:
@@ -118,7 +117,7 @@ class ReadThroughRegion(CacheRegion[V]):
         value = self._check_loaded(name, found, started_ms)
         if tiers.near.find(key) is not before:  # changed meanwhile: the change wins
             slot = self.peek(name)
-            return self.value_of(slot) if slot is not None else value
+            return cast("V | None", slot.value) if slot is not None else value
         if value is None:
             tiers.near.put(key, None, self.ttl_ms, _ABSENT_TTL_MS)
         elif self.put_near(key, value) is not None:
@@ -135,17 +134,7 @@ class ReadThroughRegion(CacheRegion[V]):
         return msgspec.structs.replace(found, received_at=started_ms)
 
 
-class PositionRegion(ReadThroughRegion[CachedPosition]):
-    pass
-
-
-class RiskRegion(ReadThroughRegion[CachedRisk]):
-    pass
-
-
-class OrderRegion(ReadThroughRegion[CachedOrder]):
-    pass
-
-
-class StrategyRegion(ReadThroughRegion[CachedStrategyParams]):
-    pass
+PositionRegion = ReadThroughRegion[CachedPosition]
+RiskRegion = ReadThroughRegion[CachedRisk]
+OrderRegion = ReadThroughRegion[CachedOrder]
+StrategyRegion = ReadThroughRegion[CachedStrategyParams]

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -83,7 +83,7 @@ class CacheRegion(Generic[V]):
     def try_get(self, name: str) -> V | None:
         """Return a valid value of the near cache, or None."""
         slot = self.peek(name)
-        return self.value_of(slot) if slot is not None else None
+        return cast("V", slot.value) if slot is not None else None
 
     def push(self, value: V) -> bool:
         """Store here now, in Redis within `flush_ms`; return False if a newer value exists."""
@@ -119,9 +119,6 @@ class CacheRegion(Generic[V]):
 
     def refresh(self, name: str, slot: NearCacheSlot) -> None:
         """Reload a value that is in use and expires soon; does nothing unless overridden."""
-
-    def value_of(self, slot: NearCacheSlot) -> Any:
-        return slot.value
 
     def put_near(self, key: str, value: V, remaining_ms: int | None = None) -> NearCacheSlot | None:
         """Store in the near cache; return None if a newer version is known."""

@@ -59,9 +59,8 @@ class BurstPoller:
                 bursts = self._bursts.symbols
                 queue.extend(s for s in bursts if s not in self._streamed and s not in in_flight)
             else:
-                await self._requester.enqueue(
-                    self._chooser(queue, in_flight), RequestPriority.BURST
-                )
+                choose = self._chooser(queue, in_flight)
+                await self._requester.enqueue(choose, RequestPriority.BURST)
 
     def _chooser(self, queue: deque[str], in_flight: set[str]) -> Callable[[], Chosen]:
         def choose() -> Chosen:

@@ -98,14 +98,8 @@ class TradingCalendar:
 
     def current(self, now: datetime) -> TradingSession | None:
         """Return the followed session that is open now."""
-        return next(
-            (
-                session
-                for session in self._sessions_on(_day(now))
-                if session.opens_at <= now < session.closes_at
-            ),
-            None,
-        )
+        sessions = self._sessions_on(_day(now))
+        return next((each for each in sessions if each.opens_at <= now < each.closes_at), None)
 
     def seconds_left(self, now: datetime) -> float:
         """Return the trading seconds left today in the followed sessions."""
