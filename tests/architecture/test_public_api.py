@@ -84,7 +84,7 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.orders": """
         AccountState AttemptChanged CancelOrder CreateOrderAttempt DatabaseSafetyControls
-        ExecutionContext FillApplied FillReceived Held Ledger MarketResumed MarketSuspended
+        ExecutionContext FillApplied FillReceived Ledger MarketResumed MarketSuspended
         OpenOrder OrderAbsent OrderAccepted OrderChanged OrderClosed OrderExecutor OrderHistory
         OrderListener OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown
         OrderUpdate OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
@@ -133,10 +133,10 @@ PUBLIC: dict[str, str] = {
         StrategyKind SurgeBreakout Tick View builtin_strategies compile_step load_strategy
     """,
     "qts.telemetry": """
-        CONTENT_TYPE Ids LatencyHistogram LogThrottle Span TelemetryConfig bind configure context
+        CONTENT_TYPE Ids LatencyHistogram LogThrottle Span TelemetryConfig configure context
         counter current_context export_host_metrics gauge histogram hold_lines latency lazy_context
         lines_dropped log_every logger metric_samples new_trace_id redact_text release_lines
-        render_metrics serve_metrics shutdown span tracing with_context
+        render_metrics serve_metrics shutdown span tracing
     """,
     "qts.venues": """
         BeforeSend BookLevel FillNotice KisClient KisConfig KisEndpoint KisQuotes KisStream

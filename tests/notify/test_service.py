@@ -16,7 +16,6 @@ from qts.database import Database
 from qts.domain import RefusedError, Secret
 from qts.notify import NotificationService, NotifyConfig, SlackConfig, TelegramConfig, WebhookConfig
 from qts.notify import sender as sender_module
-from qts.notify.message_store import state_of
 from qts.outbox import (
     TRADE_EVENT,
     Delivery,
@@ -28,7 +27,7 @@ from qts.outbox import (
 )
 from qts.risk import FailSafe, KillSwitch
 from qts.telemetry import TelemetryConfig
-from tests.notify.conftest import a_message
+from tests.notify.conftest import a_message, state_of
 from tests.notify.receiver import Receiver, until
 
 CANARY = "xoxb-canary-4711"

@@ -1,22 +1,18 @@
-"""Context ids in calls, tasks and threads."""
+"""Context ids in calls and tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from qts.telemetry import (
     Ids,
-    bind,
     context,
     current_context,
     lazy_context,
     new_trace_id,
-    with_context,
 )
 
 
@@ -73,9 +69,9 @@ async def test_tasks_inherit_and_do_not_disturb_each_other() -> None:
     both_inside = asyncio.Barrier(2)
 
     async def work(event: str) -> dict[str, str]:
-        bind(eventId=event)
-        await both_inside.wait()
-        return current_context()
+        with context(eventId=event):
+            await both_inside.wait()
+            return current_context()
 
     with context(traceId="t1"):
         async with asyncio.TaskGroup() as group:
@@ -85,34 +81,6 @@ async def test_tasks_inherit_and_do_not_disturb_each_other() -> None:
             {"traceId": "t1", "eventId": "b"},
         ]
         assert current_context() == {"traceId": "t1"}
-
-
-def test_a_thread_has_no_context_without_with_context() -> None:
-    with ThreadPoolExecutor(1) as pool, context(traceId="t1"):
-        assert pool.submit(current_context).result() == {}
-        assert pool.submit(with_context(current_context)).result() == {"traceId": "t1"}
-        assert pool.submit(current_context).result() == {}, "the thread is left as it was"
-
-
-def test_a_wrapped_function_runs_in_several_threads_at_once() -> None:
-    both_inside = threading.Barrier(2, timeout=10)
-
-    def work(event: str) -> dict[str, str]:
-        bind(eventId=event)
-        both_inside.wait()
-        return current_context()
-
-    with ThreadPoolExecutor(2) as pool:
-        with context(traceId="t1"):
-            wrapped = with_context(work)
-        results = list(pool.map(wrapped, ["a", "b"]))
-    assert results == [{"traceId": "t1", "eventId": "a"}, {"traceId": "t1", "eventId": "b"}]
-
-
-def test_with_context_passes_arguments_results_and_errors() -> None:
-    assert with_context(divmod)(7, 2) == (3, 1)
-    with pytest.raises(ZeroDivisionError):
-        with_context(divmod)(7, 0)
 
 
 def test_trace_ids_are_w3c_and_differ() -> None:

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -89,18 +88,6 @@ def test_spans_of_a_non_hex_trace_id_share_a_trace(spans: Spans) -> None:
     assert trace_of(first) == trace_of(second)
     assert first.attributes is not None
     assert first.attributes["traceId"] == "order-77"
-
-
-def test_span_continues_in_a_thread_with_context(spans: Spans) -> None:
-    def work() -> None:
-        with span("there"):
-            pass
-
-    with ThreadPoolExecutor(1) as pool, span("here"):
-        pool.submit(telemetry.with_context(work)).result()
-    here, there = spans.by_name()["here"], spans.by_name()["there"]
-    assert here.context is not None
-    assert parent_of(there) == here.context.span_id
 
 
 def test_ids_and_attributes_are_on_the_span_without_secrets(spans: Spans) -> None:

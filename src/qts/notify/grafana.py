@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -95,13 +94,6 @@ PANELS: tuple[Panel, ...] = (
         (("qts_disk_free_ratio", "disk"), ("qts_memory_free_ratio", "memory")),
     ),
 )  # fmt: skip
-
-
-def expressions() -> Iterator[str]:
-    """Yield every query of the dashboard."""
-    for panel in PANELS:
-        yield from (expression for expression, _ in panel.queries)
-    yield from (rule.expression for rule in RULES)
 
 
 def grafana_dashboard() -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from uuid import UUID
 
 import msgspec
 
@@ -188,13 +187,3 @@ class MessageStore:
             state,
             error,
         )
-
-
-async def state_of(database: Database, channel: str, event_id: UUID) -> tuple[str, int] | None:
-    """Return state and tries of one message, or None."""
-    row = await database.fetchrow(
-        "SELECT state, tries FROM notification_log WHERE channel = $1 AND event_id = $2",
-        channel,
-        event_id,
-    )
-    return (row[0], row[1]) if row else None

@@ -1,11 +1,9 @@
 from qts.telemetry.config import TelemetryConfig as TelemetryConfig
 from qts.telemetry.context import Ids as Ids
-from qts.telemetry.context import bind as bind
 from qts.telemetry.context import context as context
 from qts.telemetry.context import current_context as current_context
 from qts.telemetry.context import lazy_context as lazy_context
 from qts.telemetry.context import new_trace_id as new_trace_id
-from qts.telemetry.context import with_context as with_context
 from qts.telemetry.latency import LatencyHistogram as LatencyHistogram
 from qts.telemetry.latency import latency as latency
 from qts.telemetry.log_throttle import LogThrottle as LogThrottle

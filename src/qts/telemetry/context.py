@@ -1,4 +1,4 @@
-"""Ids that follow a piece of work through calls, tasks and, by `with_context`, threads.
+"""Ids that follow a piece of work through calls and tasks.
 
 One context variable holds all ids, so that entering a context costs about a microsecond per event.
 `lazy_context` costs less: it computes the ids only when a log line or a span needs them.
@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
-from contextvars import ContextVar, Token, copy_context
+from contextvars import ContextVar, Token
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from typing import Any, TypedDict, Unpack
 
 # Spelled as in the outbox envelope, so that one search finds log lines and events.
 Ids = TypedDict(  # noqa: UP013 - the class form would need mixed-case attributes
@@ -77,11 +74,6 @@ class context:  # noqa: N801 - reads as a function: with context(traceId=...):
         _ids.reset(self._token)
 
 
-def bind(**ids: Unpack[Ids]) -> None:
-    """Add ids for the rest of this task or thread."""
-    _ids.set({**_resolve(_ids.get()), **ids})  # type: ignore[dict-item]
-
-
 def current_context() -> dict[str, str]:
     """Return a copy of the ids that apply here."""
     return dict(_resolve(_ids.get()))
@@ -92,20 +84,6 @@ def new_trace_id() -> str:
     while True:
         if any(raw := os.urandom(16)):
             return raw.hex()
-
-
-def with_context(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that it runs with the current context wherever it is called.
-
-    For executors and native threads; tasks inherit their context. Several threads may call it
-    concurrently.
-    """
-    captured = copy_context()
-
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        return captured.copy().run(function, *args, **kwargs)
-
-    return wrapper
 
 
 def add_ids(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
