@@ -176,7 +176,7 @@ async def test_an_event_that_kills_its_consumer_is_a_dead_letter_in_the_end(
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "says"),
+    ("settings", "error", "message"),
     [
         ({}, RefusedError, "outbox.kafka.bootstrap is empty"),
         (

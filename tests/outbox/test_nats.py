@@ -254,7 +254,7 @@ async def test_other_partitions_than_those_of_the_stream_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("url", "error", "says"),
+    ("url", "error", "message"),
     [
         ("nats://127.0.0.1:1", UnreachableError, "NATS at 127.0.0.1:1 does not answer"),
         ("nats://qts:wrong@HERE", RefusedError, "refuses the user, password or token"),
