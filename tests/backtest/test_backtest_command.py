@@ -161,7 +161,7 @@ def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["nope", "x.csv"], "strategy 'nope' is not known; expected module:Class"),
+        (["nope", "x.csv"], "unknown strategy 'nope'; expected module:Class"),
         (["rsi_scalper"], "name either DATA or --simulated-day"),
         (["rsi_scalper", "x.csv", "--simulated-day", "1"], "name either DATA"),
         (["rsi_scalper", "x.csv"], "x.csv does not exist"),
@@ -175,8 +175,8 @@ def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record
         (["rsi_scalper", "x.csv", "--cash", "-1"], "the cash is -1; expected more than 0"),
         (["broken.py:X", "x.csv"], "strategy broken.py:X cannot be loaded: SyntaxError"),
         (["no_such.module:X", "x.csv"], "cannot be loaded: ModuleNotFoundError"),
-        (["qts.strategies:Nope", "x.csv"], "qts.strategies has no Nope"),
-        (["qts.domain:Side", "x.csv"], "Side is no Strategy"),
+        (["qts.strategies:Nope", "x.csv"], "qts.strategies has no class 'Nope'"),
+        (["qts.domain:Side", "x.csv"], "Side must derive from qts.Strategy"),
         (["rsi_scalper", "x.csv", "--html", "none/x.html"], "--html none/x.html: cannot be"),
         (["rsi_scalper", "x.csv", "--way", "fast"], "--way"),
     ],

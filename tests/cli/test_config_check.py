@@ -54,7 +54,7 @@ ACCEPTED: list[tuple[list[str], list[str], list[str]]] = [
 REFUSED: list[tuple[list[str], list[str], list[str], list[str]]] = [
     (["rsi_scalpr"], [], [], ["'rsi_scalpr'", "surge_breakout", "did you mean rsi_scalper?"]),
     (["nowhere:Dip"], [], [], ["nowhere:Dip", "No module named 'nowhere'"]),
-    (["mine.py:Dop"], [], [], ["mine.py:Dop", "has no Dop"]),
+    (["mine.py:Dop"], [], [], ["mine.py:Dop", "Dop"]),
     (["rsi_scalper"], ["rsi_scalper.lenght=9"], [], ["'lenght'", "low", "did you mean length?"]),
     (["rsi_scalper"], ["rsi_scalper.length=long"], [], ["rsi_scalper.length=long", "`int`"]),
     (["rsi_scalper"], ["length=9"], [], ["'length=9'", "rsi_scalper.length=20"]),

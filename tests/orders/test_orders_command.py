@@ -82,10 +82,10 @@ async def test_an_order_is_cancelled_from_the_command_line(floor: Room, line: Li
     assert floor.venue.cancels == ["V1"]
 
 
-async def test_a_look_at_the_books_is_asked_for(floor: Room, line: Line) -> None:
+async def test_a_look_at_the_books_is_requested_for(floor: Room, line: Line) -> None:
     await line(orders, "reconcile")
     assert [handled.result for handled in await floor.work()] == ["done"]
-    assert floor.reconciler._asked.is_set()
+    assert floor.reconciler._requested.is_set()
 
 
 async def test_an_unknown_attempt_is_resolved(floor: Room, line: Line) -> None:
@@ -113,14 +113,22 @@ async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: L
     [
         (orders, ["list", "--state", "LOST"], "must be one of PREPARED, SENT"),
         (orders, ["show", "7"], "is not an order id; expected a UUID"),
-        (orders, ["show", str(uuid4())], "is known here; see qts orders list"),
+        (orders, ["show", str(uuid4())], "; see qts orders list"),
         (orders, ["cancel", str(uuid4())], "no order"),
         (orders, ["resolve", str(uuid4()), "--as", "absent"], "no attempt"),
         (orders, ["resolve", str(uuid4()), "--as", " "], "name the venue's order, or absent"),
         (orders, ["resume", "KRW-BTC", "--broker", "venue"], "is not suspended"),
         (positions, ["adopt", "X", "a", "--price", "1", "--broker", "v"], "'a' is not a number"),
-        (positions, ["adopt", "X", "0", "--price", "1", "--broker", "v"], "a quantity and a price"),
-        (positions, ["adopt", "X", "1", "--price", "0", "--broker", "v"], "a quantity and a price"),
+        (
+            positions,
+            ["adopt", "X", "0", "--price", "1", "--broker", "v"],
+            "a quantity and a positive price",
+        ),
+        (
+            positions,
+            ["adopt", "X", "1", "--price", "0", "--broker", "v"],
+            "a quantity and a positive price",
+        ),
     ],
 )
 async def test_bad_words_are_refused(
