@@ -82,7 +82,7 @@ async def test_what_the_gate_did_not_approve_is_refused(floor: Room) -> None:
         at: object
 
     real = approved(floor.clock)
-    with pytest.raises(RefusedError, match="what the gate approved"):
+    with pytest.raises(RefusedError, match="takes an ApprovedOrder"):
         await floor.desk.submit(LooksApproved(real.proposal, real.at))  # type: ignore[arg-type]
     assert await floor.database.fetchval("SELECT count(*) FROM order_intent") == 0
 

@@ -103,8 +103,8 @@ async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
         await commit.wait()
         return changes
 
-    monkeypatch.setattr(floor.venue, "find", finding)
-    monkeypatch.setattr(floor.floor.ledger, "note_order", noting)
+    monkeypatch.setattr(floor.venue, "find_order", finding)
+    monkeypatch.setattr(floor.floor.ledger, "apply_order", noting)
     looking = asyncio.create_task(resolve_unknown(floor.floor))
     await asked.wait()
     await cancelling.begin()

@@ -183,7 +183,7 @@ async def test_an_unknown_attempt_keeps_the_books_from_agreeing(floor: Room) -> 
     await floor.work()
     found = await check_reconciled(floor.floor, START)
     assert not found
-    assert found.differences == ("1 attempts whose outcome is not known",)
+    assert found.differences == ("1 attempts with an unknown outcome",)
 
 
 async def test_a_failed_start_allows_no_trading(database: Database, clock: ManualClock) -> None:

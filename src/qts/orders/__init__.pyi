@@ -23,16 +23,15 @@ from qts.orders.messages import OrderUnknown as OrderUnknown
 from qts.orders.messages import Reconcile as Reconcile
 from qts.orders.position import PositionState as PositionState
 from qts.orders.read_model import AccountState as AccountState
-from qts.orders.read_model import Held as Held
 from qts.orders.read_model import OpenOrder as OpenOrder
 from qts.orders.read_model import OrderHistory as OrderHistory
 from qts.orders.read_model import OrderRow as OrderRow
 from qts.orders.read_model import PositionRow as PositionRow
-from qts.orders.read_model import load_account_state as load_account_state
 from qts.orders.read_model import adopt_holding as adopt_holding
 from qts.orders.read_model import external_fill as external_fill
 from qts.orders.read_model import list_orders as list_orders
 from qts.orders.read_model import list_positions as list_positions
+from qts.orders.read_model import load_account_state as load_account_state
 from qts.orders.read_model import order_history as order_history
 from qts.orders.reconcile import PositionMismatch as PositionMismatch
 from qts.orders.reconcile import Reconciler as Reconciler

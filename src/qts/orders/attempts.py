@@ -1,7 +1,7 @@
-"""What becomes of an attempt, each change in one transaction with the event that tells of it.
+"""Transitions of an order attempt, each in one transaction with the outbox event that reports it.
 
-Every function moves by compare-and-set: an attempt that somebody else has moved meanwhile stays
-where it is, and the answer is False. The drawing stands in qts/domain/trading.py.
+Every transition is a compare-and-set: an attempt that another process has moved meanwhile stays as
+it is, and the method returns False. The state diagram is in qts/domain/orders.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _requests = msgspec.json.Decoder(OrderRequest)
 
 
 class OrderAttempt(msgspec.Struct, frozen=True):
-    """A row of order_attempt with what it is for, locked by this transaction."""
+    """A row of order_attempt with its intent, locked by this transaction."""
 
     id: UUID
     intent_id: UUID
@@ -57,7 +57,7 @@ class OrderAttempt(msgspec.Struct, frozen=True):
     side: Side
     quantity: Decimal
     expires_at: datetime
-    is_cancelled: bool  # somebody asked for it
+    is_cancelled: bool  # a cancel was requested
 
     @property
     def symbol(self) -> str:
@@ -68,22 +68,22 @@ async def lock_attempt(tx: Connection, attempt_id: UUID) -> OrderAttempt | None:
     row = await tx.fetchrow(SQL.attempt, attempt_id)
     if row is None:
         return None
-    one = _attempt(row)
-    # Asked once more: whoever held it may have been the one who asks for its cancel.
-    is_cancelled: bool = await tx.fetchval(SQL.is_cancel_requested, one.intent_id)
-    return msgspec.structs.replace(one, is_cancelled=is_cancelled)
+    attempt = _attempt(row)
+    # Read again under the lock: its previous holder may have requested the cancel.
+    is_cancelled: bool = await tx.fetchval(SQL.is_cancel_requested, attempt.intent_id)
+    return msgspec.structs.replace(attempt, is_cancelled=is_cancelled)
 
 
 async def mark_sent(database: Database, attempt_id: UUID, now: datetime) -> OrderAttempt | None:
-    """Move it to SENT, for good, unless anything stops it. Said twice it is moved once."""
+    """Move the attempt to SENT durably unless something stops it; idempotent."""
     rows = await database.fetch_idempotent(SQL.send, attempt_id, now)
     return _attempt(rows[0]) if rows else None
 
 
-async def stop_code(tx: Connection, one: OrderAttempt) -> str | None:
-    """A switch, the fail-safe or its market, as a code; None when it may leave."""
+async def stop_code(tx: Connection, attempt: OrderAttempt) -> str | None:
+    """Return the code of what stops the attempt: switch, fail-safe, suspension; else None."""
     code: str | None = await tx.fetchval(
-        SQL.stop_code, one.strategy_key, one.intent_type, one.broker, one.symbol
+        SQL.stop_code, attempt.strategy_key, attempt.intent_type, attempt.broker, attempt.symbol
     )
     return code
 
@@ -108,7 +108,7 @@ def _attempt(row: Row) -> OrderAttempt:
 
 
 class AttemptTransitions:
-    """The moves, for one broker. Changes are gathered in `changes`, to be told after the commit."""
+    """State transitions in one transaction; `changes` are published after its commit."""
 
     def __init__(self, tx: Connection, bus: EventBus, config: OrdersConfig, now: datetime) -> None:
         self._tx = tx
@@ -117,110 +117,116 @@ class AttemptTransitions:
         self._now = now
         self.changes: list[OrderUpdate] = []
 
-    async def sent(self, one: OrderAttempt) -> bool:
-        return await self._move(one, (S.PREPARED,), S.SENT, sent_at=self._now)
+    async def sent(self, attempt: OrderAttempt) -> bool:
+        return await self._move(attempt, (S.PREPARED,), S.SENT, sent_at=self._now)
 
-    async def suspended(self, one: OrderAttempt, code: str) -> bool:
-        """Stopped before it left; the market is not."""
-        if not await self._move(one, (S.PREPARED,), S.SUSPENDED, code=code):
+    async def suspended(self, attempt: OrderAttempt, code: str) -> bool:
+        """Stop it before it is sent."""
+        if not await self._move(attempt, (S.PREPARED,), S.SUSPENDED, code=code):
             return False
-        await self._end_intent(one, code)
-        await self._tell(one, OrderSuspended, code=code)
+        await self._end_intent(attempt, code)
+        await self._publish(attempt, OrderSuspended, code=code)
         return True
 
-    async def accepted(self, one: OrderAttempt, order_id: str) -> bool:
-        """The venue has it. Whoever asked for a cancel meanwhile gets one now."""
-        if not await self._move(one, OPEN, S.ACKED, order_id=order_id):
+    async def accepted(self, attempt: OrderAttempt, order_id: str) -> bool:
+        """Record its broker order; a cancel requested meanwhile follows now."""
+        if not await self._move(attempt, OPEN, S.ACKED, order_id=order_id):
             return False
-        await self._tell(one, OrderAccepted, broker_order_id=order_id)
-        if one.is_cancelled:
-            await self._bus.publish(self._tx, cancel_event(one.id, one.symbol))
+        await self._publish(attempt, OrderAccepted, broker_order_id=order_id)
+        if attempt.is_cancelled:
+            await self._bus.publish(self._tx, cancel_event(attempt.id, attempt.symbol))
         return True
 
-    async def rejected(self, one: OrderAttempt, code: str, text: str) -> bool:
-        if not await self._move(one, OPEN, S.REJECTED, code=code, text=text):
+    async def rejected(self, attempt: OrderAttempt, code: str, text: str) -> bool:
+        if not await self._move(attempt, OPEN, S.REJECTED, code=code, text=text):
             return False
-        await self._end_intent(one, code or "REJECTED")
-        await self._tell(one, OrderRejected, code=code, reason=text)
+        await self._end_intent(attempt, code or "REJECTED")
+        await self._publish(attempt, OrderRejected, code=code, reason=text)
         return True
 
-    async def absent(self, one: OrderAttempt, text: str) -> bool:
-        if not await self._move(one, (S.UNKNOWN,), S.ABSENT, code="ABSENT", text=text):
+    async def absent(self, attempt: OrderAttempt, text: str) -> bool:
+        if not await self._move(attempt, (S.UNKNOWN,), S.ABSENT, code="ABSENT", text=text):
             return False
-        await self._end_intent(one, "ABSENT")
-        await self._tell(one, OrderAbsent, code="ABSENT", reason=text)
+        await self._end_intent(attempt, "ABSENT")
+        await self._publish(attempt, OrderAbsent, code="ABSENT", reason=text)
         return True
 
-    async def unknown(self, one: OrderAttempt, text: str) -> bool:
-        """It may have been placed: nothing new on this market until that is known."""
-        if not await self._move(one, (S.SENT,), S.UNKNOWN, code="UNKNOWN", text=text):
+    async def unknown(self, attempt: OrderAttempt, text: str) -> bool:
+        """Record an unknown outcome and suspend the symbol."""
+        if not await self._move(attempt, (S.SENT,), S.UNKNOWN, code="UNKNOWN", text=text):
             return False
-        await self._tell(one, OrderUnknown, code="UNKNOWN", reason=text)
-        await self.suspend(one.broker, one.symbol, suspensions.UNKNOWN, text)
+        await self._publish(attempt, OrderUnknown, code="UNKNOWN", reason=text)
+        await self.suspend(attempt.broker, attempt.symbol, suspensions.UNKNOWN, text)
         return True
 
     async def not_placed(
-        self, one: OrderAttempt, code: str, text: str, pause_s: float | None = None
+        self, attempt: OrderAttempt, code: str, text: str, pause_s: float | None = None
     ) -> bool:
-        """It certainly was not placed: another attempt takes over, while the signal is fresh."""
-        if one.state is S.UNKNOWN:  # somebody gave it up before we knew
-            return await self.absent(one, text)
-        delay_s = self._pause_s(one, pause_s)
+        """Record that it was not placed; another attempt follows while the signal is fresh."""
+        if attempt.state is S.UNKNOWN:  # declared unknown meanwhile
+            return await self.absent(attempt, text)
+        delay_s = self._delay_s(attempt, pause_s)
         due_at = self._now + timedelta(seconds=delay_s)
-        if not await self._move(one, (S.SENT,), S.THROTTLED, code=code, text=text, due_at=due_at):
+        if not await self._move(
+            attempt, (S.SENT,), S.THROTTLED, code=code, text=text, due_at=due_at
+        ):
             return False
         following: UUID | None = None
-        if one.is_cancelled:
-            await self._end_intent(one, "CANCELLED")
-        elif one.no > self._config.max_throttles:
-            await self._end_intent(one, code)
-        elif due_at >= one.expires_at:
-            await self._end_intent(one, "EXPIRED")
+        if attempt.is_cancelled:
+            await self._end_intent(attempt, "CANCELLED")
+        elif attempt.no > self._config.max_throttles:
+            await self._end_intent(attempt, code)
+        elif due_at >= attempt.expires_at:
+            await self._end_intent(attempt, "EXPIRED")
         else:
-            following = await self._follow(one, delay_s)
-        await self._tell(one, OrderThrottled, code=code, reason=text, next_attempt_id=following)
+            following = await self._follow(attempt, delay_s)
+        await self._publish(
+            attempt, OrderThrottled, code=code, reason=text, next_attempt_id=following
+        )
         return True
 
     async def suspend(self, broker: str, symbol: str, code: str, text: str) -> None:
-        why = suspensions.SymbolSuspension(symbol, code, text, self._now)
-        if await suspensions.suspend_symbol(self._tx, broker, symbol, why):
-            told = MarketSuspended(symbol=symbol, code=code, reason=text)
-            await self._bus.publish(self._tx, OutboxEvent.of(TRADE_EVENT, told, ("Market", symbol)))
+        suspension = suspensions.SymbolSuspension(symbol, code, text, self._now)
+        if await suspensions.suspend_symbol(self._tx, broker, symbol, suspension):
+            payload = MarketSuspended(symbol=symbol, code=code, reason=text)
+            await self._bus.publish(
+                self._tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", symbol))
+            )
             self.changes.append(SuspensionChanged(symbol=symbol, suspended=True, code=code))
 
-    async def _follow(self, one: OrderAttempt, delay_s: float) -> UUID:
+    async def _follow(self, attempt: OrderAttempt, delay_s: float) -> UUID:
         following, identifier = uuid7(), new_client_order_id()
-        request = msgspec.structs.replace(one.request, client_order_id=identifier)
+        request = msgspec.structs.replace(attempt.request, client_order_id=identifier)
         await self._tx.execute(
             SQL.add_attempt,
             following,
-            one.intent_id,
-            one.no + 1,
-            one.broker,
-            one.symbol,
+            attempt.intent_id,
+            attempt.no + 1,
+            attempt.broker,
+            attempt.symbol,
             identifier,
             request,
         )
-        # In a line of its own: it must not hold up an exit of the same market while it waits.
+        # A separate aggregate: while it waits it must not delay an exit of the same symbol.
         event = OutboxEvent.of(
             TRADE_COMMAND,
             CreateOrderAttempt(following),
             ("OrderAttempt", str(following)),
             delay_s=delay_s,
-            market=one.symbol,
-            strategy_key=one.strategy_key,
+            market=attempt.symbol,
+            strategy_key=attempt.strategy_key,
         )
         await self._bus.publish(self._tx, event)
         return following
 
-    def _pause_s(self, one: OrderAttempt, asked_s: float | None) -> float:
+    def _delay_s(self, attempt: OrderAttempt, requested_s: float | None) -> float:
         config = self._config
-        doubled_s: float = config.throttle_base_s * 2.0 ** (one.no - 1)
-        return max(asked_s or 0.0, min(doubled_s, config.throttle_max_s))
+        doubled_s: float = config.throttle_base_s * 2.0 ** (attempt.no - 1)
+        return max(requested_s or 0.0, min(doubled_s, config.throttle_max_s))
 
     async def _move(
         self,
-        one: OrderAttempt,
+        attempt: OrderAttempt,
         from_states: tuple[AttemptState, ...],
         to: AttemptState,
         *,
@@ -231,42 +237,50 @@ class AttemptTransitions:
         sent_at: datetime | None = None,
     ) -> bool:
         text = telemetry.redact_text(text).replace("\0", "\\0")[:2000]
-        told = await self._tx.execute(
-            SQL.move_attempt, one.id, list(from_states), to, order_id, code, text, due_at, sent_at
+        status = await self._tx.execute(
+            SQL.move_attempt,
+            attempt.id,
+            list(from_states),
+            to,
+            order_id,
+            code,
+            text,
+            due_at,
+            sent_at,
         )
-        if told == "UPDATE 0":
+        if status == "UPDATE 0":
             return False
-        self.changes.append(moved(one, to, order_id, code, text))
+        self.changes.append(moved(attempt, to, order_id, code, text))
         return True
 
-    async def _end_intent(self, one: OrderAttempt, code: str) -> None:
-        await self._tx.execute(SQL.end_intent, one.intent_id, "CANCELED", code)
+    async def _end_intent(self, attempt: OrderAttempt, code: str) -> None:
+        await self._tx.execute(SQL.end_intent, attempt.intent_id, "CANCELED", code)
 
-    async def _tell(self, one: OrderAttempt, kind: type[AttemptEvent], **more: Any) -> None:
+    async def _publish(self, attempt: OrderAttempt, kind: type[AttemptEvent], **more: Any) -> None:
         payload = kind(
-            order_intent_id=one.intent_id,
-            order_attempt_id=one.id,
-            attempt_no=one.no,
-            strategy_key=one.strategy_key,
-            intent_type=one.intent_type,
-            symbol=one.symbol,
-            side=one.side,
-            quantity=one.quantity,
-            identifier=one.request.client_order_id,
+            order_intent_id=attempt.intent_id,
+            order_attempt_id=attempt.id,
+            attempt_no=attempt.no,
+            strategy_key=attempt.strategy_key,
+            intent_type=attempt.intent_type,
+            symbol=attempt.symbol,
+            side=attempt.side,
+            quantity=attempt.quantity,
+            identifier=attempt.request.client_order_id,
             **more,
         )
         event = OutboxEvent.of(
             TRADE_EVENT,
             payload,
-            ("Market", one.symbol),
-            market=one.symbol,
-            strategy_key=one.strategy_key,
+            ("Market", attempt.symbol),
+            market=attempt.symbol,
+            strategy_key=attempt.strategy_key,
         )
         await self._bus.publish(self._tx, event)
 
 
 def moved(
-    one: OrderAttempt,
+    attempt: OrderAttempt,
     to: AttemptState,
     order_id: str | None = None,
     code: str = "",
@@ -274,9 +288,9 @@ def moved(
 ) -> AttemptChanged:
     _ended.labels(to).inc()
     return AttemptChanged(
-        intent_id=one.intent_id,
-        attempt_id=one.id,
-        symbol=one.symbol,
+        intent_id=attempt.intent_id,
+        attempt_id=attempt.id,
+        symbol=attempt.symbol,
         state=to,
         order_id=order_id,
         code=code,
@@ -285,7 +299,7 @@ def moved(
 
 
 def new_client_order_id() -> str:
-    """Ours, fresh for every attempt, never used again whatever becomes of it."""
+    """Return a new client order id; each attempt has its own, never reused."""
     return str(uuid7())
 
 

@@ -1,4 +1,4 @@
-"""Settings of the orders room."""
+"""Settings of order execution."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from msgspec import Meta
 
 
 class OrdersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long an order may take to leave, and how its outcome is found out."""
+    """Timeouts of sending and of resolving an outcome."""
 
     place_timeout_s: Annotated[
         float, Meta(ge=0.05, le=60, description="longest a venue may take to answer an order")
     ] = 5.0
     send_within_s: Annotated[
         float,
-        Meta(ge=0.05, le=60, description="an order that did not leave so soon is not sent at all"),
+        Meta(ge=0.05, le=60, description="an order delayed longer than this is not sent"),
     ] = 1.0
     max_throttles: Annotated[
-        int, Meta(ge=0, le=100, description="new attempts after a venue said too many requests")
+        int, Meta(ge=0, le=100, description="new attempts after a rate limit")
     ] = 5
     throttle_base_s: Annotated[
         float,
@@ -29,17 +29,19 @@ class OrdersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float, Meta(ge=0.01, le=600, description="longest pause between attempts")
     ] = 30.0
     reconcile_every_s: Annotated[
-        float, Meta(ge=0.1, le=300, description="pause between two looks at the venue's books")
+        float, Meta(ge=0.1, le=300, description="interval of reconciliations")
     ] = 60.0
     resolve_every_s: Annotated[
-        float, Meta(ge=0.05, le=60, description="pause while an outcome is unknown")
+        float, Meta(ge=0.05, le=60, description="interval of searches for an unknown outcome")
     ] = 1.0
     absent_after_s: Annotated[
         float,
-        Meta(ge=0.1, le=3600, description="an order the venue does not know by then never came"),
+        Meta(
+            ge=0.1, le=3600, description="age after which an order unknown to the venue is absent"
+        ),
     ] = 15.0
     lookback_s: Annotated[
-        float, Meta(ge=60, le=7 * 86_400, description="how far back the first look goes")
+        float, Meta(ge=60, le=7 * 86_400, description="how far back the first reconciliation reads")
     ] = 86_400.0
     allow_short: Annotated[
         bool, Meta(description="whether positions may be below zero at this broker")

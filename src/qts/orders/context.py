@@ -1,7 +1,4 @@
-"""What the executor and the reconciler of one broker work with.
-
-Whom to tell when something went wrong with orders, or a venue shuts us out.
-"""
+"""What the executor and the reconciler of one broker share."""
 
 from __future__ import annotations
 
@@ -18,17 +15,19 @@ from qts.risk import FailSafe, KillSwitch
 
 
 class SafetyControls(Protocol):
+    """What stops trading when an order or a venue fails."""
+
     async def raise_code(self, code: str, text: str) -> None:
-        """Something went wrong that the fail-safe has a code for."""
+        """Raise a fail-safe code."""
         ...
 
     async def disable_account(self, text: str) -> None:
-        """Nothing may be sent any more until a person switches the account on again."""
+        """Stop trading until the operator enables the account again."""
         ...
 
 
 class DatabaseSafetyControls:
-    """The fail-safe and the kill switch. Orders look at both in the database, where they move."""
+    """The fail-safe and the kill switch in the database, where orders are checked against both."""
 
     def __init__(self, fail_safe: FailSafe, kill_switch: KillSwitch) -> None:
         self._fail_safe = fail_safe
@@ -43,6 +42,8 @@ class DatabaseSafetyControls:
 
 @dataclass(frozen=True)
 class ExecutionContext:
+    """The parts of order execution at one broker."""
+
     database: Database
     bus: EventBus
     broker: Broker

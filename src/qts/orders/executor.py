@@ -1,16 +1,13 @@
-"""Carries commands out at the venue.
+"""Executes order commands at the venue.
 
     command ─▶ PREPARED ─▶ SENT ── committed ──▶ place ──▶ ACKED, REJECTED, THROTTLED or UNKNOWN
-                 │  the last look: switches,       outside of any transaction,
-                 │  market, expiry, books          with a deadline
+                 │  last check: switches,          outside any transaction,
+                 │  suspension, expiry, ledger     with a deadline
                  └─▶ SUSPENDED
 
-A command may come twice: only who moves PREPARED to SENT may send. An attempt that is found SENT
-was begun by somebody who did not live to tell how it ended: it is UNKNOWN, and never sent again.
-Whoever is held up between the commit and the call sends nothing: by then it may have been given
-up as absent.
-
-What an answer of a venue, or the lack of one, means for an attempt.
+A command may be delivered twice: only the delivery that moves PREPARED to SENT sends. An attempt
+found SENT was left by a process that died: it becomes UNKNOWN and is never sent again. A process
+that is delayed between commit and request sends nothing: the attempt may be absent by then.
 """
 
 from __future__ import annotations
@@ -53,8 +50,8 @@ from qts.venues import RateLimitedError, VenueRejectedError
 class PlaceOutcomeKind(Enum):
     ACCEPTED = auto()
     REJECTED = auto()
-    BLOCKED = auto()  # declined, and so will be everything else
-    NOT_PLACED = auto()  # certainly: another attempt may take over
+    BLOCKED = auto()  # rejected, as every other request will be
+    NOT_PLACED = auto()  # certain: another attempt may follow
     UNKNOWN = auto()
 
 
@@ -67,7 +64,7 @@ class PlaceOutcome(msgspec.Struct, frozen=True):
 
 
 def classify_place_error(error: Exception) -> PlaceOutcome:
-    """Only what a venue is known to mean by "no" is a no: everything else may have been placed."""
+    """Return what an error means for the attempt; anything ambiguous may have been placed."""
     text = str(error) or type(error).__name__
     if isinstance(error, RateLimitedError):
         return PlaceOutcome(
@@ -93,14 +90,17 @@ log = telemetry.logger("orders")
 
 
 class OrderExecutor:
-    """For one broker. `may_trade` says whether the books agree; `look` has them compared soon."""
+    """Executor of one broker; `request_reconcile` schedules a reconciliation."""
 
     def __init__(
-        self, floor: ExecutionContext, may_trade: Callable[[], bool], look: Callable[[str], None]
+        self,
+        context: ExecutionContext,
+        is_reconciled: Callable[[], bool],
+        request_reconcile: Callable[[str], None],
     ) -> None:
-        self._floor = floor
-        self._may_trade = may_trade
-        self._look = look
+        self._context = context
+        self._is_reconciled = is_reconciled
+        self._request_reconcile = request_reconcile
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on(TRADE_COMMAND, CreateOrderAttempt)(self.create)
@@ -108,102 +108,103 @@ class OrderExecutor:
         dispatcher.on(TRADE_COMMAND, Reconcile)(self.reconcile)
 
     async def create(self, command: CreateOrderAttempt, delivery: Delivery) -> None:
-        began_ns = self._floor.clock.monotonic_ns()
-        one = await self._begin(command.order_attempt_id, delivery)
-        if one is None:
+        began_ns = self._context.clock.monotonic_ns()
+        attempt = await self._begin(command.order_attempt_id, delivery)
+        if attempt is None:
             return
         failpoint("before_send")
-        outcome = await self._place(one, began_ns)
+        outcome = await self._place(attempt, began_ns)
         failpoint("after_send")
-        await self._settle(one.id, outcome)
+        await self._settle(attempt.id, outcome)
 
     async def cancel(self, command: CancelOrder, _delivery: Delivery) -> None:
-        """Flows whatever the switches say. It is over when the venue says so, not when we asked."""
-        row = await self._floor.database.fetchrow(SQL.cancellable, command.order_attempt_id)
+        """Cancel at the venue, whatever the switches say; the venue's report ends the order."""
+        row = await self._context.database.fetchrow(SQL.cancellable, command.order_attempt_id)
         if row is None:
-            return  # ended; or not acknowledged yet, and then cancelled as soon as it is
+            return  # ended, or not acknowledged yet: then it is cancelled on acknowledgement
         try:
-            async with asyncio.timeout(self._floor.config.place_timeout_s):
-                await self._floor.broker.cancel(row["broker_order_id"])
+            async with asyncio.timeout(self._context.config.place_timeout_s):
+                await self._context.broker.cancel(row["broker_order_id"])
         except VenueRejectedError as error:
-            if error.code == "settings":  # not the venue's word: a wrong key, another address
+            if error.code == "settings":  # not of the venue: a wrong key or address
                 raise RetryableError(str(error), code="CANCEL") from None
-            log.info("nothing left to cancel", order=row["broker_order_id"], reason=str(error))
+            log.info(
+                "nothing left to cancel", broker_order_id=row["broker_order_id"], error=str(error)
+            )
         except VenueBlockedError as error:
-            await halt_venue(self._floor, str(error))
+            await halt_venue(self._context, str(error))
             raise RetryableError(str(error), code="BLOCKED") from None
         except (RateLimitedError, UnreachableError, TimeoutError) as error:
-            # To ask for it twice does no harm.
             text = str(error) or "the venue did not answer in time"
             raise RetryableError(text, code="CANCEL") from None
-        self._look("a cancel was asked for")
+        self._request_reconcile("cancel requested")
 
     async def reconcile(self, _command: Reconcile, _delivery: Delivery) -> None:
-        self._look("asked for")
+        self._request_reconcile("requested by command")
 
     async def _begin(self, attempt_id: UUID, delivery: Delivery) -> OrderAttempt | None:
-        """Move it to SENT, for good, or say why not; None when there is nothing to send."""
-        floor = self._floor
-        if self._may_trade():
-            one = await mark_sent(floor.database, attempt_id, floor.clock.now())
-            if one is not None:
-                floor.ledger.notify([moved(one, AttemptState.SENT)])
-                return one
+        """Move the attempt to SENT durably and return it; None when it must not be sent."""
+        context = self._context
+        if self._is_reconciled():
+            attempt = await mark_sent(context.database, attempt_id, context.clock.now())
+            if attempt is not None:
+                context.ledger.notify([moved(attempt, AttemptState.SENT)])
+                return attempt
         return await self._begin_in_steps(attempt_id, delivery)
 
     async def _begin_in_steps(self, attempt_id: UUID, delivery: Delivery) -> OrderAttempt | None:
-        floor, begun = self._floor, None
-        async with floor.database.transaction(durable=True) as tx:
-            one = await lock_attempt(tx, attempt_id)
-            if one is None or one.state not in (AttemptState.PREPARED, AttemptState.SENT):
+        context, begun = self._context, None
+        async with context.database.transaction(durable=True) as tx:
+            attempt = await lock_attempt(tx, attempt_id)
+            if attempt is None or attempt.state not in (AttemptState.PREPARED, AttemptState.SENT):
                 return None
-            now = floor.clock.now()
-            moves = AttemptTransitions(tx, floor.bus, floor.config, now)
-            if one.state is AttemptState.SENT:
-                await moves.unknown(one, "whoever sent it did not tell how it ended")
-            elif one.is_cancelled:
-                await moves.suspended(one, "CANCELLED")
-            elif now >= one.expires_at:
-                await moves.suspended(one, "EXPIRED")
-            elif code := await stop_code(tx, one):
-                await moves.suspended(one, code)
-            elif not self._may_trade():
-                await self._wait_for_books(moves, one, delivery)
+            now = context.clock.now()
+            transitions = AttemptTransitions(tx, context.bus, context.config, now)
+            if attempt.state is AttemptState.SENT:
+                await transitions.unknown(attempt, "its sender died before it recorded an outcome")
+            elif attempt.is_cancelled:
+                await transitions.suspended(attempt, "CANCELLED")
+            elif now >= attempt.expires_at:
+                await transitions.suspended(attempt, "EXPIRED")
+            elif code := await stop_code(tx, attempt):
+                await transitions.suspended(attempt, code)
+            elif not self._is_reconciled():
+                await self._wait_for_reconciliation(transitions, attempt, delivery)
             else:
-                begun = one if await moves.sent(one) else None
-        floor.ledger.notify(moves.changes)
-        if one.state is AttemptState.SENT:
-            self._look("an attempt is unknown")
+                begun = attempt if await transitions.sent(attempt) else None
+        context.ledger.notify(transitions.changes)
+        if attempt.state is AttemptState.SENT:
+            self._request_reconcile("unknown outcome")
         return begun
 
-    async def _wait_for_books(
-        self, moves: AttemptTransitions, one: OrderAttempt, delivery: Delivery
+    async def _wait_for_reconciliation(
+        self, transitions: AttemptTransitions, attempt: OrderAttempt, delivery: Delivery
     ) -> None:
         if delivery.attempt >= delivery.max_attempts:
-            await moves.suspended(one, "NOT_RECONCILED")
+            await transitions.suspended(attempt, "NOT_RECONCILED")
             return
-        self._look("an order waits")
-        raise RetryableError("the venue's books have not been compared yet", code="NOT_RECONCILED")
+        self._request_reconcile("an order waits")
+        raise RetryableError("not reconciled with the venue yet", code="NOT_RECONCILED")
 
-    async def _place(self, one: OrderAttempt, began_ns: int) -> PlaceOutcome:
-        floor = self._floor
-        late_s = (floor.clock.monotonic_ns() - began_ns) / 1e9
-        if late_s > floor.config.send_within_s:
-            text = f"held up for {late_s:.1f} s before it could leave"
+    async def _place(self, attempt: OrderAttempt, began_ns: int) -> PlaceOutcome:
+        context = self._context
+        late_s = (context.clock.monotonic_ns() - began_ns) / 1e9
+        if late_s > context.config.send_within_s:
+            text = f"delayed for {late_s:.1f} s before the request"
             return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="LATE", text=text)
         try:
-            async with asyncio.timeout(floor.config.place_timeout_s):
-                order_id = await floor.broker.place(one.request)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, it may have been placed
+            async with asyncio.timeout(context.config.place_timeout_s):
+                order_id = await context.broker.place(attempt.request)
+        except Exception as error:  # noqa: BLE001 - it may have been placed
             return classify_place_error(error)
         if not order_id:
             return PlaceOutcome(
-                PlaceOutcomeKind.UNKNOWN, text="the venue accepted it without a name"
+                PlaceOutcomeKind.UNKNOWN, text="the venue accepted it without an order id"
             )
         return PlaceOutcome(PlaceOutcomeKind.ACCEPTED, order_id=order_id)
 
     async def _settle(self, attempt_id: UUID, outcome: PlaceOutcome) -> None:
-        """Write down what is known; a database that is away for a moment gets another chance."""
+        """Record the outcome; retry while the database is unreachable."""
         for tried in range(1, SETTLE_TRIES + 1):
             try:
                 await self._write(attempt_id, outcome)
@@ -211,48 +212,48 @@ class OrderExecutor:
             except OperationError as error:
                 if tried == SETTLE_TRIES:
                     raise
-                log.warning("an outcome cannot be written, trying again", error=str(error))
-                await self._floor.clock.sleep(SETTLE_PAUSE_S * 2**tried)
+                log.warning("outcome not recorded; retrying", error=str(error))
+                await self._context.clock.sleep(SETTLE_PAUSE_S * 2**tried)
         if outcome.kind is PlaceOutcomeKind.BLOCKED:
-            await halt_venue(self._floor, outcome.text)
+            await halt_venue(self._context, outcome.text)
         elif outcome.kind is PlaceOutcomeKind.UNKNOWN:
-            self._look("an attempt is unknown")
+            self._request_reconcile("unknown outcome")
 
     async def _write(self, attempt_id: UUID, outcome: PlaceOutcome) -> None:
-        floor, given_up = self._floor, False
-        async with floor.database.transaction() as tx:
-            one = await lock_attempt(tx, attempt_id)
-            if one is None:
-                raise AssertionError("an attempt does not go away")
-            moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
+        context, is_ghost = self._context, False
+        async with context.database.transaction() as tx:
+            attempt = await lock_attempt(tx, attempt_id)
+            if attempt is None:
+                raise AssertionError("an attempt is never deleted")
+            transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
             if outcome.kind is PlaceOutcomeKind.ACCEPTED:
-                given_up = not await moves.accepted(one, outcome.order_id)
-                given_up &= one.order_id != outcome.order_id
-                order = order_from_ack(one, outcome.order_id)
-                # Known as another order meanwhile: this one is nobody's, and told below.
-                is_its = one.order_id in (None, outcome.order_id)
-                moves.changes += await floor.ledger.apply_order(
-                    tx, order, one.id if is_its else None
+                is_ghost = not await transitions.accepted(attempt, outcome.order_id)
+                is_ghost &= attempt.order_id != outcome.order_id
+                order = order_from_ack(attempt, outcome.order_id)
+                # The attempt has another order by now: this one is foreign, and raised below.
+                is_its = attempt.order_id in (None, outcome.order_id)
+                transitions.changes += await context.ledger.apply_order(
+                    tx, order, attempt.id if is_its else None
                 )
             elif outcome.kind in (PlaceOutcomeKind.REJECTED, PlaceOutcomeKind.BLOCKED):
-                await moves.rejected(one, outcome.code, outcome.text)
+                await transitions.rejected(attempt, outcome.code, outcome.text)
             elif outcome.kind is PlaceOutcomeKind.NOT_PLACED:
-                await moves.not_placed(one, outcome.code, outcome.text, outcome.pause_s)
+                await transitions.not_placed(attempt, outcome.code, outcome.text, outcome.pause_s)
             else:
-                await moves.unknown(one, outcome.text)
+                await transitions.unknown(attempt, outcome.text)
             failpoint("before_commit")
-        floor.ledger.notify(moves.changes)
-        if given_up:
-            text = f"order {outcome.order_id} was placed by attempt {attempt_id}, given up before"
+        context.ledger.notify(transitions.changes)
+        if is_ghost:
+            text = f"order {outcome.order_id} of attempt {attempt_id}, which was declared absent"
             log.error(text)
-            await floor.safety.raise_code("FS040", text)
+            await context.safety.raise_code("FS040", text)
 
 
-def order_from_ack(one: OrderAttempt, order_id: str) -> BrokerOrder:
-    """The order as far as it is known from its being accepted: never more than that."""
-    if one.sent_at is None:
-        raise AssertionError("it was sent")
-    request = one.request
+def order_from_ack(attempt: OrderAttempt, order_id: str) -> BrokerOrder:
+    """Return the order as the acknowledgement alone describes it."""
+    if attempt.sent_at is None:
+        raise AssertionError("the attempt was not sent")
+    request = attempt.request
     return BrokerOrder(
         broker_order_id=order_id,
         symbol=request.symbol,
@@ -261,7 +262,7 @@ def order_from_ack(one: OrderAttempt, order_id: str) -> BrokerOrder:
         quantity=request.quantity,
         filled=request.quantity * 0,
         state=OrderState.OPEN,
-        placed_at=one.sent_at,
+        placed_at=attempt.sent_at,
         price=request.price,
         client_order_id=request.client_order_id,
     )

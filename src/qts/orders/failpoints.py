@@ -1,7 +1,7 @@
-"""Named places where a test may let the process die.
+"""Failpoints: named places where a test kills the process.
 
-`QTS_DIE_AT=before_send` ends it there without a word, `QTS_DIE_AT=before_send:3` at the third
-time. Unset, a checkpoint is a call that does nothing.
+`QTS_DIE_AT=before_send` kills it there, `QTS_DIE_AT=before_send:3` at the third time. Unset, a
+failpoint does nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ def _nothing(_name: str) -> None:
     pass
 
 
-class _Executioner:
-    def __init__(self, asked: str) -> None:
-        self._name, _, times = asked.partition(":")
+class _Failpoint:
+    def __init__(self, setting: str) -> None:
+        self._name, _, times = setting.partition(":")
         self._left = int(times or 1)
 
     def reached(self, name: str) -> None:
@@ -26,5 +26,5 @@ class _Executioner:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-_asked = os.environ.get("QTS_DIE_AT", "")
-failpoint = _Executioner(_asked).reached if _asked else _nothing
+_setting = os.environ.get("QTS_DIE_AT", "")
+failpoint = _Failpoint(_setting).reached if _setting else _nothing

@@ -1,14 +1,14 @@
-"""Orders and fills as their venue tells of them, and the positions they make.
+"""Orders and fills as their venue reports them, and the positions they make.
 
-    a notice of the stream ─┐                   ┌─▶ the order's row (first, if it was not there)
+    a report of the stream ─┐                   ┌─▶ the order's row (inserted if missing)
     a row of the history  ──┴─▶ one transaction ┼─▶ the fill, once by its trade_id
                                                 ├─▶ the position, if the order is ours
                                                 └─▶ FillReceived on the bus
 
-News come late, twice, and in any order: a fill before its order is acknowledged, or after it was
-cancelled. So an order's row only ever adds (see query upsert_order), and fills count by the time
-they traded: one that comes late has the position computed anew. A fill of an order that is not
-known to be ours is kept, and counts from the moment the order turns out to be.
+Reports arrive late, twice and in any order: a fill before its order is acknowledged, or after it
+was cancelled. So an order's row only ever adds (query upsert_order), and fills apply by the time of
+their trade: a late one has the position recomputed. A fill of an order that is not known to be ours
+is stored, and applies from the moment the order turns out to be.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = telemetry.logger("orders")
 
 
 class LedgerOrder(msgspec.Struct, frozen=True):
-    """The row of an order after news of it."""
+    """The row of an order after an update."""
 
     attempt_id: UUID | None
     origin: str
@@ -47,7 +47,7 @@ class LedgerOrder(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """For one broker. Every public method is one transaction."""
+    """The ledger of one broker: orders, fills and positions."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Ledger:
         self._on_change = on_change
 
     async def record_fill(self, fill: Fill) -> bool:
-        """False when this trade was known."""
+        """Record a fill in one transaction; return False when it was known."""
         async with self._database.transaction() as tx:
             changes = await self.apply_fill(tx, fill)
             failpoint("before_commit")
@@ -73,7 +73,7 @@ class Ledger:
         return bool(changes)
 
     async def record_order(self, order: BrokerOrder) -> OrderChanged:
-        """What is known of it with this."""
+        """Record an order in one transaction and return its new state."""
         async with self._database.transaction() as tx:
             changed, *more = await self.apply_order(tx, order)
         self.notify((changed, *more))
@@ -85,12 +85,12 @@ class Ledger:
         for change in changes:
             self._on_change(change)
 
-    # Inside somebody's transaction
+    # --- inside the caller's transaction --------------------------------------------------------
 
     async def apply_order(
         self, tx: Connection, order: BrokerOrder, attempt_id: UUID | None = None
     ) -> list[OrderUpdate]:
-        """Take over what is told of it; with an attempt, it is ours from now on."""
+        """Merge a report of the order; with an attempt, it is ours from now on."""
         if attempt_id is None and order.client_order_id is not None:
             attempt_id = await self._owner(tx, order)
         row = await tx.fetchrow(
@@ -110,7 +110,7 @@ class Ledger:
         )
         known = _known(row)
         changes: list[OrderUpdate] = [_changed(order.broker_order_id, known)]
-        if attempt_id is not None and known.applied:  # fills that came before it was ours
+        if attempt_id is not None and known.applied:  # fills that arrived before it was ours
             changes += await self._count(tx, known.symbol)
         await self._close(tx, order.broker_order_id, known)
         return changes
@@ -123,9 +123,9 @@ class Ledger:
             return None
         if row["is_taken"]:
             log.error(
-                "two orders have one identifier; the second is not counted as ours",
-                identifier=order.client_order_id,
-                order=order.broker_order_id,
+                "client order id used twice; order ignored",
+                client_order_id=order.client_order_id,
+                broker_order_id=order.broker_order_id,
                 symbol=order.symbol,
             )
             return None
@@ -133,7 +133,7 @@ class Ledger:
         return owner
 
     async def apply_fill(self, tx: Connection, fill: Fill) -> list[OrderUpdate]:
-        """Nothing when this trade was known; then nothing changes."""
+        """Apply a fill once and return its changes; none when it was known."""
         await tx.execute(
             SQL.insert_order_from_fill,
             self.broker,
@@ -142,7 +142,7 @@ class Ledger:
             fill.side,
             fill.at,
         )
-        told = await tx.execute(
+        status = await tx.execute(
             SQL.insert_fill,
             self.broker,
             fill.trade_id,
@@ -154,8 +154,8 @@ class Ledger:
             fill.fee,
             fill.at,
         )
-        if told == "INSERT 0 0":
-            await self._compare(tx, fill)
+        if status == "INSERT 0 0":
+            await self._check_duplicate(tx, fill)
             return []
         row = await tx.fetchrow(SQL.complete_filled_order, self.broker, fill.broker_order_id)
         known = _known(row)
@@ -168,50 +168,52 @@ class Ledger:
         return [*changes, _changed(fill.broker_order_id, known)]
 
     async def _count(self, tx: Connection, symbol: str) -> list[OrderUpdate]:
-        """Bring what waits into the position, in the order in which it traded."""
+        """Apply waiting fills to the position, in the order of their trades."""
         row = await tx.fetchrow(SQL.lock_position, self.broker, symbol, self._allow_short)
         if row is None:
-            raise AssertionError("an upsert answers its row")
+            raise AssertionError("an upsert returns its row")
         waiting = [_fill(each) for each in await tx.fetch(SQL.waiting_fills, self.broker, symbol)]
-        waiting = _fitting(waiting, row)
+        waiting = _applicable(waiting, row)
         if not waiting:
             return []
-        last = _place(row["last_traded_at"], row["last_trade_id"])
+        last = _trade_key(row["last_traded_at"], row["last_trade_id"])
         if last is None or last <= _key(waiting[0]):
-            fills, start = waiting, _book(row)
+            fills, start = waiting, _position_state(row)
         else:
             counted = await tx.fetch(SQL.counted_fills, self.broker, symbol)
             fills, start = sorted([*map(_fill, counted), *waiting], key=_key), PositionState()
-        book, gains = apply_fills(fills, start)
-        await self._write(tx, symbol, book, fills, gains)
-        return [await self._tell(tx, fill, book) for fill in waiting]
+        position, realised = apply_fills(fills, start)
+        await self._write(tx, symbol, position, fills, realised)
+        return [await self._publish_fill(tx, fill, position) for fill in waiting]
 
     async def _write(
         self,
         tx: Connection,
         symbol: str,
-        book: PositionState,
+        position: PositionState,
         fills: Sequence[Fill],
-        gains: Sequence[Decimal],
+        realised: Sequence[Decimal],
     ) -> None:
         ids = [fill.trade_id for fill in fills]
-        await tx.execute(SQL.count_fills, self.broker, ids, gains)
-        told = await tx.execute(
+        await tx.execute(SQL.count_fills, self.broker, ids, realised)
+        status = await tx.execute(
             SQL.set_position,
             self.broker,
             symbol,
-            book.quantity,
-            book.average_price,
-            book.realised_pnl,
-            book.fees,
-            book.opened_at,
+            position.quantity,
+            position.average_price,
+            position.realised_pnl,
+            position.fees,
+            position.opened_at,
             fills[-1].at,
             ids[-1],
         )
-        if told != "UPDATE 1":
-            raise OperationError(f"the fills of {symbol} do not add up to {book.quantity}")
+        if status != "UPDATE 1":
+            raise OperationError(f"the fills of {symbol} do not add up to {position.quantity}")
 
-    async def _tell(self, tx: Connection, fill: Fill, book: PositionState) -> FillApplied:
+    async def _publish_fill(
+        self, tx: Connection, fill: Fill, position: PositionState
+    ) -> FillApplied:
         attempt_id = await tx.fetchval(SQL.attempt_of_order, self.broker, fill.broker_order_id)
         payload = FillReceived(
             trade_id=fill.trade_id,
@@ -222,31 +224,33 @@ class Ledger:
             price=fill.price,
             fee=fill.fee,
             order_attempt_id=attempt_id,
-            position_quantity=book.quantity,
-            average_price=book.average_price,
-            realised_pnl=book.realised_pnl,
+            position_quantity=position.quantity,
+            average_price=position.average_price,
+            realised_pnl=position.realised_pnl,
         )
         await self._bus.publish(tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", fill.symbol)))
-        return _applied(fill, attempt_id, True, book)
+        return _applied(fill, attempt_id, True, position)
 
     async def _uncounted(self, tx: Connection, fill: Fill, attempt_id: UUID | None) -> FillApplied:
         if attempt_id is not None:
             log.error(
-                "a fill would make the position negative; it is kept and does not count yet",
+                "fill would make position negative; not applied",
                 symbol=fill.symbol,
-                trade=fill.trade_id,
+                trade_id=fill.trade_id,
                 quantity=str(fill.quantity),
             )
         row = await tx.fetchrow(SQL.get_position, self.broker, fill.symbol)
-        return _applied(fill, attempt_id, False, _book(row) if row is not None else PositionState())
+        return _applied(
+            fill, attempt_id, False, _position_state(row) if row is not None else PositionState()
+        )
 
     async def _close(self, tx: Connection, order_id: str, known: LedgerOrder) -> None:
-        """An order that trades no more ends its intent, once all of its fills are here."""
+        """End the intent of a finished order, once all of its fills are applied."""
         if known.attempt_id is None or known.state == "OPEN" or known.applied < known.filled:
             return
         status = "COMPLETED" if known.state == "FILLED" else "CANCELED"
-        told = await tx.execute(SQL.close_intent, known.attempt_id, status, known.state)
-        if told == "UPDATE 0":
+        status = await tx.execute(SQL.close_intent, known.attempt_id, status, known.state)
+        if status == "UPDATE 0":
             return
         payload = OrderClosed(
             broker_order_id=order_id,
@@ -257,7 +261,7 @@ class Ledger:
         )
         await self._bus.publish(tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", known.symbol)))
 
-    async def _compare(self, tx: Connection, fill: Fill) -> None:
+    async def _check_duplicate(self, tx: Connection, fill: Fill) -> None:
         row = await tx.fetchrow(SQL.get_fill, self.broker, fill.trade_id)
         if row is not None and (row["broker_order_id"], row["quantity"], row["price"]) != (
             fill.broker_order_id,
@@ -265,14 +269,14 @@ class Ledger:
             fill.price,
         ):
             log.error(
-                "two trades have one id; the second was not counted",
-                trade=fill.trade_id,
-                order=fill.broker_order_id,
+                "trade id used twice; fill ignored",
+                trade_id=fill.trade_id,
+                broker_order_id=fill.broker_order_id,
                 symbol=fill.symbol,
             )
 
 
-Place = tuple[datetime, str]
+TradeKey = tuple[datetime, str]
 _KNOWN = (
     "order_attempt_id",
     "origin",
@@ -287,34 +291,34 @@ _KNOWN = (
 
 def _known(row: Row | None) -> LedgerOrder:
     if row is None:
-        raise AssertionError("an upsert answers its row")
+        raise AssertionError("an upsert returns its row")
     return LedgerOrder(*(row[name] for name in _KNOWN))
 
 
-def _key(fill: Fill) -> Place:
+def _key(fill: Fill) -> TradeKey:
     return fill.at, fill.trade_id
 
 
-def _place(at: datetime | None, trade_id: str | None) -> Place | None:
+def _trade_key(at: datetime | None, trade_id: str | None) -> TradeKey | None:
     return None if at is None or trade_id is None else (at, trade_id)
 
 
-def _fitting(waiting: list[Fill], row: Row) -> list[Fill]:
-    """Those that leave a long-only position at zero or above; the youngest sales wait."""
+def _applicable(waiting: list[Fill], row: Row) -> list[Fill]:
+    """Return the fills that keep a long-only position at zero or above; the newest sells wait."""
     if row["allows_short"]:
         return waiting
     left = row["quantity"] + sum((fill.quantity * fill.side.sign for fill in waiting), ZERO)
-    fitting = list(waiting)
+    applicable = list(waiting)
     for fill in reversed(waiting):
         if left >= 0:
             break
         if fill.side is Side.SELL:
-            fitting.remove(fill)
+            applicable.remove(fill)
             left += fill.quantity
-    return fitting
+    return applicable
 
 
-def _book(row: Row) -> PositionState:
+def _position_state(row: Row) -> PositionState:
     return PositionState(
         quantity=row["quantity"],
         average_price=row["average_price"],
@@ -338,15 +342,15 @@ def _fill(row: Row) -> Fill:
 
 
 def _applied(
-    fill: Fill, attempt_id: UUID | None, counted: bool, book: PositionState
+    fill: Fill, attempt_id: UUID | None, counted: bool, position: PositionState
 ) -> FillApplied:
     return FillApplied(
         fill=fill,
         attempt_id=attempt_id,
         counted=counted,
-        position=book.quantity,
-        average_price=book.average_price,
-        realised_pnl=book.realised_pnl,
+        position=position.quantity,
+        average_price=position.average_price,
+        realised_pnl=position.realised_pnl,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where an approved order becomes a durable fact, before anything leaves.
+"""Submission of approved orders: durable before anything is sent.
 
 submit ── one statement ──▶ signal, intent, attempt (PREPARED), command on the bus
 """
@@ -21,14 +21,14 @@ from qts.orders.updates import OrderListener, OrderUpdate, ignore_update
 from qts.outbox import TRADE_COMMAND, EventBus, OutboxEvent, uuid7
 from qts.risk import ApprovedOrder, OrderProposal
 
-IN_DOUBT = 5  # looks at a commit whose outcome was lost
-IN_DOUBT_S = 0.2
+COMMIT_RETRIES = 5  # of a commit whose outcome was lost
+COMMIT_RETRY_INTERVAL_S = 0.2
 
 log = telemetry.logger("orders")
 
 
 class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an approved order; `is_new` is false when its signal had been heard before."""
+    """Result of a submission; `is_new` is False when the signal was acted on before."""
 
     intent_id: UUID
     attempt_id: UUID | None
@@ -37,16 +37,16 @@ class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signal_id_for(strategy_key: str, symbol: str, side: Side, at: datetime, leg: str = "") -> UUID:
-    """The same id for the same decision, so that deciding it again orders nothing again.
+    """Return the same id for the same decision, so that repeating it orders nothing.
 
-    `at` is the moment that was decided on, such as the close of a candle; `leg` tells apart orders
-    that are decided together.
+    `at` is the time that was decided on, such as the close of a bar; `leg` separates orders of one
+    decision.
     """
     return uuid5(NAMESPACE_OID, "\x1f".join((strategy_key, symbol, side, at.isoformat(), leg)))
 
 
 class OrderManager:
-    """Takes orders for one broker, from the gate alone."""
+    """Takes approved orders for one broker."""
 
     def __init__(
         self,
@@ -63,42 +63,43 @@ class OrderManager:
         self._clock = clock or SystemClock()
 
     async def submit(self, approved: ApprovedOrder) -> SubmitResult:
-        """May be called again with the same order: it is there once."""
+        """Submit an approved order; repeating it has no effect."""
         if type(approved) is not ApprovedOrder:
             raise RefusedError(
-                f"the desk takes what the gate approved, not {type(approved).__name__}"
+                "submit() takes an ApprovedOrder from PreTradeGate.check(), not "
+                f"{type(approved).__name__}"
             )
         ids = uuid7(), uuid7()
-        for left in reversed(range(IN_DOUBT)):
+        for left in reversed(range(COMMIT_RETRIES)):
             try:
                 return await self._submit(approved, *ids)
             except OutcomeUnknownError as error:
-                # Whether it is there is seen by asking again: its signal can be heard only once.
+                # Repeating it tells whether it is stored: a signal is stored once.
                 if not left:
                     raise
-                log.warning("a commit is in doubt, looking", error=str(error))
-                await self._clock.sleep(IN_DOUBT_S)
-        raise AssertionError("the last round returns or raises")
+                log.warning("commit outcome unknown; retrying", error=str(error))
+                await self._clock.sleep(COMMIT_RETRY_INTERVAL_S)
+        raise AssertionError("the last attempt returns or raises")
 
     async def cancel(self, intent_id: UUID) -> bool:
-        """Ask for it; False when there is nothing left to cancel.
+        """Request a cancel; return False when there is nothing left to cancel.
 
-        What has not left is stopped here and now. What the venue has, or may have, is cancelled
-        there, and is over when the venue says so.
+        An order that was not sent is stopped at once. One that the venue has, or may have, is
+        cancelled there, and ends with the venue's report.
         """
         changes: list[OrderUpdate] = []
         async with self._database.transaction() as tx:
             live = await tx.fetchval(SQL.live_attempt, intent_id)
-            one = await lock_attempt(tx, live) if live is not None else None
-            if one is None:
+            attempt = await lock_attempt(tx, live) if live is not None else None
+            if attempt is None:
                 if not await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
-                    raise RefusedError(f"no order {intent_id} is known here")
+                    raise RefusedError(f"no order {intent_id}; see qts orders list")
                 return False
             await tx.execute(SQL.request_cancel, intent_id, self._clock.now())
-            moves = AttemptTransitions(tx, self._bus, OrdersConfig(), self._clock.now())
-            if not await moves.suspended(one, "CANCELLED"):
-                await self._bus.publish(tx, cancel_event(one.id, one.symbol))
-            changes = moves.changes
+            transitions = AttemptTransitions(tx, self._bus, OrdersConfig(), self._clock.now())
+            if not await transitions.suspended(attempt, "CANCELLED"):
+                await self._bus.publish(tx, cancel_event(attempt.id, attempt.symbol))
+            changes = transitions.changes
         for change in changes:
             self._on_change(change)
         return True
@@ -116,7 +117,7 @@ class OrderManager:
         )
         stopped = await self._write(approved, intent_id, attempt_id, command)
         if stopped is None:
-            return await self._heard_before(proposal, intent_id)
+            return await self._existing(proposal, intent_id)
         return SubmitResult(
             intent_id=intent_id, attempt_id=None if stopped else attempt_id, stopped=stopped
         )
@@ -124,7 +125,7 @@ class OrderManager:
     async def _write(
         self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID, command: OutboxEvent
     ) -> str | None:
-        """Why it has no attempt, or nothing; None when its signal had been heard before."""
+        """Store the order; return why it has no attempt, "", or None for a known signal."""
         proposal = approved.proposal
         request = OrderRequest(
             client_order_id=new_client_order_id(),
@@ -157,12 +158,12 @@ class OrderManager:
         )
         return rows[0]["reason_code"] if rows else None
 
-    async def _heard_before(self, proposal: OrderProposal, intent_id: UUID) -> SubmitResult:
-        """Perhaps by our own words, whose answer was lost: then it is new all the same."""
+    async def _existing(self, proposal: OrderProposal, intent_id: UUID) -> SubmitResult:
+        """Return the stored order of the signal; ours if only the reply of its commit was lost."""
         row = await self._database.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
         if row is None:
-            raise AssertionError("an intent that hindered ours is not there")
-        # The quantity may differ: whoever decides again has other figures, and orders nothing more.
+            raise AssertionError("the conflicting intent is missing")
+        # The quantity may differ: a repeated decision has other figures and orders nothing.
         before = (row["broker"], row["symbol"], row["side"])
         if before != (self._broker, proposal.symbol, proposal.side):
             raise RefusedError(

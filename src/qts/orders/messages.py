@@ -1,4 +1,4 @@
-"""What orders put on the bus: commands to the executor, events for everybody."""
+"""Messages of orders on the bus: commands to the executor, and events."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class CancelOrder(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reconcile(msgspec.Struct, frozen=True):
-    """Compare the books with the venue's now."""
+    """Reconcile now."""
 
 
 class AttemptEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What every event of an attempt tells."""
+    """Fields of every event of an attempt."""
 
     order_intent_id: UUID
     order_attempt_id: UUID
@@ -77,7 +77,7 @@ class FillReceived(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OrderClosed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The venue's order trades no more: FILLED or CANCELLED."""
+    """The venue order is finished: FILLED or CANCELLED."""
 
     broker_order_id: str
     order_attempt_id: UUID

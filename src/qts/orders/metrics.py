@@ -1,4 +1,4 @@
-"""Figures that stand in the database, brought to the metrics every few seconds."""
+"""Gauges read from the database every few seconds."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _MARKET = telemetry.gauge(
 _ATTEMPTS = telemetry.counter(
     "everbit_order_attempt_total", "Attempts by their state.", ("status",)
 )
-# Those that trade are the rule and need no series of their own.
+# Only symbols that do not trade have a series.
 _SUSPENDED = (
     "SELECT symbol FROM market_state WHERE trade_status = 'SUSPENDED' ORDER BY symbol LIMIT 100"
 )
 
 
 class TradingGauges:
-    """`run` it until cancelled."""
+    """Updates gauges until cancelled."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         for state in AttemptState:
-            _ATTEMPTS.labels(state)  # from zero on: the first of a kind is a growth, too
+            _ATTEMPTS.labels(state)  # start at zero, so that the first one counts as an increase
 
     async def run(self) -> None:
         while True:
@@ -41,7 +41,7 @@ class TradingGauges:
                 await self.look()
             except OperationError as error:
                 if due := telemetry.log_every(60.0, "figures"):
-                    log.warning("figures could not be read", error=str(error), **due)
+                    log.warning("gauges not updated", error=str(error), **due)
             await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:

@@ -1,8 +1,8 @@
-"""What fills make of a position: quantity, average price, realised profit. Pure arithmetic.
+"""Position arithmetic: quantity, average price and realised profit after fills.
 
 Cost is averaged. A fill that reduces realises (its price - average) x quantity; one that goes
-through zero closes all of the old side and opens the new one at its own price. Fees are kept
-apart: profit here is before fees.
+through zero closes all of the old side and opens the new one at its own price. Fees are
+separate: profit here is before fees.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from qts.domain import Fill
 
 ZERO = Decimal(0)
-_PLACES = Decimal(1).scaleb(-18)  # as the database keeps them
+_PLACES = Decimal(1).scaleb(-18)  # as the database stores them
 _EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
 
 
@@ -63,7 +63,7 @@ class PositionState(msgspec.Struct, frozen=True, kw_only=True):
 def apply_fills(
     fills: Iterable[Fill], start: PositionState | None = None
 ) -> tuple[PositionState, list[Decimal]]:
-    """The position after all of them, in this order, and what each has realised."""
+    """Return the position after all fills, in order, and what each realised."""
     book, gains = start or PositionState(), []
     for fill in fills:
         after = book.apply(fill)

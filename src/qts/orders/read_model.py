@@ -1,7 +1,4 @@
-"""What people ask of orders: lists, one order's whole life, positions, holdings taken over.
-
-How we stand at a broker: what is held, what is under way, how the day has been.
-"""
+"""Reads of the ledger: orders, positions and the account state; adoption of holdings."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from uuid import UUID
 import msgspec
 
 from qts.database import Database, Row
-from qts.domain import Clock, Fill, RefusedError, Side, SystemClock
+from qts.domain import Clock, Fill, Position, RefusedError, Side, SystemClock
 from qts.orders.ledger import Ledger
 from qts.orders.queries import SQL
 from qts.outbox import EventBus, uuid7
 
 
 class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An intent with its latest attempt and the order it became."""
+    """An intent with its latest attempt and broker order."""
 
     intent_id: UUID
     created_at: datetime
@@ -56,7 +53,7 @@ class PositionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one order."""
+    """An order with its attempts and fills."""
 
     order: OrderRow
     attempts: list[dict[str, Any]]
@@ -71,7 +68,7 @@ async def list_orders(
     only_open: bool = False,
     limit: int = 50,
 ) -> list[OrderRow]:
-    """The youngest first; `state` is of the attempt."""
+    """Return the newest orders first; `state` filters by attempt state."""
     rows = await database.fetch(SQL.list_orders, state, symbol, only_open, limit, None)
     return [_order(row) for row in rows]
 
@@ -79,7 +76,7 @@ async def list_orders(
 async def order_history(database: Database, intent_id: UUID) -> OrderHistory:
     rows = await database.fetch(SQL.list_orders, None, None, False, 1, intent_id)
     if not rows:
-        raise RefusedError(f"no order {intent_id} is known here; see qts orders list")
+        raise RefusedError(f"no order {intent_id}; see qts orders list")
     attempts = await database.fetch(SQL.show_attempts, intent_id)
     fills = await database.fetch(SQL.show_fills, intent_id)
     return OrderHistory(
@@ -97,13 +94,13 @@ async def list_positions(database: Database, broker: str | None = None) -> list[
 async def adopt_holding(
     database: Database, bus: EventBus, broker: str, holding: Fill, clock: Clock | None = None
 ) -> None:
-    """Take a holding that others bought, or the loss of one, into our position.
+    """Add a holding, or the loss of one, to our position as an external fill.
 
-    `holding` says how much and at what price; its ids are made here.
+    `holding` gives quantity and price; its ids are created here.
     """
     name = f"external-{uuid7()}"
     at = (clock or SystemClock()).now()
-    entry = msgspec.structs.replace(holding, trade_id=name, order_id=name, at=at)
+    entry = msgspec.structs.replace(holding, trade_id=name, broker_order_id=name, at=at)
     ledger = Ledger(database, bus, broker)
     async with database.transaction() as tx:
         await tx.execute(
@@ -111,13 +108,15 @@ async def adopt_holding(
         )
         changes = await ledger.apply_fill(tx, entry)
         if not any(getattr(change, "counted", False) for change in changes):
-            raise RefusedError(f"that would leave less than nothing of {entry.symbol}")
+            raise RefusedError(f"that would make the position of {entry.symbol} negative")
 
 
 def external_fill(symbol: str, quantity: Decimal, price: Decimal) -> Fill:
-    """A change of a holding, as `adopt` takes it; a negative quantity takes away."""
+    """Return the fill for `adopt_holding`; a negative quantity reduces the position."""
     if not quantity.is_finite() or not quantity or not price.is_finite() or price <= 0:
-        raise RefusedError(f"{quantity} of {symbol} at {price}: a quantity and a price are needed")
+        raise RefusedError(
+            f"{quantity} of {symbol} at {price}: expected a quantity and a positive price"
+        )
     return Fill(
         trade_id="",
         broker_order_id="",
@@ -134,13 +133,8 @@ def _order(row: Row) -> OrderRow:
     return OrderRow(**dict(row.items()))
 
 
-class Held(msgspec.Struct, frozen=True):
-    quantity: Decimal  # signed
-    average_price: Decimal
-
-
 class OpenOrder(msgspec.Struct, frozen=True):
-    """An order under way; `price` is its limit, if it has one."""
+    """A pending order; `price` is its limit, if it has one."""
 
     symbol: str
     side: Side
@@ -150,7 +144,9 @@ class OpenOrder(msgspec.Struct, frozen=True):
 
 
 class AccountState(msgspec.Struct, frozen=True):
-    held: dict[str, Held]
+    """Positions, pending orders and the day's counts at a broker, read at one moment."""
+
+    held: dict[str, Position]
     pending: tuple[OpenOrder, ...]
     orders_today: int
     orders_last_minute: int
@@ -162,10 +158,13 @@ class AccountState(msgspec.Struct, frozen=True):
 async def load_account_state(
     database: Database, broker: str, day: datetime, now: datetime
 ) -> AccountState:
-    """All of one moment. `day` is when the trading day began."""
+    """Read the state in one statement; `day` is the start of the trading day."""
     (row,) = await database.fetch_idempotent(SQL.account_state, broker, day, now)
     return AccountState(
-        {symbol: Held(Decimal(has), Decimal(average)) for symbol, has, average in row["held"]},
+        {
+            symbol: Position(symbol, Decimal(quantity), Decimal(average))
+            for symbol, quantity, average in row["held"]
+        },
         tuple(
             OpenOrder(symbol, Side(side), Decimal(left), Decimal(price) if price else None, unknown)
             for symbol, side, left, price, unknown in row["pending"]

@@ -1,4 +1,4 @@
-"""Whether our books are the venue's: orders, fills and positions, compared one by one."""
+"""Comparison of the ledger with the venue: orders, fills and positions, one by one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class ReconcileCheck(msgspec.Struct, frozen=True, kw_only=True):
     orders: bool
     fills: bool
     positions: bool
-    differences: tuple[str, ...] = ()  # in words, one for each
+    differences: tuple[str, ...] = ()  # one text each
 
     def __bool__(self) -> bool:
         return self.orders and self.fills and self.positions
 
 
-async def check_reconciled(floor: ExecutionContext, since: datetime) -> ReconcileCheck:
-    """Compare with what the venue says now; changes nothing. Ask when nothing is under way."""
-    orders = await _orders(floor, since)
-    fills = await _fills(floor, since)
-    rows = await floor.database.fetch(SQL.positions, floor.broker.name)
+async def check_reconciled(context: ExecutionContext, since: datetime) -> ReconcileCheck:
+    """Compare and change nothing; call it when nothing is in flight."""
+    orders = await _orders(context, since)
+    fills = await _fills(context, since)
+    rows = await context.database.fetch(SQL.positions, context.broker.name)
     positions = [
-        f"{found.symbol}: {found.ours} held here, {found.venue} at the venue"
-        for found in find_mismatches(await floor.broker.account(), rows)
+        f"{found.symbol}: {found.ours} in the ledger, {found.venue} at the venue"
+        for found in find_mismatches(await context.broker.account(), rows)
     ]
     return ReconcileCheck(
         orders=not orders,
@@ -38,37 +38,40 @@ async def check_reconciled(floor: ExecutionContext, since: datetime) -> Reconcil
     )
 
 
-async def _orders(floor: ExecutionContext, since: datetime) -> list[str]:
-    there = {order.broker_order_id: order for order in await floor.broker.orders(since)}
-    rows = await floor.database.fetch(SQL.find_orders, floor.broker.name, list(there))
+async def _orders(context: ExecutionContext, since: datetime) -> list[str]:
+    there = {order.broker_order_id: order for order in await context.broker.orders(since)}
+    rows = await context.database.fetch(SQL.find_orders, context.broker.name, list(there))
     here = {row["broker_order_id"]: row for row in rows}
-    wrong = [f"order {name} is not known here" for name in there if name not in here]
+    wrong = [f"order {name} is not in the ledger" for name in there if name not in here]
     for name, row in here.items():
         ours, theirs = (row["state"], row["filled"]), (there[name].state, there[name].filled)
         if ours != theirs:
-            wrong.append(f"order {name}: {ours[0]} {ours[1]} here, {theirs[0]} {theirs[1]} there")
-    unknown = await floor.database.fetchval(SQL.count_unsettled, floor.broker.name)
+            wrong.append(
+                f"order {name}: {ours[0]} {ours[1]} in the ledger,"
+                f" {theirs[0]} {theirs[1]} at the venue"
+            )
+    unknown = await context.database.fetchval(SQL.count_unsettled, context.broker.name)
     if unknown:
-        wrong.append(f"{unknown} attempts whose outcome is not known")
-    missing = await floor.database.fetch(SQL.open_orders, floor.broker.name)
+        wrong.append(f"{unknown} attempts with an unknown outcome")
+    missing = await context.database.fetch(SQL.open_orders, context.broker.name)
     wrong += [
-        f"order {row['broker_order_id']} is open here and not at the venue"
+        f"order {row['broker_order_id']} is open in the ledger and not at the venue"
         for row in missing
         if row["broker_order_id"] not in there
     ]
     return wrong
 
 
-async def _fills(floor: ExecutionContext, since: datetime) -> list[str]:
-    there = {fill.trade_id: fill for fill in await floor.broker.fills(since)}
-    rows = await floor.database.fetch(SQL.fills_since, floor.broker.name, since, list(there))
+async def _fills(context: ExecutionContext, since: datetime) -> list[str]:
+    there = {fill.trade_id: fill for fill in await context.broker.fills(since)}
+    rows = await context.database.fetch(SQL.fills_since, context.broker.name, since, list(there))
     here = {row["trade_id"]: row for row in rows}
-    wrong = [f"fill {name} is not known here" for name in there if name not in here]
+    wrong = [f"fill {name} is not in the ledger" for name in there if name not in here]
     for name, row in here.items():
         if name not in there:
-            wrong.append(f"fill {name} is not known at the venue")
+            wrong.append(f"fill {name} is not at the venue")
         elif (row["quantity"], row["price"]) != (there[name].quantity, there[name].price):
-            wrong.append(f"fill {name} is another at the venue")
+            wrong.append(f"fill {name} differs at the venue")
         elif not row["counted"] and row["origin"] != "FOREIGN":
             wrong.append(f"fill {name} is in no position")
     return wrong

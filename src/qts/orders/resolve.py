@@ -1,4 +1,4 @@
-"""Finding out what became of attempts: by looking, or by a person who did."""
+"""Resolution of unknown outcomes: at the venue, or by the operator."""
 
 from __future__ import annotations
 
@@ -28,43 +28,45 @@ log = telemetry.logger("orders")
 
 
 class ResolveCounts(msgspec.Struct, frozen=True):
-    """How many outcomes were found out, and how many are still to be."""
+    """Counts of one resolution pass."""
 
     accepted: int = 0
     absent: int = 0
-    waiting: int = 0  # not seen at the venue, and too young to be called absent
-    ambiguous: int = 0  # a person has to choose
-    expired: int = 0  # never left, and nobody is going to send them
+    waiting: int = 0  # not at the venue, too recent to be absent
+    ambiguous: int = 0  # the operator must choose
+    expired: int = 0  # never sent, and past their deadline
 
     @property
     def is_open(self) -> bool:
         return bool(self.waiting or self.ambiguous)
 
 
-async def resolve_unknown(floor: ExecutionContext) -> ResolveCounts:
-    """Look for every attempt whose outcome is not known, or whose sender is not heard of."""
-    config = floor.config
-    patience = timedelta(seconds=config.send_within_s + config.place_timeout_s)
-    overdue = floor.clock.now() - patience
+async def resolve_unknown(context: ExecutionContext) -> ResolveCounts:
+    """Search the venue for every attempt that is UNKNOWN, or SENT for too long."""
+    config = context.config
+    timeout = timedelta(seconds=config.send_within_s + config.place_timeout_s)
+    overdue = context.clock.now() - timeout
     counts: dict[Answer, int] = dict.fromkeys(("accepted", "absent", "waiting", "ambiguous"), 0)
-    for row in await floor.database.fetch(SQL.unresolved, floor.broker.name, overdue):
-        one = await _give_up_sending(floor, row["id"])
-        if one is not None:
-            counts[await _resolve(floor, one, row["broker_order_id"])] += 1
-    await resume_resolved_symbols(floor.database, floor.ledger, floor.bus)
-    return ResolveCounts(**counts, expired=await _expire(floor))
+    for row in await context.database.fetch(SQL.unresolved, context.broker.name, overdue):
+        attempt = await _mark_unknown(context, row["id"])
+        if attempt is not None:
+            counts[await _resolve(context, attempt, row["broker_order_id"])] += 1
+    await resume_resolved_symbols(context.database, context.ledger, context.bus)
+    return ResolveCounts(**counts, expired=await _expire(context))
 
 
 async def resume_resolved_symbols(database: Database, ledger: Ledger, bus: EventBus) -> None:
-    """Open the markets again that have no unknown outcome left."""
+    """Resume symbols that have no unknown outcome left."""
     for row in await database.fetch(SQL.resolved_markets, ledger.broker):
         symbol = row["symbol"]
         async with database.transaction() as tx:
-            lifted = await suspensions.resume_resolved(tx, ledger.broker, symbol)
-            if lifted:
-                told = OutboxEvent.of(TRADE_EVENT, MarketResumed(symbol=symbol), ("Market", symbol))
-                await bus.publish(tx, told)
-        if lifted:
+            resumed = await suspensions.resume_resolved(tx, ledger.broker, symbol)
+            if resumed:
+                event = OutboxEvent.of(
+                    TRADE_EVENT, MarketResumed(symbol=symbol), ("Market", symbol)
+                )
+                await bus.publish(tx, event)
+        if resumed:
             ledger.notify([SuspensionChanged(symbol=symbol, suspended=False)])
 
 
@@ -75,121 +77,136 @@ async def resolve_manually(
     order_id: str | None,
     clock: Clock | None = None,
 ) -> None:
-    """A person has looked: the attempt is this order of the venue's, or it never came (None)."""
+    """Record the operator's finding: the attempt is this venue order, or absent (None)."""
     async with database.transaction() as tx:
-        one = await lock_attempt(tx, attempt_id)
-        if one is None:
-            raise RefusedError(f"no attempt {attempt_id} is known here")
-        if one.state is not AttemptState.UNKNOWN:
+        attempt = await lock_attempt(tx, attempt_id)
+        if attempt is None:
+            raise RefusedError(f"no attempt {attempt_id}")
+        if attempt.state is not AttemptState.UNKNOWN:
             raise RefusedError(
-                f"attempt {attempt_id} is {one.state}; only an UNKNOWN one is resolved"
+                f"attempt {attempt_id} is {attempt.state}; only an UNKNOWN one can be resolved"
             )
         now = (clock or SystemClock()).now()
-        moves = AttemptTransitions(tx, bus, OrdersConfig(), now)
-        ledger = Ledger(database, bus, one.broker)
+        transitions = AttemptTransitions(tx, bus, OrdersConfig(), now)
+        ledger = Ledger(database, bus, attempt.broker)
         if order_id is None:
-            await moves.absent(one, "a person looked")
+            await transitions.absent(attempt, "resolved by the operator")
         else:
-            await _refuse_taken(tx, one, order_id)
-            await moves.accepted(one, order_id)
-            await ledger.apply_order(tx, order_from_ack(one, order_id), one.id)
+            await _refuse_taken(tx, attempt, order_id)
+            await transitions.accepted(attempt, order_id)
+            await ledger.apply_order(tx, order_from_ack(attempt, order_id), attempt.id)
     await resume_resolved_symbols(database, ledger, bus)
 
 
-async def _expire(floor: ExecutionContext) -> int:
-    """A command that became a dead letter must not leave its order under way for ever."""
+async def _expire(context: ExecutionContext) -> int:
+    """Suspend attempts whose command never ran before their deadline; return how many."""
     expired = 0
-    for row in await floor.database.fetch(SQL.expired, floor.broker.name, floor.clock.now()):
-        async with floor.database.transaction() as tx:
-            one = await lock_attempt(tx, row["id"])
-            moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
-            expired += one is not None and await moves.suspended(one, "EXPIRED")
-        floor.ledger.notify(moves.changes)
+    for row in await context.database.fetch(SQL.expired, context.broker.name, context.clock.now()):
+        async with context.database.transaction() as tx:
+            attempt = await lock_attempt(tx, row["id"])
+            transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
+            expired += attempt is not None and await transitions.suspended(attempt, "EXPIRED")
+        context.ledger.notify(transitions.changes)
     return expired
 
 
-async def _give_up_sending(floor: ExecutionContext, attempt_id: UUID) -> OrderAttempt | None:
-    """Whoever sent it has had his time; None when it is resolved already."""
-    async with floor.database.transaction() as tx:
-        one = await lock_attempt(tx, attempt_id)
-        moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
-        if one is not None and one.state is AttemptState.SENT:
-            await moves.unknown(one, "whoever sent it did not tell how it ended")
-            one = msgspec.structs.replace(one, state=AttemptState.UNKNOWN)
-    floor.ledger.notify(moves.changes)
-    return one if one is not None and one.state is AttemptState.UNKNOWN else None
+async def _mark_unknown(context: ExecutionContext, attempt_id: UUID) -> OrderAttempt | None:
+    """Move an overdue SENT attempt to UNKNOWN; None when it is resolved already."""
+    async with context.database.transaction() as tx:
+        attempt = await lock_attempt(tx, attempt_id)
+        transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
+        if attempt is not None and attempt.state is AttemptState.SENT:
+            await transitions.unknown(attempt, "its sender died before it recorded an outcome")
+            attempt = msgspec.structs.replace(attempt, state=AttemptState.UNKNOWN)
+    context.ledger.notify(transitions.changes)
+    return attempt if attempt is not None and attempt.state is AttemptState.UNKNOWN else None
 
 
-async def _resolve(floor: ExecutionContext, one: OrderAttempt, order_id: str | None) -> Answer:
-    if order_id is not None:  # the venue's own news have named it meanwhile
-        await _accept(floor, one, order_from_ack(one, order_id))
+async def _resolve(
+    context: ExecutionContext, attempt: OrderAttempt, order_id: str | None
+) -> Answer:
+    if order_id is not None:  # an execution report has linked it meanwhile
+        await _accept(context, attempt, order_from_ack(attempt, order_id))
         return "accepted"
-    looked_at = floor.clock.now()
-    rows = await floor.database.fetch(SQL.known_orders, one.broker, one.symbol, one.id)
+    checked_at = context.clock.now()
+    rows = await context.database.fetch(
+        SQL.known_orders, attempt.broker, attempt.symbol, attempt.id
+    )
     known = frozenset(row["broker_order_id"] for row in rows)
-    if one.sent_at is None:
-        raise AssertionError("it was sent")
-    found = await floor.broker.find_order(one.request, one.sent_at, known)
+    if attempt.sent_at is None:
+        raise AssertionError("the attempt was not sent")
+    found = await context.broker.find_order(attempt.request, attempt.sent_at, known)
     if len(found.candidates) == 1:
-        await _accept(floor, one, found.candidates[0])
+        await _accept(context, attempt, found.candidates[0])
         return "accepted"
     if found.candidates:
-        await _ask_a_person(floor, one, found.candidates)
+        await _flag_for_operator(context, attempt, found.candidates)
         return "ambiguous"
-    if looked_at - one.sent_at < timedelta(seconds=floor.config.absent_after_s):
+    if checked_at - attempt.sent_at < timedelta(seconds=context.config.absent_after_s):
         return "waiting"
-    await _give_up(floor, one, looked_at)
+    await _mark_absent(context, attempt, checked_at)
     return "absent"
 
 
-async def _accept(floor: ExecutionContext, one: OrderAttempt, order: BrokerOrder) -> None:
-    async with floor.database.transaction() as tx:
-        again = await lock_attempt(tx, one.id)
-        if again is None:
-            raise AssertionError("an attempt does not go away")
-        moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
-        await moves.accepted(again, order.broker_order_id)
-        moves.changes += await floor.ledger.apply_order(tx, order, one.id)
-    floor.ledger.notify(moves.changes)
-    log.info("an unknown attempt was placed", attempt=str(one.id), order=order.broker_order_id)
+async def _accept(context: ExecutionContext, attempt: OrderAttempt, order: BrokerOrder) -> None:
+    async with context.database.transaction() as tx:
+        locked = await lock_attempt(tx, attempt.id)
+        if locked is None:
+            raise AssertionError("an attempt is never deleted")
+        transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
+        await transitions.accepted(locked, order.broker_order_id)
+        transitions.changes += await context.ledger.apply_order(tx, order, attempt.id)
+    context.ledger.notify(transitions.changes)
+    log.info(
+        "unknown attempt found at the venue",
+        attempt_id=str(attempt.id),
+        broker_order_id=order.broker_order_id,
+    )
 
 
-async def _give_up(floor: ExecutionContext, one: OrderAttempt, looked_at: datetime) -> None:
-    async with floor.database.transaction() as tx:
-        again = await lock_attempt(tx, one.id)
-        if again is None:
-            raise AssertionError("an attempt does not go away")
-        moves = AttemptTransitions(tx, floor.bus, floor.config, floor.clock.now())
-        await moves.absent(again, f"the venue did not have it at {looked_at:%H:%M:%S} UTC")
-    floor.ledger.notify(moves.changes)
-    log.info("an unknown attempt was never placed", attempt=str(one.id))
+async def _mark_absent(
+    context: ExecutionContext, attempt: OrderAttempt, checked_at: datetime
+) -> None:
+    async with context.database.transaction() as tx:
+        locked = await lock_attempt(tx, attempt.id)
+        if locked is None:
+            raise AssertionError("an attempt is never deleted")
+        transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
+        await transitions.absent(locked, f"the venue did not have it at {checked_at:%H:%M:%S} UTC")
+    context.ledger.notify(transitions.changes)
+    log.info("unknown attempt is absent", attempt_id=str(attempt.id))
 
 
-async def _ask_a_person(
-    floor: ExecutionContext, one: OrderAttempt, candidates: tuple[BrokerOrder, ...]
+async def _flag_for_operator(
+    context: ExecutionContext, attempt: OrderAttempt, candidates: tuple[BrokerOrder, ...]
 ) -> None:
     names = ", ".join(order.broker_order_id for order in candidates)
     text = (
-        f"orders {names} all fit; look at the venue, then: "
-        f"qts orders resolve {one.id} --as ORDER_ID or --as absent"
+        f"orders {names} all match; check the venue, then run: "
+        f"qts orders resolve {attempt.id} --as ORDER_ID or --as absent"
     )
-    if await floor.database.execute(SQL.flag_for_operator, one.id, text) != "UPDATE 0":
-        log.error("a person has to choose", attempt=str(one.id), symbol=one.symbol, reason=text)
+    if await context.database.execute(SQL.flag_for_operator, attempt.id, text) != "UPDATE 0":
+        log.error(
+            "several venue orders match; operator must resolve",
+            attempt_id=str(attempt.id),
+            symbol=attempt.symbol,
+            reason=text,
+        )
 
 
-async def _refuse_taken(tx: Connection, one: OrderAttempt, order_id: str) -> None:
+async def _refuse_taken(tx: Connection, attempt: OrderAttempt, order_id: str) -> None:
     row = await tx.fetchrow(
         "SELECT order_attempt_id, symbol, side FROM broker_order "
         "WHERE broker = $1 AND broker_order_id = $2",
-        one.broker,
+        attempt.broker,
         order_id,
     )
     if row is None:
         return
-    if row["order_attempt_id"] not in (None, one.id):
+    if row["order_attempt_id"] not in (None, attempt.id):
         raise RefusedError(f"order {order_id} belongs to attempt {row['order_attempt_id']}")
-    if (row["symbol"], row["side"]) != (one.symbol, one.side):
+    if (row["symbol"], row["side"]) != (attempt.symbol, attempt.side):
         raise RefusedError(
             f"order {order_id} is {row['side']} {row['symbol']}; "
-            f"the attempt was {one.side} {one.symbol}"
+            f"the attempt was {attempt.side} {attempt.symbol}"
         )

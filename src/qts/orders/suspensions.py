@@ -1,12 +1,12 @@
-"""Whether new orders of a market may leave.
+"""Suspension of a symbol: no new orders until it is resumed.
 
 ACTIVE ──an outcome is unknown──▶ SUSPENDED (UNKNOWN) ──resolved──▶ ACTIVE
-   ├──the venue shut us out─────▶ SUSPENDED (BLOCKED), all markets ──┐
-   ├──a person──────────────────▶ SUSPENDED (BY_HAND) ──a person─────┤
-   └──a person, or a stop that
-      cannot leave──────────────▶ SUSPENDED (FROZEN) ───a person─────┴▶ ACTIVE
+   ├──the venue blocks us───────▶ SUSPENDED (BLOCKED), all symbols ──┐
+   ├──the operator──────────────▶ SUSPENDED (BY_HAND) ──the operator─┤
+   └──the operator, or a stop
+      whose exits fail──────────▶ SUSPENDED (FROZEN) ───the operator─┴▶ ACTIVE
 
-What passes a suspension all the same is said by market_stop, in the database.
+The function market_stop in the database says which orders pass a suspension.
 """
 
 from __future__ import annotations
@@ -27,25 +27,29 @@ FROZEN = "FROZEN"
 
 
 class SymbolSuspension(msgspec.Struct, frozen=True):
+    """Why and since when a symbol is suspended."""
+
     symbol: str  # * is the whole venue
     code: str
     detail: str
     since: datetime
 
 
-async def suspend_symbol(tx: Connection, broker: str, symbol: str, why: SymbolSuspension) -> bool:
-    """False when it was suspended before."""
-    told = await tx.execute(SQL.suspend_market, broker, symbol, why.code, why.detail, why.since)
-    return told != "INSERT 0 0"
+async def suspend_symbol(
+    tx: Connection, broker: str, symbol: str, suspension: SymbolSuspension
+) -> bool:
+    """Suspend a symbol; return False when it was suspended before."""
+    why = (suspension.code, suspension.detail, suspension.since)
+    return await tx.execute(SQL.suspend_market, broker, symbol, *why) != "INSERT 0 0"
 
 
 async def resume_symbol(tx: Connection, broker: str, symbol: str, only: str | None = None) -> bool:
-    """False when it was not suspended, or for another reason than `only`."""
+    """Resume a symbol; return False when it was not suspended, or not for `only`."""
     return await tx.execute(SQL.resume_market, broker, symbol, only) != "UPDATE 0"
 
 
 async def resume_resolved(tx: Connection, broker: str, symbol: str) -> bool:
-    """Unless an outcome is unknown again: asked with the market locked, as `suspend` locks it."""
+    """Resume unless an outcome is unknown again, checked under the lock of `suspend_symbol`."""
     await tx.execute(SQL.lock_market, broker, symbol)
     if await tx.fetchval(SQL.count_unknown, broker, symbol):
         return False
@@ -62,18 +66,18 @@ async def list_suspensions(database: Database, broker: str) -> list[SymbolSuspen
 
 
 async def is_tradable(database: Database, broker: str, symbol: str) -> bool:
-    """Whether entries of this market may leave."""
+    """Return whether entries of this symbol may be sent."""
     return await database.fetchrow(SQL.suspended, broker, symbol) is None
 
 
 async def resume_manually(database: Database, broker: str, symbol: str) -> None:
-    """A person has looked; an attempt that is still unknown keeps its market shut."""
+    """Resume on behalf of the operator; refuse while an attempt is unknown."""
     async with database.transaction() as tx:
         await tx.execute(SQL.lock_market, broker, symbol)
         unknown = await tx.fetchval(SQL.count_unknown, broker, symbol)
         if unknown:
             raise RefusedError(
-                f"{symbol} has {unknown} attempts whose outcome is unknown; "
+                f"{symbol} has {unknown} attempts with an unknown outcome; "
                 "resolve them first: qts orders list --state UNKNOWN"
             )
         if not await resume_symbol(tx, broker, symbol):

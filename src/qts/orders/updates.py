@@ -1,4 +1,4 @@
-"""What changed, told once it is committed: for events in this process and for its cache."""
+"""Order updates: published in this process after their commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OrderChanged(msgspec.Struct, frozen=True, kw_only=True):
     order_id: str
     symbol: str
     state: OrderState
-    quantity: Decimal | None  # None: only a fill is known of it so far
+    quantity: Decimal | None  # None while only a fill is known
     filled: Decimal
     attempt_id: UUID | None
 
@@ -52,4 +52,4 @@ OrderListener = Callable[[OrderUpdate], None]
 
 
 def ignore_update(_change: OrderUpdate) -> None:
-    """For those who do not want to know."""
+    """Listener for callers without one."""
