@@ -84,10 +84,10 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.orders": """
         AccountState AttemptChanged CancelOrder CreateOrderAttempt DatabaseSafetyControls
-        ExecutionContext FillApplied FillReceived Ledger MarketResumed MarketSuspended
-        OpenOrder OrderAbsent OrderAccepted OrderChanged OrderClosed OrderExecutor OrderHistory
-        OrderListener OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown
-        OrderUpdate OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
+        ExecutionContext FillApplied FillReceived Ledger MarketResumed MarketSuspended OpenOrder
+        OrderAbsent OrderAccepted OrderChanged OrderClosed OrderExecutor OrderHistory OrderListener
+        OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrderUpdate
+        OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
         ReconcileReport Reconciler ResolveCounts SafetyControls SubmitResult SuspensionChanged
         SymbolSuspension adopt_holding check_reconciled external_fill freeze_position is_tradable
         list_orders list_positions list_suspensions load_account_state order_history
@@ -133,8 +133,8 @@ PUBLIC: dict[str, str] = {
         StrategyKind SurgeBreakout Tick View builtin_strategies compile_step load_strategy
     """,
     "qts.telemetry": """
-        CONTENT_TYPE Ids LatencyHistogram LogThrottle Span TelemetryConfig configure context
-        counter current_context export_host_metrics gauge histogram hold_lines latency lazy_context
+        CONTENT_TYPE Ids LatencyHistogram LogThrottle Span TelemetryConfig configure context counter
+        current_context export_host_metrics gauge histogram hold_lines latency lazy_context
         lines_dropped log_every logger metric_samples new_trace_id redact_text release_lines
         render_metrics serve_metrics shutdown span tracing
     """,
