@@ -1,4 +1,4 @@
-"""The strategies that ship: they enter and leave where their texts say, compiled or not."""
+"""The built-in strategies enter and exit as documented, compiled and interpreted."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from tests.pipeline.portfolios import tick, view
 ALL = (MovingAverageSwing, RsiScalper, SurgeBreakout)
 
 
-def wishes(strategy: StepStrategy[Any], prices: list[float], volume: float = 100.0) -> list[str]:
-    """What it wants tick by tick; what it wants is done at once."""
-    held, found = 0, []
+def decisions(strategy: StepStrategy[Any], prices: list[float], volume: float = 100.0) -> list[str]:
+    """Return the signals tick by tick; every signal fills at once."""
+    position, found = 0, []
     for number, price in enumerate(prices):
-        seen = view(tick(price=price), held={"005930": (held, 10_000)} if held else {})
+        held = {"005930": (position, 10_000)} if position else {}
         now = tick(price=price, at=number + 1.0)._replace(volume=volume)
-        for signal in strategy.on_tick(now, seen):
+        for signal in strategy.on_tick(now, view(tick(price=price), held=held)):
             found.append(f"{signal.side} {number}")
-            held = 10 if signal.side is Side.BUY else 0
+            position = 10 if signal.side is Side.BUY else 0
     return found
 
 
-def test_moving_averages_enter_on_the_way_up_and_leave_on_the_way_down() -> None:
+def test_moving_averages_enter_on_the_way_up_and_exit_on_the_way_down() -> None:
     strategy = MovingAverageSwing.from_params({"fast": 2, "slow": 5, "margin": 0})
     falls, rises = [100.0 - n for n in range(10)], [91.0 + n for n in range(10)]
-    found = wishes(strategy, falls + rises + falls)
+    found = decisions(strategy, falls + rises + falls)
     assert [each.split()[0] for each in found] == ["BUY", "SELL"]
     assert 10 <= int(found[0].split()[1]) < 16
     assert int(found[1].split()[1]) >= 20
@@ -43,26 +43,27 @@ def test_moving_averages_enter_on_the_way_up_and_leave_on_the_way_down() -> None
 def test_rsi_waits_for_the_turn() -> None:
     strategy = RsiScalper.from_params({"length": 5})
     falling = [100.0 - n for n in range(12)]
-    assert wishes(strategy, falling) == []
-    found = wishes(RsiScalper.from_params({"length": 5}), [*falling, 90.0, 93.0, 97.0, 99.0, 103.0])
+    assert decisions(strategy, falling) == []
+    found = decisions(
+        RsiScalper.from_params({"length": 5}), [*falling, 90.0, 93.0, 97.0, 99.0, 103.0]
+    )
     assert [each.split()[0] for each in found] == ["BUY", "SELL"]
 
 
 def test_breakout_needs_volume_and_gives_back_little() -> None:
     quiet = [100.0, 101.0, 100.0, 101.0, 100.0]
     params = {"window": 4, "margin": 0.01, "volume_ratio": 2.0, "give_back": 0.02}
-    assert wishes(SurgeBreakout.from_params(params), [*quiet, 104.0]) == []
+    assert decisions(SurgeBreakout.from_params(params), [*quiet, 104.0]) == []
     loud = SurgeBreakout.from_params(params)
-    assert wishes(loud, quiet) == []
+    assert decisions(loud, quiet) == []
     rising = [104.0, 106.0, 105.0, 103.0]
-    seen = view(tick())
-    (entry,) = loud.on_tick(tick(price=rising[0], at=9.0)._replace(volume=500.0), seen)
+    (entry,) = loud.on_tick(tick(price=rising[0], at=9.0)._replace(volume=500.0), view(tick()))
     assert entry.side is Side.BUY
-    holding = view(tick(), held={"005930": (10, 104)})
-    assert not loud.on_tick(tick(price=106.0, at=10.0), holding)
-    assert not loud.on_tick(tick(price=105.0, at=11.0), holding)
-    (leave,) = loud.on_tick(tick(price=103.0, at=12.0), holding)
-    assert leave.intent_type is IntentType.EXIT_SIGNAL
+    long = view(tick(), held={"005930": (10, 104)})
+    assert not loud.on_tick(tick(price=106.0, at=10.0), long)
+    assert not loud.on_tick(tick(price=105.0, at=11.0), long)
+    (exit_signal,) = loud.on_tick(tick(price=103.0, at=12.0), long)
+    assert exit_signal.intent_type is IntentType.EXIT_SIGNAL
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -74,17 +75,17 @@ def test_compiled_and_plain_agree_bit_for_bit(kind: type[StepStrategy[Any]], see
     assert fast is not plain
     one, two = np.zeros(kind.state_size), np.zeros(kind.state_size)
     chance = random.Random(seed)  # noqa: S311 - a walk, not a secret
-    price, held = 10_000.0, 0.0
+    price, position = 10_000.0, 0.0
     for number in range(400):
         price *= math.exp(chance.gauss(0, 0.003))
         volume = chance.uniform(0, 1000)
-        answers = [
-            step(state, strategy.numbers, price, volume, float(number), held)
+        results = [
+            step(state, strategy.numbers, price, volume, float(number), position)
             for step, state in ((fast, one), (plain, two))
         ]
-        assert answers[0] == answers[1]
+        assert results[0] == results[1]
         assert one.tobytes() == two.tobytes()
-        held = max(0.0, held + answers[0]) if answers[0] else held
+        position = max(0.0, position + results[0])
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -1,4 +1,4 @@
-"""The strategy that docs/strategy-guide.md writes does what the guide says."""
+"""The strategy of docs/strategy-guide.md passes the test of that page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_smallest_one_passes_its_own_test(
     assert module.__dict__["Mine"].key == "mine"
 
 
-def test_the_guide_names_what_ships() -> None:
+def test_the_guide_names_the_built_in_strategies() -> None:
     text = GUIDE.read_text("utf-8")
     assert [key for key in builtin_strategies() if f"`{key}`" not in text] == []
 

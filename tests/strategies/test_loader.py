@@ -1,4 +1,4 @@
-"""Strategies by name: those that ship, those of a module, those of a file."""
+"""Loading strategies: built-in ones, those of a module, those of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qts.strategies import RsiScalper, builtin_strategies, load_strategy
 FILE = """
 from __future__ import annotations
 import msgspec
-from qts.pipeline import Strategy
+from qts import Strategy
 
 class Params(msgspec.Struct, frozen=True):
     length: int = 3
@@ -22,7 +22,7 @@ class Mine(Strategy[Params]):
 """
 
 
-def test_what_ships_goes_by_its_key() -> None:
+def test_built_in_strategies_load_by_key() -> None:
     assert load_strategy("rsi_scalper") is RsiScalper
     assert set(builtin_strategies()) == {"rsi_scalper", "moving_average_swing", "surge_breakout"}
     assert all(load_strategy(key) is kind for key, kind in builtin_strategies().items())
@@ -42,19 +42,19 @@ def test_a_file_and_its_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("", "expected module:Class, path.py:Class or one of moving_average_swing, rsi_scalper"),
         (":X", "cannot be loaded"),
-        ("qts.strategies:", "has no class of that name"),
+        ("qts.strategies:", "has no class ''"),
         ("none.py:X", "none.py does not exist"),
         ("raises.py:X", "cannot be loaded: ZeroDivisionError"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(
-    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raises.py").write_text("1 / 0\n")
-    with pytest.raises(RefusedError, match=told):
+    with pytest.raises(RefusedError, match=message):
         load_strategy(name)

@@ -1,4 +1,4 @@
-"""A strategy of one step: what its wishes come to, and whose its state is."""
+"""StepStrategy: its signals, its parameters and its state."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class Params(msgspec.Struct, frozen=True):
 
 
 class Counting(StepStrategy[Params], key="counting"):
-    """Wants in on its second tick, out on its fourth."""
+    """Enters on its second tick, exits on its fourth."""
 
     state_size = 1
 
     @staticmethod
-    def step(state: Any, params: Any, _p: float, _v: float, _at: float, _held: float) -> int:
+    def step(state: Any, params: Any, _p: float, _v: float, _at: float, _position: float) -> int:
         state[0] += params[0] / 2.0
         return 1 if state[0] == 2 else -1 if state[0] == 4 else 0
 
 
-def test_wishes_become_signals_where_they_can() -> None:
+def test_results_become_signals_if_the_position_allows() -> None:
     strategy = Counting.from_params()
-    flat, holding = view(tick()), view(tick(), held={"005930": (10, 10_000)})
+    flat, long = view(tick()), view(tick(), held={"005930": (10, 10_000)})
     assert list(strategy.on_tick(tick(), flat)) == []
     (entry,) = strategy.on_tick(tick(at=7.0), flat)
     assert (entry.side, entry.at, entry.intent_type) == (Side.BUY, 7.0, IntentType.ENTRY)
-    assert list(strategy.on_tick(tick(), holding)) == []
-    (leave,) = strategy.on_tick(tick(), holding)
-    assert (leave.side, leave.intent_type) == (Side.SELL, IntentType.EXIT_SIGNAL)
+    assert list(strategy.on_tick(tick(), long)) == []
+    (exit_signal,) = strategy.on_tick(tick(), long)
+    assert (exit_signal.side, exit_signal.intent_type) == (Side.SELL, IntentType.EXIT_SIGNAL)
 
 
-def test_an_entry_is_not_wanted_twice_nor_an_exit_of_nothing() -> None:
-    strategy, holding = Counting.from_params(), view(tick(), held={"005930": (10, 10_000)})
-    assert [list(strategy.on_tick(tick(), holding)) for _ in range(3)] == [[], [], []]
+def test_no_entry_with_a_position_and_no_exit_without() -> None:
+    strategy, long = Counting.from_params(), view(tick(), held={"005930": (10, 10_000)})
+    assert [list(strategy.on_tick(tick(), long)) for _ in range(3)] == [[], [], []]
     assert list(strategy.on_tick(tick(), view(tick()))) == []
 
 
@@ -72,14 +72,14 @@ def test_new_parameters_act_from_the_next_tick() -> None:
     strategy, flat = Counting.from_params(), view(tick())
     strategy.on_tick(tick(), flat)
     strategy.set_params(Params(weight=8.0))
-    assert list(strategy.on_tick(tick(), flat)) == []  # from 1 to 5: past both marks
+    assert list(strategy.on_tick(tick(), flat)) == []  # the state goes from 1 to 5
 
 
-def test_states_that_are_kept_elsewhere_go_on_from_where_they_were() -> None:
+def test_bound_states_keep_their_values() -> None:
     strategy, flat = Counting.from_params(), view(tick())
     strategy.on_tick(tick(), flat)
     row = np.zeros(1)
-    strategy.keep_states({"005930": row})
+    strategy.bind_states({"005930": row})
     assert row[0] == 1.0
     assert len(list(strategy.on_tick(tick(), flat))) == 1
     assert row[0] == 2.0

@@ -1,4 +1,4 @@
-"""The examples of strategies run and say what their readers will see."""
+"""The example strategies run and print their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies to begin with: each is short, and shows one way of deciding."""
+"""The Strategy API, the loader and the built-in strategies."""
 
 from qts._exports import lazy_exports
 

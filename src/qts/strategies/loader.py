@@ -1,4 +1,4 @@
-"""Strategies by name: one that ships, module:Class, or path.py:Class."""
+"""Loading of strategy classes by name."""
 
 from __future__ import annotations
 
@@ -18,54 +18,59 @@ BUILTIN = ("MovingAverageSwing", "RsiScalper", "SurgeBreakout")
 
 
 def builtin_strategies() -> dict[str, type[Strategy[Any]]]:
-    """Return the strategies that ship with QTS, by key."""
-    package = importlib.import_module("qts.strategies")  # exports this module, too
+    """Return the built-in strategies by key."""
+    package = importlib.import_module("qts.strategies")  # a static import would be a cycle
     return {kind.key: kind for kind in (getattr(package, name) for name in BUILTIN)}
 
 
 def load_strategy(name: str) -> type[Strategy[Any]]:
-    """`rsi_scalper`, `my_package.mine:Mine` or `folder/mine.py:Mine`."""
-    where, colon, kind = name.rpartition(":")
+    """Return the class that `rsi_scalper`, `package.mine:Mine` or `folder/mine.py:Mine` names.
+
+    Raise RefusedError if it cannot be loaded or is not a Strategy.
+    """
+    source, colon, class_name = name.rpartition(":")
     if not colon:
-        known = builtin_strategies()
-        if name not in known:
-            close = get_close_matches(name, known, 1)
+        builtin = builtin_strategies()
+        if name not in builtin:
+            close = get_close_matches(name, builtin, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise RefusedError(
-                f"strategy {name!r} is not known; expected module:Class, path.py:Class or one of"
-                f" {', '.join(sorted(known))}{hint}"
+                f"unknown strategy {name!r}; expected module:Class, path.py:Class or one of"
+                f" {', '.join(sorted(builtin))}{hint}"
             )
-        return known[name]
-    module = _module(name, where)
-    found = getattr(module, kind, None)
+        return builtin[name]
+    module = _load_module(name, source)
+    found = getattr(module, class_name, None)
     if found is None:
-        raise RefusedError(f"strategy {name}: {where} has no {kind or 'class of that name'}")
+        raise RefusedError(f"strategy {name}: {source} has no class {class_name!r}")
     if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise RefusedError(f"strategy {name}: {kind} is no Strategy; derive it from qts.pipeline's")
+        raise RefusedError(f"strategy {name}: {class_name} must derive from qts.Strategy")
     return found
 
 
-def _module(name: str, where: str) -> ModuleType:
+def _load_module(name: str, source: str) -> ModuleType:
     try:
-        return _of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        if source.endswith(".py"):
+            return _load_file(Path(source))
+        return importlib.import_module(source)
     except Exception as error:
         raise RefusedError(
             f"strategy {name} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
 
 
-def _of_file(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
-    place = path.resolve()
-    name = f"qts_strategy_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+    file = path.resolve()
+    name = f"qts_strategy_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, place)
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python module")
+        raise ImportError(f"{path} is not a Python module")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # structs look their annotations up there
+    sys.modules[name] = module  # msgspec resolves annotations through it
     try:
         spec.loader.exec_module(module)
     except BaseException:

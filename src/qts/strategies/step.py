@@ -1,10 +1,10 @@
-"""A strategy as one function over numbers: numba compiles it where it is installed.
+"""Strategies written as one numeric function, which numba compiles if it is installed.
 
-    step(state, params, price, volume, at, held) -> 1 wants to buy, -1 wants to leave, 0 nothing
+    step(state, params, price, volume, at, position) -> 1 enter, -1 exit, 0 neither
 
-`state` is the symbol's own row of numbers, zero at first; `params` are the strategy's parameters in
-the order of their declaration. The function uses nothing but these, arithmetic and `math`, so that
-it gives the same answers compiled and not, tick by tick in a lane and over days in a backtest.
+`state` is an array of numbers per symbol, zero at first; `params` are the strategy's parameters in
+their declared order. The function uses only its arguments, arithmetic and `math`, so it decides the
+same compiled and interpreted, live and in a backtest.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Step = Callable[[Numbers, Numbers, float, float, float, float], int]
 
 @cache
 def compile_step(step: Step) -> Step:
-    """By numba; without it the function as it is, which is the same and slower."""
+    """Compile a step with numba; return it unchanged if numba is not installed."""
     try:
         import numba
     except ImportError:
         return step
-    made: Step = numba.njit(
+    compiled: Step = numba.njit(
         "int64(float64[::1], float64[::1], float64, float64, float64, float64)"
     )(step)
-    return made
+    return compiled
 
 
 class StepStrategy(Strategy[P]):
-    """Derive from it, give `step` and `state_size`; its parameters are all numbers."""
+    """Base class of a strategy with a `step` and a `state_size`; all its parameters are numbers."""
 
     state_size: ClassVar[int]
     step: ClassVar[Any]
@@ -55,33 +55,32 @@ class StepStrategy(Strategy[P]):
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
         return self.on_price(tick, float(view.quantity(tick.symbol)))
 
-    def on_price(self, tick: Tick, held: float) -> tuple[Signal, ...]:
-        """All of a view that a step looks at is how much of the symbol is held."""
+    def on_price(self, tick: Tick, position: float) -> tuple[Signal, ...]:
+        """Call the step for a tick, given the position in its symbol; return its signals."""
         state = self._states.get(tick.symbol)
         if state is None:
             state = self._states[tick.symbol] = np.zeros(self.state_size)
-        wish = self._step(state, self.numbers, tick.price, tick.volume, tick.at, held)
-        return self.signals(wish, tick, held)
+        direction = self._step(state, self.numbers, tick.price, tick.volume, tick.at, position)
+        return self.signals(direction, tick, position)
 
-    def keep_states(self, states: Mapping[str, Numbers]) -> None:
-        """From now on a symbol's state is this row; whoever owns the rows may step over them."""
+    def bind_states(self, states: Mapping[str, Numbers]) -> None:
+        """Store the symbols' states in these arrays from now on, current values included."""
         for symbol, row in states.items():
             if symbol in self._states:
                 row[:] = self._states[symbol]
             self._states[symbol] = row
 
-    def signals(self, wish: int, tick: Tick, held: float) -> tuple[Signal, ...]:
-        """What a wish comes to: entries while nothing is held, exits while something is."""
-        if wish > 0 and not held:
+    def signals(self, direction: int, tick: Tick, position: float) -> tuple[Signal, ...]:
+        """Convert a step's result: entries only without a position, exits only with one."""
+        if direction > 0 and not position:
             return (Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at, reason=self.key),)
-        if wish < 0 and held > 0:
-            leave = IntentType.EXIT_SIGNAL
+        if direction < 0 and position > 0:
             return (
                 Signal(
                     symbol=tick.symbol,
                     side=Side.SELL,
                     at=tick.at,
-                    intent_type=leave,
+                    intent_type=IntentType.EXIT_SIGNAL,
                     reason=self.key,
                 ),
             )

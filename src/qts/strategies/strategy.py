@@ -1,11 +1,11 @@
-"""The port: a strategy sees ticks and positions, and says what it wants.
+"""The Strategy base class and what it works with: `View` is its input, `Signal` its output.
 
     class Breakout(Strategy[Params], key="breakout"):
         def on_tick(self, tick, view): ...      after every tick of its symbols
-        def evaluate(self, view): ...           once a cycle
+        def evaluate(self, view): ...           once per cycle
 
-Both answer with signals. A strategy neither sizes its orders beyond what it wishes nor sends them:
-risk and the portfolio cut them down, the gate may refuse them, the desk sends what is left.
+Both return signals. The pipeline sizes them, the pre-trade gate approves or refuses the resulting
+orders, and the order manager sends the approved ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ StrategyKind = Literal["SCALP", "SWING", "PORTFOLIO"]
 
 
 class View(msgspec.Struct, frozen=True):
-    """The world at one moment."""
+    """Read-only snapshot of the portfolio."""
 
     now: datetime
-    ticks: Mapping[str, Tick]  # the latest of every symbol
+    ticks: Mapping[str, Tick]  # last tick of every symbol
     positions: Mapping[str, Position]
     account: Account
     equity: Decimal
-    version: int = 0  # changes that the world had seen, where they are counted
+    version: int = 0  # number of portfolio changes, if counted
 
     def quantity(self, symbol: str) -> Decimal:
         position = self.positions.get(symbol)
@@ -39,10 +39,11 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a strategy wants. Without a quantity: as much as one order may be, or all that is held.
+    """Request of a strategy to trade a symbol.
 
-    `at` is the moment that was decided on (the tick, the close of a bar): the same strategy,
-    symbol, side and moment is the same signal, however often it is given.
+    Without a quantity, an entry is as large as one order may be and an exit closes the position.
+    `at` is the time of the tick or bar behind the decision. Signals with the same strategy, symbol,
+    side and `at` are the same signal and lead to one order.
     """
 
     symbol: str
@@ -57,11 +58,11 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoParams(msgspec.Struct, frozen=True):
-    """Of a strategy that has none."""
+    """Parameters of a strategy that has none."""
 
 
 class Strategy(Generic[P]):
-    """Derive from it; the type argument is the struct of its parameters, each with a default."""
+    """Base class of strategies; the type argument is a struct of parameters with defaults."""
 
     key: ClassVar[str]
     kind: ClassVar[StrategyKind] = "SCALP"
@@ -79,30 +80,30 @@ class Strategy(Generic[P]):
         self.params = params
 
     def set_params(self, params: P) -> None:
-        """The owner set others while it runs; what it has learnt stays."""
+        """Replace the parameters while the strategy runs; its state is kept."""
         self.params = params
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any] | None = None) -> Self:
-        """With these parameters, texts allowed; the others have their defaults."""
+        """Create the strategy; values may be texts, missing parameters take their defaults."""
         return cls(cls.parse_params(params or {}))  # type: ignore[arg-type]
 
     @classmethod
     def parse_params(cls, params: Mapping[str, Any]) -> msgspec.Struct:
-        known = cls.Params.__struct_fields__
+        fields = cls.Params.__struct_fields__
         for name in params:
-            if name not in known:
+            if name not in fields:
                 raise RefusedError(
-                    f"strategy {cls.key} has no parameter {name!r}; it has {', '.join(known)}"
+                    f"strategy {cls.key} has no parameter {name!r}; it has {', '.join(fields)}"
                 )
         try:
             return msgspec.convert(dict(params), cls.Params, strict=False)
         except msgspec.ValidationError as error:
             raise RefusedError(f"strategy {cls.key}: {error}") from None
 
-    # ruff: noqa: ARG002 - the arguments are for those who derive from it
+    # ruff: noqa: ARG002 - subclasses use the arguments
     def wants(self, symbol: str) -> bool:
-        """Whether ticks of this symbol are its business; all are, unless it says otherwise."""
+        """Return whether the strategy takes ticks of this symbol; override to restrict it."""
         return True
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
