@@ -1,4 +1,4 @@
-"""Made-up history: walks of several symbols, and prices written by hand."""
+"""Tapes for tests: random walks of several symbols, and given prices."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ SYMBOLS = ("005930", "000660", "035420", "KRW-BTC", "051910")
 def walk(
     seed: int, length: int = 400, symbols: Sequence[str] = SYMBOLS, step: float = 0.004
 ) -> list[Tick]:
-    """A second of all symbols, then the next; some quotes are missing, some prices are none."""
-    chance = random.Random(seed)  # noqa: S311 - a walk, not a secret
-    prices = {symbol: chance.uniform(3_000, 90_000) for symbol in symbols}
+    """Return one tick per symbol and second; some quotes are missing, some prices invalid."""
+    rng = random.Random(seed)  # noqa: S311 - a walk, not a secret
+    prices = {symbol: rng.uniform(3_000, 90_000) for symbol in symbols}
     ticks = []
     for second in range(length):
         for symbol in symbols:
-            prices[symbol] *= math.exp(chance.gauss(0, step))
+            prices[symbol] *= math.exp(rng.gauss(0, step))
             price = max(10.0, round(prices[symbol] / 10) * 10.0)
-            if chance.random() < 0.01:
-                price = chance.choice((0.0, -1.0, math.nan, math.inf))
-            spread = chance.choice((0.0, 10.0))
-            volume = float(chance.randint(0, 500))
+            if rng.random() < 0.01:
+                price = rng.choice((0.0, -1.0, math.nan, math.inf))
+            spread = rng.choice((0.0, 10.0))
+            volume = float(rng.randint(0, 500))
             bid, ask = (price - spread, price + spread) if spread else (0.0, 0.0)
             ticks.append(Tick(symbol, price, volume, bid, ask, BEGIN + second))
     return ticks
 
 
 def prices(values: Sequence[float], symbol: str = "005930", start: float = BEGIN) -> list[Tick]:
-    """One symbol, one price a second, traded at what is quoted."""
+    """Return ticks of one symbol, one price a second, without quotes."""
     return [Tick(symbol, value, 100.0, 0, 0, start + i) for i, value in enumerate(values)]
 
 

@@ -1,4 +1,4 @@
-"""A backtest does what live does, sees nothing of the future, and gives the same every time."""
+"""The backtest engine: fills, stops, limits, days and refused data."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
 from qts.strategies import NoParams, RsiScalper, Signal, Strategy, View
 from tests.backtest.tapes import BEGIN, prices, tape, walk
 
-# ruff: noqa: ARG002 - a strategy takes what it is given
+# ruff: noqa: ARG002 - signatures of Strategy
 
 FREE = FeesConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
 DAY = 86_400.0
 
 
 class Scripted(Strategy[NoParams]):
-    """Buys and sells at the events it is told to, counted from 0."""
+    """Buys and sells at the given events, counted from 0."""
 
     buys: tuple[int, ...] = ()
     sells: tuple[int, ...] = ()
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self.seen = 0
+        self.count = 0
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
-        number, self.seen = self.seen, self.seen + 1
+        number, self.count = self.count, self.count + 1
         if number in self.buys:
             yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)
         if number in self.sells:
-            leave = IntentType.EXIT_SIGNAL
-            yield Signal(symbol=tick.symbol, side=Side.SELL, at=tick.at, intent_type=leave)
+            kind = IntentType.EXIT_SIGNAL
+            yield Signal(symbol=tick.symbol, side=Side.SELL, at=tick.at, intent_type=kind)
 
 
 def scripted(buys: tuple[int, ...], sells: tuple[int, ...] = ()) -> Scripted:
-    made = Scripted.from_params()
-    made.buys, made.sells = buys, sells
-    return made
+    strategy = Scripted.from_params()
+    strategy.buys, strategy.sells = buys, sells
+    return strategy
 
 
 def run(strategy: Strategy[Any], ticks: list[Tick], **settings: Any) -> BacktestResult:
     return run_backtest(strategy, tape(ticks), BacktestConfig(costs=FREE, **settings))
 
 
-def test_an_order_meets_the_next_event_and_never_its_own() -> None:
+def test_an_order_fills_on_the_next_event_and_never_on_its_own() -> None:
     result = run(scripted((0,), (2,)), prices([10_000, 10_100, 10_200, 10_150]), use_stops=False)
     bought, sold = result.fills
     assert (bought.price, bought.at.timestamp()) == (Decimal(10100), BEGIN + 1)
@@ -73,19 +73,22 @@ def test_fees_and_taxes_are_taken() -> None:
     assert result.performance.costs == 2000
 
 
-def test_a_falling_position_leaves_by_its_stop() -> None:
+def test_a_stop_closes_a_falling_position() -> None:
     falling = [10_000, 10_000, 9_990, 9_840, 9_790, 9_780, 9_780, 9_780]
     result = run(scripted((0,)), prices(falling))
     assert [fill.side for fill in result.fills] == [Side.BUY, Side.SELL, Side.SELL]
     half, rest = result.fills[1:]
-    assert (half.quantity, half.price) == (Decimal(25), Decimal(9790))  # told at 9,840, 1.6 % down
+    assert (half.quantity, half.price) == (
+        Decimal(25),
+        Decimal(9790),
+    )  # triggered at 9,840, 1.6 % down
     assert (rest.quantity, rest.price) == (Decimal(25), Decimal(9780))
     assert result.trades[0].reason == IntentType.EXIT_MAE
-    kept = run(scripted((0,)), prices(falling), use_stops=False)
-    assert len(kept.fills) == 1
+    without_stops = run(scripted((0,)), prices(falling), use_stops=False)
+    assert len(without_stops.fills) == 1
 
 
-def test_a_position_is_left_when_its_time_is_up() -> None:
+def test_a_position_is_closed_after_its_holding_time() -> None:
     stops = StopsConfig(holding=HoldTimeLimits(scalp_s=30.0), profit_extension_s=0.0)
     result = run(scripted((0,)), prices([10_000] * 60), stops=stops)
     bought, sold = result.fills
@@ -93,41 +96,41 @@ def test_a_position_is_left_when_its_time_is_up() -> None:
     assert result.trades[0].reason == IntentType.EXIT_TIME
 
 
-class Looking(Strategy[NoParams]):
-    """Notes what a cycle could see."""
+class Observing(Strategy[NoParams]):
+    """Records the times of its views."""
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self.seen: list[tuple[float, float]] = []
+        self.views: list[tuple[float, float]] = []
 
     def evaluate(self, view: View) -> Iterable[Signal]:
         latest = max((tick.at for tick in view.ticks.values()), default=0.0)
-        self.seen.append((view.now.timestamp(), latest))
+        self.views.append((view.now.timestamp(), latest))
         return ()
 
 
-def test_a_cycle_sees_nothing_of_the_event_it_comes_with() -> None:
-    strategy = Looking.from_params()
+def test_a_cycle_does_not_see_the_event_that_follows_it() -> None:
+    strategy = Observing.from_params()
     run(strategy, walk(3, length=50))
-    assert len(strategy.seen) == 49
-    assert all(latest < now for now, latest in strategy.seen)
+    assert len(strategy.views) == 49
+    assert all(latest < now for now, latest in strategy.views)
 
 
 def test_a_cycle_is_dated_when_it_was_due_and_not_when_the_next_event_came() -> None:
-    strategy = Looking.from_params()
+    strategy = Observing.from_params()
     first, second = prices([10_000.0, 10_010.0])
     run(strategy, [first, second._replace(at=BEGIN + 10.5)])
-    assert strategy.seen == [(BEGIN + 1, BEGIN)]
+    assert strategy.views == [(BEGIN + 1, BEGIN)]
 
 
 class Eager(Strategy[NoParams]):
-    """Wants everything, always."""
+    """Buys on every tick."""
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
         return (Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at),)
 
 
-def test_no_more_symbols_are_held_than_the_limit() -> None:
+def test_open_symbols_stay_within_the_limit() -> None:
     symbols = [f"{n:06}" for n in range(1, 9)]
     limits = RiskLimitsConfig(max_open_symbols=3, orders_per_minute=1000)
     result = run(Eager.from_params(), walk(5, 200, symbols), limits=limits, use_stops=False)
@@ -135,7 +138,7 @@ def test_no_more_symbols_are_held_than_the_limit() -> None:
     assert result.refusals["G_OPEN_SYMBOLS"] > 0
 
 
-def test_no_more_orders_are_sent_than_the_minute_and_the_day_may_have() -> None:
+def test_orders_stay_within_the_limits_of_minute_and_day() -> None:
     limits = RiskLimitsConfig(orders_per_day=7, orders_per_minute=2)
     result = run(Eager.from_params(), walk(5, 300), limits=limits, use_stops=False)
     times = [p.decided_at.timestamp() for p in result.proposals]
@@ -153,60 +156,59 @@ class Half(Strategy[NoParams]):
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
         self.count += 1
         if self.count % 2 or self.count > 40:
-            raise ZeroDivisionError("none is left")
+            raise ZeroDivisionError("failed")
         return ()
 
 
-def test_a_strategy_that_fails_is_counted_and_given_up_in_the_end() -> None:
+def test_errors_are_counted_and_disable_the_strategy() -> None:
     strategy = Half.from_params()
     result = run(strategy, prices([10_000.0] * 100))
-    assert result.stopped.startswith("it failed 20 times in a row")
+    assert result.stopped.startswith("20 errors in a row")
     assert (result.errors, strategy.count) == (20 + 20, 60)
 
 
-class Liar(Strategy[NoParams]):
-    answers: Any = ()
+class Fixed(Strategy[NoParams]):
+    signals: Any = ()
 
     def on_tick(self, tick: Tick, view: View) -> Any:
-        return self.answers
+        return self.signals
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("fields", "reason"),
     [
-        ({"quantity": Decimal("NaN")}, "the quantity is no number"),
-        ({"quantity": Decimal(-5)}, "nothing is left after risk and portfolio"),
-        ({"side": Side.SELL}, "nothing is left after risk and portfolio"),
+        ({"quantity": Decimal("NaN")}, "the quantity is not a number"),
+        ({"quantity": Decimal(-5)}, "nothing left within the limits"),
+        ({"side": Side.SELL}, "nothing left within the limits"),
         ({"type": OrderType.LIMIT, "price": Decimal(10003)}, "G_TICK"),
         ({"type": OrderType.LIMIT, "price": Decimal(20000)}, "G_BAND"),
     ],
 )
-def test_a_bad_signal_is_refused_with_its_reason(answer: dict[str, Any], told: str) -> None:
-    strategy = Liar.from_params()
-    given = {"symbol": "005930", "side": Side.BUY, "at": BEGIN, **answer}
-    strategy.answers = (Signal(**given),)
+def test_a_bad_signal_is_refused_with_its_reason(fields: dict[str, Any], reason: str) -> None:
+    strategy = Fixed.from_params()
+    given = {"symbol": "005930", "side": Side.BUY, "at": BEGIN, **fields}
+    strategy.signals = (Signal(**given),)
     result = run(strategy, prices([10_000.0] * 3))
     assert not result.fills
-    assert result.refusals[told] == 3
+    assert result.refusals[reason] == 3
 
 
-def test_what_is_no_signal_fails_the_cycle() -> None:
-    strategy = Liar.from_params()
-    strategy.answers = ("buy!",)
+def test_an_object_that_is_not_a_signal_fails_the_cycle() -> None:
+    strategy = Fixed.from_params()
+    strategy.signals = ("buy!",)
     assert run(strategy, prices([10_000.0] * 3)).trips == {"FS030": 3}
 
 
-def test_ten_times_the_limit_is_cut_down_to_it() -> None:
-    strategy = Liar.from_params()
-    wish = Signal(symbol="005930", side=Side.BUY, at=BEGIN, quantity=Decimal(500))
-    strategy.answers = (wish,)
+def test_a_quantity_above_the_limit_is_reduced_to_it() -> None:
+    strategy = Fixed.from_params()
+    strategy.signals = (Signal(symbol="005930", side=Side.BUY, at=BEGIN, quantity=Decimal(500)),)
     result = run(strategy, prices([10_000.0] * 5), use_stops=False)
     assert [fill.quantity for fill in result.fills] == [50]
 
 
 def test_a_limit_order_rests_until_the_day_ends() -> None:
-    strategy = Liar.from_params()
-    strategy.answers = (
+    strategy = Fixed.from_params()
+    strategy.signals = (
         Signal(
             symbol="005930",
             side=Side.BUY,
@@ -223,7 +225,7 @@ def test_a_limit_order_rests_until_the_day_ends() -> None:
     assert filled.fills[0].price == 9_900
 
 
-def test_orders_of_a_day_are_counted_anew_the_next_day() -> None:
+def test_the_order_count_restarts_every_day() -> None:
     limits = RiskLimitsConfig(orders_per_day=2)
     days = [prices([10_000.0] * 6, start=BEGIN + DAY * day) for day in range(3)]
     events = tuple(range(0, 18, 2))
@@ -239,7 +241,7 @@ def test_orders_of_a_day_are_counted_anew_the_next_day() -> None:
     assert list(by_day.values()) == [1, 1, 1]  # the second order of a day was the exit
 
 
-def test_a_lost_account_takes_no_entry_before_the_next_day() -> None:
+def test_no_entry_after_the_account_loss_limit_until_the_next_day() -> None:
     stops = StopsConfig(mae_account=0.001, mae_half=0.5, mae_full=0.5)
     limits = RiskLimitsConfig(max_order_value=10_000_000)
     crash = [10_000.0, 10_000.0, *[9_700.0] * 8]
@@ -260,20 +262,20 @@ def test_partial_fills_are_one_trade() -> None:
     assert (trade.quantity, trade.profit) == (Decimal(50), Decimal(0))
 
 
-def test_prices_that_are_none_are_passed_over() -> None:
+def test_invalid_prices_are_skipped() -> None:
     odd = [10_000.0, math.nan, 0.0, -5.0, math.inf, 10_000.0]
     strategy = scripted(())
     run(strategy, prices(odd))
-    assert strategy.seen == 2
+    assert strategy.count == 2
 
 
-def test_equity_is_cash_and_holdings_and_all_that_was_earned() -> None:
+def test_equity_is_initial_cash_plus_profits_and_open_positions() -> None:
     for seed in range(5):
         result = run_backtest(RsiScalper.from_params({"length": 5}), tape(walk(seed)))
-        earned = sum((trade.profit for trade in result.trades), Decimal(0))
+        realised = sum((trade.profit for trade in result.trades), Decimal(0))
         last = {tick.symbol: tick.price for tick in walk(seed) if 0 < tick.price < math.inf}
         open_now = sum(
-            (_left(trade.symbol, result) * Decimal(repr(last[trade.symbol])))
+            (_quantity(trade.symbol, result) * Decimal(repr(last[trade.symbol])))
             + sum(
                 -fill.side.sign * fill.price * fill.quantity - fill.fee
                 for fill in result.fills
@@ -283,16 +285,16 @@ def test_equity_is_cash_and_holdings_and_all_that_was_earned() -> None:
         )
         assert result.trades
         found = result.performance.end_equity
-        assert found == pytest.approx(float(100_000_000 + earned + open_now), abs=0.01)
+        assert found == pytest.approx(float(100_000_000 + realised + open_now), abs=0.01)
 
 
-def _left(symbol: str, result: BacktestResult) -> Decimal:
+def _quantity(symbol: str, result: BacktestResult) -> Decimal:
     fills = [fill for fill in result.fills if fill.symbol == symbol]
     return sum((fill.side.sign * fill.quantity for fill in fills), Decimal(0))
 
 
 def test_data_without_an_event_is_refused() -> None:
-    with pytest.raises(RefusedError, match="no event"):
+    with pytest.raises(RefusedError, match="no events"):
         run(scripted(()), [])
 
 
@@ -302,7 +304,7 @@ def test_data_out_of_order_is_refused() -> None:
         run(scripted(()), [*ticks[:3], ticks[0]._replace(at=BEGIN - 1)])
 
 
-def test_a_clock_set_back_by_less_than_a_second_is_lived_through() -> None:
+def test_a_clock_set_back_by_less_than_a_second_is_accepted() -> None:
     ticks = prices([10_000.0] * 5)
     ticks[3] = ticks[3]._replace(at=BEGIN + 1.5)
     strategy = scripted(())

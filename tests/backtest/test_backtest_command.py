@@ -1,4 +1,4 @@
-"""`qts backtest`: recorded days and files in, a report out, one clear line for bad input."""
+"""`qts backtest`: its data, its reports and its errors."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Params(msgspec.Struct, frozen=True):
     every: int = 50
 
 class Mine(Strategy[Params], key="mine"):
-    seen = 0
+    count = 0
 
     def on_tick(self, tick, view):
-        self.seen += 1
-        if self.seen % self.params.every == 0 and not view.quantity(tick.symbol):
+        self.count += 1
+        if self.count % self.params.every == 0 and not view.quantity(tick.symbol):
             yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)
 """
 
 
 @pytest.fixture(autouse=True)
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QTS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("QTS_CONFIG", raising=False)
@@ -48,10 +48,10 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
-    """A day as the feed writes it: volumes run up, quotes in the venue's words."""
+    """Recorded data as the feed writes it: cumulative volumes, raw quotes of the venue."""
     folder, clock = tmp_path / "record", ManualClock()
     recorder = Recorder(folder, clock)
-    intake = QuoteIngest(FeedConfig(), Observer([recorder.write]), "test")
+    ingest = QuoteIngest(FeedConfig(), Observer([recorder.write]), "test")
     volumes: dict[str, float] = {}
     for tick in walk(7, 120, ["005930", "000660"]):
         if not 0 < tick.price < float("inf"):
@@ -61,14 +61,14 @@ def record(tmp_path: Path) -> Path:
         quote = Quote(
             tick.symbol, tick.price, volumes[tick.symbol], tick.bid, tick.ask, raw, "kis_rest"
         )
-        intake.ingest(quote, tick.at, datetime.fromtimestamp(tick.at, UTC))
+        ingest.ingest(quote, tick.at, datetime.fromtimestamp(tick.at, UTC))
     recorder.close()
     return folder
 
 
-def report(*words: str) -> dict[str, Any]:
-    """The command with these words, and the report that it writes."""
-    assert run_command(["backtest", *words, "--json", "report.json"]) == 0
+def report(*arguments: str) -> dict[str, Any]:
+    """Run the command and return its report."""
+    assert run_command(["backtest", *arguments, "--json", "report.json"]) == 0
     found: dict[str, Any] = json.loads(Path("report.json").read_text())
     return found
 
@@ -84,29 +84,29 @@ def test_a_recorded_day_is_decided_the_same_again_and_either_way(record: Path) -
 
 
 def test_a_record_is_run_with_the_ticks_own_volumes_and_quotes(record: Path) -> None:
-    ticks = list(_ticks(record, runs_up=True))
-    told = [tick for tick in walk(7, 120, ["005930", "000660"]) if 0 < tick.price < math.inf]
-    assert [tick.symbol for tick in ticks] == [tick.symbol for tick in told]
-    assert [tick[3:] for tick in ticks] == [tick[3:] for tick in told]
-    assert [tick.volume for tick in ticks[2:]] == [tick.volume for tick in told[2:]]
+    ticks = list(_ticks(record, cumulative=True))
+    original = [tick for tick in walk(7, 120, ["005930", "000660"]) if 0 < tick.price < math.inf]
+    assert [tick.symbol for tick in ticks] == [tick.symbol for tick in original]
+    assert [tick[3:] for tick in ticks] == [tick[3:] for tick in original]
+    assert [tick.volume for tick in ticks[2:]] == [tick.volume for tick in original[2:]]
 
 
-def test_exported_records_are_the_same_history(record: Path) -> None:
-    assert run_command(["export", str(record), "day.parquet"]) == 0
+def test_exported_records_are_the_same_tape(record: Path) -> None:
+    assert run_command(["data", "export", str(record), "day.parquet"]) == 0
     one, two = report(*SCALP, str(record)), report(*SCALP, "day.parquet", "--volume", "day")
     assert one["events"] == two["events"]
     assert one["began"] == two["began"]
 
 
-def test_a_csv_of_ticks_is_run(nowhere: Path) -> None:
+def test_a_csv_of_ticks_is_run(workdir: Path) -> None:
     rows = "".join(f"2026-11-16T00:00:{n:02}+00:00,005930,{10_000 + n},5\n" for n in range(30))
-    (nowhere / "ticks.csv").write_text(f"time,symbol,price,volume\n{rows}")
+    (workdir / "ticks.csv").write_text(f"time,symbol,price,volume\n{rows}")
     found = report("moving_average_swing", "ticks.csv")
     assert (found["events"], found["symbols"]) == (30, 1)
     assert found["began"] == "2026-11-16T00:00:00Z"
 
 
-def test_a_made_up_day_is_the_same_for_the_same_seed() -> None:
+def test_a_simulated_day_is_the_same_for_the_same_seed() -> None:
     words = ("surge_breakout", "--symbols", "50", "--seconds", "120", "--param", "window=3")
     found = [report(*words, "--simulated-day", seed) for seed in ("1", "1", "2")]
     assert found[0]["events"] == 50 * 120
@@ -114,8 +114,8 @@ def test_a_made_up_day_is_the_same_for_the_same_seed() -> None:
     assert found[0]["signals"] != found[2]["signals"]
 
 
-def test_a_strategy_in_a_file_is_run_with_its_parameters(nowhere: Path, record: Path) -> None:
-    (nowhere / "mine.py").write_text(MINE)
+def test_a_strategy_in_a_file_is_run_with_its_parameters(workdir: Path, record: Path) -> None:
+    (workdir / "mine.py").write_text(MINE)
     found = report("mine.py:Mine", str(record), "--param", "every=20", "--no-stops")
     assert (found["strategy"], found["params"], found["way"]) == ("mine", {"every": 20}, "generic")
     assert found["fills"] > 0
@@ -133,8 +133,8 @@ def test_the_report_is_printed_and_a_page_written(
     assert "profit factor" in printed.err
 
 
-def test_the_cash_and_the_settings_are_taken(nowhere: Path, record: Path) -> None:
-    (nowhere / "qts.toml").write_text("[risk.limits]\nmax_order_value = 50_000\n")
+def test_the_cash_and_the_settings_are_taken(workdir: Path, record: Path) -> None:
+    (workdir / "qts.toml").write_text("[risk.limits]\nmax_order_value = 50_000\n")
     found = report(*SCALP, str(record), "--cash", "5,000,000", "--config", "qts.toml")
     assert found["performance"]["start_equity"] == 5_000_000
     assert all(
@@ -142,15 +142,15 @@ def test_the_cash_and_the_settings_are_taken(nowhere: Path, record: Path) -> Non
     )
 
 
-def test_an_order_can_be_let_trade_on_its_own_tick(record: Path) -> None:
+def test_latency_0_allows_a_fill_on_the_same_tick(record: Path) -> None:
     at_once, usual = report(*SCALP, str(record), "--latency", "0"), report(*SCALP, str(record))
     assert at_once["trades"] != usual["trades"]
     assert usual["digest"] == report(*SCALP, str(record), "--latency", "1")["digest"]
 
 
-def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record: Path) -> None:
+def test_a_disabled_strategy_ends_with_exit_code_1(workdir: Path, record: Path) -> None:
     text = "from qts import NoParams, Strategy\nclass Bad(Strategy[NoParams]):\n"
-    (nowhere / "bad.py").write_text(
+    (workdir / "bad.py").write_text(
         f"{text}    def on_tick(self, tick, view):\n        return 1/0\n"
     )
     words = ["backtest", "bad.py:Bad", str(record), "--json", "report.json"]
@@ -159,20 +159,20 @@ def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["nope", "x.csv"], "unknown strategy 'nope'; expected module:Class"),
-        (["rsi_scalper"], "name either DATA or --simulated-day"),
-        (["rsi_scalper", "x.csv", "--simulated-day", "1"], "name either DATA"),
+        (["rsi_scalper"], "expected either DATA or --simulated-day"),
+        (["rsi_scalper", "x.csv", "--simulated-day", "1"], "expected either DATA"),
         (["rsi_scalper", "x.csv"], "x.csv does not exist"),
         (["rsi_scalper", "empty"], "empty holds no recorded file"),
-        (["rsi_scalper", "words.csv"], "words.csv, row 1"),
-        (["rsi_scalper", "headed.csv"], "the data holds no event"),
+        (["rsi_scalper", "text.csv"], "text.csv, row 1"),
+        (["rsi_scalper", "headed.csv"], "the data has no events"),
         (["rsi_scalper", "x.csv", "--param", "length"], "expected NAME=VALUE"),
         (["rsi_scalper", "x.csv", "--param", "length=1000"], "Expected `int` <= 500"),
         (["rsi_scalper", "x.csv", "--param", "size=1"], "has no parameter 'size'"),
         (["rsi_scalper", "x.csv", "--cash", "much"], "--cash 'much' is not a number"),
-        (["rsi_scalper", "x.csv", "--cash", "-1"], "the cash is -1; expected more than 0"),
+        (["rsi_scalper", "x.csv", "--cash", "-1"], "cash is -1; expected more than 0"),
         (["broken.py:X", "x.csv"], "strategy broken.py:X cannot be loaded: SyntaxError"),
         (["no_such.module:X", "x.csv"], "cannot be loaded: ModuleNotFoundError"),
         (["qts.strategies:Nope", "x.csv"], "qts.strategies has no class 'Nope'"),
@@ -182,27 +182,27 @@ def test_a_strategy_that_is_given_up_ends_with_exit_code_1(nowhere: Path, record
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    words: list[str], told: str, nowhere: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, workdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (nowhere / "empty").mkdir()
-    (nowhere / "words.csv").write_text("time,symbol,price,volume\nnoon,A,1,1\n")
-    (nowhere / "headed.csv").write_text("time,symbol,price,volume\n")
-    (nowhere / "broken.py").write_text("class X(:\n")
-    assert run_command(["backtest", *words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert told in said
-    assert len(said.splitlines()) == 1
+    (workdir / "empty").mkdir()
+    (workdir / "text.csv").write_text("time,symbol,price,volume\nnoon,A,1,1\n")
+    (workdir / "headed.csv").write_text("time,symbol,price,volume\n")
+    (workdir / "broken.py").write_text("class X(:\n")
+    assert run_command(["backtest", *arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
 
 
-def test_a_job_is_submitted_listed_worked_and_shown(
+def test_a_job_is_submitted_listed_run_and_shown(
     record: Path,
     database_url: Secret,
     monkeypatch: pytest.MonkeyPatch,
-    nowhere: Path,
+    workdir: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("QTS_DATABASE__URL", database_url.reveal())
-    (nowhere / "mine.py").write_text(MINE)
+    (workdir / "mine.py").write_text(MINE)
     assert run_command(["backtest", "mine.py:Mine", "record", "--job", "--param", "every=20"]) == 0
     job = capsys.readouterr().out.strip()
     assert run_command(["ops", "jobs", "list"]) == 0

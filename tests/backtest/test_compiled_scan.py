@@ -1,4 +1,4 @@
-"""Compiled or not, in small chunks or large, asked of the gate or not: the same decisions."""
+"""The compiled and the generic mode decide the same, whatever the chunks and blocked entries."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_compiled_and_generic_decide_the_same(
     assert (one.signals, one.refusals, one.trips) == (two.signals, two.refusals, two.trips)
 
 
-def test_the_walks_of_these_tests_are_traded_on() -> None:
+def test_the_walks_of_these_tests_lead_to_trades() -> None:
     for kind, params in QUICK.items():
         found = [run_backtest(kind.from_params(params), tape(walk(seed, 150))) for seed in range(3)]
         assert sum(len(result.trades) for result in found) > 5
@@ -78,14 +78,14 @@ def test_the_walks_of_these_tests_are_traded_on() -> None:
 @pytest.mark.parametrize("way", ["compiled", "generic"])
 @pytest.mark.parametrize("kind", list(QUICK))
 def test_a_second_run_decides_the_same(kind: type[StepStrategy[Any]], way: Any) -> None:
-    history = tape(walk(7))
-    first = run_backtest(kind.from_params(QUICK[kind]), history, way=way)
-    again = run_backtest(kind.from_params(QUICK[kind]), history, way=way)
+    recorded = tape(walk(7))
+    first = run_backtest(kind.from_params(QUICK[kind]), recorded, way=way)
+    second = run_backtest(kind.from_params(QUICK[kind]), recorded, way=way)
     assert first.fills
-    assert first.digest == again.digest
+    assert first.digest == second.digest
 
 
-def test_another_history_has_another_digest() -> None:
+def test_another_tape_has_another_digest() -> None:
     found = {
         run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(walk(n))).digest
         for n in range(5)
@@ -117,25 +117,25 @@ def test_a_symbol_that_comes_later_is_traded_like_the_others() -> None:
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), config=CONFIGS)
-def test_what_is_not_asked_would_have_been_refused(seed: int, config: BacktestConfig) -> None:
-    """The gate is spared questions, never overruled."""
+def test_blocked_entries_would_have_been_refused(seed: int, config: BacktestConfig) -> None:
+    """The engine skips calls of the gate without changing its decisions."""
     ticks = walk(seed, length=150)
-    spared = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
-    with patch.object(BacktestOrderManager, "closed", lambda _desk: (float("-inf"), "")):
-        asked = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
-    assert spared.digest == asked.digest
-    assert spared.signals == asked.signals
+    skipping = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
+    with patch.object(BacktestOrderManager, "entry_block", lambda _manager: (float("-inf"), "")):
+        complete = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(ticks), config)
+    assert skipping.digest == complete.digest
+    assert skipping.signals == complete.signals
 
 
 class Fragile(StepStrategy[NoParams]):
-    """Divides by what is nothing on some ticks."""
+    """Divides by zero on some ticks."""
 
     state_size = 1
 
     @staticmethod
-    def step(state: Any, _p: Any, price: float, volume: float, _at: float, held: float) -> int:
+    def step(state: Any, _p: Any, price: float, volume: float, _at: float, position: float) -> int:
         state[0] = 1.0 / (volume // 250)
-        return 1 if price > 0 and held == 0 else 0
+        return 1 if price > 0 and position == 0 else 0
 
 
 def test_a_step_that_raises_is_counted_the_same_way() -> None:
@@ -148,13 +148,13 @@ def test_a_step_that_raises_is_counted_the_same_way() -> None:
     assert found[0].stopped == found[1].stopped == ""
 
 
-def test_a_step_that_always_raises_is_given_up_the_same_way() -> None:
+def test_a_step_that_always_raises_is_disabled_the_same_way() -> None:
     still = [tick._replace(volume=0.0) for tick in prices([10_000.0] * 50)]
     found = [
         run_backtest(Fragile.from_params(), tape(still), way=w) for w in ("compiled", "generic")
     ]
     assert found[0].errors == found[1].errors == 20
-    assert all(each.stopped.startswith("it failed 20 times in a row") for each in found)
+    assert all(each.stopped.startswith("20 errors in a row") for each in found)
 
 
 class Picky(RsiScalper):
@@ -162,11 +162,11 @@ class Picky(RsiScalper):
         return symbol == "005930"
 
 
-def test_a_step_with_more_to_it_runs_generic() -> None:
+def test_a_step_strategy_with_other_overrides_runs_generic() -> None:
     result = run_backtest(Picky.from_params(QUICK[RsiScalper]), tape(walk(7)))
     assert result.way == "generic"
     assert {fill.symbol for fill in result.fills} == {"005930"}
-    with pytest.raises(RefusedError, match="no plain StepStrategy"):
+    with pytest.raises(RefusedError, match="not a plain StepStrategy"):
         run_backtest(Picky.from_params(), tape(walk(7)), way="compiled")
 
 
@@ -174,41 +174,41 @@ class Idle(Strategy[NoParams]):
     pass
 
 
-def test_progress_is_told_after_every_chunk() -> None:
-    told: list[int] = []
+def test_progress_is_reported_after_every_chunk() -> None:
+    reported: list[int] = []
     with patch.object(tapes, "CHUNK", 100):
-        run_backtest(Idle.from_params(), tape(prices([10_000.0] * 250)), progress=told.append)
-    assert told == [100, 200, 250]
+        run_backtest(Idle.from_params(), tape(prices([10_000.0] * 250)), progress=reported.append)
+    assert reported == [100, 200, 250]
 
 
-def test_a_tape_is_read_anew_for_every_pass() -> None:
-    history = Tape.of_ticks(lambda: iter(prices([10_000.0] * 5)))
-    assert [len(chunk.at) for chunk in history] == [5]
-    assert [len(chunk.at) for chunk in history] == [5]
-    assert history.symbols == ["005930"]
+def test_a_tape_can_be_read_twice() -> None:
+    recorded = Tape.of_ticks(lambda: iter(prices([10_000.0] * 5)))
+    assert [len(chunk.at) for chunk in recorded] == [5]
+    assert [len(chunk.at) for chunk in recorded] == [5]
+    assert recorded.symbols == ["005930"]
 
 
 def columns(**other: Any) -> Chunk:
-    known = {name: np.full(3, 10_000.0) for name in Chunk._fields}
-    known |= {"symbol": np.zeros(3, np.int32), "at": 1_794_787_200.0 + np.arange(3)}
-    return Chunk(**{**known, **other})
+    chunk = {name: np.full(3, 10_000.0) for name in Chunk._fields}
+    chunk |= {"symbol": np.zeros(3, np.int32), "at": 1_794_787_200.0 + np.arange(3)}
+    return Chunk(**{**chunk, **other})
 
 
 @pytest.mark.parametrize(
-    ("chunk", "told"),
+    ("chunk", "message"),
     [
-        (columns(symbol=np.array([0, 1, 2])), "names symbol 2; the tape has 2"),
-        (columns(symbol=np.array([0, -1, 0])), "the tape has 2"),
+        (columns(symbol=np.array([0, 1, 2])), "symbol index 2; expected 0 to 1"),
+        (columns(symbol=np.array([0, -1, 0])), "expected 0 to 1"),
         (columns(price=np.zeros(2)), "different lengths"),
         (columns(at=np.array([0.0, np.nan, 1.0])), "sort the data by time"),
     ],
 )
-def test_columns_that_do_not_hold_together_are_refused(chunk: Chunk, told: str) -> None:
-    with pytest.raises(RefusedError, match=told):
+def test_invalid_columns_are_refused(chunk: Chunk, message: str) -> None:
+    with pytest.raises(RefusedError, match=message):
         run_backtest(RsiScalper.from_params(), Tape(["005930", "000660"], lambda _tape: [chunk]))
 
 
-def test_columns_of_other_numbers_are_taken_as_what_they_mean() -> None:
+def test_columns_of_other_types_are_converted() -> None:
     whole = columns(
         price=np.array([10_000, 10_010, 10_020]),
         symbol=np.array([0, 0, 1]),

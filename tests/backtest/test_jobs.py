@@ -1,4 +1,4 @@
-"""Backtests through the bus: one outcome for a job, whatever dies on the way."""
+"""Backtest jobs: one result per job, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qts.backtest import (
     show_job,
     submit_job,
 )
-from qts.backtest.jobs import JobFailedError, Run, run_in_subprocess
+from qts.backtest.jobs import JobFailedError, JobRunner, run_in_subprocess
 from qts.database import Database
 from qts.domain import RefusedError
 from qts.outbox import (
@@ -54,7 +54,7 @@ async def bus(database: Database) -> AsyncIterator[PostgresBus]:
 
 @pytest.fixture
 def ticks(tmp_path: Path) -> Path:
-    """A file of ticks."""
+    """A CSV file of ticks."""
     path = tmp_path / "ticks.csv"
     rows = [f"{tick.at},{tick.symbol},{tick.price},{tick.volume}" for tick in walk(7, 120)]
     lines = [row for row in rows if "nan" not in row and "inf" not in row]
@@ -68,32 +68,32 @@ def _dated(line: str) -> str:
     return f"{datetime.fromtimestamp(float(at), UTC).isoformat()},{rest}"
 
 
-class Told:
-    """What was published about the jobs."""
+class JobEvents:
+    """Published results of jobs."""
 
     def __init__(self) -> None:
         self.events: list[BacktestCompleted | BacktestFailed] = []
-        self.news = asyncio.Event()
+        self.received = asyncio.Event()
 
     def register(self, dispatcher: Dispatcher) -> None:
         for kind in (BacktestCompleted, BacktestFailed):
 
-            async def heard(payload: Any, _delivery: Delivery) -> None:
+            async def record(payload: Any, _delivery: Delivery) -> None:
                 self.events.append(payload)
-                self.news.set()
+                self.received.set()
 
-            dispatcher.on(BACKTEST_EVENT, kind)(heard)
+            dispatcher.on(BACKTEST_EVENT, kind)(record)
 
 
 @asynccontextmanager
-async def working(database: Database, bus: PostgresBus, run: Run) -> AsyncIterator[Told]:
-    dispatcher, told = Dispatcher(), Told()
+async def working(database: Database, bus: PostgresBus, run: JobRunner) -> AsyncIterator[JobEvents]:
+    dispatcher, results = Dispatcher(), JobEvents()
     BacktestJobHandler(database, bus, run).register(dispatcher)
-    told.register(dispatcher)
+    results.register(dispatcher)
     consumers = [bus.consumer(stream, dispatcher) for stream in (BACKTEST_COMMAND, BACKTEST_EVENT)]
     running = [asyncio.create_task(consumer.run()) for consumer in consumers]
     try:
-        yield told
+        yield results
     finally:
         for consumer in consumers:
             consumer.stop()
@@ -102,29 +102,31 @@ async def working(database: Database, bus: PostgresBus, run: Run) -> AsyncIterat
 
 async def ended(database: Database, job_id: UUID) -> JobRow:
     async with asyncio.timeout(20):
-        while (row := await show_job(database, job_id)).status not in ("DONE", "FAILED"):  # noqa: ASYNC110 - the database tells nobody
+        while (row := await show_job(database, job_id)).status not in ("DONE", "FAILED"):  # noqa: ASYNC110 - no notification of the update
             await asyncio.sleep(0.01)
     return row
 
 
-async def test_a_job_is_run_and_told_of(database: Database, bus: PostgresBus) -> None:
-    asked: list[tuple[str, ...]] = []
+async def test_a_job_runs_and_its_result_is_published(database: Database, bus: PostgresBus) -> None:
+    runs: list[tuple[str, ...]] = []
 
     async def run(arguments: tuple[str, ...]) -> dict[str, Any]:
-        asked.append(arguments)
+        runs.append(arguments)
         return RESULT
 
     job_id = await submit_job(database, bus, ("rsi_scalper", "day.csv"))
     assert [row.status for row in await list_jobs(database)] == ["QUEUED"]
-    async with working(database, bus, run) as told:
-        await asyncio.wait_for(told.news.wait(), 20)
+    async with working(database, bus, run) as results:
+        await asyncio.wait_for(results.received.wait(), 20)
     row = await show_job(database, job_id)
     assert (row.status, row.result, row.attempts) == ("DONE", RESULT, 1)
-    assert asked == [("rsi_scalper", "day.csv")]
-    assert told.events == [BacktestCompleted(job_id=job_id, performance=RESULT["performance"])]
+    assert runs == [("rsi_scalper", "day.csv")]
+    assert results.events == [BacktestCompleted(job_id=job_id, performance=RESULT["performance"])]
 
 
-async def test_the_same_job_again_asks_for_nothing(database: Database, bus: PostgresBus) -> None:
+async def test_submitting_the_same_job_twice_changes_nothing(
+    database: Database, bus: PostgresBus
+) -> None:
     job_id = uuid7()
     for _ in range(3):
         assert await submit_job(database, bus, ("rsi_scalper",), job_id) == job_id
@@ -140,25 +142,23 @@ async def test_an_event_that_comes_twice_runs_once(database: Database, bus: Post
         runs += 1
         return RESULT
 
-    jobs, asked = (
+    handler, request = (
         BacktestJobHandler(database, bus, run),
         BacktestRequested(job_id=uuid7(), arguments=()),
     )
-    await jobs.handle(asked)
-    await jobs.handle(asked)
+    await handler.handle(request)
+    await handler.handle(request)
     assert runs == 1
     assert await database.fetchval("SELECT count(*) FROM outbox_event") == 1
 
 
-async def test_a_worker_that_dies_in_the_middle_leaves_a_job_that_is_run_again(
-    database: Database, bus: PostgresBus
-) -> None:
-    begun = asyncio.Event()
+async def test_a_job_runs_again_after_its_worker_died(database: Database, bus: PostgresBus) -> None:
+    started = asyncio.Event()
 
     async def hangs(_arguments: tuple[str, ...]) -> dict[str, Any]:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     async def run(_arguments: tuple[str, ...]) -> dict[str, Any]:
         return RESULT
@@ -167,7 +167,7 @@ async def test_a_worker_that_dies_in_the_middle_leaves_a_job_that_is_run_again(
     dispatcher = Dispatcher()
     BacktestJobHandler(database, bus, hangs).register(dispatcher)
     lost = asyncio.create_task(bus.consumer(BACKTEST_COMMAND, dispatcher).run())
-    await begun.wait()
+    await started.wait()
     assert (await show_job(database, job_id)).status == "RUNNING"
     lost.cancel()
     await asyncio.wait({lost})
@@ -178,41 +178,41 @@ async def test_a_worker_that_dies_in_the_middle_leaves_a_job_that_is_run_again(
 
 async def test_bad_input_fails_at_once(database: Database, bus: PostgresBus) -> None:
     async def run(_arguments: tuple[str, ...]) -> dict[str, Any]:
-        raise JobFailedError("strategy 'nope' is not known", again=False)
+        raise JobFailedError("unknown strategy 'nope'", retryable=False)
 
     job_id = await submit_job(database, bus, ("nope",))
-    async with working(database, bus, run) as told:
-        await asyncio.wait_for(told.news.wait(), 20)
+    async with working(database, bus, run) as results:
+        await asyncio.wait_for(results.received.wait(), 20)
     row = await show_job(database, job_id)
     assert (row.status, row.attempts, row.result) == ("FAILED", 1, None)
-    assert told.events == [BacktestFailed(job_id=job_id, error="strategy 'nope' is not known")]
+    assert results.events == [BacktestFailed(job_id=job_id, error="unknown strategy 'nope'")]
 
 
-async def test_a_run_that_breaks_is_tried_again_and_then_failed(
+async def test_a_run_that_fails_is_retried_and_then_failed(
     database: Database, bus: PostgresBus
 ) -> None:
     async def run(_arguments: tuple[str, ...]) -> dict[str, Any]:
-        raise JobFailedError("killed", again=True)
+        raise JobFailedError("killed", retryable=True)
 
-    jobs, asked = (
+    handler, request = (
         BacktestJobHandler(database, bus, run),
         BacktestRequested(job_id=uuid7(), arguments=()),
     )
     with pytest.raises(RetryableError, match="killed"):
-        await jobs.handle(asked)
-    assert (await show_job(database, asked.job_id)).status == "RUNNING"
-    await jobs.handle(asked, last=True)
-    row = await show_job(database, asked.job_id)
+        await handler.handle(request)
+    assert (await show_job(database, request.job_id)).status == "RUNNING"
+    await handler.handle(request, last=True)
+    row = await show_job(database, request.job_id)
     assert (row.status, row.attempts, row.error) == ("FAILED", 2, "killed")
 
 
-async def test_the_loop_goes_on_while_a_job_runs_in_its_process(ticks: Path) -> None:
-    turns = 0
+async def test_the_loop_is_not_blocked_while_a_job_runs(ticks: Path) -> None:
+    iterations = 0
 
     async def count() -> None:
-        nonlocal turns
+        nonlocal iterations
         while True:
-            turns += 1
+            iterations += 1
             await asyncio.sleep(0.01)
 
     counting = asyncio.create_task(count())
@@ -222,19 +222,19 @@ async def test_the_loop_goes_on_while_a_job_runs_in_its_process(ticks: Path) -> 
     counting.cancel()
     assert found["performance"]["trades"] == len(found["trades"])
     assert found["events"] > 500
-    assert turns > 5
+    assert iterations > 5
 
 
-async def test_what_the_process_says_is_the_reason(ticks: Path) -> None:
-    with pytest.raises(JobFailedError, match="strategy 'nope' is not known") as broke:
+async def test_the_error_of_the_process_is_the_reason(ticks: Path) -> None:
+    with pytest.raises(JobFailedError, match="unknown strategy 'nope'") as failure:
         await run_in_subprocess(("nope", str(ticks)))
-    assert not broke.value.again
+    assert not failure.value.retryable
 
 
 async def test_a_cancelled_job_leaves_no_process(ticks: Path) -> None:
-    words = ("rsi_scalper", "--simulated-day", "1", "--way", "generic")
-    task = asyncio.create_task(run_in_subprocess(words))
-    while not (found := _children()):  # noqa: ASYNC110 - the kernel tells nobody
+    arguments = ("rsi_scalper", "--simulated-day", "1", "--way", "generic")
+    task = asyncio.create_task(run_in_subprocess(arguments))
+    while not (found := _children()):  # noqa: ASYNC110 - no notification of a new process
         await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.wait({task})

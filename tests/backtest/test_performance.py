@@ -1,4 +1,4 @@
-"""The figures of a report, against what was worked out by hand."""
+"""The performance figures against manual calculations."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def fill(quantity: int, price: int, fee: int) -> Fill:
     )
 
 
-def curve(*values: float, every_s: float = 60.0, invested: float = 0.0) -> list[EquityPoint]:
-    return [EquityPoint(i * every_s, value, invested) for i, value in enumerate(values)]
+def curve(*values: float, interval_s: float = 60.0, invested: float = 0.0) -> list[EquityPoint]:
+    return [EquityPoint(i * interval_s, value, invested) for i, value in enumerate(values)]
 
 
 def of(*profits: int) -> Performance:
     return performance(curve(1000, 1000), [trade(profit) for profit in profits], [])
 
 
-def test_a_trade_that_earns_nothing_counts_as_lost() -> None:
+def test_a_trade_without_profit_counts_as_a_loss() -> None:
     assert of(100, 0, -50, 0).win_rate == 0.25
     assert of(0).win_rate == 0.0
     assert of(1).win_rate == 1.0
@@ -77,18 +77,18 @@ def test_best_worst_and_average() -> None:
     assert (found.gross_profit, found.gross_loss) == (130, 40)
 
 
-def test_growth_of_a_year_is_itself_and_of_two_its_root() -> None:
+def test_cagr_of_one_year_and_of_two() -> None:
     assert cagr(100, 121, YEAR_S) == pytest.approx(0.21)
     assert cagr(100, 121, 2 * YEAR_S) == pytest.approx(0.10)
     assert cagr(100, 50, YEAR_S) == pytest.approx(-0.5)
 
 
-def test_growth_is_not_told_of_less_than_a_day() -> None:
+def test_cagr_is_undefined_below_a_day() -> None:
     assert cagr(100, 101, DAY_S - 1) is None
     assert cagr(100, 0, YEAR_S) == -1.0
 
 
-def test_drawdown_is_the_deepest_fall_below_a_former_height() -> None:
+def test_drawdown_is_the_deepest_fall_below_a_previous_high() -> None:
     deepest, longest = drawdown(curve(100, 120, 90, 110, 126, 119.7))
     assert deepest == pytest.approx(0.25)  # from 120 to 90
     assert longest == 120.0  # from the second point to the fourth
@@ -110,23 +110,23 @@ def test_exposure_turnover_and_costs() -> None:
 
 
 def test_sharpe_is_of_the_days_and_needs_three() -> None:
-    days = curve(100, 101, 100, 102, every_s=DAY_S)
+    days = curve(100, 101, 100, 102, interval_s=DAY_S)
     returns = [0.0, 0.01, 100 / 101 - 1, 0.02]
     mean = sum(returns) / 4
     spread = math.sqrt(sum((r - mean) ** 2 for r in returns) / 3)
     assert sharpe(days) == pytest.approx(mean / spread * math.sqrt(252))
-    assert sharpe(curve(100, 101, every_s=DAY_S)) is None
-    assert sharpe(curve(100, 100, 100, 100, every_s=DAY_S)) is None
+    assert sharpe(curve(100, 101, interval_s=DAY_S)) is None
+    assert sharpe(curve(100, 100, 100, 100, interval_s=DAY_S)) is None
 
 
 @given(st.lists(st.floats(1, 1e9), min_size=2, max_size=300), st.integers(4, 50))
 def test_a_thinned_curve_keeps_its_ends_its_heights_and_its_depths(
-    values: list[float], most: int
+    values: list[float], limit: int
 ) -> None:
     points = curve(*values)
-    kept = thinned(points, most)
+    kept = thinned(points, limit)
     assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert {min(values), max(values)} <= {point.equity for point in kept}
     assert len(kept) <= len(points)
     assert [point.at for point in kept] == sorted({point.at for point in kept})
-    assert len(kept) <= most + 2
+    assert len(kept) <= limit + 2

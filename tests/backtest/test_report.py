@@ -1,4 +1,4 @@
-"""The report: a table, JSON and one page that needs nothing else."""
+"""The report: table, JSON and a self-contained page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def text_of(result: BacktestResult) -> str:
     return captured.get()
 
 
-def test_the_table_tells_what_was_asked_for(result: BacktestResult) -> None:
+def test_the_table_has_the_figures(result: BacktestResult) -> None:
     shown = text_of(result)
     for word in ("max drawdown", "win rate", "profit factor", "costs", "CAGR", "length=4"):
         assert word in shown
@@ -60,7 +60,7 @@ def test_infinity_is_written_as_a_word(result: BacktestResult) -> None:
 
 
 class Page(HTMLParser):
-    """What a page is made of, and whether every tag is closed."""
+    """Parser that collects tags and links and checks that every tag is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone(result: BacktestResult) -> None:
+def test_the_page_is_self_contained(result: BacktestResult) -> None:
     text = render_html(result)
     page = Page(text)
     assert not page.open
@@ -106,7 +106,7 @@ def test_a_run_without_trades_has_a_page_too() -> None:
     quiet = run_backtest(RsiScalper.from_params(), tape(prices([10_000.0] * 3)))
     text = render_html(quiet)
     assert not Page(text).open
-    assert "no trade has ended" in text
+    assert "no completed trades" in text
     assert not re.search(r"\binf\b", text)
 
 

@@ -1,4 +1,4 @@
-"""A strategy over recorded or simulated data: engine, report, jobs."""
+"""Backtests: a strategy over recorded or simulated data; engine, report, jobs."""
 
 from qts._exports import lazy_exports
 

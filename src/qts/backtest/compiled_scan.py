@@ -1,11 +1,11 @@
-"""The compiled walk over a tape: stops only where Python has something to do.
+"""Compiled scan over a tape that returns only where Python has something to do.
 
-    scan(i) ──▶ BEAT     the next beat is due before event i
-            ──▶ WATCHED  event i is of a symbol that is held or ordered
-            ──▶ WISH     the step wants to trade at event i, and may
-            ──▶ END      of the chunk
+    scan(i) ──▶ TIMER   the timer is due before event i
+            ──▶ ACTIVE  event i is of a symbol with an open order or a watched position
+            ──▶ SIGNAL  the step signals at event i, and entries are not blocked
+            ──▶ END     of the chunk
 
-Everything between is one step on a symbol's own row of state: no object is made, no lock taken.
+Every other event is one step on its symbol's state: no object is created, no lock taken.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import numpy.typing as npt
 
 from qts.strategies import Numbers, Step, compile_step
 
-BEAT, WATCHED, WISH, END = 0, 1, 2, 3
+TIMER, ACTIVE, SIGNAL, END = 0, 1, 2, 3
 
-# Of the notes that a scan leaves, for the case that a step raises:
-PLACE, STEPPED, REFUSED, WISHED = 0, 1, 2, 3
+# Indices into the output of a scan, which is valid even if a step raises:
+INDEX, STEPS, BLOCKED, DIRECTION = 0, 1, 2, 3
 
 
-class Rows(NamedTuple):
-    """One entry or row for each symbol."""
+class SymbolRows(NamedTuple):
+    """Arrays with one entry or row per symbol."""
 
     states: npt.NDArray[np.float64]
-    held: Numbers
-    watched: npt.NDArray[np.bool_]
+    position: Numbers
+    active: npt.NDArray[np.bool_]
     latest: npt.NDArray[np.float64]  # price, volume, bid, ask, time
 
     @classmethod
-    def of(cls, symbols: int, state_size: int) -> Rows:
+    def of(cls, symbols: int, state_size: int) -> SymbolRows:
         return cls(
             np.zeros((symbols, state_size)),
             np.zeros(symbols),
@@ -42,27 +42,27 @@ class Rows(NamedTuple):
             np.zeros((symbols, 5)),
         )
 
-    def grown(self, symbols: int) -> Rows:
-        made = Rows.of(symbols, self.states.shape[1])
-        for new, old in zip(made, self, strict=True):
+    def grown(self, symbols: int) -> SymbolRows:
+        """Return larger arrays that begin with the current rows."""
+        larger = SymbolRows.of(symbols, self.states.shape[1])
+        for new, old in zip(larger, self, strict=True):
             new[: len(old)] = old
-        return made
+        return larger
 
 
 @cache
 def compile_scan(step: Step) -> Callable[..., int] | None:
-    """The walk with this step inside; None where numba is not installed."""
+    """Return the compiled scan around a step; None if numba is not installed."""
     try:
         import numba
     except ImportError:
         return None
-    walk = numba.njit(nogil=True)(_walk(compile_step(step)))
-    made: Callable[..., int] = walk
-    return made
+    compiled: Callable[..., int] = numba.njit(nogil=True)(_make_scan(compile_step(step)))
+    return compiled
 
 
-def _walk(step: Any) -> Callable[..., int]:
-    def walk(
+def _make_scan(step: Any) -> Callable[..., int]:
+    def scan(
         start: int,
         symbol: Any,
         price: Any,
@@ -73,41 +73,41 @@ def _walk(step: Any) -> Callable[..., int]:
         rows: Any,
         params: Any,
         due: float,
-        closed_until: float,
-        alive: bool,
-        notes: Any,
+        blocked_until: float,
+        enabled: bool,
+        output: Any,
     ) -> int:
-        states, held, watched, latest = rows
+        states, position, active, latest = rows
         for i in range(start, len(at)):
-            notes[0] = i
+            output[0] = i
             if at[i] >= due:
                 return 0
-            cost = price[i]
-            if not 0.0 < cost < np.inf:
+            last = price[i]
+            if not 0.0 < last < np.inf:
                 continue
             s = symbol[i]
             row = latest[s]
-            row[0] = cost
+            row[0] = last
             row[1] = volume[i]
-            row[2] = bid[i] or cost
-            row[3] = ask[i] or cost
+            row[2] = bid[i] or last
+            row[3] = ask[i] or last
             row[4] = at[i]
-            if watched[s]:
+            if active[s]:
                 return 1
-            if not alive:
+            if not enabled:
                 continue
-            wish = step(states[s], params, cost, volume[i], at[i], held[s])
-            notes[1] += 1
-            if wish > 0 and held[s] == 0:
-                if at[i] < closed_until:
-                    notes[2] += 1
+            direction = step(states[s], params, last, volume[i], at[i], position[s])
+            output[1] += 1
+            if direction > 0 and position[s] == 0:
+                if at[i] < blocked_until:
+                    output[2] += 1
                 else:
-                    notes[3] = wish
+                    output[3] = direction
                     return 2
-            elif wish < 0 and held[s] > 0:
-                notes[3] = wish
+            elif direction < 0 and position[s] > 0:
+                output[3] = direction
                 return 2
-        notes[0] = len(at)
+        output[0] = len(at)
         return 3
 
-    return walk
+    return scan

@@ -1,7 +1,4 @@
-"""History for a backtest: recorded days, files of ticks or a simulated day, as one tape.
-
-A day of the simulated stock market as a tape: a bar of every symbol for every second.
-"""
+"""Tapes of recorded data, of files of ticks and of a simulated day."""
 
 from __future__ import annotations
 
@@ -18,18 +15,22 @@ from qts.domain import KRX_TICKS, RefusedError, Tick
 from qts.feed import best_bid_ask, read_records
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 
-DAY_S = 23_400  # the regular session
+DAY_S = 23_400  # regular trading session
 CHUNK_S = 60
-_OPENS = datetime(2026, 11, 16, 9, 0)  # noqa: DTZ001 - Korean time, as the simulator wants it
-_EPOCH_S = date(1970, 1, 1).toordinal() * 86_400 + 9 * 3600  # the market counts Korean seconds
+_OPENS = datetime(2026, 11, 16, 9, 0)  # noqa: DTZ001 - the simulator takes Korean time
+_EPOCH_S = (
+    date(1970, 1, 1).toordinal() * 86_400 + 9 * 3600
+)  # the simulator counts seconds in Korean time
 _EDGES = np.array([float(edge) for edge, _ in KRX_TICKS])
 _STEPS = np.array([float(tick) for _, tick in KRX_TICKS])
 
+Volume = Literal["auto", "day", "tick"]
+
 
 def simulated_day(seed: int, symbols: int = 2500, seconds: int = DAY_S) -> Tape:
-    """The same for the same seed. A minute of it is in memory at a time."""
-    names = _market(seed, symbols).universe.codes
-    return Tape(names, lambda _tape: _chunks(seed, symbols, seconds), symbols * seconds)
+    """Return one bar per symbol and second; deterministic, and read a minute at a time."""
+    codes = _market(seed, symbols).universe.codes
+    return Tape(codes, lambda _tape: _chunks(seed, symbols, seconds), symbols * seconds)
 
 
 def _market(seed: int, symbols: int) -> Any:
@@ -42,7 +43,7 @@ def _chunks(seed: int, symbols: int, seconds: int) -> Iterator[Chunk]:
     while market.phase.kind != "regular":
         for _ in market.advance(market.time + 1):
             pass
-    every = np.arange(symbols, dtype=np.int32)
+    indices = np.arange(symbols, dtype=np.int32)
     for start in range(0, seconds, CHUNK_S):
         rows = min(CHUNK_S, seconds - start)
         price, volume = np.empty((rows, symbols)), np.empty((rows, symbols))
@@ -57,10 +58,7 @@ def _chunks(seed: int, symbols: int, seconds: int) -> Iterator[Chunk]:
             for _ in market.advance(market.time + 1):
                 pass
         flat = (price.ravel(), volume.ravel(), bid.ravel(), ask.ravel())
-        yield Chunk(np.tile(every, rows), *flat, np.repeat(at, symbols))
-
-
-Volume = Literal["auto", "day", "tick"]
+        yield Chunk(np.tile(indices, rows), *flat, np.repeat(at, symbols))
 
 
 def load_tape(data: str | Path, volume: Volume = "auto") -> Tape:
@@ -69,35 +67,33 @@ def load_tape(data: str | Path, volume: Volume = "auto") -> Tape:
     The first record is read at once, so that bad data is refused early.
     """
     data = Path(data)
-    runs_up = volume == "day" or (volume == "auto" and data.suffix not in (".csv", ".parquet"))
-    next(_ticks(data, runs_up), None)
-    return Tape.of_ticks(lambda: _ticks(data, runs_up))
+    cumulative = volume == "day" or (volume == "auto" and data.suffix not in (".csv", ".parquet"))
+    next(_ticks(data, cumulative), None)
+    return Tape.of_ticks(lambda: _ticks(data, cumulative))
 
 
-def _ticks(data: Path, runs_up: bool) -> Iterator[Tick]:
-    """As they were heard live: a volume that runs up over the day becomes the tick's own."""
-    before: dict[str, float] = {}
+def _ticks(data: Path, cumulative: bool) -> Iterator[Tick]:
+    """Yield the recorded ticks; a cumulative volume is converted to the volume of each tick."""
+    last_volume: dict[str, float] = {}
     for record in read_records(data):
         snapshot = record.snapshot
         inputs, symbol = snapshot.observation.inputs, snapshot.context.symbol
         if not 0 < inputs.price < math.inf:
             continue
-        traded = inputs.volume
-        if runs_up:
-            traded = max(0.0, inputs.volume - before.get(symbol, inputs.volume))
-            before[symbol] = inputs.volume
+        volume = inputs.volume
+        if cumulative:
+            volume = max(0.0, inputs.volume - last_volume.get(symbol, inputs.volume))
+            last_volume[symbol] = inputs.volume
         bid, ask = best_bid_ask(inputs.kis_raw)
-        yield Tick(symbol, inputs.price, traded, bid, ask, snapshot.meta.time.timestamp())
+        yield Tick(symbol, inputs.price, volume, bid, ask, snapshot.meta.time.timestamp())
 
 
 def select_tape(
     data: Path | None, seed: int | None, symbols: int, seconds: int, volume: Volume
 ) -> Tape:
-    """The one that was asked for."""
+    """Return the tape of `data`, or the simulated day of `seed`; exactly one must be given."""
     if (data is None) == (seed is None):
-        raise RefusedError("name either DATA or --simulated-day SEED, one of the two")
+        raise RefusedError("expected either DATA or --simulated-day SEED")
     if data is not None:
         return load_tape(data, volume)
-    from qts.backtest.data import simulated_day
-
     return simulated_day(seed or 0, symbols, seconds)

@@ -1,11 +1,12 @@
-"""A strategy in the past: every event through the same steps, gate, stops and matching as live.
+"""Backtest engine: every event passes the steps, gate, stops and matching of a live run.
 
-    event ─▶ (beat, when one is due) ─▶ matching ─▶ stops ─▶ on_tick ─▶ the five steps ─▶ gate
-                                                                                  │
-                                             fills at this or a later event ◀─ matching
-A beat comes once an interval of the past's own time: the micro risk loop's look, the strategy's
-`evaluate`, a point of the equity curve. It is dated before the event that it comes with, and sees
-nothing of it.
+    event ─▶ (timer, if due) ─▶ matching ─▶ stops ─▶ on_tick ─▶ five steps ─▶ gate
+                                                                              │
+                                         fills at this or a later event ◀─ matching
+
+The timer fires once per interval of tape time: it runs the micro risk loop's check and the
+strategy's `evaluate`, and adds a point to the equity curve. It is dated before the event that
+follows it and does not see that event.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Any
 
 from qts import telemetry
 from qts.backtest.config import BacktestConfig
-from qts.backtest.order_manager import ACTED_ON, BacktestOrderManager
+from qts.backtest.order_manager import DUPLICATE, BacktestOrderManager
 from qts.backtest.performance import EquityCurve
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end, day_of
 from qts.backtest.stops import BacktestStops
 from qts.brokers import PaperMatchingEngine
 from qts.domain import Tick
 from qts.pipeline import (
-    GIVE_UP_AFTER,
+    MAX_ERRORS_IN_A_ROW,
     Cycle,
     DecisionPolicy,
     StepFailedError,
@@ -50,155 +51,151 @@ log = telemetry.logger("backtest")
 
 
 class BacktestEngine:
-    """For one strategy and one thread. `event` and `beat` are all that happens."""
+    """Run of one strategy on one thread, driven by `on_tick` and `on_timer`."""
 
     def __init__(self, strategy: Strategy[Any], config: BacktestConfig) -> None:
         self.strategy = strategy
         self.config = config
         self.clock = BacktestClock()
-        self.world = BacktestPortfolio(self.clock)
-        self.world.load(config.cash, ())
+        self.portfolio = BacktestPortfolio(self.clock)
+        self.portfolio.load(config.cash, ())
         self._limits = config.limits.exact
         matching = PaperMatchingEngine(config.paper, config.costs, config.cash)
-        self.desk = BacktestOrderManager(matching, self.world, self.clock, self._limits)
-        self.desk.changed = self._changed
+        self.manager = BacktestOrderManager(matching, self.portfolio, self.clock, self._limits)
+        self.manager.on_change = self._on_change
         self.curve = EquityCurve(config.sample_s)
-        self.proposals: list[OrderProposal] = []  # that went to the venue
+        self.proposals: list[OrderProposal] = []  # sent to the venue
         self.refusals: Counter[str] = Counter()
         self.trips: Counter[str] = Counter()
         self.signals = self.errors = 0
         self.stopped = ""
         self.due = -math.inf
-        self.closed_until, self.closed_code = -math.inf, ""
+        self.blocked_until, self.block_code = -math.inf, ""
         self.on_change: Callable[[str], None] = lambda _symbol: None
         self._gate = PreTradeGate(self._limits)
         self._stops = (
             BacktestStops(
-                config.stops, strategy.kind, self.world, self.clock, self._trade, self._tripped
+                config.stops, strategy.kind, self.portfolio, self.clock, self._submit, self._on_code
             )
             if config.use_stops
             else None
         )
         self._safety = SafetyState.NORMAL
-        self._in_a_row = self._numbers = 0
+        self._errors_in_a_row = self._cycles = 0
         self._day = 0
         self._steps = (
             strategy
             if isinstance(strategy, StepStrategy) and type(strategy).on_tick is StepStrategy.on_tick
             else None
         )
-        self._hears_ticks = type(strategy).on_tick is not Strategy.on_tick
-        self._evaluates = type(strategy).evaluate is not Strategy.evaluate
-
-    # --- what happens ---------------------------------------------------------------------------
+        self._has_on_tick = type(strategy).on_tick is not Strategy.on_tick
+        self._has_evaluate = type(strategy).evaluate is not Strategy.evaluate
 
     def on_tick(self, tick: Tick) -> None:
-        """A tick, or the close of a bar."""
-        self.arrived(tick)
-        if self._stops is not None and self.world.held(tick.symbol) is not None:
-            self._stops.tick(tick.symbol, tick.price)
+        """Handle a tick, or the close of a bar."""
+        self.apply_tick(tick)
+        if self._stops is not None and self.portfolio.position(tick.symbol) is not None:
+            self._stops.on_tick(tick.symbol, tick.price)
         if not self.stopped and self.strategy.wants(tick.symbol):
             if self._steps is not None:
-                held = self.world.held(tick.symbol)
-                quantity = float(held.quantity) if held else 0.0
-                self.heard(self.call(self._steps.on_price, tick, quantity))
-            elif self._hears_ticks:
-                self.heard(self.call(self.strategy.on_tick, tick, self.world.view()))
+                position = self.portfolio.position(tick.symbol)
+                quantity = float(position.quantity) if position else 0.0
+                self.on_signals(self.call(self._steps.on_price, tick, quantity))
+            elif self._has_on_tick:
+                self.on_signals(self.call(self.strategy.on_tick, tick, self.portfolio.view()))
 
-    def arrived(self, tick: Tick) -> None:
+    def apply_tick(self, tick: Tick) -> None:
         self.clock.at = tick.at
-        self.world.apply_tick(tick)
-        self.desk.tick(tick)
+        self.portfolio.apply_tick(tick)
+        self.manager.on_tick(tick)
 
     def on_timer(self, at: float) -> None:
-        """What was due before the event at this moment; at most once, however long ago."""
+        """Run the timer that is due before an event at this time; once, however late it is."""
         if self.due > -math.inf:
             self.clock.at = self.due
-            self._look()
+            self._run_timer()
         if day_of(at) != self._day:
-            self._new_day(at)
+            self._start_day(at)
         self.due = self._next_due(at)
 
-    def end(self, at: float) -> None:
+    def finish(self, at: float) -> None:
         self.clock.at = at
-        self.curve.add(self.clock.at, self.world, force=True)
+        self.curve.add(self.clock.at, self.portfolio, force=True)
 
     def _next_due(self, at: float) -> float:
-        """The next beat, or the next one that has something to do."""
+        """Return the next time at which the timer has something to do."""
         interval = self.config.interval_s
         soon = max((math.floor(at / interval) + 1) * interval, math.nextafter(at, math.inf))
-        if (self._evaluates and not self.stopped) or (self._stops and self.world.positions):
+        if (self._has_evaluate and not self.stopped) or (self._stops and self.portfolio.positions):
             return soon
         sample = math.ceil(self.curve.next_at / interval) * interval
         return min(max(soon, sample), day_end(at))
 
-    def _look(self) -> None:
-        if self._stops is not None and self.world.positions:
-            self._stops.look()
-        if self._evaluates and not self.stopped:
-            self.heard(self.call(self.strategy.evaluate, self.world.view()))
-        self.curve.add(self.clock.at, self.world)
+    def _run_timer(self) -> None:
+        if self._stops is not None and self.portfolio.positions:
+            self._stops.check()
+        if self._has_evaluate and not self.stopped:
+            self.on_signals(self.call(self.strategy.evaluate, self.portfolio.view()))
+        self.curve.add(self.clock.at, self.portfolio)
 
-    def _new_day(self, at: float) -> None:
-        """Yesterday's orders have ended, and a person has looked at what was locked."""
+    def _start_day(self, at: float) -> None:
+        """End the orders of the day before and release a lockdown."""
         first = self._day == 0
         self._day, self.clock.at = day_of(at), at
-        self.desk.new_day()
+        self.manager.start_day()
         self._safety = SafetyState.NORMAL
         if self._stops is not None:
-            self._stops.new_day()
-        self._close()
+            self._stops.start_day()
+        self._update_block()
         if first:
-            self.curve.add(at, self.world, force=True)
-
-    # --- what a strategy wants ------------------------------------------------------------------
+            self.curve.add(at, self.portfolio, force=True)
 
     def call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
-        """As live: an error is told and counted, and many in a row end the strategy."""
+        """Call the strategy as live: count an error, and disable it after many in a row."""
         try:
-            found = list(method(*arguments) or ())
+            signals = list(method(*arguments) or ())
         except Exception as error:  # noqa: BLE001 - a strategy may raise anything
-            self.failed(error)
+            self.on_error(error)
             return []
-        self._in_a_row = 0
-        return found
+        self._errors_in_a_row = 0
+        return signals
 
-    def failed(self, error: Exception, after_success: bool = False) -> None:
+    def on_error(self, error: Exception, after_success: bool = False) -> None:
         self.errors += 1
-        self._in_a_row = 1 if after_success else self._in_a_row + 1
-        if self._in_a_row == 1:
-            log.error("a strategy failed", strategy=self.strategy.key, error=repr(error))
-        if self._in_a_row >= GIVE_UP_AFTER:
-            self.stopped = f"it failed {self._in_a_row} times in a row: {error!r}"
+        self._errors_in_a_row = 1 if after_success else self._errors_in_a_row + 1
+        if self._errors_in_a_row == 1:
+            log.error("strategy raised an error", strategy=self.strategy.key, error=repr(error))
+        if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+            self.stopped = f"{self._errors_in_a_row} errors in a row: {error!r}"
 
-    def succeeded(self, times: int) -> None:
-        if times:
-            self._in_a_row = 0
+    def on_success(self, calls: int) -> None:
+        if calls:
+            self._errors_in_a_row = 0
 
-    def passed_over(self, entries: int) -> None:
-        """So many entries were wanted while the gate is known to refuse them all."""
+    def count_blocked(self, entries: int) -> None:
+        """Count entries that were signalled while the gate refuses all of them."""
         if entries:
             self.signals += entries
-            self.refusals[self.closed_code] += entries
+            self.refusals[self.block_code] += entries
 
-    def heard(self, signals: list[Signal]) -> None:
-        """Signals of one moment go through the steps together."""
+    def on_signals(self, signals: list[Signal]) -> None:
+        """Run the signals of one moment through the steps together."""
         if not signals:
             return
         self.signals += len(signals)
-        # What is no signal goes on too: the steps say what is wrong with it.
-        fresh = [s for s in signals if not isinstance(s, Signal) or self._worth_asking(s)]
-        if not fresh:
+        # Other objects pass too: the steps refuse them with a reason.
+        actionable = [s for s in signals if not isinstance(s, Signal) or self._is_actionable(s)]
+        if not actionable:
             return
-        self._numbers += 1
+        self._cycles += 1
         cycle = Cycle(
-            number=self._numbers, strategy_key=self.strategy.key, started_at=self.clock.now()
+            number=self._cycles, strategy_key=self.strategy.key, started_at=self.clock.now()
         )
-        leave = DecisionPolicy(safety=self._safety, expires_after_s=self.config.signal_ttl_s)
+        policy = DecisionPolicy(safety=self._safety, expires_after_s=self.config.signal_ttl_s)
         try:
-            cycle = transform(extract(cycle, self.world.view()))
-            cycle = evaluate(cycle, fresh, self._limits, self.world.owners)
-            cycle = decide(cycle, leave)
+            cycle = transform(extract(cycle, self.portfolio.view()))
+            cycle = evaluate(cycle, actionable, self._limits, self.portfolio.owners)
+            cycle = decide(cycle, policy)
         except StepFailedError as error:
             self.trips[error.code] += 1
             return
@@ -206,43 +203,45 @@ class BacktestEngine:
             if decision.proposal is None:
                 self.refusals[decision.reason] += 1
             else:
-                self._trade(decision.proposal)
+                self._submit(decision.proposal)
 
-    def _worth_asking(self, signal: Signal) -> bool:
+    def _is_actionable(self, signal: Signal) -> bool:
         symbol = signal.symbol
-        if self.desk.busy(symbol, self.config.fill_timeout_s):
+        if self.manager.has_recent_order(symbol, self.config.fill_timeout_s):
             return False
-        if self.clock.at >= self.closed_until or signal.intent_type.is_exit:
+        if self.clock.at >= self.blocked_until or signal.intent_type.is_exit:
             return True
-        if self.world.held(symbol) is not None or symbol in self.desk.open:
+        if self.portfolio.position(symbol) is not None or symbol in self.manager.open:
             return True
-        self.refusals[self.closed_code] += 1
+        self.refusals[self.block_code] += 1
         return False
 
-    def _trade(self, proposal: OrderProposal) -> str:
-        answer = self._gate.check(proposal, self._facts(proposal))
-        if isinstance(answer, Refusal):
-            codes = [reason.code for reason in answer.reasons]
+    def _submit(self, proposal: OrderProposal) -> str:
+        result = self._gate.check(proposal, self._risk_snapshot(proposal))
+        if isinstance(result, Refusal):
+            codes = [reason.code for reason in result.reasons]
             self.refusals.update(codes)
             return " ".join(codes)
-        why = self.desk.submit(answer)
-        if why != ACTED_ON:
+        refusal = self.manager.submit(result)
+        if refusal != DUPLICATE:
             self.proposals.append(proposal)
-        if why:
-            self.refusals[why] += 1
-        self._close()
-        return why
+        if refusal:
+            self.refusals[refusal] += 1
+        self._update_block()
+        return refusal
 
-    def _facts(self, proposal: OrderProposal) -> RiskSnapshot:
-        tick = self.world.last_tick(proposal.symbol)
-        market = None
+    def _risk_snapshot(self, proposal: OrderProposal) -> RiskSnapshot:
+        tick = self.portfolio.last_tick(proposal.symbol)
+        quote = None
         if tick is not None:
             last, bid, ask = (Decimal(str(x)) for x in (tick.price, tick.bid, tick.ask))
             age_ms = (self.clock.at - tick.at) * 1000
-            market = QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=age_ms)
+            quote = QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=age_ms)
         return RiskSnapshot(
-            market=market,
-            exposure=compute_exposure(proposal.symbol, self.desk.standing(), self.world),
+            market=quote,
+            exposure=compute_exposure(
+                proposal.symbol, self.manager.account_state(), self.portfolio
+            ),
             switches=Switches(
                 account_enabled=True,
                 strategy_enabled=True,
@@ -255,22 +254,20 @@ class BacktestEngine:
             now=self.clock.now(),
         )
 
-    # --- what changes ---------------------------------------------------------------------------
-
-    def _changed(self, symbol: str) -> None:
+    def _on_change(self, symbol: str) -> None:
         if self._stops is not None:
-            self._stops.hold()
-        self._close()
+            self._stops.sync_positions()
+        self._update_block()
         self.due = min(self.due, self._next_due(self.clock.at))
         self.on_change(symbol)
 
-    def _close(self) -> None:
-        self.closed_until, self.closed_code = self.desk.closed()
+    def _update_block(self) -> None:
+        self.blocked_until, self.block_code = self.manager.entry_block()
         if self._safety is SafetyState.LOCKDOWN:
-            self.closed_until, self.closed_code = day_end(self.clock.at), "G_SAFETY"
+            self.blocked_until, self.block_code = day_end(self.clock.at), "G_SAFETY"
 
-    def _tripped(self, code: str, _text: str) -> None:
+    def _on_code(self, code: str, _text: str) -> None:
         self.trips[code] += 1
-        if code == "FS104":  # the account has lost too much: no entries before the next day
+        if code == "FS104":  # account loss limit: no entries before the next day
             self._safety = SafetyState.LOCKDOWN
-            self._close()
+            self._update_block()

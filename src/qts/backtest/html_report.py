@@ -1,4 +1,4 @@
-"""The page of a backtest: figures, equity, drawdown and trades, in one file without scripts."""
+"""HTML report of a backtest: figures, equity, drawdown and trades in one file without scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qts.backtest.performance import EquityPoint
 from qts.backtest.trades import Trade
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 240, 110, 24
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2430;--dim:#667;--paper:#fff;--line:#d8dde6;
@@ -52,7 +52,7 @@ def build_page(
 
 
 class _Frame:
-    """From times and values to places in a picture."""
+    """Mapping of times and values to coordinates of a plot."""
 
     def __init__(self, first: float, last: float, low: float, high: float) -> None:
         self._first, self._span = first, (last - first) or 1.0
@@ -62,32 +62,32 @@ class _Frame:
         return round(LEFT + (at - self._first) / self._span * (WIDTH - LEFT - 10), 1)
 
     def y(self, value: float) -> float:
-        part = (value - self.low) / (self.high - self.low)
-        return round(HEIGHT - BOTTOM - part * (HEIGHT - BOTTOM - 12), 1)
+        fraction = (value - self.low) / (self.high - self.low)
+        return round(HEIGHT - BOTTOM - fraction * (HEIGHT - BOTTOM - 12), 1)
 
-    def grid(self, form: str) -> str:
+    def grid(self, value_format: str) -> str:
         lines = []
         for i in range(5):
             value = self.low + (self.high - self.low) * i / 4
             y = self.y(value)
             lines.append(
                 f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 10}" y1="{y}" y2="{y}"/>'
-                f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{value:{form}}</text>'
+                f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{value:{value_format}}</text>'
             )
         for i in range(5):
             at = self._first + self._span * i / 4
-            moment = datetime.fromtimestamp(at, UTC)
-            form_of_time = "%m-%d %H:%M" if self._span < 20 * 86_400 else "%Y-%m-%d"
+            time = datetime.fromtimestamp(at, UTC)
+            time_format = "%m-%d %H:%M" if self._span < 20 * 86_400 else "%Y-%m-%d"
             anchor = ("start", "middle", "middle", "middle", "end")[i]
             lines.append(
                 f'<text x="{self.x(at)}" y="{HEIGHT - 6}" text-anchor="{anchor}">'
-                f"{moment:{form_of_time}}</text>"
+                f"{time:{time_format}}</text>"
             )
         return "".join(lines)
 
 
-def _svg(inside: str, title: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{title}</title>{inside}</svg>'
+def _svg(content: str, title: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{title}</title>{content}</svg>'
 
 
 def _equity(points: Sequence[EquityPoint]) -> str:
@@ -113,7 +113,7 @@ def _drawdown(points: Sequence[EquityPoint]) -> str:
 
 def _profits(trades: Sequence[Trade]) -> str:
     if not trades:
-        return "<p>no trade has ended</p>"
+        return "<p>no completed trades</p>"
     profits = [float(trade.profit) for trade in trades]
     times = [trade.closed_at.timestamp() for trade in trades]
     frame = _Frame(min(times), max(times), min(0.0, *profits), max(0.0, *profits))
@@ -128,9 +128,9 @@ def _profits(trades: Sequence[Trade]) -> str:
 
 def _table(trades: Sequence[Trade]) -> str:
     heads = ("symbol", "opened", "closed", "quantity", "entry", "exit", "costs", "profit", "%")
-    rows = "".join(_row(trade) for trade in trades[:MOST_ROWS])
-    more = f"<p>the first {MOST_ROWS:,} of {len(trades):,}</p>" if len(trades) > MOST_ROWS else ""
-    head = "".join(f"<th>{name}</th>" for name in (*heads, "left by"))
+    rows = "".join(_row(trade) for trade in trades[:MAX_ROWS])
+    more = f"<p>first {MAX_ROWS:,} of {len(trades):,} trades</p>" if len(trades) > MAX_ROWS else ""
+    head = "".join(f"<th>{name}</th>" for name in (*heads, "exit by"))
     return f"{more}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 

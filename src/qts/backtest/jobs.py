@@ -1,10 +1,10 @@
-"""Backtests through the bus: asked for in a transaction, run in a process of their own.
+"""Backtest jobs: requested through the outbox, run in separate processes.
 
     submit ─▶ QUEUED ─▶ BacktestRequested ─▶ RUNNING ─▶ DONE    and BacktestCompleted
                                                  └────▶ FAILED  and BacktestFailed
 
-A job has one outcome, however often its event comes. A worker that dies leaves it RUNNING, and the
-event comes again: the run is a function of its request, so doing it anew gives the same.
+A job has one result, however often its event is delivered. If a worker dies, the job stays RUNNING
+and the event is delivered again; a backtest is deterministic, so the second run gives the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COLUMNS = "job_id, request, status, attempts, error, created_at, started_at, fi
 
 
 class BacktestRequested(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`arguments` are those of `qts backtest`: the strategy, the data and options."""
+    """Request to run `qts backtest` with these arguments."""
 
     job_id: UUID
     arguments: tuple[str, ...]
@@ -72,37 +72,37 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFailedError(Exception):
-    """The run ended without a result; `again` when another attempt may have one."""
+    """Run that ended without a result; `retryable` if another attempt may succeed."""
 
-    def __init__(self, text: str, *, again: bool) -> None:
+    def __init__(self, text: str, *, retryable: bool) -> None:
         super().__init__(text)
-        self.again = again
+        self.retryable = retryable
 
 
-Run = Callable[[tuple[str, ...]], Awaitable[dict[str, Any]]]
+JobRunner = Callable[[tuple[str, ...]], Awaitable[dict[str, Any]]]
 
 
 async def submit_job(
     database: Database, bus: EventBus, arguments: tuple[str, ...], job_id: UUID | None = None
 ) -> UUID:
-    """The row and its event in one transaction; the same id again asks for nothing new."""
-    asked = BacktestRequested(job_id=job_id or uuid7(), arguments=arguments)
+    """Insert a job and publish its event in one transaction; an existing id changes nothing."""
+    request = BacktestRequested(job_id=job_id or uuid7(), arguments=arguments)
     async with database.transaction() as tx:
-        made = await tx.execute(
+        status = await tx.execute(
             "INSERT INTO backtest_job (job_id, request) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-            asked.job_id,
+            request.job_id,
             {"arguments": list(arguments)},
         )
-        if made == "INSERT 0 1":
-            address = (AGGREGATE, str(asked.job_id))
-            await bus.publish(tx, OutboxEvent.of(BACKTEST_COMMAND, asked, address))
-    return asked.job_id
+        if status == "INSERT 0 1":
+            aggregate = (AGGREGATE, str(request.job_id))
+            await bus.publish(tx, OutboxEvent.of(BACKTEST_COMMAND, request, aggregate))
+    return request.job_id
 
 
 async def list_jobs(database: Database, limit: int = 50) -> list[JobRow]:
-    """The youngest first, without their results."""
+    """Return the newest jobs first, without their results."""
     rows = await database.fetch(
-        f"SELECT {_COLUMNS} FROM backtest_job ORDER BY created_at DESC LIMIT $1",  # noqa: S608 - our own names
+        f"SELECT {_COLUMNS} FROM backtest_job ORDER BY created_at DESC LIMIT $1",  # noqa: S608 - constant column names
         limit,
     )
     return [_row(row) for row in rows]
@@ -110,92 +110,94 @@ async def list_jobs(database: Database, limit: int = 50) -> list[JobRow]:
 
 async def show_job(database: Database, job_id: UUID) -> JobRow:
     row = await database.fetchrow(
-        f"SELECT {_COLUMNS}, result FROM backtest_job WHERE job_id = $1",  # noqa: S608 - our own names
+        f"SELECT {_COLUMNS}, result FROM backtest_job WHERE job_id = $1",  # noqa: S608 - constant column names
         job_id,
     )
     if row is None:
-        raise RefusedError(f"there is no backtest {job_id}; see qts ops jobs list")
+        raise RefusedError(f"no backtest job {job_id}; see qts ops jobs list")
     return _row(row)
 
 
 def _row(row: Any) -> JobRow:
-    known = dict(row)
-    arguments = tuple(known.pop("request")["arguments"])
-    return JobRow(arguments=arguments, **known)
+    fields = dict(row)
+    arguments = tuple(fields.pop("request")["arguments"])
+    return JobRow(arguments=arguments, **fields)
 
 
 async def run_in_subprocess(arguments: tuple[str, ...]) -> dict[str, Any]:
-    """`qts backtest` as a process of its own: nothing it does holds anybody up here."""
+    """Run `qts backtest` in a separate process and return its JSON report."""
     with tempfile.TemporaryDirectory(prefix="qts-backtest-") as folder:
         target = Path(folder) / "result.json"
-        words = ("-m", "qts", "backtest", "--json", str(target), *arguments)
+        command = ("-m", "qts", "backtest", "--json", str(target), *arguments)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *words,
+            *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            _, said = await process.communicate()
+            _, stderr = await process.communicate()
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
         if target.exists() and process.returncode in (0, 1):
-            found: dict[str, Any] = json.loads(target.read_bytes())
-            return found
-    lines = said.decode(errors="replace").strip().splitlines()
-    text = lines[-1].removeprefix("qts: ") if lines else f"ended with {process.returncode}"
-    raise JobFailedError(text, again=process.returncode != RefusedError.exit_code)
+            report: dict[str, Any] = json.loads(target.read_bytes())
+            return report
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    text = lines[-1].removeprefix("qts: ") if lines else f"exit code {process.returncode}"
+    raise JobFailedError(text, retryable=process.returncode != RefusedError.exit_code)
 
 
 class BacktestJobHandler:
-    """The handler of BacktestRequested."""
+    """Handler of BacktestRequested."""
 
-    def __init__(self, database: Database, bus: EventBus, run: Run = run_in_subprocess) -> None:
+    def __init__(
+        self, database: Database, bus: EventBus, run: JobRunner = run_in_subprocess
+    ) -> None:
         self._database = database
         self._bus = bus
         self._run = run
 
     def register(self, dispatcher: Dispatcher) -> None:
-        async def requested(asked: BacktestRequested, delivery: Delivery) -> None:
-            await self.handle(asked, last=delivery.attempt >= delivery.max_attempts)
+        async def handle(request: BacktestRequested, delivery: Delivery) -> None:
+            await self.handle(request, last=delivery.attempt >= delivery.max_attempts)
 
-        dispatcher.on(BACKTEST_COMMAND, BacktestRequested)(requested)
+        dispatcher.on(BACKTEST_COMMAND, BacktestRequested)(handle)
 
-    async def handle(self, asked: BacktestRequested, *, last: bool = False) -> None:
-        begun = await self._database.execute(
+    async def handle(self, request: BacktestRequested, *, last: bool = False) -> None:
+        status = await self._database.execute(
             "INSERT INTO backtest_job AS job (job_id, request, status, attempts, started_at)"
             " VALUES ($1, $2, 'RUNNING', 1, clock_timestamp()) ON CONFLICT (job_id) DO UPDATE SET"
             " status = 'RUNNING', attempts = job.attempts + 1, started_at = clock_timestamp()"
             " WHERE job.status IN ('QUEUED', 'RUNNING')",
-            asked.job_id,
-            {"arguments": list(asked.arguments)},
+            request.job_id,
+            {"arguments": list(request.arguments)},
         )
-        if begun != "INSERT 0 1":
-            return  # it has its outcome
+        if status != "INSERT 0 1":
+            return  # the job has its result
         try:
-            result = await self._run(asked.arguments)
+            result = await self._run(request.arguments)
         except JobFailedError as error:
-            if error.again and not last:
+            if error.retryable and not last:
                 raise RetryableError(str(error), code="BACKTEST_BROKE") from None
-            failed = BacktestFailed(job_id=asked.job_id, error=str(error))
-            await self._end(asked.job_id, failed, None, str(error))
+            failed = BacktestFailed(job_id=request.job_id, error=str(error))
+            await self._finish(request.job_id, failed, None, str(error))
         else:
-            done = BacktestCompleted(job_id=asked.job_id, performance=result["performance"])
-            await self._end(asked.job_id, done, result, "")
+            done = BacktestCompleted(job_id=request.job_id, performance=result["performance"])
+            await self._finish(request.job_id, done, result, "")
 
-    async def _end(
+    async def _finish(
         self,
         job_id: UUID,
-        told: BacktestCompleted | BacktestFailed,
+        event: BacktestCompleted | BacktestFailed,
         result: dict[str, Any] | None,
         error: str,
     ) -> None:
         async with self._database.transaction() as tx:
-            ended = await tx.execute(
+            status = await tx.execute(
                 "UPDATE backtest_job SET status = $2, result = $3, error = $4,"
                 " finished_at = clock_timestamp() WHERE job_id = $1 AND status = 'RUNNING'",
                 job_id,
@@ -203,8 +205,8 @@ class BacktestJobHandler:
                 result,
                 error,
             )
-            if ended == "UPDATE 1":
+            if status == "UPDATE 1":
                 await self._bus.publish(
-                    tx, OutboxEvent.of(BACKTEST_EVENT, told, (AGGREGATE, str(job_id)))
+                    tx, OutboxEvent.of(BACKTEST_EVENT, event, (AGGREGATE, str(job_id)))
                 )
-        log.info("a backtest ended", job=str(job_id), error=error)
+        log.info("backtest job finished", job_id=str(job_id), error=error)

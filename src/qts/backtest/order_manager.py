@@ -1,6 +1,6 @@
-"""The desk of a backtest: what the gate approved goes to the matching, and fills into the books.
+"""Order manager of a backtest: approved orders go to the matching engine, fills to the portfolio.
 
-No database and no bus stand between, and nothing is lost; the arithmetic is that of the live books.
+It keeps its positions in memory, with the arithmetic of the ledger.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ import msgspec
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end
 from qts.backtest.trades import OpenTrade, Trade
 from qts.brokers import PaperMatchingEngine
-from qts.domain import Fill, Market, OrderRequest, QtsError, Side, Tick, market_for_symbol
-from qts.orders import AccountState, FillApplied, Held, OpenOrder, PositionState
+from qts.domain import (
+    Fill,
+    Market,
+    OrderRequest,
+    Position,
+    QtsError,
+    Side,
+    Tick,
+    market_for_symbol,
+)
+from qts.orders import AccountState, FillApplied, OpenOrder, PositionState
 from qts.risk import ApprovedOrder, OrderProposal, RiskLimits
 
 MINUTE_S = 60.0
-ACTED_ON = "this signal was acted on before"
+DUPLICATE = "this signal was acted on before"
 
 
 class BacktestOrder(msgspec.Struct):
-    """An order at the venue; gone from the desk when it is filled or cancelled."""
+    """Open order at the venue."""
 
     order_id: str
     proposal: OrderProposal
@@ -33,62 +42,58 @@ class BacktestOrder(msgspec.Struct):
 
 
 class BacktestOrderManager:
-    """`changed` is told the symbol whose orders or holdings are others now."""
+    """Sends orders and applies their fills; calls `on_change` with the symbol that changed."""
 
     def __init__(
         self,
         matching: PaperMatchingEngine,
-        world: BacktestPortfolio,
+        portfolio: BacktestPortfolio,
         clock: BacktestClock,
         limits: RiskLimits,
     ) -> None:
         self._matching = matching
-        self._world = world
+        self._portfolio = portfolio
         self._clock = clock
         self._limits = limits
-        self._books: dict[str, PositionState] = {}
-        self._trips: dict[str, OpenTrade] = {}
-        self._acted_on: set[tuple[object, str]] = set()
-        self._times: list[float] = []  # of the day's orders
-        self._earned = Decimal(0)
-        self.open: dict[str, dict[str, BacktestOrder]] = {}  # by symbol, by order
+        self._positions: dict[str, PositionState] = {}
+        self._open_trades: dict[str, OpenTrade] = {}
+        self._submitted: set[tuple[object, str]] = set()
+        self._order_times: list[float] = []  # of the current day
+        self._realised = Decimal(0)  # PnL of the current day, after fees
+        self.open: dict[str, dict[str, BacktestOrder]] = {}  # by symbol, by order id
         self.orders = 0
         self.fills: list[Fill] = []
         self.trades: list[Trade] = []
-        self.changed: Callable[[str], None] = lambda _symbol: None
+        self.on_change: Callable[[str], None] = lambda _symbol: None
 
-    # --- the market -----------------------------------------------------------------------------
-
-    def tick(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         fills = self._matching.on_tick(
             tick.symbol, tick.price, tick.bid, tick.ask, tick.volume, self._clock.monotonic_ns()
         )
         if fills:
             self._apply(fills)
 
-    def new_day(self) -> None:
-        """What is still open at the KRX was of yesterday, and ended; coins know no bell."""
+    def start_day(self) -> None:
+        """Cancel the open KRX orders of the day before; orders at Upbit have no end of day."""
         for symbol, orders in list(self.open.items()):
             if market_for_symbol(symbol) is not Market.KRX:
                 continue
             for order_id in list(orders):
                 self._matching.cancel(order_id)
             del self.open[symbol]
-            self.changed(symbol)
-        self._times.clear()
-        self._earned = Decimal(0)
-
-    # --- orders ---------------------------------------------------------------------------------
+            self.on_change(symbol)
+        self._order_times.clear()
+        self._realised = Decimal(0)
 
     def submit(self, approved: ApprovedOrder) -> str:
-        """Send it; why not, or nothing when it is with the venue."""
+        """Send an order; return why it was not sent, or an empty text."""
         proposal = approved.proposal
-        name = (proposal.signal_id, proposal.intent_type)
-        if name in self._acted_on:
-            return ACTED_ON
-        self._acted_on.add(name)
+        key = (proposal.signal_id, proposal.intent_type)
+        if key in self._submitted:
+            return DUPLICATE
+        self._submitted.add(key)
         self.orders += 1
-        self._times.append(self._clock.at)
+        self._order_times.append(self._clock.at)
         order_id = f"B{self.orders}"
         request = OrderRequest(
             client_order_id=order_id,
@@ -107,15 +112,15 @@ class BacktestOrderManager:
             order_id, proposal, self._clock.at, proposal.quantity
         )
         if not proposal.intent_type.is_exit:
-            self._world.owners[proposal.symbol] = proposal.strategy_key
-        self.changed(proposal.symbol)
+            self._portfolio.owners[proposal.symbol] = proposal.strategy_key
+        self.on_change(proposal.symbol)
         self._apply(self._matching.start(order, at_ns))
         return ""
 
-    def busy(self, symbol: str, wait_s: float) -> bool:
-        """Whether an order is so young that its cycle would still wait for it."""
+    def has_recent_order(self, symbol: str, max_age_s: float) -> bool:
+        """Return whether the symbol has an open order that a live cycle would still wait for."""
         orders = self.open.get(symbol, {}).values()
-        return any(self._clock.at - order.at < wait_s for order in orders)
+        return any(self._clock.at - order.at < max_age_s for order in orders)
 
     def _apply(self, fills: Iterable[Fill]) -> None:
         for fill in fills:
@@ -125,22 +130,22 @@ class BacktestOrderManager:
                 del self.open[fill.symbol][fill.broker_order_id]
                 if not self.open[fill.symbol]:
                     del self.open[fill.symbol]
-            self._count(fill, order.proposal)
-            self.changed(fill.symbol)
+            self._record(fill, order.proposal)
+            self.on_change(fill.symbol)
 
-    def _count(self, fill: Fill, proposal: OrderProposal) -> None:
-        before = self._books.get(fill.symbol, PositionState())
+    def _record(self, fill: Fill, proposal: OrderProposal) -> None:
+        before = self._positions.get(fill.symbol, PositionState())
         after = before.apply(fill)
         realised = after.realised_pnl - before.realised_pnl
         self.fills.append(fill)
-        self._earned += realised - fill.fee
-        self._trips.setdefault(fill.symbol, OpenTrade()).add(fill, proposal)
+        self._realised += realised - fill.fee
+        self._open_trades.setdefault(fill.symbol, OpenTrade()).add(fill, proposal)
         if after.quantity:
-            self._books[fill.symbol] = after
+            self._positions[fill.symbol] = after
         else:
-            self._books.pop(fill.symbol, None)
-            self.trades.append(self._trips.pop(fill.symbol).ended())
-        self._world.apply_fill(
+            self._positions.pop(fill.symbol, None)
+            self.trades.append(self._open_trades.pop(fill.symbol).to_trade())
+        self._portfolio.apply_fill(
             FillApplied(
                 fill=fill,
                 attempt_id=None,
@@ -151,12 +156,13 @@ class BacktestOrderManager:
             )
         )
 
-    # --- how we stand ---------------------------------------------------------------------------
-
-    def standing(self) -> AccountState:
+    def account_state(self) -> AccountState:
         now = self._clock.at
         return AccountState(
-            {name: Held(book.quantity, book.average_price) for name, book in self._books.items()},
+            {
+                symbol: Position(symbol, each.quantity, each.average_price)
+                for symbol, each in self._positions.items()
+            },
             tuple(
                 OpenOrder(
                     symbol, each.proposal.side, each.remaining, each.proposal.price, unknown=False
@@ -164,18 +170,18 @@ class BacktestOrderManager:
                 for symbol, orders in self.open.items()
                 for each in orders.values()
             ),
-            len(self._times),
-            len(self._times) - bisect_right(self._times, now, key=_a_minute_later),
-            self._earned,
+            len(self._order_times),
+            len(self._order_times) - bisect_right(self._order_times, now, key=_minute_later),
+            self._realised,
             frozenset(),
         )
 
-    def closed(self) -> tuple[float, str]:
-        """Until when the gate refuses every entry into a symbol we have nothing of, and its code.
+    def entry_block(self) -> tuple[float, str]:
+        """Return until when the gate refuses every entry into a new symbol, and its code.
 
-        It says only what the gate would say, without asking it each time.
+        The answer is the gate's, without a call per signal.
         """
-        limits, times = self._limits, self._times
+        limits, times = self._limits, self._order_times
         if len(times) >= limits.orders_per_day:
             return day_end(self._clock.at), "G_DAILY_ORDERS"
         buying = {
@@ -183,17 +189,17 @@ class BacktestOrderManager:
             for symbol, orders in self.open.items()
             if any(each.proposal.side is Side.BUY for each in orders.values())
         }
-        if len(self._books.keys() | buying) >= limits.max_open_symbols:
+        if len(self._positions.keys() | buying) >= limits.max_open_symbols:
             return math.inf, "G_OPEN_SYMBOLS"
         if len(times) >= limits.orders_per_minute:
-            return _a_minute_later(times[-limits.orders_per_minute]), "G_ORDER_RATE"
+            return _minute_later(times[-limits.orders_per_minute]), "G_ORDER_RATE"
         return -math.inf, ""
 
     @property
-    def open_trips(self) -> list[Trade]:
-        """What is still held at the end, as trades that have not ended."""
-        return [trip.ended() for trip in self._trips.values()]
+    def open_trades(self) -> list[Trade]:
+        """Trades whose position is still open, as if they ended now."""
+        return [trade.to_trade() for trade in self._open_trades.values()]
 
 
-def _a_minute_later(at: float) -> float:
+def _minute_later(at: float) -> float:
     return at + MINUTE_S

@@ -1,14 +1,14 @@
-"""What a run came to: the equity curve, and figures by fixed formulas.
+"""Equity curve and performance figures of a backtest.
 
     cagr            (end / start) ^ (1 / years) - 1, a year has 365.25 days; none below a day
-    max_drawdown    the largest fall of the curve below its highest point so far, as a part of it
+    max_drawdown    largest fall of the curve below its highest point so far, as a fraction of it
     win_rate        trades with a profit above 0 / trades: 0 counts as a loss
     profit_factor   sum of profits / sum of losses; infinite without a loss
-    exposure        mean over the curve of what was in the market / equity
+    exposure        mean over the curve of the value of positions / equity
     turnover        value of all fills / equity at the start
-    sharpe          mean / standard deviation of the days' returns x sqrt(252); none below 3 days
+    sharpe          mean / standard deviation of the daily returns x sqrt(252); none below 3 days
 
-Profits are after fees and taxes. What is still held at the end is in the equity and in no trade.
+Profits are after fees and taxes. A position open at the end counts in the equity and in no trade.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qts.pipeline import Portfolio
 
 YEAR_S = 365.25 * DAY_S
 TRADING_DAYS = 252
-_FEWEST_DAYS = 3
+_MIN_DAYS = 3
 
 
 class EquityPoint(msgspec.Struct, frozen=True, gc=False):
@@ -38,30 +38,30 @@ class EquityPoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class EquityCurve:
-    """A point when the last one is old enough, and where it is forced."""
+    """Points of equity, at least `interval_s` apart unless forced."""
 
-    def __init__(self, every_s: float) -> None:
+    def __init__(self, interval_s: float) -> None:
         self.points: list[EquityPoint] = []
-        self._every_s = every_s
+        self._interval_s = interval_s
 
     @property
     def next_at(self) -> float:
-        return self.points[-1].at + self._every_s if self.points else -math.inf
+        return self.points[-1].at + self._interval_s if self.points else -math.inf
 
-    def add(self, at: float, world: Portfolio, *, force: bool = False) -> None:
+    def add(self, at: float, portfolio: Portfolio, *, force: bool = False) -> None:
         if at < self.next_at and not force:
             return
-        equity, cash = world.equity, world.cash
+        equity, cash = portfolio.equity, portfolio.cash
         self.points.append(EquityPoint(at, float(equity), float(equity - cash)))
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):
     start_equity: float
     end_equity: float
-    gain: float  # of the whole run, as a part of the start
+    gain: float  # of the whole run, as a fraction of the start
     cagr: float | None
     max_drawdown: float
-    max_drawdown_s: float  # the longest time below a former height
+    max_drawdown_s: float  # longest time below a previous high
     sharpe: float | None
     trades: int
     win_rate: float | None
@@ -119,7 +119,7 @@ def cagr(start: float, end: float, seconds: float) -> float | None:
 
 
 def drawdown(points: Sequence[EquityPoint]) -> tuple[float, float]:
-    """How deep, as a part of the height before, and how long at most."""
+    """Return the deepest drawdown as a fraction, and the longest one in seconds."""
     top, top_at, deepest, longest = points[0].equity, points[0].at, 0.0, 0.0
     for point in points:
         if point.equity >= top:
@@ -132,8 +132,8 @@ def drawdown(points: Sequence[EquityPoint]) -> tuple[float, float]:
 
 def sharpe(points: Sequence[EquityPoint]) -> float | None:
     closes = [points[0].equity, *{day_of(point.at): point.equity for point in points}.values()]
-    returns = [after / before - 1 for before, after in pairwise(closes)]
-    if len(returns) < _FEWEST_DAYS or not (spread := statistics.stdev(returns)):
+    returns = [end / start - 1 for start, end in pairwise(closes)]
+    if len(returns) < _MIN_DAYS or not (spread := statistics.stdev(returns)):
         return None
     return statistics.fmean(returns) / spread * math.sqrt(TRADING_DAYS)
 

@@ -1,4 +1,4 @@
-"""The world of a backtest: a clock that the events move, and the latest ticks as of that moment."""
+"""Portfolio and clock of a backtest; events move the clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def day_of(at: float) -> int:
-    """The trading day of a moment: from midnight to midnight in Seoul, which has no summer time."""
+    """Return the day number of a time; days begin at midnight in Seoul (no daylight saving)."""
     return int((at + SEOUL_S) // DAY_S)
 
 
@@ -29,7 +29,7 @@ def day_end(at: float) -> float:
 
 
 class BacktestClock:
-    """Stands where the last event has put it."""
+    """Clock at the time of the last event."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -41,19 +41,19 @@ class BacktestClock:
         return round(self.at * 1e9)
 
     async def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nothing sleeps in the past, and not for {seconds} s")
+        raise AssertionError(f"a backtest must not sleep ({seconds} s)")
 
 
 class BacktestPortfolio(Portfolio):
-    """Used by one thread, so a view looks at the ticks themselves and copies nothing."""
+    """Portfolio used by one thread; a view refers to the live ticks and copies nothing."""
 
     def __init__(self, clock: BacktestClock) -> None:
         super().__init__(clock)
         self._account: Account | None = None
         self._latest: Mapping[str, Tick] = self._ticks
 
-    def look_at(self, latest: Mapping[str, Tick]) -> None:
-        """Ticks are kept elsewhere from now on."""
+    def use_ticks(self, latest: Mapping[str, Tick]) -> None:
+        """Read last ticks from this mapping from now on."""
         self._latest = latest
 
     def last_tick(self, symbol: str) -> Tick | None:
@@ -67,7 +67,7 @@ class BacktestPortfolio(Portfolio):
         tick = self._latest.get(position.symbol)
         return Decimal(str(tick.price)) if tick else position.average_price
 
-    def held(self, symbol: str) -> Position | None:
+    def position(self, symbol: str) -> Position | None:
         return self._positions.get(symbol)
 
     def view(self) -> View:
@@ -81,24 +81,24 @@ class BacktestPortfolio(Portfolio):
 
 
 class LatestTicks(Mapping[str, Tick]):
-    """The latest ticks, from rows of price, volume, bid, ask and time that a scan keeps."""
+    """Mapping of last ticks over the rows (price, volume, bid, ask, time) of a compiled scan."""
 
-    def __init__(self, places: Mapping[str, int], rows: npt.NDArray[np.float64]) -> None:
-        self._places = places
+    def __init__(self, indices: Mapping[str, int], rows: npt.NDArray[np.float64]) -> None:
+        self._indices = indices
         self._rows = rows
 
     def __getitem__(self, symbol: str) -> Tick:
-        price, volume, bid, ask, at = self._rows[self._places[symbol]].tolist()
+        price, volume, bid, ask, at = self._rows[self._indices[symbol]].tolist()
         if not price:
             raise KeyError(symbol)
         return Tick(symbol, price, volume, bid, ask, at)
 
     def __contains__(self, symbol: object) -> bool:
-        place = self._places.get(symbol) if isinstance(symbol, str) else None
-        return place is not None and bool(self._rows[place, 0])
+        index = self._indices.get(symbol) if isinstance(symbol, str) else None
+        return index is not None and bool(self._rows[index, 0])
 
     def __iter__(self) -> Iterator[str]:
-        return (symbol for symbol, place in self._places.items() if self._rows[place, 0])
+        return (symbol for symbol, index in self._indices.items() if self._rows[index, 0])
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._rows[:, 0]))

@@ -1,4 +1,4 @@
-"""A backtest's result for people and programs: terminal, JSON, and a page of its own (page.py)."""
+"""Report of a backtest: terminal table, JSON and HTML page."""
 
 from __future__ import annotations
 
@@ -15,71 +15,66 @@ from qts.backtest.run import BacktestResult
 if TYPE_CHECKING:
     from rich.table import Table
 
-MOST_POINTS = 2000  # of the curve, in what is written
-MOST_REASONS = 6
-
-__all__ = ["figures", "render_html", "render_table", "to_json"]
+MAX_POINTS = 2000  # of the equity curve, in JSON and HTML
+MAX_REASONS = 6
 
 
 def figures(result: BacktestResult) -> Iterator[tuple[str, str]]:
-    """Names and values, as a person reads them."""
-    found = result.performance
+    """Yield the figures as names and formatted values."""
     yield "strategy", f"{result.strategy} {_params(result.params)}".strip()
     yield "period", f"{result.began:%Y-%m-%d %H:%M:%S} to {result.ended:%Y-%m-%d %H:%M:%S} UTC"
     yield "events", f"{result.events:,} of {result.symbols:,} symbols"
     yield "speed", f"{result.events_per_s:,.0f} events/s, {result.way}"
-    yield from _performance(found)
+    yield from _performance(result.performance)
     yield "orders, fills", f"{len(result.proposals):,}, {len(result.fills):,}"
     if result.still_open:
-        yield "still held", f"{len(result.still_open):,} symbols"
+        yield "open positions", f"{len(result.still_open):,}"
     yield "signals", f"{result.signals:,}"
-    for code, count in sorted(result.refusals.items(), key=lambda item: -item[1])[:MOST_REASONS]:
+    for code, count in sorted(result.refusals.items(), key=lambda item: -item[1])[:MAX_REASONS]:
         yield "  refused", f"{count:,} x {code}"
     for code, count in sorted(result.trips.items()):
-        yield "  told of", f"{count:,} x {code}"
+        yield "  raised", f"{count:,} x {code}"
     if result.errors:
         yield "errors", f"{result.errors:,} raised by the strategy"
     if result.stopped:
-        yield "given up", result.stopped
+        yield "disabled", result.stopped
     yield "digest", result.digest
 
 
-def _performance(found: Performance) -> Iterator[tuple[str, str]]:
-    yield "equity", f"{found.start_equity:,.0f} → {found.end_equity:,.0f} won"
-    yield "gain", _percent(found.gain)
-    yield "a year (CAGR)", _percent(found.cagr)
-    yield (
-        "max drawdown",
-        f"{_percent(-found.max_drawdown)}, below a former height for {_span(found.max_drawdown_s)}",
-    )
-    yield "Sharpe ratio", _number(found.sharpe)
-    yield "trades", f"{found.trades:,}"
-    yield "win rate", _percent(found.win_rate, sign=False)
-    yield "profit factor", _number(found.profit_factor)
-    yield "best, worst trade", f"{_won(found.best)}, {_won(found.worst)}"
-    yield "average trade", _won(found.average)
-    yield "costs", _won(found.costs)
-    yield "turnover", f"{found.turnover:.2f} x the start"
-    yield "exposure", _percent(found.exposure, sign=False)
+def _performance(values: Performance) -> Iterator[tuple[str, str]]:
+    yield "equity", f"{values.start_equity:,.0f} → {values.end_equity:,.0f} won"
+    yield "gain", _percent(values.gain)
+    yield "CAGR", _percent(values.cagr)
+    span = _span(values.max_drawdown_s)
+    yield "max drawdown", f"{_percent(-values.max_drawdown)}, below a previous high for {span}"
+    yield "Sharpe ratio", _number(values.sharpe)
+    yield "trades", f"{values.trades:,}"
+    yield "win rate", _percent(values.win_rate, sign=False)
+    yield "profit factor", _number(values.profit_factor)
+    yield "best, worst trade", f"{_won(values.best)}, {_won(values.worst)}"
+    yield "average trade", _won(values.average)
+    yield "costs", _won(values.costs)
+    yield "turnover", f"{values.turnover:.2f} x the start"
+    yield "exposure", _percent(values.exposure, sign=False)
 
 
 def render_table(result: BacktestResult) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(show_header=False, box=None, pad_edge=False)
-    made.add_column(style="dim")
-    made.add_column()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
     losing = result.performance.gain < 0
     for name, value in figures(result):
         style = ("red" if losing else "green") if name in ("equity", "gain") else ""
-        made.add_row(name, Text(value, "bold red" if name in ("errors", "given up") else style))
-    return made
+        table.add_row(name, Text(value, "bold red" if name in ("errors", "disabled") else style))
+    return table
 
 
 def to_json(result: BacktestResult) -> dict[str, Any]:
-    """Numbers as they are; what has no number is null, and infinity is "inf"."""
-    shown = {
+    """Return the report as JSON values; an undefined figure is null, and infinity is "inf"."""
+    performance = {
         name: "inf" if value == math.inf else value
         for name, value in msgspec.structs.asdict(result.performance).items()
     }
@@ -94,7 +89,7 @@ def to_json(result: BacktestResult) -> dict[str, Any]:
         "events_per_s": round(result.events_per_s),
         "began": result.began,
         "ended": result.ended,
-        "performance": shown,
+        "performance": performance,
         "signals": result.signals,
         "orders": len(result.proposals),
         "fills": len(result.fills),
@@ -110,16 +105,16 @@ def to_json(result: BacktestResult) -> dict[str, Any]:
 
 
 def render_html(result: BacktestResult) -> str:
-    """One HTML file that needs no other."""
+    """Return the report as one self-contained HTML page."""
     title = f"{result.strategy}, {result.began:%Y-%m-%d} to {result.ended:%Y-%m-%d}"
     return build_page(title, list(figures(result)), thinned(result.points), result.trades)
 
 
-def thinned(points: Sequence[EquityPoint], most: int = MOST_POINTS) -> list[EquityPoint]:
-    """Fewer points, with the lowest and the highest of every stretch among them."""
-    if len(points) <= most:
+def thinned(points: Sequence[EquityPoint], limit: int = MAX_POINTS) -> list[EquityPoint]:
+    """Return about `limit` points, with the lowest and highest of every stretch among them."""
+    if len(points) <= limit:
         return list(points)
-    stretch = -(-len(points) // (most // 2))
+    stretch = -(-len(points) // (limit // 2))
     kept: list[EquityPoint] = []
     for start in range(0, len(points), stretch):
         part = range(start, min(start + stretch, len(points)))

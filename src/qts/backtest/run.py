@@ -1,4 +1,4 @@
-"""Runs a strategy over a tape: compiled where that is possible, and the same either way."""
+"""Backtest of a strategy over a tape; the compiled and the generic mode give the same result."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import msgspec
 import numpy as np
 
 from qts.backtest.compiled_scan import (
-    BEAT,
-    PLACE,
-    REFUSED,
-    STEPPED,
-    WATCHED,
-    WISHED,
-    Rows,
+    ACTIVE,
+    BLOCKED,
+    DIRECTION,
+    INDEX,
+    STEPS,
+    TIMER,
+    SymbolRows,
     compile_scan,
 )
 from qts.backtest.config import BacktestConfig
 from qts.backtest.engine import BacktestEngine
 from qts.backtest.performance import EquityPoint, Performance, performance
 from qts.backtest.portfolio import LatestTicks
-from qts.backtest.tape import NOTHING, Chunk, Tape
+from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
 from qts.backtest.trades import Trade
 from qts.domain import Fill, RefusedError, Tick
 from qts.risk import OrderProposal
@@ -43,7 +43,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     began: datetime
     ended: datetime
-    seconds: float  # of computing; reading or making the tape is not in it
+    seconds: float  # without reading or generating the tape
     tape_seconds: float
     performance: Performance
     points: tuple[EquityPoint, ...]
@@ -55,7 +55,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, int]
     trips: dict[str, int]
     errors: int
-    stopped: str  # why the strategy was given up, if it was
+    stopped: str  # why the strategy was disabled, if it was
 
     @property
     def events_per_s(self) -> float:
@@ -63,9 +63,9 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """The same for the same decisions, fills and equity, and for no others."""
-        kept = (self.proposals, self.fills, self.points)
-        return hashlib.sha256(msgspec.json.encode(kept)).hexdigest()[:16]
+        """Return a hash of the orders, fills and equity curve."""
+        content = (self.proposals, self.fills, self.points)
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
 def run_backtest(
@@ -76,10 +76,13 @@ def run_backtest(
     way: Way = "auto",
     progress: Progress = lambda _events: None,
 ) -> BacktestResult:
-    """Refused when the tape is empty, or compiled is asked for and cannot be."""
-    run = BacktestEngine(strategy, config or BacktestConfig())
-    walk = _walk(strategy, way)
-    player = _Scanned(run, walk, tape) if walk else _Generic(run, tape)
+    """Run a strategy over a tape.
+
+    Raise RefusedError if the tape is empty, or if `way` is compiled and the strategy cannot be.
+    """
+    engine = BacktestEngine(strategy, config or BacktestConfig())
+    scan = _select_scan(strategy, way)
+    player = _CompiledPlayer(engine, scan, tape) if scan else _GenericPlayer(engine, tape)
     events, spent, tape_spent, first, last = 0, 0.0, 0.0, 0.0, 0.0
     mark = time.perf_counter()
     for chunk in tape:
@@ -92,141 +95,143 @@ def run_backtest(
         spent += mark - began
         progress(events)
     if not events:
-        raise RefusedError("the data holds no event")
-    run.end(last)
-    return _result(run, tape, events, (first, spent, tape_spent), "compiled" if walk else "generic")
+        raise RefusedError("the data has no events")
+    engine.finish(last)
+    mode = "compiled" if scan else "generic"
+    return _result(engine, tape, events, (first, spent, tape_spent), mode)
 
 
-def _walk(strategy: Strategy[Any], way: Way) -> Callable[..., int] | None:
-    walk = None
-    why = "it is no plain StepStrategy"
+def _select_scan(strategy: Strategy[Any], way: Way) -> Callable[..., int] | None:
+    scan = None
+    reason = "not a plain StepStrategy"
     if isinstance(strategy, StepStrategy) and _is_plain(type(strategy)):
-        why = "numba is not installed"
-        walk = compile_scan(type(strategy).step) if way != "generic" else None
-    if way == "compiled" and walk is None:
-        raise RefusedError(f"strategy {strategy.key} cannot run compiled: {why}")
-    return walk
+        reason = "numba is not installed"
+        scan = compile_scan(type(strategy).step) if way != "generic" else None
+    if way == "compiled" and scan is None:
+        raise RefusedError(f"strategy {strategy.key} cannot run compiled: {reason}")
+    return scan
 
 
 def _is_plain(kind: type[StepStrategy[Any]]) -> bool:
-    """Whether its step is all there is to it."""
+    """Return whether a subclass overrides nothing but its step."""
     names = ("on_tick", "on_price", "signals", "evaluate", "wants")
     return all(getattr(kind, name) is getattr(StepStrategy, name) for name in names)
 
 
-class _Generic:
-    """Every event through Python."""
+class _GenericPlayer:
+    """Plays a chunk with Python for every event."""
 
-    def __init__(self, run: BacktestEngine, tape: Tape) -> None:
-        self._run = run
+    def __init__(self, engine: BacktestEngine, tape: Tape) -> None:
+        self._engine = engine
         self._symbols = tape.symbols
 
     def play(self, chunk: Chunk) -> None:
-        run, symbols = self._run, self._symbols
+        engine, symbols = self._engine, self._symbols
         columns = (column.tolist() for column in chunk)
-        for place, price, volume, bid, ask, at in zip(*columns, strict=True):
-            if at >= run.due:
-                run.on_timer(at)
+        for index, price, volume, bid, ask, at in zip(*columns, strict=True):
+            if at >= engine.due:
+                engine.on_timer(at)
             if 0.0 < price < float("inf"):
-                run.on_tick(Tick(symbols[place], price, volume, bid or price, ask or price, at))
+                engine.on_tick(Tick(symbols[index], price, volume, bid or price, ask or price, at))
 
 
-class _Scanned:
-    """Python only where something is held, ordered, wanted or due."""
+class _CompiledPlayer:
+    """Plays a chunk with the compiled scan, and with Python where the scan returns."""
 
-    def __init__(self, run: BacktestEngine, walk: Callable[..., int], tape: Tape) -> None:
-        strategy = run.strategy
+    def __init__(self, engine: BacktestEngine, scan: Callable[..., int], tape: Tape) -> None:
+        strategy = engine.strategy
         if not isinstance(strategy, StepStrategy):
-            raise AssertionError("asked for by _walk")
-        self._run = run
-        self._walk = walk
+            raise AssertionError("_select_scan returned a scan for another strategy")
+        self._engine = engine
+        self._compiled = scan
         self._strategy = strategy
         self._symbols = tape.symbols
-        self._places: dict[str, int] = {}
-        self._rows = Rows.of(0, strategy.state_size)
-        self._notes = np.zeros(4, np.int64)
-        run.on_change = self._changed
-        self._scan(NOTHING, 0)  # compiles, before anybody looks at the time
+        self._indices: dict[str, int] = {}
+        self._rows = SymbolRows.of(0, strategy.state_size)
+        self._output = np.zeros(4, np.int64)
+        engine.on_change = self._on_change
+        self._scan(EMPTY_CHUNK, 0)  # compiles, before the measured time
 
     def play(self, chunk: Chunk) -> None:
-        if len(self._symbols) > len(self._places):
+        if len(self._symbols) > len(self._indices):
             self._grow()
-        run, notes, place = self._run, self._notes, 0
-        while place < len(chunk.at):
-            why = self._scan(chunk, place)
-            place = int(notes[PLACE])
-            if why == BEAT:
-                run.on_timer(float(chunk.at[place]))
+        engine, output, index = self._engine, self._output, 0
+        while index < len(chunk.at):
+            found = self._scan(chunk, index)
+            index = int(output[INDEX])
+            if found == TIMER:
+                engine.on_timer(float(chunk.at[index]))
                 continue
-            if why == WATCHED:
-                run.on_tick(self._tick(chunk, place))
-            elif notes[WISHED]:
-                self._wish(self._tick(chunk, place), int(notes[WISHED]))
-            place += 1
+            if found == ACTIVE:
+                engine.on_tick(self._tick(chunk, index))
+            elif output[DIRECTION]:
+                self._signal(self._tick(chunk, index), int(output[DIRECTION]))
+            index += 1
 
-    def _scan(self, chunk: Chunk, place: int) -> int:
-        run, notes = self._run, self._notes
-        notes[:] = 0
-        rest = (self._strategy.numbers, run.due, run.closed_until, not run.stopped, notes)
-        why = -1
+    def _scan(self, chunk: Chunk, index: int) -> int:
+        engine, output = self._engine, self._output
+        output[:] = 0
+        limits = (engine.due, engine.blocked_until, not engine.stopped)
+        rows = tuple(self._rows)
+        found = -1
         try:
-            why = self._walk(place, *chunk, tuple(self._rows), *rest)
+            found = self._compiled(index, *chunk, rows, self._strategy.numbers, *limits, output)
         except Exception as error:  # noqa: BLE001 - a step may raise anything
-            run.failed(error, after_success=bool(notes[STEPPED]))
+            engine.on_error(error, after_success=bool(output[STEPS]))
         else:
-            run.succeeded(int(notes[STEPPED]))
-        run.passed_over(int(notes[REFUSED]))
-        return why
+            engine.on_success(int(output[STEPS]))
+        engine.count_blocked(int(output[BLOCKED]))
+        return found
 
-    def _wish(self, tick: Tick, wish: int) -> None:
-        run = self._run
-        run.arrived(tick)
-        held = float(self._rows.held[self._places[tick.symbol]])
-        run.heard(run.call(self._strategy.signals, wish, tick, held))
+    def _signal(self, tick: Tick, direction: int) -> None:
+        engine = self._engine
+        engine.apply_tick(tick)
+        position = float(self._rows.position[self._indices[tick.symbol]])
+        engine.on_signals(engine.call(self._strategy.signals, direction, tick, position))
 
-    def _tick(self, chunk: Chunk, place: int) -> Tick:
-        number, price, volume, bid, ask, at = (column[place].item() for column in chunk)
+    def _tick(self, chunk: Chunk, index: int) -> Tick:
+        number, price, volume, bid, ask, at = (column[index].item() for column in chunk)
         return Tick(self._symbols[number], price, volume, bid or price, ask or price, at)
 
-    def _changed(self, symbol: str) -> None:
-        place, run = self._places[symbol], self._run
-        held = run.world.held(symbol)
-        self._rows.held[place] = float(held.quantity) if held else 0.0
-        watched = symbol in run.desk.open or (run.config.use_stops and held is not None)
-        self._rows.watched[place] = watched
+    def _on_change(self, symbol: str) -> None:
+        index, engine = self._indices[symbol], self._engine
+        position = engine.portfolio.position(symbol)
+        self._rows.position[index] = float(position.quantity) if position else 0.0
+        has_stops = engine.config.use_stops and position is not None
+        self._rows.active[index] = has_stops or symbol in engine.manager.open
 
     def _grow(self) -> None:
         self._rows = self._rows.grown(len(self._symbols))
-        self._places = {symbol: place for place, symbol in enumerate(self._symbols)}
-        self._run.world.look_at(LatestTicks(self._places, self._rows.latest))
+        self._indices = {symbol: index for index, symbol in enumerate(self._symbols)}
+        self._engine.portfolio.use_ticks(LatestTicks(self._indices, self._rows.latest))
         states = dict(zip(self._symbols, self._rows.states, strict=True))
-        self._strategy.keep_states(states)
+        self._strategy.bind_states(states)
 
 
 def _result(
-    run: BacktestEngine, tape: Tape, events: int, times: tuple[float, float, float], way: Any
+    engine: BacktestEngine, tape: Tape, events: int, times: tuple[float, float, float], way: Any
 ) -> BacktestResult:
     first, seconds, tape_seconds = times
-    desk, points = run.desk, run.curve.points
+    manager, points = engine.manager, engine.curve.points
     return BacktestResult(
-        strategy=run.strategy.key,
-        params=msgspec.to_builtins(run.strategy.params),
+        strategy=engine.strategy.key,
+        params=msgspec.to_builtins(engine.strategy.params),
         way=way,
         symbols=len(tape.symbols),
         events=events,
         began=datetime.fromtimestamp(first, UTC),
-        ended=run.clock.now(),
+        ended=engine.clock.now(),
         seconds=seconds,
         tape_seconds=tape_seconds,
-        performance=performance(points, desk.trades, desk.fills),
+        performance=performance(points, manager.trades, manager.fills),
         points=tuple(points),
-        trades=tuple(desk.trades),
-        still_open=tuple(desk.open_trips),
-        proposals=tuple(run.proposals),
-        fills=tuple(desk.fills),
-        signals=run.signals,
-        refusals=dict(run.refusals),
-        trips=dict(run.trips),
-        errors=run.errors,
-        stopped=run.stopped,
+        trades=tuple(manager.trades),
+        still_open=tuple(manager.open_trades),
+        proposals=tuple(engine.proposals),
+        fills=tuple(manager.fills),
+        signals=engine.signals,
+        refusals=dict(engine.refusals),
+        trips=dict(engine.trips),
+        errors=engine.errors,
+        stopped=engine.stopped,
     )

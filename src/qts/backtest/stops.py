@@ -1,4 +1,4 @@
-"""The stops of a backtest: the live micro risk loop on the past's clock."""
+"""Stops of a backtest: the live micro risk loop on the backtest's clock."""
 
 from __future__ import annotations
 
@@ -15,50 +15,54 @@ from qts.events import payloads as p
 from qts.risk import OrderProposal, StopsConfig
 from qts.strategies import StrategyKind
 
-KEY = "risk"
-AGAIN_S = 1.0  # an exit that was refused is asked for again after this long
-LIFE_S = 10.0
+STRATEGY_KEY = "risk"
+RETRY_INTERVAL_S = 1.0  # after an exit was refused
+EXIT_TTL_S = 10.0
 _LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}
 
 Exit = tuple[str, Side, Decimal, IntentType, float]
 
 
 class BacktestStops:
-    """`trade` proposes an exit and says why not; `trip` raises a code."""
+    """Micro risk loop of a backtest.
+
+    `submit` proposes an exit and returns why it was refused, if it was; `raise_code` raises a
+    fail-safe code.
+    """
 
     def __init__(
         self,
         config: StopsConfig,
         kind: StrategyKind,
-        world: BacktestPortfolio,
+        portfolio: BacktestPortfolio,
         clock: BacktestClock,
-        trade: Callable[[OrderProposal], str],
-        trip: Callable[[str, str], None],
+        submit: Callable[[OrderProposal], str],
+        raise_code: Callable[[str, str], None],
     ) -> None:
         self._kind = kind
-        self._world = world
+        self._portfolio = portfolio
         self._clock = clock
-        self._trade = trade
-        self._micro = risk.MicroRiskLoop(config, self._published, trip, clock, is_past=True)
+        self._submit = submit
+        self._loop = risk.MicroRiskLoop(config, self._on_event, raise_code, clock, is_past=True)
         self._exits: list[Exit] = []
-        self._again: dict[str, float] = {}  # symbols whose exit was refused, and until when
+        self._retry_at: dict[str, float] = {}  # of symbols whose exit was refused
 
-    def tick(self, symbol: str, price: float) -> None:
-        self._micro.stops.on_tick(symbol, price, self._clock.monotonic_ns())
+    def on_tick(self, symbol: str, price: float) -> None:
+        self._loop.stops.on_tick(symbol, price, self._clock.monotonic_ns())
         if self._exits:
-            self._leave()
+            self._send_exits()
 
-    def look(self) -> None:
-        """What no tick tells."""
-        for symbol in [name for name, at in self._again.items() if self._clock.at >= at]:
-            del self._again[symbol]
-            self._micro.rearm(symbol, "not carried out")
-        self.hold()
-        self._micro.check()
-        self._leave()
+    def check(self) -> None:
+        """Run the checks that depend on time, and retry refused exits."""
+        for symbol in [name for name, at in self._retry_at.items() if self._clock.at >= at]:
+            del self._retry_at[symbol]
+            self._loop.rearm(symbol, "not carried out")
+        self.sync_positions()
+        self._loop.check()
+        self._send_exits()
 
-    def hold(self) -> None:
-        self._micro.set_positions(
+    def sync_positions(self) -> None:
+        self._loop.set_positions(
             [
                 risk.PositionShadow(
                     symbol=each.symbol,
@@ -67,34 +71,34 @@ class BacktestStops:
                     lot=_LOTS[market_for_symbol(each.symbol)],
                     kind=self._kind,
                 )
-                for each in self._world.positions.values()
+                for each in self._portfolio.positions.values()
             ],
-            float(self._world.equity),
+            float(self._portfolio.equity),
         )
 
-    def new_day(self) -> None:
-        self._micro.reset()
+    def start_day(self) -> None:
+        self._loop.reset()
 
-    def _published(self, _name: str, payload: Payload) -> None:
+    def _on_event(self, _name: str, payload: Payload) -> None:
         if isinstance(payload, risk.EmergencyOrder):
             side, reason = Side(payload.side), IntentType(payload.reason)
         elif isinstance(payload, p.TrailingStopHit):
-            held = self._world.held(payload.symbol)
-            side = Side.BUY if held is not None and held.quantity < 0 else Side.SELL
+            position = self._portfolio.position(payload.symbol)
+            side = Side.BUY if position is not None and position.quantity < 0 else Side.SELL
             reason = IntentType.EXIT_TRAIL
         else:
             return
         quantity = Decimal(str(payload.qty)).normalize() + 0
         self._exits.append((payload.symbol, side, quantity, reason, payload.price))
 
-    def _leave(self) -> None:
+    def _send_exits(self) -> None:
         exits, self._exits = sorted(self._exits), []
         for symbol, side, quantity, reason, price in exits:
             now = self._clock.now()
             name = f"{symbol}\x1f{self._clock.at!r}\x1f{reason}\x1f{quantity}"
-            why = self._trade(
+            refusal = self._submit(
                 OrderProposal(
-                    strategy_key=KEY,
+                    strategy_key=STRATEGY_KEY,
                     symbol=symbol,
                     side=side,
                     type=OrderType.MARKET,
@@ -102,9 +106,9 @@ class BacktestStops:
                     intent_type=reason,
                     signal_id=uuid5(NAMESPACE_OID, name),
                     decided_at=now,
-                    expires_at=now + timedelta(seconds=LIFE_S),
+                    expires_at=now + timedelta(seconds=EXIT_TTL_S),
                     reason=f"{reason} at {price:g}",
                 )
             )
-            if why:
-                self._again[symbol] = self._clock.at + AGAIN_S
+            if refusal:
+                self._retry_at[symbol] = self._clock.at + RETRY_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Round trips: from the first fill of a symbol that we have nothing of until nothing is left."""
+"""Trades: round trips from the fill that opens a position to the fill that closes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Trade(msgspec.Struct, frozen=True, kw_only=True):
     symbol: str
     opened_at: datetime
     closed_at: datetime
-    quantity: Decimal  # bought (or sold short) in all
+    quantity: Decimal  # total bought, or sold short
     entry: Decimal  # average prices
     exit: Decimal
     fees: Decimal
@@ -24,12 +24,12 @@ class Trade(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> float:
-        """As a part of what was paid."""
+        """Return the profit as a fraction of the entry value."""
         return float(self.profit / (self.entry * self.quantity))
 
 
 class OpenTrade:
-    """A trade while it goes on."""
+    """Fills of a trade so far."""
 
     def __init__(self) -> None:
         self._fills: list[Fill] = []
@@ -39,27 +39,27 @@ class OpenTrade:
         self._fills.append(fill)
         self._reason = proposal.intent_type
 
-    def ended(self) -> Trade:
+    def to_trade(self) -> Trade:
         first, last = self._fills[0], self._fills[-1]
-        came = [fill for fill in self._fills if fill.side is first.side]
-        left = [fill for fill in self._fills if fill.side is not first.side]
+        entries = [fill for fill in self._fills if fill.side is first.side]
+        exits = [fill for fill in self._fills if fill.side is not first.side]
         fees = sum((fill.fee for fill in self._fills), Decimal(0))
-        quantity, paid = _sum(came)
-        sold, got = _sum(left)
+        quantity, entry_value = _totals(entries)
+        closed, exit_value = _totals(exits)
         sign = 1 if first.side is Side.BUY else -1
         return Trade(
             symbol=first.symbol,
             opened_at=first.at,
             closed_at=last.at,
             quantity=quantity,
-            entry=paid / quantity,
-            exit=got / sold if sold else Decimal(0),
+            entry=entry_value / quantity,
+            exit=exit_value / closed if closed else Decimal(0),
             fees=fees,
-            profit=(got - paid) * sign - fees,
+            profit=(exit_value - entry_value) * sign - fees,
             reason=self._reason,
         )
 
 
-def _sum(fills: list[Fill]) -> tuple[Decimal, Decimal]:
+def _totals(fills: list[Fill]) -> tuple[Decimal, Decimal]:
     quantity = sum((fill.quantity for fill in fills), Decimal(0))
     return quantity, sum((fill.quantity * fill.price for fill in fills), Decimal(0))
