@@ -115,7 +115,9 @@ class PyLanes {
                        : kind == "managed" ? Kind::managed
                                            : Kind::plain;
         handler.callable = target;
+#if !defined(Py_LIMITED_API)
         if (vectorcallfunc own = PyVectorcall_Function(target.ptr())) handler.call = own;
+#endif
         row.needs_python = true;
       }
       row.batched = row.batched || handler.kind == Kind::batch || handler.kind == Kind::rows;
