@@ -57,7 +57,7 @@ clean: ## Remove what the targets above made here; QTS_HOME is left alone
 
 %/.installed: %/.packages pyproject.toml $(NATIVE)
 	@echo "Building the C++ core ..."
-	@$*/bin/pip install --quiet --no-deps --no-build-isolation $(if $(ARCH),--config-settings=cmake.define.QTS_ARCH=$(ARCH)) --editable .
+	@$*/bin/pip install --quiet --no-deps --no-build-isolation --config-settings=cmake.define.QTS_BENCH=ON $(if $(ARCH),--config-settings=cmake.define.QTS_ARCH=$(ARCH)) --editable .
 	@touch $@
 
 .PRECIOUS: %/.packages %/.installed

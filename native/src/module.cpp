@@ -164,7 +164,9 @@ NB_MODULE(_native, m) {
   bind_lanes(m);
   bind_router(m);
   bind_shared(m);
+#if defined(QTS_BENCH)
   bind_bench(m);
+#endif
   m.def("message_fields", &message_fields,
         "(name, format, offset) of each field of a message, as numpy.dtype takes them; 96 bytes in all.");
   m.attr("MESSAGE_SIZE") = sizeof(qts::Message);

@@ -1,4 +1,4 @@
-#include "qts/reference_rings.hpp"
+#include "reference_rings.hpp"
 
 #include "harness.hpp"
 

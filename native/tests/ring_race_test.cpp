@@ -5,9 +5,9 @@
 
 #include "harness.hpp"
 #include "qts/message.hpp"
-#include "qts/reference_rings.hpp"
 #include "qts/ring.hpp"
 #include "qts/wait.hpp"
+#include "reference_rings.hpp"
 
 using qts::Message;
 

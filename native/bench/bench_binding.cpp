@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "qts/bench.hpp"
-#include "qts/reference_rings.hpp"
+#include "bench.hpp"
+#include "reference_rings.hpp"
 
 namespace {
 
