@@ -1,8 +1,8 @@
-// Measuring loops for the benchmarks: rings between two threads, and work on one.
+// Measuring loops for the benchmarks: rings between two threads, and a handler on one.
 //
 // Thread contract: every function starts the threads it needs, and returns once they have ended.
-// Invariant: a trial says whether it can be trusted: whether every message came through in order,
-// and whether a measuring thread had its CPU to itself.
+// Invariant: a trial records whether every message arrived in order, and whether a measuring thread had
+// its CPU to itself.
 #pragma once
 
 #include <pthread.h>
@@ -22,7 +22,7 @@
 #include "qts/clock.hpp"
 #include "qts/message.hpp"
 #include "qts/ring.hpp"
-#include "qts/work.hpp"
+#include "qts/message_handler.hpp"
 #include "qts/worker.hpp"
 
 namespace qts {
@@ -38,13 +38,13 @@ struct RingTrial {
   std::size_t capacity = 1024;
   std::size_t batch = 64;
   std::uint64_t messages = 1 << 20;
-  std::array<int, 2> cpus{-1, -1};  // -1: anywhere
+  std::array<int, 2> cpus{-1, -1};  // -1: any
 };
 
-inline constexpr std::size_t kMostBatch = 256;
-inline constexpr double kTolerated = 0.03;  // a kernel thread's turn; more, and others took part
+inline constexpr std::size_t kMaxBatch = 256;
+inline constexpr double kMaxLostShare = 0.03;  // a kernel thread may run; above it, other threads took part
 
-inline void sit_on(int cpu) {
+inline void pin_to(int cpu) {
 #if defined(__linux__)
   if (cpu < 0) return;
   cpu_set_t set;
@@ -56,7 +56,7 @@ inline void sit_on(int cpu) {
 #endif
 }
 
-// The share of its time, since it was made, that the calling thread had no CPU: others ran in its place.
+// The share of time since construction in which the calling thread had no CPU.
 class CpuShare {
  public:
   double lost() const {
@@ -74,43 +74,44 @@ class CpuShare {
   std::uint64_t cpu_ = cpu_ns();
 };
 
-inline bool happened(bool done) { return done; }
-inline bool happened(std::size_t count) { return count != 0; }
-bool happened(const auto& run) { return !run.empty(); }
+inline bool succeeded(bool done) { return done; }
+inline bool succeeded(std::size_t count) { return count != 0; }
+bool succeeded(const auto& run) { return !run.empty(); }
 
-// Tries again until it works. Yields at last: on one CPU a pure spin would burn the other side's time.
+// Repeats an attempt until it succeeds. Yields in the end: on one CPU a pure spin would use up the other
+// side's time slices.
 template <class Try>
-auto insist(Try&& attempt) {
+auto retry(Try&& attempt) {
   for (std::uint32_t spins = 0;; ++spins) {
-    if (const auto result = attempt(); happened(result)) return result;
+    if (const auto result = attempt(); succeeded(result)) return result;
     if (spins < 10'000) spin_pause();
     else sched_yield();
   }
 }
 
-// Both sides start together; the trial ends when both have ended. `second` answers whether all was right.
+// Starts both sides together and waits for both. `second` returns whether all messages were correct.
 template <class First, class Second>
 Trial race(const RingTrial& trial, First&& first, Second&& second) {
   std::atomic<int> ready{0};
   std::atomic<bool> disturbed{false};
   Trial result{.messages = trial.messages};
   std::uint64_t start = 0, end = 0;
-  const auto seated = [&](int cpu, auto&& side) {
-    sit_on(cpu);
+  const auto on_cpu = [&](int cpu, auto&& side) {
+    pin_to(cpu);
     ready.fetch_add(1, std::memory_order_acq_rel);
-    insist([&] { return ready.load(std::memory_order_acquire) == 2; });
+    retry([&] { return ready.load(std::memory_order_acquire) == 2; });
     const CpuShare share;
     side();
-    if (share.lost() > kTolerated) disturbed.store(true, std::memory_order_relaxed);
+    if (share.lost() > kMaxLostShare) disturbed.store(true, std::memory_order_relaxed);
   };
   std::thread one([&] {
-    seated(trial.cpus[0], [&] {
+    on_cpu(trial.cpus[0], [&] {
       start = ticks();
       first();
     });
   });
   std::thread two([&] {
-    seated(trial.cpus[1], [&] {
+    on_cpu(trial.cpus[1], [&] {
       result.correct = second();
       end = ticks();
     });
@@ -122,7 +123,7 @@ Trial race(const RingTrial& trial, First&& first, Second&& second) {
   return result;
 }
 
-// Reads all of a message, so that none of its lines stays behind in the other core.
+// Reads all of a message, so that all of its cache lines are transferred.
 inline std::uint64_t read_whole(const Message& message) {
   std::array<std::uint64_t, sizeof(Message) / sizeof(std::uint64_t)> words;
   std::memcpy(words.data(), &message, sizeof message);
@@ -131,7 +132,7 @@ inline std::uint64_t read_whole(const Message& message) {
   return sum;
 }
 
-// Makes the compiler believe that the memory is used: a copy nobody reads would be left out.
+// Marks the memory as used: the compiler would leave out a copy that is never read.
 inline void keep(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
 
 // ---- one at a time ----
@@ -145,46 +146,46 @@ Trial one_at_a_time(const RingTrial& trial) {
         Message message;
         for (std::uint64_t i = 0; i < trial.messages; ++i) {
           message.sequence_number = i;
-          insist([&] { return ring.try_push(message); });
+          retry([&] { return ring.try_push(message); });
         }
       },
       [&] {
-        bool right = true;
+        bool correct = true;
         Message message;
         for (std::uint64_t i = 0; i < trial.messages; ++i) {
-          insist([&] { return ring.try_pop(message); });
+          retry([&] { return ring.try_pop(message); });
           keep(&message);
-          right &= message.sequence_number == i;
+          correct &= message.sequence_number == i;
         }
-        return right;
+        return correct;
       });
 }
 
-// There and back: `messages` round trips of one message.
+// `messages` round trips of one message through two rings.
 template <class AnyRing>
 Trial round_trip(const RingTrial& trial) {
-  AnyRing there(trial.capacity), back(trial.capacity);
+  AnyRing request(trial.capacity), reply(trial.capacity);
   return race(
       trial,
       [&] {
         Message message;
         for (std::uint64_t i = 0; i < trial.messages; ++i) {
-          insist([&] { return there.try_pop(message); });
+          retry([&] { return request.try_pop(message); });
           keep(&message);
-          insist([&] { return back.try_push(message); });
+          retry([&] { return reply.try_push(message); });
         }
       },
       [&] {
-        bool right = true;
+        bool correct = true;
         Message message;
         for (std::uint64_t i = 0; i < trial.messages; ++i) {
           message.sequence_number = i;
-          insist([&] { return there.try_push(message); });
-          insist([&] { return back.try_pop(message); });
+          retry([&] { return request.try_push(message); });
+          retry([&] { return reply.try_pop(message); });
           keep(&message);
-          right &= message.sequence_number == i;
+          correct &= message.sequence_number == i;
         }
-        return right;
+        return correct;
       });
 }
 
@@ -196,23 +197,23 @@ Trial batched_copy(const RingTrial& trial) {
   return race(
       trial,
       [&] {
-        std::array<Message, kMostBatch> batch{};
+        std::array<Message, kMaxBatch> batch{};
         for (std::uint64_t sent = 0; sent < trial.messages;) {
           const std::size_t wanted = std::min<std::uint64_t>(trial.batch, trial.messages - sent);
           for (std::size_t i = 0; i < wanted; ++i) batch[i].sequence_number = sent + i;
-          sent += insist([&] { return ring.try_push_many(std::span<const Message>(batch.data(), wanted)); });
+          sent += retry([&] { return ring.try_push_many(std::span<const Message>(batch.data(), wanted)); });
         }
       },
       [&] {
-        bool right = true;
-        std::array<Message, kMostBatch> batch{};
+        bool correct = true;
+        std::array<Message, kMaxBatch> batch{};
         for (std::uint64_t got = 0; got < trial.messages;) {
-          const std::size_t count = insist([&] { return ring.try_pop_many(std::span(batch.data(), trial.batch)); });
+          const std::size_t count = retry([&] { return ring.try_pop_many(std::span(batch.data(), trial.batch)); });
           keep(batch.data());
-          for (std::size_t i = 0; i < count; ++i) right &= batch[i].sequence_number == got + i;
+          for (std::size_t i = 0; i < count; ++i) correct &= batch[i].sequence_number == got + i;
           got += count;
         }
-        return right;
+        return correct;
       });
 }
 
@@ -225,7 +226,7 @@ Trial batched_in_place(const RingTrial& trial) {
         Message message;
         for (std::uint64_t sent = 0; sent < trial.messages;) {
           const std::size_t wanted = std::min<std::uint64_t>(trial.batch, trial.messages - sent);
-          const auto run = insist([&] { return ring.claim(wanted); });
+          const auto run = retry([&] { return ring.claim(wanted); });
           for (Message& slot : run) {
             message.sequence_number = sent++;
             slot = message;
@@ -234,41 +235,41 @@ Trial batched_in_place(const RingTrial& trial) {
         }
       },
       [&] {
-        bool right = true;
+        bool correct = true;
         for (std::uint64_t got = 0; got < trial.messages;) {
-          const auto run = insist([&] { return ring.peek(trial.batch); });
-          // Every other field is 0: the sum of the whole message is its number.
-          for (const Message& message : run) right &= read_whole(message) == got++;
+          const auto run = retry([&] { return ring.peek(trial.batch); });
+          // Every other field is 0, so the sum of all words is the sequence number.
+          for (const Message& message : run) correct &= read_whole(message) == got++;
           ring.release(run.size());
         }
-        return right;
+        return correct;
       });
 }
 
-// ---- work alone ----
+// ---- a handler alone ----
 
-struct WorkTrial {
+struct HandlerTrial {
   std::size_t batch = 256;
   std::uint64_t batches = 1'000;
   int cpu = -1;
 };
 
-// Runs work over the same batch again and again on a thread of its own, as a worker would; `leave` is
-// called at the end of that thread.
-inline Trial work_alone(Work& work, const WorkTrial& trial, void (*leave)()) {
+// Runs a handler repeatedly over one batch on a new thread, as a worker would; `at_end` is called at the
+// end of that thread.
+inline Trial run_handler_alone(MessageHandler& handler, const HandlerTrial& trial, void (*at_end)()) {
   Trial result{.messages = trial.batch * trial.batches};
   std::vector<Message> batch(trial.batch);
   for (std::size_t i = 0; i < batch.size(); ++i) batch[i].sequence_number = i;
   std::thread([&] {
-    sit_on(trial.cpu);
-    const auto handled = [&] { return work.run(batch) == batch.size(); };
-    result.correct = handled();  // the first costs more: memory, a thread state, compiled code
+    pin_to(trial.cpu);
+    const auto handled = [&] { return handler.run(batch) == batch.size(); };
+    result.correct = handled();  // the first run costs more: memory, a thread state, compiled code
     const CpuShare share;
     const std::uint64_t start = ticks();
     for (std::uint64_t i = 0; i < trial.batches && result.correct; ++i) result.correct = handled();
     result.ns = static_cast<double>(tick_scale().span_ns(ticks() - start));
-    result.disturbed = share.lost() > kTolerated;
-    leave();
+    result.disturbed = share.lost() > kMaxLostShare;
+    at_end();
   }).join();
   return result;
 }

@@ -1,6 +1,7 @@
-// Thread contract of both: one producer thread calls try_push, one consumer thread try_pop.
-// Rings as they are usually written, the twins that Ring is raced against and measured beside.
-// Invariant of both: head <= tail <= head + capacity; items before tail are written.
+// Reference rings, as they are usually written, to test and measure Ring against.
+//
+// Thread contract: one producer thread calls try_push, one consumer thread try_pop.
+// Invariant: head <= tail <= head + capacity; items before tail are written.
 #pragma once
 
 #include <atomic>
@@ -12,7 +13,7 @@
 
 namespace qts {
 
-// The textbook: two padded indices, each side reads the other's on every call.
+// Two padded indices; each side reads the other's on every call.
 template <class T>
 class TextbookRing {
  public:
@@ -42,7 +43,7 @@ class TextbookRing {
   alignas(kLinePair) std::atomic<std::uint64_t> head_;
 };
 
-// Each side keeps the other's index as last seen and reads it again only when that says full or empty.
+// Each side caches the other's index and reads it again only when the copy means full or empty.
 template <class T>
 class CachedRing {
  public:
@@ -50,15 +51,15 @@ class CachedRing {
       : mask_(ring_capacity(capacity) - 1),
         items_(std::make_unique<T[]>(capacity)),
         tail_(start),
-        head_seen_(start),
+        cached_head_(start),
         head_(start),
-        tail_seen_(start) {}
+        cached_tail_(start) {}
 
   bool try_push(const T& item) {
     const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - head_seen_ > mask_) {
-      head_seen_ = head_.load(std::memory_order_acquire);
-      if (tail - head_seen_ > mask_) return false;
+    if (tail - cached_head_ > mask_) {
+      cached_head_ = head_.load(std::memory_order_acquire);
+      if (tail - cached_head_ > mask_) return false;
     }
     items_[tail & mask_] = item;
     tail_.store(tail + 1, std::memory_order_release);
@@ -67,9 +68,9 @@ class CachedRing {
 
   bool try_pop(T& item) {
     const std::uint64_t head = head_.load(std::memory_order_relaxed);
-    if (head == tail_seen_) {
-      tail_seen_ = tail_.load(std::memory_order_acquire);
-      if (head == tail_seen_) return false;
+    if (head == cached_tail_) {
+      cached_tail_ = tail_.load(std::memory_order_acquire);
+      if (head == cached_tail_) return false;
     }
     item = items_[head & mask_];
     head_.store(head + 1, std::memory_order_release);
@@ -80,9 +81,9 @@ class CachedRing {
   const std::size_t mask_;
   const std::unique_ptr<T[]> items_;
   alignas(kLinePair) std::atomic<std::uint64_t> tail_;
-  std::uint64_t head_seen_;
+  std::uint64_t cached_head_;
   alignas(kLinePair) std::atomic<std::uint64_t> head_;
-  std::uint64_t tail_seen_;
+  std::uint64_t cached_tail_;
 };
 
 }  // namespace qts

@@ -29,7 +29,7 @@ Py_ssize_t text_length(PyObject* value) {
 #endif
 }
 
-// Empty with an error set when the value is no text that UTF-8 can hold.
+// Returns an empty view and sets an error when the value cannot be encoded as UTF-8.
 std::string_view text_of(PyObject* value) {
 #if !defined(Py_LIMITED_API)
   if (PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value)) [[likely]]
@@ -49,13 +49,13 @@ double number(PyObject* value) {
   return NAN;
 }
 
-// Most values: a finite float, or a text that is not too long.
-bool is_plain(PyObject* value, unsigned allowed) {
+// The quick check that most values pass: a finite float, or a text that is not too long.
+bool passes_quickly(PyObject* value, unsigned allowed) {
   if (PyFloat_CheckExact(value)) return (allowed & kFloat) != 0 && std::isfinite(float_value(value));
   return PyUnicode_CheckExact(value) && (allowed & kStr) != 0 && text_length(value) <= kLongestText;
 }
 
-unsigned kind_of(PyObject* value) {
+unsigned kind_bit(PyObject* value) {
   if (PyUnicode_Check(value)) return kStr;
   if (PyFloat_Check(value)) return kFloat;
   if (PyBool_Check(value)) return kBool;
@@ -65,9 +65,8 @@ unsigned kind_of(PyObject* value) {
 
 }  // namespace
 
-// The class keeps its fields in slots; where the full API tells where a slot is, reading one is a
-// load.
-Member::Member(nb::handle of_class, const char* name) : name_(nb::steal(PyUnicode_InternFromString(name))) {
+// The class stores its fields in slots; the full API exposes a slot's offset, so that reading is one load.
+FieldAccessor::FieldAccessor(nb::handle of_class, const char* name) : name_(nb::steal(PyUnicode_InternFromString(name))) {
 #if !defined(Py_LIMITED_API)
   const nb::object found = nb::getattr(of_class, name, nb::none());
   if (Py_TYPE(found.ptr()) != &PyMemberDescr_Type) return;
@@ -78,7 +77,7 @@ Member::Member(nb::handle of_class, const char* name) : name_(nb::steal(PyUnicod
 #endif
 }
 
-PyObject* Member::by_name(PyObject* object) const {
+PyObject* FieldAccessor::get_by_name(PyObject* object) const {
   PyObject* value = PyObject_GetAttr(object, name_.ptr());
   if (value == nullptr) throw nb::python_error();
   Py_DECREF(value);
@@ -86,123 +85,123 @@ PyObject* Member::by_name(PyObject* object) const {
 }
 
 Contract::Contract(nb::object event_class, nb::dict types)
-    : event_class_(std::move(event_class)), types_(std::move(types)), type_(event_class_, "event_type"),
+    : event_class_(std::move(event_class)), type_numbers_(std::move(types)), type_(event_class_, "event_type"),
       priority_(event_class_, "priority"), timestamp_(event_class_, "timestamp"), payload_(event_class_, "payload"),
       can_collapse_(event_class_, "can_collapse"), can_drop_(event_class_, "can_drop") {
   for (std::size_t i = 0; i < Lanes::kLanes; ++i) priorities_[i] = nb::int_(i);
 }
 
-void Contract::refused(PyObject* event, const char* why) const {
-  if (refuse.is_valid()) refuse(nb::handle(event), why);
-  throw nb::value_error(why);
+void Contract::refuse(PyObject* event, const char* reason) const {
+  if (on_refused.is_valid()) on_refused(nb::handle(event), reason);
+  throw nb::value_error(reason);
 }
 
 inline std::uint32_t Contract::index_of(PyObject* name) {
-  Known& known = known_[(reinterpret_cast<std::uintptr_t>(name) >> 4) % known_.size()];
-  if (known.name.ptr() == name) [[likely]]
-    return known.index;
+  CachedName& cached = cached_names_[(reinterpret_cast<std::uintptr_t>(name) >> 4) % cached_names_.size()];
+  if (cached.name.ptr() == name) [[likely]]
+    return cached.index;
   if (!PyUnicode_Check(name)) return UINT32_MAX;
-  PyObject* found = PyDict_GetItemWithError(types_.ptr(), name);
+  PyObject* found = PyDict_GetItemWithError(type_numbers_.ptr(), name);
   if (found == nullptr) {
     if (PyErr_Occurred()) throw nb::python_error();
     return UINT32_MAX;
   }
-  known = {nb::borrow(name), static_cast<std::uint32_t>(PyLong_AsUnsignedLong(found))};
-  return known.index;
+  cached = {nb::borrow(name), static_cast<std::uint32_t>(PyLong_AsUnsignedLong(found))};
+  return cached.index;
 }
 
-const Row& Contract::row_of(PyObject* event) { return *rows[index_of(type_.of(event))]; }
+const EventTypeInfo& Contract::info_of(PyObject* event) { return *types[index_of(type_.get(event))]; }
 
 void Contract::check_field(PyObject* event, PyObject* value, unsigned allowed, EventRecord* record) const {
-  const unsigned found = kind_of(value);
+  const unsigned found = kind_bit(value);
   const bool wide = found == kInt && (allowed & kFloat) != 0;
-  if ((allowed & (found | kAny)) == 0 && !wide) refused(event, "field");
+  if ((allowed & (found | kAny)) == 0 && !wide) refuse(event, "field");
   if (found == kFloat || found == kInt) {
     const double real = number(value);
-    if (!std::isfinite(real)) refused(event, "field");
+    if (!std::isfinite(real)) refuse(event, "field");
     if (record != nullptr && record->count < EventRecord::kValues) record->values[record->count++] = real;
   } else if (found == kStr && text_length(value) > kLongestText) {
-    refused(event, "size");
+    refuse(event, "size");
   }
 }
 
-inline void Contract::check_fields(PyObject* event, PyObject* payload, const Row& row, EventRecord* record) const {
-  for (const Field& field : row.fields) {
-    PyObject* const value = field.member.of(payload);
-    if (record != nullptr || !is_plain(value, field.allowed)) [[unlikely]]
-      check_field(event, value, field.allowed, record);
+inline void Contract::check_fields(PyObject* event, PyObject* payload, const EventTypeInfo& info, EventRecord* record) const {
+  for (const FieldRule& rule : info.fields) {
+    PyObject* const value = rule.accessor.get(payload);
+    if (record != nullptr || !passes_quickly(value, rule.allowed)) [[unlikely]]
+      check_field(event, value, rule.allowed, record);
   }
 }
 
-inline void Contract::describe(PyObject* event, PyObject* payload, const Row& row, Entry& entry) const {
-  entry.batched = row.batched;
-  if (row.may_drop) entry.can_drop = can_drop_.of(event) == Py_True;
-  if (!row.by_key) return;
-  entry.can_collapse = can_collapse_.of(event) == Py_True;
-  if (row.has_key) {
-    PyObject* const key = row.key.of(payload);
+inline void Contract::describe(PyObject* event, PyObject* payload, const EventTypeInfo& info, LaneEntry& entry) const {
+  entry.batched = info.batched;
+  if (info.needs_can_drop) entry.can_drop = can_drop_.get(event) == Py_True;
+  if (!info.needs_key) return;
+  entry.can_collapse = can_collapse_.get(event) == Py_True;
+  if (info.has_key) {
+    PyObject* const key = info.key.get(payload);
     entry.key = text_of(key);
     if (entry.key.data() == nullptr) {
       PyErr_Clear();
-      refused(event, "payload");
+      refuse(event, "payload");
     }
     entry.key_owner = Py_NewRef(key);
   }
-  if (row.hashed) entry.hash = key_hash(entry.type, entry.key);
+  if (info.needs_hash) entry.hash = key_hash(entry.type, entry.key);
 }
 
-const Row& Contract::check(PyObject* event, Entry& entry, bool open) {
-  if (reinterpret_cast<PyObject*>(Py_TYPE(event)) != event_class_.ptr()) refused(event, "not an event");
-  if (!open) refused(event, "stopped");
-  const std::uint32_t index = index_of(type_.of(event));
-  if (index == UINT32_MAX) refused(event, "type");
-  const Row& row = *rows[index];
-  PyObject* const priority = priority_.of(event);
-  if (priority != priorities_[row.lane].ptr() && (!PyLong_Check(priority) || PyLong_AsLong(priority) != row.lane)) {
+const EventTypeInfo& Contract::check(PyObject* event, LaneEntry& entry, bool open) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(event)) != event_class_.ptr()) refuse(event, "not an event");
+  if (!open) refuse(event, "stopped");
+  const std::uint32_t index = index_of(type_.get(event));
+  if (index == UINT32_MAX) refuse(event, "type");
+  const EventTypeInfo& info = *types[index];
+  PyObject* const priority = priority_.get(event);
+  if (priority != priorities_[info.lane].ptr() && (!PyLong_Check(priority) || PyLong_AsLong(priority) != info.lane)) {
     PyErr_Clear();
-    refused(event, "priority");
+    refuse(event, "priority");
   }
-  const double moment = number(timestamp_.of(event));
-  if (!(moment > 0 && std::isfinite(moment))) refused(event, "timestamp");
-  PyObject* const payload = payload_.of(event);
-  if (reinterpret_cast<PyObject*>(Py_TYPE(payload)) != row.payload.ptr()) refused(event, "payload");
-  EventRecord* record = row.compiled ? new EventRecord{} : nullptr;
+  const double timestamp = number(timestamp_.get(event));
+  if (!(timestamp > 0 && std::isfinite(timestamp))) refuse(event, "timestamp");
+  PyObject* const payload = payload_.get(event);
+  if (reinterpret_cast<PyObject*>(Py_TYPE(payload)) != info.payload.ptr()) refuse(event, "payload");
+  EventRecord* record = info.compiled ? new EventRecord{} : nullptr;
   entry.record = record;
-  check_fields(event, payload, row, record);
-  if (row.deep) look(nb::handle(event));
+  check_fields(event, payload, info, record);
+  if (info.checked_in_python) check_payload(nb::handle(event));
   entry.type = index;
-  describe(event, payload, row, entry);
+  describe(event, payload, info, entry);
   if (record != nullptr) {
-    record->timestamp = moment;
+    record->timestamp = timestamp;
     record->type = index;
     record->key = entry.hash;
   }
-  return row;
+  return info;
 }
 
-void Contract::tell(const Row& row, PyObject* event, std::uint64_t began) const {
-  PyObject* const payload = payload_.of(event);
-  row.watch->on_published(text_of(row.key.of(payload)), number(row.price.of(payload)), began);
+void Contract::notify_watcher(const EventTypeInfo& info, PyObject* event, std::uint64_t began) const {
+  PyObject* const payload = payload_.get(event);
+  info.tick_watcher->on_published(text_of(info.key.get(payload)), number(info.price.get(payload)), began);
 }
 
 void Contract::clear() {
-  refuse.reset();
-  look.reset();
-  for (auto& row : rows) {
-    row->handlers.clear();
-    row->watch = nullptr;
-    row->watcher.reset();
+  on_refused.reset();
+  check_payload.reset();
+  for (auto& info : types) {
+    info->handlers.clear();
+    info->tick_watcher = nullptr;
+    info->watcher.reset();
   }
 }
 
-void Contract::end() {
+void Contract::release_all() {
   each_object([](nb::object& object) { object.reset(); });
-  rows.clear();
+  types.clear();
 }
 
-void Contract::abandon() {
+void Contract::leak_all() {
   each_object([](nb::object& object) { object.release(); });
-  for (auto& row : rows) static_cast<void>(row.release());
+  for (auto& info : types) static_cast<void>(info.release());
 }
 
 }  // namespace qts::events

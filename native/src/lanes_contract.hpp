@@ -1,5 +1,6 @@
-// The contract of an event, checked at publish: type, priority, timestamp, and the payload field by
-// field. Everything here runs with the GIL.
+// Contract: checks an event at publish: type, priority, timestamp, and the payload field by field.
+//
+// Thread contract: everything here runs with the GIL.
 #pragma once
 
 #include "bindings.hpp"
@@ -10,140 +11,140 @@
 #include <vector>
 
 #include "qts/lanes.hpp"
-#include "tick_watch.hpp"
+#include "tick_watcher.hpp"
 
 namespace qts::events {
 
-// What a compiled handler gets: the numbers of a payload, in the order of its fields.
+// The input of a compiled handler: the numbers of a payload, in the order of its fields.
 struct EventRecord {
   static constexpr std::size_t kValues = 8;
   std::uint64_t sequence;
   std::uint64_t key;  // hash of type and key
   double timestamp;
   std::uint32_t type;
-  std::uint32_t count;  // of values
+  std::uint32_t count;  // how many of the values are set
   double values[kValues];
 };
 static_assert(sizeof(EventRecord) == 96);
 
-enum class Kind : std::uint8_t { plain, batch, rows, managed, compiled };
+enum class HandlerKind : std::uint8_t { plain, batch, rows, managed, compiled };
 
 struct Handler {
-  Kind kind = Kind::plain;
+  HandlerKind kind = HandlerKind::plain;
   nb::object callable;
-  vectorcallfunc call = PyObject_Vectorcall;  // the callable's own, where it has one
+  vectorcallfunc call = PyObject_Vectorcall;  // or the callable's vectorcall function
   void (*function)(const EventRecord*, void*) = nullptr;
   void* state = nullptr;
-  bool essential = false;  // goes on when only the critical is handled
+  bool essential = false;  // also runs at the CRITICAL_ONLY level
 };
 
-// A field of a frozen struct. The struct keeps the value alive, so what `of` gives is borrowed.
-class Member {
+// Reads a field of a frozen struct. The struct keeps the value alive, so `get` returns a borrowed reference.
+class FieldAccessor {
  public:
-  Member() = default;
-  Member(nb::handle of_class, const char* name);
+  FieldAccessor() = default;
+  FieldAccessor(nb::handle of_class, const char* name);
 
-  PyObject* of(PyObject* object) const {
+  PyObject* get(PyObject* object) const {
     if (offset_ > 0) [[likely]]
       if (PyObject* value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset_)) [[likely]]
         return value;
-    return by_name(object);
+    return get_by_name(object);
   }
   nb::object& name() { return name_; }
 
  private:
-  PyObject* by_name(PyObject* object) const;
+  PyObject* get_by_name(PyObject* object) const;
 
   nb::object name_;
-  Py_ssize_t offset_ = 0;  // 0: not known, ask by name
+  Py_ssize_t offset_ = 0;  // 0: unknown, read by name
 };
 
-struct Field {
-  Member member;
-  unsigned allowed;  // see kStr and its neighbours
+struct FieldRule {
+  FieldAccessor accessor;
+  unsigned allowed;  // kStr and so on, or-ed
 };
 constexpr unsigned kStr = 1, kInt = 2, kFloat = 4, kBool = 8, kNone = 16, kAny = 32;
 
-// One type of event.
-struct Row {
+// One event type, with its handlers.
+struct EventTypeInfo {
   nb::object payload;  // its class
-  std::vector<Field> fields;
+  std::vector<FieldRule> fields;
   std::vector<Handler> handlers;
-  Member key;
-  std::uint64_t limit = 0;  // ticks; 0: none
+  FieldAccessor key;
+  std::uint64_t time_limit = 0;  // ticks; 0: none
   std::uint8_t lane = 0;
-  bool deep = false;       // Python looks at the payload too
+  bool checked_in_python = false;  // the payload has a check in Python too
   bool has_key = false;
-  bool may_drop = false;   // the lane's policy asks whether the event may go
-  bool by_key = false;     // the lane's policy, or a batch, asks for the key
-  bool hashed = false;     // and not only the policy of a full lane, which finds out by itself
+  bool needs_can_drop = false;  // by the lane's policy
+  bool needs_key = false;       // by the lane's policy, or by a batch
+  bool needs_hash = false;      // at publish; a full lane computes it when it needs it
   bool batched = false;
   bool compiled = false;      // some handler is
   bool needs_python = false;  // some handler is not
-  nb::object watcher;         // looks at every event while it is published; owns `watch`
-  TickWatch* watch = nullptr;
-  Member price;
+  nb::object watcher;         // owns tick_watcher
+  TickWatcher* tick_watcher = nullptr;  // called with every event while it is published
+  FieldAccessor price;
 };
 
 class Contract {
  public:
   Contract(nb::object event_class, nb::dict types);
 
-  // What a queue keeps of the event, and its type; raises through `refuse` what does not fit. The
-  // entry owns its key and its record, and not yet the event.
-  const Row& check(PyObject* event, Entry& entry, bool open);
-  [[noreturn]] void refused(PyObject* event, const char* why) const;
-  const Row& row_of(PyObject* event);
-  // Tells whoever watches the type of the event that it is being published, since `began`.
-  void tell(const Row& row, PyObject* event, std::uint64_t began) const;
+  // Fills in the entry of an event and returns its type; raises through `on_refused` when a check fails.
+  // The entry owns its key and its record, but not yet the event.
+  const EventTypeInfo& check(PyObject* event, LaneEntry& entry, bool open);
+  [[noreturn]] void refuse(PyObject* event, const char* reason) const;
+  const EventTypeInfo& info_of(PyObject* event);
+  // Calls the watcher of the event's type; publishing began at the tick `began`.
+  void notify_watcher(const EventTypeInfo& info, PyObject* event, std::uint64_t began) const;
 
   template <class Visit>
   int each_reference(Visit&& visit) {
-    for (nb::object* object : {&refuse, &look, &event_class_})
+    for (nb::object* object : {&on_refused, &check_payload, &event_class_})
       if (object->is_valid())
         if (const int result = visit(object->ptr()); result != 0) return result;
     return 0;
   }
-  void clear();    // breaks cycles: callbacks and handlers
-  void end();      // with the GIL: nothing of the interpreter is left here
-  void abandon();  // the interpreter is gone: nothing can be let go of any more
+  void clear();        // releases callbacks and handlers, to break reference cycles
+  void release_all();  // with the GIL: releases every Python object
+  void leak_all();     // after the interpreter has ended: releases nothing
 
-  nb::object refuse, look;
-  std::vector<std::unique_ptr<Row>> rows;
+  nb::object on_refused, check_payload;
+  std::vector<std::unique_ptr<EventTypeInfo>> types;
 
  private:
-  // Types by the identity of their names: most events of a type share one string.
-  struct Known {
+  // Caches type numbers by the identity of the name: most events of a type share one string.
+  struct CachedName {
     nb::object name;
     std::uint32_t index = 0;
   };
   template <class Visit>
   void each_object(Visit&& visit) {
-    for (nb::object* object : {&refuse, &look, &event_class_, static_cast<nb::object*>(&types_)}) visit(*object);
-    for (Known& known : known_) visit(known.name);
+    for (nb::object* object : {&on_refused, &check_payload, &event_class_, static_cast<nb::object*>(&type_numbers_)}) visit(*object);
+    for (CachedName& cached : cached_names_) visit(cached.name);
     for (nb::object& priority : priorities_) visit(priority);
-    for (Member* member : {&type_, &priority_, &timestamp_, &payload_, &can_collapse_, &can_drop_}) visit(member->name());
+    for (FieldAccessor* field : {&type_, &priority_, &timestamp_, &payload_, &can_collapse_, &can_drop_}) visit(field->name());
   }
   std::uint32_t index_of(PyObject* name);
   void check_field(PyObject* event, PyObject* value, unsigned allowed, EventRecord* record) const;
-  void check_fields(PyObject* event, PyObject* payload, const Row& row, EventRecord* record) const;
-  void describe(PyObject* event, PyObject* payload, const Row& row, Entry& entry) const;
+  void check_fields(PyObject* event, PyObject* payload, const EventTypeInfo& info, EventRecord* record) const;
+  void describe(PyObject* event, PyObject* payload, const EventTypeInfo& info, LaneEntry& entry) const;
 
   nb::object event_class_;
-  nb::dict types_;
-  Member type_, priority_, timestamp_, payload_, can_collapse_, can_drop_;
+  nb::dict type_numbers_;
+  FieldAccessor type_, priority_, timestamp_, payload_, can_collapse_, can_drop_;
   std::array<nb::object, Lanes::kLanes> priorities_;
-  std::array<Known, 64> known_;
+  std::array<CachedName, 64> cached_names_;
 };
 
-// With the GIL: lets go of an event, its key and its record.
-inline void release(Entry& entry) {
+// Releases an event, its key and its record; with the GIL.
+inline void release(LaneEntry& entry) {
   Py_XDECREF(static_cast<PyObject*>(entry.event));
   Py_XDECREF(static_cast<PyObject*>(entry.key_owner));
   if (entry.record != nullptr) [[unlikely]]
     delete static_cast<EventRecord*>(entry.record);
 }
 
-void bind_maker(nb::module_& m);
+void bind_event_factory(nb::module_& m);
 
 }  // namespace qts::events

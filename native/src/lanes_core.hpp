@@ -1,11 +1,12 @@
-// The lanes with the interpreter: publishing, calling handlers, and the threads that do it.
+// LaneCore: the lanes together with the interpreter: publishing, calling handlers, and the worker threads.
 //
-// The GIL is never asked for under a lane's lock, and no lane's lock is held while a handler runs:
-// publishing can therefore never wait for a handler, except for room in a lane that blocks.
+// Thread contract: a method's comment says when it needs the GIL. No thread waits for the GIL while it holds a
+// lane's lock, and no lane's lock is held while a handler runs: publishing therefore never waits for a
+// handler, except for capacity in a lane that blocks.
 //
-//   lanes_publish.cpp    an event's way in
-//   lanes_dispatch.cpp   an event's way through its handlers
-//   lanes_workers.cpp    the threads, the turn and the GIL
+//   lanes_publish.cpp    from publish to the lane's queue
+//   lanes_dispatch.cpp   from the queue through the handlers
+//   lanes_workers.cpp    the threads, the lane lock and the GIL
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,7 @@
 
 namespace qts::events {
 
+// A handler that exceeded its time limit, or delayed P0.
 struct Report {
   const char* what;
   std::uint32_t type;
@@ -35,77 +37,77 @@ struct Worker {
   std::size_t number = 0;
   std::vector<std::uint8_t> lanes;
   std::array<Cursor, Lanes::kLanes> cursors;
-  Turn::Seat seat;
+  LaneLock::Waiter waiter;
   std::atomic<std::uint32_t> type{0}, handler{0};
   std::atomic<std::uint64_t> began{0};
-  std::atomic<bool> broken{false};  // a drill: the thread fails at its next round
-  std::uint64_t ended = 0;          // ticks at which its last handler returned
+  std::atomic<bool> fault_injected{false};  // for tests: the thread fails at its next round
+  std::uint64_t ended = 0;                  // ticks at which its last handler returned
   PyThreadState* thread_state = nullptr;
 
-  void drill() {
-    if (broken.exchange(false)) throw std::runtime_error("a planted fault");
+  void check_fault() {
+    if (fault_injected.exchange(false)) throw std::runtime_error("injected fault");
   }
 };
 
 struct Options {
   std::array<LaneSpec, Lanes::kLanes> specs;
   std::size_t audit = 0;
-  std::uint64_t hold_ns = 1'000'000;
-  std::uint64_t hold_events = 1000;
-  std::uint64_t patience_ns = 5'000'000;
-  std::uint64_t gil_wait_ns = 2'000'000;  // P0 names whoever made it wait longer
-  std::size_t background = 2;             // workers that may be in P3 handlers at once
+  std::uint64_t gil_slice_ns = 1'000'000;
+  std::uint64_t slice_events = 1000;
+  std::uint64_t overtake_after_ns = 5'000'000;
+  std::uint64_t gil_stall_ns = 2'000'000;  // a longer wait of P0 for the GIL is reported
+  std::size_t background_workers = 2;      // workers that may be in P3 handlers at once
 };
 
-class Core : public std::enable_shared_from_this<Core> {
+class LaneCore : public std::enable_shared_from_this<LaneCore> {
  public:
-  Core(const Options& options, nb::object event_class, nb::dict types);
-  ~Core();
+  LaneCore(const Options& options, nb::object event_class, nb::dict types);
+  ~LaneCore();
 
   // --- publishing, with the GIL ---
   void publish(PyObject* event, std::optional<double> timeout);
   bool try_publish(PyObject* event);
   std::size_t publish_many(PyObject* events, std::optional<double> timeout);
-  // As a handler publishes: past the bound rather than wait. False: that is full as well.
-  bool publish_over(PyObject* event) { return put(event, true, Told::now); }
+  // As a handler publishes: exceeds the capacity rather than wait. False: the overflow reserve is full.
+  bool publish_overflow(PyObject* event) { return put(event, true, WatcherCall::notify); }
   // Whether this thread is in a handler.
-  static bool inside();
+  static bool in_handler();
 
   // --- handling, with the GIL ---
-  // One event, or one batch, by hand. -1: a higher lane comes first; 0: nothing is ready.
+  // Handles one event, or one batch, without threads. -1: a higher lane comes first; 0: none is ready.
   int step(std::size_t lane);
-  // What became of an event whose handler said None.
+  // Sets the result of an event whose handler returned None.
   void settle(std::size_t lane, std::uint64_t sequence, bool dead);
-  // For a lane whose handlers run elsewhere: (event, sequence) of some events into the caller's hands,
-  // who settles each of them. Waits without the GIL, and lets P0 go first.
-  nb::list take(std::size_t number, std::size_t most, double seconds);
-  // What became of an event taken so, and when its handlers were at it, in ticks.
+  // For a lane whose handlers run elsewhere: takes (event, sequence) of some events, each of which the
+  // caller settles with settle_at. Waits without the GIL, and after P0.
+  nb::list take(std::size_t number, std::size_t max, double seconds);
+  // Sets the result of an event taken so, and the ticks at which its handlers began and ended.
   void settle_at(std::size_t number, std::uint64_t sequence, bool dead, std::uint64_t began, std::uint64_t ended);
-  // Lets go of events that were handled without the GIL.
-  void bury();
+  // Releases events that were handled without the GIL.
+  void release_handled();
 
   // --- threads ---
   std::size_t add_worker(std::vector<std::uint8_t> served);
   void start(std::optional<int> p0_cpu, bool realtime);
-  // With the GIL released. False: a handler did not return in time; its thread is left behind.
+  // With the GIL released. False: a handler did not return in time; its thread is detached.
   bool join(double seconds);
-  // A new thread in the place of one that a fault has ended.
-  void revive(std::size_t number);
-  void break_worker(std::size_t number);
+  // Starts a new thread for a worker whose thread has failed.
+  void restart_worker(std::size_t number);
+  void inject_fault(std::size_t number);
   std::vector<std::pair<std::size_t, std::string>> take_faults();
   std::vector<Report> take_reports();
 
-  // --- for the interpreter's collector ---
+  // --- for the garbage collector of Python ---
   template <class Visit>
   int each_reference(Visit&& visit) {
     if (const int result = contract.each_reference(visit); result != 0) return result;
     for (nb::object* object : {&failed, &failed_batch})
       if (object->is_valid())
         if (const int result = visit(object->ptr()); result != 0) return result;
-    for (auto& row : contract.rows) {
-      if (row->watcher.is_valid())
-        if (const int result = visit(row->watcher.ptr()); result != 0) return result;
-      for (Handler& handler : row->handlers)
+    for (auto& info : contract.types) {
+      if (info->watcher.is_valid())
+        if (const int result = visit(info->watcher.ptr()); result != 0) return result;
+      for (Handler& handler : info->handlers)
         if (handler.callable.is_valid())
           if (const int result = visit(handler.callable.ptr()); result != 0) return result;
     }
@@ -115,88 +117,90 @@ class Core : public std::enable_shared_from_this<Core> {
 
   Lanes lanes;
   Contract contract;
-  nb::object failed, failed_batch;  // Python tries again, or gives up
+  nb::object failed, failed_batch;  // called when a handler has raised; retry in Python, return False when dead
   std::atomic<bool> halt{false}, open{true}, critical_only{false};
   std::vector<std::unique_ptr<Worker>> workers;
   std::atomic<bool> pinned{false}, is_realtime{false};
   Histogram gil_wait;  // of P0, ns
-  // (type, key) of what was dropped, and how often; with the GIL.
+  // How often each (type, key) was dropped; with the GIL.
   std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> drops;
 
  private:
   // --- publishing ---
-  // Whether those who watch have seen the event before: it waited for room.
-  enum class Told : std::uint8_t { now, before };
-  bool put(PyObject* event, bool over, Told told);
-  void wait_for_room(PyObject* event, std::optional<double> timeout);
-  const Row& accept(PyObject* event, Entry& entry, Told told);
-  void put_part(std::vector<Entry>& part, std::optional<double> timeout);
-  std::size_t put_run(Entry* first, std::size_t count);
-  std::uint64_t give_way();
-  bool is_far_ahead(const Lane& lane) const;
-  bool let_catch_up(const Lane& lane);
-  void let_go(const Displaced& displaced);
-  void note_drop(const Entry& entry);
+  // Whether to notify the watchers of the event; not when it is put again after waiting for capacity.
+  enum class WatcherCall : std::uint8_t { notify, skip };
+  bool put(PyObject* event, bool overflow, WatcherCall watchers);
+  void wait_for_capacity(PyObject* event, std::optional<double> timeout);
+  const EventTypeInfo& accept(PyObject* event, LaneEntry& entry, WatcherCall watchers);
+  void put_part(std::vector<LaneEntry>& part, std::optional<double> timeout);
+  std::size_t put_same_lane(LaneEntry* first, std::size_t count);
+  std::uint64_t yield_gil();
+  bool is_backlogged(const Lane& lane) const;
+  bool wait_for_handlers(const Lane& lane);
+  void release_displaced(const Displaced& displaced);
+  void count_drop(const LaneEntry& entry);
 
   // --- handling ---
-  // What every event passes is one piece of code in `hold`; what few need stands apart from it.
-  void hold(Worker& worker, std::uint8_t lane);
+  // The path of every event is inlined into `run_slice`; rare paths are separate functions.
+  void run_slice(Worker& worker, std::uint8_t lane);
   std::size_t handle(Worker& worker, std::size_t lane, std::uint64_t began);
   [[gnu::always_inline]] std::size_t handle_next(Worker& worker, Lane& lane, Cursor& cursor, std::uint64_t began);
-  std::size_t handle_one(Worker& worker, Lane& lane, Entry& entry, const Row& row, std::uint64_t began);
-  [[gnu::noinline]] std::size_t handle_batch(Worker& worker, Lane& lane, Cursor& cursor, const Row& row, std::uint64_t began);
-  bool skipped(const Row& row, const Handler& handler) const;
-  enum class Verdict : std::uint8_t { handled, dead, later };
-  Verdict call_managed(const Handler& handler, const Row& row, Entry& entry, std::size_t i, std::uint64_t began);
-  bool call_plain(const Handler& handler, const Entry& entry, std::size_t i);
-  void call_batch(const Row& row, std::size_t i, Entry* first, std::vector<bool>& dead);
-  bool ask(const Entry& entry, std::size_t handler);
+  std::size_t handle_one(Worker& worker, Lane& lane, LaneEntry& entry, const EventTypeInfo& info, std::uint64_t began);
+  [[gnu::noinline]] std::size_t handle_batch(Worker& worker, Lane& lane, Cursor& cursor, const EventTypeInfo& info,
+                                             std::uint64_t began);
+  bool skipped(const EventTypeInfo& info, const Handler& handler) const;
+  enum class HandleResult : std::uint8_t { handled, dead, pending };
+  HandleResult call_managed(const Handler& handler, const EventTypeInfo& info, LaneEntry& entry, std::size_t i,
+                            std::uint64_t began);
+  bool call_plain(const Handler& handler, const LaneEntry& entry, std::size_t i);
+  void call_batch(const EventTypeInfo& info, std::size_t i, LaneEntry* first, std::vector<bool>& dead);
+  bool on_failure(const LaneEntry& entry, std::size_t handler);
   std::uint64_t span_ns(std::uint64_t span) const;
-  [[gnu::always_inline]] void finish(Lane& lane, Entry& entry, std::uint64_t began, std::uint64_t end, bool dead);
+  [[gnu::always_inline]] void finish(Lane& lane, LaneEntry& entry, std::uint64_t began, std::uint64_t end, bool dead);
   void handle_without_gil(Worker& worker, Lane& lane, Cursor& cursor);
 
   // --- threads ---
-  void live(Worker& worker);
+  void run_thread(Worker& worker);
   void p0_loop();
   void worker_loop(Worker& worker);
   void drain_p0(Worker& worker, Lane& lane);
   void take_gil_for_p0(Worker& worker);
-  const Worker* at_work() const;
-  int choose(Worker& worker);
-  void rest(Worker& worker);
-  bool higher_waits(std::uint8_t lane) const;
-  void run(Worker& worker, std::uint8_t lane);
+  const Worker* running_worker() const;
+  int next_lane(Worker& worker);
+  void wait_for_work(Worker& worker);
+  bool higher_lane_ready(std::uint8_t lane) const;
+  void run_lane(Worker& worker, std::uint8_t lane);
   void report(const char* what, std::uint32_t type, std::uint32_t handler, std::uint64_t spent);
-  void begin_thread_state(Worker& worker);
-  void claim_cpu(std::optional<int> cpu, bool realtime);
-  void discard();
+  void create_thread_state(Worker& worker);
+  void configure_p0_thread(std::optional<int> cpu, bool realtime);
+  void release_all();
 
   const Options options_;
   const TickScale scale_;
-  const std::uint64_t hold_;  // ticks
+  const std::uint64_t gil_slice_;  // ticks
   const double ns_per_tick_;
-  Worker by_hand_;
+  Worker step_worker_;
   std::vector<std::thread> threads_;
-  std::atomic<int> alive_{0};
-  std::atomic<std::size_t> begun_{0};  // threads that Python knows
-  std::atomic<std::size_t> background_{0};
+  std::atomic<int> live_threads_{0};
+  std::atomic<std::size_t> started_threads_{0};  // threads with a Python thread state
+  std::atomic<std::size_t> background_running_{0};
   std::atomic<std::size_t> p1_busy_{0};
   std::size_t p1_workers_ = 0;
-  std::array<std::unordered_map<std::uint64_t, std::pair<Entry, std::uint64_t>>, Lanes::kLanes> in_flight_;
-  std::array<std::unordered_map<std::uint64_t, bool>, Lanes::kLanes> early_;
+  std::array<std::unordered_map<std::uint64_t, std::pair<LaneEntry, std::uint64_t>>, Lanes::kLanes> in_flight_;
+  std::array<std::unordered_map<std::uint64_t, bool>, Lanes::kLanes> settled_early_;
   std::mutex reports_lock_;
   std::vector<Report> reports_;
   std::vector<std::pair<std::size_t, std::string>> faults_;
-  std::mutex dead_lock_;
-  std::vector<Entry> dead_;
-  std::atomic<std::size_t> dead_count_{0};
+  std::mutex handled_lock_;
+  std::vector<LaneEntry> handled_;  // without the GIL, not yet released
+  std::atomic<std::size_t> handled_count_{0};
 };
 
-// While it lives, this thread is in a handler.
-class InsideHandler {
+// While it exists, its thread is in a handler.
+class HandlerScope {
  public:
-  InsideHandler();
-  ~InsideHandler();
+  HandlerScope();
+  ~HandlerScope();
 
  private:
   const bool outer_;

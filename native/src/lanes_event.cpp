@@ -1,4 +1,4 @@
-// Making events: the thirteen fields of a type, with an id and the moment of making.
+// EventFactory: makes events from the thirteen fields of a type, a new id and the current time.
 #include "lanes_contract.hpp"
 
 #include <ctime>
@@ -9,10 +9,10 @@ namespace qts::events {
 
 namespace {
 
-// The fields of an event in their order; what is made anew for each has a place here.
+// The number of fields of an event, and the positions of those that differ between events.
 constexpr std::size_t kFields = 13, kId = 0, kTimestamp = 3, kSource = 4, kPayload = 5;
 
-// A UUID (version 7): the time in ms, then a count that begins at a random place in each process.
+// Returns a UUID (version 7): the time in ms, then a counter that starts at a random value in each process.
 nb::object event_id() {
   static const std::uint64_t seed = (std::uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   static std::atomic<std::uint64_t> count{seed};
@@ -46,14 +46,14 @@ double seconds_since_1970() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-class Maker {
+class EventFactory {
  public:
-  // `fields`: of each type, all thirteen, whatever stands in the places that are filled in. `now`:
-  // None for the machine's own clock. `missing` raises for a name that is not known.
-  Maker(nb::object event_class, nb::dict fields, nb::object now, nb::object missing)
+  // `fields`: per type name all thirteen fields; those that differ between events are ignored. `now`:
+  // None for the system clock. `missing` raises for an unknown name.
+  EventFactory(nb::object event_class, nb::dict fields, nb::object now, nb::object missing)
       : event_class_(std::move(event_class)), fields_(std::move(fields)), now_(std::move(now)), missing_(std::move(missing)) {}
 
-  nb::object make(nb::handle name, nb::handle payload, nb::handle source) const {
+  nb::object new_event(nb::handle name, nb::handle payload, nb::handle source) const {
     PyObject* fields = PyDict_GetItemWithError(fields_.ptr(), name.ptr());
     if (fields == nullptr) {
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -61,13 +61,13 @@ class Maker {
       throw nb::key_error("missing");
     }
     if (!PyTuple_Check(fields) || PyTuple_Size(fields) != static_cast<Py_ssize_t>(kFields))
-      throw nb::value_error("an event has thirteen fields");
+      throw nb::value_error("fields must be a tuple of the thirteen fields of an event");
     const nb::object id = event_id();
-    const nb::object moment = now_.is_none() ? nb::object(nb::float_(seconds_since_1970())) : now_();
+    const nb::object timestamp = now_.is_none() ? nb::object(nb::float_(seconds_since_1970())) : now_();
     PyObject* arguments[kFields];
     for (std::size_t i = 0; i < kFields; ++i) arguments[i] = PyTuple_GetItem(fields, static_cast<Py_ssize_t>(i));
     arguments[kId] = id.ptr();
-    arguments[kTimestamp] = moment.ptr();
+    arguments[kTimestamp] = timestamp.ptr();
     arguments[kSource] = source.ptr();
     arguments[kPayload] = payload.ptr();
     PyObject* event = PyObject_Vectorcall(event_class_.ptr(), arguments, kFields, nullptr);
@@ -96,10 +96,10 @@ class Maker {
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
-  return nb::inst_ptr<Maker>(self)->each_reference([&](PyObject* object) { return visit(object, arg); });
+  return nb::inst_ptr<EventFactory>(self)->each_reference([&](PyObject* object) { return visit(object, arg); });
 }
 int clear(PyObject* self) {
-  if (nb::inst_ready(self)) nb::inst_ptr<Maker>(self)->clear();
+  if (nb::inst_ready(self)) nb::inst_ptr<EventFactory>(self)->clear();
   return 0;
 }
 PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
@@ -108,12 +108,12 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
 
 }  // namespace
 
-void bind_maker(nb::module_& m) {
-  nb::class_<Maker>(m, "EventMaker", nb::type_slots(kSlots), "Makes events; qts.events.Engine.event is its face.")
+void bind_event_factory(nb::module_& m) {
+  nb::class_<EventFactory>(m, "EventMaker", nb::type_slots(kSlots), "Makes the events of an event engine.")
       .def(nb::init<nb::object, nb::dict, nb::object, nb::object>(), "event_class"_a, "fields"_a, "now"_a.none(), "missing"_a,
-           "fields: name -> all thirteen of its type. now: seconds since 1970; None: the machine's clock.")
-      .def("make", &Maker::make, "name"_a, "payload"_a.none(), "source"_a, "An event of this type, now.");
-  m.def("event_id", &event_id, "A new UUID (version 7) as text.");
+           "fields: type name -> its thirteen fields. now: returns seconds since 1970; None: the system clock.")
+      .def("make", &EventFactory::new_event, "name"_a, "payload"_a.none(), "source"_a, "Make an event of this type, now.");
+  m.def("event_id", &event_id, "Return a new UUID (version 7) as text.");
 }
 
 }  // namespace qts::events

@@ -1,8 +1,8 @@
-// An event's way in.
+// Publishing: from an event, or a list of events, to the queue of its lane.
 //
-// A list goes in parts, each put under one lock. Between two parts the GIL is given away when P0 has
-// work, when this thread has had it for long, or when the handlers have fallen far behind and catch up:
-// what waits is then still in the processor's cache.
+// A list is published in parts, each under one lock. Between two parts the GIL is released when P0 has
+// events, when this thread has held it for a slice, or when the handlers are far behind: they then find
+// the waiting events still in the processor's cache.
 #include "lanes_core.hpp"
 
 #include <algorithm>
@@ -13,12 +13,12 @@ namespace qts::events {
 
 namespace {
 
-constexpr std::size_t kMostDropKeys = 10'000;
-constexpr std::size_t kPart = 128;
-constexpr Py_ssize_t kSoon = 4;  // events from now, when one is fetched
-constexpr std::size_t kFarAhead = 16384;  // events, some 1.5 MB of slots
+constexpr std::size_t kMaxDropKeys = 10'000;
+constexpr std::size_t kPartSize = 128;
+constexpr Py_ssize_t kPrefetchDistance = 4;  // events
+constexpr std::size_t kBacklog = 16384;  // events, about 1.5 MB of slots
 
-// What PySequence_Fast has made: a list, or a tuple.
+// `items` is the result of PySequence_Fast: a list or a tuple.
 Py_ssize_t length(PyObject* items) {
 #if defined(Py_LIMITED_API)
   return PySequence_Size(items);
@@ -34,180 +34,179 @@ PyObject* item(PyObject* items, Py_ssize_t i) {
 #endif
 }
 
-// An event that will be checked soon: its fields lie in two cache lines.
-void fetch(PyObject* event) {
+// Prefetches an event: its fields are in two cache lines.
+void prefetch(PyObject* event) {
   __builtin_prefetch(event, 1);
   __builtin_prefetch(reinterpret_cast<char*>(event) + 64);
 }
 
 }  // namespace
 
-
-inline const Row& Core::accept(PyObject* event, Entry& entry, Told told) {
-  entry.event = Py_NewRef(event);  // the check may call Python, which may forget it
+inline const EventTypeInfo& LaneCore::accept(PyObject* event, LaneEntry& entry, WatcherCall watchers) {
+  entry.event = Py_NewRef(event);  // the check may call Python, which may release it
   try {
-    const Row& row = contract.check(event, entry, open.load(std::memory_order_relaxed));
-    if (row.watch != nullptr && told == Told::now) [[unlikely]]
-      contract.tell(row, event, entry.published);
-    return row;
+    const EventTypeInfo& info = contract.check(event, entry, open.load(std::memory_order_relaxed));
+    if (info.tick_watcher != nullptr && watchers == WatcherCall::notify) [[unlikely]]
+      contract.notify_watcher(info, event, entry.published);
+    return info;
   } catch (...) {
     release(entry);
     throw;
   }
 }
 
-// False: full.
-bool Core::put(PyObject* event, bool over, Told told) {
-  Entry entry;
+// Returns false when the lane is full.
+bool LaneCore::put(PyObject* event, bool overflow, WatcherCall watchers) {
+  LaneEntry entry;
   entry.published = ticks();
-  const Row& row = accept(event, entry, told);
-  Lane& lane = lanes[row.lane];
+  const EventTypeInfo& info = accept(event, entry, watchers);
+  Lane& lane = lanes[info.lane];
   Displaced displaced;
-  const Put result = lane.queue.put(entry, displaced, over);
-  if (row.lane == 0) [[unlikely]]
+  const PutResult result = lane.queue.put(entry, displaced, overflow);
+  if (info.lane == 0) [[unlikely]]
     p0_entered = ticks();
-  if (result == Put::entered) [[likely]]
-    lanes.bell(row.lane).ring();
+  if (result == PutResult::accepted) [[likely]]
+    lanes.wake_signal(info.lane).notify();
   else
     release(entry);
-  if (displaced.why != Leaving::none) let_go(displaced);
-  if (dead_count_.load(std::memory_order_relaxed) != 0) bury();
-  return result != Put::full;
+  if (displaced.reason != DisplacedReason::none) release_displaced(displaced);
+  if (handled_count_.load(std::memory_order_relaxed) != 0) release_handled();
+  return result != PutResult::full;
 }
 
-bool Core::try_publish(PyObject* event) { return put(event, inside(), Told::now); }
+bool LaneCore::try_publish(PyObject* event) { return put(event, in_handler(), WatcherCall::notify); }
 
-void Core::publish(PyObject* event, std::optional<double> timeout) {
-  if (!put(event, inside(), Told::now)) wait_for_room(event, timeout);
+void LaneCore::publish(PyObject* event, std::optional<double> timeout) {
+  if (!put(event, in_handler(), WatcherCall::notify)) wait_for_capacity(event, timeout);
 }
 
-void Core::wait_for_room(PyObject* event, std::optional<double> timeout) {
-  Lane& lane = lanes[contract.row_of(event).lane];
-  lane.queue.blocked();
+void LaneCore::wait_for_capacity(PyObject* event, std::optional<double> timeout) {
+  Lane& lane = lanes[contract.info_of(event).lane];
+  lane.queue.count_blocked();
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout.value_or(0));
   while (true) {
     bool late = false;
     {
       const nb::gil_scoped_release released;
-      lane.queue.wait_for_room(std::chrono::milliseconds(50));
+      lane.queue.wait_for_capacity(std::chrono::milliseconds(50));
       late = timeout && std::chrono::steady_clock::now() >= end;
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (put(event, false, Told::before)) return;
-    if (late) contract.refused(event, "full");
+    if (put(event, false, WatcherCall::skip)) return;
+    if (late) contract.refuse(event, "full");
   }
 }
 
-std::size_t Core::publish_many(PyObject* events, std::optional<double> timeout) {
+std::size_t LaneCore::publish_many(PyObject* events, std::optional<double> timeout) {
   const nb::object items = nb::steal(PySequence_Fast(events, "publish_many takes a list of events"));
   if (!items.is_valid()) throw nb::python_error();
-  std::vector<Entry> part;
-  part.reserve(std::min(kPart, static_cast<std::size_t>(length(items.ptr()))));
+  std::vector<LaneEntry> part;
+  part.reserve(std::min(kPartSize, static_cast<std::size_t>(length(items.ptr()))));
   Py_ssize_t i = 0;
-  std::uint64_t now = ticks(), since = now;  // the moment of publishing is one for all of a part
-  bool they_keep_up = true;
+  std::uint64_t now = ticks(), since = now;  // all events of a part have one publish time
+  bool handlers_catch_up = true;
   try {
-    // A list can change while the GIL is away: its length is read each time.
+    // A list can change while the GIL is released: its length is read each time.
     for (; i < length(items.ptr()); ++i) {
-      if (i + kSoon < length(items.ptr())) fetch(item(items.ptr(), i + kSoon));
-      Entry& entry = part.emplace_back();
+      if (i + kPrefetchDistance < length(items.ptr())) prefetch(item(items.ptr(), i + kPrefetchDistance));
+      LaneEntry& entry = part.emplace_back();
       entry.published = now;
-      const Lane& lane = lanes[accept(item(items.ptr(), i), entry, Told::now).lane];
-      if (part.size() < kPart) continue;
+      const Lane& lane = lanes[accept(item(items.ptr(), i), entry, WatcherCall::notify).lane];
+      if (part.size() < kPartSize) continue;
       put_part(part, timeout);
       now = ticks();
-      if (lanes.p0_wants() || now - since > hold_) {
-        since = now = give_way();
-      } else if (they_keep_up && is_far_ahead(lane)) {
-        they_keep_up = let_catch_up(lane);
+      if (lanes.p0_pending() || now - since > gil_slice_) {
+        since = now = yield_gil();
+      } else if (handlers_catch_up && is_backlogged(lane)) {
+        handlers_catch_up = wait_for_handlers(lane);
         since = now = ticks();
       }
     }
-  } catch (...) {  // what came before the refused one is published
+  } catch (...) {  // the events before the refused one are published
     if (!part.empty()) part.pop_back();
     put_part(part, timeout);
     throw;
   }
   put_part(part, timeout);
-  if (dead_count_.load(std::memory_order_relaxed) != 0) bury();
+  if (handled_count_.load(std::memory_order_relaxed) != 0) release_handled();
   return static_cast<std::size_t>(i);
 }
 
-void Core::put_part(std::vector<Entry>& part, std::optional<double> timeout) {
+void LaneCore::put_part(std::vector<LaneEntry>& part, std::optional<double> timeout) {
   std::size_t done = 0;
-  const auto forget = [&] {
+  const auto release_rest = [&] {
     for (; done < part.size(); ++done) release(part[done]);
     part.clear();
   };
   try {
     while (done < part.size()) {
-      const std::size_t entered = put_run(part.data() + done, part.size() - done);
+      const std::size_t entered = put_same_lane(part.data() + done, part.size() - done);
       done += entered;
       if (entered != 0) continue;
-      Entry full = part[done++];
+      LaneEntry full = part[done++];
       const nb::object event = nb::steal(static_cast<PyObject*>(std::exchange(full.event, nullptr)));
       release(full);
-      wait_for_room(event.ptr(), timeout);
+      wait_for_capacity(event.ptr(), timeout);
     }
   } catch (...) {
-    forget();
+    release_rest();
     throw;
   }
-  forget();
+  release_rest();
 }
 
-// Those at the beginning that go to one lane, as far as there is room; how many.
-std::size_t Core::put_run(Entry* first, std::size_t count) {
+// Puts the first entries that go to one lane, as far as it has capacity; returns how many.
+std::size_t LaneCore::put_same_lane(LaneEntry* first, std::size_t count) {
   const std::uint32_t type = first->type;
-  const std::uint8_t lane = contract.rows[type]->lane;
+  const std::uint8_t lane = contract.types[type]->lane;
   std::size_t run = 1;
-  while (run < count && (first[run].type == type || contract.rows[first[run].type]->lane == lane)) ++run;
+  while (run < count && (first[run].type == type || contract.types[first[run].type]->lane == lane)) ++run;
   std::vector<Displaced> displaced;
-  const std::size_t done = lanes[lane].queue.put_many(first, run, displaced, inside());
-  lanes.bell(lane).ring();
-  for (const Displaced& each : displaced) let_go(each);
+  const std::size_t done = lanes[lane].queue.put_many(first, run, displaced, in_handler());
+  lanes.wake_signal(lane).notify();
+  for (const Displaced& each : displaced) release_displaced(each);
   return done;
 }
 
-// Lets others have the GIL; the moment it is back.
-std::uint64_t Core::give_way() {
+// Releases the GIL for other threads; returns the tick at which it is held again.
+std::uint64_t LaneCore::yield_gil() {
   {
     const nb::gil_scoped_release released;
-    // A handler does not wait for others, and without threads there is nobody to wait for.
-    const std::uint64_t end = ticks() + hold_;
-    while (!inside() && alive_.load() != 0 && lanes.p0_wants() && ticks() < end)
+    // A handler does not wait for others, and without threads there is nothing to wait for.
+    const std::uint64_t end = ticks() + gil_slice_;
+    while (!in_handler() && live_threads_.load() != 0 && lanes.p0_pending() && ticks() < end)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
   return ticks();
 }
 
-bool Core::is_far_ahead(const Lane& lane) const {
-  return lane.queue.size() > kFarAhead && !inside() && alive_.load(std::memory_order_relaxed) != 0;
+bool LaneCore::is_backlogged(const Lane& lane) const {
+  return lane.queue.size() > kBacklog && !in_handler() && live_threads_.load(std::memory_order_relaxed) != 0;
 }
 
-// Without the GIL until the handlers have come close, for a while at most. False: they do not.
-bool Core::let_catch_up(const Lane& lane) {
+// Waits without the GIL until the handlers have caught up, for one slice at most. False: they did not.
+bool LaneCore::wait_for_handlers(const Lane& lane) {
   const std::size_t before = lane.queue.size();
   {
     const nb::gil_scoped_release released;
-    const std::uint64_t end = ticks() + hold_;
-    while (lane.queue.size() > kFarAhead / 2 && ticks() < end)
+    const std::uint64_t end = ticks() + gil_slice_;
+    while (lane.queue.size() > kBacklog / 2 && ticks() < end)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  return lane.queue.size() + kPart < before;
+  return lane.queue.size() + kPartSize < before;
 }
 
-void Core::let_go(const Displaced& displaced) {
-  if (displaced.why == Leaving::dropped) note_drop(displaced.entry);
-  Entry entry = displaced.entry;
+void LaneCore::release_displaced(const Displaced& displaced) {
+  if (displaced.reason == DisplacedReason::dropped) count_drop(displaced.entry);
+  LaneEntry entry = displaced.entry;
   release(entry);
 }
 
-void Core::note_drop(const Entry& entry) {
+void LaneCore::count_drop(const LaneEntry& entry) {
   std::pair key{entry.type, std::string(entry.key)};
-  if (drops.size() >= kMostDropKeys && !drops.contains(key)) key.second = "...";
+  if (drops.size() >= kMaxDropKeys && !drops.contains(key)) key.second = "...";
   ++drops[key];
 }
 

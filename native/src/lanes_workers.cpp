@@ -1,4 +1,4 @@
-// The threads of the lanes: when each may have the turn and the GIL, and for how long.
+// Worker threads of the lanes: when each takes the lane lock and the GIL, and for how long.
 #include "lanes_core.hpp"
 
 #include <chrono>
@@ -19,22 +19,22 @@ void end_thread_state(Worker& worker) {
   PyGILState_Release(PyGILState_UNLOCKED);
 }
 
-void drop_rest(Cursor& cursor) {
-  for (; !cursor.empty(); cursor.advance(1)) release(*cursor.rest());
+void release_remaining(Cursor& cursor) {
+  for (; !cursor.empty(); cursor.advance(1)) release(*cursor.current());
 }
 
 }  // namespace
 
-Core::Core(const Options& options, nb::object event_class, nb::dict types)
-    : lanes(options.specs, options.audit, options.patience_ns), contract(std::move(event_class), std::move(types)),
-      options_(options), scale_(tick_scale()), hold_(scale_.span_ticks(options.hold_ns)),
+LaneCore::LaneCore(const Options& options, nb::object event_class, nb::dict types)
+    : lanes(options.specs, options.audit, options.overtake_after_ns), contract(std::move(event_class), std::move(types)),
+      options_(options), scale_(tick_scale()), gil_slice_(scale_.span_ticks(options.gil_slice_ns)),
       ns_per_tick_(1.0 / scale_.ticks_per_ns()) {}
 
-Core::~Core() { discard(); }
+LaneCore::~LaneCore() { release_all(); }
 
-// --- a thread's life ------------------------------------------------------------------------------
+// --- start and end --------------------------------------------------------------------------------
 
-std::size_t Core::add_worker(std::vector<std::uint8_t> served) {
+std::size_t LaneCore::add_worker(std::vector<std::uint8_t> served) {
   workers.push_back(std::make_unique<Worker>());
   workers.back()->number = workers.size() - 1;
   if (served.front() == 1) ++p1_workers_;
@@ -42,74 +42,73 @@ std::size_t Core::add_worker(std::vector<std::uint8_t> served) {
   return workers.size() - 1;
 }
 
-// Returns when every thread is known to Python: memory that ends later must not end one of them.
-void Core::start(std::optional<int> p0_cpu, bool realtime) {
+// Returns when every thread has its Python thread state: a later lack of memory must not end a thread.
+void LaneCore::start(std::optional<int> p0_cpu, bool realtime) {
   halt.store(false);
-  begun_.store(0);
+  started_threads_.store(0);
   const auto self = shared_from_this();
   for (auto& worker : workers) {
-    Worker* mine = worker.get();
-    alive_.fetch_add(1);
-    threads_.emplace_back([self, mine, p0_cpu, realtime] {
-      if (mine->number == 0) self->claim_cpu(p0_cpu, realtime);
-      self->live(*mine);
-      self->alive_.fetch_sub(1);
+    Worker* const own = worker.get();
+    live_threads_.fetch_add(1);
+    threads_.emplace_back([self, own, p0_cpu, realtime] {
+      if (own->number == 0) self->configure_p0_thread(p0_cpu, realtime);
+      self->run_thread(*own);
+      self->live_threads_.fetch_sub(1);
     });
   }
   const nb::gil_scoped_release released;
-  for (std::size_t now = begun_.load(); now < workers.size(); now = begun_.load()) begun_.wait(now);
+  for (std::size_t now = started_threads_.load(); now < workers.size(); now = started_threads_.load()) started_threads_.wait(now);
 }
 
-void Core::begin_thread_state(Worker& worker) {
-  PyGILState_Ensure();  // once for the thread's life: one per event would cost some 7 us
+void LaneCore::create_thread_state(Worker& worker) {
+  PyGILState_Ensure();  // once per thread: a new state per event would cost 7 us
   worker.thread_state = PyEval_SaveThread();
-  begun_.fetch_add(1);
-  begun_.notify_all();
+  started_threads_.fetch_add(1);
+  started_threads_.notify_all();
 }
 
-// What a handler raises is its own affair; an error of the lane itself ends the thread, and is there
-// to be seen.
-void Core::live(Worker& worker) {
+// Errors of handlers are handled elsewhere; an error of the lane ends the thread and is reported as a fault.
+void LaneCore::run_thread(Worker& worker) {
   try {
     if (worker.number == 0) p0_loop();
     else worker_loop(worker);
   } catch (const std::exception& error) {
     lanes.p0_began.store(0);
-    lanes.turn.leave(worker.seat);
+    lanes.lock.release(worker.waiter);
     end_thread_state(worker);
     const std::lock_guard hold(reports_lock_);
     faults_.emplace_back(worker.number, error.what());
   }
 }
 
-void Core::revive(std::size_t number) {
-  Worker* mine = workers.at(number).get();
-  alive_.fetch_add(1);
+void LaneCore::restart_worker(std::size_t number) {
+  Worker* const own = workers.at(number).get();
+  live_threads_.fetch_add(1);
   try {
-    threads_.emplace_back([self = shared_from_this(), mine] {
-      self->live(*mine);
-      self->alive_.fetch_sub(1);
+    threads_.emplace_back([self = shared_from_this(), own] {
+      self->run_thread(*own);
+      self->live_threads_.fetch_sub(1);
     });
   } catch (...) {
-    alive_.fetch_sub(1);
+    live_threads_.fetch_sub(1);
     throw;
   }
 }
 
-void Core::break_worker(std::size_t number) {
-  workers.at(number)->broken.store(true);
-  lanes.ring_all();
+void LaneCore::inject_fault(std::size_t number) {
+  workers.at(number)->fault_injected.store(true);
+  lanes.wake_all();
 }
 
-bool Core::join(double seconds) {
+bool LaneCore::join(double seconds) {
   halt.store(true);
-  lanes.ring_all();
+  lanes.wake_all();
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (alive_.load() != 0 && std::chrono::steady_clock::now() < end) {
-    lanes.ring_all();
+  while (live_threads_.load() != 0 && std::chrono::steady_clock::now() < end) {
+    lanes.wake_all();
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  const bool all = alive_.load() == 0;
+  const bool all = live_threads_.load() == 0;
   for (std::thread& thread : threads_)
     if (all) thread.join();
     else thread.detach();
@@ -117,7 +116,7 @@ bool Core::join(double seconds) {
   return all;
 }
 
-void Core::claim_cpu(std::optional<int> cpu, bool realtime) {
+void LaneCore::configure_p0_thread(std::optional<int> cpu, bool realtime) {
 #if defined(__linux__)
   if (cpu) {
     cpu_set_t set;
@@ -138,32 +137,32 @@ void Core::claim_cpu(std::optional<int> cpu, bool realtime) {
 
 // --- P0 -------------------------------------------------------------------------------------------
 
-void Core::p0_loop() {
+void LaneCore::p0_loop() {
   Worker& worker = *workers[0];
-  begin_thread_state(worker);
-  const InsideHandler inside;
+  create_thread_state(worker);
+  const HandlerScope scope;
   Lane& lane = lanes[0];
   while (!halt.load(std::memory_order_relaxed)) {
-    worker.drill();
+    worker.check_fault();
     if (lane.queue.size() == 0 || lane.paused.load(std::memory_order_relaxed)) {
-      lanes.bell(0).sleep(std::chrono::milliseconds(50), [&] {
+      lanes.wake_signal(0).wait(std::chrono::milliseconds(50), [&] {
         return halt.load() || (lane.queue.size() != 0 && !lane.paused.load());
       });
       continue;
     }
-    lanes.p0_began.store(Lanes::kP0Waits, std::memory_order_relaxed);
+    lanes.p0_began.store(Lanes::kP0WaitsForGil, std::memory_order_relaxed);
     drain_p0(worker, lane);
     lanes.p0_began.store(0, std::memory_order_relaxed);
   }
   end_thread_state(worker);
 }
 
-void Core::drain_p0(Worker& worker, Lane& lane) {
+void LaneCore::drain_p0(Worker& worker, Lane& lane) {
   Cursor& cursor = worker.cursors[0];
   bool holds_gil = false;
   while (!halt.load(std::memory_order_relaxed)) {
     if (cursor.empty() && (lane.paused.load(std::memory_order_relaxed) || cursor.fill(lane) == 0)) break;
-    if (!holds_gil && !contract.rows[cursor.rest()->type]->needs_python) {
+    if (!holds_gil && !contract.types[cursor.current()->type]->needs_python) {
       handle_without_gil(worker, lane, cursor);
       continue;
     }
@@ -176,144 +175,144 @@ void Core::drain_p0(Worker& worker, Lane& lane) {
   if (holds_gil) worker.thread_state = PyEval_SaveThread();
 }
 
-void Core::take_gil_for_p0(Worker& worker) {
-  const std::uint64_t asked = ticks();
+void LaneCore::take_gil_for_p0(Worker& worker) {
+  const std::uint64_t began = ticks();
   std::uint32_t type = UINT32_MAX, handler = 0;
   const auto name = [&](const Worker* holder) {
     if (holder == nullptr) return;
     type = holder->type.load(std::memory_order_relaxed);
     handler = holder->handler.load(std::memory_order_relaxed);
   };
-  name(at_work());
+  name(running_worker());
   PyEval_RestoreThread(worker.thread_state);
-  if (type == UINT32_MAX) name(at_work());  // it was about to begin, and came first
-  const std::uint64_t waited = scale_.span_ns(ticks() - asked);
+  if (type == UINT32_MAX) name(running_worker());  // its handler had not begun yet
+  const std::uint64_t waited = scale_.span_ns(ticks() - began);
   gil_wait.record(waited);
-  if (waited > options_.gil_wait_ns) report("held", type, handler, ticks() - asked);
+  if (waited > options_.gil_stall_ns) report("held", type, handler, ticks() - began);
 }
 
-// The worker whose turn it is, when it is in a handler: sleepers have lent theirs on.
-const Worker* Core::at_work() const {
-  const Turn::Seat* seat = lanes.turn.at_work();
+// The worker that is in a handler and owns the lane lock, or was overtaken; null: none.
+const Worker* LaneCore::running_worker() const {
+  const LaneLock::Waiter* waiter = lanes.lock.in_event();
   for (const auto& worker : workers)
-    if (&worker->seat == seat) return worker.get();
+    if (&worker->waiter == waiter) return worker.get();
   return nullptr;
 }
 
 // --- P1 to P3 -------------------------------------------------------------------------------------
 
-void Core::worker_loop(Worker& worker) {
-  begin_thread_state(worker);
-  const InsideHandler inside;
-  worker.seat.sit();
+void LaneCore::worker_loop(Worker& worker) {
+  create_thread_state(worker);
+  const HandlerScope scope;
+  worker.waiter.use_this_thread();
   while (!halt.load(std::memory_order_relaxed)) {
-    worker.drill();
-    const int lane = choose(worker);
-    if (lane >= 0) run(worker, static_cast<std::uint8_t>(lane));
-    else rest(worker);
+    worker.check_fault();
+    const int lane = next_lane(worker);
+    if (lane >= 0) run_lane(worker, static_cast<std::uint8_t>(lane));
+    else wait_for_work(worker);
   }
   end_thread_state(worker);
 }
 
-// The highest lane of the worker that has something to do; -1: none.
-int Core::choose(Worker& worker) {
+// Returns the highest lane of the worker that has events to handle; -1: none.
+int LaneCore::next_lane(Worker& worker) {
   const std::uint64_t now = ticks();
   for (const std::uint8_t lane : worker.lanes) {
     if (lanes[lane].paused.load(std::memory_order_relaxed)) continue;
-    const bool mine = !worker.cursors[lane].empty();
-    if (!mine && !lanes[lane].ready(now)) continue;
-    if (lane == 3 && background_.load(std::memory_order_relaxed) >= options_.background) continue;
+    const bool has_events = !worker.cursors[lane].empty();
+    if (!has_events && !lanes[lane].ready(now)) continue;
+    if (lane == 3 && background_running_.load(std::memory_order_relaxed) >= options_.background_workers) continue;
     return lane;
   }
   return -1;
 }
 
-void Core::rest(Worker& worker) {
-  std::chrono::nanoseconds nap = std::chrono::milliseconds(20);
+void LaneCore::wait_for_work(Worker& worker) {
+  std::chrono::nanoseconds timeout = std::chrono::milliseconds(20);
   const std::uint64_t now = ticks();
   for (const std::uint8_t lane : worker.lanes)
     if (const std::uint64_t due = lanes[lane].due(); due > now)
-      nap = std::min(nap, std::chrono::nanoseconds(scale_.span_ns(due - now) + 10'000));
-  lanes.bell(worker.lanes.front()).sleep(nap, [&] { return halt.load() || choose(worker) >= 0; });
+      timeout = std::min(timeout, std::chrono::nanoseconds(scale_.span_ns(due - now) + 10'000));
+  lanes.wake_signal(worker.lanes.front()).wait(timeout, [&] { return halt.load() || next_lane(worker) >= 0; });
 }
 
-// Something above can be handled and has somebody to do it: P1 a free worker, P2 this very one.
-bool Core::higher_waits(std::uint8_t lane) const {
+// Whether a higher lane has events and a worker for them: P1 a free worker, P2 this one.
+bool LaneCore::higher_lane_ready(std::uint8_t lane) const {
   if (lane < 2) return false;
   const std::uint64_t now = ticks();
-  if (lane == 3 && !lanes.apart() && lanes[2].ready(now)) return true;
+  if (lane == 3 && !lanes.has_separate_workers() && lanes[2].ready(now)) return true;
   return lanes[1].ready(now) && p1_busy_.load(std::memory_order_relaxed) < p1_workers_;
 }
 
-void Core::run(Worker& worker, std::uint8_t lane) {
-  while ((lanes.p0_wants() || higher_waits(lane)) && !halt.load(std::memory_order_relaxed)) {
+void LaneCore::run_lane(Worker& worker, std::uint8_t lane) {
+  while ((lanes.p0_pending() || higher_lane_ready(lane)) && !halt.load(std::memory_order_relaxed)) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
-    if (lane == 3 && !lanes.apart() && lanes[2].ready(ticks())) return;
+    if (lane == 3 && !lanes.has_separate_workers() && lanes[2].ready(ticks())) return;
   }
-  if (lane == 3 && background_.fetch_add(1) >= options_.background) {
-    background_.fetch_sub(1);
+  if (lane == 3 && background_running_.fetch_add(1) >= options_.background_workers) {
+    background_running_.fetch_sub(1);
     return;
   }
-  worker.seat.lane = lane;
+  worker.waiter.lane = lane;
   if (lane == 1) p1_busy_.fetch_add(1);
-  if (lanes.turn.take(worker.seat, halt)) {
+  if (lanes.lock.acquire(worker.waiter, halt)) {
     PyEval_RestoreThread(worker.thread_state);
-    hold(worker, lane);
+    run_slice(worker, lane);
     worker.thread_state = PyEval_SaveThread();
   }
-  lanes.turn.leave(worker.seat);
+  lanes.lock.release(worker.waiter);
   if (lane == 1) p1_busy_.fetch_sub(1);
-  if (lane == 3) background_.fetch_sub(1);
+  if (lane == 3) background_running_.fetch_sub(1);
 }
 
-// --- what there is to tell ------------------------------------------------------------------------
+// --- reports --------------------------------------------------------------------------------------
 
-std::vector<std::pair<std::size_t, std::string>> Core::take_faults() {
+std::vector<std::pair<std::size_t, std::string>> LaneCore::take_faults() {
   std::vector<std::pair<std::size_t, std::string>> out;
   const std::lock_guard hold(reports_lock_);
   out.swap(faults_);
   return out;
 }
 
-std::vector<Report> Core::take_reports() {
+std::vector<Report> LaneCore::take_reports() {
   std::vector<Report> out;
   const std::lock_guard hold(reports_lock_);
   out.swap(reports_);
   return out;
 }
 
-void Core::report(const char* what, std::uint32_t type, std::uint32_t handler, std::uint64_t spent) {
+void LaneCore::report(const char* what, std::uint32_t type, std::uint32_t handler, std::uint64_t spent) {
   const std::lock_guard hold(reports_lock_);
   if (reports_.size() < 1024) reports_.push_back({what, type, handler, scale_.span_ns(spent)});
 }
 
-// --- the end --------------------------------------------------------------------------------------
+// --- release --------------------------------------------------------------------------------------
 
-void Core::clear() {
+void LaneCore::clear() {
   contract.clear();
   failed.reset();
   failed_batch.reset();
 }
 
-// With the GIL: events that nobody will handle any more.
-void Core::discard() {
+// Releases the events that were not handled, and every Python object.
+void LaneCore::release_all() {
   if (!nb::is_alive()) {
-    contract.abandon();
+    contract.leak_all();
     failed.release();
     failed_batch.release();
     return;
   }
   const nb::gil_scoped_acquire gil;
-  bury();
-  Entry entry;
+  release_handled();
+  LaneEntry entry;
   for (std::size_t lane = 0; lane < Lanes::kLanes; ++lane) {
     while (lanes[lane].queue.take(&entry, 1) != 0) release(entry);
-    for (auto& [sequence, flying] : in_flight_[lane]) release(flying.first);
-    drop_rest(by_hand_.cursors[lane]);
-    for (auto& worker : workers) drop_rest(worker->cursors[lane]);
+    for (auto& [sequence, entry_and_start] : in_flight_[lane]) release(entry_and_start.first);
+    release_remaining(step_worker_.cursors[lane]);
+    for (auto& worker : workers) release_remaining(worker->cursors[lane]);
   }
   clear();
-  contract.end();
+  contract.release_all();
 }
 
 }  // namespace qts::events

@@ -1,4 +1,4 @@
-// qts._native: the parts of the core that stand alone; the router's binding has a file of its own.
+// qts._native: the module, with the bindings of the histogram, the ring and the clock.
 #include "bindings.hpp"
 
 #include <nanobind/ndarray.h>
@@ -13,7 +13,7 @@
 
 #include "qts/clock.hpp"
 #include "qts/histogram.hpp"
-#include "qts/machine.hpp"
+#include "qts/stall_floor.hpp"
 #include "qts/message.hpp"
 #include "qts/ring.hpp"
 
@@ -30,12 +30,12 @@ void record_unsigned(qts::Histogram& histogram, Array<std::uint64_t> values) {
 void record_signed(qts::Histogram& histogram, Array<std::int64_t> values) {
   const std::int64_t* first = values.data();
   if (std::any_of(first, first + values.size(), [](std::int64_t value) { return value < 0; }))
-    throw nb::value_error("a histogram holds values from 0 up, not negative ones");
+    throw nb::value_error("a histogram takes no negative values");
   for (std::size_t i = 0; i < values.size(); ++i) histogram.record(static_cast<std::uint64_t>(first[i]));
 }
 
 std::uint64_t percentile(const qts::Histogram& histogram, double percent) {
-  if (!(percent >= 0 && percent <= 100)) throw nb::value_error("a percentile lies between 0 and 100");
+  if (!(percent >= 0 && percent <= 100)) throw nb::value_error("percent must be between 0 and 100");
   return histogram.percentile(percent);
 }
 
@@ -50,8 +50,8 @@ nb::object try_pop(Numbers& ring) {
   return ring.try_pop(item) ? nb::object(nb::int_(item)) : nb::none();
 }
 
-std::vector<std::uint64_t> pop_many(Numbers& ring, std::size_t most) {
-  std::vector<std::uint64_t> items(std::min(most, ring.capacity()));
+std::vector<std::uint64_t> pop_many(Numbers& ring, std::size_t max) {
+  std::vector<std::uint64_t> items(std::min(max, ring.capacity()));
   items.resize(ring.try_pop_many(std::span(items)));
   return items;
 }
@@ -63,20 +63,20 @@ std::size_t claim_and_commit(Numbers& ring, const std::vector<std::uint64_t>& it
   return run.size();
 }
 
-std::vector<std::uint64_t> peek(Numbers& ring, std::size_t most) {
-  const auto run = ring.peek(most);
+std::vector<std::uint64_t> peek(Numbers& ring, std::size_t max) {
+  const auto run = ring.peek(max);
   std::vector<std::uint64_t> items;
   for (const std::uint64_t item : run) items.push_back(item);
   return items;
 }
 
 void release(Numbers& ring, std::size_t count) {
-  if (count > ring.peek(count).size()) throw nb::value_error("only what peek showed can be released");
+  if (count > ring.peek(count).size()) throw nb::value_error("count must not be more than peek returned");
   ring.release(count);
 }
 
 nb::dict stall_floor(double seconds) {
-  if (!(seconds > 0 && seconds <= 3600)) throw nb::value_error("a stall floor is measured for up to 3600 s");
+  if (!(seconds > 0 && seconds <= 3600)) throw nb::value_error("seconds must be more than 0 and at most 3600");
   qts::StallFloor floor;
   {
     const nb::gil_scoped_release released;
@@ -104,8 +104,8 @@ void bind_histogram(nb::module_& m) {
       .def("record", &qts::Histogram::record, "value"_a, "Count one value.")
       .def("record_many", &record_unsigned, "values"_a.noconvert(), "Count an array of uint64 or int64.")
       .def("record_many", &record_signed, "values"_a.noconvert())
-      .def("merge", &qts::Histogram::merge, "other"_a, "Add all that another histogram has counted.")
-      .def("percentile", &percentile, "percent"_a, "The value of nearest rank; 0 when empty.")
+      .def("merge", &qts::Histogram::merge, "other"_a, "Add the counts of another histogram.")
+      .def("percentile", &percentile, "percent"_a, "Return the value of nearest rank; 0 when empty.")
       .def("buckets", &buckets, "(low, high, count) of each bucket in use, high inclusive, in rising order.")
       .def_prop_ro("count", &qts::Histogram::count, "How many values were recorded.")
       .def_prop_ro("sum", &qts::Histogram::sum, "Their exact sum, modulo 2**64.")
@@ -115,42 +115,42 @@ void bind_histogram(nb::module_& m) {
 }
 
 void bind_ring(nb::module_& m) {
-  nb::class_<Numbers>(m, "Ring", "A single-producer, single-consumer ring of uint64.")
+  nb::class_<Numbers>(m, "Ring", "Single-producer, single-consumer ring of uint64.")
       .def(nb::init<std::size_t, std::uint64_t>(), "capacity"_a, "start"_a = 0,
            "capacity: a power of two, 2 or more. start: the first position, which wraps at 2**64.")
-      .def("try_push", &Numbers::try_push, "item"_a, "False when the ring is full.")
-      .def("try_pop", &try_pop, "The oldest item; None when the ring is empty.")
+      .def("try_push", &Numbers::try_push, "item"_a, "Push an item; False when the ring is full.")
+      .def("try_pop", &try_pop, "Pop the oldest item; None when the ring is empty.")
       .def(
           "push_many",
           [](Numbers& ring, const std::vector<std::uint64_t>& items) {
             return ring.try_push_many(std::span<const std::uint64_t>(items));
           },
-          "items"_a, "Push the first items that fit; how many that were.")
-      .def("pop_many", &pop_many, "most"_a, "The oldest items, at most that many.")
+          "items"_a, "Push the first items that fit; return how many.")
+      .def("pop_many", &pop_many, "most"_a, "Pop the oldest items, at most that many.")
       .def("claim_and_commit", &claim_and_commit, "items"_a,
-           "Write the first items in place, up to the end of the ring; how many that were.")
-      .def("peek", &peek, "most"_a, "The oldest items up to the end of the ring, left where they are.")
-      .def("release", &release, "count"_a, "Drop the first items that peek showed.")
+           "Write the first items in place, up to the end of the ring; return how many.")
+      .def("peek", &peek, "most"_a, "Return the oldest items up to the end of the ring without popping them.")
+      .def("release", &release, "count"_a, "Pop the first items that peek returned.")
       .def("__len__", &Numbers::size_approx)
       .def_prop_ro("capacity", &Numbers::capacity, "How many items fit.")
       .def_prop_ro("lag", &Numbers::lag, "A push may be refused while fewer than this many slots are free.");
 }
 
 void bind_clock(nb::module_& m) {
-  m.def("ticks", &qts::ticks, "The fastest steady counter of this machine.");
-  m.def("ticks_to_ns", &qts::to_ns, "ticks"_a, "The moment of a tick on CLOCK_MONOTONIC (time.monotonic_ns).");
-  m.def("ns_to_ticks", &qts::ns_to_ticks, "ns"_a, "The tick of a moment on CLOCK_MONOTONIC.");
+  m.def("ticks", &qts::ticks, "Return the tick counter, the fastest steady clock of this machine.");
+  m.def("ticks_to_ns", &qts::to_ns, "ticks"_a, "Convert a tick to nanoseconds of CLOCK_MONOTONIC (time.monotonic_ns).");
+  m.def("ns_to_ticks", &qts::ns_to_ticks, "ns"_a, "Convert nanoseconds of CLOCK_MONOTONIC to a tick.");
   m.def("refine_clock", &qts::refine_scale, "Measure the length of a tick again, over all the time since the first use.");
   m.def("clock_source", &qts::clock_source, "'tsc' or 'clock_monotonic'.");
-  m.def("stall_floor", &stall_floor, "seconds"_a, "Spin that long and report the time the machine itself took away.");
+  m.def("stall_floor", &stall_floor, "seconds"_a, "Spin that long and report the time lost to stalls of the machine.");
   m.def(
       "ping_pong",
       [](std::uint64_t round_trips) {
-        if (round_trips == 0) throw nb::value_error("a ping-pong takes one round trip or more");
+        if (round_trips == 0) throw nb::value_error("round_trips must be 1 or more");
         const nb::gil_scoped_release released;
         return qts::ping_pong(round_trips);
       },
-      "round_trips"_a, "The round trip of one cache line between two threads, in ns.");
+      "round_trips"_a, "Measure the round trip of one cache line between two threads, in ns.");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// The stops seen from Python: a table of what is held, asked on every tick inside publish.
+// qts._native.Stops: the stops for Python, evaluated on every tick inside publish.
 //
-// Attached to an engine, what a tick decides is made into its P0 event and put into its lane right
-// here: no line of Python runs in between, so no thread that wants the GIL can come in between.
+// Attached to an engine, a tick that reaches a stop publishes its P0 event from here: no Python code runs
+// in between, so no other thread can take the GIL before the event is in its lane.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -14,31 +14,31 @@
 #include "qts/clock.hpp"
 #include "qts/histogram.hpp"
 #include "qts/stops.hpp"
-#include "tick_watch.hpp"
+#include "tick_watcher.hpp"
 
 namespace {
 
 constexpr const char* kReasons[] = {"", "STOPLOSS", "MAE", "TIME", "TRAIL", "VOLATILITY"};
-constexpr const char* kVerdicts[] = {"", "ADJUST", "PARTIAL", "FULL"};
+constexpr const char* kActions[] = {"", "ADJUST", "PARTIAL", "FULL"};
 
-nb::tuple told(const qts::StopHit& hit) {
-  return nb::make_tuple(hit.symbol, kVerdicts[static_cast<int>(hit.verdict)], kReasons[static_cast<int>(hit.reason)],
+nb::tuple to_tuple(const qts::StopHit& hit) {
+  return nb::make_tuple(hit.symbol, kActions[static_cast<int>(hit.action)], kReasons[static_cast<int>(hit.reason)],
                         hit.quantity, hit.price, hit.stop, hit.is_short);
 }
 
-nb::object called(const nb::object& callable, PyObject* const* arguments, std::size_t count, PyObject* names = nullptr) {
+nb::object call(const nb::object& callable, PyObject* const* arguments, std::size_t count, PyObject* names = nullptr) {
   PyObject* result = PyObject_Vectorcall(callable.ptr(), arguments, count, names);
   if (result == nullptr) throw nb::python_error();
   return nb::steal(result);
 }
 
-// Makes the event of an exit, and publishes it.
-class Exits {
+// Makes the event of an exit and publishes it.
+class ExitPublisher {
  public:
   using Kind = std::pair<nb::object, nb::object>;  // a type's name, and the class of its payload
 
-  // `reasons`: what a payload says for each of kReasons; `sides`: how a long is left, and a short.
-  Exits(Kind order, Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides)
+  // `reasons`: the reason in a payload for each of kReasons; `sides`: of the exit of a long and of a short.
+  ExitPublisher(Kind order, Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides)
       : order_(std::move(order)), trail_(std::move(trail)), sides_(std::move(sides)), source_(nb::str("risk")),
         order_fields_(nb::make_tuple("symbol", "side", "qty", "reason", "price", "stop_price")),
         trail_fields_(nb::make_tuple("symbol", "stop_price", "price", "qty")) {
@@ -58,9 +58,9 @@ class Exits {
     const Kind& kind = trails ? trail_ : order_;
     const nb::object payload = trails ? trail(hit) : order(hit);
     PyObject* const parts[] = {kind.first.ptr(), payload.ptr(), source_.ptr()};
-    const nb::object event = called(make_, parts, 3);
+    const nb::object event = call(make_, parts, 3);
     PyObject* const published[] = {event.ptr()};
-    called(publish_, published, 1);
+    call(publish_, published, 1);
   }
 
   template <class Visit>
@@ -81,15 +81,15 @@ class Exits {
                      price = nb::float_(hit.price), stop = nb::float_(hit.stop);
     const nb::object& side = hit.is_short ? sides_.second : sides_.first;
     const nb::object& reason = reasons_[static_cast<std::size_t>(hit.reason)];
-    if (!reason.is_valid()) throw nb::value_error("an exit without its reason");
+    if (!reason.is_valid()) throw nb::value_error((std::string("no payload reason for ") + kReasons[static_cast<int>(hit.reason)]).c_str());
     PyObject* const values[] = {symbol.ptr(), side.ptr(), quantity.ptr(), reason.ptr(), price.ptr(), stop.ptr()};
-    return called(order_.second, values, 0, order_fields_.ptr());
+    return call(order_.second, values, 0, order_fields_.ptr());
   }
   nb::object trail(const qts::StopHit& hit) const {
     const nb::object symbol = nb::str(hit.symbol.data(), hit.symbol.size()), quantity = nb::float_(hit.quantity),
                      price = nb::float_(hit.price), stop = nb::float_(hit.stop);
     PyObject* const values[] = {symbol.ptr(), stop.ptr(), price.ptr(), quantity.ptr()};
-    return called(trail_.second, values, 0, trail_fields_.ptr());
+    return call(trail_.second, values, 0, trail_fields_.ptr());
   }
   std::array<nb::object*, 8> references() {
     return {&order_.first, &order_.second, &trail_.first, &trail_.second, &sides_.first, &sides_.second, &make_, &publish_};
@@ -101,7 +101,7 @@ class Exits {
   std::array<nb::object, 6> reasons_;
 };
 
-class PyStops final : public TickWatch {
+class PyStops final : public TickWatcher {
  public:
   PyStops(const qts::StopRules& rules, nb::object fire) : stops(rules), fire_(std::move(fire)) {}
 
@@ -109,7 +109,7 @@ class PyStops final : public TickWatch {
     if (stops.size() == 0) return;
     qts::StopHit hit;
     if (!stops.on_tick(symbol, price, static_cast<std::int64_t>(qts::to_ns(began)), hit)) return;
-    if (exits && exits->attached() && hit.verdict != qts::Verdict::kAdjusted) leave(hit, began);
+    if (exits && exits->attached() && hit.action != qts::StopAction::kAdjusted) publish_exit(hit, began);
     else fire(hit);
   }
   void attach(nb::object make, nb::object publish) override {
@@ -132,38 +132,38 @@ class PyStops final : public TickWatch {
 
   qts::Stops stops;
   std::uint64_t adjusted = 0;
-  std::unique_ptr<Exits> exits;
-  std::unique_ptr<qts::Histogram> spans = std::make_unique<qts::Histogram>();  // ns, from the tick's publish to its exit in the lane
-  std::vector<qts::StopHit> published;    // hits whose exits are in their lane, not yet told
+  std::unique_ptr<ExitPublisher> exits;
+  std::unique_ptr<qts::Histogram> spans = std::make_unique<qts::Histogram>();  // ns, from the publish of a tick to its exit in the lane
+  std::vector<qts::StopHit> published;    // hits whose exits are in their lane, not yet fetched
 
  private:
   void fire(const qts::StopHit& hit) {
-    if (hit.verdict == qts::Verdict::kAdjusted) ++adjusted;
-    else fire_(told(hit));
+    if (hit.action == qts::StopAction::kAdjusted) ++adjusted;
+    else fire_(to_tuple(hit));
   }
-  void leave(qts::StopHit& hit, std::uint64_t began) {
+  void publish_exit(qts::StopHit& hit, std::uint64_t began) {
     try {
       exits->publish(hit);
     } catch (...) {
-      stops.rearm(hit.symbol);  // it did not get into its lane: the next tick asks again
+      stops.rearm(hit.symbol);  // not in its lane: the next tick reports it again
       throw;
     }
-    // Not until publish has returned: whom it wakes may run at once, on this very CPU.
-    spans->record_alone(qts::tick_scale().span_ns(p0_entered - began));
+    // Recorded after publish: the thread that publish wakes may run at once, on this CPU.
+    spans->record_exclusive(qts::tick_scale().span_ns(p0_entered - began));
     published.push_back(std::move(hit));
   }
 
   nb::object fire_;
 };
 
-nb::list told_all(const std::vector<qts::StopHit>& hits) {
+nb::list to_list(const std::vector<qts::StopHit>& hits) {
   nb::list all;
   for (const qts::StopHit& hit : hits)
-    if (hit.verdict != qts::Verdict::kAdjusted) all.append(told(hit));
+    if (hit.action != qts::StopAction::kAdjusted) all.append(to_tuple(hit));
   return all;
 }
 
-nb::list take_published(PyStops& self) { return told_all(std::exchange(self.published, {})); }
+nb::list take_published(PyStops& self) { return to_list(std::exchange(self.published, {})); }
 
 nb::dict take_spans(PyStops& self) {
   const auto spans = std::exchange(self.spans, std::make_unique<qts::Histogram>());
@@ -174,22 +174,22 @@ nb::dict take_spans(PyStops& self) {
   return row;
 }
 
-nb::object held(const PyStops& self, std::string_view symbol) {
-  const qts::Held* found = self.stops.find(symbol);
+nb::object position(const PyStops& self, std::string_view symbol) {
+  const qts::PositionShadow* found = self.stops.find(symbol);
   if (!found) return nb::none();
-  nb::dict told;
-  told["quantity"] = found->quantity;
-  told["average"] = found->average;
-  told["best"] = found->best;
-  told["worst"] = found->worst;
-  told["last"] = found->last;
-  told["last_ns"] = found->last_ns;
-  told["stop"] = found->stop;
-  told["trailing"] = found->armed ? nb::cast(found->trailing) : nb::none();
-  told["half_sold"] = found->half_sold;
-  told["leaving"] = found->leaving;
-  told["entered_ns"] = found->entered_ns;
-  return told;
+  nb::dict row;
+  row["quantity"] = found->quantity;
+  row["average"] = found->average;
+  row["best"] = found->best;
+  row["worst"] = found->worst;
+  row["last"] = found->last;
+  row["last_ns"] = found->last_ns;
+  row["stop"] = found->stop;
+  row["trailing"] = found->armed ? nb::cast(found->trailing) : nb::none();
+  row["half_sold"] = found->half_sent;
+  row["leaving"] = found->exit_sent;
+  row["entered_ns"] = found->entered_ns;
+  return row;
 }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -209,10 +209,10 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
 }  // namespace
 
 void bind_stops(nb::module_& m) {
-  nb::class_<TickWatch>(m, "TickWatch", "Something that looks at every tick while it is published.")
-      .def("attach", &TickWatch::attach, "make"_a, "publish"_a,
-           "How it makes events, from (type, payload, source), and publishes them.");
-  nb::class_<PyStops, TickWatch>(m, "Stops", nb::type_slots(kSlots), "What is held, and when it has to leave; for whoever holds the GIL.")
+  nb::class_<TickWatcher>(m, "TickWatch", "Is called with every tick while it is published.")
+      .def("attach", &TickWatcher::attach, "make"_a, "publish"_a,
+           "Set how to make an event, from (type, payload, source), and how to publish it.");
+  nb::class_<PyStops, TickWatcher>(m, "Stops", nb::type_slots(kSlots), "Stop rules over the positions; for one thread at a time, the one with the GIL.")
       .def(
           "__init__",
           [](PyStops* self, nb::object fire, double trail_arm, double trail, double trail_least, double excursion_half,
@@ -225,40 +225,42 @@ void bind_stops(nb::module_& m) {
           "earning_extra_s"_a, "jump"_a, "confirm_s"_a)
       .def(
           "set_exits",
-          [](PyStops& self, Exits::Kind order, Exits::Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides) {
-            self.exits = std::make_unique<Exits>(std::move(order), std::move(trail), std::move(reasons), std::move(sides));
+          [](PyStops& self, ExitPublisher::Kind order, ExitPublisher::Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides) {
+            self.exits = std::make_unique<ExitPublisher>(std::move(order), std::move(trail), std::move(reasons), std::move(sides));
           },
           "order"_a, "trail"_a, "reasons"_a, "sides"_a,
-          "(type, payload's class) of an exit and of a trailing stop: once attached, ticks publish them and fire is not called.")
-      .def("take_published", &take_published, "Hits whose exits were published since the last call.")
-      .def("take_spans", &take_spans, "Percentiles in ns from a tick's publish to its exit in the lane, since the last call.")
+          "Set (type, payload class) of an exit and of a trailing stop: once attached, ticks publish them and fire is not called.")
+      .def("take_published", &take_published, "Return the hits whose exits were published since the last call.")
+      .def("take_spans", &take_spans, "Percentiles in ns from the publish of a tick to its exit in the lane, since the last call.")
       .def(
           "hold",
           [](PyStops& self, std::string_view symbol, double quantity, double average, double lot, double stop,
-             double limit_s, std::int64_t now_ns) { self.stops.hold(symbol, quantity, average, lot, stop, limit_s, now_ns); },
+             double limit_s, std::int64_t now_ns) {
+            self.stops.set_position(symbol, quantity, average, lot, stop, limit_s, now_ns);
+          },
           "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "limit_s"_a, "now_ns"_a,
-          "A position as the books have it; quantity 0: it is gone.")
+          "Set a position as the ledger has it; quantity 0 removes it.")
       .def("rearm", [](PyStops& self, std::string_view symbol) { self.stops.rearm(symbol); }, "symbol"_a,
-           "The exit was not carried out: ask again.")
-      .def("on_tick", &PyStops::on_tick, "symbol"_a, "price"_a, "now_ns"_a, "Calls fire when a stop is hit.")
+           "Report the last exit again: it was not carried out.")
+      .def("on_tick", &PyStops::on_tick, "symbol"_a, "price"_a, "now_ns"_a, "Evaluate a tick; call fire when a stop is hit.")
       .def(
           "on_time",
           [](PyStops& self, std::int64_t now_ns) {
             std::vector<qts::StopHit> hits;
             self.stops.on_time(now_ns, hits);
-            return told_all(hits);
+            return to_list(hits);
           },
-          "now_ns"_a, "Hits that no tick tells: held too long, jumps that nobody contradicted.")
+          "now_ns"_a, "Return hits between ticks: time limits, and jumps that no tick contradicted.")
       .def(
           "leave",
           [](PyStops& self, double part) {
             std::vector<qts::StopHit> hits;
-            self.stops.leave(part, hits);
-            return told_all(hits);
+            self.stops.exit_all(part, hits);
+            return to_list(hits);
           },
-          "part"_a, "Leave everything, or half of it; once.")
-      .def("held", &held, "symbol"_a, "What is known of a position; None when it is not held.")
-      .def_ro("adjusted", &PyStops::adjusted, "How often a trailing stop followed its price.")
-      .def_prop_ro("jumps", [](const PyStops& self) { return self.stops.jumps(); }, "Ticks that jumped and waited for another.")
+          "part"_a, "Exit every position, or half of each; once.")
+      .def("held", &position, "symbol"_a, "Return the shadow of a position; None when there is none.")
+      .def_ro("adjusted", &PyStops::adjusted, "How often a trailing stop moved.")
+      .def_prop_ro("jumps", [](const PyStops& self) { return self.stops.jumps(); }, "Ticks that jumped and had to be confirmed.")
       .def("__len__", [](const PyStops& self) { return self.stops.size(); });
 }

@@ -9,7 +9,7 @@ thread_local std::uint64_t allocations = 0;
 
 void* counted(std::size_t size, std::size_t align) {
   ++allocations;
-  // aligned_alloc wants a multiple of the alignment.
+  // aligned_alloc requires a multiple of the alignment.
   void* memory = std::aligned_alloc(align, (size + align - 1) / align * align);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;

@@ -1,4 +1,4 @@
-// How often this thread has asked for memory: allocations.cpp replaces operator new for the tests.
+// The number of allocations of this thread; allocations.cpp replaces operator new for the tests.
 #pragma once
 
 #include <cstdint>

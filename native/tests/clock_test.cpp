@@ -34,7 +34,7 @@ TEST(clock_never_goes_back_between_threads) {
   CHECK_LE(inside, qts::ticks());
 }
 
-// The moment just read must lie between two readings of CLOCK_MONOTONIC, give or take the calibration.
+// A tick converted to ns lies between two readings of CLOCK_MONOTONIC, within the error of calibration.
 TEST(clock_agrees_with_clock_monotonic) {
   qts::refine_scale();
   const qts::TickScale scale = qts::tick_scale();

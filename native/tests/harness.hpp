@@ -1,4 +1,5 @@
-// A test harness in one header: TEST registers, CHECK counts, main runs what argv[1] is part of.
+// A test harness in one header: TEST registers a test, CHECK counts failures, main runs the tests whose
+// names contain argv[1].
 #pragma once
 
 #include <cstdio>
@@ -24,7 +25,7 @@ inline bool add(const char* name, void (*body)()) {
   return true;
 }
 
-inline int failures = 0;  // of the running test, counted on its own thread only
+inline int failures = 0;  // of the running test; only its thread counts
 
 template <class Op, class A, class B>
 void compare(Op op, const char* text, const A& a, const B& b, const char* file, int line) {

@@ -6,13 +6,13 @@
 
 #include "allocations.hpp"
 #include "harness.hpp"
-#include "qts/wait.hpp"
+#include "qts/wait_strategy.hpp"
 
 using qts::Histogram;
 
 namespace {
 
-// As many of each size, from single nanoseconds to an hour.
+// Evenly many values of each magnitude, from nanoseconds to an hour.
 std::vector<std::uint64_t> log_uniform(std::size_t count, unsigned seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> exponent(0.0, std::log(3.6e12));
@@ -63,7 +63,7 @@ TEST(histogram_is_exact_below_1024) {
   CHECK_EQ(histogram.mean(), 499.5);
 }
 
-TEST(histogram_empty_answers_zero) {
+TEST(histogram_is_zero_when_empty) {
   const Histogram histogram;
   CHECK_EQ(histogram.count() + histogram.min() + histogram.max() + histogram.percentile(99), 0u);
   CHECK_EQ(histogram.mean(), 0.0);
@@ -84,7 +84,7 @@ TEST(histogram_merge_equals_recording_everything_in_one) {
   for (Histogram* part : {&first, &second, &third})
     for (const auto value : log_uniform(1'000, seed++)) {
       part->record(value);
-      all.record_alone(value);
+      all.record_exclusive(value);
     }
   Histogram left, right;  // (first + second) + third and third + (second + first)
   left.merge(first);
@@ -100,8 +100,8 @@ TEST(histogram_merge_equals_recording_everything_in_one) {
 }
 
 TEST(histogram_loses_nothing_when_threads_record_at_once) {
-  // Few values, so that the threads meet in the same buckets; in rounds that begin together,
-  // so that no thread is through before the next one starts.
+  // Few values, so that the threads use the same buckets; in rounds that start together, so that no
+  // thread has finished before the next one starts.
   constexpr std::uint64_t kThreads = 2, kRounds = 500, kEach = 500, kValues = 5;
   Histogram histogram;
   std::atomic<std::uint64_t> arrived{0};
@@ -127,7 +127,7 @@ TEST(histogram_allocates_nothing_when_recording) {
   Histogram histogram, other;
   other.record(3);
   const std::uint64_t before = allocations_of_this_thread();
-  for (std::uint64_t i = 0; i < 1'000; ++i) histogram.record(i * i * i), histogram.record_alone(i);
+  for (std::uint64_t i = 0; i < 1'000; ++i) histogram.record(i * i * i), histogram.record_exclusive(i);
   histogram.merge(other);
   const std::uint64_t asked = histogram.percentile(99) + histogram.count();
   CHECK_EQ(allocations_of_this_thread(), before);

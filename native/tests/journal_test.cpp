@@ -1,4 +1,4 @@
-// The journal: what is on disk is what passed, block by block, and a disk that fails is no secret.
+// The journal: the file holds what passed the stage, block by block, and a disk error is reported.
 #include "qts/journal.hpp"
 
 #include <sys/resource.h>
@@ -20,15 +20,15 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A name for a file that is gone with the test.
-class Name {
+// A temporary file name; the file is removed with it.
+class TemporaryName {
  public:
-  Name() {
+  TemporaryName() {
     const int file = ::mkstemp(path_);
     ::close(file);
     ::unlink(path_);
   }
-  ~Name() { ::unlink(path_); }
+  ~TemporaryName() { ::unlink(path_); }
   std::string text() const { return path_; }
 
  private:
@@ -63,7 +63,7 @@ void append(Journal& journal, std::uint64_t first, std::uint64_t count) {
     Message message;
     message.sequence_number = k;
     message.timestamp_ns = ticks();
-    if (journal.room(1) == 0) continue;
+    if (journal.free_capacity(1) == 0) continue;
     journal.append({&message, 1});
     ++k;
   }
@@ -95,9 +95,9 @@ TEST(crc32c_is_the_standard_one) {
   CHECK_EQ(crc32c(std::as_bytes(std::span(longer))), 0x22620404u);
 }
 
-TEST(a_journal_holds_what_was_appended_in_order_under_every_policy) {
+TEST(journal_holds_what_was_appended_under_every_fsync_policy) {
   for (const Fsync::When when : {Fsync::When::never, Fsync::When::interval, Fsync::When::always}) {
-    const Name name;
+    const TemporaryName name;
     const std::uint64_t before = to_ns(ticks());
     {
       Journal journal(name.text(), {when, 1ms}, 64);  // a small ring: the writer has to keep up
@@ -116,8 +116,8 @@ TEST(a_journal_holds_what_was_appended_in_order_under_every_policy) {
   }
 }
 
-TEST(a_journal_is_for_its_owner_alone_and_never_written_over) {
-  const Name name;
+TEST(journal_is_private_and_never_overwritten) {
+  const TemporaryName name;
   { const Journal journal(name.text(), {}); }
   struct stat found {};
   CHECK_EQ(::stat(name.text().c_str(), &found), 0);
@@ -126,13 +126,13 @@ TEST(a_journal_is_for_its_owner_alone_and_never_written_over) {
   CHECK_EQ(content(name.text()).size(), sizeof(Journal::Header));
 }
 
-TEST(a_full_disk_is_told_and_what_fitted_is_whole) {
-  const Name name;
+TEST(full_disk_is_reported_and_the_written_blocks_are_whole) {
+  const TemporaryName name;
   const FileLimit limit(10'000);
   Journal journal(name.text(), {Fsync::When::never, 0ms}, 64);
   append(journal, 0, 1'000'000);  // ends when the journal has failed
   CHECK(journal.failed());
-  CHECK_EQ(journal.room(1), 0u);
+  CHECK_EQ(journal.free_capacity(1), 0u);
   CHECK_EQ(journal.error(), name.text() + ": File too large");
   journal.close();
   const std::vector<Message> kept = messages(content(name.text()));
@@ -140,10 +140,10 @@ TEST(a_full_disk_is_told_and_what_fitted_is_whole) {
   for (std::size_t k = 0; k < kept.size(); ++k) CHECK_EQ(kept[k].sequence_number, k);
 }
 
-TEST(a_disk_without_room_for_the_header_is_told_at_once) {
-  const Name name;
+TEST(disk_too_small_for_the_header_is_reported_at_once) {
+  const TemporaryName name;
   const FileLimit limit(10);
   Journal journal(name.text(), {});
   CHECK(journal.failed());
-  CHECK_EQ(journal.room(1), 0u);
+  CHECK_EQ(journal.free_capacity(1), 0u);
 }

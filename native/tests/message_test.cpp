@@ -20,7 +20,7 @@ TEST(message_fields_cover_every_byte_once) {
   CHECK_EQ(next, sizeof(Message));
 }
 
-TEST(message_fields_lie_where_the_list_says) {
+TEST(message_fields_are_at_the_listed_offsets) {
   unsigned char raw[sizeof(Message)] = {};
   raw[0] = 7;
   raw[4] = 9;
@@ -47,7 +47,7 @@ TEST(message_holds_the_smallest_and_the_largest_quantities_exactly) {
   CHECK_EQ(message.quantity_mantissa(), qts::kQuantityMantissaLimit - 1);
 }
 
-TEST(message_says_when_a_quantity_was_rounded) {
+TEST(set_quantity_reports_rounding) {
   Message message;
   CHECK(!message.set_quantity(qts::kQuantityMantissaLimit + 1, 0));
   const double limit = static_cast<double>(qts::kQuantityMantissaLimit);

@@ -1,4 +1,4 @@
-// Two threads, every way to push against every way to pop, on the ring and on its twins.
+// Two threads: every kind of push against every kind of pop, on Ring and on the reference rings.
 #include <string>
 #include <thread>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "harness.hpp"
 #include "qts/message.hpp"
 #include "qts/ring.hpp"
-#include "qts/wait.hpp"
+#include "qts/wait_strategy.hpp"
 #include "reference_rings.hpp"
 
 using qts::Message;
@@ -74,7 +74,7 @@ struct InPlace {
     ring.commit(run.size());
     return run.size();
   }
-  // Now and then gives back only a part of what it looked at.
+  // Sometimes releases only a part of what it peeked.
   template <class R>
   static std::size_t pop(R& ring, std::uint64_t next, std::uint64_t& wrong) {
     const auto run = ring.peek(kBatch + 4);

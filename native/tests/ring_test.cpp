@@ -35,7 +35,7 @@ std::vector<std::uint64_t> counting(std::uint64_t from, std::size_t count) {
   return items;
 }
 
-// Against a deque, with every call of the ring chosen at random.
+// Compares the ring with a deque over random calls.
 void walk(std::size_t capacity, std::uint64_t start, unsigned seed) {
   Numbers ring(capacity, start);
   std::deque<std::uint64_t> model;
@@ -88,7 +88,7 @@ void walk(std::size_t capacity, std::uint64_t start, unsigned seed) {
       }
     }
     wrong += pushed > space;
-    // Refused only when full, but for the slots the consumer has not handed back yet.
+    // Refused only when full, except for the slots the consumer has not returned yet.
     wrong += pushed < wanted && space - pushed >= ring.lag();
     for (std::size_t i = 0; i < pushed; ++i) model.push_back(next++);
     wrong += ring.size_approx() != model.size();
@@ -99,12 +99,12 @@ void walk(std::size_t capacity, std::uint64_t start, unsigned seed) {
 
 }  // namespace
 
-TEST(ring_refuses_a_capacity_that_is_no_power_of_two) {
+TEST(ring_refuses_a_capacity_that_is_not_a_power_of_two) {
   for (const std::size_t capacity : {0, 1, 3, 6, 1000}) CHECK_THROWS(std::invalid_argument, Numbers(capacity));
   CHECK_EQ(Numbers(2).capacity(), 2u);
 }
 
-TEST(ring_gives_back_in_order_what_was_pushed) {
+TEST(ring_pops_in_the_order_of_pushing) {
   Numbers ring(8);
   CHECK_EQ(fill(ring, 100), 8u);
   CHECK_EQ(ring.size_approx(), 8u);
@@ -124,7 +124,7 @@ TEST(ring_is_full_at_its_capacity_and_empty_at_first) {
   }
 }
 
-TEST(ring_hands_slots_back_late_but_always_when_found_empty) {
+TEST(ring_returns_slots_late_but_always_when_found_empty) {
   Numbers ring(64);
   CHECK_EQ(ring.lag(), 8u);
   fill(ring, 0);
@@ -137,7 +137,7 @@ TEST(ring_hands_slots_back_late_but_always_when_found_empty) {
   CHECK_EQ(fill(ring, 0), 64u);
 }
 
-TEST(ring_found_empty_takes_its_whole_capacity) {
+TEST(ring_found_empty_accepts_its_whole_capacity) {
   Numbers ring(64);
   for (std::uint64_t i = 0; i < 5; ++i) ring.try_push(i);
   CHECK_EQ(drain(ring).size(), 5u);
@@ -155,7 +155,7 @@ TEST(ring_batch_goes_around_the_end_in_one_piece) {
   }
 }
 
-TEST(ring_runs_stop_at_the_end_and_go_on_at_the_start) {
+TEST(ring_runs_stop_at_the_end_and_continue_at_the_start) {
   Numbers ring(8, 6);
   auto run = ring.claim(5);
   CHECK_EQ(run.size(), 2u);
@@ -172,7 +172,7 @@ TEST(ring_runs_stop_at_the_end_and_go_on_at_the_start) {
   CHECK_EQ(ring.peek(8).size(), 3u);
 }
 
-TEST(ring_claim_without_commit_shows_nothing) {
+TEST(ring_claim_without_commit_publishes_nothing) {
   Numbers ring(4);
   ring.claim(3)[0] = 1;
   ring.commit(0);
@@ -180,7 +180,7 @@ TEST(ring_claim_without_commit_shows_nothing) {
   CHECK_EQ(ring.size_approx(), 0u);
 }
 
-TEST(ring_peek_without_release_takes_nothing) {
+TEST(ring_peek_without_release_pops_nothing) {
   Numbers ring(4);
   fill(ring, 7);
   CHECK_EQ(ring.peek(2)[0], 7u);
@@ -188,7 +188,7 @@ TEST(ring_peek_without_release_takes_nothing) {
   CHECK(drain(ring) == counting(7, 4));
 }
 
-TEST(ring_hands_slots_back_changed_but_not_their_items) {
+TEST(ring_returns_slots_written_but_not_their_items) {
   Ring<qts::Message> ring(2);
   qts::Message item;
   for (std::uint64_t i = 1; i <= 8; ++i) {
@@ -198,14 +198,14 @@ TEST(ring_hands_slots_back_changed_but_not_their_items) {
     qts::Message popped;
     CHECK(ring.try_pop(popped));
     CHECK(popped == item);
-    CHECK(!ring.try_pop(popped));  // found empty: the slot goes back
+    CHECK(!ring.try_pop(popped));  // found empty: the slot is returned
     CHECK(ring.size_approx() == 0);
   }
-  // Claimed slots hold what an earlier lap left.
+  // Claimed slots hold values of an earlier lap.
   CHECK_EQ(ring.claim(1)[0].price, -7);
 }
 
-TEST(ring_gives_an_item_of_56_bytes_one_line) { CHECK_EQ((Ring<std::array<char, 56>>::Run::stride), 64u); }
+TEST(ring_stores_an_item_of_56_bytes_in_one_line) { CHECK_EQ((Ring<std::array<char, 56>>::Run::stride), 64u); }
 
 TEST(ring_holds_96_byte_messages_in_two_lines) {
   CHECK_EQ(Ring<qts::Message>::Run::stride, 128u);
@@ -214,11 +214,11 @@ TEST(ring_holds_96_byte_messages_in_two_lines) {
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(&run[0]) % qts::kLine, 8u);
 }
 
-TEST(ring_walks_like_a_deque) {
+TEST(ring_agrees_with_a_deque) {
   for (const std::size_t capacity : {2, 4, 16, 256}) walk(capacity, 0, static_cast<unsigned>(capacity));
 }
 
-TEST(ring_walks_like_a_deque_where_positions_wrap_at_two_to_the_64) {
+TEST(ring_agrees_with_a_deque_where_positions_wrap_at_two_to_the_64) {
   for (const std::size_t capacity : {2, 4, 16, 256})
     for (const std::uint64_t back : {0u, 1u, 7u, 300u}) walk(capacity, kLast - back, static_cast<unsigned>(capacity));
 }

@@ -1,4 +1,4 @@
-// The whole router: every message accounted for, in every layout and whatever happens.
+// The whole router: every message is accounted for, in every layout and after every failure.
 #include "qts/router.hpp"
 
 #include <functional>
@@ -17,18 +17,18 @@ namespace {
 
 constexpr std::uint8_t kUsed = 4;  // types
 
-// Work written as a lambda: answers how many of the batch it handled.
-class Call final : public Work {
+// A handler written as a lambda that returns how many of the batch it handled.
+class LambdaHandler final : public MessageHandler {
  public:
-  explicit Call(std::function<std::size_t(std::span<Message>)> call) : call_(std::move(call)) { failure = "refused"; }
+  explicit LambdaHandler(std::function<std::size_t(std::span<Message>)> call) : call_(std::move(call)) { error = "refused"; }
   std::size_t run(std::span<Message> batch) override { return call_(batch); }
 
  private:
   std::function<std::size_t(std::span<Message>)> call_;
 };
 
-std::unique_ptr<Work> call(std::function<std::size_t(std::span<Message>)> body) {
-  return std::make_unique<Call>(std::move(body));
+std::unique_ptr<MessageHandler> call(std::function<std::size_t(std::span<Message>)> body) {
+  return std::make_unique<LambdaHandler>(std::move(body));
 }
 
 enum class Layout { one_worker, two_workers, threads };
@@ -36,21 +36,21 @@ enum class Layout { one_worker, two_workers, threads };
 struct Shape {
   Layout layout = Layout::two_workers;
   std::uint64_t messages = 20'000;  // of each producer
-  double rate = 1e9;                // as fast as they are taken
+  double rate = 1e9;                // as fast as they are accepted
   std::size_t producers = 3;
   std::size_t stage1 = 1;
   std::size_t processors = 4;
   std::size_t ring = 64;
-  Wait wait = Wait::yield;
-  RouterOptions options{.stamps = Stamps::all, .sample = 7, .ring_capacity = 64, .digest = true};
+  WaitStrategy wait = WaitStrategy::yield;
+  RouterOptions options{.stamps = StampMode::all, .sample = 7, .ring_capacity = 64, .digest = true};
 };
 
 // Type t goes through processor t to strategy t % 3.
 class Rig {
  public:
-  using Works = std::array<std::unique_ptr<Work>, 3>;
+  using Handlers = std::array<std::unique_ptr<MessageHandler>, 3>;
 
-  explicit Rig(const Shape& shape, Works works = {}) : shape_(shape) {
+  explicit Rig(const Shape& shape, Handlers handlers = {}) : shape_(shape) {
     RouterOptions options = shape.options;
     options.ring_capacity = shape.ring;
     router = std::make_shared<Router>(options);
@@ -61,7 +61,7 @@ class Rig {
     }
     for (std::size_t i = 0; i < shape.processors; ++i) router->add_processor({}, nullptr, worker(2));
     router->add_stage2(worker(3));
-    for (auto& work : works) router->add_strategy({}, std::move(work), worker(4));
+    for (auto& handler : handlers) router->add_strategy({}, std::move(handler), worker(4));
     for (std::uint8_t type = 0; type < kUsed; ++type) {
       router->route1(type, {.processors = {type}});
       router->route2(type, {.strategy = static_cast<std::uint8_t>(type % 3)});
@@ -161,21 +161,21 @@ TEST(the_same_seed_gives_the_same_messages_whatever_the_layout_and_the_back_pres
 }
 
 TEST(every_wait_strategy_and_stamp_policy_delivers) {
-  for (const Wait wait : {Wait::spin, Wait::yield, Wait::park})
-    for (const Stamps stamps : {Stamps::all, Stamps::hop_batch, Stamps::edges, Stamps::off}) {
+  for (const WaitStrategy wait : {WaitStrategy::spin, WaitStrategy::yield, WaitStrategy::park})
+    for (const StampMode stamps : {StampMode::all, StampMode::hop_batch, StampMode::edges, StampMode::off}) {
       Rig rig({.messages = 500, .wait = wait, .options = {.stamps = stamps, .sample = 1}});
       CHECK(rig.run());
       rig.end();
       check_all_delivered(rig);
       Latencies latencies;
       rig.router->merge_latencies(latencies);
-      const bool hops = stamps == Stamps::all || stamps == Stamps::hop_batch;
-      CHECK_EQ(latencies.total.count(), stamps == Stamps::off ? 0 : rig.all());
+      const bool hops = stamps == StampMode::all || stamps == StampMode::hop_batch;
+      CHECK_EQ(latencies.total.count(), stamps == StampMode::off ? 0 : rig.all());
       CHECK_EQ(latencies.stage1.count(), hops ? rig.all() : 0);
     }
 }
 
-TEST(paced_messages_leave_at_their_times_and_add_up_exactly) {
+TEST(paced_messages_are_sent_on_schedule) {
   Rig rig({.messages = 5'000, .rate = 50'000});
   const auto start = std::chrono::steady_clock::now();
   CHECK(rig.run());
@@ -185,7 +185,7 @@ TEST(paced_messages_leave_at_their_times_and_add_up_exactly) {
   CHECK_GE(took.count(), std::chrono::nanoseconds(95ms).count());
 }
 
-TEST(a_burst_schedule_keeps_its_counts) {
+TEST(burst_schedule_keeps_its_counts) {
   const Schedule schedule(1000, {.period_s = 2, .on_s = 0.2, .factor = 5, .base_factor = 0.5});
   CHECK_EQ(schedule.due_s(0), 0.0);
   CHECK_LE(std::abs(schedule.due_s(999) - 0.1998), 1e-9);   // 1,000 in the first 200 ms
@@ -194,14 +194,14 @@ TEST(a_burst_schedule_keeps_its_counts) {
   CHECK_LE(std::abs(schedule.due_s(19'000) - 20.0), 1e-9);  // no drift over periods
 }
 
-TEST(a_stuck_strategy_holds_back_its_own_types_only) {
+TEST(stuck_strategy_holds_back_its_own_types_only) {
   std::atomic<bool> open{false};
-  Rig::Works works;
-  works[1] = call([&](std::span<Message> batch) {  // type 1
+  Rig::Handlers handlers;
+  handlers[1] = call([&](std::span<Message> batch) {  // type 1
     while (!open.load()) std::this_thread::sleep_for(100us);
     return batch.size();
   });
-  Rig rig({.layout = Layout::threads}, std::move(works));
+  Rig rig({.layout = Layout::threads}, std::move(handlers));
   rig.start();
   const auto others = [&] {
     const auto& strategies = rig.router->strategies();
@@ -219,7 +219,7 @@ TEST(a_stuck_strategy_holds_back_its_own_types_only) {
   check_all_delivered(rig);
 }
 
-TEST(stopping_in_mid_run_delivers_what_was_sent) {
+TEST(stop_delivers_what_was_sent) {
   Rig rig({.layout = Layout::threads, .messages = 1'000'000'000});
   rig.start();
   CHECK(Rig::until([&] { return rig.router->totals().delivered > 10'000; }));
@@ -231,26 +231,26 @@ TEST(stopping_in_mid_run_delivers_what_was_sent) {
   CHECK_EQ(totals.gaps + totals.violations, 0u);
 }
 
-TEST(halting_at_once_names_the_place_of_every_message) {
+TEST(halt_names_the_location_of_every_message) {
   Rig rig({.layout = Layout::threads, .messages = 1'000'000'000});
   rig.start();
   CHECK(Rig::until([&] { return rig.router->totals().delivered > 10'000; }));
   rig.end();
   const Totals totals = rig.router->totals();
   std::uint64_t waiting = 0;
-  for (const Place& place : rig.router->waiting()) waiting += place.count;
+  for (const QueueLocation& location : rig.router->waiting()) waiting += location.count;
   CHECK_EQ(totals.produced, totals.delivered + waiting);
 }
 
-TEST(a_failing_strategy_is_named_with_its_message_and_the_rest_accounted_for) {
+TEST(failing_strategy_is_reported_with_its_message_and_the_rest_accounted_for) {
   std::uint64_t seen = 0;
-  Rig::Works works;
-  works[2] = call([&](std::span<Message> batch) {
+  Rig::Handlers handlers;
+  handlers[2] = call([&](std::span<Message> batch) {
     for (std::size_t i = 0; i < batch.size(); ++i)
       if (++seen == 1003) return i;
     return batch.size();
   });
-  Rig rig({}, std::move(works));
+  Rig rig({}, std::move(handlers));
   rig.start();
   CHECK(Rig::until([&] { return rig.router->failed(); }));
   rig.router->stop();
@@ -268,30 +268,30 @@ TEST(a_failing_strategy_is_named_with_its_message_and_the_rest_accounted_for) {
   CHECK_EQ(rig.router->strategies()[2]->delivered(), 1002u);
   const Totals totals = rig.router->totals();
   std::uint64_t waiting = 0;
-  for (const Place& place : rig.router->waiting()) waiting += place.count;
+  for (const QueueLocation& location : rig.router->waiting()) waiting += location.count;
   CHECK_EQ(totals.produced, totals.delivered + waiting);
 }
 
-TEST(a_worker_that_does_not_come_back_is_named_and_not_waited_for) {
+TEST(worker_that_does_not_stop_is_reported_and_detached) {
   auto open = std::make_shared<std::atomic<bool>>(false), entered = std::make_shared<std::atomic<bool>>(false);
-  Rig::Works works;
-  works[0] = call([open, entered](std::span<Message> batch) {
+  Rig::Handlers handlers;
+  handlers[0] = call([open, entered](std::span<Message> batch) {
     entered->store(true);
     while (!open->load()) std::this_thread::sleep_for(1ms);
     return batch.size();
   });
-  Rig rig({.layout = Layout::two_workers}, std::move(works));
+  Rig rig({.layout = Layout::two_workers}, std::move(handlers));
   rig.start();
   CHECK(Rig::until([&] { return entered->load(); }));
   rig.router->halt();
   CHECK(!rig.router->join(100ms));
-  CHECK(rig.router->stuck() == std::vector<std::string>{"worker 1 in strategy 0"});  // which stage2 has called
+  CHECK(rig.router->stuck() == std::vector<std::string>{"worker 1 in strategy 0"});  // called by stage2
   open->store(true);
   CHECK(Rig::until([&] { return rig.router->stuck().empty(); }));
 }
 
-TEST(disorder_and_gaps_are_seen) {
-  const StrategySpec spec{Stamps::off, 1000, false};
+TEST(disorder_and_gaps_are_counted) {
+  const StrategySpec spec{StampMode::off, 1000, false};
   Strategy strategy(0, spec, BusyWork({}), nullptr);
   strategy.set_ordered(1, true);
   const auto deliver = [&](std::uint64_t sequence, std::uint16_t number) {
@@ -312,8 +312,8 @@ TEST(disorder_and_gaps_are_seen) {
   CHECK_EQ(strategy.violations(), 2u);
 }
 
-TEST(the_first_message_lost_is_a_gap_too) {
-  Strategy strategy(0, {Stamps::off, 1000, false}, BusyWork({}), nullptr);
+TEST(lost_first_message_is_a_gap) {
+  Strategy strategy(0, {StampMode::off, 1000, false}, BusyWork({}), nullptr);
   strategy.set_ordered(0, true);
   Message message;
   message.sequence_number = 3;
@@ -329,7 +329,7 @@ TEST(several_stage1_routers_share_the_producers) {
   check_all_delivered(rig);
 }
 
-TEST(a_type_without_order_goes_round_several_processors_and_a_full_one_loses_its_turn) {
+TEST(round_robin_skips_a_full_processor) {
   Rig rig({.layout = Layout::threads});
   rig.router->route1(0, {.processors = {0, 1, 2, 3}});
   rig.router->route2(0, {.strategy = 0, .ordered = false});
@@ -339,25 +339,25 @@ TEST(a_type_without_order_goes_round_several_processors_and_a_full_one_loses_its
   for (const Processor* processor : rig.router->processors()) CHECK_GE(processor->processed(), rig.all() / 40);
 }
 
-TEST(content_decides_by_symbol_and_by_price) {
+TEST(routes_by_symbol_and_by_price) {
   std::vector<std::set<std::uint32_t>> symbols(4);
   std::vector<std::int64_t> lowest(4, INT64_MAX), highest(4, INT64_MIN);
-  Rig::Works works;
-  works[0] = call([&](std::span<Message> batch) {
+  Rig::Handlers handlers;
+  handlers[0] = call([&](std::span<Message> batch) {
     for (const Message& message : batch) {
       if (message.msg_type != 0) continue;
       symbols[message.processor_id].insert(message.symbol_id);
     }
     return batch.size();
   });
-  works[1] = call([&](std::span<Message> batch) {
+  handlers[1] = call([&](std::span<Message> batch) {
     for (const Message& message : batch) {
       lowest[message.processor_id] = std::min(lowest[message.processor_id], message.price);
       highest[message.processor_id] = std::max(highest[message.processor_id], message.price);
     }
     return batch.size();
   });
-  Rig rig({.layout = Layout::threads}, std::move(works));
+  Rig rig({.layout = Layout::threads}, std::move(handlers));
   const std::int64_t limit = 70'000 * kPriceScale;
   rig.router->route1(0, {.by = Route::By::symbol, .processors = {0, 1, 2}});
   rig.router->route2(0, {.strategy = 0, .ordered = false});
@@ -377,27 +377,27 @@ TEST(content_decides_by_symbol_and_by_price) {
 TEST(an_urgent_type_overtakes_what_waits) {
   std::atomic<bool> open{false};
   std::vector<std::uint8_t> order;
-  Rig::Works works;
-  works[0] = call([&](std::span<Message> batch) {  // types 0 and 3
+  Rig::Handlers handlers;
+  handlers[0] = call([&](std::span<Message> batch) {  // types 0 and 3
     while (!open.load()) std::this_thread::sleep_for(100us);
     for (const Message& message : batch) order.push_back(message.msg_type);
     return batch.size();
   });
-  Rig rig({.layout = Layout::threads, .messages = 4'000, .ring = 512}, std::move(works));
+  Rig rig({.layout = Layout::threads, .messages = 4'000, .ring = 512}, std::move(handlers));
   rig.router->route2(3, {.strategy = 0, .ordered = true, .urgent = true});
   rig.start();
-  // Both rings of the strategy are full, its worker sits in the first batch.
+  // Both rings of the strategy are full, its worker is in the first batch.
   CHECK(Rig::until([&] {
     std::uint64_t waiting = 0;
-    for (const Place& place : rig.router->waiting())
-      if (place.name.find("stage2 to strategy 0") == 0) waiting += place.count;
+    for (const QueueLocation& location : rig.router->waiting())
+      if (location.name.find("stage2 to strategy 0") == 0) waiting += location.count;
     return waiting >= 900;
   }));
   open.store(true);
   CHECK(Rig::until([&] { return rig.router->drained(); }));
   rig.end();
   check_all_delivered(rig);
-  // After the batch in hand, all urgent ones that waited come before any other.
+  // After the batch in flight, all waiting urgent messages come before any other.
   std::size_t at = 0;
   while (at < order.size() && order[at] == order[0]) ++at;
   std::size_t urgent = 0;
@@ -405,12 +405,12 @@ TEST(an_urgent_type_overtakes_what_waits) {
   CHECK_GE(order[0] == 3 ? at : urgent, 256u);
 }
 
-TEST(a_type_moves_to_a_new_strategy_while_it_runs_and_the_old_one_leaves) {
+TEST(type_moves_to_a_new_strategy_while_running) {
   Rig rig({.layout = Layout::threads, .messages = 1'000'000'000});
   rig.start();
   CHECK(Rig::until([&] { return rig.router->strategies()[1]->delivered() > 1'000; }));
   const std::uint8_t added = rig.router->add_strategy({}, nullptr, rig.router->workers().size() - 1);
-  CHECK_THROWS(std::invalid_argument, rig.router->remove_strategy(1));  // type 1 still goes there
+  CHECK_THROWS(std::invalid_argument, rig.router->remove_strategy(1));  // type 1 is still routed there
   rig.router->route2(1, {.strategy = added});
   CHECK(Rig::until([&] { return rig.router->strategies()[added]->delivered() > 1'000; }));
   CHECK(Rig::until([&] { return rig.router->remove_strategy(1); }));
@@ -426,9 +426,9 @@ TEST(a_type_moves_to_a_new_strategy_while_it_runs_and_the_old_one_leaves) {
   CHECK_EQ(totals.gaps + totals.violations, 0u);
 }
 
-TEST(processors_that_all_fail_in_the_middle_of_a_batch_abandon_the_rest_of_it) {
+TEST(processors_that_all_fail_within_a_batch_abandon_the_rest) {
   for (const Layout layout : {Layout::one_worker, Layout::two_workers, Layout::threads})
-    for (const Route::By by : {Route::By::turn, Route::By::symbol}) {
+    for (const Route::By by : {Route::By::round_robin, Route::By::symbol}) {
       Rig rig({.layout = layout});
       const auto fails = [] { return call([](std::span<Message>) { return std::size_t{0}; }); };
       const std::size_t worker = rig.router->workers().size() - 1;
@@ -442,20 +442,20 @@ TEST(processors_that_all_fail_in_the_middle_of_a_batch_abandon_the_rest_of_it) {
       CHECK_EQ(rig.router->failures().size(), 2u);
       const Totals totals = rig.router->totals();
       std::uint64_t waiting = 0;
-      for (const Place& place : rig.router->waiting()) waiting += place.count;
+      for (const QueueLocation& location : rig.router->waiting()) waiting += location.count;
       CHECK_EQ(totals.produced, totals.delivered + waiting);
     }
 }
 
-TEST(a_strategy_that_fails_behind_several_processors_fails_once_and_at_its_first_message) {
+TEST(strategy_behind_several_processors_fails_once_at_its_first_message) {
   for (const Layout layout : {Layout::one_worker, Layout::threads}) {
     std::atomic<int> calls{0};
-    Rig::Works works;
-    works[0] = call([&](std::span<Message>) {
+    Rig::Handlers handlers;
+    handlers[0] = call([&](std::span<Message>) {
       ++calls;
       return std::size_t{0};
     });
-    Rig rig({.layout = layout}, std::move(works));
+    Rig rig({.layout = layout}, std::move(handlers));
     rig.router->route1(0, {.processors = {0, 1, 2, 3}});
     rig.router->route2(0, {.strategy = 0, .ordered = false});
     rig.start();
@@ -465,12 +465,12 @@ TEST(a_strategy_that_fails_behind_several_processors_fails_once_and_at_its_first
     CHECK_EQ(rig.router->failures().size(), 1u);
     const Totals totals = rig.router->totals();
     std::uint64_t waiting = 0;
-    for (const Place& place : rig.router->waiting()) waiting += place.count;
+    for (const QueueLocation& location : rig.router->waiting()) waiting += location.count;
     CHECK_EQ(totals.produced, totals.delivered + waiting);
   }
 }
 
-TEST(a_flood_of_one_type_does_not_starve_another) {
+TEST(load_of_one_type_does_not_starve_another) {
   Rig rig({.layout = Layout::two_workers, .messages = 1'000'000'000, .producers = 2});
   const std::uint8_t trickle = rig.router->add_live_source(0);
   rig.router->route1(5, {.processors = {0}});
@@ -481,9 +481,9 @@ TEST(a_flood_of_one_type_does_not_starve_another) {
   one[0].msg_type = 5;
   for (std::uint64_t sent = 1; sent <= 20; ++sent) {
     CHECK(Rig::until([&] { return rig.router->live_sources()[0]->try_push_many(one) == 1; }));
-    CHECK(Rig::until([&] {  // it arrives although the flood never ends
+    CHECK(Rig::until([&] {  // it arrives under continuous load
       const auto& edges = rig.router->waiting();
-      return std::ranges::none_of(edges, [](const Place& place) { return place.name.find("type 5") != std::string::npos; });
+      return std::ranges::none_of(edges, [](const QueueLocation& location) { return location.name.find("type 5") != std::string::npos; });
     }));
   }
   rig.router->stop();
@@ -493,15 +493,15 @@ TEST(a_flood_of_one_type_does_not_starve_another) {
   CHECK_EQ(rig.router->totals().delivered, rig.router->totals().produced);
 }
 
-TEST(latency_runs_from_the_intended_time_to_the_strategy_being_done) {
-  Strategy strategy(0, {Stamps::all, 1, false}, BusyWork({2'000'000}), nullptr);
-  Message message;  // meant for 5 ms ago, and stamped on its way 3, 2 and 1 ms ago
+TEST(latency_is_measured_from_the_intended_send_time) {
+  Strategy strategy(0, {StampMode::all, 1, false}, BusyWork({2'000'000}), nullptr);
+  Message message;  // due 5 ms ago, with timestamps 3, 2 and 1 ms ago
   const std::uint64_t ms = tick_scale().span_ticks(1'000'000), now = ticks();
   message.timestamp_ns = now - 5 * ms;
   message.stage1_exit_ns = now - 3 * ms;
   message.processing_exit_ns = now - 2 * ms;
   message.stage2_exit_ns = now - ms;
-  strategy.send({&message, 1});  // works for 2 ms
+  strategy.send({&message, 1});  // takes 2 ms
   const Latencies& latencies = strategy.latencies();
   CHECK_GE(latencies.total.max(), 6'990'000u);
   CHECK_GE(latencies.strategy.max(), 2'990'000u);
@@ -510,7 +510,7 @@ TEST(latency_runs_from_the_intended_time_to_the_strategy_being_done) {
   CHECK_LE(latencies.stage2.max(), 1'010'000u);
 }
 
-TEST(a_removed_component_cannot_be_routed_to) {
+TEST(route_to_a_removed_component_is_refused) {
   Rig rig({.layout = Layout::threads, .messages = 0});
   rig.start();
   const std::uint8_t added = rig.router->add_strategy({}, nullptr, 0);
@@ -519,7 +519,7 @@ TEST(a_removed_component_cannot_be_routed_to) {
   CHECK_THROWS(std::invalid_argument, rig.router->remove_strategy(added));
 }
 
-TEST(a_change_that_cannot_be_made_leaves_the_workers_running) {
+TEST(failed_change_leaves_the_workers_running) {
   Rig rig({.layout = Layout::two_workers, .messages = 1'000'000'000});
   rig.start();
   CHECK_THROWS(std::out_of_range, rig.router->add_strategy({}, nullptr, 99));
@@ -528,7 +528,7 @@ TEST(a_change_that_cannot_be_made_leaves_the_workers_running) {
   CHECK(Rig::until([&] { return rig.router->totals().delivered > before + 1'000; }));
 }
 
-TEST(a_live_source_is_pushed_to_while_ways_change) {
+TEST(live_source_accepts_messages_while_routes_change) {
   Rig rig({.layout = Layout::two_workers, .messages = 0, .producers = 1});
   rig.router->add_live_source(0);
   rig.start();
@@ -555,7 +555,7 @@ TEST(a_live_source_is_pushed_to_while_ways_change) {
   CHECK_EQ(rig.router->totals().gaps + rig.router->totals().violations, 0u);
 }
 
-TEST(a_live_source_stops_at_a_type_that_has_no_way) {
+TEST(live_source_stops_at_an_unrouted_type) {
   Rig rig({.messages = 0, .producers = 1});
   rig.router->add_live_source(0);
   rig.start();
@@ -566,7 +566,7 @@ TEST(a_live_source_stops_at_a_type_that_has_no_way) {
   CHECK_EQ(rig.router->live_sources()[0]->try_push_many(ticks), 0u);
 }
 
-TEST(a_live_source_numbers_what_it_is_given_and_refuses_after_closing) {
+TEST(live_source_numbers_messages_and_refuses_after_close) {
   Rig rig({.messages = 0, .producers = 1});
   rig.router->add_live_source(0);
   rig.start();
@@ -586,16 +586,16 @@ TEST(a_live_source_numbers_what_it_is_given_and_refuses_after_closing) {
   CHECK_EQ(rig.router->totals().gaps + rig.router->totals().violations, 0u);
 }
 
-TEST(nothing_is_allocated_while_it_runs) {
+TEST(running_router_allocates_nothing) {
   std::atomic<std::uint64_t> first{0}, last{0};
-  Rig::Works works;
-  works[0] = call([&](std::span<Message> batch) {
+  Rig::Handlers handlers;
+  handlers[0] = call([&](std::span<Message> batch) {
     const std::uint64_t now = allocations_of_this_thread();
     if (first.load() == 0) first.store(now + 1);
     last.store(now + 1);
     return batch.size();
   });
-  Rig rig({.layout = Layout::one_worker}, std::move(works));
+  Rig rig({.layout = Layout::one_worker}, std::move(handlers));
   CHECK(rig.run());
   rig.end();
   CHECK_GE(first.load(), 1u);

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 namespace {
 
 struct Shared {
-  explicit Shared(std::size_t room) : bytes(qts::SharedRing::kOverhead + room) {
+  explicit Shared(std::size_t capacity) : bytes(qts::SharedRing::kOverhead + capacity) {
     memory.reset(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
     std::memset(memory.get(), 0, bytes);
   }
@@ -22,12 +22,12 @@ struct Shared {
   std::unique_ptr<void, void (*)(void*)> memory{nullptr, std::free};
 };
 
-// Sizes that meet the end of the ring at every place.
+// Sizes that reach the end of the ring at every offset.
 std::size_t size_of(std::uint64_t number) { return 8 + number * 37 % 900; }
 
 }  // namespace
 
-TEST(shared_ring_gives_back_whole_records_in_order) {
+TEST(shared_ring_returns_whole_records_in_order) {
   constexpr std::uint64_t kRecords = 20'000;
   Shared shared(4096);
   std::thread writer([side = shared.side()]() mutable {
@@ -36,7 +36,7 @@ TEST(shared_ring_gives_back_whole_records_in_order) {
       const std::size_t size = size_of(number);
       for (std::size_t i = 8; i < size; ++i) record[i] = static_cast<unsigned char>(number + i);
       std::memcpy(record.data(), &number, 8);
-      while (!side.try_push(record.data(), size)) side.wait_for_room(size, 60s);
+      while (!side.try_push(record.data(), size)) side.wait_for_capacity(size, 60s);
       side.wake();
     }
   });
@@ -44,7 +44,7 @@ TEST(shared_ring_gives_back_whole_records_in_order) {
   std::vector<unsigned char> record(1024);
   std::uint64_t wrong = 0;
   for (std::uint64_t expected = 0; expected < kRecords; ++expected) {
-    while (reader.front() == SIZE_MAX) reader.wait(60s);  // one lost wake would outlast the test
+    while (reader.front() == SIZE_MAX) reader.wait(60s);  // one lost wake would exceed the test's time limit
     const std::size_t size = reader.front();
     wrong += size != size_of(expected);
     reader.pop(record.data(), std::min(size, record.size()));
@@ -58,11 +58,11 @@ TEST(shared_ring_gives_back_whole_records_in_order) {
   CHECK_EQ(reader.front(), SIZE_MAX);
 }
 
-TEST(shared_ring_is_full_to_the_last_byte_and_no_further) {
+TEST(shared_ring_is_used_to_the_last_byte) {
   Shared shared(64);
   qts::SharedRing ring = shared.side();
   const std::vector<char> record(56);
-  CHECK_EQ(ring.largest(), 56u);
+  CHECK_EQ(ring.max_record_size(), 56u);
   CHECK(ring.try_push(record.data(), 56));
   CHECK(!ring.try_push(record.data(), 0));
   std::vector<char> out(56);
@@ -70,7 +70,7 @@ TEST(shared_ring_is_full_to_the_last_byte_and_no_further) {
   CHECK(ring.try_push(record.data(), 0));
 }
 
-TEST(shared_ring_pauses_closes_and_marks_for_both_sides) {
+TEST(shared_ring_shares_pause_close_flag_and_marks) {
   Shared shared(256);
   qts::SharedRing engine = shared.side(), process = shared.side();
   engine.try_push("word", 4);

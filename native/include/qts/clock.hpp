@@ -1,10 +1,12 @@
-// Thread contract: every function may be called from any thread at any time.
-// Invariant: ticks() never costs more than one predictable branch over reading the counter, and
-// ticks become nanoseconds of CLOCK_MONOTONIC only at the edge, in integer arithmetic.
+// The clock of the core: a fast tick counter, and its conversion to nanoseconds of CLOCK_MONOTONIC.
 //
-// The counter is the x86-64 time stamp counter where the processor calls it invariant (it ticks at
-// one rate, through sleep and on all cores); elsewhere a tick is a nanosecond of CLOCK_MONOTONIC.
-// Reading it is not ordered with the instructions around it: a few nanoseconds either way.
+// Thread contract: every function may be called from any thread at any time.
+// Invariant: ticks() never costs more than one predictable branch over reading the counter; ticks are
+// converted to nanoseconds in integer arithmetic.
+//
+// The counter is the x86-64 time stamp counter where the processor reports it as invariant (one
+// rate on all cores, also in sleep states); elsewhere a tick is a nanosecond of CLOCK_MONOTONIC.
+// Reading it is not ordered with the surrounding instructions: it is exact to a few nanoseconds.
 #pragma once
 
 #include <algorithm>
@@ -46,13 +48,13 @@ inline std::uint64_t ticks() {
   return monotonic_ns();
 }
 
-// One moment on both clocks, and how far apart in ticks the two readings may be.
+// One point in time on both clocks, and how many ticks apart the two readings may be.
 struct ClockPair {
   std::uint64_t ticks;
   std::uint64_t ns;
   std::uint64_t width;
 
-  // The tightest of many: an interrupt between the readings shows as a wide pair.
+  // The narrowest of many: an interrupt between the readings makes a pair wide.
   static ClockPair sample(int tries = 64) {
     ClockPair best{0, 0, UINT64_MAX};
     for (int i = 0; i < tries; ++i) {
@@ -65,7 +67,7 @@ struct ClockPair {
   }
 };
 
-// A line through two pairs: ns = anchor.ns + (ticks - anchor.ticks) * rate.
+// Linear conversion through two pairs: ns = anchor.ns + (ticks - anchor.ticks) * rate.
 class TickScale {
  public:
   TickScale(ClockPair first, ClockPair last) : first_(first), anchor_(last) {
@@ -75,7 +77,7 @@ class TickScale {
     if (!kTicksAreTsc) anchor_ = ClockPair{0, 0, 0};
   }
 
-  // Good to some hundred nanoseconds now; `refined` makes the rate better the longer it waits.
+  // Accurate to some hundred nanoseconds; `refined` improves the rate, the more the longer the time since.
   static TickScale calibrate(std::uint64_t baseline_ns = 15'000'000) {
     const ClockPair first = ClockPair::sample();
     while (kTicksAreTsc && monotonic_ns() - first.ns < baseline_ns) {
@@ -83,7 +85,7 @@ class TickScale {
     return TickScale(first, ClockPair::sample());
   }
 
-  // The same start, measured up to now.
+  // The same first pair, with a second one sampled now.
   TickScale refined() const { return TickScale(first_, ClockPair::sample()); }
 
   std::uint64_t to_ns(std::uint64_t ticks) const {
@@ -92,7 +94,7 @@ class TickScale {
   std::uint64_t to_ticks(std::uint64_t ns) const {
     return anchor_.ticks + scaled(ns - anchor_.ns, kOne, rate_);
   }
-  // Spans rather than moments.
+  // Durations rather than points in time.
   std::uint64_t span_ns(std::uint64_t ticks) const { return scaled(ticks, rate_, kOne); }
   std::uint64_t span_ticks(std::uint64_t ns) const { return scaled(ns, kOne, rate_); }
   double ticks_per_ns() const { return static_cast<double>(kOne) / static_cast<double>(rate_); }
@@ -102,7 +104,7 @@ class TickScale {
   static constexpr int kBits = 40;  // one part in 10^12 of a nanosecond per tick
   static constexpr std::uint64_t kOne = std::uint64_t{1} << kBits;
 
-  // Moments before the anchor are differences with the top bit set: kept signed by hand.
+  // A time before the anchor is a difference with the top bit set; this keeps its sign.
   static std::uint64_t scaled(std::uint64_t difference, std::uint64_t by, std::uint64_t over) {
     const bool negative = static_cast<std::int64_t>(difference) < 0;
     const Wide size = negative ? 0 - difference : difference;
@@ -115,7 +117,7 @@ class TickScale {
   std::uint64_t rate_ = kOne;
 };
 
-// The process's scale: calibrated when first asked for, made better by refine_scale.
+// The scale of this process: calibrated on first use, improved by refine_scale.
 class SharedScale {
  public:
   static SharedScale& instance() {
@@ -136,7 +138,7 @@ class SharedScale {
   TickScale scale_ = TickScale::calibrate();
 };
 
-// Take it once for many conversions.
+// A copy; take one for many conversions.
 inline TickScale tick_scale() { return SharedScale::instance().get(); }
 inline void refine_scale() { SharedScale::instance().refine(); }
 

@@ -1,9 +1,11 @@
-// Thread contract: record, merge and every reader may run on any threads at once; record_alone only
+// Histogram: counts of whole numbers with percentiles within 0.1 %.
+//
+// Thread contract: record, merge and every reader may run on any threads at once; record_exclusive only
 // while no other thread records. Recording takes no lock and allocates nothing.
 // Invariant: each value falls into exactly one bucket no wider than 1/512 of it, so a percentile,
-// given as its bucket's middle, is within 0.1 % of the recorded value of that rank.
+// reported as its bucket's middle, is within 0.1 % of the recorded value of that rank.
 //
-// Values below 1024 have a bucket each; above, every doubling is cut into 512 equal buckets, up to
+// Values below 1024 have a bucket each; above, every doubling is divided into 512 equal buckets, up to
 // kTop (73 minutes in nanoseconds). Greater values count in the last bucket; count, sum, min and
 // max stay exact for them too (sum modulo 2^64).
 #pragma once
@@ -20,7 +22,7 @@ namespace qts {
 
 class Histogram {
  public:
-  static constexpr unsigned kBits = 9;  // 512 buckets a doubling
+  static constexpr unsigned kBits = 9;  // 512 buckets per doubling
   static constexpr unsigned kTopBits = 42;
   static constexpr std::uint64_t kTop = (std::uint64_t{1} << kTopBits) - 1;
   static constexpr std::size_t kBuckets = std::size_t{kTopBits - kBits + 1} << kBits;
@@ -40,9 +42,9 @@ class Histogram {
   }
 
   // The same without locked instructions.
-  void record_alone(std::uint64_t value) {
-    add_alone(counts_[index(value)], 1);
-    add_alone(sum_, value);
+  void record_exclusive(std::uint64_t value) {
+    add_exclusive(counts_[index(value)], 1);
+    add_exclusive(sum_, value);
     if (value < min_.load(std::memory_order_relaxed)) min_.store(value, std::memory_order_relaxed);
     if (value > max_.load(std::memory_order_relaxed)) max_.store(value, std::memory_order_relaxed);
   }
@@ -55,8 +57,8 @@ class Histogram {
     widen(other.min_.load(std::memory_order_relaxed), other.max());
   }
 
-  // What `now` has counted and `before`, an earlier copy of it, had not. Min and max are then only
-  // as sharp as their buckets.
+  // Sets this to what `now` has counted since `before`, an earlier copy of it. Min and max are then
+  // only as exact as their buckets.
   void set_difference(const Histogram& now, const Histogram& before) {
     sum_.store(now.sum() - before.sum(), std::memory_order_relaxed);
     min_.store(UINT64_MAX, std::memory_order_relaxed);
@@ -75,7 +77,7 @@ class Histogram {
     return total;
   }
   std::uint64_t sum() const { return sum_.load(std::memory_order_relaxed); }
-  // Of an empty histogram: 0.
+  // 0 when empty.
   std::uint64_t min() const {
     const std::uint64_t least = min_.load(std::memory_order_relaxed);
     return least == UINT64_MAX && max() == 0 ? 0 : least;
@@ -101,7 +103,7 @@ class Histogram {
     return max();
   }
 
-  // Calls `visit(Bucket)` for each bucket that holds something, in rising order.
+  // Calls `visit(Bucket)` for each bucket that is not empty, in rising order.
   template <class Visit>
   void each(Visit&& visit) const {
     for (std::size_t i = 0; i < kBuckets; ++i)
@@ -128,12 +130,12 @@ class Histogram {
 
   static std::uint64_t rank_of(double percent, std::uint64_t total) {
     const double exact = std::clamp(percent, 0.0, 100.0) * static_cast<double>(total) / 100.0;
-    // 99.9 has no exact double: without the last factor it would step over a whole rank.
+    // 99.9 has no exact double: without the last factor the rank would be one too high.
     const double up = std::ceil(exact * (1 - 1e-12));
     return up < 1 ? 1 : std::min(static_cast<std::uint64_t>(up), total);
   }
 
-  static void add_alone(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
+  static void add_exclusive(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
 

@@ -1,9 +1,9 @@
-// Indicators of each symbol, updated by every message: EMA, RSI, VWAP.
+// Indicators per symbol, updated by every message: EMA, RSI, VWAP.
 //
 // Thread contract: one worker runs an indicator; any thread may read its values.
-// Invariant: the table is the giver's memory, one double for each symbol, written with relaxed
-// atomic stores, so that a reader sees a value whole, if not always the very last one. NaN: not
-// known yet. Prices are taken as doubles: good for signals, not for money.
+// Invariant: the table is memory of the caller, one double per symbol, written with relaxed atomic
+// stores, so that a reader never gets a torn value, though perhaps not the latest one. NaN: no value
+// yet. Prices are converted to doubles: exact enough for signals, not for accounting.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "qts/message.hpp"
-#include "qts/work.hpp"
+#include "qts/message_handler.hpp"
 
 namespace qts {
 
@@ -25,7 +25,7 @@ inline double price_as_double(const Message& message) {
   return static_cast<double>(message.price) / static_cast<double>(kPriceScale);
 }
 
-// Without std::pow for the exponents that occur.
+// Avoids std::pow for the exponents that occur.
 inline double quantity_as_double(const Message& message) {
   static constexpr std::array<double, 13> kPowers{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12};
   const int exponent = message.quantity_exponent;
@@ -35,19 +35,19 @@ inline double quantity_as_double(const Message& message) {
   return exponent < 0 ? mantissa / kPowers[size] : mantissa * kPowers[size];
 }
 
-// Exponential moving average with alpha = 2 / (period + 1); begins at the first price.
+// Exponential moving average with alpha = 2 / (period + 1); starts at the first price.
 class Ema {
  public:
   struct State {
     double value = 0;
-    bool begun = false;
+    bool started = false;
   };
   explicit Ema(std::uint32_t period) : alpha_(2.0 / (period + 1.0)) {}
 
   double next(State& state, const Message& message) const {
     const double price = price_as_double(message);
-    state.value = state.begun ? state.value + alpha_ * (price - state.value) : price;
-    state.begun = true;
+    state.value = state.started ? state.value + alpha_ * (price - state.value) : price;
+    state.started = true;
     return state.value;
   }
 
@@ -55,13 +55,13 @@ class Ema {
   double alpha_;
 };
 
-// Relative strength index after Wilder: the mean of the first `period` changes, smoothed from then
-// on. 50 where nothing moved.
+// Wilder's relative strength index: the mean of the first `period` changes, smoothed from then on.
+// 50 when no price changed.
 class Rsi {
  public:
   struct State {
     double last = 0, gain = 0, loss = 0;
-    std::uint32_t prices = 0;  // seen, up to period + 1
+    std::uint32_t prices = 0;  // received, up to period + 1
   };
   explicit Rsi(std::uint32_t period) : period_(period) {}
 
@@ -99,19 +99,19 @@ class Vwap {
   }
 };
 
-// Runs one indicator over all messages of a component, each symbol for itself.
+// Runs one indicator over all messages of a component, per symbol.
 template <class Formula>
-class IndicatorWork final : public Work {
+class IndicatorHandler final : public MessageHandler {
  public:
-  IndicatorWork(Formula formula, std::span<double> values)
+  IndicatorHandler(Formula formula, std::span<double> values)
       : formula_(std::move(formula)), values_(values), states_(values.size()) {}
 
   std::size_t run(std::span<Message> batch) override {
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const std::size_t symbol = batch[i].symbol_id;
       if (symbol >= states_.size()) {
-        failure = "symbol " + std::to_string(symbol) + " is beyond the " + std::to_string(states_.size()) +
-                  " symbols of the indicator";
+        error = "symbol_id " + std::to_string(symbol) + " is out of range: the indicator has " +
+                std::to_string(states_.size()) + " symbols";
         return i;
       }
       const double value = formula_.next(states_[symbol], batch[i]);

@@ -1,16 +1,15 @@
-// What passed a stage, kept on disk: append-only, checked, replayable.
+// Journal: an append-only file of the messages that passed a stage, with checksums, for replay.
 //
-// Thread contract: `append` and `room` belong to the worker of the stage; a thread of the journal's
-// own writes. Between the two stands a ring: a slow disk is back-pressure, never a loss.
+// Thread contract: `append` and `free_capacity` are called by the worker of the stage; the journal's
+// thread writes. A ring lies between the two: a slow disk causes back-pressure, never a loss.
 //
 //   file   = header, block*        header = "QTSJRNL1", size of a message, zeros up to 64 bytes
 //   block  = "QBLK", count, CRC-32C of the messages, CRC-32C of these 12 bytes; then count messages
 //            of 96 bytes
 //
-// The time of sending is in nanoseconds of CLOCK_MONOTONIC of the machine that wrote it; the other
-// stamps are zero. A file cut off in the middle of its last block has lost that block only; damage
-// anywhere else is found by a checksum. The journal follows the stream: a message may reach its
-// strategy before it reaches the disk.
+// The send time is in nanoseconds of CLOCK_MONOTONIC of the machine that wrote it; the other
+// timestamps are zero. A file cut off in the middle of its last block has lost that block only; damage
+// anywhere else is found by a checksum. A message may reach its strategy before it reaches the disk.
 #pragma once
 
 #include <fcntl.h>
@@ -30,7 +29,7 @@
 #include <vector>
 
 #include "qts/clock.hpp"
-#include "qts/flow.hpp"
+#include "qts/component.hpp"
 
 #if defined(__SSE4_2__)
 #include <nmmintrin.h>
@@ -56,8 +55,8 @@ inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc 
   return ~crc;
 }
 
-// When what was written is forced onto the disk: never (the system decides), at most this often,
-// or after every block.
+// When written data is synced to the disk: never (the system decides), at this interval, or after
+// every block.
 struct Fsync {
   enum class When : std::uint8_t { never, interval, always };
   When when = When::interval;
@@ -80,7 +79,7 @@ class Journal final : public Tap {
   };
   static_assert(sizeof(Header) == 64 && sizeof(BlockHeader) == 16);
 
-  // Refuses a file that exists: a journal is never written over.
+  // Throws when the file exists: a journal is never overwritten.
   Journal(const std::string& path, Fsync fsync, std::size_t capacity = 65536)
       : path_(path), fsync_(fsync), scale_(tick_scale()), ring_(capacity), block_(sizeof(BlockHeader) + kBlock * sizeof(Message)) {
     file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -93,10 +92,10 @@ class Journal final : public Tap {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  std::size_t room(std::size_t wanted) override { return failed() ? 0 : ring_.claim(wanted).size(); }
+  std::size_t free_capacity(std::size_t wanted) override { return failed() ? 0 : ring_.claim(wanted).size(); }
   void append(std::span<const Message> batch) override { ring_.try_push_many(batch); }
 
-  // Writes and syncs all that was appended. The stage's worker has stopped.
+  // Writes and syncs everything appended. Called once the stage's worker has stopped.
   void close() {
     closing_.store(true, std::memory_order_release);
     if (thread_.joinable()) thread_.join();
@@ -174,7 +173,7 @@ class Journal final : public Tap {
   int file_ = -1;
   std::atomic<int> errno_{0};
   std::atomic<bool> closing_{false};
-  Count written_;
+  RelaxedCounter written_;
   std::thread thread_;
 };
 

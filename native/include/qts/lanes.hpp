@@ -1,8 +1,8 @@
-// Four lanes, P0 to P3, and the order in which their events are handled.
+// Lanes: the four event lanes P0 to P3, and the order in which their events are handled.
 //
-// Thread contract: publishing, pausing and reading from any thread; each Cursor belongs to one.
-// Invariant: a lane's events are handed out in the order of the lane; a cursor that stops in the
-// middle of what it took goes on at that place, so nothing is handled twice or skipped.
+// Thread contract: publishing, pausing and reading from any thread; each Cursor belongs to one thread.
+// Invariant: the events of a lane are taken in the order of its queue; a cursor that stops in the
+// middle of its batch continues at that position, so no event is handled twice or skipped.
 #pragma once
 
 #include <array>
@@ -16,50 +16,51 @@
 
 #include "qts/clock.hpp"
 #include "qts/histogram.hpp"
+#include "qts/lane_lock.hpp"
 #include "qts/lane_queue.hpp"
-#include "qts/lane_turn.hpp"
 
 namespace qts {
 
 struct LaneSpec {
   std::size_t capacity;
-  Policy policy;
+  OverflowPolicy policy;
   std::uint32_t keep_one_of;
-  std::size_t batch;         // events handed to a batch handler at once, and taken at once
-  std::uint64_t window_ns;   // a batch waits no longer for company
-  bool by_key;               // a batch holds one key, else one type
+  std::size_t batch;        // events passed to a batch handler at once, and taken at once
+  std::uint64_t window_ns;  // how long an event waits for a full batch
+  bool by_key;              // a batch holds events of one key, else of one type
 };
 
-// Where sleepers wait for work. A ring after the publisher's store is seen by a sleeper that has
-// counted itself in before it looked a last time: both sides are sequentially consistent.
-class Bell {
+// Where worker threads wait for events. A waiter registers before its last check for work, and a
+// publisher stores its event before notify(): since both are sequentially consistent, either the check
+// finds the event or notify() finds the waiter.
+class WakeSignal {
  public:
-  void ring() {
-    if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+  void notify() {
+    if (waiters_.load(std::memory_order_seq_cst) == 0) return;
     { const std::lock_guard hold(lock_); }
-    rung_.notify_one();
+    notified_.notify_one();
   }
-  void ring_all() {
+  void notify_all() {
     { const std::lock_guard hold(lock_); }
-    rung_.notify_all();
+    notified_.notify_all();
   }
-  template <class Work>
-  void sleep(std::chrono::nanoseconds most, Work&& work) {
+  template <class HasWork>
+  void wait(std::chrono::nanoseconds timeout, HasWork&& has_work) {
     std::unique_lock hold(lock_);
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    if (!work()) rung_.wait_for(hold, most);
-    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    waiters_.fetch_add(1, std::memory_order_seq_cst);
+    if (!has_work()) notified_.wait_for(hold, timeout);
+    waiters_.fetch_sub(1, std::memory_order_seq_cst);
   }
 
  private:
   std::mutex lock_;
-  std::condition_variable rung_;
-  std::atomic<int> sleepers_{0};
+  std::condition_variable notified_;
+  std::atomic<int> waiters_{0};
 };
 
 class Lane {
  public:
-  Lane(std::uint8_t number, const LaneSpec& of, Audit* audit)
+  Lane(std::uint8_t number, const LaneSpec& of, LaneAudit* audit)
       : spec(of), queue(number, of.capacity, of.policy, of.keep_one_of, audit), batch(of.batch),
         window_(tick_scale().span_ticks(of.window_ns)) {}
 
@@ -79,101 +80,97 @@ class Lane {
   const std::uint64_t window_;
 };
 
-// What one worker has taken and not yet handled.
+// The events that one worker has taken and not yet handled.
 class Cursor {
  public:
-  bool empty() const { return place_ == taken_; }
-  std::size_t left() const { return taken_ - place_; }
-  Entry* rest() { return entries_.data() + place_; }
-  void advance(std::size_t by) { place_ += by; }
+  bool empty() const { return next_ == taken_; }
+  std::size_t remaining() const { return taken_ - next_; }
+  LaneEntry* current() { return entries_.data() + next_; }
+  void advance(std::size_t by) { next_ += by; }
   std::size_t fill(Lane& lane) {
-    const std::size_t most = lane.batch.load(std::memory_order_relaxed);
-    if (entries_.size() < most) entries_.resize(most);
-    place_ = 0;
-    taken_ = lane.queue.take(entries_.data(), most);
+    const std::size_t max = lane.batch.load(std::memory_order_relaxed);
+    if (entries_.size() < max) entries_.resize(max);
+    next_ = 0;
+    taken_ = lane.queue.take(entries_.data(), max);
     return taken_;
   }
 
  private:
-  std::vector<Entry> entries_;
-  std::size_t place_ = 0, taken_ = 0;
+  std::vector<LaneEntry> entries_;
+  std::size_t next_ = 0, taken_ = 0;
 };
 
 class Lanes {
  public:
   static constexpr std::size_t kLanes = 4;
-  static constexpr std::uint64_t kP0HoldNs = 20'000'000;
+  // How long a P0 handler delays the other lanes, and an owner of the lane lock may sleep.
+  static constexpr std::uint64_t kMaxDelayNs = 20'000'000;
 
-  Lanes(const std::array<LaneSpec, kLanes>& specs, std::size_t audit, std::uint64_t patience_ns)
-      : audit_(audit), turn(patience_ns, kP0HoldNs), hold_(tick_scale().span_ticks(kP0HoldNs)) {
+  Lanes(const std::array<LaneSpec, kLanes>& specs, std::size_t audit, std::uint64_t overtake_after_ns)
+      : audit_(audit), lock(overtake_after_ns, kMaxDelayNs), max_delay_(tick_scale().span_ticks(kMaxDelayNs)) {
     for (std::size_t i = 0; i < kLanes; ++i)
       lanes_[i] = std::make_unique<Lane>(static_cast<std::uint8_t>(i), specs[i], audit != 0 ? &audit_ : nullptr);
   }
 
   Lane& operator[](std::size_t lane) { return *lanes_[lane]; }
   const Lane& operator[](std::size_t lane) const { return *lanes_[lane]; }
-  Audit& audit() { return audit_; }
+  LaneAudit& audit() { return audit_; }
 
-  // The bell of a lane: P2 and P3 share theirs while they share their workers.
-  Bell& bell(std::size_t lane) { return bells_[lane == 3 && !apart_ ? 2 : lane]; }
-  // Before any thread runs: one of P2 and P3, or both, are served elsewhere.
-  void serve_apart() { apart_ = true; }
-  bool apart() const { return apart_; }
-  void ring_all() {
-    for (Bell& each : bells_) each.ring_all();
+  // The wake signal of a lane: P2 and P3 share one while they share their workers.
+  WakeSignal& wake_signal(std::size_t lane) { return wake_signals_[lane == 3 && !separate_ ? 2 : lane]; }
+  // Called before any thread runs: P2 and P3 have no worker in common.
+  void separate_workers() { separate_ = true; }
+  bool has_separate_workers() const { return separate_; }
+  void wake_all() {
+    for (WakeSignal& each : wake_signals_) each.notify_all();
   }
 
-  // P0 comes first: it has something waiting, or is at work (a handler that takes very long no
-  // longer holds the others up).
-  bool p0_wants() const {
+  // Whether the other lanes must wait for P0: it has events waiting, or its handler runs (but no longer
+  // than kMaxDelayNs).
+  bool p0_pending() const {
     if (lanes_[0]->queue.size() != 0 && !lanes_[0]->paused.load(std::memory_order_relaxed)) return true;
     const std::uint64_t began = p0_began.load(std::memory_order_relaxed);
-    return began == kP0Waits || (began != 0 && ticks() - began < hold_);
-  }
-  bool wanted_above(std::size_t lane) const {
-    for (std::size_t higher = 0; higher < lane; ++higher)
-      if (lanes_[higher]->ready(ticks())) return true;
-    return false;
+    return began == kP0WaitsForGil || (began != 0 && ticks() - began < max_delay_);
   }
 
-  // When P0 began its event, in ticks; 0: it rests. It may hold events and still wait for the GIL.
-  static constexpr std::uint64_t kP0Waits = UINT64_MAX;
+  // The tick at which P0 began its event; 0: it is idle; kP0WaitsForGil: it has taken events and waits.
+  static constexpr std::uint64_t kP0WaitsForGil = UINT64_MAX;
   std::atomic<std::uint64_t> p0_began{0};
 
  private:
-  Audit audit_;
+  LaneAudit audit_;
   std::array<std::unique_ptr<Lane>, kLanes> lanes_;
-  std::array<Bell, 4> bells_;
-  bool apart_ = false;
+  std::array<WakeSignal, 4> wake_signals_;
+  bool separate_ = false;
 
  public:
-  Turn turn;
+  LaneLock lock;
 
  private:
-  const std::uint64_t hold_;
+  const std::uint64_t max_delay_;
 };
 
-// Runs recorded publishing and taking through fresh lanes: what is dropped and collapsed comes out
-// again, event by event.
+// Repeats recorded publishing and taking on empty lanes and returns the records that this makes: every
+// drop and collapse occurs again, event by event.
 inline std::vector<AuditRecord> replay(const std::array<LaneSpec, Lanes::kLanes>& specs,
                                        const std::vector<AuditRecord>& records) {
-  Audit audit(SIZE_MAX);
+  LaneAudit audit(SIZE_MAX);
   std::array<std::unique_ptr<LaneQueue>, Lanes::kLanes> lanes;
   for (std::size_t i = 0; i < Lanes::kLanes; ++i)
     lanes[i] = std::make_unique<LaneQueue>(static_cast<std::uint8_t>(i), specs[i].capacity, specs[i].policy,
                                            specs[i].keep_one_of, &audit);
-  Entry taken;
+  LaneEntry taken;
   for (const AuditRecord& record : records) {
     LaneQueue& lane = *lanes[record.lane % Lanes::kLanes];
-    if (record.deed == Deed::published) {
-      Entry entry;
+    if (record.action == AuditAction::published) {
+      LaneEntry entry;
       entry.hash = record.key;
       entry.type = record.type;
       entry.can_collapse = (record.flags & 1) != 0;
       entry.can_drop = (record.flags & 2) != 0;
       Displaced displaced;
       lane.put(entry, displaced, true);
-    } else if (record.deed == Deed::taken) {
+    } else if (record.action == AuditAction::taken) {
       lane.take(&taken, 1);
     }
   }

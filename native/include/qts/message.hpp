@@ -1,20 +1,22 @@
-// Thread contract: a plain value, owned by whoever holds it.
-// Invariant: 96 bytes, trivially copyable, every byte a named field at a fixed offset, so that the
-// same memory is a C++ struct, a numpy record and a line of a journal.
+// Message: one market message of the router, 96 bytes of fixed layout.
+//
+// Thread contract: a plain value, used by one thread at a time.
+// Invariant: trivially copyable, every byte a named field at a fixed offset, so that the same memory
+// is a C++ struct, a numpy record and a record of a journal.
 //
 //   0  msg_type u8        producer_id u8     stream_number u16   symbol_id u32
 //   8  sequence_number    counted by the producer over all its messages; stream_number over those
 //                         of this type, modulo 65536
-//  16  timestamp_ns       when the producer made it
+//  16  timestamp_ns       intended send time
 //  24  processor_id u8    quantity_exponent i8    quantity_high u16    quantity_low u32
 //  32  processing_ts_ns   40 stage1_entry_ns   48 stage1_exit_ns    56 processing_entry_ns
 //  64  processing_exit_ns 72 stage2_entry_ns   80 stage2_exit_ns
 //  88  price i64          in units of 10^-8
 //
-// Price: exact for won, and for coins with eight decimals, up to 92 billion.
+// Price: exact for KRW, and for coins with eight decimals, up to 92 billion.
 // Quantity: a decimal, mantissa * 10^exponent with a 48-bit mantissa (14 digits): 0.00000001 coins
 // and 40,000,000,000 coins are both exact.
-// Stamps are clock ticks while a message travels and become nanoseconds at the edge.
+// Timestamps are clock ticks inside the router; they are converted to nanoseconds where they leave it.
 #pragma once
 
 #include <array>
@@ -55,7 +57,7 @@ struct Message {
     return static_cast<double>(quantity_mantissa()) * std::pow(10.0, quantity_exponent);
   }
 
-  // False when digits had to be rounded away, or the quantity does not fit at all (then it is unchanged).
+  // Returns false when digits were rounded off, or when the quantity does not fit (then it is unchanged).
   bool set_quantity(std::uint64_t mantissa, int exponent) {
     bool exact = true;
     while (mantissa >= kQuantityMantissaLimit) {
@@ -74,7 +76,7 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-// A field as numpy names it: '<u8' is eight bytes, unsigned, little endian.
+// A field with its numpy format: '<u8' is eight bytes, unsigned, little endian.
 struct MessageField {
   const char* name;
   const char* format;

@@ -1,9 +1,12 @@
-// Sources of messages: one that makes them up on a schedule, one that is fed from outside.
+// Sources of messages: a Producer generates them on a schedule, a LiveSource routes them from any thread.
 //
-// A made-up message is a pure function of (seed, producer, k). That is what lets back-pressure
-// reach one type alone in bounded memory: when the ring of a type is full the producer remembers
-// only the k it stopped at, goes on with the other types, and makes the skipped messages again,
-// unchanged and in order, when there is room.
+// A generated message is a pure function of (seed, producer, k). This is what limits back-pressure to
+// one type in bounded memory: when the ring of a type is full the producer stores only the k at which
+// it stopped, continues with the other types, and generates the skipped messages later, unchanged and
+// in order, when there is capacity.
+//
+// Thread contract: `poll` is called by the source's worker; LiveSource::try_push_many by any thread;
+// `connect` while the workers are paused.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +19,7 @@
 #include <utility>
 
 #include "qts/clock.hpp"
-#include "qts/flow.hpp"
+#include "qts/component.hpp"
 #include "qts/schedule.hpp"
 
 namespace qts {
@@ -25,52 +28,52 @@ namespace qts {
 struct ProducerSpec {
   double rate_per_s = 0;
   std::array<double, kTypes> shares{};
-  std::uint64_t total = 0;  // exactly this many messages, unless stopped or given up before
-  double give_up_s = 0;     // after the start: what could not be sent by then never will be
+  std::uint64_t total = 0;  // exactly this many messages, unless stopped or past the deadline
+  double deadline_s = 0;    // after the start: messages that could not be sent by then are not sent
   Burst burst{};
   std::uint32_t symbols = 16;
   std::uint64_t seed = 1;
 };
 
-// Counts that every source keeps, per type: what was accepted by the first hop.
+// A component that sends messages and counts, per type, those accepted by the first hop.
 class Source : public Component {
  public:
-  Source(std::uint8_t number, std::string called) : Component(std::move(called)), id(number) {}
+  Source(std::uint8_t number, std::string source_name) : Component(std::move(source_name)), id(number) {}
 
-  // While the workers rest.
-  virtual void connect(std::uint8_t type, Port& port) { out_[type] = &port; }
-  // Written by the source's own thread before its last message is seen by any other.
+  // Called while the workers are paused.
+  virtual void connect(std::uint8_t type, OutputPort& port) { out_[type] = &port; }
+  // Set by the source's thread before any other thread receives its last message.
   bool done() const { return done_.load(std::memory_order_acquire); }
   std::uint64_t produced(std::uint8_t type) const { return produced_[type].get(); }
   std::uint64_t produced() const {
     std::uint64_t sum = 0;
-    for (const Count& count : produced_) sum += count.get();
+    for (const RelaxedCounter& count : produced_) sum += count.get();
     return sum;
   }
 
   const std::uint8_t id;
 
  protected:
-  // Sends as much of the batch as there is room for, each message with its number in the stream
-  // of its type (unless it keeps the one it has).
+  // Sends the first messages of the batch there is capacity for, and returns how many. Each gets its
+  // number in the stream of its type, unless `keep_number`.
   std::size_t push(std::uint8_t type, std::span<Message> batch, bool keep_number = false) {
-    const std::size_t count = out_[type]->room(type, batch.size());
+    const std::size_t count = out_[type]->free_capacity(type, batch.size());
     if (count == 0) return 0;
     std::uint64_t number = produced_[type].get();
     if (!keep_number)
       for (Message& message : batch.first(count)) message.stream_number = static_cast<std::uint16_t>(number++);
-    // Counted before it is sent: a message delivered is always a message produced.
+    // Counted before it is sent, so that delivered never exceeds produced.
     produced_[type].add(count);
     out_[type]->send(batch.first(count));
     return count;
   }
   bool connected(std::uint8_t type) const { return out_[type] != nullptr; }
-  bool has_room(std::uint8_t type) { return out_[type]->room(type, 1) != 0; }
+  bool has_capacity(std::uint8_t type) { return out_[type]->free_capacity(type, 1) != 0; }
   void finish() { done_.store(true, std::memory_order_release); }
 
  private:
-  std::array<Port*, kTypes> out_{};
-  std::array<Count, kTypes> produced_{};
+  std::array<OutputPort*, kTypes> out_{};
+  std::array<RelaxedCounter, kTypes> produced_{};
   std::atomic<bool> done_{false};
 };
 
@@ -86,7 +89,7 @@ class Producer final : public Source {
     for (std::uint8_t type = 0; type < kTypes; ++type) {
       if (spec.shares[type] <= 0) continue;
       sum += spec.shares[type];
-      // The last type takes all that is left, so that rounding never picks an unused one.
+      // The last type routes the whole remainder, so that rounding never selects an unused type.
       types_[type_count_] = type;
       limits_[type_count_++] = sum >= 1.0 ? UINT64_MAX : static_cast<std::uint64_t>(sum * 0x1p64);
     }
@@ -95,7 +98,7 @@ class Producer final : public Source {
   void start(std::uint64_t at) {
     const TickScale scale = tick_scale();
     start_ = due_ = at;
-    give_up_ = at + scale.span_ticks(static_cast<std::uint64_t>(spec_.give_up_s * 1e9));
+    deadline_ = at + scale.span_ticks(static_cast<std::uint64_t>(spec_.deadline_s * 1e9));
     ticks_per_s_ = scale.ticks_per_ns() * 1e9;
     ticks_per_message_ = ticks_per_s_ / spec_.rate_per_s;
   }
@@ -104,29 +107,29 @@ class Producer final : public Source {
     if (done()) return 0;
     const std::uint64_t now = ticks();
     std::size_t moved = 0;
-    unsigned in_step = 0;
+    unsigned up_to_date = 0;
     for (const std::uint8_t type : used()) {
       if (streams_[type].cursor < next_) moved += catch_up(type);
-      if (streams_[type].cursor == next_) in_step |= 1u << type;
+      if (streams_[type].cursor == next_) up_to_date |= 1u << type;
     }
-    if (stop_.load(std::memory_order_relaxed) || now >= give_up_ ||
-        (next_ == spec_.total && in_step == all_types())) {
+    if (stop_.load(std::memory_order_relaxed) || now >= deadline_ ||
+        (next_ == spec_.total && up_to_date == all_types())) {
       finish();
       return moved;
     }
-    // With every type held back there is nothing to gain by going on.
-    return in_step == 0 ? moved : moved + make_due(now, in_step);
+    // With every type held back, no message can be sent.
+    return up_to_date == 0 ? moved : moved + generate_due(now, up_to_date);
   }
 
  private:
-  // Every message k < cursor of the stream's type has been sent.
+  // The messages of one type: those with k < cursor have been sent.
   struct Stream {
     std::uint64_t cursor = 0;
     std::size_t count = 0;
     std::array<Message, kBatch> batch{};
   };
 
-  // splitmix64: a good hash of a counter, so that message k can be made without its predecessors.
+  // splitmix64, a hash of a counter: message k is generated without its predecessors.
   static std::uint64_t mix(std::uint64_t x) {
     x += 0x9e3779b97f4a7c15;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -135,7 +138,7 @@ class Producer final : public Source {
   }
   std::uint64_t draw(std::uint64_t k) const { return mix(key_ + k); }
   std::uint8_t type_of(std::uint64_t drawn) const {
-    // Without branches: which type comes next is what no processor can guess.
+    // Without branches: the type of the next message is unpredictable.
     std::size_t i = 0;
     for (std::size_t k = 0; k + 1 < type_count_; ++k) i += drawn >= limits_[k] ? 1 : 0;
     return types_[i];
@@ -153,7 +156,7 @@ class Producer final : public Source {
     return start_ + static_cast<std::uint64_t>(after);
   }
 
-  void stage(Stream& stream, std::uint8_t type, std::uint64_t k, std::uint64_t due, std::uint64_t drawn) {
+  void generate(Stream& stream, std::uint8_t type, std::uint64_t k, std::uint64_t due, std::uint64_t drawn) {
     Message& message = stream.batch[stream.count++];
     message = blank_;
     message.msg_type = type;
@@ -166,35 +169,35 @@ class Producer final : public Source {
     message.quantity_low = 1 + static_cast<std::uint32_t>(content >> 48 & 127);
   }
 
-  // Makes what is due by now, at most one batch, leaving out the types that are behind.
-  std::size_t make_due(std::uint64_t now, unsigned in_step) {
+  // Generates the messages that are due, at most one batch, except for the types that are behind.
+  std::size_t generate_due(std::uint64_t now, unsigned up_to_date) {
     const std::uint64_t end = std::min(spec_.total, next_ + kBatch);
     while (next_ < end && due_ <= now) {
       const std::uint64_t k = next_++, due = due_, drawn = draw(k);
       due_ = due_at(next_);
       const std::uint8_t type = type_of(drawn);
-      if ((in_step >> type & 1u) != 0) stage(streams_[type], type, k, due, drawn);
+      if ((up_to_date >> type & 1u) != 0) generate(streams_[type], type, k, due, drawn);
     }
     std::size_t moved = 0;
     for (const std::uint8_t type : used())
-      if ((in_step >> type & 1u) != 0) moved += flush(type, next_);
+      if ((up_to_date >> type & 1u) != 0) moved += flush(type, next_);
     return moved;
   }
 
-  // Makes the left-out messages of one type again, as far as there is room for them.
+  // Generates the skipped messages of one type, as far as there is capacity.
   std::size_t catch_up(std::uint8_t type) {
-    if (!has_room(type)) return 0;
+    if (!has_capacity(type)) return 0;
     Stream& stream = streams_[type];
-    const std::uint64_t end = std::min(next_, stream.cursor + kMostScanned);
+    const std::uint64_t end = std::min(next_, stream.cursor + kMaxScan);
     std::uint64_t k = stream.cursor;
     for (; k < end && stream.count < kBatch; ++k) {
       const std::uint64_t drawn = draw(k);
-      if (type_of(drawn) == type) stage(stream, type, k, due_at(k), drawn);
+      if (type_of(drawn) == type) generate(stream, type, k, due_at(k), drawn);
     }
     return flush(type, k);
   }
 
-  // Sends the staged messages; they are all of this type before `end` and after the cursor.
+  // Sends the generated messages: all of this type from the cursor to `end`.
   std::size_t flush(std::uint8_t type, std::uint64_t end) {
     Stream& stream = streams_[type];
     const std::size_t sent = stream.count == 0 ? 0 : push(type, {stream.batch.data(), stream.count});
@@ -203,9 +206,9 @@ class Producer final : public Source {
     return sent;
   }
 
-  static constexpr std::uint64_t kMostScanned = 1024;  // per poll: no type waits on another's past
+  static constexpr std::uint64_t kMaxScan = 1024;  // per poll, so that one type that catches up does not delay the others
 
-  const Message blank_{};  // copied: compilers zero 96 bytes by an instruction that takes 8 ns to start
+  const Message blank_{};  // copied: compilers zero 96 bytes with an instruction that routes 8 ns to start
   const ProducerSpec spec_;
   const Schedule schedule_;
   const std::uint64_t key_;
@@ -213,15 +216,15 @@ class Producer final : public Source {
   std::array<std::uint8_t, kTypes> types_{};
   std::array<std::uint64_t, kTypes> limits_{};
   std::size_t type_count_ = 0;
-  std::uint64_t start_ = 0, give_up_ = 0;
+  std::uint64_t start_ = 0, deadline_ = 0;
   double ticks_per_s_ = 0, ticks_per_message_ = 0;
-  std::uint64_t next_ = 0;  // every k before it has been due
-  std::uint64_t due_ = 0;   // when k = next_ is
+  std::uint64_t next_ = 0;  // the first k that has not been due yet
+  std::uint64_t due_ = 0;   // the tick at which it is due
   std::array<Stream, kTypes> streams_{};
 };
 
-// A source fed from outside, by any thread. Its first hop is always an edge. One that keeps numbers
-// repeats what a journal holds: each message stays its producer's and keeps its place there.
+// A source into which any thread pushes messages. Its first hop is always an edge. With `keep_numbers`,
+// used to replay a journal, each message keeps its producer, sequence number and stream number.
 class LiveSource final : public Source {
  public:
   LiveSource(std::uint8_t number, bool keep_numbers)
@@ -229,28 +232,28 @@ class LiveSource final : public Source {
 
   std::size_t poll() override { return 0; }
 
-  // Pushing threads do not rest with the workers.
-  void connect(std::uint8_t type, Port& port) override {
-    const std::lock_guard lock(pushing_);
+  // Takes the lock, because pushing threads are not paused with the workers.
+  void connect(std::uint8_t type, OutputPort& port) override {
+    const std::lock_guard lock(push_lock_);
     Source::connect(type, port);
   }
-  bool takes(std::uint8_t type) {
-    const std::lock_guard lock(pushing_);
-    return has_way(type);
+  bool routes(std::uint8_t type) {
+    const std::lock_guard lock(push_lock_);
+    return is_routed(type);
   }
 
-  // Takes the first messages there is room for and says how many; stops at one of a type without a
-  // way. Source, sequence number and the time of sending are filled in here.
+  // Sends the first messages there is capacity for and returns how many; stops at a type that no rule
+  // routes. Sets the source, the sequence number and the send time.
   std::size_t try_push_many(std::span<Message> messages) {
-    const std::lock_guard lock(pushing_);
+    const std::lock_guard lock(push_lock_);
     if (done()) return 0;
     const std::uint64_t now = ticks();
     std::size_t taken = 0;
     while (taken < messages.size()) {
       const std::size_t run = run_of_one_type(messages.subspan(taken));
       const auto batch = messages.subspan(taken, run);
-      if (!has_way(batch[0].msg_type)) break;
-      label(batch, now);
+      if (!is_routed(batch[0].msg_type)) break;
+      set_header(batch, now);
       const std::size_t sent = push(batch[0].msg_type, batch, keep_numbers_);
       sequence_ += sent;
       taken += sent;
@@ -259,14 +262,14 @@ class LiveSource final : public Source {
     return taken;
   }
 
-  // No more will come. What was taken is still delivered.
+  // Refuses further messages. Those accepted before are still delivered.
   void close() {
-    const std::lock_guard lock(pushing_);
+    const std::lock_guard lock(push_lock_);
     finish();
   }
 
  private:
-  bool has_way(std::uint8_t type) const { return type < kTypes && connected(type); }
+  bool is_routed(std::uint8_t type) const { return type < kTypes && connected(type); }
 
   static std::size_t run_of_one_type(std::span<const Message> messages) {
     std::size_t run = 1;
@@ -274,7 +277,7 @@ class LiveSource final : public Source {
     return run;
   }
 
-  void label(std::span<Message> batch, std::uint64_t now) const {
+  void set_header(std::span<Message> batch, std::uint64_t now) const {
     std::uint64_t next = sequence_;
     for (Message& message : batch) {
       message.timestamp_ns = now;
@@ -285,7 +288,7 @@ class LiveSource final : public Source {
   }
 
   const bool keep_numbers_;
-  std::mutex pushing_;  // between pushing threads only: no worker ever takes it
+  std::mutex push_lock_;  // between pushing threads only: no worker routes it
   std::uint64_t sequence_ = 0;
 };
 

@@ -1,5 +1,7 @@
-// When message k of a producer is meant to be sent: drift-free, because it is computed from k,
-// never from the moment the previous message left. A late producer catches up.
+// Schedule: the intended send time of message k of a producer, computed from k and so without drift.
+// A producer that is late catches up.
+//
+// Thread contract: immutable after construction.
 //
 // Without a burst, message k is due at k / rate. With one, each period sends `on` seconds at
 // factor x rate and the rest at base_factor x rate.

@@ -1,14 +1,16 @@
-// Stops: what a held position does when its price moves, decided on the tick itself.
+// Stops: decides on each tick whether a position must be reduced or closed.
 //
-// Rules, the strongest verdict wins:
-//   fixed stop     the price reaches the stop the position came with
-//   excursion      the worst price since entry lies too far from the average: half out, then all
-//   time           held too long; longer is allowed while it earns
-//   trailing       armed by a gain, follows the best price, never back; hit: all out
+// Rules, the strongest action wins:
+//   fixed stop   the price reaches the stop price set for the position
+//   MAE          the worst price since entry is too far from the average (maximum adverse excursion):
+//                close half, then all
+//   time         the position is older than its time limit; a profitable one gets an extension
+//   trailing     armed by a gain, follows the best price, never moves back; reached: close all
 //
-// Latches: half is sold once, and what was told to leave is told once, until rearm(). A tick that
-// jumps is acted on only when the next one agrees with it, or when none comes.
-// For one caller at a time: under Python that is whoever holds the GIL.
+// Each exit is reported once, until rearm(): half of a position, then all of it. A tick that jumps is
+// acted on only when the next tick confirms it, or when none comes in time.
+//
+// Thread contract: one caller at a time; under Python that is the thread with the GIL.
 #pragma once
 
 #include <algorithm>
@@ -17,27 +19,28 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace qts {
 
 struct StopRules {
-  double trail_arm = 0.01;        // gain that arms the trailing stop
-  double trail = 0.005;           // its distance from the best price
-  double trail_least = 500.0;     // and the least distance, in money
-  double excursion_half = 0.015;  // loss at the worst price: half is sold
-  double excursion_all = 0.02;    // and all
-  double earning_extra_s = 1800;  // longer for a position that earns
-  double jump = 0.05;             // a tick this far from the last one has to be confirmed
-  double confirm_s = 0.5;         // unless none comes for so long
+  double trail_arm = 0.01;           // gain that arms the trailing stop
+  double trail = 0.005;              // its distance from the best price, as a share of it
+  double trail_min_distance = 500;   // and its least distance, in money
+  double mae_half = 0.015;           // loss at the worst price that closes half
+  double mae_full = 0.02;            // and all
+  double profit_extension_s = 1800;  // added to the time limit of a profitable position
+  double jump = 0.05;                // a tick this far from the last one must be confirmed
+  double confirm_s = 0.5;            // unless no tick comes for this long
 };
 
-enum class Verdict : std::uint8_t { kNone, kAdjusted, kHalf, kAll };
-enum class StopReason : std::uint8_t { kNone, kStop, kExcursion, kTime, kTrailing, kVolatility };
+enum class StopAction : std::uint8_t { kNone, kAdjusted, kHalf, kAll };
+enum class StopReason : std::uint8_t { kNone, kStop, kMae, kTime, kTrailing, kVolatility };
 
 struct StopHit {
   std::string symbol;
-  Verdict verdict = Verdict::kNone;
+  StopAction action = StopAction::kNone;
   StopReason reason = StopReason::kNone;
   double quantity = 0;  // to sell (or, short, to buy back), unsigned
   double price = 0;
@@ -45,103 +48,105 @@ struct StopHit {
   bool is_short = false;
 };
 
-// One held position, as the stops see it: what others own (quantity, average) and what is ours.
-struct Held {
+// The copy of a position that the stops work on.
+struct PositionShadow {
+  // Set by the ledger.
   double quantity = 0;  // signed
   double average = 0;
-  double stop = 0;      // a stop it came with; 0: none
-  double lot = 1;       // the least that can be sold
-  double limit_s = 0;   // how long it may be held; 0: for ever
+  double stop = 0;          // fixed stop price; 0: none
+  double lot = 1;           // the least quantity that can be traded
+  double time_limit_s = 0;  // 0: none
   std::int64_t entered_ns = 0;
 
+  // Computed here.
   double best = 0, worst = 0, last = 0;
   std::int64_t last_ns = 0;
   double trailing = 0;
-  bool armed = false, half_sold = false, leaving = false;
-  double doubted = 0;  // a price that jumped and is not confirmed
-  std::int64_t doubted_ns = 0;
+  bool armed = false, half_sent = false, exit_sent = false;
+  double unconfirmed = 0;  // a price that jumped; 0: none
+  std::int64_t unconfirmed_ns = 0;
 };
 
 class Stops {
  public:
   explicit Stops(const StopRules& rules) : rules_(rules) {}
 
-  // The truth changed (a fill, a look at the database). What is ours stays, unless the position
-  // is another one: turned round, or grown, which a stop that has fired must not overlook.
-  void hold(std::string_view symbol, double quantity, double average, double lot, double stop, double limit_s,
-            std::int64_t now_ns) {
+  // Sets quantity and average of a position after a fill or a reconciliation; quantity 0 removes it. The
+  // computed fields stay, unless the position changed sides, or grew after an exit was reported.
+  void set_position(std::string_view symbol, double quantity, double average, double lot, double stop,
+                    double time_limit_s, std::int64_t now_ns) {
     if (quantity == 0) {
-      drop(symbol);
+      remove_position(symbol);
       return;
     }
-    auto [found, is_new] = held_.try_emplace(std::string(symbol));
-    Held& held = found->second;
-    if (is_new || (held.quantity > 0) != (quantity > 0)) {
-      held = Held{};
-      held.entered_ns = now_ns;
-      held.best = held.worst = average;
-      held.last = average;
-    } else if (std::abs(quantity) > std::abs(held.quantity)) {
-      held.half_sold = held.leaving = false;
+    auto [found, is_new] = positions_.try_emplace(std::string(symbol));
+    PositionShadow& position = found->second;
+    if (is_new || (position.quantity > 0) != (quantity > 0)) {
+      position = PositionShadow{};
+      position.entered_ns = now_ns;
+      position.best = position.worst = average;
+      position.last = average;
+    } else if (std::abs(quantity) > std::abs(position.quantity)) {
+      position.half_sent = position.exit_sent = false;
     }
-    held.quantity = quantity;
-    held.average = average;
-    held.lot = lot;
-    if (stop > 0) held.stop = stop;
-    if (limit_s > 0) held.limit_s = limit_s;
+    position.quantity = quantity;
+    position.average = average;
+    position.lot = lot;
+    if (stop > 0) position.stop = stop;
+    if (time_limit_s > 0) position.time_limit_s = time_limit_s;
   }
 
-  void drop(std::string_view symbol) {
-    if (const auto found = held_.find(symbol); found != held_.end()) held_.erase(found);
+  void remove_position(std::string_view symbol) {
+    if (const auto found = positions_.find(symbol); found != positions_.end()) positions_.erase(found);
   }
 
-  // The exit did not happen (refused, expired): the stops speak again. What is leaving was asked
-  // for after any half, so only without it the half is what did not happen.
+  // The last exit was not carried out (refused, expired): it may be reported again. A full exit is
+  // reported after any half, so the half is meant only when no full exit was reported.
   void rearm(std::string_view symbol) {
-    const auto found = held_.find(symbol);
-    if (found == held_.end()) return;
-    Held& held = found->second;
-    (held.leaving ? held.leaving : held.half_sold) = false;
+    const auto found = positions_.find(symbol);
+    if (found == positions_.end()) return;
+    PositionShadow& position = found->second;
+    (position.exit_sent ? position.exit_sent : position.half_sent) = false;
   }
 
-  // Most symbols are not held: the miss is what has to be quick.
+  // Optimised for a symbol without a position, the most frequent case.
   bool on_tick(std::string_view symbol, double price, std::int64_t now_ns, StopHit& hit) {
-    if (held_.empty()) return false;
-    const auto found = held_.find(symbol);
-    if (found == held_.end() || !(price > 0) || !std::isfinite(price)) return false;
-    Held& held = found->second;
-    if (!believed(held, price, now_ns)) return false;
-    seen(held, price, now_ns);
-    return judge(found->first, held, now_ns, hit);
+    if (positions_.empty()) return false;
+    const auto found = positions_.find(symbol);
+    if (found == positions_.end() || !(price > 0) || !std::isfinite(price)) return false;
+    PositionShadow& position = found->second;
+    if (!is_confirmed(position, price, now_ns)) return false;
+    record_price(position, price, now_ns);
+    return evaluate(found->first, position, now_ns, hit);
   }
 
-  // Between ticks: positions that are held too long, jumps that nobody contradicted.
+  // Between ticks: positions past their time limit, and jumps that no tick has contradicted.
   void on_time(std::int64_t now_ns, std::vector<StopHit>& hits) {
-    for (auto& [symbol, held] : held_) {
-      if (held.doubted > 0 && now_ns - held.doubted_ns >= ns(rules_.confirm_s)) {
-        seen(held, held.doubted, now_ns);
-        held.doubted = 0;
+    for (auto& [symbol, position] : positions_) {
+      if (position.unconfirmed > 0 && now_ns - position.unconfirmed_ns >= ns(rules_.confirm_s)) {
+        record_price(position, position.unconfirmed, now_ns);
+        position.unconfirmed = 0;
       }
       StopHit hit;
-      if (judge(symbol, held, now_ns, hit)) hits.push_back(std::move(hit));
+      if (evaluate(symbol, position, now_ns, hit)) hits.push_back(std::move(hit));
     }
   }
 
-  // The volatility kill (part 1) or its half measure (part 0.5): everything held, once.
-  void leave(double part, std::vector<StopHit>& hits) {
-    for (auto& [symbol, held] : held_) {
+  // Exits every position (part 1), or half of each (part 0.5), because of volatility; each once.
+  void exit_all(double part, std::vector<StopHit>& hits) {
+    for (auto& [symbol, position] : positions_) {
       const bool all = part >= 1;
-      if (held.leaving || (!all && held.half_sold)) continue;
-      hits.push_back(verdict_of(symbol, held, all ? Verdict::kAll : Verdict::kHalf, StopReason::kVolatility));
-      (all ? held.leaving : held.half_sold) = true;
+      if (position.exit_sent || (!all && position.half_sent)) continue;
+      hits.push_back(make_hit(symbol, position, all ? StopAction::kAll : StopAction::kHalf, StopReason::kVolatility));
+      (all ? position.exit_sent : position.half_sent) = true;
     }
   }
 
-  const Held* find(std::string_view symbol) const {
-    const auto found = held_.find(symbol);
-    return found == held_.end() ? nullptr : &found->second;
+  const PositionShadow* find(std::string_view symbol) const {
+    const auto found = positions_.find(symbol);
+    return found == positions_.end() ? nullptr : &found->second;
   }
-  std::size_t size() const { return held_.size(); }
+  std::size_t size() const { return positions_.size(); }
   std::uint64_t jumps() const { return jumps_; }
 
  private:
@@ -152,91 +157,91 @@ class Stops {
 
   static std::int64_t ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
-  bool believed(Held& held, double price, std::int64_t now_ns) {
+  bool is_confirmed(PositionShadow& position, double price, std::int64_t now_ns) {
     const auto far = [this](double one, double other) { return std::abs(one - other) > rules_.jump * other; };
-    if (!far(price, held.last) || (held.doubted > 0 && !far(price, held.doubted))) {
-      held.doubted = 0;
+    if (!far(price, position.last) || (position.unconfirmed > 0 && !far(price, position.unconfirmed))) {
+      position.unconfirmed = 0;
       return true;
     }
     ++jumps_;
-    held.doubted = price;
-    held.doubted_ns = now_ns;
+    position.unconfirmed = price;
+    position.unconfirmed_ns = now_ns;
     return false;
   }
 
-  static void seen(Held& held, double price, std::int64_t now_ns) {
-    const bool is_long = held.quantity > 0;
-    held.best = is_long ? std::max(held.best, price) : std::min(held.best, price);
-    held.worst = is_long ? std::min(held.worst, price) : std::max(held.worst, price);
-    held.last = price;
-    held.last_ns = now_ns;
+  static void record_price(PositionShadow& position, double price, std::int64_t now_ns) {
+    const bool is_long = position.quantity > 0;
+    position.best = is_long ? std::max(position.best, price) : std::min(position.best, price);
+    position.worst = is_long ? std::min(position.worst, price) : std::max(position.worst, price);
+    position.last = price;
+    position.last_ns = now_ns;
   }
 
-  // Positive: in our favour.
-  static double gain(const Held& held, double price) {
-    if (held.average <= 0) return 0;
-    return (held.quantity > 0 ? price - held.average : held.average - price) / held.average;
+  // Relative to the average; positive: in our favour.
+  static double gain(const PositionShadow& position, double price) {
+    if (position.average <= 0) return 0;
+    return (position.quantity > 0 ? price - position.average : position.average - price) / position.average;
   }
 
-  bool judge(const std::string& symbol, Held& held, std::int64_t now_ns, StopHit& hit) {
-    const bool moved = follow(held);
-    if (held.leaving) return false;
-    Verdict verdict = moved ? Verdict::kAdjusted : Verdict::kNone;
+  bool evaluate(const std::string& symbol, PositionShadow& position, std::int64_t now_ns, StopHit& hit) {
+    const bool moved = trail(position);
+    if (position.exit_sent) return false;
+    StopAction action = moved ? StopAction::kAdjusted : StopAction::kNone;
     StopReason reason = moved ? StopReason::kTrailing : StopReason::kNone;
-    const double loss = -gain(held, held.worst);
-    if (reached(held, held.stop)) {
-      verdict = Verdict::kAll, reason = StopReason::kStop;
-    } else if (loss >= rules_.excursion_all) {
-      verdict = Verdict::kAll, reason = StopReason::kExcursion;
-    } else if (too_long(held, now_ns)) {
-      verdict = Verdict::kAll, reason = StopReason::kTime;
-    } else if (held.armed && reached(held, held.trailing)) {
-      verdict = Verdict::kAll, reason = StopReason::kTrailing;
-    } else if (loss >= rules_.excursion_half && !held.half_sold) {
-      verdict = Verdict::kHalf, reason = StopReason::kExcursion;
+    const double loss = -gain(position, position.worst);
+    if (reached(position, position.stop)) {
+      action = StopAction::kAll, reason = StopReason::kStop;
+    } else if (loss >= rules_.mae_full) {
+      action = StopAction::kAll, reason = StopReason::kMae;
+    } else if (is_expired(position, now_ns)) {
+      action = StopAction::kAll, reason = StopReason::kTime;
+    } else if (position.armed && reached(position, position.trailing)) {
+      action = StopAction::kAll, reason = StopReason::kTrailing;
+    } else if (loss >= rules_.mae_half && !position.half_sent) {
+      action = StopAction::kHalf, reason = StopReason::kMae;
     }
-    if (verdict == Verdict::kNone) return false;
-    hit = verdict_of(symbol, held, verdict, reason);
-    if (verdict == Verdict::kHalf) held.half_sold = true;
-    if (verdict == Verdict::kAll) held.leaving = true;
+    if (action == StopAction::kNone) return false;
+    hit = make_hit(symbol, position, action, reason);
+    if (action == StopAction::kHalf) position.half_sent = true;
+    if (action == StopAction::kAll) position.exit_sent = true;
     return true;
   }
 
-  // The trailing stop is armed by a gain and follows the best price, never back.
-  bool follow(Held& held) {
-    if (!held.armed && gain(held, held.last) < rules_.trail_arm) return false;
-    const bool is_long = held.quantity > 0;
-    const double distance = std::max(held.best * rules_.trail, rules_.trail_least);
-    const double stop = is_long ? held.best - distance : held.best + distance;
-    const bool moves = !held.armed || (is_long ? stop > held.trailing : stop < held.trailing);
-    held.armed = true;
-    if (moves) held.trailing = stop;
+  // Arms and moves the trailing stop; returns whether it moved.
+  bool trail(PositionShadow& position) {
+    if (!position.armed && gain(position, position.last) < rules_.trail_arm) return false;
+    const bool is_long = position.quantity > 0;
+    const double distance = std::max(position.best * rules_.trail, rules_.trail_min_distance);
+    const double stop = is_long ? position.best - distance : position.best + distance;
+    const bool moves = !position.armed || (is_long ? stop > position.trailing : stop < position.trailing);
+    position.armed = true;
+    if (moves) position.trailing = stop;
     return moves;
   }
 
-  static bool reached(const Held& held, double stop) {
+  static bool reached(const PositionShadow& position, double stop) {
     if (stop <= 0) return false;
-    return held.quantity > 0 ? held.last <= stop : held.last >= stop;
+    return position.quantity > 0 ? position.last <= stop : position.last >= stop;
   }
 
-  bool too_long(const Held& held, std::int64_t now_ns) const {
-    if (held.limit_s <= 0) return false;
-    const double allowed = held.limit_s + (gain(held, held.last) > 0 ? rules_.earning_extra_s : 0);
-    return now_ns - held.entered_ns > ns(allowed);
+  bool is_expired(const PositionShadow& position, std::int64_t now_ns) const {
+    if (position.time_limit_s <= 0) return false;
+    const bool profitable = gain(position, position.last) > 0;
+    return now_ns - position.entered_ns > ns(position.time_limit_s + (profitable ? rules_.profit_extension_s : 0));
   }
 
-  static StopHit verdict_of(const std::string& symbol, const Held& held, Verdict verdict, StopReason reason) {
-    const double all = std::abs(held.quantity);
+  static StopHit make_hit(const std::string& symbol, const PositionShadow& position, StopAction action, StopReason reason) {
+    const double all = std::abs(position.quantity);
     double quantity = 0;
-    if (verdict == Verdict::kAll) quantity = all;
-    if (verdict == Verdict::kHalf)  // at least one lot: half of one is one
-      quantity = std::min(all, std::max(held.lot, std::floor(all / 2 / held.lot) * held.lot));
-    const double stop = reason == StopReason::kStop ? held.stop : held.trailing;
-    return {symbol, verdict, reason, quantity, held.last, stop, held.quantity < 0};
+    if (action == StopAction::kAll) quantity = all;
+    if (action == StopAction::kHalf)  // in whole lots, at least one
+      quantity = std::min(all, std::max(position.lot, std::floor(all / 2 / position.lot) * position.lot));
+    const double stop = reason == StopReason::kStop ? position.stop : position.trailing;
+    return {symbol, action, reason, quantity, position.last, stop, position.quantity < 0};
   }
 
   StopRules rules_;
-  std::unordered_map<std::string, Held, Hash, std::equal_to<>> held_;
+  std::unordered_map<std::string, PositionShadow, Hash, std::equal_to<>> positions_;
   std::uint64_t jumps_ = 0;
 };
 

@@ -1,10 +1,10 @@
-// A worker: one thread that polls its components, the last of the pipeline first.
+// Worker: one thread that polls its components, the last of the pipeline first.
 //
-// Thread contract: `run` is the thread; everything else is for the thread that steers it.
+// Thread contract: `run` is the thread's body; every other method is for the one thread that controls it.
 //
-//   running --pause()--> asked --the thread's next round--> resting --resume()--> running
+//   running --pause()--> pausing --the thread's next round--> paused --resume()--> running
 //      |
-//      +--halt()--> stopped (for good)
+//      +--halt()--> stopped (final)
 #pragma once
 
 #include <pthread.h>
@@ -19,14 +19,14 @@
 #include <utility>
 #include <vector>
 
-#include "qts/flow.hpp"
-#include "qts/wait.hpp"
+#include "qts/component.hpp"
+#include "qts/wait_strategy.hpp"
 
 namespace qts {
 
-enum class Wait : std::uint8_t { spin, yield, park };
+enum class WaitStrategy : std::uint8_t { spin, yield, park };
 
-// What a thread needs around its life, such as a Python thread state.
+// Called on the worker's thread at its start and end, e.g. to release a Python thread state.
 struct ThreadHooks {
   std::function<void()> begin;
   std::function<void()> end;
@@ -34,11 +34,11 @@ struct ThreadHooks {
 
 class Worker {
  public:
-  Worker(std::size_t number, int on_cpu, Wait wait) : id(number), cpu(on_cpu), wait_(wait) {}
+  Worker(std::size_t number, int on_cpu, WaitStrategy wait) : id(number), cpu(on_cpu), wait_(wait) {}
 
   void set_hooks(ThreadHooks hooks) { hooks_ = std::move(hooks); }
 
-  // Before the start, or while it rests. Components are given in pipeline order.
+  // Before the start, or while paused. Components are added in pipeline order.
   void add(Component& component) { components_.insert(components_.begin(), &component); }
   void remove(Component& component) { std::erase(components_, &component); }
 
@@ -46,9 +46,9 @@ class Worker {
     pinned_.store(pin(), std::memory_order_relaxed);
     if (hooks_.begin) hooks_.begin();
     switch (wait_) {
-      case Wait::spin: loop(Spin{}); break;
-      case Wait::yield: loop(SpinYield{1000}); break;
-      case Wait::park: loop_parked(); break;
+      case WaitStrategy::spin: loop(Spin{}); break;
+      case WaitStrategy::yield: loop(SpinYield{1000}); break;
+      case WaitStrategy::park: loop_parked(); break;
     }
     if (hooks_.end) hooks_.end();
     current_.store(nullptr, std::memory_order_relaxed);
@@ -56,7 +56,7 @@ class Worker {
   }
 
   void wake() {
-    if (wait_ == Wait::park) park_.wake();
+    if (wait_ == WaitStrategy::park) park_.wake();
   }
   void halt() {
     halt_.store(true, std::memory_order_relaxed);
@@ -69,27 +69,27 @@ class Worker {
   void resume() { pause_.store(false, std::memory_order_release); }
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
-  bool resting() const { return resting_.load(std::memory_order_acquire) || stopped(); }
+  bool paused() const { return paused_.load(std::memory_order_acquire) || stopped(); }
   bool pinned() const { return pinned_.load(std::memory_order_relaxed); }
-  Park* sleeper() { return wait_ == Wait::park ? &park_ : nullptr; }
-  // What it is doing, or last did; null before and after.
+  Park* park() { return wait_ == WaitStrategy::park ? &park_ : nullptr; }
+  // The component that is being polled, or was last; null before the start and after the end.
   const Component* current() const { return current_.load(std::memory_order_relaxed); }
 
   const std::size_t id;
-  const int cpu;  // -1: anywhere
+  const int cpu;  // -1: any
 
  private:
   template <class Strategy>
   void loop(Strategy&& wait) {
     while (!halt_.load(std::memory_order_relaxed)) {
-      if (pause_.load(std::memory_order_relaxed)) rest();
-      if (round() != 0) wait.reset();
+      if (pause_.load(std::memory_order_relaxed)) wait_until_resumed();
+      if (poll_all() != 0) wait.reset();
       else wait.idle();
     }
   }
   void loop_parked() { loop(park_); }
 
-  std::size_t round() {
+  std::size_t poll_all() {
     std::size_t moved = 0;
     for (Component* component : components_) {
       current_.store(component, std::memory_order_relaxed);
@@ -98,11 +98,11 @@ class Worker {
     return moved;
   }
 
-  void rest() {
-    resting_.store(true, std::memory_order_release);
+  void wait_until_resumed() {
+    paused_.store(true, std::memory_order_release);
     while (pause_.load(std::memory_order_acquire) && !halt_.load(std::memory_order_relaxed))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
-    resting_.store(false, std::memory_order_release);
+    paused_.store(false, std::memory_order_release);
   }
 
   bool pin() const {
@@ -117,12 +117,12 @@ class Worker {
 #endif
   }
 
-  const Wait wait_;
+  const WaitStrategy wait_;
   Park park_{ParkRounds{.spins = 1000, .yields = 100}};
   ThreadHooks hooks_;
   std::vector<Component*> components_;  // last of the pipeline first
   std::atomic<const Component*> current_{nullptr};
-  std::atomic<bool> halt_{false}, pause_{false}, resting_{false}, stopped_{false}, pinned_{false};
+  std::atomic<bool> halt_{false}, pause_{false}, paused_{false}, stopped_{false}, pinned_{false};
 };
 
 }  // namespace qts

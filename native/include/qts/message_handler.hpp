@@ -1,4 +1,4 @@
-// What a processor or a strategy does with its messages.
+// MessageHandler: what a processor or a strategy runs for its messages.
 //
 // Thread contract: `run` is called by the component's worker only.
 #pragma once
@@ -10,22 +10,22 @@
 #include <string>
 
 #include "qts/clock.hpp"
-#include "qts/flow.hpp"
+#include "qts/component.hpp"
 
 namespace qts {
 
-// Work given from outside: a compiled function, a Python callable, an indicator.
-class Work {
+// Code supplied by the user: a compiled function, a Python callable, an indicator.
+class MessageHandler {
  public:
-  virtual ~Work() = default;
-  // Handles a batch of one type, in order. Answers how many it handled: fewer than all means that
-  // the next message failed, and `failure` says why.
+  virtual ~MessageHandler() = default;
+  // Handles a batch of one type, in order, and returns how many messages it handled: fewer than all
+  // means that the next message failed, and `error` says why.
   virtual std::size_t run(std::span<Message> batch) = 0;
-  // May be read once run has answered fewer than it was given.
-  std::string failure;
+  // Valid after run has returned fewer than it was given.
+  std::string error;
 };
 
-// Time spent doing nothing useful, per type: stands for work of a known length.
+// A busy loop of a fixed length per type, in place of a handler of that cost.
 class BusyWork {
  public:
   explicit BusyWork(const std::array<std::uint64_t, kTypes>& ns) {
@@ -35,7 +35,7 @@ class BusyWork {
 
   bool none(std::uint8_t type) const { return ticks_[type] == 0; }
 
-  // Spins from `start` on for the type's time, and answers the moment it ended.
+  // Spins from `start` on for the time of the type, and returns the tick at which it ended.
   std::uint64_t spin(std::uint8_t type, std::uint64_t start) const {
     const std::uint64_t end = start + ticks_[type];
     std::uint64_t now = ticks();
@@ -47,12 +47,12 @@ class BusyWork {
   std::array<std::uint64_t, kTypes> ticks_{};
 };
 
-// A function compiled outside, such as a numba cfunc: called once a batch, never with the GIL.
-class CompiledWork final : public Work {
+// A function compiled outside, such as a numba cfunc: called once per batch, without the GIL.
+class CompiledHandler final : public MessageHandler {
  public:
   using Function = void (*)(Message* messages, std::uint64_t count, void* state);
 
-  CompiledWork(Function function, void* state) : function_(function), state_(state) {}
+  CompiledHandler(Function function, void* state) : function_(function), state_(state) {}
 
   std::size_t run(std::span<Message> batch) override {
     function_(batch.data(), batch.size(), state_);
@@ -64,7 +64,7 @@ class CompiledWork final : public Work {
   void* state_;
 };
 
-// Why a component gave up, and at which message.
+// The component that failed, the message at which it failed, and the error.
 struct Failure {
   std::string component;
   Message message;

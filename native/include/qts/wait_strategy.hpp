@@ -1,6 +1,8 @@
+// Wait strategies: how a polling thread waits when there is nothing to do.
+//
 // Thread contract: idle and reset are called by the one thread that waits; Park::wake by any thread.
-// Invariant: a thread that polls, finds nothing and calls idle() polls again before it sleeps, so
-// work published before a wake() is never slept through.
+// Invariant: a thread that polls, finds nothing and calls idle() polls once more before it sleeps, so
+// it never sleeps while there is work that was published before a wake().
 //
 //   while (running) { if (poll() != 0) wait.reset(); else wait.idle(); }
 #pragma once
@@ -21,7 +23,7 @@
 
 namespace qts {
 
-// Tells the processor that this is a spin loop.
+// Hint to the processor that this is a spin loop.
 inline void spin_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -30,14 +32,14 @@ inline void spin_pause() {
 #endif
 }
 
-// For a thread that owns its core.
+// For a thread with a core to itself.
 class Spin {
  public:
   void idle() { spin_pause(); }
   void reset() {}
 };
 
-// For threads that share cores: spins a little, then lets others run.
+// For threads that share cores: spins for some rounds, then yields the core.
 class SpinYield {
  public:
   explicit SpinYield(std::uint32_t spins = 100) : spins_(spins) {}
@@ -59,17 +61,17 @@ class SpinYield {
 struct ParkRounds {
   std::uint32_t spins = 100;
   std::uint32_t yields = 20;
-  std::chrono::nanoseconds nap = std::chrono::milliseconds(1);  // the longest sleep without a wake
+  std::chrono::nanoseconds max_sleep = std::chrono::milliseconds(1);  // the longest sleep without a wake
 };
 
-// Spins, yields, then sleeps until woken or for at most `nap`.
+// Spins, yields, then sleeps until woken or for at most `max_sleep`.
 //
-//   awake --announce--> announced --poll again, nothing--> asleep
+//   awake --announce--> announced --second poll is empty--> asleep
 //     ^                     |                                |
-//     +------- wake() or reset() or the nap is over ---------+
+//     +------ wake() or reset() or max_sleep has passed -----+
 //
-// Both sides swap one word. Either the wake's swap comes second and sees the announcement, or it
-// came first and the announcement's swap has acquired all that was published before it.
+// Both sides exchange one word. Either the exchange of wake() comes second and reads the announcement,
+// or it came first and the announcing exchange has acquired everything published before it.
 class Park {
  public:
   explicit Park(ParkRounds rounds = {}) : rounds_(rounds) {}
@@ -101,7 +103,7 @@ class Park {
     }
   }
 
-  // After publishing, once a batch. True if somebody was parked.
+  // Call after publishing, once per batch. Returns whether the thread was parked.
   bool wake() {
     if (state_.exchange(kAwake, std::memory_order_acq_rel) != kParked) return false;
 #if defined(__linux__)
@@ -116,15 +118,15 @@ class Park {
   static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
   void sleep() {
-    timespec nap{static_cast<std::time_t>(rounds_.nap.count() / 1'000'000'000),
-                 static_cast<long>(rounds_.nap.count() % 1'000'000'000)};
+    timespec timeout{static_cast<std::time_t>(rounds_.max_sleep.count() / 1'000'000'000),
+                     static_cast<long>(rounds_.max_sleep.count() % 1'000'000'000)};
 #if defined(__linux__)
-    // Returns at once when a wake has already changed the word.
-    syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, kParked, &nap, nullptr, 0);
+    // Returns at once when wake() has already changed the word.
+    syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, kParked, &timeout, nullptr, 0);
 #else
     const timespec shortest{0, 50'000};
     if (state_.load(std::memory_order_acquire) == kParked)
-      nanosleep(nap.tv_sec > 0 || nap.tv_nsec > shortest.tv_nsec ? &shortest : &nap, nullptr);
+      nanosleep(timeout.tv_sec > 0 || timeout.tv_nsec > shortest.tv_nsec ? &shortest : &timeout, nullptr);
 #endif
   }
 

@@ -1,8 +1,8 @@
-#include "qts/machine.hpp"
+#include "qts/stall_floor.hpp"
 
 #include "harness.hpp"
 
-TEST(stall_floor_lasts_as_long_as_asked_and_adds_up) {
+TEST(stall_floor_lasts_its_duration_and_adds_up) {
   const qts::StallFloor floor = qts::stall_floor(20'000'000);
   CHECK_GE(floor.duration_ns, 19'900'000u);
   CHECK_LE(floor.over_20us, floor.over_1us);

@@ -1,5 +1,6 @@
+// The latency floor of the machine: stalls of a busy thread, and the round trip of a cache line.
+//
 // Thread contract: stall_floor keeps the calling thread busy; ping_pong does too, and starts one more.
-// What the machine itself adds to every latency: a number measured here means nothing without them.
 // Invariant: both measure with ticks() and report nanoseconds.
 #pragma once
 
@@ -11,7 +12,7 @@
 
 #include "qts/clock.hpp"
 #include "qts/ring.hpp"
-#include "qts/wait.hpp"
+#include "qts/wait_strategy.hpp"
 
 namespace qts {
 
@@ -20,10 +21,10 @@ struct StallFloor {
   std::uint64_t over_1us = 0;
   std::uint64_t over_20us = 0;
   std::uint64_t longest_ns = 0;
-  double share_lost = 0.0;  // of the time, in stalls over 1 us
+  double share_lost = 0.0;  // share of the time spent in stalls over 1 us
 };
 
-// A loop that only reads the clock: each gap is time that some other work would have lost.
+// Spins on the clock: each gap is time that the machine took from the thread.
 inline StallFloor stall_floor(std::uint64_t duration_ns) {
   const TickScale scale = tick_scale();
   const std::uint64_t start = ticks(), end = start + scale.span_ticks(duration_ns);
@@ -54,7 +55,7 @@ inline double ping_pong(std::uint64_t round_trips) {
   const std::uint64_t each = std::max<std::uint64_t>(round_trips / kGroups, 1), total = each * kGroups;
   Line there, back;
   const auto await = [](const std::atomic<std::uint64_t>& word, std::uint64_t value) {
-    // Yields at last: on one core a pure spin would burn the other side's time slices.
+    // Yields in the end: on one core a pure spin would use up the other side's time slices.
     for (std::uint32_t spins = 0; word.load(std::memory_order_acquire) != value; ++spins)
       if (spins > 10'000) sched_yield();
   };

@@ -1,4 +1,4 @@
-#include "qts/wait.hpp"
+#include "qts/wait_strategy.hpp"
 
 #include <thread>
 
@@ -8,8 +8,8 @@
 
 using namespace std::chrono_literals;
 
-TEST(park_sleeps_no_longer_than_its_nap) {
-  qts::Park park({.spins = 0, .yields = 0, .nap = 2ms});
+TEST(park_sleeps_no_longer_than_max_sleep) {
+  qts::Park park({.spins = 0, .yields = 0, .max_sleep = 2ms});
   park.idle();  // announces only
   const std::uint64_t start = qts::monotonic_ns();
   park.idle();
@@ -21,26 +21,26 @@ TEST(park_sleeps_no_longer_than_its_nap) {
   CHECK(!park.wake());  // awake again
 }
 
-TEST(park_does_not_sleep_through_a_wake_after_the_announcement) {
-  qts::Park park({.spins = 0, .yields = 0, .nap = 60s});
+TEST(park_does_not_sleep_after_a_wake_that_follows_the_announcement) {
+  qts::Park park({.spins = 0, .yields = 0, .max_sleep = 60s});
   park.idle();
   CHECK(park.wake());
-  park.idle();  // would take a minute
+  park.idle();  // would sleep for a minute
   CHECK(!park.wake());
 }
 
 TEST(park_is_awake_after_reset) {
-  qts::Park park({.spins = 0, .yields = 0, .nap = 60s});
+  qts::Park park({.spins = 0, .yields = 0, .max_sleep = 60s});
   park.idle();
   park.reset();
   CHECK(!park.wake());
 }
 
-// With a nap of a minute, one lost wake would outlast the test's patience.
+// With max_sleep of a minute, one lost wake would exceed the test's time limit.
 TEST(park_loses_no_wake) {
   constexpr std::uint64_t kItems = 3'000;
   qts::Ring<std::uint64_t> ring(4);
-  qts::Park park({.spins = 1, .yields = 0, .nap = 60s});
+  qts::Park park({.spins = 1, .yields = 0, .max_sleep = 60s});
   std::uint64_t wrong = 0;
   const std::uint64_t start = qts::monotonic_ns();
   std::thread consumer([&] {
