@@ -49,7 +49,7 @@ def test_our_ring_moves_batches(way: str, size: int) -> None:
     [("oak", "one", 1), ("ours", "sideways", 1), ("textbook", "copy", 8), ("ours", "copy", 257)],
 )
 def test_what_cannot_be_measured_is_refused(ring: str, way: str, size: int) -> None:
-    with pytest.raises(ValueError, match=r"ring|batch"):
+    with pytest.raises(ValueError, match=r"ring|way|batch"):
         _native.bench_ring(ring, way, 64, size, 10, ANYWHERE)
 
 
@@ -85,7 +85,7 @@ def test_work_that_raises_ends_the_trial_with_its_error(kind: str) -> None:
 
 @pytest.mark.parametrize("work", [(), ("each",), ("each", print), ("dance", 14, np.zeros(3))])
 def test_work_that_no_handler_made_is_refused(work: tuple[object, ...]) -> None:
-    with pytest.raises(ValueError, match="work"):
+    with pytest.raises(ValueError, match="a handler is"):
         _native.bench_work(work, 8, 5, -1)
 
 

@@ -83,7 +83,7 @@ def test_a_record_larger_than_the_ring_is_refused() -> None:
 
 
 def test_a_ring_without_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs more memory"):
+    with pytest.raises(ValueError, match="bytes of memory"):
         small(8)
 
 

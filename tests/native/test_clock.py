@@ -56,11 +56,11 @@ def test_stall_floor_lets_other_threads_run() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), 1e9])
 def test_stall_floor_of_no_sensible_length_is_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match="3600 s"):
+    with pytest.raises(ValueError, match="at most 3600"):
         _native.stall_floor(seconds)
 
 
 def test_ping_pong_measures_a_round_trip() -> None:
     assert 1 <= _native.ping_pong(1_000) < 1e9
-    with pytest.raises(ValueError, match="round trip"):
+    with pytest.raises(ValueError, match="round_trips"):
         _native.ping_pong(0)

@@ -174,7 +174,7 @@ def test_a_batch_handler_that_raises_names_its_batch() -> None:
     report = Router(scenario(producers=1, **ONE), strategies={0: batch(fail)}).run()
     (line,) = report.failures
     assert line.startswith("strategy 0 failed at Message(producer 0, type 0, sequence 0)")
-    assert "RuntimeError: no (somewhere in the " in line
+    assert "RuntimeError: no (in a batch of " in line
     assert report.produced == report.delivered + report.undelivered
 
 

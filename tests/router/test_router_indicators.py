@@ -148,7 +148,7 @@ def test_a_symbol_beyond_the_table_fails_the_run_and_is_named() -> None:
     report = router.report
     assert report.verdict == "FAILED"
     assert "processor 0 failed at" in report.failures[0]
-    assert "symbol 8 is beyond the 8 symbols" in report.failures[0]
+    assert "symbol_id 8 is out of range: the indicator has 8 symbols" in report.failures[0]
     assert report.produced == report.delivered + report.undelivered
 
 
