@@ -272,6 +272,39 @@ TEST(failing_strategy_is_reported_with_its_message_and_the_rest_accounted_for) {
   CHECK_EQ(totals.produced, totals.delivered + waiting);
 }
 
+// The type selects routes and indexes tables: one out of range would be read beyond their end.
+TEST(handler_that_changes_msg_type_fails_at_that_message) {
+  for (const std::uint8_t written : {std::uint8_t{1}, std::uint8_t{8}, std::uint8_t{255}})
+    for (const bool in_strategy : {false, true}) {
+      std::uint64_t seen = 0;
+      const auto changes_type = [&] {
+        return call([&seen, written](std::span<Message> batch) {
+          for (Message& message : batch)
+            if (++seen == 103) message.msg_type = written;
+          return batch.size();
+        });
+      };
+      Rig::Handlers handlers;
+      if (in_strategy) handlers[2] = changes_type();  // type 2 only
+      Rig rig({.messages = 2'000}, std::move(handlers));
+      const std::uint8_t added = rig.router->add_processor({}, in_strategy ? nullptr : changes_type(), 0);
+      if (!in_strategy) rig.router->route1(2, {.processors = {added}});
+      rig.start();
+      CHECK(Rig::until([&] { return rig.router->failed(); }));
+      rig.end();
+      const auto failures = rig.router->failures();
+      CHECK_EQ(failures.size(), 1u);
+      CHECK_EQ(failures[0].component, in_strategy ? "strategy 2" : "processor 4");
+      CHECK_EQ(failures[0].message.msg_type, 2);
+      CHECK_EQ(failures[0].text, "the handler changed msg_type from 2 to " + std::to_string(written));
+      CHECK_EQ(in_strategy ? rig.router->strategies()[2]->delivered() : rig.router->processors()[added]->processed(), 102u);
+      const Totals totals = rig.router->totals();
+      std::uint64_t waiting = 0;
+      for (const QueueLocation& location : rig.router->waiting()) waiting += location.count;
+      CHECK_EQ(totals.produced, totals.delivered + waiting);
+    }
+}
+
 TEST(worker_that_does_not_stop_is_reported_and_detached) {
   auto open = std::make_shared<std::atomic<bool>>(false), entered = std::make_shared<std::atomic<bool>>(false);
   Rig::Handlers handlers;

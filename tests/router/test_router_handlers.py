@@ -167,6 +167,22 @@ def test_the_message_a_strategy_raises_on_is_named_and_the_rest_accounted_for() 
     assert "in raise_late" in router.failures[0]  # the traceback
 
 
+@pytest.mark.parametrize("written", [1, 8, 255])
+def test_a_processor_that_changes_msg_type_fails_at_that_message(written: int) -> None:
+    def change_type(messages: Messages) -> None:
+        late = messages["sequence_number"] >= 500
+        messages["msg_type"][late] = written
+
+    report = Router(scenario(producers=1, **ONE), processors={0: batch(change_type)}).run()
+    assert report.verdict == "FAILED"
+    assert report.failures == (
+        "processor 0 failed at Message(producer 0, type 0, sequence 500):"
+        f" the handler changed msg_type from 0 to {written}",
+    )
+    assert report.delivered == 500
+    assert report.produced == report.delivered + report.undelivered
+
+
 def test_a_batch_handler_that_raises_names_its_batch() -> None:
     def fail(messages: Messages) -> None:
         raise RuntimeError("no")

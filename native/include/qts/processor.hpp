@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -42,8 +43,9 @@ class WorkReceiver : public Receiver {
       abandoned_.add(batch.size());
       return 0;
     }
+    const std::uint8_t type = batch[0].msg_type;
     in_handler_.store(true, std::memory_order_relaxed);
-    const std::size_t handled = handler_->run(batch);
+    const std::size_t handled = unchanged_types(batch.first(handler_->run(batch)), type);
     in_handler_.store(false, std::memory_order_relaxed);
     if (handled < batch.size()) {
       failure_ = Failure{name, batch[handled], handler_->error};
@@ -51,6 +53,18 @@ class WorkReceiver : public Receiver {
       failed_.store(true, std::memory_order_release);
     }
     return handled;
+  }
+  // Returns how many messages come before the first whose type the handler has changed, which fails: the
+  // type selects the route and indexes tables.
+  std::size_t unchanged_types(std::span<Message> batch, std::uint8_t type) {
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      if (batch[i].msg_type != type) [[unlikely]] {
+        handler_->error = "the handler changed msg_type from " + std::to_string(type) + " to " +
+                          std::to_string(batch[i].msg_type);
+        batch[i].msg_type = type;  // the failure is reported with the message as it was received
+        return i;
+      }
+    return batch.size();
   }
   bool has_handler() const { return handler_ != nullptr; }
   bool closed() const { return failed_.load(std::memory_order_relaxed); }
