@@ -10,7 +10,7 @@ from typing import Any
 from qts._exports import lazy_exports
 
 _load, _names, _exported = lazy_exports(__name__, __file__)
-__all__ = sorted([*_exported, "__version__"])  # noqa: PLE0605 - the stub lists the names
+__all__ = sorted([*_exported, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
