@@ -223,20 +223,20 @@ void bind_lanes(nb::module_& m) {
   nb::class_<PyLanes>(m, "Lanes", nb::type_slots(kSlots), "The four event lanes behind the event engine.")
       .def(nb::init<const std::array<LaneSpecTuple, 4>&, nb::object, nb::dict, std::size_t, std::uint64_t, std::uint64_t,
                     std::uint64_t, std::size_t>(),
-           "specs"_a, "event_class"_a, "types"_a, "audit"_a, "gil_slice_ns"_a, "slice_events"_a, "gil_stall_ns"_a, "background"_a,
+           "specs"_a, "event_class"_a, "types"_a, "audit"_a, "gil_slice_ns"_a, "slice_events"_a, "gil_stall_ns"_a, "background_workers"_a,
            "specs: (capacity, policy, keep one of, batch, window in ns, batch by key) of each lane.")
       .def("set_callbacks", &PyLanes::set_callbacks, "refuse"_a, "check"_a, "failed"_a, "failed_batch"_a,
            "Set the callbacks that raise a refusal, check a payload, and retry a failed handler.")
       .def(
           "add_type",
           [](PyLanes& self, std::uint8_t lane, nb::object payload, nb::object key,
-             const std::vector<std::pair<nb::str, unsigned>>& fields, bool deep, double limit_ms) {
-            return add_type(*self.core, lane, std::move(payload), std::move(key), fields, deep, limit_ms);
+             const std::vector<std::pair<nb::str, unsigned>>& fields, bool checked_in_python, double time_limit_ms) {
+            return add_type(*self.core, lane, std::move(payload), std::move(key), fields, checked_in_python, time_limit_ms);
           },
-          "lane"_a, "payload"_a, "key"_a.none(), "fields"_a, "deep"_a, "limit_ms"_a,
+          "lane"_a, "payload"_a, "key"_a.none(), "fields"_a, "checked_in_python"_a, "time_limit_ms"_a,
           "Add an event type and return its number.")
       .def(
-          "watch",
+          "attach_watcher",
           [](PyLanes& self, std::size_t type, nb::object watcher, const std::string& field) {
             set_watcher(*self.core, type, std::move(watcher), field);
           },
@@ -249,7 +249,7 @@ void bind_lanes(nb::module_& m) {
           },
           "type"_a, "handlers"_a, "Set the handlers of a type, in this order; only while no thread runs.")
       .def(
-          "wait_for_room",
+          "wait_for_capacity",
           [](PyLanes& self, std::size_t lane, double seconds) {
             const nb::gil_scoped_release released;
             return self.core->lanes[lane & 3].queue.wait_for_capacity(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
@@ -308,10 +308,10 @@ void bind_lanes(nb::module_& m) {
           "lane"_a, "sequence"_a, "dead"_a, "Set the result of an event whose handler returned None.")
       .def(
           "take",
-          [](PyLanes& self, std::size_t lane, std::size_t most, double seconds) {
-            return self.core->take(lane & 3, std::min<std::size_t>(most, 100'000), seconds);
+          [](PyLanes& self, std::size_t lane, std::size_t max, double seconds) {
+            return self.core->take(lane & 3, std::min<std::size_t>(max, 100'000), seconds);
           },
-          "lane"_a, "most"_a, "seconds"_a, "Take (event, sequence) pairs of a lane that no thread serves; settle_at sets the result of each.")
+          "lane"_a, "max"_a, "seconds"_a, "Take (event, sequence) pairs of a lane that no thread serves; settle_at sets the result of each.")
       .def(
           "settle_at",
           [](PyLanes& self, std::size_t lane, std::uint64_t sequence, bool dead, std::uint64_t began, std::uint64_t ended) {
@@ -319,12 +319,12 @@ void bind_lanes(nb::module_& m) {
           },
           "lane"_a, "sequence"_a, "dead"_a, "began"_a, "ended"_a, "Set the result of an event that was taken, with the ticks of its handling.")
       .def(
-          "publish_over", [](PyLanes& self, nb::handle event) { return self.core->publish_overflow(event.ptr()); }, "event"_a.none(),
+          "publish_overflow", [](PyLanes& self, nb::handle event) { return self.core->publish_overflow(event.ptr()); }, "event"_a.none(),
           "Publish as a handler does: exceed the capacity rather than wait; False when the reserve is full too.")
       .def(
-          "serve_apart", [](PyLanes& self) { self.core->lanes.separate_workers(); }, "Declare that P2 and P3 have no worker in common; before start.")
+          "separate_workers", [](PyLanes& self) { self.core->lanes.separate_workers(); }, "Declare that P2 and P3 have no worker in common; before start.")
       .def(
-          "retried",
+          "count_retry",
           [](PyLanes& self, std::size_t lane, std::uint64_t sequence, std::uint32_t type) {
             LaneEntry entry;
             entry.sequence = sequence;
@@ -335,10 +335,10 @@ void bind_lanes(nb::module_& m) {
       .def(
           "faults", [](PyLanes& self) { return self.core->take_faults(); }, "(worker, error) of threads that failed since the last call.")
       .def(
-          "revive", [](PyLanes& self, std::size_t worker) { self.core->restart_worker(worker); }, "worker"_a,
+          "restart_worker", [](PyLanes& self, std::size_t worker) { self.core->restart_worker(worker); }, "worker"_a,
           "Start a new thread for a worker whose thread failed.")
       .def(
-          "break_worker", [](PyLanes& self, std::size_t worker) { self.core->inject_fault(worker); }, "worker"_a,
+          "inject_fault", [](PyLanes& self, std::size_t worker) { self.core->inject_fault(worker); }, "worker"_a,
           "For tests: let a thread fail at its next round.")
       .def(
           "drops",
@@ -349,21 +349,21 @@ void bind_lanes(nb::module_& m) {
           },
           "(type, key, count) of the events dropped by full lanes.")
       .def(
-          "inside", [](PyLanes&) { return LaneCore::in_handler(); }, "Whether this thread is in a handler of the lanes.")
+          "in_handler", [](PyLanes&) { return LaneCore::in_handler(); }, "Whether this thread is in a handler of the lanes.")
       .def("reports", &PyLanes::reports, "(what, type, handler, ns) of handlers that took too long since the last call.")
       .def("running", &PyLanes::running, "(worker, type, handler, ns) of each running handler.")
       .def("audit", &PyLanes::audit, "The records since the last call, 40 bytes each.")
       .def(
           "audit_lost", [](PyLanes& self) { return self.core->lanes.audit().lost(); }, "How many records did not fit the buffer.")
       .def(
-          "turns",
+          "lock_counts",
           [](PyLanes& self) { return std::pair{self.core->lanes.lock.handed_over(), self.core->lanes.lock.overtaken()}; },
           "How often the lane lock of a sleeping handler was handed over, and how often a higher lane overtook.")
       .def(
-          "placed", [](PyLanes& self) { return std::pair{self.core->pinned.load(), self.core->is_realtime.load()}; },
+          "p0_placement", [](PyLanes& self) { return std::pair{self.core->pinned.load(), self.core->is_realtime.load()}; },
           "Whether P0's thread is pinned to its CPU, and has real-time priority.")
       .def(
-          "clear", [](PyLanes& self) { self.core->release_handled(); }, "Release events that were handled without the interpreter.");
+          "release_handled", [](PyLanes& self) { self.core->release_handled(); }, "Release events that were handled without the interpreter.");
   m.def("replay_lanes", &replay, "specs"_a, "records"_a, "Repeat recorded publishing and taking; return the records that this makes.");
   bind_event_factory(m);
 }

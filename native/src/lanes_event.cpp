@@ -109,10 +109,10 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
 }  // namespace
 
 void bind_event_factory(nb::module_& m) {
-  nb::class_<EventFactory>(m, "EventMaker", nb::type_slots(kSlots), "Makes the events of an event engine.")
+  nb::class_<EventFactory>(m, "EventFactory", nb::type_slots(kSlots), "Makes the events of an event engine.")
       .def(nb::init<nb::object, nb::dict, nb::object, nb::object>(), "event_class"_a, "fields"_a, "now"_a.none(), "missing"_a,
            "fields: type name -> its thirteen fields. now: returns seconds since 1970; None: the system clock.")
-      .def("make", &EventFactory::new_event, "name"_a, "payload"_a.none(), "source"_a, "Make an event of this type, now.");
+      .def("new_event", &EventFactory::new_event, "name"_a, "payload"_a.none(), "source"_a, "Make an event of this type, now.");
   m.def("event_id", &event_id, "Return a new UUID (version 7) as text.");
 }
 

@@ -188,7 +188,7 @@ void LaneCore::take_gil_for_p0(Worker& worker) {
   if (type == UINT32_MAX) name(running_worker());  // its handler had not begun yet
   const std::uint64_t waited = scale_.span_ns(ticks() - began);
   gil_wait.record(waited);
-  if (waited > options_.gil_stall_ns) report("held", type, handler, ticks() - began);
+  if (waited > options_.gil_stall_ns) report("gil_stall", type, handler, ticks() - began);
 }
 
 // The worker that is in a handler and owns the lane lock, or was overtaken; null: none.

@@ -126,10 +126,10 @@ void bind_ring(nb::module_& m) {
             return ring.try_push_many(std::span<const std::uint64_t>(items));
           },
           "items"_a, "Push the first items that fit; return how many.")
-      .def("pop_many", &pop_many, "most"_a, "Pop the oldest items, at most that many.")
+      .def("pop_many", &pop_many, "max"_a, "Pop the oldest items, at most that many.")
       .def("claim_and_commit", &claim_and_commit, "items"_a,
            "Write the first items in place, up to the end of the ring; return how many.")
-      .def("peek", &peek, "most"_a, "Return the oldest items up to the end of the ring without popping them.")
+      .def("peek", &peek, "max"_a, "Return the oldest items up to the end of the ring without popping them.")
       .def("release", &release, "count"_a, "Pop the first items that peek returned.")
       .def("__len__", &Numbers::size_approx)
       .def_prop_ro("capacity", &Numbers::capacity, "How many items fit.")

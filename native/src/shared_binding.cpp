@@ -54,12 +54,12 @@ class PySharedRing {
     return found;
   }
 
-  void mark(std::size_t slot, std::uint64_t what) {
+  void mark_in_flight(std::size_t slot, std::uint64_t what) {
     qts::SharedRing::InFlightMark& mark = ring_.mark(slot);
     mark.began.store(qts::ticks(), std::memory_order_relaxed);
     mark.what.store(what, std::memory_order_release);
   }
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> marks() {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> in_flight() {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
     for (std::size_t slot = 0; slot < qts::SharedRing::kMarks; ++slot)
       if (const std::uint64_t what = ring_.mark(slot).what.load(std::memory_order_acquire); what != 0)
@@ -118,9 +118,9 @@ void bind_shared(nb::module_& m) {
       .def(
           "wake", [](PySharedRing& self) { self.ring().wake(); }, "Wake threads that wait for records.")
       .def("pop", &PySharedRing::pop, "seconds"_a, "Pop the oldest record; None when there was none in that time.")
-      .def("pop_many", &PySharedRing::pop_many, "most"_a, "seconds"_a, "Pop the oldest records, as soon as there is one.")
-      .def("mark", &PySharedRing::mark, "slot"_a, "what"_a, "Set what a thread has in flight; 0: nothing.")
-      .def("marks", &PySharedRing::marks, "(what, tick of its start) of every thread that has something in flight.")
+      .def("pop_many", &PySharedRing::pop_many, "max"_a, "seconds"_a, "Pop the oldest records, as soon as there is one.")
+      .def("mark_in_flight", &PySharedRing::mark_in_flight, "slot"_a, "what"_a, "Set what a thread has in flight; 0: nothing.")
+      .def("in_flight", &PySharedRing::in_flight, "(what, tick of its start) of every thread that has something in flight.")
       .def(
           "pause", [](PySharedRing& self, bool paused) { self.ring().pause(paused); }, "paused"_a, "Pause or resume popping.")
       .def(
@@ -131,7 +131,7 @@ void bind_shared(nb::module_& m) {
           "flag", [](PySharedRing& self) { return self.ring().flag(); }, [](PySharedRing& self, bool on) { self.ring().set_flag(on); },
           "One bit shared by both sides.")
       .def_prop_ro(
-          "largest", [](PySharedRing& self) { return self.ring().max_record_size(); }, "Bytes of the largest record that fits.");
+          "max_record_size", [](PySharedRing& self) { return self.ring().max_record_size(); }, "Bytes of the largest record that fits.");
   m.attr("SHARED_RING_OVERHEAD") = qts::SharedRing::kOverhead;
   m.def(
       "key_hash", [](std::uint32_t type, std::string_view key) { return qts::key_hash(type, key); }, "type"_a, "key"_a,

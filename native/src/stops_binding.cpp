@@ -186,8 +186,8 @@ nb::object position(const PyStops& self, std::string_view symbol) {
   row["last_ns"] = found->last_ns;
   row["stop"] = found->stop;
   row["trailing"] = found->armed ? nb::cast(found->trailing) : nb::none();
-  row["half_sold"] = found->half_sent;
-  row["leaving"] = found->exit_sent;
+  row["half_sent"] = found->half_sent;
+  row["exit_sent"] = found->exit_sent;
   row["entered_ns"] = found->entered_ns;
   return row;
 }
@@ -209,20 +209,20 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
 }  // namespace
 
 void bind_stops(nb::module_& m) {
-  nb::class_<TickWatcher>(m, "TickWatch", "Is called with every tick while it is published.")
+  nb::class_<TickWatcher>(m, "TickWatcher", "Is called with every tick while it is published.")
       .def("attach", &TickWatcher::attach, "make"_a, "publish"_a,
            "Set how to make an event, from (type, payload, source), and how to publish it.");
   nb::class_<PyStops, TickWatcher>(m, "Stops", nb::type_slots(kSlots), "Stop rules over the positions; for one thread at a time, the one with the GIL.")
       .def(
           "__init__",
-          [](PyStops* self, nb::object fire, double trail_arm, double trail, double trail_least, double excursion_half,
-             double excursion_all, double earning_extra_s, double jump, double confirm_s) {
-            new (self) PyStops({trail_arm, trail, trail_least, excursion_half, excursion_all, earning_extra_s, jump,
+          [](PyStops* self, nb::object fire, double trail_arm, double trail, double trail_min_distance, double mae_half,
+             double mae_full, double profit_extension_s, double jump, double confirm_s) {
+            new (self) PyStops({trail_arm, trail, trail_min_distance, mae_half, mae_full, profit_extension_s, jump,
                                 confirm_s},
                                std::move(fire));
           },
-          "fire"_a, nb::kw_only(), "trail_arm"_a, "trail"_a, "trail_least"_a, "excursion_half"_a, "excursion_all"_a,
-          "earning_extra_s"_a, "jump"_a, "confirm_s"_a)
+          "fire"_a, nb::kw_only(), "trail_arm"_a, "trail"_a, "trail_min_distance"_a, "mae_half"_a, "mae_full"_a,
+          "profit_extension_s"_a, "jump"_a, "confirm_s"_a)
       .def(
           "set_exits",
           [](PyStops& self, ExitPublisher::Kind order, ExitPublisher::Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides) {
@@ -233,12 +233,12 @@ void bind_stops(nb::module_& m) {
       .def("take_published", &take_published, "Return the hits whose exits were published since the last call.")
       .def("take_spans", &take_spans, "Percentiles in ns from the publish of a tick to its exit in the lane, since the last call.")
       .def(
-          "hold",
+          "set_position",
           [](PyStops& self, std::string_view symbol, double quantity, double average, double lot, double stop,
-             double limit_s, std::int64_t now_ns) {
-            self.stops.set_position(symbol, quantity, average, lot, stop, limit_s, now_ns);
+             double time_limit_s, std::int64_t now_ns) {
+            self.stops.set_position(symbol, quantity, average, lot, stop, time_limit_s, now_ns);
           },
-          "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "limit_s"_a, "now_ns"_a,
+          "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "time_limit_s"_a, "now_ns"_a,
           "Set a position as the ledger has it; quantity 0 removes it.")
       .def("rearm", [](PyStops& self, std::string_view symbol) { self.stops.rearm(symbol); }, "symbol"_a,
            "Report the last exit again: it was not carried out.")
@@ -252,14 +252,14 @@ void bind_stops(nb::module_& m) {
           },
           "now_ns"_a, "Return hits between ticks: time limits, and jumps that no tick contradicted.")
       .def(
-          "leave",
+          "exit_all",
           [](PyStops& self, double part) {
             std::vector<qts::StopHit> hits;
             self.stops.exit_all(part, hits);
             return to_list(hits);
           },
           "part"_a, "Exit every position, or half of each; once.")
-      .def("held", &position, "symbol"_a, "Return the shadow of a position; None when there is none.")
+      .def("position", &position, "symbol"_a, "Return the shadow of a position; None when there is none.")
       .def_ro("adjusted", &PyStops::adjusted, "How often a trailing stop moved.")
       .def_prop_ro("jumps", [](const PyStops& self) { return self.stops.jumps(); }, "Ticks that jumped and had to be confirmed.")
       .def("__len__", [](const PyStops& self) { return self.stops.size(); });

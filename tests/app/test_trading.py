@@ -115,7 +115,7 @@ async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
         stops = trading.micro_risk.stops
 
         async def is_watched() -> bool:
-            return stops.held(symbol) is not None or symbol not in trading.portfolio.positions
+            return stops.position(symbol) is not None or symbol not in trading.portfolio.positions
 
         await until(is_watched, PATIENCE_S)
         assert trading.portfolio.equity > 0

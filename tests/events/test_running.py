@@ -57,7 +57,7 @@ def test_a_sleeping_p3_handler_delays_no_other_lane(engine: EventEngine) -> None
         assert engine.wait_drained(TIMEOUT_S, Priority.P0, Priority.P1, Priority.P2)
         assert sorted(seen) == [0, 1, 2]
         assert engine.status().lanes["P3"].waiting == 2
-        assert sum(engine.lanes.turns()) >= 1  # another worker took the turn of the sleeper
+        assert sum(engine.lanes.lock_counts()) >= 1  # another worker took the turn of the sleeper
         wake.set()
         assert engine.wait_drained(TIMEOUT_S)
 
@@ -304,7 +304,7 @@ def test_a_failed_thread_raises_an_alert_and_is_restarted(make_engine: MakeEngin
     engine.on("PRICE_TICK", seen.append)
     with engine:
         for worker in (0, 1, 2):
-            engine.lanes.break_worker(worker)
+            engine.lanes.inject_fault(worker)
         end = time.monotonic() + TIMEOUT_S
         while len(alerts) < 3 and time.monotonic() < end:
             engine.check()
@@ -440,7 +440,7 @@ engine.start()
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), resource.RLIM_INFINITY))
 for worker in (1, 2):
-    engine.lanes.break_worker(worker)
+    engine.lanes.inject_fault(worker)
 end = time.monotonic() + 20
 while len([code for code, _ in alerts if code == "FS097"]) < 2 and time.monotonic() < end:
     engine.check()

@@ -59,7 +59,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_marked(self) -> None:
-        assert self.reader.marks() == []
+        assert self.reader.in_flight() == []
 
 
 TestAgainstAList = AgainstAList.TestCase
@@ -69,15 +69,15 @@ TestAgainstAList.settings = settings(max_examples=50, stateful_step_count=40)
 @given(st.integers(0, 15), st.integers(1, 2**64 - 1))
 def test_a_mark_holds_the_frame_of_a_thread(slot: int, frame: int) -> None:
     engine_side, process_side = small()
-    process_side.mark(slot, frame)
-    assert [each for each, _ in engine_side.marks()] == [frame]
-    process_side.mark(slot, 0)
-    assert engine_side.marks() == []
+    process_side.mark_in_flight(slot, frame)
+    assert [each for each, _ in engine_side.in_flight()] == [frame]
+    process_side.mark_in_flight(slot, 0)
+    assert engine_side.in_flight() == []
 
 
 def test_a_record_larger_than_the_ring_is_refused() -> None:
     writer, _ = small()
-    assert writer.largest == 248
+    assert writer.max_record_size == 248
     with pytest.raises(ValueError, match="larger than the ring"):
         writer.push(b"x" * 249, 0)
 

@@ -76,5 +76,5 @@ async def test_a_fill_is_in_the_portfolio_and_published_until_the_stop(
         await asyncio.to_thread(engine.stop)
     assert (portfolio.positions["KRW-BTC"].quantity, portfolio.cash) == (Decimal(2), Decimal(799))
     assert version.value == 1
-    assert micro_risk.stops.held("KRW-BTC") is not None
+    assert micro_risk.stops.position("KRW-BTC") is not None
     assert heard == ([] if at_the_end else ["KRW-BTC"])

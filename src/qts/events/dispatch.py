@@ -30,7 +30,7 @@ OnDeadLetter = Callable[[Event, EventHandler, BaseException], None]
 class RetryCounter(Protocol):
     """Counter of retries."""
 
-    def retried(self, lane: int, sequence: int, type: int) -> None: ...  # noqa: A002 - as the core has it
+    def count_retry(self, lane: int, sequence: int, type: int) -> None: ...  # noqa: A002 - as the core has it
 
 
 class DeadLetterSink(Protocol):
@@ -134,7 +134,7 @@ class HandlerRetry:
         sequence: int,
         number: int,
     ) -> None:
-        self._lanes.retried(event.priority, sequence, number)
+        self._lanes.count_retry(event.priority, sequence, number)
         if due := telemetry.log_every(1, f"retry {handler.name}"):
             log.warning(
                 "handler failed; retrying",

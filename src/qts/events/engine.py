@@ -85,7 +85,7 @@ class EventEngine:
             raise EventRefusedError(f"engine is {self.state}; register handlers before the start")
         self.runtime.add(target, as_handler(handler, essential))
 
-    def attach_watcher(self, name: str, watcher: native.TickWatch, field: str) -> None:
+    def attach_watcher(self, name: str, watcher: native.TickWatcher, field: str) -> None:
         """Pass the key and one number of every event of a type to a native watcher.
 
         The watcher runs on the publisher's thread, before any handler. Events that it publishes are
@@ -95,7 +95,7 @@ class EventEngine:
             raise EventRefusedError(f"engine is {self.state}; attach watchers before the start")
         number = list(self.catalogue).index(self.catalogue[name])
         watcher.attach(self._new_event, self.lanes.publish)
-        self.lanes.watch(number, watcher, field)
+        self.lanes.attach_watcher(number, watcher, field)
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class EventEngine:
                 raise LaneFullError(
                     f"lane P{event.priority} is full; {event.event_type} not published"
                 )
-            await asyncio.to_thread(self.lanes.wait_for_room, event.priority, left)
+            await asyncio.to_thread(self.lanes.wait_for_capacity, event.priority, left)
 
     def publish_for_ack(self, event: Event) -> Future[None]:
         """Publish; return a future that is done when every handler is, and fails when one fails."""

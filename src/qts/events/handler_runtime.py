@@ -146,7 +146,7 @@ class HandlerRuntime:
         threaded = [lane.isolation == "thread" for lane in self._config.lanes]
         pool = [lane for lane in (2, 3) if threaded[lane]]
         if pool != [2, 3]:
-            self._lanes.serve_apart()
+            self._lanes.separate_workers()
         for lanes, count in (
             ([0], 1),
             ([1], self._config.p1_workers if threaded[1] else 0),

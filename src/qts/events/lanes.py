@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from qts._native import EventMaker, Lanes, TickWatch, event_id, replay_lanes
+from qts._native import EventFactory, Lanes, TickWatcher, event_id, replay_lanes
 from qts.domain import Clock, EventRefusedError, LaneFullError, SystemClock
 from qts.events.catalogue import MAX_PAYLOAD_BYTES, Catalogue
 from qts.events.config import EventsConfig
 from qts.events.event import Event
 from qts.events.payloads import Payload
 
-__all__ = ["Lanes", "TickWatch", "event_id"]  # re-exported
+__all__ = ["Lanes", "TickWatcher", "event_id"]  # re-exported
 
 AUDIT_ACTIONS = (
     "published",
@@ -109,7 +109,7 @@ def event_factory(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str
             f"event type {entry.name} was registered after the engine was created"
         )
 
-    return EventMaker(Event, fields, now, raise_missing).make
+    return EventFactory(Event, fields, now, raise_missing).new_event
 
 
 def refusal_callback(catalogue: Catalogue) -> Any:

@@ -60,7 +60,7 @@ class EngineLifecycle:
         atexit.register(self.stop)
 
     def stop(self) -> StopReport:
-        if self._lanes.inside():
+        if self._lanes.in_handler():
             raise EventRefusedError(
                 "a handler cannot stop the engine that runs it; stop it from another thread"
             )
@@ -82,7 +82,7 @@ class EngineLifecycle:
         self._ended = self._lanes.halt(1.0)
         self._ended &= self._runtime.stop()
         sys.setswitchinterval(self._switch_interval)
-        self._lanes.clear()
+        self._lanes.release_handled()
         atexit.unregister(self.stop)
         self.state = "stopped"
         self._monitor.update_metrics()

@@ -94,7 +94,7 @@ class LaneMonitor:
         """Log when P0's thread did not get its CPU or real-time priority within one interval."""
         config = self._engine.config
         self._stop.wait(config.check_interval_ms / 1000)
-        pinned, realtime = self._engine.lanes.placed()
+        pinned, realtime = self._engine.lanes.p0_placement()
         if config.p0_realtime and not realtime:
             log.info("P0 runs without real-time priority; see ulimit -r")
         if config.p0_cpu >= 0 and not pinned:
@@ -188,7 +188,7 @@ class LaneMonitor:
         engine = self._engine
         for what, event_type, handler, ns in engine.lanes.reports():
             name = engine.runtime.handler_name(event_type, handler)
-            if what == "held":
+            if what == "gil_stall":
                 text = f"P0 waited {ns / 1e6:.1f} ms for the interpreter, held by {name}"
             else:
                 text = f"{name} took {ns / 1e6:.1f} ms, more than its event type allows"
@@ -226,7 +226,7 @@ class LaneMonitor:
     def _restart(self, worker: int) -> bool:
         """Restart a failed thread; return False when the next check must try again."""
         try:
-            self._engine.lanes.revive(worker)
+            self._engine.lanes.restart_worker(worker)
         except RuntimeError as error:
             if telemetry.log_every(60, f"revive {worker}"):
                 self.lane_not_started(self._engine.runtime.lane_of(worker), str(error))

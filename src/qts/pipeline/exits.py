@@ -100,7 +100,7 @@ class StopExitHandler:
         if isinstance(payload, EmergencyOrder):
             side, reason = Side(payload.side), IntentType(payload.reason)
         elif isinstance(payload, p.TrailingStopHit):
-            held = self._micro_risk.stops.held(payload.symbol)
+            held = self._micro_risk.stops.position(payload.symbol)
             is_short = held is not None and held["quantity"] < 0
             side, reason = (Side.BUY if is_short else Side.SELL), IntentType.EXIT_TRAIL
         else:

@@ -97,10 +97,10 @@ class MicroRiskLoop:
             self._fire,
             trail_arm=config.trail_arm,
             trail=config.trail,
-            trail_least=config.trail_min_distance,
-            excursion_half=config.mae_half,
-            excursion_all=config.mae_full,
-            earning_extra_s=config.profit_extension_s,
+            trail_min_distance=config.trail_min_distance,
+            mae_half=config.mae_half,
+            mae_full=config.mae_full,
+            profit_extension_s=config.profit_extension_s,
             jump=config.jump,
             confirm_s=config.confirm_s,
         )
@@ -123,7 +123,7 @@ class MicroRiskLoop:
         current = set()
         for each in positions:
             current.add(each.symbol)
-            self.stops.hold(
+            self.stops.set_position(
                 each.symbol,
                 each.quantity,
                 each.average,
@@ -133,7 +133,7 @@ class MicroRiskLoop:
                 now_ns,
             )
         for gone in self._symbols - current:
-            self.stops.hold(gone, 0, 0, 1, 0, 0, now_ns)
+            self.stops.set_position(gone, 0, 0, 1, 0, 0, now_ns)
         self._symbols = current
         self._silent &= current
         self._equity = equity
@@ -159,7 +159,7 @@ class MicroRiskLoop:
         if rose(config.vix_kill, config.volatility_kill):
             self._kill(text)
         elif rose(config.vix_half, config.volatility_half):
-            self._fire_all(self.stops.leave(0.5))
+            self._fire_all(self.stops.exit_all(0.5))
         elif rose(config.vix_warning, config.volatility_warning):
             self._trip("GR073", text)
 
@@ -186,7 +186,7 @@ class MicroRiskLoop:
 
     def _check_silence(self, now_ns: int) -> None:
         for symbol in self._symbols:
-            held = self.stops.held(symbol)
+            held = self.stops.position(symbol)
             if held is None:
                 continue
             last_ns = held["last_ns"] or held["entered_ns"]
@@ -202,7 +202,7 @@ class MicroRiskLoop:
             return
         loss = 0.0
         for symbol in self._symbols:
-            if held := self.stops.held(symbol):
+            if held := self.stops.position(symbol):
                 loss += min(0.0, (held["last"] - held["average"]) * held["quantity"])
         if -loss >= self._config.mae_account * self._equity:
             self._kill(f"open losses are {-loss:.0f} of {self._equity:.0f} won")
@@ -211,7 +211,7 @@ class MicroRiskLoop:
         self._killed = True
         self._publish("EMERGENCY_STOP", p.Emergency(reason=reason, code="FS104"))
         self._publish("ETEDA_SUSPEND", p.Emergency(reason=reason, code="FS104"))
-        self._fire_all(self.stops.leave(1.0))
+        self._fire_all(self.stops.exit_all(1.0))
         self._trip("FS104", reason)
 
     def reset(self) -> None:

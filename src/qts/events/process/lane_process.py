@@ -123,7 +123,7 @@ class LaneProcess:
         """Yield the handlers of each frame being handled with their time so far in ns."""
         child, frames = self.window.in_flight()
         now = protocol.ticks_to_ns(protocol.ticks())
-        for number, since in child.to_child.marks() if child else ():
+        for number, since in child.to_child.in_flight() if child else ():
             if number in frames:
                 yield self._names(frames[number]), now - protocol.ticks_to_ns(since)
 
@@ -185,7 +185,7 @@ class LaneProcess:
     def _recover_frames(self, child: LaneChild) -> None:
         """Resend the frames of a dead process; those it was handling count as retries."""
         reason = child.exit_reason()
-        marked = {number for number, _ in child.to_child.marks()}
+        marked = {number for number, _ in child.to_child.in_flight()}
         frames = self.window.detach()
         handlers = [self._names(frames[number]) for number in marked if number in frames]
         if handlers:
@@ -204,7 +204,7 @@ class LaneProcess:
             if event.retry_count >= event.max_retries:
                 self.add_dead_letter(event, sequence, f"its process {reason}")
                 continue
-            self._lanes.retried(self.lane, sequence, self._numbers[event.event_type])
+            self._lanes.count_retry(self.lane, sequence, self._numbers[event.event_type])
             retry = msgspec.structs.replace(event, retry_count=event.retry_count + 1)
             frames.append(InFlightFrame([(retry, sequence)]))
         return frames
@@ -242,7 +242,7 @@ class LaneProcess:
             dead.add(failure.index)
         for index in done.retried:
             event, sequence = frame.events[index]
-            self._lanes.retried(self.lane, sequence, self._numbers[event.event_type])
+            self._lanes.count_retry(self.lane, sequence, self._numbers[event.event_type])
         for index, (event, sequence) in enumerate(frame.events):
             self.settle(event, sequence, index not in dead, done.began, done.ended)
 
@@ -258,7 +258,7 @@ class LaneProcess:
         """
         source = EventHandler(None, "plain", f"P{self.lane}'s process")
         try:
-            if not self._lanes.publish_over(event):
+            if not self._lanes.publish_overflow(event):
                 text = f"lane P{event.priority} is at twice its capacity"
                 self._callbacks.dead_letter(event, source, LaneFullError(text))
         except EventRefusedError as error:

@@ -106,9 +106,9 @@ class _ChildPublisher:
             self.wake()
 
     def _push(self, data: bytes) -> None:
-        if len(data) > self._ring.largest:
+        if len(data) > self._ring.max_record_size:
             raise EventRefusedError(
-                f"the event has {len(data):,} bytes; at most {self._ring.largest:,} are allowed"
+                f"the event has {len(data):,} bytes; at most {self._ring.max_record_size:,} are allowed"
             )
         while not self._ring.push(data, _POLL_S):
             self._ring.wake()
@@ -124,7 +124,7 @@ class _FrameResult:
         self.failures: list[protocol.HandlerFailure] = []
         self._errors: list[str] = []
 
-    def retried(self, _lane: int, sequence: int, _type: int) -> None:
+    def count_retry(self, _lane: int, sequence: int, _type: int) -> None:
         self.retries.append(sequence)
 
     def add(self, _event: Event, _handler: str, error: BaseException) -> None:
@@ -195,9 +195,9 @@ class _Worker:
             if data is None:
                 continue
             number, events = codec.read_frame(data)
-            self._ring.mark(slot, number)
+            self._ring.mark_in_flight(slot, number)
             self._publisher.send_buffered(self._handle(number, events))
-            self._ring.mark(slot, 0)
+            self._ring.mark_in_flight(slot, 0)
 
     def _next(self) -> bytes | None:
         with self._read_lock:
