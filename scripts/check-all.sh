@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 mkdir -p build
 scripts/native-tests.sh plain thread address >build/native-tests.log 2>&1 &
 native=$!
-.venv/bin/mypy && scripts/tests.sh
+"${VENV:-.venv}/bin/mypy" && scripts/tests.sh
 python=$?
 if wait "$native"; then
   grep -E "^C\+\+ tests|passed" build/native-tests.log

@@ -2,7 +2,8 @@
 # Pins every package with its hashes, for any platform: dev.txt to work with, bench.txt to compare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PWD/.venv/bin:$PATH"
+PATH="$(cd "${VENV:-.venv}/bin" && pwd):$PATH"
+export PATH
 
 pin() {
   uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \

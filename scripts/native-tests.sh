@@ -2,7 +2,8 @@
 # Builds and runs the C++ tests: native-tests.sh plain|thread|address ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PWD/.venv/bin:$PATH"
+PATH="$(cd "${VENV:-.venv}/bin" && pwd):$PATH"
+export PATH
 mkdir -p build
 for flavour in "$@"; do
   sanitize=$([ "$flavour" = plain ] || echo "$flavour")

@@ -13,5 +13,5 @@ if [ "${room:-0}" -gt 4000000 ] && ! grep -q " $memory .*noexec" /proc/mounts; t
   export PYTEST_DEBUG_TEMPROOT
   trap 'rm -rf "$PYTEST_DEBUG_TEMPROOT"' EXIT
 fi
-.venv/bin/pytest --no-skips --numprocesses 4 --dist loadfile \
+"${VENV:-.venv}/bin/pytest" --no-skips --numprocesses 4 --dist loadfile \
   --override-ini tmp_path_retention_policy=failed "$@"

@@ -126,7 +126,9 @@ class BatchHandler final : public MessageHandler {
         if (!view.is_valid()) throw nb::python_error();
         block_at_shutdown([&] { python_->callable(view); });
       } catch (const std::exception& raised) {
-        error = raised.what() + (" (in a batch of " + std::to_string(part.size()) + " messages that starts here)");
+        error = raised.what();
+        error.erase(error.find_last_not_of('\n') + 1);  // under the stable ABI the text ends with a line break
+        error += " (in a batch of " + std::to_string(part.size()) + " messages that starts here)";
         return done;
       }
       if (writes_) std::memcpy(part.data(), memory.data(), part.size_bytes());

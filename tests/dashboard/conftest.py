@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -34,6 +32,8 @@ from qts.dashboard.session import COOKIE
 from qts.database import Database
 from qts.domain import Secret
 from tests.dashboard import statuses
+from tests.dashboard.chromium import Chromium, NotFoundError, find
+from tests.no_skips import NO_BROWSER
 
 _numbers = itertools.count(1)
 
@@ -166,38 +166,31 @@ async def site(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncI
 
 # --- the browser --------------------------------------------------------------------------------
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-QUIET = (
-    "--no-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-extensions",
-    "--disable-sync",
-    "--no-first-run",
-    "--metrics-recording-only",
-)
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install Chromium, where it must be, before a test's time limit runs."""
+    needed = any("chromium" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and not session.config.option.collectonly:
+        find()
 
 
 @pytest.fixture(scope="session")
-def chromium() -> str:
-    """Found on the machine; as root on Debian it is installed."""
-    pytest.importorskip("playwright", reason="BROWSER TESTS DID NOT RUN: pip install playwright")
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
-        subprocess.run(command, check=False, capture_output=True, timeout=600)
-        found = shutil.which("chromium")
-    if found is None:
-        pytest.skip("BROWSER TESTS DID NOT RUN: install chromium and run them again")
+def chromium() -> Chromium:
+    found = find()
+    if isinstance(found, NotFoundError):
+        pytest.skip(f"{NO_BROWSER}: {found}")
     return found
 
 
 @pytest.fixture(scope="session")
-async def browser(chromium: str) -> AsyncIterator[Any]:
+async def browser(chromium: Chromium) -> AsyncIterator[Any]:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
+        browser = await playwright.chromium.launch(
+            executable_path=chromium.executable,
+            args=list(chromium.arguments),
+            env={**os.environ, **chromium.environment},
+        )
         yield browser
         await browser.close()
