@@ -40,7 +40,7 @@ class Consumers(RuleBasedStateMachine):
         offset = next(offset for offset in self.log if offset >= self.position)
         self.position = offset + 1
         if self.offsets.add(offset):
-            assert offset not in self.finished, "an event finished before the commit is not repeated"
+            assert offset not in self.finished, "a finished event is not repeated"
             assert self.offsets.attempts(offset) == self.committed_attempts.get(offset, 0)
             self.open.append(offset)
             self.attempts[offset] = self.committed_attempts.get(offset, 0)

@@ -21,8 +21,8 @@ _OPS = {
     "jobs": Entry("jobs:app", "Backtest jobs: list, show, work"),
     "notify": Entry("notify:app", "Notifications: test a channel, status, recent messages"),
     "metrics": Entry("metrics:app", "Files for Prometheus and Grafana"),
-    "backup": Entry("backup:backup", "Write the state to one file, also while QTS runs"),
-    "restore": Entry("backup:restore", "Restore a backup into an empty home or database"),
+    "backup": Entry("database:backup", "Write the state to one file, also while QTS runs"),
+    "restore": Entry("database:restore", "Restore a backup into an empty home or database"),
 }
 _DEV = {
     "simulate": Entry("simulate:app", "Run a venue simulator: kis, upbit"),

@@ -1,8 +1,11 @@
-"""`qts ops database`: migrate the schema and show its version."""
+"""`qts ops database`, `backup` and `restore`: the schema and the state."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +14,7 @@ from qts.cli.groups import command_group
 
 if TYPE_CHECKING:
     from qts.database import Migration, MigrationStatus
+
 
 app = command_group("Database schema: migrate, status.", "qts ops database status")
 
@@ -67,3 +71,45 @@ def _lines(found: MigrationStatus) -> list[str]:
         ),
         *(f"  pending {migration.file.removesuffix('.sql')}" for migration in found.pending),
     ]
+
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The backup file.")]
+
+
+def backup(file: FileArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Write the state to one file, also while QTS runs.
+
+    Secrets are not in it.
+
+    Example: qts ops backup /backups/qts-2026-11-16.tar
+    """
+    from qts.app import write_backup
+    from qts.config import resolve
+
+    manifest = asyncio.run(write_backup(resolve(config, os.environ), file))
+    if as_json:
+        print_json(manifest)
+        return
+    size = file.stat().st_size / 1e6
+    typer.echo(f"{file}: {size:,.1f} MB, schema {manifest.schema}")
+    if manifest.records:
+        total = sum(record.bytes for record in manifest.records) / 1e6
+        typer.echo(f"{len(manifest.records)} record files ({total:,.1f} MB) are listed, not copied")
+
+
+def restore(file: FileArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Restore a backup into an empty home or database.
+
+    Trading stays stopped until `qts kill off`.
+
+    Example: QTS_HOME=/srv/qts-new qts ops restore /backups/qts-2026-11-16.tar
+    """
+    from qts.app import restore_backup
+    from qts.config import resolve
+
+    manifest = asyncio.run(restore_backup(resolve(config, os.environ), file))
+    if as_json:
+        print_json(manifest)
+        return
+    typer.echo(f"restored the state of {manifest.created_at:%F %T} UTC, schema {manifest.schema}")
+    typer.echo("trading is STOPPED: reconcile with the venue, then qts kill off")

@@ -101,7 +101,7 @@ async def _top(config: Config, once: bool) -> None:
     async with open_store(config) as store, open_database(config) as database:
         source = LiveStatusSource(store, database, config.cache.prefix)
         if application is None:
-            typer.echo(frame(await source.look()))
+            typer.echo(frame(await source.read()))
         else:
             await application(source, user_name()).run_async()
 

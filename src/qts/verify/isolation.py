@@ -29,8 +29,14 @@ from qts.events import (
     Priority,
     compiled,
 )
-from qts.verify.baseline_queue import PriorityQueueEngine
-from qts.verify.isolation_load import SLEEP_S, LoadGenerator, busy_handlers, ignore, sleep
+from qts.verify.isolation_load import (
+    SLEEP_S,
+    LoadGenerator,
+    PriorityQueueEngine,
+    busy_handlers,
+    ignore,
+    sleep,
+)
 
 _PROGRESS_INTERVAL_S = 0.2
 _MIN_P0_EVENTS = 2000  # for a meaningful p99

@@ -26,13 +26,31 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from qts.app import TradingSystem
+from qts.app import SimulatedVenue, TradingSystem, cache_url, database_url, start_servers
 from qts.config import Config
-from qts.domain import OperationError, OrderRequest, OrderType, Side, SystemClock, Tick
+from qts.database import Database, migrate
+from qts.domain import Clock, OperationError, OrderRequest, OrderType, Side, SystemClock, Tick
 from qts.embedded import Home
 from qts.risk import OrderProposal
 from qts.strategies import Signal, Strategy, View
-from qts.verify.sandbox import open_sandbox
+
+
+@contextlib.asynccontextmanager
+async def open_sandbox(home: Home, config: Config, clock: Clock) -> AsyncIterator[TradingSystem]:
+    """Run a trading system in `home` on the KIS simulator."""
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(start_servers(home, config))
+        database = await stack.enter_async_context(
+            Database.open(database_url(config, home), config.database)
+        )
+        await migrate(database)
+        simulated = SimulatedVenue(home, config.simulator)
+        await asyncio.to_thread(simulated.__enter__)
+        stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
+        config = await asyncio.to_thread(simulated.settings, config)
+        trading = TradingSystem(config, database, clock)
+        yield await stack.enter_async_context(trading.open(cache_url(config, home), simulated.keys))
+
 
 RATE = 500  # ticks per second of other symbols
 ENTRY_PRICE = 10_010.0  # the strategy buys

@@ -108,7 +108,7 @@ class _ChildPublisher:
     def _push(self, data: bytes) -> None:
         if len(data) > self._ring.max_record_size:
             raise EventRefusedError(
-                f"the event has {len(data):,} bytes; at most {self._ring.max_record_size:,} are allowed"
+                f"the event has {len(data):,} bytes; at most {self._ring.max_record_size:,} fit"
             )
         while not self._ring.push(data, _POLL_S):
             self._ring.wake()

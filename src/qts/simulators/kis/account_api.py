@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from qts.simulators.account import SimulatedHolding
-from qts.simulators.kis.gateway import KisCustomer
+from qts.simulators.kis.gateway import KisCustomer, KisError, success
 from qts.simulators.kis.orders import ORGNO, KisOrderApi, KisOrderEntry, day_of, whole
-from qts.simulators.kis.replies import KisError, success
 from qts.simulators.market.sessions import hhmmss
 from qts.simulators.market.stocks import StockMarket
 

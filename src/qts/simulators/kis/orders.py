@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, NamedTuple
 
-from qts.simulators.kis.gateway import KisCustomer
-from qts.simulators.kis.replies import KisError, success
+from qts.simulators.kis.gateway import KisCustomer, KisError, success
 from qts.simulators.market.sessions import DAY_S, hhmmss, is_open, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
 from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder

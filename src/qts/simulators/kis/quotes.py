@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qts.simulators.kis.replies import KisError, success
+from qts.simulators.kis.gateway import KisError, success
 from qts.simulators.market.sessions import hhmmss
 from qts.simulators.market.stocks import StockMarket
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from qts.simulators.kis.gateway import KisError, success
 from qts.simulators.kis.quotes import KisQuoteApi
-from qts.simulators.kis.replies import KisError, success
 from qts.simulators.market.sessions import hhmmss, is_open
 from qts.simulators.market.stocks import StockMarket
 from qts.simulators.market.ticks import Floats

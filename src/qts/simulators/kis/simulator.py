@@ -13,11 +13,10 @@ from qts.simulators.clock import MarketClock
 from qts.simulators.config import KisSimulatorConfig, MarketConfig
 from qts.simulators.kis.account_api import KisAccountApi, Page
 from qts.simulators.kis.frames import Records
-from qts.simulators.kis.gateway import KisCustomer, KisGateway, body_of
+from qts.simulators.kis.gateway import CODES, KisCustomer, KisError, KisGateway, body_of
 from qts.simulators.kis.orders import KisOrderApi
 from qts.simulators.kis.quotes import KisQuoteApi
 from qts.simulators.kis.rankings import KisRankingApi
-from qts.simulators.kis.replies import CODES, KisError
 from qts.simulators.kis.stream import KisStreamServer
 from qts.simulators.market.sessions import (
     KST,

@@ -12,9 +12,8 @@ from qts.simulators.account import SimulatedHolding
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import seconds_of
 from qts.simulators.server import reply
-from qts.simulators.upbit.gateway import UpbitCustomer
+from qts.simulators.upbit.gateway import UpbitCustomer, UpbitError, text
 from qts.simulators.upbit.orders import UpbitOrderApi, UpbitOrderEntry
-from qts.simulators.upbit.replies import UpbitError, text
 
 
 class UpbitCall(NamedTuple):

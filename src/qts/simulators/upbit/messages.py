@@ -9,9 +9,8 @@ from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import utc_ms
 from qts.simulators.market.ticks import COIN
 from qts.simulators.matching import SimulatedFill
-from qts.simulators.upbit.gateway import UpbitCustomer
+from qts.simulators.upbit.gateway import UpbitCustomer, number
 from qts.simulators.upbit.orders import Event, UpbitOrderEntry
-from qts.simulators.upbit.replies import number
 
 PUBLIC, PRIVATE = ("ticker", "trade", "orderbook"), ("myOrder", "myAsset")
 

@@ -12,8 +12,7 @@ from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import moment_of
 from qts.simulators.market.ticks import COIN
 from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
-from qts.simulators.upbit.gateway import UpbitCustomer
-from qts.simulators.upbit.replies import UpbitError, amount_of, text
+from qts.simulators.upbit.gateway import UpbitCustomer, UpbitError, amount_of, text
 
 MIN_TOTAL = 5_000 * COIN
 _WHOLE_BOOK = 2**80

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import moment_of, utc_ms
 from qts.simulators.market.ticks import COIN, Flags, Ints
-from qts.simulators.upbit.replies import UpbitError, number, text
+from qts.simulators.upbit.gateway import UpbitError, number, text
 
 _RECENT_SECONDS = 500
 

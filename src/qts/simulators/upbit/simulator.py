@@ -16,10 +16,9 @@ from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import KST, moment_of, seconds_of
 from qts.simulators.server import Simulator, reply
 from qts.simulators.upbit.account_api import UpbitAccountApi, UpbitCall
-from qts.simulators.upbit.gateway import UpbitGateway, signed_query
+from qts.simulators.upbit.gateway import UpbitError, UpbitGateway, signed_query
 from qts.simulators.upbit.orders import UpbitOrderApi
 from qts.simulators.upbit.quotes import UpbitQuoteApi
-from qts.simulators.upbit.replies import UpbitError
 from qts.simulators.upbit.stream import UpbitStreamServer
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]

@@ -16,7 +16,7 @@ from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import utc_ms
 from qts.simulators.matching import SimulatedFill
 from qts.simulators.rate_limits import Meter, RequestLimits
-from qts.simulators.upbit.gateway import UpbitCustomer
+from qts.simulators.upbit.gateway import UpbitCustomer, number
 from qts.simulators.upbit.messages import (
     PUBLIC,
     SubscriptionError,
@@ -27,7 +27,6 @@ from qts.simulators.upbit.messages import (
 )
 from qts.simulators.upbit.orders import Event, UpbitOrderEntry
 from qts.simulators.upbit.quotes import UpbitQuoteApi
-from qts.simulators.upbit.replies import number
 
 FORMATS = ("DEFAULT", "SIMPLE", "JSON_LIST", "SIMPLE_LIST")
 MESSAGES = RequestLimits(second=5, minute=100, day=0)
