@@ -61,8 +61,10 @@ class BacktestEngine:
         self.portfolio.load(config.cash, ())
         self._limits = config.limits.exact
         matching = PaperMatchingEngine(config.paper, config.costs, config.cash)
-        self.manager = BacktestOrderManager(matching, self.portfolio, self.clock, self._limits)
-        self.manager.on_change = self._on_change
+        self._listeners: list[Callable[[str], None]] = []
+        self.manager = BacktestOrderManager(
+            matching, self.portfolio, self.clock, self._limits, self._on_change
+        )
         self.curve = EquityCurve(config.sample_s)
         self.proposals: list[OrderProposal] = []  # sent to the venue
         self.refusals: Counter[str] = Counter()
@@ -71,7 +73,6 @@ class BacktestEngine:
         self.stopped = ""
         self.due = -math.inf
         self.blocked_until, self.block_code = -math.inf, ""
-        self.on_change: Callable[[str], None] = lambda _symbol: None
         self._gate = PreTradeGate(self._limits)
         self._stops = (
             BacktestStops(
@@ -90,6 +91,10 @@ class BacktestEngine:
         )
         self._has_on_tick = type(strategy).on_tick is not Strategy.on_tick
         self._has_evaluate = type(strategy).evaluate is not Strategy.evaluate
+
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with every symbol whose position or orders change."""
+        self._listeners.append(listener)
 
     def on_tick(self, tick: Tick) -> None:
         """Handle a tick, or the close of a bar."""
@@ -259,7 +264,8 @@ class BacktestEngine:
             self._stops.sync_positions()
         self._update_block()
         self.due = min(self.due, self._next_due(self.clock.at))
-        self.on_change(symbol)
+        for listener in self._listeners:
+            listener(symbol)
 
     def _update_block(self) -> None:
         self.blocked_until, self.block_code = self.manager.entry_block()

@@ -50,11 +50,13 @@ class BacktestOrderManager:
         portfolio: BacktestPortfolio,
         clock: BacktestClock,
         limits: RiskLimits,
+        on_change: Callable[[str], None],
     ) -> None:
         self._matching = matching
         self._portfolio = portfolio
         self._clock = clock
         self._limits = limits
+        self._on_change = on_change
         self._positions: dict[str, PositionState] = {}
         self._open_trades: dict[str, OpenTrade] = {}
         self._submitted: set[tuple[object, str]] = set()
@@ -64,7 +66,6 @@ class BacktestOrderManager:
         self.orders = 0
         self.fills: list[Fill] = []
         self.trades: list[Trade] = []
-        self.on_change: Callable[[str], None] = lambda _symbol: None
 
     def on_tick(self, tick: Tick) -> None:
         fills = self._matching.on_tick(
@@ -81,7 +82,7 @@ class BacktestOrderManager:
             for order_id in list(orders):
                 self._matching.cancel(order_id)
             del self.open[symbol]
-            self.on_change(symbol)
+            self._on_change(symbol)
         self._order_times.clear()
         self._realised = Decimal(0)
 
@@ -113,7 +114,7 @@ class BacktestOrderManager:
         )
         if not proposal.intent_type.is_exit:
             self._portfolio.owners[proposal.symbol] = proposal.strategy_key
-        self.on_change(proposal.symbol)
+        self._on_change(proposal.symbol)
         self._apply(self._matching.start(order, at_ns))
         return ""
 
@@ -131,7 +132,7 @@ class BacktestOrderManager:
                 if not self.open[fill.symbol]:
                     del self.open[fill.symbol]
             self._record(fill, order.proposal)
-            self.on_change(fill.symbol)
+            self._on_change(fill.symbol)
 
     def _record(self, fill: Fill, proposal: OrderProposal) -> None:
         before = self._positions.get(fill.symbol, PositionState())

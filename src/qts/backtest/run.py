@@ -149,7 +149,7 @@ class _CompiledPlayer:
         self._indices: dict[str, int] = {}
         self._rows = SymbolRows.of(0, strategy.state_size)
         self._output = np.zeros(4, np.int64)
-        engine.on_change = self._on_change
+        engine.add_listener(self._on_change)
         self._scan(EMPTY_CHUNK, 0)  # compiles, before the measured time
 
     def play(self, chunk: Chunk) -> None:
