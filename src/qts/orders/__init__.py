@@ -1,4 +1,4 @@
-"""Orders that are neither lost nor doubled: desk, executor, ledger, reconciler."""
+"""Orders that are neither lost nor doubled: manager, executor, ledger, reconciler."""
 
 from qts._exports import lazy_exports
 
