@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 ROOM   ?= router
-# ARCH=native builds the C++ core for this very machine; the default runs on any x86-64-v2 or aarch64.
+# ROOM is the old name of PACKAGE.
+PACKAGE ?= $(ROOM)
+# ARCH=native builds the C++ core for this machine only; the default runs on any x86-64-v2 or aarch64.
 ARCH   ?=
 
 BIN       := $(VENV)/bin
@@ -18,35 +20,35 @@ export VENV
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(INSTALLED) ## Install, then run QTS; ARGS="--for 5s" passes options on
+run: $(INSTALLED) ## Install, then run QTS; ARGS="--duration 5s" passes options
 	@$(BIN)/qts run $(ARGS)
 
 test: $(INSTALLED) ## Install, then run every test, C++ and Python; ARGS="-k outbox" narrows the Python ones
 	@scripts/native-tests.sh plain
 	@$(if $(ARGS),$(BIN)/pytest --no-skips,scripts/tests.sh) --allow-missing-browser $(ARGS)
 
-check: $(INSTALLED) ## Format, lint, types, import ladder, tests, sanitizers: all that CI asks for
+check: $(INSTALLED) ## Format, lint, types, import layers, tests, sanitizers: everything that CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@scripts/check-all.sh
 
-format: $(INSTALLED) ## Format and fix what a tool can fix
+format: $(INSTALLED) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 sanitize: $(INSTALLED) ## C++ tests under ThreadSanitizer and under AddressSanitizer with UBSan
 	@scripts/native-tests.sh thread address
 
-bench: $(VENV)-bench/.installed ## Measure ROOM=router against its peers (in a venv of its own); ARGS="--json F"
-	@$(VENV)-bench/bin/qts bench $(ROOM) $(ARGS)
+bench: $(VENV)-bench/.installed ## Measure PACKAGE=router beside its peers, in a separate venv; ARGS="--json F"
+	@$(VENV)-bench/bin/qts dev bench $(PACKAGE) $(ARGS)
 
-docs: $(INSTALLED) ## Build the documents' site into build/site; a broken link fails
+docs: $(INSTALLED) ## Build the documentation site in build/site; a broken link fails
 	@$(BIN)/python scripts/docs.py
 
-lock: $(INSTALLED) ## Choose versions anew and write their hashes to requirements/
+lock: $(INSTALLED) ## Upgrade all versions and write their hashes to requirements/
 	@scripts/lock.sh --upgrade
 
-clean: ## Remove what the targets above made here; QTS_HOME is left alone
+clean: ## Remove what the targets above created; QTS_HOME is kept
 	rm -rf $(VENV) $(VENV)-bench build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 %/.packages: | check-python
