@@ -42,8 +42,8 @@ PUBLIC: dict[str, str] = {
         Config LoadedConfig Origin Setting describe load render render_template resolve settings_of
     """,
     "qts.dashboard": """
-        ACKNOWLEDGEMENT Dashboard DashboardConfig DashboardSources LiveStatus LiveStatusSource Role
-        TerminalSnapshot Tokens Top USUAL_PORT address_of bind_socket frame read_live serve
+        ACKNOWLEDGEMENT DEFAULT_PORT Dashboard DashboardConfig DashboardSources LiveStatus
+        LiveStatusSource Role TerminalSnapshot Tokens Top address_of bind_socket frame read_live serve
     """,
     "qts.dashboard.terminal": "LiveStatusSource StatusSource TerminalSnapshot Top frame",
     "qts.database": """

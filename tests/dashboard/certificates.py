@@ -1,4 +1,4 @@
-"""A certificate for this machine alone, made for a test."""
+"""Self-signed certificates for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pair(NamedTuple):
     key: Path
 
     def trusted(self) -> ssl.SSLContext:
-        """As a client sees it that knows this certificate, and no other."""
+        """Return the context of a client that trusts only this certificate."""
         return ssl.create_default_context(cafile=str(self.certificate))
 
     def served(self) -> ssl.SSLContext:
@@ -29,10 +29,10 @@ class Pair(NamedTuple):
 
 
 def make_pair(folder: Path) -> Pair:
-    """Self-signed, for 127.0.0.1 and localhost."""
+    """Create a certificate for 127.0.0.1 and localhost."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    places = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -42,7 +42,7 @@ def make_pair(folder: Path) -> Pair:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(places), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -1,4 +1,4 @@
-"""A dashboard on real servers, clients that come to it, and a real browser."""
+"""A dashboard on real servers, its HTTP clients, and a real browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 
 
 class Site:
-    """One dashboard; `come` gives a client that is logged in."""
+    """A dashboard; `connect` returns a client that is logged in."""
 
     def __init__(self, dashboard: Dashboard, address: str, tokens: Tokens, home: Path) -> None:
         self.dashboard = dashboard
@@ -50,41 +50,42 @@ class Site:
         self.store: CacheStore
         self.prefix = ""
         self.record = home / "record"
-        self._telling: asyncio.Task[None] | None = None
+        self._publishing: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def come(
+    async def connect(
         self, role: Role | None = Role.ADMIN, tls: ssl.SSLContext | None = None
-    ) -> AsyncIterator[Visitor]:
+    ) -> AsyncIterator[Client]:
         jar = aiohttp.CookieJar(unsafe=True)
-        line = aiohttp.TCPConnector(ssl=tls or True)
-        async with aiohttp.ClientSession(self.address, cookie_jar=jar, connector=line) as client:
-            visitor = Visitor(client, self.address)
+        connector = aiohttp.TCPConnector(ssl=tls or True)
+        session = aiohttp.ClientSession(self.address, cookie_jar=jar, connector=connector)
+        async with session:
+            client = Client(session, self.address)
             if role is not None:
-                await visitor.login(self.tokens.token(role).reveal())
-            yield visitor
+                await client.login(self.tokens.token(role).reveal())
+            yield client
 
     def run(self, **more: Any) -> None:
-        """From now on a run tells of itself, until `die`."""
+        """Publish the status of a run until `stop`."""
 
-        async def telling() -> None:
+        async def publish_forever() -> None:
             while True:
-                await statuses.tell(self.store, self.prefix, **more)
+                await statuses.publish(self.store, self.prefix, **more)
                 await asyncio.sleep(0.25)
 
-        self._telling = asyncio.create_task(telling())
+        self._publishing = asyncio.create_task(publish_forever())
 
-    async def die(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+    async def stop(self) -> None:
+        if self._publishing is not None:
+            self._publishing.cancel()
             with suppress(asyncio.CancelledError):
-                await self._telling
-            self._telling = None
+                await self._publishing
+            self._publishing = None
 
 
-class Visitor:
-    def __init__(self, client: aiohttp.ClientSession, address: str) -> None:
-        self.client = client
+class Client:
+    def __init__(self, session: aiohttp.ClientSession, address: str) -> None:
+        self.client = session
         self.address = address
         self.csrf = ""
 
@@ -153,7 +154,7 @@ async def opened(
             site = Site(dashboard, address, tokens, home)
             site.database, site.store, site.prefix = database, store, prefix
             yield site
-            await site.die()
+            await site.stop()
             await store.delete([prefix + "live"])
 
 

@@ -1,4 +1,4 @@
-"""A run as it tells of itself, made by hand."""
+"""Live statuses for tests."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def strategy(**more: Any) -> StrategyStatus:
         "length": {"type": "integer", "minimum": 2, "maximum": 500, "description": "ticks"},
         "low": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 50},
     }
-    told: dict[str, Any] = {
+    status: dict[str, Any] = {
         "key": "rsi_scalper",
         "kind": "SCALP",
         "enabled": True,
@@ -101,11 +101,11 @@ def strategy(**more: Any) -> StrategyStatus:
         "params": {"length": 14, "low": 30.0},
         "fields": fields,
     } | more
-    return StrategyStatus(**told)
+    return StrategyStatus(**status)
 
 
 def live(**more: Any) -> LiveStatus:
-    told: dict[str, Any] = {
+    status: dict[str, Any] = {
         "at": time.time(),
         "pid": os.getpid(),
         "version": "0.1.0",
@@ -149,14 +149,14 @@ def live(**more: Any) -> LiveStatus:
         "refusals": {"DAILY_LOSS": 2},
         "notices": [RecentAlert(time.time(), "warning", "P1 is 81 % full: WARNING", "")],
     } | more
-    return LiveStatus(**told)
+    return LiveStatus(**status)
 
 
-async def tell(store: CacheStore, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> LiveStatus:
-    """As a run does."""
-    told = live(**more)
-    ver = int(told.at * 1000)
+async def publish(store: CacheStore, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> LiveStatus:
+    """Publish a status as a run does."""
+    status = live(**more)
+    ver = int(status.at * 1000)
     await store.write(
-        [StoreWrite.of(prefix + KEY, ver, ttl_ms, {"ver": str(ver), "json": encode(told)})]
+        [StoreWrite.of(prefix + KEY, ver, ttl_ms, {"ver": str(ver), "json": encode(status)})]
     )
-    return told
+    return status

@@ -1,4 +1,4 @@
-"""What the dashboard does: seen in the database, and in the book of what was done."""
+"""Actions of the dashboard: their effect in the database and their log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.dashboard import statuses
 from tests.dashboard.conftest import Site
 
 
-async def book(database: Database) -> list[dict[str, Any]]:
+async def action_rows(database: Database) -> list[dict[str, Any]]:
     rows = await database.fetch(
         "SELECT actor, role, action, target, detail, outcome, message FROM dashboard_action"
         " WHERE action <> 'login' ORDER BY id"
@@ -41,9 +41,9 @@ async def book(database: Database) -> list[dict[str, Any]]:
 
 
 async def test_the_kill_switch_stops_and_allows(site: Site) -> None:
-    async with site.come(Role.TRADE) as trader:
-        status, said = await trader.act(action="kill", enabled=False, reason="lunch")
-        assert (status, said) == (200, {"done": "account is stopped"})
+    async with site.connect(Role.TRADE) as trader:
+        status, answer = await trader.act(action="kill", enabled=False, reason="lunch")
+        assert (status, answer) == (200, {"done": "account is stopped"})
         switch = (await KillSwitch(site.database).all())["account"]
         assert not switch.enabled
         assert switch.reason == "lunch"
@@ -51,7 +51,7 @@ async def test_the_kill_switch_stops_and_allows(site: Site) -> None:
         assert (await KillSwitch(site.database).all())["account"].enabled
         await trader.act(action="kill", enabled=False, reason="odd", strategy="rsi_scalper")
         assert not (await KillSwitch(site.database).all())["rsi_scalper"].enabled
-    rows = await book(site.database)
+    rows = await action_rows(site.database)
     assert [(row["action"], row["target"], row["outcome"]) for row in rows] == [
         ("kill", "account", "DONE"),
         ("kill", "account", "DONE"),
@@ -74,26 +74,26 @@ async def test_the_kill_switch_stops_and_allows(site: Site) -> None:
         {"action": "release", "reason": "x"},
     ],
 )
-async def test_who_may_only_read_does_nothing(site: Site, action: dict[str, Any]) -> None:
-    async with site.come(Role.READ) as reader:
-        status, said = await reader.act(**action)
+async def test_the_read_role_cannot_act(site: Site, action: dict[str, Any]) -> None:
+    async with site.connect(Role.READ) as reader:
+        status, answer = await reader.act(**action)
     assert status == 403
-    assert "needs the role" in said["error"]
+    assert "needs the role" in answer["error"]
     assert await KillSwitch(site.database).all() == {}
-    (row,) = await book(site.database)
+    (row,) = await action_rows(site.database)
     assert row["outcome"] == "REFUSED"
     assert row["role"] == "read"
 
 
 async def test_only_an_admin_releases_the_fail_safe(site: Site) -> None:
-    await FailSafe(site.database).trip("FS070", "books differ")
-    async with site.come(Role.TRADE) as trader:
-        assert (await trader.act(action="release", reason="looked"))[0] == 403
+    await FailSafe(site.database).trip("FS070", "positions differ")
+    async with site.connect(Role.TRADE) as trader:
+        assert (await trader.act(action="release", reason="checked"))[0] == 403
     assert (await FailSafe(site.database).now()).state is not SafetyState.NORMAL
-    async with site.come(Role.ADMIN) as admin:
-        assert (await admin.act(action="release", reason="looked"))[0] == 200
+    async with site.connect(Role.ADMIN) as admin:
+        assert (await admin.act(action="release", reason="checked"))[0] == 200
     assert (await FailSafe(site.database).now()).state is SafetyState.NORMAL
-    assert [row["outcome"] for row in await book(site.database)] == ["REFUSED", "DONE"]
+    assert [row["outcome"] for row in await action_rows(site.database)] == ["REFUSED", "DONE"]
 
 
 @pytest.mark.parametrize(
@@ -108,16 +108,16 @@ async def test_only_an_admin_releases_the_fail_safe(site: Site) -> None:
         {"action": "release", "reason": "x" * 501},
     ],
 )
-async def test_what_is_not_understood_is_refused(site: Site, action: dict[str, Any]) -> None:
-    async with site.come() as owner:
-        status, said = await owner.act(**action)
+async def test_an_invalid_action_is_refused(site: Site, action: dict[str, Any]) -> None:
+    async with site.connect() as operator:
+        status, answer = await operator.act(**action)
     assert status == 422
-    assert said["error"]
-    assert await book(site.database) == []
+    assert answer["error"]
+    assert await action_rows(site.database) == []
 
 
 async def dead_event(database: Database, error: Exception) -> UUID:
-    """A dead letter of the bus, as a worker leaves it."""
+    """Create a dead outbox event, as a worker does."""
     event = OutboxEvent.of(TRADE_COMMAND, Reconcile(), ("Books", "all"))
     dispatcher = Dispatcher()
 
@@ -136,39 +136,39 @@ async def dead_event(database: Database, error: Exception) -> UUID:
 
 async def test_a_dead_event_is_requeued(site: Site) -> None:
     event = await dead_event(site.database, PermanentError("no"))
-    async with site.come(Role.TRADE) as trader:
+    async with site.connect(Role.TRADE) as trader:
         assert len((await trader.get("/api/outbox"))["dead"]) == 1
         assert (await trader.act(action="requeue", event_id=str(event)))[0] == 200
         assert (await trader.get("/api/outbox"))["dead"] == []
     assert (await OutboxAdmin(site.database).show(event)).status == "PENDING"
 
 
-async def test_an_unknown_outcome_is_requeued_only_when_looked_at(site: Site) -> None:
+async def test_an_unknown_outcome_is_requeued_only_after_a_check(site: Site) -> None:
     event = await dead_event(site.database, UnknownOutcomeError("no answer"))
-    async with site.come(Role.TRADE) as trader:
-        status, said = await trader.act(action="requeue", event_id=str(event))
+    async with site.connect(Role.TRADE) as trader:
+        status, answer = await trader.act(action="requeue", event_id=str(event))
         assert status == 422
-        assert "may have taken effect" in said["error"]
+        assert "may have taken effect" in answer["error"]
         assert (await OutboxAdmin(site.database).show(event)).status == "DEAD"
         done = await trader.act(action="requeue", event_id=str(event), outcome_checked=True)
         assert done[0] == 200
-    assert [row["outcome"] for row in await book(site.database)] == ["REFUSED", "DONE"]
+    assert [row["outcome"] for row in await action_rows(site.database)] == ["REFUSED", "DONE"]
 
 
-async def test_reconcile_asks_by_the_bus(site: Site) -> None:
-    async with site.come(Role.TRADE) as trader:
+async def test_reconcile_publishes_a_command(site: Site) -> None:
+    async with site.connect(Role.TRADE) as trader:
         assert (await trader.act(action="reconcile"))[0] == 200
     (row,) = await OutboxAdmin(site.database).find(stream=TRADE_COMMAND)
     assert row.event_type == "Reconcile"
     assert row.status == "PENDING"
 
 
-async def test_a_dead_letter_is_asked_for_again(site: Site) -> None:
+async def test_a_replay_of_a_dead_letter_is_requested(site: Site) -> None:
     await site.database.execute(
         "INSERT INTO event_dead_letter (event_id, event_type, priority, handler, error, event,"
         " died_at) VALUES ('e', 'PRICE_TICK', 1, 'h', 'boom', '{}', now())"
     )
-    async with site.come(Role.TRADE) as trader:
+    async with site.connect(Role.TRADE) as trader:
         (letter,) = (await trader.get("/api/events"))["dead_letters"]
         assert letter["state"] == "dead"
         assert (await trader.act(action="replay", number=letter["number"]))[0] == 200
@@ -180,20 +180,20 @@ async def test_a_dead_letter_is_asked_for_again(site: Site) -> None:
 
 
 async def running(site: Site) -> None:
-    """Until the hub has heard of the run."""
+    """Start a run and wait until the hub has its status."""
     site.run()
     async with asyncio.timeout(30):
         while await site.dashboard.hub.live() is None:
-            await site.dashboard.hub.changed(site.dashboard.hub.version)
+            await site.dashboard.hub.wait_newer(site.dashboard.hub.version)
 
 
 async def test_parameters_of_a_running_strategy_are_set(site: Site) -> None:
     await running(site)
-    async with site.come(Role.TRADE) as trader:
-        status, said = await trader.act(
+    async with site.connect(Role.TRADE) as trader:
+        status, answer = await trader.act(
             action="params", strategy="rsi_scalper", params={"length": 20}
         )
-        assert (status, said) == (200, {"done": "rsi_scalper: length = 20"})
+        assert (status, answer) == (200, {"done": "rsi_scalper: length = 20"})
         await trader.act(action="params", strategy="rsi_scalper", params={"low": 25.5})
     row = await site.database.fetchrow("SELECT params, version, changed_by FROM strategy_params")
     assert row is not None
@@ -207,12 +207,12 @@ async def test_parameters_of_a_running_strategy_are_set(site: Site) -> None:
     [
         ({"length": 1}, "at least 2"),
         ({"length": 501}, "at most 500"),
-        ({"length": 2.5}, "must be a integer"),
-        ({"length": True}, "must be a integer"),
+        ({"length": 2.5}, "expected integer"),
+        ({"length": True}, "expected integer"),
         ({"low": 0}, "above 0"),
         ({"low": 50}, "below 50"),
-        ({"low": "30"}, "must be a number"),
-        ({"other": 1}, "no parameter"),
+        ({"low": "30"}, "expected number"),
+        ({"other": 1}, "unknown parameter"),
     ],
 )
 async def test_a_parameter_out_of_bounds_is_refused(params: dict[str, Any], why: str) -> None:
@@ -220,27 +220,27 @@ async def test_a_parameter_out_of_bounds_is_refused(params: dict[str, Any], why:
         validate_params(params, statuses.strategy().fields)
 
 
-async def test_parameters_of_what_does_not_run_are_refused(site: Site) -> None:
-    async with site.come(Role.TRADE) as trader:
+async def test_parameters_of_a_strategy_that_is_not_running_are_refused(site: Site) -> None:
+    async with site.connect(Role.TRADE) as trader:
         action = {"action": "params", "strategy": "rsi_scalper", "params": {"length": 20}}
-        status, said = await trader.act(**action)
+        status, answer = await trader.act(**action)
         assert status == 422
-        assert "does not run" in said["error"]
+        assert "is not running" in answer["error"]
     assert await site.database.fetchval("SELECT count(*) FROM strategy_params") == 0
 
 
-async def test_what_cannot_be_written_down_is_not_done(site: Site) -> None:
+async def test_an_action_that_cannot_be_logged_is_not_performed(site: Site) -> None:
     await site.database.execute(
         "ALTER TABLE dashboard_action ADD CONSTRAINT is_full CHECK (action = 'login')"
     )
-    async with site.come(Role.TRADE) as trader:
+    async with site.connect(Role.TRADE) as trader:
         status, _ = await trader.act(action="kill", enabled=False, reason="x")
     assert status == 500
     assert await KillSwitch(site.database).all() == {}
 
 
-async def test_the_book_is_written_once(site: Site) -> None:
-    async with site.come(Role.TRADE) as trader:
+async def test_the_action_log_is_append_only(site: Site) -> None:
+    async with site.connect(Role.TRADE) as trader:
         await trader.act(action="reconcile")
     for query in (
         "UPDATE dashboard_action SET actor = 'x'",

@@ -1,4 +1,4 @@
-"""The Backtests page: jobs as `qts backtest --job` leaves them, and what came out of one."""
+"""The Backtests page: jobs of `qts backtest --job`, and the result of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAD = ("no_such_strategy", "--simulated-day", "7")
 
 
 async def jobs(database: Database) -> tuple[UUID, UUID]:
-    """One that ends well and one that does not, run as a worker runs them."""
+    """Run one job that succeeds and one that fails, as a worker does."""
     streams = OutboxConfig().streams
     async with PostgresBus.open(database, streams) as bus:
         dispatcher = Dispatcher()
@@ -35,22 +35,22 @@ async def test_jobs_are_listed_and_a_result_is_shown_with_its_curve(
     good, _bad = await jobs(site.database)
     job = await show_job(site.database, good)
     assert job.result is not None
-    async with visit(browser, site.tokens.link(site.address)) as seen:
-        await seen.go("backtests")
-        rows = await seen.page.locator("main tbody tr").all_inner_texts()
-        assert ["DONE" in row for row in rows] == [False, True]  # the youngest first
+    async with visit(browser, site.tokens.link(site.address)) as tab:
+        await tab.open("backtests")
+        rows = await tab.page.locator("main tbody tr").all_inner_texts()
+        assert ["DONE" in row for row in rows] == [False, True]  # newest first
         assert "no_such_strategy" in rows[0]
         assert "FAILED" in rows[0]
         assert " ".join(GOOD) in rows[1]
-        await seen.page.click(f'a[href="#/backtests/{good}"]')
-        await seen.page.wait_for_selector("#backtest")
-        text = await seen.page.inner_text("main")
+        await tab.page.click(f'a[href="#/backtests/{good}"]')
+        await tab.page.wait_for_selector("#backtest")
+        text = await tab.page.inner_text("main")
         assert f"{job.result['events']:,}" in text
-        assert await seen.page.locator("main svg.chart path.stroke").count() == 1
-        await seen.page.screenshot(path=shots(tmp_path) / "backtest.png")
-    async with site.come() as owner:
-        told = (await owner.get(f"/api/backtest?id={good}"))["job"]["result"]
-        assert told["performance"] == job.result["performance"]
-        assert "trades" not in told  # of a year they are many, and no page shows them
+        assert await tab.page.locator("main svg.chart path.stroke").count() == 1
+        await tab.page.screenshot(path=shots(tmp_path) / "backtest.png")
+    async with site.connect() as operator:
+        result = (await operator.get(f"/api/backtest?id={good}"))["job"]["result"]
+        assert result["performance"] == job.result["performance"]
+        assert "trades" not in result  # there may be many, and no page shows them
         for wrong in ("x", str(UUID(int=7))):
-            assert await owner.status(f"/api/backtest?id={wrong}") == 422
+            assert await operator.status(f"/api/backtest?id={wrong}") == 422

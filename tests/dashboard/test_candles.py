@@ -1,4 +1,4 @@
-"""Candles are those of the recorded ticks, however the files lie."""
+"""Candles from recorded ticks, in growing and compressed files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ BEGAN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)
 
 
 def line(number: int, symbol: str, price: float, at_s: float) -> bytes:
-    moment = BEGAN + timedelta(seconds=at_s)
+    time = BEGAN + timedelta(seconds=at_s)
     snapshot = ObservationSnapshot(
-        Meta(moment, "s", "SIMULATION", "poll", 0.0),
+        Meta(time, "s", "SIMULATION", "poll", 0.0),
         Context("market", "raw", symbol, "KRX"),
         Observation(Inputs(price, 1.0, {"stck_shrn_iscd": symbol}), {}, State("normal")),
     )
     return msgspec.json.encode(PatternRecord(1, number, snapshot)) + b"\n"
 
 
-def test_only_the_symbol_asked_for_is_drawn(tmp_path: Path) -> None:
+def test_candles_are_of_the_requested_symbol(tmp_path: Path) -> None:
     (tmp_path / "2026-11-16.0001.jsonl").write_bytes(
         line(1, "005930", 100, 0)
         + line(2, "000660", 7, 1)
@@ -42,7 +42,7 @@ def test_only_the_symbol_asked_for_is_drawn(tmp_path: Path) -> None:
     assert (second.at - first.at, second.open) == (60, 101)
 
 
-def test_a_file_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+def test_a_growing_file_is_read_incrementally(tmp_path: Path) -> None:
     file = tmp_path / "2026-11-16.0001.jsonl"
     whole = [line(number, "005930", 100 + number, number) for number in range(50)]
     candles = Candles(tmp_path)
@@ -69,8 +69,8 @@ def test_a_file_that_was_compressed_is_not_counted_twice(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("symbol", ["", "../x", 'a"b', "x" * 41])
-def test_what_is_no_symbol_is_refused(tmp_path: Path, symbol: str) -> None:
-    with pytest.raises(RefusedError, match="is no symbol"):
+def test_an_invalid_symbol_is_refused(tmp_path: Path, symbol: str) -> None:
+    with pytest.raises(RefusedError, match="invalid symbol"):
         Candles(tmp_path).of(symbol, 60)
 
 

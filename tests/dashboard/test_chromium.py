@@ -1,4 +1,4 @@
-"""How a Chromium is found, and what is said where there is none."""
+"""How a Chromium is found, and what is reported where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells of itself, how it reaches a page, and how little a page can ask of us."""
+"""The live status of a run: publishing, reading, and delivery to pages."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from hypothesis import strategies as st
 
 from qts.dashboard import read_live
 from qts.dashboard.hub import Hub
-from qts.dashboard.live_status import most
+from qts.dashboard.live_status import largest_drops
 from qts.dashboard.publisher import RateMeter
-from qts.dashboard.queries import KEPT, QueryCache
+from qts.dashboard.queries import MAX_ENTRIES, QueryCache
 from qts.domain import ManualClock, SystemClock
 from qts.risk import FailSafe
 from tests.dashboard import statuses
-from tests.dashboard.conftest import Site, Visitor
-from tests.dashboard.pace import PATIENCE_S, soonest
+from tests.dashboard.conftest import Client, Site
+from tests.dashboard.timing import TIMEOUT_S, fastest
 
 
-async def test_what_is_told_is_what_is_read(site: Site) -> None:
+async def test_the_published_status_can_be_read(site: Site) -> None:
     assert await read_live(site.store, site.prefix) is None
-    told = await statuses.tell(site.store, site.prefix)
-    assert await read_live(site.store, site.prefix) == told
+    published = await statuses.publish(site.store, site.prefix)
+    assert await read_live(site.store, site.prefix) == published
 
 
-async def test_what_is_told_does_not_last(site: Site, valkey_url: Any) -> None:
+async def test_the_published_status_expires(site: Site, valkey_url: Any) -> None:
     from redis.asyncio import Redis
 
-    await statuses.tell(site.store, site.prefix)
+    await statuses.publish(site.store, site.prefix)
     async with Redis.from_url(valkey_url.reveal()) as client:
         left_ms = await client.pttl(f"{site.prefix}live")
     assert 0 < left_ms <= 5000
@@ -59,91 +59,91 @@ def test_a_rate_is_never_negative_and_of_the_last_seconds(steps: list[tuple[int,
 
 
 @given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(), st.integers(1, 99))))
-def test_the_most_drops_are_told(drops: dict[str, dict[str, int]]) -> None:
-    told = most(drops, 5)
-    kept = sorted(many for keys in told.values() for many in keys.values())
-    every = sorted(many for keys in drops.values() for many in keys.values())
-    assert kept == every[-5:]
+def test_the_largest_drops_are_published(drops: dict[str, dict[str, int]]) -> None:
+    found = largest_drops(drops, 5)
+    published = sorted(count for keys in found.values() for count in keys.values())
+    every = sorted(count for keys in drops.values() for count in keys.values())
+    assert published == every[-5:]
 
 
-async def test_pages_that_ask_the_same_share_an_answer() -> None:
+async def test_concurrent_requests_share_a_result() -> None:
     clock = ManualClock()
-    answers, made = QueryCache(clock), []
+    query_cache, calls = QueryCache(clock), []
 
-    async def make() -> bytes:
-        made.append(1)
+    async def query() -> bytes:
+        calls.append(1)
         await asyncio.sleep(0)
         return b"x"
 
-    assert await asyncio.gather(*(answers.get("q", make) for _ in range(10))) == [b"x"] * 10
-    assert len(made) == 1
+    assert await asyncio.gather(*(query_cache.get("q", query) for _ in range(10))) == [b"x"] * 10
+    assert len(calls) == 1
     await clock.advance(1)
-    await answers.get("q", make)
-    assert len(made) == 2
-    for number in range(3 * KEPT):
-        await answers.get(f"q{number}", make)
-    assert len(answers._made) <= KEPT
+    await query_cache.get("q", query)
+    assert len(calls) == 2
+    for number in range(3 * MAX_ENTRIES):
+        await query_cache.get(f"q{number}", query)
+    assert len(query_cache._entries) <= MAX_ENTRIES
 
 
-async def test_an_answer_that_failed_is_not_kept() -> None:
-    answers = QueryCache(ManualClock())
+async def test_a_failed_result_is_not_cached() -> None:
+    query_cache = QueryCache(ManualClock())
     tried = []
 
-    async def make() -> bytes:
+    async def query() -> bytes:
         tried.append(1)
         if len(tried) == 1:
-            raise RuntimeError("away")
+            raise RuntimeError("unavailable")
         return b"x"
 
-    (first,) = await asyncio.gather(answers.get("q", make), return_exceptions=True)
+    (first,) = await asyncio.gather(query_cache.get("q", query), return_exceptions=True)
     assert isinstance(first, RuntimeError)
-    assert await answers.get("q", make) == b"x"
+    assert await query_cache.get("q", query) == b"x"
 
 
 async def state(socket: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    while "live" not in told:
-        told = await socket.receive_json(timeout=PATIENCE_S)
-    return told
+    message: dict[str, Any] = {}
+    while "live" not in message:
+        message = await socket.receive_json(timeout=TIMEOUT_S)
+    return message
 
 
-async def test_a_page_hears_of_the_run_and_of_its_end(site: Site) -> None:
-    async with site.come() as owner, owner.socket() as socket:
+async def test_a_page_shows_the_run_and_its_end(site: Site) -> None:
+    async with site.connect() as operator, operator.socket() as socket:
         assert (await state(socket))["live"] is None
         site.run()
-        while (told := await state(socket))["live"] is None:
+        while (message := await state(socket))["live"] is None:
             pass
-        assert told["live"]["ticks"] == 123_456
-        assert told["safety"]["state"] == "NORMAL"
-        await site.die()
-        await site.store.delete([f"{site.prefix}live"])  # as a run does that ends well
-        async with asyncio.timeout(PATIENCE_S):
-            while (told := await state(socket))["live"] is not None:
+        assert message["live"]["ticks"] == 123_456
+        assert message["safety"]["state"] == "NORMAL"
+        await site.stop()
+        await site.store.delete([f"{site.prefix}live"])  # as a run does on a normal end
+        async with asyncio.timeout(TIMEOUT_S):
+            while (message := await state(socket))["live"] is not None:
                 pass
-        assert told["safety"]["state"] == "NORMAL"  # of that the database tells
+        assert message["safety"]["state"] == "NORMAL"  # read from the database
 
 
-async def test_a_new_page_is_given_the_past_for_its_charts(site: Site) -> None:
+async def test_a_new_page_receives_the_history_of_its_charts(site: Site) -> None:
     site.run()
-    async with site.come() as owner:
-        async with owner.socket() as socket:
+    async with site.connect() as operator:
+        async with operator.socket() as socket:
             while (await state(socket))["live"] is None:
                 pass
-        async with owner.socket() as socket:
-            first = await socket.receive_json(timeout=PATIENCE_S)
+        async with operator.socket() as socket:
+            first = await socket.receive_json(timeout=TIMEOUT_S)
     assert len(first["history"][0]) == 11
 
 
-async def test_it_ends_though_news_come_at_that_very_moment(site: Site) -> None:
+async def test_the_hub_stops_while_an_update_arrives(site: Site) -> None:
     hub = Hub(site.store, site.prefix, site.database, SystemClock())
     for _ in range(5):
-        following = asyncio.create_task(hub.run())
+        hub_task = asyncio.create_task(hub.run())
         while hub.version < 2:
-            await hub.changed(hub.version)
-        await asyncio.sleep(0.05)  # it waits for the next look
-        hub.look()
-        following.cancel()
-        done, _ = await asyncio.wait({following}, timeout=PATIENCE_S)
+            await hub.wait_newer(hub.version)
+        await asyncio.sleep(0.05)  # it waits for the next poll
+        hub.refresh()
+        hub_task.cancel()
+        done, _ = await asyncio.wait({hub_task}, timeout=TIMEOUT_S)
         assert done
 
 
@@ -151,39 +151,39 @@ async def test_it_ends_though_news_come_at_that_very_moment(site: Site) -> None:
 
 
 @asynccontextmanager
-async def deaf(site: Site, visitor: Visitor) -> AsyncIterator[sockets.socket]:
-    """A client that opens the socket and never reads; its window is as small as can be."""
+async def non_reading(site: Site, client: Client) -> AsyncIterator[sockets.socket]:
+    """Open a socket that never reads, with the smallest receive buffer."""
     loop = asyncio.get_running_loop()
     host, port = site.address.split("//")[1].split(":")
-    line = sockets.socket()
-    line.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1024)
-    line.setblocking(False)
-    cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookie.items())
+    connection = sockets.socket()
+    connection.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1024)
+    connection.setblocking(False)
+    cookie = "; ".join(f"{name}={value}" for name, value in client.cookie.items())
     try:
-        await loop.sock_connect(line, (host, int(port)))
+        await loop.sock_connect(connection, (host, int(port)))
         request = (
             f"GET /api/live HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: {site.address}\r\n"
             f"Cookie: {cookie}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
-        await loop.sock_sendall(line, request.encode())
-        yield line
+        await loop.sock_sendall(connection, request.encode())
+        yield connection
     finally:
-        line.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
-        line.close()
+        connection.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
 
 
 def resident() -> int:
-    """Bytes of memory this process has."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 async def test_ten_pages_and_one_that_never_reads_take_little_memory(site: Site) -> None:
     site.run(trades="x" * 200_000)
     async with AsyncExitStack() as stack:
-        owner = await stack.enter_async_context(site.come())
-        pages = [await stack.enter_async_context(owner.socket()) for _ in range(10)]
-        await stack.enter_async_context(deaf(site, owner))
+        operator = await stack.enter_async_context(site.connect())
+        pages = [await stack.enter_async_context(operator.socket()) for _ in range(10)]
+        await stack.enter_async_context(non_reading(site, operator))
         for page in pages:
             while (await state(page))["live"] is None:
                 pass
@@ -193,50 +193,50 @@ async def test_ten_pages_and_one_that_never_reads_take_little_memory(site: Site)
                 assert (await state(page))["live"] is not None
         grown = resident() - before
         assert grown < 20e6, f"{grown / 1e6:.0f} MB more"
-        assert len(site.dashboard._sockets) == 11  # the deaf one is waited for a while
+        assert len(site.dashboard._sockets) == 11  # the one that never reads has not timed out yet
 
 
-async def test_a_page_that_takes_nothing_for_long_is_let_go(site: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr("qts.dashboard.server.SEND_S", 0.5)
+async def test_a_page_that_never_reads_is_disconnected(site: Site, monkeypatch: Any) -> None:
+    monkeypatch.setattr("qts.dashboard.server.SEND_TIMEOUT_S", 0.5)
     site.run(trades="x" * 400_000)
-    async with site.come() as owner, owner.socket() as page, deaf(site, owner):
+    async with site.connect() as operator, operator.socket() as page, non_reading(site, operator):
         while len(site.dashboard._sockets) < 2:
             await state(page)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(site.dashboard._sockets) > 1:
                 await state(page)
         (left,) = site.dashboard._sockets
         assert not left.closed
-        assert (await state(page))["live"] is not None  # who reads goes on being told
+        assert (await state(page))["live"] is not None  # the reading page still receives updates
 
 
-async def test_pages_are_not_without_number(site: Site, monkeypatch: Any) -> None:
+async def test_the_number_of_pages_is_limited(site: Site, monkeypatch: Any) -> None:
     import aiohttp
     import pytest
 
-    monkeypatch.setattr("qts.dashboard.server.SOCKETS", 1)
-    async with site.come() as owner, owner.socket() as page:
-        await page.receive_json(timeout=PATIENCE_S)
+    monkeypatch.setattr("qts.dashboard.server.MAX_SOCKETS", 1)
+    async with site.connect() as operator, operator.socket() as page:
+        await page.receive_json(timeout=TIMEOUT_S)
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await owner.socket()
+            await operator.socket()
         assert refused.value.status == 503
 
 
-async def test_a_change_of_the_fail_safe_is_told_at_once(site: Site) -> None:
+async def test_a_change_of_the_fail_safe_is_delivered_at_once(site: Site) -> None:
     site.run()
-    async with site.come() as owner, owner.socket() as socket:
+    async with site.connect() as operator, operator.socket() as socket:
         while (await state(socket))["safety"] is None:
             pass
         safety = FailSafe(site.database)
 
         async def tripped() -> None:
-            await safety.release("test", "looked")
-            await safety.trip("FS070", "books differ")
-            while (told := await state(socket))["safety"]["state"] != "FAIL":
+            await safety.release("test", "checked")
+            await safety.trip("FS070", "positions differ")
+            while (message := await state(socket))["safety"]["state"] != "FAIL":
                 pass
-            assert told["safety"]["code"] == "FS070"
+            assert message["safety"]["code"] == "FS070"
 
-        assert await soonest(tripped) < 1.0
+        assert await fastest(tripped) < 1.0
 
 
 def test_the_pages_ship_with_the_package() -> None:

@@ -1,4 +1,4 @@
-"""A run in this process: what it tells of itself is what is so, and it takes what is set."""
+"""A run in this process: its published status, parameters and dead letters."""
 
 from __future__ import annotations
 
@@ -25,42 +25,44 @@ from qts.events import DeadLetterAdmin, StoredDeadLetter
 from qts.events import payloads as p
 from qts.pipeline.maintenance import STREAM_DOWN
 from tests.dashboard.conftest import opened
-from tests.dashboard.pace import PATIENCE_S, soonest
+from tests.dashboard.tcp_proxy import TcpProxy
 from tests.dashboard.test_pages import shots, visit
-from tests.dashboard.wire import Wire
+from tests.dashboard.timing import TIMEOUT_S, fastest
 
 PREFIX = f"qts-run-{os.getpid()}:"
 
 
-class Told:
-    """What the run tells, as any other program reads it."""
+class PublishedRun:
+    """Run and its status, as another process reads it."""
 
-    def __init__(self, trading: TradingSystem, store: RedisStore, wire: Wire) -> None:
+    def __init__(self, trading: TradingSystem, store: RedisStore, proxy: TcpProxy) -> None:
         self.trading = trading
         self.store = store
-        self.wire = wire  # to the venue's stream
+        self.proxy = proxy  # to the venue's stream
 
     async def until(
-        self, so: Callable[[LiveStatus], object], seconds: float = PATIENCE_S
+        self, condition: Callable[[LiveStatus], object], seconds: float = TIMEOUT_S
     ) -> LiveStatus:
         async with asyncio.timeout(seconds):
             while True:
                 live = await read_live(self.store, PREFIX)
-                if live is not None and so(live):
+                if live is not None and condition(live):
                     return live
                 await asyncio.sleep(0.02)
 
 
 @pytest.fixture
-async def told(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Told]:
+async def run(
+    database: Database, valkey_url: Secret, tmp_path: Path
+) -> AsyncIterator[PublishedRun]:
     home = Home.at(tmp_path / "home")
     home.create_directories()
     config = Config(cache=CacheConfig(prefix=PREFIX, socket_timeout_ms=2000))
     simulated = SimulatedVenue(home, SimulatorConfig(symbols=60, speed=60, scan_s=1))
     await asyncio.to_thread(simulated.__enter__)
     try:
-        async with Wire.to(simulated.stream_url) as wire:
-            simulated.stream_url = wire.url
+        async with TcpProxy.to(simulated.stream_url) as proxy:
+            simulated.stream_url = proxy.url
             config = msgspec.structs.replace(
                 config,
                 venues=msgspec.structs.replace(config.venues, kis=simulated.kis(config.venues.kis)),
@@ -70,15 +72,15 @@ async def told(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncI
             trading = TradingSystem(config, database, SystemClock())
             async with RedisStore.open(valkey_url, config.cache) as store:
                 async with trading.open(valkey_url, simulated.keys):
-                    yield Told(trading, store, wire)
+                    yield PublishedRun(trading, store, proxy)
                 assert await read_live(store, PREFIX) is None  # gone with the run
     finally:
         await asyncio.to_thread(simulated.__exit__)
 
 
-async def test_a_run_tells_what_is_so(told: Told) -> None:
-    live = await told.until(lambda live: live.ticks > 100 and live.rates["P1"] > 0)
-    trading = told.trading
+async def test_the_status_matches_the_run(run: PublishedRun) -> None:
+    live = await run.until(lambda live: live.ticks > 100 and live.rates["P1"] > 0)
+    trading = run.trading
     assert live.pid == os.getpid()
     assert (live.mode, live.broker) == ("paper", "paper")
     assert {each.key for each in live.strategies} == set(trading.runners)
@@ -91,58 +93,60 @@ async def test_a_run_tells_what_is_so(told: Told) -> None:
     assert live.safety.trading
 
 
-async def test_a_lost_broker_and_a_code_are_told_within_a_second(told: Told) -> None:
-    await told.until(lambda live: live.ticks)
-    trading, engine = told.trading, told.trading.engine
+async def test_a_lost_broker_and_a_code_are_published_within_a_second(run: PublishedRun) -> None:
+    await run.until(lambda live: live.ticks)
+    trading, engine = run.trading, run.trading.engine
     numbers = iter(range(100))
 
     async def lost() -> None:
         text = f"cut {next(numbers)}"
         cut = p.BrokerDisconnect(broker="kis", reason=text)
         engine.publish(engine.new_event("BROKER_DISCONNECT", cut, "test"))
-        live = await told.until(lambda live: any(text in each.text for each in live.notices))
+        live = await run.until(lambda live: any(text in each.text for each in live.notices))
         assert ("BROKER_DISCONNECT", f"kis {text}") in {(n.code, n.text) for n in live.notices}
 
     async def tripped() -> None:
-        await trading.fail_safe.release("test", "looked")
-        await trading.fail_safe.trip("FS070", "books differ")
-        live = await told.until(lambda live: live.safety.state == "FAIL")
+        await trading.fail_safe.release("test", "checked")
+        await trading.fail_safe.trip("FS070", "positions differ")
+        live = await run.until(lambda live: live.safety.state == "FAIL")
         assert live.safety.code == "FS070"
 
-    assert await soonest(lost) < 1.0
-    assert await soonest(tripped) < 1.0
+    assert await fastest(lost) < 1.0
+    assert await fastest(tripped) < 1.0
 
 
 async def test_a_cut_stream_is_seen_on_the_page_within_a_second(
-    told: Told, database: Database, valkey_url: Secret, browser: Any, tmp_path: Path
+    run: PublishedRun, database: Database, valkey_url: Secret, browser: Any, tmp_path: Path
 ) -> None:
     config, cuts, before = DashboardConfig(port=0), 0, 0
     streaming = lambda live: live.feed is not None and live.feed.streaming  # noqa: E731
-    shown = "(before) => document.querySelectorAll('.notices .critical').length > before"
+    shown = "(before) => document.querySelectorAll('.alerts .critical').length > before"
     async with (
         opened(database, valkey_url, tmp_path, config, PREFIX) as site,
-        visit(browser, site.tokens.link(site.address)) as seen,
+        visit(browser, site.tokens.link(site.address)) as tab,
     ):
 
-        async def open_again() -> None:
+        async def reconnect() -> None:
             nonlocal before
-            await told.until(streaming)
-            before = await seen.page.locator(".notices .critical").count()
+            await run.until(streaming)
+            before = await tab.page.locator(".alerts .critical").count()
 
         async def cut() -> None:
             nonlocal cuts
-            cuts += told.wire.cut()
-            await seen.page.wait_for_function(shown, arg=before)
+            cuts += run.proxy.cut()
+            await tab.page.wait_for_function(shown, arg=before)
 
-        assert await soonest(cut, open_again) < 1.0
-        assert STREAM_DOWN in await seen.page.inner_text(".notices")
-        await seen.page.screenshot(path=shots(tmp_path) / "broker-disconnect.png")
-        await seen.sees(".notices", "stream connected")
-        codes = [each.code for each in (await told.until(streaming)).notices]
+        assert await fastest(cut, reconnect) < 1.0
+        assert STREAM_DOWN in await tab.page.inner_text(".alerts")
+        await tab.page.screenshot(path=shots(tmp_path) / "broker-disconnect.png")
+        await tab.wait_text(".alerts", "stream connected")
+        codes = [each.code for each in (await run.until(streaming)).notices]
         assert codes.count("BROKER_DISCONNECT") == cuts > 0
 
 
-async def test_parameters_that_are_set_reach_the_strategy(told: Told, database: Database) -> None:
+async def test_parameters_that_are_set_reach_the_strategy(
+    run: PublishedRun, database: Database
+) -> None:
     query = (
         "INSERT INTO strategy_params (strategy_key, params, changed_by) VALUES ($1, $2, 'test')"
         " ON CONFLICT (strategy_key) DO UPDATE SET params = $2,"
@@ -152,38 +156,38 @@ async def test_parameters_that_are_set_reach_the_strategy(told: Told, database: 
     def length(live: LiveStatus) -> object:
         return {each.key: each.params for each in live.strategies}["rsi_scalper"]["length"]
 
-    await told.until(lambda live: live.ticks)
+    await run.until(lambda live: live.ticks)
     await database.execute(query, "rsi_scalper", {"length": 17})
-    await told.until(lambda live: length(live) == 17)
-    await database.execute(query, "rsi_scalper", {"length": -1})  # not by the dashboard's door
-    await database.execute(query, "nobody", {"length": 3})
+    await run.until(lambda live: length(live) == 17)
+    await database.execute(query, "rsi_scalper", {"length": -1})  # bypasses the dashboard's checks
+    await database.execute(query, "unknown", {"length": 3})
     await database.execute(query, "moving_average_swing", {"fast": 3})
-    live = await told.until(
+    live = await run.until(
         lambda live: any(each.params.get("fast") == 3 for each in live.strategies)
     )
-    assert length(live) == 17  # what it does not take changes nothing
+    assert length(live) == 17  # refused parameters change nothing
 
 
-async def test_a_dead_letter_is_kept_and_replayed_when_asked_for(
-    told: Told, database: Database
+async def test_a_dead_letter_is_stored_and_replayed_on_request(
+    run: PublishedRun, database: Database
 ) -> None:
-    engine, desk = told.trading.engine, DeadLetterAdmin(database)
+    engine, admin = run.trading.engine, DeadLetterAdmin(database)
     cut = engine.new_event(
         "BROKER_DISCONNECT", p.BrokerDisconnect(broker="kis", reason="x"), "test"
     )
     engine.dead_letters.add(cut, "handler", RuntimeError("no"))
 
-    async def until(wanted: str) -> StoredDeadLetter:
-        async with asyncio.timeout(PATIENCE_S):
+    async def until(state: str) -> StoredDeadLetter:
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
-                found = await desk.find(10, None, True)
-                if [letter.state for letter in found] == [wanted]:
+                found = await admin.find(10, None, True)
+                if [letter.state for letter in found] == [state]:
                     return found[0]
                 await asyncio.sleep(0.05)
 
     letter = await until("dead")
     assert (letter.event_type, letter.handler) == ("BROKER_DISCONNECT", "handler")
-    await desk.request_replay(letter.number)
+    await admin.request_replay(letter.number)
     assert (await until("replayed")).number == letter.number
-    live = await told.until(lambda live: any(each.text == "kis x" for each in live.notices))
-    assert live.notices[0].severity == "critical"  # its handlers have had it again
+    live = await run.until(lambda live: any(each.text == "kis x" for each in live.notices))
+    assert live.notices[0].severity == "critical"  # its handlers ran again

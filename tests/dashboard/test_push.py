@@ -1,6 +1,6 @@
-"""Web push from the page to the notification; only the browser maker's push service is made up.
+"""Web push from the page to the notification; only the push service is simulated.
 
-page ─▶ subscription ─▶ table ─▶ Push ─▶ push service (ours) ─▶ worker ─▶ notification
+page ─▶ subscription ─▶ table ─▶ WebPushChannel ─▶ push service (test) ─▶ worker ─▶ notification
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from qts.notify.web_push import WebPushChannel
 from tests.dashboard.certificates import make_pair
 from tests.dashboard.chromium import Chromium
 from tests.dashboard.conftest import Site, opened
-from tests.dashboard.test_actions import book
+from tests.dashboard.test_actions import action_rows
 from tests.dashboard.test_pages import shots, visit
 from tests.notify.conftest import a_message
 from tests.notify.receiver import Receiver
 
 KEY = new_key()
 
-# A headless browser has no push service: its subscription is made here, the rest is its own.
-PUSH_MANAGER = """(given) => {
-  let made = null;
-  PushManager.prototype.getSubscription = async () => made;
+# A headless browser has no push service: this replaces its subscription.
+PUSH_MANAGER = """(subscription) => {
+  let current = null;
+  PushManager.prototype.getSubscription = async () => current;
   PushManager.prototype.subscribe = async (options) => {
-    window.asked = [...options.applicationServerKey];
-    const unsubscribe = async () => { made = null; };
-    made = { endpoint: given.endpoint, toJSON: () => given, unsubscribe };
-    return made;
+    window.serverKey = [...options.applicationServerKey];
+    const unsubscribe = async () => { current = null; };
+    current = { endpoint: subscription.endpoint, toJSON: () => subscription, unsubscribe };
+    return current;
   };
 }"""
 # Records what the worker shows; a browser that cannot show it records it all the same.
@@ -63,7 +63,7 @@ SHOWN = """async () => {
 
 
 class Browser:
-    """The keys of a browser's subscription: it alone can read what is sent."""
+    """Keys of a browser's subscription, which decrypt its messages."""
 
     def __init__(self, endpoint: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -78,7 +78,7 @@ class Browser:
         }
 
     def read(self, sealed: bytes) -> bytes:
-        """RFC 8291, as the one who receives."""
+        """Decrypt a message (RFC 8291, receiver)."""
         salt, length = sealed[:16], sealed[20]
         theirs, body = sealed[21 : 21 + length], sealed[21 + length :]
         point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), theirs)
@@ -107,7 +107,7 @@ async def pushing(database: Database, valkey_url: Secret, tmp_path: Path) -> Asy
         yield site
 
 
-async def test_a_browser_subscribes_and_shows_what_is_pushed(
+async def test_a_browser_subscribes_and_shows_a_push_message(
     pushing: Site, chromium: Chromium, browser: Any, tmp_path: Path
 ) -> None:
     pair, receiver = make_pair(tmp_path), Receiver()
@@ -116,16 +116,16 @@ async def test_a_browser_subscribes_and_shows_what_is_pushed(
     async with (
         receiver.serving(tls=pair.served()),
         aiohttp.ClientSession(connector=trusting) as session,
-        visit(browser, link, permissions=["notifications"]) as seen,
+        visit(browser, link, permissions=["notifications"]) as tab,
     ):
-        page, ours = seen.page, Browser(f"{receiver.url}/send/1")
-        await seen.go("settings")
+        page, ours = tab.page, Browser(f"{receiver.url}/send/1")
+        await tab.open("settings")
         await page.evaluate(PUSH_MANAGER, ours.subscription)
         await page.click("#subscribe")
-        await seen.sees("#toast", "is told of orders")
-        asked = bytes(await page.evaluate("window.asked"))
-        assert text_of(asked) == public_key(read_key(KEY))
-        await seen.sees("main", address_hash(ours.subscription["endpoint"]))
+        await tab.wait_text("#toast", "receives orders")
+        server_key = bytes(await page.evaluate("window.serverKey"))
+        assert text_of(server_key) == public_key(read_key(KEY))
+        await tab.wait_text("main", address_hash(ours.subscription["endpoint"]))
         await page.wait_for_selector("#unsubscribe")
         await page.screenshot(path=shots(tmp_path) / "push.png")
 
@@ -159,24 +159,24 @@ async def test_a_browser_subscribes_and_shows_what_is_pushed(
                 await page.wait_for_timeout(20)
             assert shown == [expected]
         await page.click("#unsubscribe")
-        await seen.sees("#toast", "told no more")
+        await tab.wait_text("#toast", "is unsubscribed")
         await push.send([message])
         assert len(receiver.requests) == 1
-    done = await book(pushing.database)
+    done = await action_rows(pushing.database)
     assert [(row["action"], row["outcome"]) for row in done] == [
         ("subscribe", "DONE"),
         ("unsubscribe", "DONE"),
     ]
-    assert "send/1" not in json.dumps(done)  # whoever has the address can send to it
+    assert "send/1" not in json.dumps(done)  # the address is a credential
 
 
 async def deliver(page: Any, address: str, plain: bytes) -> None:
-    """As the browser does when its push service brings something."""
+    """Deliver a push message to the service worker."""
     session = await page.context.new_cdp_session(page)
     known: list[str] = []
     session.on(
         "ServiceWorker.workerRegistrationUpdated",
-        lambda told: known.extend(each["registrationId"] for each in told["registrations"]),
+        lambda event: known.extend(each["registrationId"] for each in event["registrations"]),
     )
     await session.send("ServiceWorker.enable")
     while not known:
@@ -188,40 +188,40 @@ async def deliver(page: Any, address: str, plain: bytes) -> None:
     await session.detach()
 
 
-async def test_what_is_no_subscription_is_refused(pushing: Site) -> None:
+async def test_an_invalid_subscription_is_refused(pushing: Site) -> None:
     good = Browser("https://push.example/1").subscription
-    async with pushing.come(Role.TRADE) as trader:
+    async with pushing.connect(Role.TRADE) as trader:
         for bad in (
             {},
             {**good, "endpoint": "http://push.example/1"},
             {**good, "keys": {}},
             {**good, "keys": {"p256dh": "AAAA", "auth": "AAAA"}},
         ):
-            status, said = await trader.act(action="subscribe", subscription=bad)
-            assert (status, "invalid push subscription" in said["error"]) == (422, True)
+            status, answer = await trader.act(action="subscribe", subscription=bad)
+            assert (status, "invalid push subscription" in answer["error"]) == (422, True)
     assert await pushing.database.fetchval("SELECT count(*) FROM push_subscription") == 0
 
 
-async def test_who_may_only_look_gets_no_messages(pushing: Site) -> None:
-    async with pushing.come(Role.READ) as reader:
+async def test_the_read_role_cannot_subscribe(pushing: Site) -> None:
+    async with pushing.connect(Role.READ) as reader:
         status, _ = await reader.act(
             action="subscribe", subscription=Browser("https://push.example/1").subscription
         )
         assert status == 403
 
 
-async def test_addresses_of_browsers_are_told_to_nobody(pushing: Site) -> None:
+async def test_addresses_of_browsers_are_not_disclosed(pushing: Site) -> None:
     ours = Browser("https://push.example/secret-name").subscription
-    async with pushing.come(Role.TRADE) as trader:
+    async with pushing.connect(Role.TRADE) as trader:
         status, _ = await trader.act(action="subscribe", subscription=ours)
         assert status == 200
-        told = json.dumps([await trader.get(f"/api/{name}") for name in ("browsers", "overview")])
-    assert address_hash(ours["endpoint"]) in told
+        answer = json.dumps([await trader.get(f"/api/{name}") for name in ("browsers", "overview")])
+    assert address_hash(ours["endpoint"]) in answer
     for secret in (ours["endpoint"], ours["keys"]["auth"]):
-        assert secret not in told
+        assert secret not in answer
 
 
-async def test_without_a_key_the_page_says_how_to_make_one(site: Site, browser: Any) -> None:
-    async with visit(browser, site.tokens.link(site.address)) as seen:
-        assert "qts notify key" in await seen.go("settings")
-        assert await seen.page.locator("#subscribe").count() == 0
+async def test_without_a_key_the_page_shows_how_to_create_one(site: Site, browser: Any) -> None:
+    async with visit(browser, site.tokens.link(site.address)) as tab:
+        assert "qts ops notify key" in await tab.open("settings")
+        assert await tab.page.locator("#subscribe").count() == 0

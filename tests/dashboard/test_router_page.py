@@ -1,4 +1,4 @@
-"""The Router page shows what the last `qts route` on this home did."""
+"""The Router page shows the last router run of the home."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qts.router import load_last_report, save_last_report
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_pages import shots, visit
 
-ROUTE = ("-m", "qts", "route", "baseline", "--duration", "200ms", "--oversubscribe")
+ROUTE = ("-m", "qts", "dev", "router", "run", "baseline", "--duration", "200ms", "--oversubscribe")
 
 
 async def route(home: Path) -> tuple[int, str]:
@@ -33,31 +33,31 @@ async def route(home: Path) -> tuple[int, str]:
 async def test_a_run_of_the_router_is_shown_with_plan_rate_and_stages(
     site: Site, browser: Any, tmp_path: Path
 ) -> None:
-    async with visit(browser, site.tokens.link(site.address)) as seen:
-        assert "No run of the router" in await seen.go("router")
+    async with visit(browser, site.tokens.link(site.address)) as tab:
+        assert "No router run" in await tab.open("router")
         code, out = await route(site.home)
         assert code == 0, out
-        await seen.sees("#route", "baseline")  # the open page takes it up by itself
-        kept = load_last_report(site.home)
-        assert kept is not None
-        text = await seen.page.inner_text("main")
-        for words in ("PASSED", f"{kept['delivered']:,}", f"{kept['offered']:,}"):
+        await tab.wait_text("#route", "baseline")  # the open page refreshes itself
+        report = load_last_report(site.home)
+        assert report is not None
+        text = await tab.page.inner_text("main")
+        for words in ("PASSED", f"{report['delivered']:,}", f"{report['offered']:,}"):
             assert words in text
         assert "producer 0" in text
-        rows = await seen.page.locator("main table").last.locator("tbody tr").all_inner_texts()
-        assert [row.split()[0] for row in rows] == list(kept["latency_us"])
+        rows = await tab.page.locator("main table").last.locator("tbody tr").all_inner_texts()
+        assert [row.split()[0] for row in rows] == list(report["latency_us"])
         assert all(len(row.split()) == 7 for row in rows)
-        await seen.page.screenshot(path=shots(tmp_path) / "router.png")
+        await tab.page.screenshot(path=shots(tmp_path) / "router.png")
 
 
-async def test_without_a_home_nothing_is_made(tmp_path: Path) -> None:
+async def test_without_a_home_nothing_is_stored(tmp_path: Path) -> None:
     code, out = await route(tmp_path / "none")
     assert code == 0, out
     assert not (tmp_path / "none").exists()
     assert load_last_report(tmp_path / "none") is None
 
 
-def test_the_last_one_is_kept_whole(tmp_path: Path) -> None:
+def test_the_last_report_is_stored(tmp_path: Path) -> None:
     assert save_last_report(tmp_path, {"scenario": "one"}, 1.0)
     assert save_last_report(tmp_path, {"scenario": "two"}, 2.0)
     assert load_last_report(tmp_path) == {"at": 2.0, "scenario": "two"}
@@ -65,6 +65,6 @@ def test_the_last_one_is_kept_whole(tmp_path: Path) -> None:
     assert stat.S_ISREG((tmp_path / "router.json").stat().st_mode)
 
 
-def test_a_damaged_one_is_none(tmp_path: Path) -> None:
+def test_a_damaged_report_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "router.json").write_text("{")
     assert load_last_report(tmp_path) is None

@@ -1,4 +1,4 @@
-"""`qts run` with its dashboard, as its owner sees both: a real market, a real browser."""
+"""`qts run` with its dashboard, in a real browser."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(home: Path) -> Iterator[Run]:
-    """One run for the tests of this file, which look at it in turn; the last of them ends it."""
+    """One run for the tests of this file, in turn; the last one ends it."""
     with running(
         home,
         QTS_DASHBOARD__ENABLED="true",
@@ -60,12 +60,12 @@ def first_fill(run: Run) -> None:
     assert until(lambda: bool(run.ask("SELECT 1 FROM fill LIMIT 1")), DEADLINE_S)
 
 
-async def test_the_owner_sees_and_steers_a_run(
+async def test_the_operator_watches_and_controls_a_run(
     run: Run, link: str, browser: Any, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(first_fill, run)
-    async with visit(browser, link) as seen:
-        await seen.sees("#top", "PAPER")
+    async with visit(browser, link) as tab:
+        await tab.wait_text("#top", "PAPER")
         for name, words in {
             "overview": "P0 p99",
             "events": "LEVEL_0",
@@ -76,36 +76,36 @@ async def test_the_owner_sees_and_steers_a_run(
             "cache": "price",
             "settings": "events.p0.queue_size",
         }.items():
-            await seen.go(name)
-            await seen.sees("main", words)
-            assert CANARY not in await seen.page.content()
-            await seen.page.screenshot(path=shots(tmp_path) / f"run-{name}.png")
+            await tab.open(name)
+            await tab.wait_text("main", words)
+            assert CANARY not in await tab.page.content()
+            await tab.page.screenshot(path=shots(tmp_path) / f"run-{name}.png")
         latest = "SELECT symbol FROM fill ORDER BY traded_at DESC LIMIT 1"
         ((symbol,),) = await asyncio.to_thread(run.ask, latest)
-        await seen.go(f"market/{symbol}")
-        await seen.page.wait_for_selector("svg.candles .body", state="attached")
-        await seen.page.wait_for_selector("svg.candles .ours", state="attached")
-        await seen.page.screenshot(path=shots(tmp_path) / "run-market.png")
+        await tab.open(f"market/{symbol}")
+        await tab.page.wait_for_selector("svg.candles .body", state="attached")
+        await tab.page.wait_for_selector("svg.candles .marker", state="attached")
+        await tab.page.screenshot(path=shots(tmp_path) / "run-market.png")
 
-        await seen.go("strategies")
-        await seen.page.fill('input[data-strategy="rsi_scalper"][data-param="length"]', "9")
-        await seen.page.click('[data-do="params"][data-strategy="rsi_scalper"]')
-        await seen.page.wait_for_function(
+        await tab.open("strategies")
+        await tab.page.fill('input[data-strategy="rsi_scalper"][data-param="length"]', "9")
+        await tab.page.click('[data-do="params"][data-strategy="rsi_scalper"]')
+        await tab.page.wait_for_function(
             "() => document.querySelector("
             "'input[data-strategy=rsi_scalper][data-param=length]').placeholder === '9'"
-        )  # the strategy itself has taken it
+        )  # the strategy has applied it
 
-        await seen.go("overview")
-        await seen.page.click("#kill")
-        await seen.page.fill("#reason", "enough")
-        await seen.page.click("#yes")
-        await seen.page.wait_for_selector("#allow")
+        await tab.open("overview")
+        await tab.page.click("#kill")
+        await tab.page.fill("#reason", "enough")
+        await tab.page.click("#yes")
+        await tab.page.wait_for_selector("#allow")
     rows = await asyncio.to_thread(run.ask, "SELECT action, outcome FROM dashboard_action")
     assert {("params", "DONE"), ("kill", "DONE")} <= {(row[0], row[1]) for row in rows}
 
 
-async def test_the_link_is_shown_again_when_asked_for(link: str, home: Path) -> None:
-    admin, reader, nobody = await asyncio.gather(
+async def test_the_link_can_be_printed_again(link: str, home: Path) -> None:
+    admin, reader, invalid = await asyncio.gather(
         *(
             asyncio.to_thread(_qts, home, "dashboard", "--link", role)
             for role in ("admin", "read", "root")
@@ -114,7 +114,7 @@ async def test_the_link_is_shown_again_when_asked_for(link: str, home: Path) -> 
     assert admin == (0, link)
     assert reader[1].partition("#")[0] == link.partition("#")[0]
     assert reader[1] != link
-    assert nobody[0] == 2
+    assert invalid[0] == 2
     assert stat.S_IMODE((home / "dashboard.json").stat().st_mode) == 0o600
 
 
@@ -125,8 +125,8 @@ async def test_a_dashboard_that_dies_is_started_again_at_its_address(run: Run, l
     (pid,) = _children(run.process.pid, "--launched")
     assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, run.process.pid)
     os.kill(pid, signal.SIGKILL)
-    begun = lambda: _children(run.process.pid, "--launched") not in ([], [pid])  # noqa: E731
-    assert await asyncio.to_thread(until, begun, DEADLINE_S)
+    restarted = lambda: _children(run.process.pid, "--launched") not in ([], [pid])  # noqa: E731
+    assert await asyncio.to_thread(until, restarted, DEADLINE_S)
     assert await asyncio.to_thread(_answer, address) == first
     assert run.process.poll() is None
 
@@ -138,52 +138,52 @@ def test_it_ends_with_its_run_and_the_next_start_prints_no_link(
     with pytest.raises(OSError, match="refused"):
         _answer(link.partition("/login")[0])
     assert not (home / "dashboard.address").exists()
-    told = "".join(path.read_text(errors="replace") for path in (home / "log").iterdir())
-    for text in (told, run.output, run.errors):
+    logs = "".join(path.read_text(errors="replace") for path in (home / "log").iterdir())
+    for text in (logs, run.output, run.errors):
         assert CANARY not in text
         assert link.partition("#")[2] not in text.replace(link, "")
-    with running(home, "--for", "1s", QTS_DASHBOARD__ENABLED="true") as second:
+    with running(home, "--duration", "1s", QTS_DASHBOARD__ENABLED="true") as second:
         assert second.end() == 0, second.errors
     assert "dashboard  http://127.0.0.1:" in second.output
     assert "log in" not in second.output
 
 
 def test_no_run_no_dashboard(tmp_path: Path) -> None:
-    code, told = _qts(tmp_path / "home", "dashboard")
+    code, output = _qts(tmp_path / "home", "dashboard")
     assert code == 2
-    assert "no QTS runs on home" in told
+    assert "no QTS runs on home" in output
 
 
 async def test_a_run_without_a_dashboard_has_none(tmp_path: Path) -> None:
-    place = Home.at(tmp_path / "home")
+    home = Home.at(tmp_path / "home")
     config = Config(dashboard=DashboardConfig(enabled=False))
-    async with DashboardProcess(config, place, SystemClock()) as view:
+    async with DashboardProcess(config, home, SystemClock()) as view:
         assert (view.address, view.link, view.pid) == ("", "", None)
-    assert not (place.path / "dashboard.json").exists()
+    assert not (home.path / "dashboard.json").exists()
 
 
-async def test_a_taken_port_is_no_reason_not_to_trade(
+async def test_a_taken_port_does_not_stop_the_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = Config(dashboard=DashboardConfig(port=taken.getsockname()[1]))
         async with DashboardProcess(config, Home.at(tmp_path / "home"), SystemClock()) as view:
             assert (view.address, view.pid) == ("", None)
-    assert "there is no dashboard" in capfd.readouterr().err
+    assert "dashboard not started" in capfd.readouterr().err
 
 
 def test_settings_hide_secrets_and_the_pipe_carries_them(tmp_path: Path) -> None:
     config = Config(database=DatabaseConfig(url=Secret(f"postgresql://u:{CANARY}@h/d")))
     assert CANARY not in json.dumps(effective_settings(config))
-    handed = DashboardLaunch.of(config, Home.at(tmp_path / "home"), 7)
-    again = DashboardLaunch.decode(handed.encode())
-    assert again == handed
-    assert again.database.url == config.database.url
-    assert CANARY not in repr(again)
+    launch = DashboardLaunch.of(config, Home.at(tmp_path / "home"), 7)
+    decoded = DashboardLaunch.decode(launch.encode())
+    assert decoded == launch
+    assert decoded.database.url == config.database.url
+    assert CANARY not in repr(decoded)
 
 
 def _answer(address: str) -> str:
-    with urllib.request.urlopen(f"{address}/login", timeout=DEADLINE_S) as reply:  # noqa: S310 - our own child
+    with urllib.request.urlopen(f"{address}/login", timeout=DEADLINE_S) as reply:  # noqa: S310 - own child process
         return str(reply.read().decode())
 
 

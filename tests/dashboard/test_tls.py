@@ -1,4 +1,4 @@
-"""The dashboard behind a certificate: served to who trusts it, and in no other way."""
+"""The dashboard over TLS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pair(tmp_path: Path) -> Pair:
 
 
 @pytest.fixture
-async def sealed(
+async def tls_site(
     database: Database, valkey_url: Secret, tmp_path: Path, pair: Pair
 ) -> AsyncIterator[Site]:
     config = DashboardConfig(port=0, certificate=pair.certificate, key=pair.key)
@@ -35,42 +35,42 @@ async def sealed(
         yield site
 
 
-async def test_pages_and_socket_are_served_to_who_trusts_the_certificate(
-    sealed: Site, pair: Pair
-) -> None:
-    assert sealed.address.startswith("https://127.0.0.1:")
-    sealed.run()
-    async with sealed.come(Role.ADMIN, pair.trusted()) as owner:
-        assert owner.csrf
-        async with owner.client.get("/api/me") as reply:
+async def test_pages_and_socket_are_served_to_a_trusting_client(tls_site: Site, pair: Pair) -> None:
+    assert tls_site.address.startswith("https://127.0.0.1:")
+    tls_site.run()
+    async with tls_site.connect(Role.ADMIN, pair.trusted()) as operator:
+        assert operator.csrf
+        async with operator.client.get("/api/me") as reply:
             assert reply.headers["Strict-Transport-Security"] == "max-age=31536000"
-        async with owner.socket() as socket:
+        async with operator.socket() as socket:
             assert "history" in await socket.receive_json(timeout=30)
-        token = sealed.tokens.token(Role.READ).reveal()
-        headers = {"Origin": sealed.address}
-        async with owner.client.post("/login", json={"token": token}, headers=headers) as reply:
+        token = tls_site.tokens.token(Role.READ).reveal()
+        headers = {"Origin": tls_site.address}
+        async with operator.client.post("/login", json={"token": token}, headers=headers) as reply:
             assert "Secure" in reply.headers["Set-Cookie"]
 
 
-async def test_the_same_place_without_tls_is_another_origin(sealed: Site, pair: Pair) -> None:
-    async with sealed.come(Role.ADMIN, pair.trusted()) as owner:
-        plain = sealed.address.replace("https", "http")
-        headers = {"X-QTS-CSRF": owner.csrf}
-        assert await owner.status("/api/action", "POST", Origin=plain, **headers) == 403
-        assert await owner.status("/api/action", "POST", Origin=sealed.address, **headers) == 422
+async def test_the_same_address_without_tls_is_another_origin(tls_site: Site, pair: Pair) -> None:
+    async with tls_site.connect(Role.ADMIN, pair.trusted()) as operator:
+        plain = tls_site.address.replace("https", "http")
+        headers = {"X-QTS-CSRF": operator.csrf}
+        assert await operator.status("/api/action", "POST", Origin=plain, **headers) == 403
+        assert (
+            await operator.status("/api/action", "POST", Origin=tls_site.address, **headers) == 422
+        )
 
 
-async def test_who_does_not_trust_it_does_not_come_in(sealed: Site, tmp_path: Path) -> None:
+async def test_a_client_that_does_not_trust_it_fails(tls_site: Site, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = make_pair(tmp_path / "other").trusted()
-    for trust in (other, None):  # another certificate; those of the machine
-        async with sealed.come(None, trust) as nobody:
+    for trust in (other, None):  # another certificate; the system's certificates
+        async with tls_site.connect(None, trust) as anonymous:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
-                await nobody.status("/login")
+                await anonymous.status("/login")
 
 
-async def test_no_word_is_spoken_without_tls(sealed: Site) -> None:
-    port = int(sealed.address.rpartition(":")[2])
+async def test_plain_http_gets_no_answer(tls_site: Site) -> None:
+    port = int(tls_site.address.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     answer = await asyncio.wait_for(reader.read(), 30)
@@ -79,24 +79,24 @@ async def test_no_word_is_spoken_without_tls(sealed: Site) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
-async def test_old_tls_is_refused(sealed: Site, pair: Pair) -> None:
+async def test_old_tls_is_refused(tls_site: Site, pair: Pair) -> None:
     old = pair.trusted()
     old.minimum_version = ssl.TLSVersion.TLSv1_1
     old.maximum_version = ssl.TLSVersion.TLSv1_1
-    async with sealed.come(None, old) as nobody:
+    async with tls_site.connect(None, old) as anonymous:
         with pytest.raises(aiohttp.ClientConnectorError):
-            await nobody.status("/login")
+            await anonymous.status("/login")
 
 
-async def test_a_browser_is_served(sealed: Site, browser: Any) -> None:
-    sealed.run()
-    link = sealed.tokens.link(sealed.address)
-    async with visit(browser, link, ignore_https_errors=True) as seen:
-        await seen.sees("#top", "PAPER")  # over the WebSocket, wss
-        assert await seen.page.evaluate("isSecureContext")
+async def test_a_browser_is_served(tls_site: Site, browser: Any) -> None:
+    tls_site.run()
+    link = tls_site.tokens.link(tls_site.address)
+    async with visit(browser, link, ignore_https_errors=True) as tab:
+        await tab.wait_text("#top", "PAPER")  # over the WebSocket, wss
+        assert await tab.page.evaluate("isSecureContext")
 
 
-async def test_a_certificate_that_is_none_is_refused(
+async def test_an_invalid_certificate_is_refused(
     database: Database, valkey_url: Secret, tmp_path: Path, pair: Pair
 ) -> None:
     pair.certificate.write_text("no certificate")
@@ -115,7 +115,7 @@ async def test_a_certificate_that_is_none_is_refused(
         ({"QTS_DASHBOARD__CERTIFICATE": "c.pem", "QTS_DASHBOARD__KEY": "k.pem"}, 0),
     ],
 )
-async def test_an_address_for_others_needs_tls_or_a_word_on_the_command_line_too(
+async def test_config_check_requires_tls_beyond_this_machine(
     tmp_path: Path, more: dict[str, str], code: int
 ) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("QTS_")}
@@ -128,4 +128,4 @@ async def test_an_address_for_others_needs_tls_or_a_word_on_the_command_line_too
     )  # fmt: skip
     _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == code, errors
-    assert (b"can be reached by others" in errors) == (code == 2)
+    assert (b"reachable by others" in errors) == (code == 2)

@@ -136,7 +136,7 @@ async def serve_dashboard(
         await stack.enter_async_context(serve(config, sources, tokens, listening))
         address = address_of(config, listening)
         if ready is not None:
-            ready.set_result(tokens.link(address) if tokens.fresh else address)
+            ready.set_result(tokens.link(address) if tokens.is_new else address)
         await asyncio.Event().wait()
 
 
@@ -156,7 +156,7 @@ def login_link(config: Config, role: str, *, renew: bool = False) -> str:
     if role.upper() not in Role.__members__:
         raise RefusedError(f"{role!r} is not a role; expected read, trade or admin")
     home, settings = resolve_home(config), config.dashboard
-    tokens = Tokens.of(home.path, anew=renew)
+    tokens = Tokens.of(home.path, renew=renew)
     try:
         address = (home.path / ADDRESS).read_text().strip()
     except FileNotFoundError:
@@ -192,7 +192,7 @@ class DashboardProcess:
         tokens = Tokens.of(self._home.path)
         self.address = address_of(config, self._listening)
         (self._home.path / ADDRESS).write_text(f"{self.address}\n")
-        self.link = tokens.link(self.address, Role.ADMIN) if tokens.fresh else ""
+        self.link = tokens.link(self.address, Role.ADMIN) if tokens.is_new else ""
         await asyncio.to_thread(self._start)
         self._watching = asyncio.create_task(self._watch(), name="dashboard")
         return self

@@ -1,4 +1,4 @@
-"""The owner's view in a browser: it reads what a run tells of itself, and acts by commands."""
+"""The operator's view of a run: web pages, terminal and the live status they read."""
 
 from qts._exports import lazy_exports
 

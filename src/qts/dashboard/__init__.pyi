@@ -1,5 +1,5 @@
 from qts.dashboard.config import ACKNOWLEDGEMENT as ACKNOWLEDGEMENT
-from qts.dashboard.config import USUAL_PORT as USUAL_PORT
+from qts.dashboard.config import DEFAULT_PORT as DEFAULT_PORT
 from qts.dashboard.config import DashboardConfig as DashboardConfig
 from qts.dashboard.live_status import LiveStatus as LiveStatus
 from qts.dashboard.live_status import read_live as read_live

@@ -1,4 +1,4 @@
-"""The book of what people did here: a row before the deed, and how it ended in the same row."""
+"""Log of the actions of operators: a row before the action, its outcome in the same row."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class ActionLog:
         target: str,
         detail: Mapping[str, Any],
     ) -> int:
-        """What cannot be written down is not done: an error here stops it."""
-        number: int = await self._database.fetchval(
+        """Insert the row of an action and return its id; an error here prevents the action."""
+        row_id: int = await self._database.fetchval(
             "INSERT INTO dashboard_action (actor, role, address, action, target, detail)"
             " VALUES ($1, $2, $3, $4, $5, $6) RETURNING id",
             session.actor,
-            session.role.word,
+            session.role.label,
             address,
             action,
             target,
             dict(detail),
         )
-        return number
+        return row_id
 
-    async def end(self, number: int, outcome: Outcome, message: str = "") -> None:
+    async def end(self, row_id: int, outcome: Outcome, message: str = "") -> None:
         await self._database.execute(
             "UPDATE dashboard_action SET outcome = $2, message = $3 WHERE id = $1",
-            number,
+            row_id,
             outcome,
             message,
         )
@@ -71,7 +71,7 @@ class ActionLog:
         )
 
     async def rows(self, limit: int) -> list[ActionRow]:
-        """The youngest first."""
+        """Return the newest rows first."""
         rows = await self._database.fetch(
             "SELECT id, at, actor, role, address, action, target, detail, outcome, message"
             " FROM dashboard_action ORDER BY id DESC LIMIT $1",

@@ -1,8 +1,7 @@
-"""What can be done here, by whom: each action is a value, checked, written down, then done.
+"""Actions of operators on the dashboard: decoded, authorised, logged, then performed.
 
-Nothing here sends an order. What trades is told through the switches, the fail-safe and the bus.
-
-Parameters of a strategy held against what the strategy says of them, before they are set.
+No action sends an order. They act on a run through the kill switch, the fail-safe, the outbox and
+the parameters of strategies.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def validate_params(
     params: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The same, or refused with the name, the value and what is allowed."""
+    """Return the parameters; raise RefusedError if one does not match its JSON schema."""
     for name, value in params.items():
         if name not in fields:
-            raise RefusedError(f"there is no parameter {name!r}; there are {', '.join(fields)}")
+            raise RefusedError(f"unknown parameter {name!r}; expected one of {', '.join(fields)}")
         _check(name, value, fields[name])
     return dict(params)
 
@@ -58,12 +57,12 @@ def _check(name: str, value: Any, field: Mapping[str, Any]) -> None:
     if allowed is not None:
         is_wrong_bool = isinstance(value, bool) and kind != "boolean"
         if is_wrong_bool or not isinstance(value, allowed):
-            raise RefusedError(f"{name} must be a {kind}, not {value!r}")
-    for bound, (holds, words) in _BOUNDS.items():
+            raise RefusedError(f"{name} is {value!r}; expected {kind}")
+    for bound, (holds, text) in _BOUNDS.items():
         if bound in field and not holds(value, field[bound]):
-            raise RefusedError(f"{name} must be {words} {field[bound]}, not {value!r}")
+            raise RefusedError(f"{name} is {value!r}; expected {text} {field[bound]}")
     if "enum" in field and value not in field["enum"]:
-        raise RefusedError(f"{name} must be one of {field['enum']}, not {value!r}")
+        raise RefusedError(f"{name} is {value!r}; expected one of {field['enum']}")
 
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -77,7 +76,7 @@ _SET_PARAMS = (
 
 
 class ForbiddenError(RefusedError):
-    """The role does not reach that far."""
+    """Action that the role does not permit."""
 
 
 class Action(
@@ -90,14 +89,14 @@ class Action(
         return ""
 
     @property
-    def written(self) -> dict[str, Any]:
-        """What the book says of it."""
+    def log_fields(self) -> dict[str, Any]:
+        """Return the fields that the action log stores."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields
 
 
 class KillSwitchAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kill"):
-    """Stop, or allow again: the account, or one strategy."""
+    """Stop or allow trading of the account or of one strategy."""
 
     enabled: bool
     reason: Reason
@@ -109,7 +108,7 @@ class KillSwitchAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ReleaseAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
-    """A person has looked: FAIL or LOCKDOWN ends."""
+    """Release the fail-safe from FAIL or LOCKDOWN."""
 
     role: ClassVar[Role] = Role.ADMIN
     reason: Reason
@@ -118,11 +117,11 @@ class ReleaseAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class ReconcileAction(
     Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reconcile"
 ):
-    """Compare the books with the broker's now."""
+    """Reconcile the ledger with the venue now."""
 
 
 class RequeueAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="requeue"):
-    """New attempts for a dead letter of the bus."""
+    """Requeue a dead outbox event with new attempts."""
 
     event_id: UUID
     outcome_checked: bool = False
@@ -133,7 +132,7 @@ class RequeueAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ReplayAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="replay"):
-    """Publish a dead letter of the lanes again."""
+    """Publish a dead letter of a lane again."""
 
     number: Annotated[int, Meta(ge=1)]
 
@@ -143,7 +142,7 @@ class ReplayAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SetParamsAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="params"):
-    """Other parameters for a strategy that runs."""
+    """Set parameters of a running strategy."""
 
     strategy: Annotated[str, Meta(min_length=1, max_length=100)]
     params: Annotated[dict[str, Any], Meta(min_length=1, max_length=100)]
@@ -156,7 +155,7 @@ class SetParamsAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=T
 class SubscribePushAction(
     Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="subscribe"
 ):
-    """Web push to this browser; what its PushSubscription.toJSON() says."""
+    """Subscribe a browser to web push, with its PushSubscription.toJSON()."""
 
     subscription: Annotated[dict[str, Any], Meta(max_length=10)]
 
@@ -165,14 +164,14 @@ class SubscribePushAction(
         return address_hash(str(self.subscription.get("endpoint", "")))
 
     @property
-    def written(self) -> dict[str, Any]:
-        return {"action": "subscribe"}  # the rest is as good as a password
+    def log_fields(self) -> dict[str, Any]:
+        return {"action": "subscribe"}  # the subscription is a credential
 
 
 class UnsubscribePushAction(
     Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unsubscribe"
 ):
-    """No more web push to a browser."""
+    """End web push to a browser."""
 
     endpoint: Annotated[str, Meta(min_length=1, max_length=2000)]
 
@@ -181,7 +180,7 @@ class UnsubscribePushAction(
         return address_hash(self.endpoint)
 
     @property
-    def written(self) -> dict[str, Any]:
+    def log_fields(self) -> dict[str, Any]:
         return {"action": "unsubscribe"}
 
 
@@ -201,7 +200,7 @@ def decode(body: bytes) -> Action:
     try:
         action: Action = _DECODER.decode(body)
     except msgspec.DecodeError as error:
-        raise RefusedError(f"the action is not understood: {error}") from None
+        raise RefusedError(f"invalid action: {error}") from None
     return action
 
 
@@ -209,29 +208,29 @@ class ActionService:
     def __init__(self, database: Database, live: LiveNow) -> None:
         self._database = database
         self._live = live
-        self._audit = ActionLog(database)
+        self._log = ActionLog(database)
 
-    async def do(self, action: Action, session: LoginSession, address: str) -> str:
-        """Answers what was done, in a sentence."""
-        fields = action.written
+    async def perform(self, action: Action, session: LoginSession, address: str) -> str:
+        """Perform an action and return a message for the page."""
+        fields = action.log_fields
         name = fields["action"]
-        number = await self._audit.begin(session, address, name, action.target, fields)
+        row_id = await self._log.begin(session, address, name, action.target, fields)
         try:
             if session.role < action.role:
                 raise ForbiddenError(
-                    f"{name} needs the role {action.role.word}, not {session.role.word}"
+                    f"{name} needs the role {action.role.label}, not {session.role.label}"
                 )
-            said = await self._done(action, session.actor)
+            message = await self._perform(action, session.actor)
         except RefusedError as error:
-            await self._audit.end(number, "REFUSED", str(error))
+            await self._log.end(row_id, "REFUSED", str(error))
             raise
         except OperationError as error:
-            await self._audit.end(number, "FAILED", str(error))
+            await self._log.end(row_id, "FAILED", str(error))
             raise
-        await self._audit.end(number, "DONE", said)
-        return said
+        await self._log.end(row_id, "DONE", message)
+        return message
 
-    async def _done(self, action: Action, actor: str) -> str:
+    async def _perform(self, action: Action, actor: str) -> str:
         database = self._database
         match action:
             case KillSwitchAction(enabled=enabled, reason=reason, strategy=strategy):
@@ -251,11 +250,11 @@ class ActionService:
                 return await self._set_params(action, actor)
             case SubscribePushAction(subscription=subscription):
                 name = await subscribe(database, msgspec.json.encode(subscription))
-                return f"browser {name} is told of orders and critical alerts"
+                return f"browser {name} receives orders and critical alerts"
             case UnsubscribePushAction(endpoint=endpoint):
-                known = await unsubscribe(database, endpoint)
-                return f"browser {action.target} is {'told no more' if known else 'not known'}"
-        raise AssertionError(f"{action} has no deed")
+                found = await unsubscribe(database, endpoint)
+                return f"browser {action.target} is {'unsubscribed' if found else 'unknown'}"
+        raise AssertionError(f"{action} is not handled")
 
     async def _reconcile(self) -> str:
         event = OutboxEvent.of(TRADE_COMMAND, ReconcileCommand(), ("Books", "all"))
@@ -264,15 +263,15 @@ class ActionService:
             self._database.transaction() as tx,
         ):
             await bus.publish(tx, event)
-        return "the books will be compared with the broker's"
+        return "reconciliation requested"
 
     async def _set_params(self, action: SetParamsAction, actor: str) -> str:
         live = await self._live()
         running = {each.key: each for each in live.strategies} if live else {}
         if action.strategy not in running:
-            known = ", ".join(running) or "none"
-            raise RefusedError(f"strategy {action.strategy} does not run; running: {known}")
-        wanted = validate_params(action.params, running[action.strategy].fields)
-        await self._database.execute(_SET_PARAMS, action.strategy, wanted, actor)
-        words = ", ".join(f"{name} = {value}" for name, value in wanted.items())
-        return f"{action.strategy}: {words}"
+            names = ", ".join(running) or "none"
+            raise RefusedError(f"strategy {action.strategy} is not running; running: {names}")
+        params = validate_params(action.params, running[action.strategy].fields)
+        await self._database.execute(_SET_PARAMS, action.strategy, params, actor)
+        text = ", ".join(f"{name} = {value}" for name, value in params.items())
+        return f"{action.strategy}: {text}"

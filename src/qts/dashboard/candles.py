@@ -1,7 +1,7 @@
-"""Candles of one symbol, from the ticks a run recorded: found by bytes, not by reading everything.
+"""Candles of one symbol, from the records of a run.
 
-The file of the moment grows; it is searched from where the last search ended. Older files are
-compressed and are looked into only while they are few and fresh.
+Records are found by a byte search instead of decoding every line. The current file grows and is
+searched from where the last search ended; of the compressed older files only the newest are read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import zstandard
 from qts.domain import RefusedError
 from qts.feed import PatternRecord
 
-SYMBOLS = 32  # kept at once
-BARS = 400
-TICKS = 50_000
+MAX_SYMBOLS = 32  # cached at once
+MAX_BARS = 400
+MAX_TICKS = 50_000
 OLD_FILES = 3
 OLD_BYTES = 200_000_000
 _DECODER = msgspec.json.Decoder(PatternRecord)
-_LARGEST_LINE = 65_536
+_MAX_LINE = 65_536
 
 
 class Candle(msgspec.Struct, array_like=True):
-    """`at`: the second its bar begins."""
+    """Bar that begins at the second `at`."""
 
     at: int
     open: float
@@ -35,8 +35,8 @@ class Candle(msgspec.Struct, array_like=True):
     ticks: int
 
 
-class _Seen:
-    """What was found of one symbol, and how far each file was searched."""
+class _SymbolTicks:
+    """Ticks found of one symbol, and how far each file was searched."""
 
     def __init__(self) -> None:
         self.ticks: list[tuple[float, float]] = []
@@ -44,50 +44,50 @@ class _Seen:
 
 
 class Candles:
-    """Slow: call it from a worker thread, one at a time."""
+    """Reader of candles; blocking, for one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[str, _Seen] = {}
+        self._cached: dict[str, _SymbolTicks] = {}
 
     def of(self, symbol: str, bar_s: int) -> list[Candle]:
         if not symbol or len(symbol) > 40 or not symbol.replace("-", "").isalnum():
-            raise RefusedError(f"{symbol!r} is no symbol; expected one like 005930 or KRW-BTC")
-        seen = self._seen.pop(symbol, None) or _Seen()
-        while len(self._seen) >= SYMBOLS:
-            del self._seen[next(iter(self._seen))]
-        self._seen[symbol] = seen
-        self._search(symbol, seen)
-        return bars(seen.ticks, bar_s)
+            raise RefusedError(f"invalid symbol {symbol!r}; expected one like 005930 or KRW-BTC")
+        known = self._cached.pop(symbol, None) or _SymbolTicks()
+        while len(self._cached) >= MAX_SYMBOLS:
+            del self._cached[next(iter(self._cached))]
+        self._cached[symbol] = known
+        self._search(symbol, known)
+        return bars(known.ticks, bar_s)
 
-    def _search(self, symbol: str, seen: _Seen) -> None:
+    def _search(self, symbol: str, known: _SymbolTicks) -> None:
         needle = f'"symbol":"{symbol}"'.encode()
         found = []
-        for path in self._packed(seen):
-            seen.searched[path.name] = 1
-            found += _ticks_in(_unpacked(path), needle, 0)[0]
+        for path in self._compressed(known):
+            known.searched[path.name] = 1
+            found += _ticks_in(_decompress(path), needle, 0)[0]
         for path in sorted(self._folder.glob("*.jsonl")):
-            begin = seen.searched.get(path.name, 0)
+            begin = known.searched.get(path.name, 0)
             try:
-                found_here, seen.searched[path.name] = _search_file(path, needle, begin)
+                found_here, known.searched[path.name] = _search_file(path, needle, begin)
             except FileNotFoundError:
-                continue  # it was compressed in between; what it held was seen
+                continue  # compressed in between; its ticks are known
             found += found_here
         if found:
-            seen.ticks = sorted([*seen.ticks, *found])[-TICKS:]
+            known.ticks = sorted([*known.ticks, *found])[-MAX_TICKS:]
 
-    def _packed(self, seen: _Seen) -> list[Path]:
+    def _compressed(self, known: _SymbolTicks) -> list[Path]:
         paths = sorted(self._folder.glob("*.jsonl.zst"))[-OLD_FILES:]
         return [
             path
             for path in paths
-            if path.name not in seen.searched
-            and path.name.removesuffix(".zst") not in seen.searched
+            if path.name not in known.searched
+            and path.name.removesuffix(".zst") not in known.searched
         ]
 
 
 def bars(ticks: list[tuple[float, float]], bar_s: int) -> list[Candle]:
-    """In order of time; an empty bar is left out."""
+    """Return the bars of ticks in time order, without empty ones."""
     found: list[Candle] = []
     for at, price in ticks:
         begin = int(at // bar_s) * bar_s
@@ -98,7 +98,7 @@ def bars(ticks: list[tuple[float, float]], bar_s: int) -> list[Candle]:
         bar.high, bar.low = max(bar.high, price), min(bar.low, price)
         bar.close = price
         bar.ticks += 1
-    return found[-BARS:]
+    return found[-MAX_BARS:]
 
 
 def _search_file(path: Path, needle: bytes, begin: int) -> tuple[list[tuple[float, float]], int]:
@@ -113,12 +113,12 @@ def _search_file(path: Path, needle: bytes, begin: int) -> tuple[list[tuple[floa
 def _ticks_in(
     content: bytes | mmap.mmap, needle: bytes, begin: int
 ) -> tuple[list[tuple[float, float]], int]:
-    """Ticks of whole lines, and where the last whole line ended."""
+    """Return the ticks of complete lines, and where the last complete line ends."""
     end = content.rfind(b"\n") + 1
     found = []
     at = content.find(needle, begin, end)
     while at >= 0:
-        first = max(content.rfind(b"\n", max(begin - 1, at - _LARGEST_LINE, 0), at) + 1, begin)
+        first = max(content.rfind(b"\n", max(begin - 1, at - _MAX_LINE, 0), at) + 1, begin)
         last = content.find(b"\n", at, end)
         try:
             snapshot = _DECODER.decode(content[first:last]).snapshot
@@ -129,6 +129,6 @@ def _ticks_in(
     return found, max(begin, end)
 
 
-def _unpacked(path: Path) -> bytes:
+def _decompress(path: Path) -> bytes:
     with path.open("rb") as file:
         return zstandard.ZstdDecompressor().stream_reader(file).read(OLD_BYTES)

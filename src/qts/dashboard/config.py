@@ -1,4 +1,4 @@
-"""Settings of the dashboard, and what must be said before it listens beyond this machine."""
+"""Settings of the dashboard, and the consent that listening beyond this machine requires."""
 
 from __future__ import annotations
 
@@ -10,43 +10,45 @@ import msgspec
 from msgspec import Meta
 
 ACKNOWLEDGEMENT = "I_UNDERSTAND_OTHERS_CAN_REACH_IT"
-USUAL_PORT = 8420
+DEFAULT_PORT = 8420
 
 
 class DashboardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The owner's web view."""
+    """Web server of the dashboard."""
 
-    enabled: Annotated[bool, Meta(description="qts run starts it beside the trading")] = True
+    enabled: Annotated[bool, Meta(description="whether qts run starts the dashboard")] = True
     host: Annotated[
         str,
-        Meta(max_length=255, description="address to listen on; one that others reach needs TLS"),
+        Meta(max_length=255, description="address to listen on; one beyond this machine needs TLS"),
     ] = "127.0.0.1"
     port: Annotated[
         int,
         Meta(
-            ge=0, le=65_535, description=f"0: any, and so while {USUAL_PORT}, the usual, is taken"
+            ge=0,
+            le=65_535,
+            description=f"port; 0: any. If {DEFAULT_PORT} is taken, any other is used",
         ),
-    ] = USUAL_PORT
+    ] = DEFAULT_PORT
     names: Annotated[
         tuple[str, ...],
-        Meta(description="host names it is asked under, beside localhost and its own address"),
+        Meta(description="further host names that requests may use"),
     ] = ()
     certificate: Annotated[
         Path | None, Meta(description="TLS: PEM file of the certificate and its chain")
     ] = None
     key: Annotated[Path | None, Meta(description="TLS: PEM file of the private key")] = None
     acknowledge: Annotated[
-        str, Meta(description=f"{ACKNOWLEDGEMENT}: another address than 127.0.0.1 without TLS")
+        str, Meta(description=f"{ACKNOWLEDGEMENT}, required beyond 127.0.0.1 without TLS")
     ] = ""
     session_hours: Annotated[float, Meta(gt=0, le=720, description="how long a login lasts")] = 12.0
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together; set both or neither")
+            raise ValueError("certificate and key must both be set, or neither")
         if not self.is_local and not self.has_tls and self.acknowledge != ACKNOWLEDGEMENT:
             raise ValueError(
-                f"host {self.host} can be reached by others, and what it says could be read on the"
-                " way; set certificate and key, or keep 127.0.0.1 and use ssh -L, or set"
+                f"host {self.host} is reachable by others without encryption;"
+                " set certificate and key, or keep 127.0.0.1 and use ssh -L, or set"
                 f' acknowledge = "{ACKNOWLEDGEMENT}"'
             )
 

@@ -1,8 +1,9 @@
-"""The door: every request is held against host, origin, session and CSRF before anything answers.
+"""Checks of every request before its handler: host, origin, session and CSRF token.
 
-DNS rebinding lets any web page reach 127.0.0.1 under a name of its own: so the Host must be one of
-ours. A page elsewhere can make the browser send requests here: so whatever changes something, and
-every WebSocket, must come from our own origin, and an action must carry the session's token.
+DNS rebinding lets any web page reach 127.0.0.1 under its own name, so the Host must be configured.
+A page of another site can make the browser send requests here, so requests that change something,
+and every WebSocket, must come from the dashboard's origin, and an action must carry the session's
+token.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from qts.dashboard.session import COOKIE, LoginSessions
 log = telemetry.logger("dashboard")
 
 CSRF_HEADER = "X-QTS-CSRF"
-LARGEST_BODY = 64 * 1024
-OPEN = frozenset({"/login", "/page/login.js", "/page/style.css", "/page/icon.svg"})
-_CHANGES_NOTHING = frozenset({"GET", "HEAD"})
+MAX_BODY_BYTES = 64 * 1024
+PUBLIC_PATHS = frozenset({"/login", "/page/login.js", "/page/style.css", "/page/icon.svg"})
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -42,6 +43,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guard:
+    """Middleware that refuses requests which fail a check and adds security headers."""
+
     def __init__(self, config: DashboardConfig, port: int, sessions: LoginSessions) -> None:
         self._sessions = sessions
         self._hosts = _hosts(config, port)
@@ -54,7 +57,7 @@ class Guard:
         if refusal is not None:
             if due := telemetry.log_every(10.0, f"refused {refusal.status}"):
                 log.warning(
-                    "a request was refused",
+                    "request refused",
                     path=request.path,
                     status=refusal.status,
                     peer=request.remote,
@@ -71,37 +74,37 @@ class Guard:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if request.headers.get("Host", "").lower() not in self._hosts:
-            return refused(421, "this host name is not served here; see dashboard.names")
-        if not self._origin_is_ours(request):
-            return refused(403, "the request comes from another origin")
-        if request.path in OPEN:
+            return error_response(421, "unknown host name; add it to dashboard.names")
+        if not self._is_same_origin(request):
+            return error_response(403, "request from another origin")
+        if request.path in PUBLIC_PATHS:
             return None
         session = self._sessions.find(request.cookies.get(COOKIE))
         if session is None:
             if request.path == "/" and request.method == "GET":
                 return web.Response(status=303, headers={"Location": "/login"})
-            return refused(401, "log in first")
-        if request.method not in _CHANGES_NOTHING:
+            return error_response(401, "not logged in")
+        if request.method not in _SAFE_METHODS:
             given = request.headers.get(CSRF_HEADER, "")
             if not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode()):
-                return refused(403, f"{CSRF_HEADER} is missing or wrong")
+                return error_response(403, f"{CSRF_HEADER} is missing or wrong")
         return None
 
-    def _origin_is_ours(self, request: web.Request) -> bool:
-        """What a browser may leave out is only the origin of a plain look."""
+    def _is_same_origin(self, request: web.Request) -> bool:
+        """Return whether the origin matches; only a GET or HEAD may omit it."""
         if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-            # A link on another page may be followed to the front door, and no further.
-            is_visit = request.headers.get("Sec-Fetch-Mode") == "navigate"
-            if not (is_visit and request.method == "GET"):
+            # A link on another site may open a page.
+            is_navigation = request.headers.get("Sec-Fetch-Mode") == "navigate"
+            if not (is_navigation and request.method == "GET"):
                 return False
         origin = request.headers.get("Origin")
         is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
         if origin is None:
-            return request.method in _CHANGES_NOTHING and not is_socket
+            return request.method in _SAFE_METHODS and not is_socket
         return origin.lower() in self._origins
 
 
-def refused(status: int, text: str) -> web.Response:
+def error_response(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
 
 

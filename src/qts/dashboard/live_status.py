@@ -1,7 +1,7 @@
-"""What a run tells of itself four times a second: all figures the pages show, in one value.
+"""Live status of a run: all figures of the pages in one value, published four times a second.
 
-A run writes it into Valkey under `<cache.prefix>live`, where it lasts a few seconds. Whoever shows
-it (the dashboard, `qts top`) reads it there, never in the run: no run, no value.
+A run writes it to Valkey under `<cache.prefix>live`, where it expires after a few seconds. The
+dashboard and `qts top` read it there; without a run there is no value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qts.notify import RecentAlert
 from qts.outbox import Depth
 
 KEY = "live"  # below the prefix of the cache
-EVERY_S = 0.25
+INTERVAL_S = 0.25
 TTL_MS = 5_000
 
 
@@ -31,7 +31,7 @@ class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True):
     signals: int
     errors: int
     dropped: int  # ticks it was too slow for
-    stopped: str  # why it is not called any more
+    stopped: str  # why it is disabled
     params: dict[str, Any]
     fields: dict[str, dict[str, Any]]  # of each parameter: type, bounds, description
 
@@ -54,19 +54,19 @@ class AccountStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SafetyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """As the run itself sees it: LOCKDOWN while the database does not answer."""
+    """Safety state as the run applies it: LOCKDOWN while the database is unreachable."""
 
     state: str
     code: str | None
     message: str
     trading: bool  # the account's switch
-    suspended: str  # why no cycle acts; empty: they do
-    may_trade: bool  # the books have been compared with the broker's
+    suspended: str  # why the pipeline is suspended, if it is
+    may_trade: bool  # the ledger is reconciled with the venue
 
 
 class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     depths: list[Depth]
-    per_second: dict[str, float]  # handled, by stream
+    per_second: dict[str, float]  # events handled, by stream
     paused: list[str]
 
 
@@ -77,11 +77,11 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     mode: Literal["paper", "live"]
     broker: str
-    trades: str  # what is traded, in a sentence
+    trades: str  # description of what is traded
     ticks: int
     events: EngineStatus
-    rates: dict[str, float]  # handled in a second, by lane
-    drops: dict[str, dict[str, int]]  # by type, then by symbol; the most
+    rates: dict[str, float]  # events handled per second, by lane
+    drops: dict[str, dict[str, int]]  # by type, then by symbol; the largest
     feed: FeedStatus | None
     cache: CacheStatus
     outbox: OutboxStatus
@@ -90,7 +90,7 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     money: AccountStatus
     safety: SafetyStatus
     refusals: dict[str, int]
-    notices: list[RecentAlert]  # the youngest first
+    notices: list[RecentAlert]  # newest first
 
 
 def encode(live: LiveStatus) -> str:
@@ -98,7 +98,7 @@ def encode(live: LiveStatus) -> str:
 
 
 async def read_text(store: CacheStore, prefix: str) -> str | None:
-    """As it was written; None: nothing runs."""
+    """Return the published JSON, or None if nothing runs."""
     (fields,) = await store.read([prefix + KEY])
     return fields.get("json") if fields else None
 
@@ -108,13 +108,15 @@ async def read_live(store: CacheStore, prefix: str = "qts:") -> LiveStatus | Non
     return None if text is None else msgspec.json.decode(text, type=LiveStatus)
 
 
-def most(drops: Mapping[str, Mapping[str, int]], count: int = 20) -> dict[str, dict[str, int]]:
-    """The greatest of them: a value that is told four times a second stays small."""
+def largest_drops(
+    drops: Mapping[str, Mapping[str, int]], count: int = 20
+) -> dict[str, dict[str, int]]:
+    """Return only the largest counts, to keep the status small."""
     flat = sorted(
-        ((many, kind, key) for kind, keys in drops.items() for key, many in keys.items()),
+        ((total, kind, key) for kind, keys in drops.items() for key, total in keys.items()),
         reverse=True,
     )
     found: dict[str, dict[str, int]] = {}
-    for many, kind, key in flat[:count]:
-        found.setdefault(kind, {})[key] = many
+    for total, kind, key in flat[:count]:
+        found.setdefault(kind, {})[key] = total
     return found

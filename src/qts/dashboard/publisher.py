@@ -18,7 +18,7 @@ import qts
 from qts import telemetry
 from qts.cache import Cache, CacheStore, StoreWrite
 from qts.dashboard.live_status import (
-    EVERY_S,
+    INTERVAL_S,
     KEY,
     TTL_MS,
     AccountStatus,
@@ -28,7 +28,7 @@ from qts.dashboard.live_status import (
     SafetyStatus,
     StrategyStatus,
     encode,
-    most,
+    largest_drops,
 )
 from qts.database import Database
 from qts.domain import Clock, OperationError
@@ -118,16 +118,16 @@ class StatusPublisher:
 
     def _on_alert(self, event: Event) -> None:
         text = getattr(event.payload, "reason", "") or event.event_type
-        who = getattr(event.payload, "broker", "")
+        broker = getattr(event.payload, "broker", "")
         code = getattr(event.payload, "code", "") or event.event_type
-        self._alerts.add(event.timestamp, "critical", f"{who} {text}".strip(), code)
+        self._alerts.add(event.timestamp, "critical", f"{broker} {text}".strip(), code)
 
     async def run(self) -> None:
         slow = asyncio.create_task(self._update_slowly())
         try:
             while True:
                 await self._publish()
-                await self._clock.sleep(EVERY_S)
+                await self._clock.sleep(INTERVAL_S)
         finally:
             slow.cancel()
             await asyncio.wait({slow})
@@ -162,13 +162,13 @@ class StatusPublisher:
                 self._clock.monotonic_ns(),
                 {name: lane.handled for name, lane in events.lanes.items()},
             ),
-            drops=most(sources.engine.dropped()),
+            drops=largest_drops(sources.engine.dropped()),
             feed=sources.feed.status(),
             cache=self._cache,
             outbox=self._outbox,
             strategies=self._strategies(),
             positions=self._positions(),
-            money=self._money(),
+            money=self._account(),
             safety=self._safety(),
             refusals=dict(sources.refusals),
             notices=self._all_alerts(now.timestamp()),
@@ -207,25 +207,25 @@ class StatusPublisher:
             for each in portfolio.positions.values()
         ]
 
-    def _money(self) -> AccountStatus:
-        portfolio, (earned, orders) = self._sources.portfolio, self._today
+    def _account(self) -> AccountStatus:
+        portfolio, (realised, orders) = self._sources.portfolio, self._today
         return AccountStatus(
             cash=portfolio.cash.quantize(_WON),
             equity=portfolio.equity.quantize(_WON),
-            realised_today=earned.quantize(_WON),
+            realised_today=realised.quantize(_WON),
             unrealised=portfolio.unrealised.quantize(_WON),
             orders_today=orders,
         )
 
     def _safety(self) -> SafetyStatus:
         sources = self._sources
-        now, held = sources.monitor.safety, sources.pipeline.suspension
+        now, suspension = sources.monitor.safety, sources.pipeline.suspension
         return SafetyStatus(
             state=now.state,
             code=now.code,
             message=now.message,
             trading=sources.monitor.enabled(),
-            suspended=held.reason if held else "",
+            suspended=suspension.reason if suspension else "",
             may_trade=sources.is_reconciled(),
         )
 

@@ -1,7 +1,4 @@
-"""Answers kept for a moment: ten open pages ask the database once.
-
-What the pages ask of the database, the cache and the record: they look, and change nothing.
-"""
+"""Read-only queries of the pages, and a short-lived cache that open pages share."""
 
 from __future__ import annotations
 
@@ -25,35 +22,35 @@ from qts.outbox import OutboxConfig, paused_streams, stream_depths
 from qts.risk import FailSafe
 from qts.router import load_last_report
 
-KEPT_S = 0.5
-KEPT = 64
+TTL_S = 0.5
+MAX_ENTRIES = 64
 
 
 class QueryCache:
-    """By question; an answer that is being made is waited for by all who ask."""
+    """Results by request; concurrent requests share one query in flight."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._made: dict[str, tuple[int, asyncio.Task[bytes]]] = {}
+        self._entries: dict[str, tuple[int, asyncio.Task[bytes]]] = {}
 
-    async def get(self, question: str, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+    async def get(self, key: str, query: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         now = self._clock.monotonic_ns()
-        kept = self._made.get(question)
-        if kept is None or now - kept[0] > KEPT_S * 1e9:
-            self._made.pop(question, None)  # so that the oldest stands first
-            while len(self._made) >= KEPT:
-                del self._made[next(iter(self._made))]
-            kept = (now, asyncio.create_task(make()))
-            self._made[question] = kept
+        entry = self._entries.get(key)
+        if entry is None or now - entry[0] > TTL_S * 1e9:
+            self._entries.pop(key, None)  # so that the oldest is first
+            while len(self._entries) >= MAX_ENTRIES:
+                del self._entries[next(iter(self._entries))]
+            entry = (now, asyncio.create_task(query()))
+            self._entries[key] = entry
         try:
-            return await asyncio.shield(kept[1])
+            return await asyncio.shield(entry[1])
         except Exception:
-            self._made.pop(question, None)  # the next one asks anew
+            self._entries.pop(key, None)  # the next request runs the query again
             raise
 
-    def forget(self) -> None:
-        """Somebody changed something."""
-        self._made.clear()
+    def clear(self) -> None:
+        """Drop all results, after an action changed something."""
+        self._entries.clear()
 
 
 _SIGNAL = (
@@ -98,6 +95,8 @@ _BARS = (1, 5, 15, 60, 300, 900, 3600)
 
 
 class DashboardQueries:
+    """Data of the pages; the name of a public method is its route."""
+
     def __init__(
         self,
         database: Database,
@@ -113,20 +112,20 @@ class DashboardQueries:
         self._home = home
         self._candles = Candles(record)
         self._clock = clock
-        self._reading = asyncio.Lock()
+        self._candles_lock = asyncio.Lock()
 
-    async def overview(self, _asked: Mapping[str, str]) -> Any:
+    async def overview(self, _params: Mapping[str, str]) -> Any:
         database = self._database
         return {
             "safety_log": await FailSafe(database).log(20),
             "positions": [row for row in await list_positions(database) if row.quantity],
-            "suspended": _plain(await database.fetch(_SUSPENDED)),
+            "suspended": _to_dicts(await database.fetch(_SUSPENDED)),
             "unknown": await list_orders(database, state="UNKNOWN", limit=20),
             "reconciled_at": await database.fetchval(_RECONCILED),
             "actions": await ActionLog(database).rows(20),
         }
 
-    async def events(self, _asked: Mapping[str, str]) -> Any:
+    async def events(self, _params: Mapping[str, str]) -> Any:
         letters = await DeadLetterAdmin(self._database).find(100, None, True)
         return {
             "dead_letters": [
@@ -134,82 +133,82 @@ class DashboardQueries:
             ]
         }
 
-    async def orders(self, asked: Mapping[str, str]) -> Any:
+    async def orders(self, params: Mapping[str, str]) -> Any:
         return {
             "orders": await list_orders(
                 self._database,
-                state=asked.get("state") or None,
-                symbol=asked.get("symbol") or None,
-                only_open=asked.get("open") == "1",
+                state=params.get("state") or None,
+                symbol=params.get("symbol") or None,
+                only_open=params.get("open") == "1",
                 limit=100,
             ),
             "reconciled_at": await self._database.fetchval(_RECONCILED),
         }
 
-    async def order(self, asked: Mapping[str, str]) -> Any:
-        """One order from the signal to the last fill."""
-        intent = _uuid(asked.get("id", ""))
-        life = await order_history(self._database, intent)
+    async def order(self, params: Mapping[str, str]) -> Any:
+        """Return one order from its signal to its last fill."""
+        intent = _uuid(params.get("id", ""))
+        history = await order_history(self._database, intent)
         signal = await self._database.fetchrow(_SIGNAL, intent)
         return {
-            **msgspec.structs.asdict(life),
+            **msgspec.structs.asdict(history),
             "signal": dict(signal.items()) if signal is not None else None,
         }
 
-    async def outbox(self, _asked: Mapping[str, str]) -> Any:
+    async def outbox(self, _params: Mapping[str, str]) -> Any:
         database = self._database
         since = UUID(int=(int(self._clock.now().timestamp() - _LATEST_S) * 1000) << 80)
         return {
             "depths": await stream_depths(database, OutboxConfig().streams),
             "paused": sorted(await paused_streams(database)),
-            "dead": _plain(await database.fetch(_DEAD)),
-            "latest": _plain(await database.fetch(_LATEST, since)),
+            "dead": _to_dicts(await database.fetch(_DEAD)),
+            "latest": _to_dicts(await database.fetch(_LATEST, since)),
         }
 
-    async def market(self, asked: Mapping[str, str]) -> Any:
-        symbol, bar_s = asked.get("symbol", ""), _bar(asked.get("bar", "60"))
+    async def market(self, params: Mapping[str, str]) -> Any:
+        symbol, bar_s = params.get("symbol", ""), _bar(params.get("bar", "60"))
         symbols = [row[0] for row in await self._database.fetch(_SYMBOLS)]
         if not symbol:
             return {"symbols": symbols, "candles": [], "fills": [], "orders": [], "book": None}
-        async with self._reading:
+        async with self._candles_lock:
             candles = await asyncio.to_thread(self._candles.of, symbol, bar_s)
         fills = await self._database.fetch(_FILLS, symbol)
         return {
             "symbols": symbols,
             "candles": candles,
-            "fills": _plain(fills),
+            "fills": _to_dicts(fills),
             "orders": await list_orders(self._database, symbol=symbol, limit=50),
-            "price": await self._known("price", symbol),
-            "book": await self._known("book", symbol),
+            "price": await self._read_cached("price", symbol),
+            "book": await self._read_cached("book", symbol),
         }
 
-    async def backtests(self, _asked: Mapping[str, str]) -> Any:
-        return {"jobs": _plain(await self._database.fetch(_BACKTESTS))}
+    async def backtests(self, _params: Mapping[str, str]) -> Any:
+        return {"jobs": _to_dicts(await self._database.fetch(_BACKTESTS))}
 
-    async def backtest(self, asked: Mapping[str, str]) -> Any:
-        """One, with its equity and without its trades."""
-        job = await show_job(self._database, _uuid(asked.get("id", "")))
+    async def backtest(self, params: Mapping[str, str]) -> Any:
+        """Return one job with its equity curve and without its trades."""
+        job = await show_job(self._database, _uuid(params.get("id", "")))
         result = {**job.result} if job.result else None
         for name in ("trades", "still_open"):
             if result:
                 result.pop(name, None)
         return {"job": {**msgspec.structs.asdict(job), "result": result}}
 
-    async def browsers(self, _asked: Mapping[str, str]) -> Any:
-        """Those that have web push; their addresses are not told."""
-        return {"browsers": _plain(await self._database.fetch(_BROWSERS))}
+    async def browsers(self, _params: Mapping[str, str]) -> Any:
+        """Return the browsers with web push, without their addresses."""
+        return {"browsers": _to_dicts(await self._database.fetch(_BROWSERS))}
 
-    async def router(self, _asked: Mapping[str, str]) -> Any:
+    async def router(self, _params: Mapping[str, str]) -> Any:
         return {"route": await asyncio.to_thread(load_last_report, self._home)}
 
-    async def _known(self, kind: str, symbol: str) -> Any:
+    async def _read_cached(self, kind: str, symbol: str) -> Any:
         try:
             return await read_raw(self._store, self._cache, kind, symbol)
         except OperationError:
             return None
 
 
-def _plain(rows: list[Row]) -> list[dict[str, Any]]:
+def _to_dicts(rows: list[Row]) -> list[dict[str, Any]]:
     return [dict(row.items()) for row in rows]
 
 

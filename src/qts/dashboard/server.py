@@ -1,7 +1,6 @@
-"""The web server: routes, login, pages' data, and a WebSocket that tells the state.
+"""Web server of the dashboard: routes, login, data of the pages, and a WebSocket with the status.
 
-It reads Valkey and PostgreSQL, and runs in a process of its own: nothing that happens here can
-hold up what trades.
+It reads Valkey and PostgreSQL and runs in a separate process, so that it cannot delay trading.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from qts import telemetry
 from qts.cache import CacheConfig, CacheStore
 from qts.dashboard.action_log import ActionLog
 from qts.dashboard.actions import ActionService, ForbiddenError, decode
-from qts.dashboard.config import USUAL_PORT, DashboardConfig
-from qts.dashboard.guard import LARGEST_BODY, Guard, refused
+from qts.dashboard.config import DEFAULT_PORT, DashboardConfig
+from qts.dashboard.guard import MAX_BODY_BYTES, Guard, error_response
 from qts.dashboard.hub import Hub
 from qts.dashboard.queries import DashboardQueries, QueryCache
 from qts.dashboard.session import COOKIE, LoginSession, LoginSessions, LoginThrottle
@@ -35,13 +34,13 @@ from qts.events import SLA
 log = telemetry.logger("dashboard")
 
 PAGE = Path(__file__).parent / "page"
-SOCKETS = 64  # open at once
-SEND_S = 10.0  # a page that takes nothing for so long is gone
-_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MAX_SOCKETS = 64
+SEND_TIMEOUT_S = 10.0
+_CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pages are made of."""
+    """Data sources of the pages."""
 
     database: Database
     store: CacheStore
@@ -49,11 +48,11 @@ class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
     home: Path
     record: Path
     settings: list[dict[str, Any]]  # name, value (secrets hidden), default, description
-    push_key: str = ""  # the public one, as browsers want it; empty: there is no web push
+    push_key: str = ""  # public key for browsers; empty: no web push
 
 
 class Dashboard:
-    """Use `serve`."""
+    """Web application; `serve` creates and runs it."""
 
     def __init__(
         self,
@@ -67,84 +66,84 @@ class Dashboard:
         self._sources = sources
         self._tokens = tokens
         self._sessions = LoginSessions(lambda: tokens.key, clock, config.session_hours * 3600)
-        self._attempts = LoginThrottle(clock)
-        self._audit = ActionLog(sources.database)
-        self._answers = QueryCache(clock)
+        self._throttle = LoginThrottle(clock)
+        self._action_log = ActionLog(sources.database)
+        self._query_cache = QueryCache(clock)
         self._sockets: set[web.WebSocketResponse] = set()
         self.hub = Hub(sources.store, sources.cache.prefix, sources.database, clock)
         self._actions = ActionService(sources.database, self.hub.live)
-        self._looks = DashboardQueries(
+        self._queries = DashboardQueries(
             sources.database, sources.store, sources.cache, sources.home, sources.record, clock
         )
         guard = Guard(config, port, self._sessions)
-        self.app = web.Application(middlewares=[guard.check, _told], client_max_size=LARGEST_BODY)
+        self.app = web.Application(
+            middlewares=[guard.check, _convert_errors], client_max_size=MAX_BODY_BYTES
+        )
         self._add_routes(self.app.router)
 
     def _add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/", _file("index.html"))
         router.add_get("/login", _file("login.html"))
-        router.add_get("/worker.js", _file("worker.js"))  # up here it may serve every page
+        router.add_get("/worker.js", _file("worker.js"))  # its scope is every page
         router.add_post("/login", self._login)
         router.add_post("/logout", self._logout)
         for path in sorted(PAGE.iterdir()):
-            if path.suffix in _KINDS:
+            if path.suffix in _CONTENT_TYPES:
                 router.add_get(f"/page/{path.name}", _file(path.name))
         router.add_get("/api/me", self._me)
         router.add_get("/api/settings", self._settings)
-        looks = self._looks
-        for look in (
-            looks.overview,
-            looks.events,
-            looks.orders,
-            looks.order,
-            looks.outbox,
-            looks.market,
-            looks.backtests,
-            looks.backtest,
-            looks.router,
-            looks.browsers,
+        queries = self._queries
+        for query in (
+            queries.overview,
+            queries.events,
+            queries.orders,
+            queries.order,
+            queries.outbox,
+            queries.market,
+            queries.backtests,
+            queries.backtest,
+            queries.router,
+            queries.browsers,
         ):
-            router.add_get(f"/api/{look.__name__}", self._shared(look))
+            router.add_get(f"/api/{query.__name__}", self._cached(query))
         router.add_post("/api/action", self._act)
         router.add_get("/api/live", self._socket)
 
-    def _shared(
-        self, look: Callable[[Mapping[str, str]], Awaitable[Any]]
+    def _cached(
+        self, query: Callable[[Mapping[str, str]], Awaitable[Any]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Pages that ask the same at about the same time share one answer."""
+        """Return a handler that shares one result among concurrent requests."""
 
-        async def answer(request: web.Request) -> web.Response:
-            async def made() -> bytes:
-                return msgspec.json.encode(await look(request.query))
+        async def handle(request: web.Request) -> web.Response:
+            async def run() -> bytes:
+                return msgspec.json.encode(await query(request.query))
 
-            body = await self._answers.get(request.path_qs, made)
+            body = await self._query_cache.get(request.path_qs, run)
             return web.Response(body=body, content_type="application/json")
 
-        return answer
-
-    # --- coming and going -----------------------------------------------------------------------
+        return handle
 
     async def _login(self, request: web.Request) -> web.Response:
         address = request.remote or "?"
-        if not self._attempts.may(address):
-            return refused(429, "too many logins failed; wait a minute")
+        if not self._throttle.is_allowed(address):
+            return error_response(429, "too many failed logins; wait a minute")
         try:
-            given = msgspec.json.decode(await request.read(), type=dict[str, str])
+            body = msgspec.json.decode(await request.read(), type=dict[str, str])
         except msgspec.DecodeError:
-            given = {}
-        role = self._tokens.role_of(given.get("token", ""))
+            body = {}
+        role = self._tokens.role_of(body.get("token", ""))
         if role is None:
-            self._attempts.failed(address)
-            log.warning("a login failed", peer=address)
-            await self._write_login("?", "none", address, done=False)
-            return refused(401, "this token is not known here")
+            self._throttle.record_failure(address)
+            log.warning("login failed", peer=address)
+            await self._log_login("?", "none", address, done=False)
+            return error_response(401, "unknown token")
         session, cookie = self._sessions.begin(role)
-        await self._write_login(session.actor, role.word, address, done=True)
-        response = web.json_response({"role": role.word})
+        await self._log_login(session.actor, role.label, address, done=True)
+        response = web.json_response({"role": role.label})
         response.set_cookie(
             COOKIE,
             cookie,
-            max_age=int(self._sessions.lasts_s),
+            max_age=int(self._sessions.duration_s),
             path="/",
             httponly=True,
             samesite="Strict",
@@ -152,11 +151,11 @@ class Dashboard:
         )
         return response
 
-    async def _write_login(self, actor: str, role: str, address: str, *, done: bool) -> None:
+    async def _log_login(self, actor: str, role: str, address: str, *, done: bool) -> None:
         try:
-            await self._audit.login(actor, role, address, "DONE" if done else "REFUSED")
-        except OperationError as error:  # who comes to look at a broken database must be let in
-            log.warning("a login was not written down", error=str(error))
+            await self._action_log.login(actor, role, address, "DONE" if done else "REFUSED")
+        except OperationError as error:  # the operator must get in while the database is down
+            log.warning("login not recorded", error=str(error))
 
     async def _logout(self, request: web.Request) -> web.Response:
         self._sessions.end(self._session(request))
@@ -168,7 +167,7 @@ class Dashboard:
         session = self._session(request)
         return _json(
             {
-                "role": session.role.word,
+                "role": session.role.label,
                 "actor": session.actor,
                 "csrf": session.csrf,
                 "sla": SLA,
@@ -178,52 +177,48 @@ class Dashboard:
 
     def _session(self, request: web.Request) -> LoginSession:
         session = self._sessions.find(request.cookies.get(COOKIE))
-        if session is None:  # it ended since the door let it in
+        if session is None:  # it ended since the guard checked it
             raise web.HTTPUnauthorized
         return session
 
     async def _settings(self, _request: web.Request) -> web.Response:
         return _json({"settings": self._sources.settings})
 
-    # --- doing ----------------------------------------------------------------------------------
-
     async def _act(self, request: web.Request) -> web.Response:
         action = decode(await request.read())
-        said = await self._actions.do(action, self._session(request), request.remote or "?")
-        self.hub.look()
-        self._answers.forget()
-        return _json({"done": said})
-
-    # --- telling --------------------------------------------------------------------------------
+        message = await self._actions.perform(action, self._session(request), request.remote or "?")
+        self.hub.refresh()
+        self._query_cache.clear()
+        return _json({"done": message})
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
-        if len(self._sockets) >= SOCKETS:
-            return refused(503, f"{SOCKETS} pages are open already")
+        if len(self._sockets) >= MAX_SOCKETS:
+            return error_response(503, f"{MAX_SOCKETS} pages are open already")
         page = web.WebSocketResponse(heartbeat=20.0, max_msg_size=1024)
         if not page.can_prepare(request).ok:
-            return refused(400, "this is a WebSocket")
+            return error_response(400, "expected a WebSocket request")
         await page.prepare(request)
         self._sockets.add(page)
-        telling = asyncio.create_task(self._tell(page, request))
+        sending = asyncio.create_task(self._send_updates(page, request))
         try:
             async for _ in page:
-                pass  # a page has nothing to say; reading answers its pings and its goodbye
+                pass  # a page sends nothing; reading handles pings and the close
         finally:
-            telling.cancel()
-            await asyncio.wait({telling})
+            sending.cancel()
+            await asyncio.wait({sending})
             self._sockets.discard(page)
         return page
 
-    async def _tell(self, page: web.WebSocketResponse, request: web.Request) -> None:
+    async def _send_updates(self, page: web.WebSocketResponse, request: web.Request) -> None:
         cookie = request.cookies.get(COOKIE)
         try:
-            async with asyncio.timeout(SEND_S):
+            async with asyncio.timeout(SEND_TIMEOUT_S):
                 await page.send_str(self.hub.history().decode())
-            seen = -1
+            version = -1
             while self._sessions.find(cookie) is not None:
-                await self.hub.changed(seen)
-                seen = self.hub.version
-                async with asyncio.timeout(SEND_S):
+                await self.hub.wait_newer(version)
+                version = self.hub.version
+                async with asyncio.timeout(SEND_TIMEOUT_S):
                     await page.send_str(self.hub.text.decode())
             await page.close(code=4401, message=b"log in again")
         except (TimeoutError, ConnectionError):
@@ -241,24 +236,24 @@ class Dashboard:
 async def serve(
     config: DashboardConfig, sources: DashboardSources, tokens: Tokens, listening: socket.socket
 ) -> AsyncIterator[Dashboard]:
-    """Until left; the socket listens already."""
+    """Serve the dashboard on a listening socket until the context is left."""
     dashboard = Dashboard(config, sources, tokens, SystemClock(), listening.getsockname()[1])
     runner = web.AppRunner(dashboard.app, access_log=None, handle_signals=False)
     await runner.setup()
-    following = asyncio.create_task(dashboard.hub.run())
+    hub_task = asyncio.create_task(dashboard.hub.run())
     try:
         await web.SockSite(runner, listening, ssl_context=_tls(config)).start()
         yield dashboard
     finally:
-        following.cancel()
-        await asyncio.wait({following})
+        hub_task.cancel()
+        await asyncio.wait({hub_task})
         await dashboard.close_sockets()
         await runner.cleanup()
 
 
 def bind_socket(config: DashboardConfig) -> socket.socket:
-    """Bound and listening; any port serves while the usual one is taken."""
-    ports = (USUAL_PORT, 0) if config.port == USUAL_PORT else (config.port,)
+    """Return a listening socket; another port is used if the default one is taken."""
+    ports = (DEFAULT_PORT, 0) if config.port == DEFAULT_PORT else (config.port,)
     for port in ports:
         try:
             return socket.create_server(
@@ -269,10 +264,10 @@ def bind_socket(config: DashboardConfig) -> socket.socket:
         except OSError as error:
             if port == ports[-1]:
                 raise RefusedError(
-                    f"dashboard: {config.host}:{port} cannot be listened on: {error.strerror}; "
+                    f"dashboard: cannot listen on {config.host}:{port}: {error.strerror}; "
                     "set dashboard.port, or dashboard.enabled = false"
                 ) from None
-    raise AssertionError("a port is returned or refused")
+    raise AssertionError("no port was tried")
 
 
 def address_of(config: DashboardConfig, listening: socket.socket) -> str:
@@ -295,34 +290,34 @@ def _tls(config: DashboardConfig) -> ssl.SSLContext | None:
 
 
 @web.middleware
-async def _told(
+async def _convert_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Our errors as answers a page can show."""
+    """Convert errors to JSON responses that a page can show."""
     try:
         return await handler(request)
     except ForbiddenError as error:
-        return refused(403, str(error))
+        return error_response(403, str(error))
     except RefusedError as error:
-        return refused(422, str(error))
+        return error_response(422, str(error))
     except OperationError as error:
-        return refused(503, str(error))
+        return error_response(503, str(error))
     except web.HTTPException as error:
-        return refused(error.status, error.reason)
+        return error_response(error.status, error.reason)
     except Exception:
-        log.error("a page could not be made", path=request.path, exc_info=True)
-        return refused(500, "this page could not be made; the dashboard's log says why")
+        log.error("request failed", path=request.path, exc_info=True)
+        return error_response(500, "internal error; see the dashboard's log")
 
 
 def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     path = PAGE / name
     content = path.read_bytes()
-    kind = _KINDS.get(path.suffix, "text/html")
+    content_type = _CONTENT_TYPES.get(path.suffix, "text/html")
 
-    async def answer(_request: web.Request) -> web.Response:
-        return web.Response(body=content, content_type=kind, charset="utf-8")
+    async def handle(_request: web.Request) -> web.Response:
+        return web.Response(body=content, content_type=content_type, charset="utf-8")
 
-    return answer
+    return handle
 
 
 def _json(value: Any) -> web.Response:

@@ -1,7 +1,7 @@
-"""Sessions: signed by a key of the home, so that they outlive a restart and need no table.
+"""Login sessions as signed cookies; they survive a restart and need no table.
 
-A cookie says role, moment and a random name; nobody without the key can write one. The token that
-an action must carry (CSRF) follows from the cookie, and another site cannot read it.
+A cookie contains the role, the time and a random name, signed with a key from the home directory.
+The CSRF token of an action is derived from the cookie; another site cannot read it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from qts.dashboard.tokens import Role
 from qts.domain import Clock
 
 COOKIE = "qts_session"
-FAILURES = 5  # logins that may fail
-FAILURES_OVER_S = 60.0
-ADDRESSES = 1000  # remembered at once
+MAX_FAILURES = 5  # logins per address and window
+FAILURE_WINDOW_S = 60.0
+MAX_ADDRESSES = 1000
 
 
 class LoginSession(msgspec.Struct, frozen=True):
@@ -31,18 +31,18 @@ class LoginSession(msgspec.Struct, frozen=True):
 
     @property
     def actor(self) -> str:
-        return f"dashboard {self.role.word} {self.name[:6]}"
+        return f"dashboard {self.role.label} {self.name[:6]}"
 
 
 class LoginSessions:
-    def __init__(self, key: Callable[[], bytes], clock: Clock, lasts_s: float) -> None:
+    def __init__(self, key: Callable[[], bytes], clock: Clock, duration_s: float) -> None:
         self._key = key
         self._clock = clock
-        self.lasts_s = lasts_s
-        self._ended: dict[str, int] = {}  # name to the moment it was made
+        self.duration_s = duration_s
+        self._ended: dict[str, int] = {}  # by name: when it was created
 
     def begin(self, role: Role) -> tuple[LoginSession, str]:
-        """A session and its cookie."""
+        """Create a session; return it and its cookie."""
         name = secrets.token_urlsafe(16)
         made_at = int(self._clock.now().timestamp())
         body = f"{int(role)}.{made_at}.{name}"
@@ -55,13 +55,13 @@ class LoginSessions:
             return None
         role, made_at, name = body.split(".")
         age_s = self._clock.now().timestamp() - int(made_at)
-        if name in self._ended or not -60 <= age_s <= self.lasts_s:
+        if name in self._ended or not -60 <= age_s <= self.duration_s:
             return None
         return LoginSession(Role(int(role)), int(made_at), name, self._sign(f"csrf {body}"))
 
     def end(self, session: LoginSession) -> None:
-        oldest = self._clock.now().timestamp() - self.lasts_s
-        self._ended = {name: made for name, made in self._ended.items() if made >= oldest}
+        oldest = self._clock.now().timestamp() - self.duration_s
+        self._ended = {name: at for name, at in self._ended.items() if at >= oldest}
         self._ended[session.name] = session.made_at
 
     def _sign(self, text: str) -> str:
@@ -70,22 +70,22 @@ class LoginSessions:
 
 
 class LoginThrottle:
-    """Logins that failed, by address; too many, and the address has to wait."""
+    """Limit of failed logins per address and minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: dict[str, list[int]] = {}
 
-    def may(self, address: str) -> bool:
-        return len(self._recent(address)) < FAILURES
+    def is_allowed(self, address: str) -> bool:
+        return len(self._recent(address)) < MAX_FAILURES
 
-    def failed(self, address: str) -> None:
+    def record_failure(self, address: str) -> None:
         recent = [*self._recent(address), self._clock.monotonic_ns()]
-        self._failed.pop(address, None)  # so that the oldest stands first
-        while len(self._failed) >= ADDRESSES:
+        self._failed.pop(address, None)  # so that the oldest is first
+        while len(self._failed) >= MAX_ADDRESSES:
             del self._failed[next(iter(self._failed))]
-        self._failed[address] = recent[-FAILURES:]
+        self._failed[address] = recent[-MAX_FAILURES:]
 
     def _recent(self, address: str) -> list[int]:
-        since = self._clock.monotonic_ns() - FAILURES_OVER_S * 1e9
+        since = self._clock.monotonic_ns() - FAILURE_WINDOW_S * 1e9
         return [at for at in self._failed.get(address, ()) if at >= since]

@@ -1,1 +1,1 @@
-"""The terminal view."""
+"""Tests of the terminal view."""

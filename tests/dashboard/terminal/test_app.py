@@ -1,4 +1,4 @@
-"""The screen, driven by keys at 80 x 24."""
+"""The terminal application, driven by keys at 80 x 24."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from qts.database import Database
 from qts.domain import OperationError, Secret
 from qts.risk import KillSwitch
 from tests.cli.test_run import Qts
-from tests.dashboard.statuses import live, tell
+from tests.dashboard.statuses import live, publish
 from tests.dashboard.terminal.test_tables import an_order
 
 SIZE = (80, 24)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-class Told:
-    """A Source that says what it is told to."""
+class FixedSource:
+    """StatusSource with a given snapshot."""
 
-    def __init__(self, seen: TerminalSnapshot) -> None:
-        self.seen = seen
+    def __init__(self, snapshot: TerminalSnapshot) -> None:
+        self.snapshot = snapshot
         self.killed: list[str] = []
         self.fails = ""
-        self.looked = asyncio.Event()
+        self.was_read = asyncio.Event()
 
-    async def look(self) -> TerminalSnapshot:
-        self.looked.set()
-        return self.seen
+    async def read(self) -> TerminalSnapshot:
+        self.was_read.set()
+        return self.snapshot
 
     async def kill(self, actor: str) -> None:
         if self.fails:
@@ -49,8 +49,8 @@ class Told:
         self.killed.append(actor)
 
 
-def a_view(seen: TerminalSnapshot | None = None) -> tuple[Top, Told]:
-    source = Told(seen or TerminalSnapshot(live(), [an_order()]))
+def a_view(snapshot: TerminalSnapshot | None = None) -> tuple[Top, FixedSource]:
+    source = FixedSource(snapshot or TerminalSnapshot(live(), [an_order()]))
     return Top(source, "kim"), source
 
 
@@ -63,9 +63,9 @@ async def test_everything_fits_eighty_by_twenty_four() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
         for widget_id in ("banner", "lanes", "tabs"):
-            place = app.query_one(f"#{widget_id}").region
-            assert place.right <= 80
-            assert place.bottom <= 24
+            region = app.query_one(f"#{widget_id}").region
+            assert region.right <= 80
+            assert region.bottom <= 24
         table = app.query_one("#lanes", DataTable)
         assert table.virtual_size.width <= 80
         assert table.row_count == 4
@@ -74,17 +74,17 @@ async def test_everything_fits_eighty_by_twenty_four() -> None:
         assert rows.virtual_size.width <= 80
 
 
-async def test_tab_goes_round_the_tables() -> None:
+async def test_tab_cycles_through_the_tables() -> None:
     app, _ = a_view()
     async with app.run_test(size=SIZE) as pilot:
-        seen = []
+        names = []
         for _ in range(5):
             name = app.query_one("#tabs", TabbedContent).active
-            seen.append(name)
+            names.append(name)
             await pilot.pause()
             assert app.query_one(f"#{name}-rows", DataTable).row_count >= 1
             await pilot.press("tab")
-        assert seen == ["Orders", "Positions", "Feed", "Alerts", "Orders"]
+        assert names == ["Orders", "Positions", "Feed", "Alerts", "Orders"]
         await pilot.press("shift+tab")
         assert app.query_one("#tabs", TabbedContent).active == "Orders"
 
@@ -111,25 +111,25 @@ async def test_trading_stops_only_after_a_yes(keys: list[str], killed: list[str]
 
 async def test_a_stop_that_failed_is_not_called_a_stop() -> None:
     app, source = a_view()
-    source.fails = "the database is away"
+    source.fails = "the database is unreachable"
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("k", "y")
         await pilot.pause()
-        told = [notification.message for notification in app._notifications]
-    assert told == ["NOT stopped: the database is away"]
+        messages = [notification.message for notification in app._notifications]
+    assert messages == ["NOT stopped: the database is unreachable"]
 
 
-async def test_news_is_shown_within_a_second() -> None:
+async def test_a_change_is_shown() -> None:
     app, source = a_view()
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
         assert text_of(app).startswith("NORMAL")
-        source.seen = TerminalSnapshot(trouble="nothing runs here")
-        source.looked.clear()
-        async with asyncio.timeout(PATIENCE_S):
-            await source.looked.wait()
+        source.snapshot = TerminalSnapshot(trouble="no run found")
+        source.was_read.clear()
+        async with asyncio.timeout(TIMEOUT_S):
+            await source.was_read.wait()
         await pilot.pause()
-        assert text_of(app).startswith("QTS  nothing runs here")
+        assert text_of(app).startswith("QTS  no run found")
         assert app.query_one("#banner").has_class("trouble")
         assert app.query_one("#lanes", DataTable).row_count == 0
 
@@ -140,14 +140,14 @@ async def store(valkey_url: Secret) -> AsyncIterator[CacheStore]:
         yield store
 
 
-async def test_the_servers_say_what_a_run_told(
+async def test_the_source_reads_the_published_status(
     store: CacheStore, database: Database, database_url: Secret
 ) -> None:
     prefix = f"top-{os.getpid()}:"
     source = LiveStatusSource(store, database, prefix)
-    assert (await source.look()).trouble.startswith("nothing runs here")
-    told = await tell(store, prefix)
-    assert (await source.look()).live == told
+    assert (await source.read()).trouble.startswith("no run found")
+    published = await publish(store, prefix)
+    assert (await source.read()).live == published
     await source.kill("kim")
     switch = (await KillSwitch(database).all())["account"]
     assert (switch.enabled, switch.changed_by) == (False, "kim")
@@ -157,22 +157,22 @@ async def test_the_servers_say_what_a_run_told(
 
 
 class Tmux:
-    """One session of a server of its own, 80 x 24."""
+    """Session of a private tmux server, 80 x 24."""
 
     def __init__(self, folder: Path) -> None:
         self._base = ["tmux", "-S", str(folder / "tmux.sock"), "-f", "/dev/null"]
 
-    def do(self, *words: str) -> str:
+    def do(self, *arguments: str) -> str:
         done = subprocess.run(
-            [*self._base, *words], capture_output=True, text=True, timeout=60, check=False
+            [*self._base, *arguments], capture_output=True, text=True, timeout=60, check=False
         )
         return done.stdout
 
-    def until(self, true: Callable[[str], bool]) -> str:
-        deadline = time.monotonic() + PATIENCE_S
+    def until(self, condition: Callable[[str], bool]) -> str:
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             screen = self.do("capture-pane", "-p")
-            if true(screen):
+            if condition(screen):
                 return screen
             assert time.monotonic() < deadline, screen
             time.sleep(0.05)
@@ -209,5 +209,5 @@ def keys_work_and_kill_stops_a_real_run(tmux: Tmux, tmp_path: Path) -> None:
         run.close()
 
 
-if shutil.which("tmux"):  # a terminal that is nobody's; the tests above need none
+if shutil.which("tmux"):  # the tests above do not need tmux
     test_under_tmux_keys_work_and_kill_stops_a_real_run = keys_work_and_kill_stops_a_real_run

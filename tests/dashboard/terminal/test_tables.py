@@ -1,4 +1,4 @@
-"""Figures as rows, without a terminal."""
+"""Tables of the terminal as rows of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qts.dashboard import TerminalSnapshot, frame
 from qts.dashboard.live_status import SafetyStatus
-from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_calm, lanes, rows_of
+from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_normal, lanes, rows_of
 from qts.notify import RecentAlert
 from qts.orders import OrderRow
 from tests.dashboard.statuses import live
@@ -42,22 +42,22 @@ def an_order(state: str | None = "UNKNOWN") -> OrderRow:
     )
 
 
-def test_the_banner_says_how_it_stands() -> None:
+def test_the_banner_shows_state_and_account() -> None:
     first, second = banner(TerminalSnapshot(live()))
     assert first == "NORMAL  PAPER on paper"
     assert second == "equity 100,005,000  today +1,234  open +5,000  orders 7  ticks 123,456"
 
 
-def test_trouble_is_seen_at_once() -> None:
+def test_the_banner_shows_trouble() -> None:
     stopped = SafetyStatus(
         state="LOCKDOWN", code="FS070", message="positions differ", trading=False, suspended="x",
         may_trade=False,
     )  # fmt: skip
-    seen = TerminalSnapshot(live(safety=stopped))
-    assert banner(seen)[0] == "LOCKDOWN  STOPPED  PAPER on paper  FS070 positions differ  x"
-    assert not is_calm(seen)
-    assert is_calm(TerminalSnapshot(live()))
-    assert banner(TerminalSnapshot(trouble="nothing runs")) == ("QTS  nothing runs", "")
+    snapshot = TerminalSnapshot(live(safety=stopped))
+    assert banner(snapshot)[0] == "LOCKDOWN  STOPPED  PAPER on paper  FS070 positions differ  x"
+    assert not is_normal(snapshot)
+    assert is_normal(TerminalSnapshot(live()))
+    assert banner(TerminalSnapshot(trouble="no run")) == ("QTS  no run", "")
 
 
 def test_every_lane_has_a_row() -> None:
@@ -68,9 +68,9 @@ def test_every_lane_has_a_row() -> None:
 
 
 def test_rows_are_as_wide_as_their_headings() -> None:
-    seen = TerminalSnapshot(live(), [an_order()])
+    snapshot = TerminalSnapshot(live(), [an_order()])
     for name, headings in TABLES.items():
-        rows = rows_of(name, seen)
+        rows = rows_of(name, snapshot)
         assert rows, name
         assert {len(row) for row in rows} == {len(headings)}, name
 
@@ -82,14 +82,14 @@ def test_an_order_shows_its_attempt() -> None:
     assert row[4] == "CREATED"
 
 
-def test_without_a_feed_it_says_so() -> None:
+def test_without_a_feed_the_table_says_none() -> None:
     assert rows_of("Feed", TerminalSnapshot(live(feed=None))) == [("feed", "none")]
 
 
 def test_a_frame_holds_all_tables() -> None:
     text = frame(TerminalSnapshot(live(), [an_order()]))
     assert all(f"\n{name}\n" in text for name in TABLES)
-    assert frame(TerminalSnapshot(trouble="nothing runs")) == "QTS  nothing runs"
+    assert frame(TerminalSnapshot(trouble="no run")) == "QTS  no run"
 
 
 @given(st.text(max_size=300), st.text(max_size=50))
@@ -98,6 +98,6 @@ def test_lines_of_the_banner_fit_eighty_columns(message: str, code: str) -> None
         state="FAIL", code=code, message=message, trading=True, suspended=message, may_trade=True
     )
     notices = [RecentAlert(0.0, "critical", message, code)]
-    seen = TerminalSnapshot(live(safety=safety, notices=notices))
-    assert all(len(line) <= 80 for line in banner(seen))
-    assert len(rows_of("Alerts", seen)) == 1
+    snapshot = TerminalSnapshot(live(safety=safety, notices=notices))
+    assert all(len(line) <= 80 for line in banner(snapshot))
+    assert len(rows_of("Alerts", snapshot)) == 1

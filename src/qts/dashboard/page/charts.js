@@ -1,4 +1,4 @@
-// Charts as SVG: lines over time, and candles with our fills on them.
+// Charts as SVG: lines over time, and candles with fills.
 import { clock, h, number } from "./dom.js";
 
 const WIDTH = 640;
@@ -41,14 +41,14 @@ export function candles(bars, fills, barSeconds) {
   if (!shown.length) return null;
   const first = shown[0][0];
   const last = shown.at(-1)[0];
-  const ours = fills
+  const markers = fills
     .map((fill) => ({ ...fill, at: Date.parse(fill.traded_at) / 1000 }))
     .filter((fill) => fill.at >= first && fill.at <= last + barSeconds);
-  const prices = [...shown.flatMap((bar) => [bar[2], bar[3]]), ...ours.map((fill) => Number(fill.price))];
+  const prices = [...shown.flatMap((bar) => [bar[2], bar[3]]), ...markers.map((fill) => Number(fill.price))];
   const { low, high, y } = scale(prices, height, 20);
   const step = (WIDTH - 70) / Math.max(40, shown.length);
-  const place = new Map(shown.map((bar, at) => [bar[0], 4 + at * step + step / 2]));
-  const nearest = (at) => place.get(Math.floor(at / barSeconds) * barSeconds);
+  const xOf = new Map(shown.map((bar, at) => [bar[0], 4 + at * step + step / 2]));
+  const nearest = (at) => xOf.get(Math.floor(at / barSeconds) * barSeconds);
   return h(
     "svg",
     { class: "chart candles", viewBox: `0 0 ${WIDTH} ${height}`, role: "img" },
@@ -56,23 +56,23 @@ export function candles(bars, fills, barSeconds) {
       h("g", {}, h("line", { class: "grid", x1: 4, x2: WIDTH - 66, y1: y(value), y2: y(value) }),
         h("text", { class: "axis", x: WIDTH - 60, y: y(value) + 4 }, number(value)))),
     shown.map(([at, open, top, bottom, close]) => {
-      const x = place.get(at);
+      const x = xOf.get(at);
       const kind = close >= open ? "up" : "down";
       return h("g", { class: kind },
         h("line", { class: "wick", x1: x, x2: x, y1: y(top), y2: y(bottom) }),
         h("rect", { class: "body", x: x - step * 0.35, width: Math.max(1, step * 0.7),
           y: Math.min(y(open), y(close)), height: Math.max(1, Math.abs(y(open) - y(close))) }));
     }),
-    ours.map((fill) => {
+    markers.map((fill) => {
       const x = nearest(fill.at);
       if (x === undefined) return null;
       const up = fill.side === "BUY";
       const tip = y(Number(fill.price));
       const base = up ? tip + 12 : tip - 12;
-      return h("path", { class: `ours ${up ? "buy" : "sell"}`, d: `M${x} ${tip}L${x - 5} ${base}L${x + 5} ${base}Z` },
+      return h("path", { class: `marker ${up ? "buy" : "sell"}`, d: `M${x} ${tip}L${x - 5} ${base}L${x + 5} ${base}Z` },
         h("title", {}, `${fill.side} ${fill.quantity} @ ${fill.price}`));
     }),
     h("text", { class: "axis", x: 4, y: height - 2 }, clock(first)),
-    h("text", { class: "axis end", x: Math.max(120, place.get(last) + step), y: height - 2 }, clock(last)),
+    h("text", { class: "axis end", x: Math.max(120, xOf.get(last) + step), y: height - 2 }, clock(last)),
   );
 }

@@ -1,12 +1,12 @@
-// Nodes, the patch of a page in place, and numbers as people read them.
-// Text goes in as text, never as markup: what a venue or a strategy says stays words.
-import { language } from "./words.js";
+// DOM nodes, patching a page in place, and formatting of numbers.
+// Text is inserted as text, never as markup: texts of venues and strategies are not trusted.
+import { language } from "./labels.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const DRAWN = new Set(["svg", "path", "line", "rect", "text", "g", "polyline", "circle", "title"]);
+const SVG_ELEMENTS = new Set(["svg", "path", "line", "rect", "text", "g", "polyline", "circle", "title"]);
 
 export function h(name, attributes, ...children) {
-  const node = DRAWN.has(name)
+  const node = SVG_ELEMENTS.has(name)
     ? document.createElementNS(SVG, name)
     : document.createElement(name);
   for (const [key, value] of Object.entries(attributes ?? {})) {
@@ -22,7 +22,7 @@ export function h(name, attributes, ...children) {
   return node;
 }
 
-// Makes `old` the same as `fresh` and touches only what differs, so that a field keeps its cursor.
+// Make `old` equal to `fresh`, changing only what differs, so that a field keeps its cursor.
 export function patch(old, fresh) {
   if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
     old.replaceWith(fresh);
@@ -91,13 +91,13 @@ export const row = (cells, attributes) =>
   h("tr", attributes, cells.map((cell) => (cell instanceof Node && cell.nodeName === "TD" ? cell : h("td", {}, cell))));
 export const n = (text, kind = "") => h("td", { class: `n ${kind}` }, text);
 export const chip = (text, kind = "") => h("span", { class: `chip ${kind || String(text).toLowerCase()}` }, text);
-export const card = (title, ...inside) =>
-  h("section", { class: "card" }, title && h("h2", {}, title), ...inside);
+export const card = (title, ...content) =>
+  h("section", { class: "card" }, title && h("h2", {}, title), ...content);
 export const figure = (name, value, kind = "", note = "") =>
   h("div", { class: "figure" }, h("span", { class: "dim" }, name), h("b", { class: kind }, value), note && h("small", { class: "dim" }, note));
-export const button = (text, deed, more = {}, kind = "") =>
-  h("button", { "data-do": deed, class: kind, ...more }, text);
-export const bar = (part, kind = "") =>
+export const button = (text, action, more = {}, kind = "") =>
+  h("button", { "data-do": action, class: kind, ...more }, text);
+export const bar = (fraction, kind = "") =>
   h("svg", { class: "bar", viewBox: "0 0 100 6", preserveAspectRatio: "none" },
     h("rect", { width: 100, height: 6, class: "track" }),
-    h("rect", { width: Math.max(0, Math.min(100, part * 100)), height: 6, class: `fill ${kind}` }));
+    h("rect", { width: Math.max(0, Math.min(100, fraction * 100)), height: 6, class: `fill ${kind}` }));

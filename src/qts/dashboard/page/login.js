@@ -1,8 +1,8 @@
-// The token comes behind the # of the link, which no server ever sees, or by hand.
-const said = document.getElementById("said");
+// The token comes after the # of the link, which browsers do not send, or from the input field.
+const message = document.getElementById("message");
 const field = document.getElementById("token");
 
-async function enter(token) {
+async function login(token) {
   const reply = await fetch("/login", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -12,17 +12,17 @@ async function enter(token) {
     location.replace("/");
     return;
   }
-  said.textContent = (await reply.json()).error;
-  said.className = "bad";
+  message.textContent = (await reply.json()).error;
+  message.className = "bad";
 }
 
-document.getElementById("enter").addEventListener("click", () => enter(field.value.trim()));
-field.addEventListener("keydown", (pressed) => {
-  if (pressed.key === "Enter") enter(field.value.trim());
+document.getElementById("enter").addEventListener("click", () => login(field.value.trim()));
+field.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") login(field.value.trim());
 });
 
-const given = location.hash.slice(1);
-if (given) {
+const token = location.hash.slice(1);
+if (token) {
   history.replaceState(null, "", "/login");
-  await enter(given);
+  await login(token);
 }

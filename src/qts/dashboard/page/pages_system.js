@@ -1,14 +1,14 @@
 // Events, Feed, Outbox, Cache, Router, Backtests, Settings.
 import { lines } from "./charts.js";
 import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, table, tone } from "./dom.js";
-import { possible } from "./push.js";
-import { t } from "./words.js";
+import { isSupported } from "./push.js";
+import { t } from "./labels.js";
 
 const LANES = ["P0", "P1", "P2", "P3"];
 const idle = (title) => card(title, h("p", { class: "dim" }, t("not_running_text")));
 
-// Of the p99.9 the agreement says nothing: it is held against the greatest allowed.
-const against = (lane, part, span, sla) => {
+// The SLA has no p99.9; it is compared with the allowed maximum.
+const compared = (lane, part, span, sla) => {
   const limit = sla?.[lane]?.[part === "p99_9" ? "max" : part];
   const over = limit !== undefined && span.count > 0 && span[part] > limit;
   return n([ms(span[part]), limit !== undefined && h("small", { class: "dim" }, ` (${limit})`)], over ? "bad" : "");
@@ -17,7 +17,7 @@ const against = (lane, part, span, sla) => {
 const statusOf = (lane) => (lane.paused ? "PAUSED" : { NORMAL: "OK" }[lane.pressure] ?? lane.pressure);
 
 export const events = {
-  look: () => "events",
+  path: () => "events",
   draw(state, data) {
     const { live, history, sla } = state;
     const letters = card(t("dead_letters"),
@@ -36,7 +36,7 @@ export const events = {
           LANES.map((name) => {
             const lane = lanes[name];
             return row([h("b", { class: `lane ${"abcd"[LANES.indexOf(name)]}` }, name), n(number(lane.depth)), n(number(lane.capacity)), h("td", {}, chip(statusOf(lane))),
-              against(name, "p50", lane.total, sla), against(name, "p95", lane.total, sla), against(name, "p99", lane.total, sla), against(name, "p99_9", lane.total, sla),
+              compared(name, "p50", lane.total, sla), compared(name, "p95", lane.total, sla), compared(name, "p99", lane.total, sla), compared(name, "p99_9", lane.total, sla),
               n(ms(lane.total.max)), n(number(live.rates[name])), n(number(lane.handled)), n(number(lane.collapsed + lane.sampled)), n(number(lane.dropped), lane.dropped ? "warn" : ""), n(number(lane.dead), lane.dead ? "bad" : "")]);
           })),
         h("p", { class: "dim" }, `${t("latency")} · ${t("level")} `, chip(live.events.level, live.events.level.startsWith("LEVEL_0") ? "good" : "warn"),
@@ -49,19 +49,19 @@ export const events = {
 };
 
 export const feed = {
-  look: () => null,
+  path: () => null,
   draw({ live }) {
-    const seen = live?.feed;
-    if (!seen) return idle(t("feed"));
-    const { poller, budget } = seen;
+    const status = live?.feed;
+    if (!status) return idle(t("feed"));
+    const { poller, budget } = status;
     const progress = poller.batches ? poller.position / poller.batches : 0;
     return h("div", { class: "grid" },
-      card(t("plan"), h("p", {}, seen.plan),
+      card(t("plan"), h("p", {}, status.plan),
         h("div", { class: "figures" },
-          figure(t("interval"), `${number(seen.interval_s, 1)} s`, seen.lag_s > 1 ? "warn" : "", `+${number(seen.lag_s, 1)} s`),
+          figure(t("interval"), `${number(status.interval_s, 1)} s`, status.lag_s > 1 ? "warn" : "", `+${number(status.lag_s, 1)} s`),
           figure(t("scans"), number(poller.scans), "", `${number(poller.last_scan_s, 1)} s`),
           figure(t("market_open"), poller.open ? "✓" : "✗", poller.open ? "good" : "warn"),
-          figure(t("streaming"), seen.streaming ? "✓" : "–", seen.streaming ? "good" : "")),
+          figure(t("streaming"), status.streaming ? "✓" : "–", status.streaming ? "good" : "")),
         h("p", { class: "dim" }, `${t("progress")} ${poller.position} / ${poller.batches}`), bar(progress)),
       card(t("budget"), table(["", right("#"), right(t("left"))], [
         row([t("second"), n(number(budget.used_second)), n(`${number(budget.rate_per_s)} /s`)]),
@@ -70,15 +70,15 @@ export const feed = {
         row([t("refused"), n(number(budget.refused), budget.refused ? "bad" : ""), n("")])])),
       card(`${t("bursts")} · ${poller.bursts.length}`, h("p", { class: "chips" }, poller.bursts.length ? poller.bursts.map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol)) : t("none"))),
       card(t("records"), h("div", { class: "figures" },
-        figure(t("records"), number(seen.records)), figure(t("dropped"), number(seen.lost), seen.lost ? "bad" : ""), figure(t("surges"), number(seen.surges)),
-        figure(t("failed"), number(poller.failed), poller.failed ? "warn" : ""), figure(t("refused"), number(poller.refused), poller.refused ? "warn" : ""), figure(t("symbol"), number(seen.symbols_known)))));
+        figure(t("records"), number(status.records)), figure(t("dropped"), number(status.lost), status.lost ? "bad" : ""), figure(t("surges"), number(status.surges)),
+        figure(t("failed"), number(poller.failed), poller.failed ? "warn" : ""), figure(t("refused"), number(poller.refused), poller.refused ? "warn" : ""), figure(t("symbol"), number(status.symbols_known)))));
   },
 };
 
 const envelope = (each) => `${each.event_type} · ${each.aggregate_type}/${short(each.aggregate_id)}`;
 
 export const outbox = {
-  look: () => "outbox",
+  path: () => "outbox",
   draw({ live }, data) {
     const rates = live?.outbox.per_second ?? {};
     return h("div", { class: "grid" },
@@ -99,20 +99,20 @@ export const outbox = {
 };
 
 export const cache = {
-  look: () => null,
+  path: () => null,
   draw({ live }) {
-    const seen = live?.cache;
-    if (!seen) return idle(t("cache"));
-    const { queue, server } = seen;
+    const status = live?.cache;
+    if (!status) return idle(t("cache"));
+    const { queue, server } = status;
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("cache")),
-        table([t("kind"), right(t("hit_rate")), right(t("goal")), right(t("questions")), right("near"), right("redis"), right("database"), right("absent"), right("stale"), right("failed")],
-          Object.entries(seen.kinds).map(([kind, each]) => {
+        table([t("kind"), right(t("hit_rate")), right(t("goal")), right(t("lookups")), right("near"), right("redis"), right("database"), right("absent"), right("stale"), right("failed")],
+          Object.entries(status.kinds).map(([kind, each]) => {
             const below = each.goal !== null && each.hit_rate !== null && each.recent >= 100 && each.hit_rate < each.goal;
             return row([kind, n(share(each.hit_rate), below ? "bad" : ""), n(share(each.goal)), n(number(each.recent)), ...["near", "redis", "database", "absent", "stale", "failed"].map((part) => n(number(each[part])))]);
           }))),
-      card("PreCheck", h("div", { class: "figures" }, figure("p50", `${number(seen.precheck_p50_us)} µs`), figure("p99", `${number(seen.precheck_p99_us)} µs`, seen.precheck_p99_us > 5000 ? "bad" : ""), figure(t("questions"), number(seen.prechecks)))),
-      card(t("breaker"), h("p", {}, chip(seen.breaker, seen.breaker === "closed" ? "good" : "bad"), ` ${number(seen.breaker_opened)} ×`)),
+      card("PreCheck", h("div", { class: "figures" }, figure("p50", `${number(status.precheck_p50_us)} µs`), figure("p99", `${number(status.precheck_p99_us)} µs`, status.precheck_p99_us > 5000 ? "bad" : ""), figure(t("lookups"), number(status.prechecks)))),
+      card(t("breaker"), h("p", {}, chip(status.breaker, status.breaker === "closed" ? "good" : "bad"), ` ${number(status.breaker_opened)} ×`)),
       card(t("queue"), h("div", { class: "figures" }, figure(t("depth"), number(queue.depth)), figure(t("oldest"), number(queue.oldest_ms / 1000, 2)), figure(t("handled"), number(queue.written)), figure(t("dropped"), number(queue.dropped), queue.dropped ? "warn" : ""), figure(t("failed"), number(queue.failed), queue.failed ? "warn" : ""))),
       card(t("server"), server
         ? h("div", { class: "figures" }, figure("Valkey / Redis", server.version), figure(t("memory"), `${number(server.used_memory / 1048576, 1)} MiB`, "", server.max_memory ? `/ ${number(server.max_memory / 1048576)} MiB` : ""), figure("evicted", number(server.evicted_keys)), figure("clients", number(server.clients)))
@@ -126,75 +126,75 @@ const micros = (value) => number(value, value < 10 ? 2 : value < 100 ? 1 : 0);
 const PARTS = { p50: "p50", p90: "p90", p95: "p95", p99: "p99", p99_9: "p99.9", max: "max" };
 
 export const router = {
-  look: () => "router",
+  path: () => "router",
   draw(_state, data) {
-    const seen = data?.route;
-    if (!seen) return card(t("router"), h("p", { class: "dim" }, t("no_router")));
-    const { plan } = seen;
-    const lost = (count) => (count ? "bad" : "");
+    const report = data?.route;
+    if (!report) return card(t("router"), h("p", { class: "dim" }, t("no_router")));
+    const { plan } = report;
+    const loss = (count) => (count ? "bad" : "");
     return h("div", { class: "grid" },
-      h("section", { class: "card wide", id: "route" }, h("h2", {}, `${t("last_route")} · ${seen.scenario}`),
-        h("p", {}, chip(seen.verdict, seen.verdict === "PASSED" ? "good" : "bad"), ` ${moment(seen.at)} · qts route ${seen.scenario}`),
+      h("section", { class: "card wide", id: "route" }, h("h2", {}, `${t("last_route")} · ${report.scenario}`),
+        h("p", {}, chip(report.verdict, report.verdict === "PASSED" ? "good" : "bad"), ` ${moment(report.at)} · qts dev router run ${report.scenario}`),
         h("div", { class: "figures" },
-          figure(t("messages_per_second"), number(seen.rate_per_s), "", `${number(seen.seconds, 2)} s`),
-          figure(t("offered"), number(seen.offered)), figure(t("produced"), number(seen.produced)), figure(t("delivered"), number(seen.delivered)),
-          figure(t("undelivered"), number(seen.undelivered), lost(seen.undelivered)), figure(t("violations"), number(seen.violations), lost(seen.violations)), figure(t("gaps"), number(seen.gaps), lost(seen.gaps))),
-        [...seen.failures.map((text) => h("p", { class: "bad" }, text)), ...seen.notes.map((text) => h("p", { class: "dim" }, text))]),
+          figure(t("messages_per_second"), number(report.rate_per_s), "", `${number(report.seconds, 2)} s`),
+          figure(t("offered"), number(report.offered)), figure(t("produced"), number(report.produced)), figure(t("delivered"), number(report.delivered)),
+          figure(t("undelivered"), number(report.undelivered), loss(report.undelivered)), figure(t("violations"), number(report.violations), loss(report.violations)), figure(t("gaps"), number(report.gaps), loss(report.gaps))),
+        [...report.failures.map((text) => h("p", { class: "bad" }, text)), ...report.notes.map((text) => h("p", { class: "dim" }, text))]),
       card(`${t("plan")} · ${plan.layout}`,
-        table([t("worker"), "CPU", t("waiting"), right(t("load")), t("components")],
+        table([t("worker"), "CPU", t("wait_strategy"), right(t("load")), t("components")],
           plan.workers.map((each, at) => row([at, each.cpu ?? "–", each.wait, n(share(each.load), each.load > 1 ? "warn" : ""), each.components.join(", ")]))),
         h("p", { class: "dim" }, `${plan.rings.length} ${t("rings")} × ${number(plan.ring_capacity)} · ${plan.direct} ${t("direct_calls")}`)),
       card(t("stage_latency"),
         table([t("stage"), ...Object.values(PARTS).map(right)],
-          Object.entries(seen.latency_us).map(([stage, spans]) => row([stage, ...Object.keys(PARTS).map((part) => n(micros(spans[part])))])))));
+          Object.entries(report.latency_us).map(([stage, spans]) => row([stage, ...Object.keys(PARTS).map((part) => n(micros(spans[part])))])))));
   },
 };
 
-const percent = (part) => `${number(part * 100, 2)} %`;
+const percent = (fraction) => `${number(fraction * 100, 2)} %`;
 const won = (value) => (value === null || value === undefined ? "–" : number(value));
 const result = (job) => {
-  const { performance: found, equity } = job.result;
+  const { performance, equity } = job.result;
   return h("div", { class: "grid" },
     h("section", { class: "card wide", id: "backtest" }, h("h2", {}, job.result.strategy),
       h("p", {}, h("code", {}, `qts backtest ${job.arguments.join(" ")}`)),
       h("div", { class: "figures" },
-        figure(t("gain"), percent(found.gain), tone(found.gain), `${won(found.start_equity)} → ${won(found.end_equity)}`),
-        figure(t("drawdown"), percent(found.max_drawdown)), figure(t("trades"), number(found.trades), "", `${t("win_rate")} ${share(found.win_rate)}`),
-        figure("Sharpe", found.sharpe === null ? "–" : number(found.sharpe, 2)), figure(t("costs"), won(found.costs)),
-        figure(t("best_worst"), won(found.best), "", won(found.worst)),
+        figure(t("gain"), percent(performance.gain), tone(performance.gain), `${won(performance.start_equity)} → ${won(performance.end_equity)}`),
+        figure(t("drawdown"), percent(performance.max_drawdown)), figure(t("trades"), number(performance.trades), "", `${t("win_rate")} ${share(performance.win_rate)}`),
+        figure("Sharpe", performance.sharpe === null ? "–" : number(performance.sharpe, 2)), figure(t("costs"), won(performance.costs)),
+        figure(t("best_worst"), won(performance.best), "", won(performance.worst)),
         figure(t("events"), number(job.result.events), "", `${number(job.result.events_per_s)} /s, ${job.result.way}`))),
     h("section", { class: "card wide" }, h("h2", {}, `${t("gain")}, %`),
-      lines(equity.map((point) => point[0]), [{ name: "", kind: "a", values: equity.map((point) => (point[1] / found.start_equity - 1) * 100) }], { digits: 2 })),
+      lines(equity.map((point) => point[0]), [{ name: "", kind: "a", values: equity.map((point) => (point[1] / performance.start_equity - 1) * 100) }], { digits: 2 })),
     h("p", {}, h("a", { href: "#/backtests" }, "← " + t("backtests"))));
 };
 
 export const backtests = {
-  look: (place) => (place ? `backtest?id=${encodeURIComponent(place)}` : "backtests"),
-  draw(_state, data, place) {
-    if (place && data?.job) return data.job.result ? result(data.job) : card(data.job.status, h("p", {}, data.job.error || "…"));
+  path: (id) => (id ? `backtest?id=${encodeURIComponent(id)}` : "backtests"),
+  draw(_state, data, id) {
+    if (id && data?.job) return data.job.result ? result(data.job) : card(data.job.status, h("p", {}, data.job.error || "…"));
     return card(t("backtests"),
       table([t("at"), t("arguments"), t("status"), right(t("gain")), right(t("drawdown")), right(t("trades")), ""],
-        (data?.jobs ?? []).map(({ performance: found, ...job }) =>
+        (data?.jobs ?? []).map(({ performance, ...job }) =>
           row([h("a", { href: `#/backtests/${job.job_id}` }, moment(job.created_at)), h("code", {}, job.arguments.join(" ")), chip(job.status),
-            n(found ? percent(found.gain) : "–", tone(found?.gain)), n(found ? percent(found.max_drawdown) : "–"), n(found ? number(found.trades) : "–"), job.error])),
+            n(performance ? percent(performance.gain) : "–", tone(performance?.gain)), n(performance ? percent(performance.max_drawdown) : "–"), n(performance ? number(performance.trades) : "–"), job.error])),
         t("no_backtests")));
   },
 };
 
-const browsers = ({ me, pushed }, data) => {
-  const why = !me?.push_key ? t("push_no_key") : !possible() ? t("push_impossible") : null;
+const browsers = ({ me, subscription }, data) => {
+  const reason = !me?.push_key ? t("push_no_key") : !isSupported() ? t("push_unsupported") : null;
   return card(t("push"),
-    why ? h("p", { class: "dim" }, why)
-      : h("div", { class: "buttons" }, pushed ? button(t("unsubscribe"), "unsubscribe", { id: "unsubscribe" }) : button(t("subscribe"), "subscribe", { id: "subscribe" })),
+    reason ? h("p", { class: "dim" }, reason)
+      : h("div", { class: "buttons" }, subscription ? button(t("unsubscribe"), "unsubscribe", { id: "unsubscribe" }) : button(t("subscribe"), "subscribe", { id: "subscribe" })),
     table([t("browser"), t("at"), t("status")], (data?.browsers ?? []).map((each) =>
       row([h("code", {}, each.endpoint_hash), moment(each.created_at), each.disabled_at ? chip(t("ended")) : chip("OK")])), t("none")));
 };
 
 export const settings = {
-  look: () => "settings",
-  draw(state, data, _place, asked) {
-    const wanted = (asked.find ?? "").toLowerCase();
-    const shown = (data?.settings ?? []).filter((each) => `${each.name} ${each.description}`.toLowerCase().includes(wanted));
+  path: () => "settings",
+  draw(state, data, _id, filters) {
+    const search = (filters.find ?? "").toLowerCase();
+    const shown = (data?.settings ?? []).filter((each) => `${each.name} ${each.description}`.toLowerCase().includes(search));
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("settings")),
         h("div", { class: "buttons" }, h("input", { "data-filter": "find", placeholder: t("find"), "aria-label": t("find") })),

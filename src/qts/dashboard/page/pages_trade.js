@@ -1,7 +1,7 @@
 // Overview, Orders, Market, Strategies.
 import { candles, lines } from "./charts.js";
 import { bar, button, card, chip, clock, figure, h, moment, n, number, quantity, right, row, signed, table, tone } from "./dom.js";
-import { t } from "./words.js";
+import { t } from "./labels.js";
 
 const switchPanel = (state) => {
   const on = state.switches?.account?.enabled;
@@ -18,30 +18,30 @@ const switchPanel = (state) => {
   );
 };
 
-const held = (positions) =>
+const positionTable = (positions) =>
   table(
     [t("symbol"), right(t("quantity")), right(t("average")), right(t("price")), right(t("pnl")), t("strategy")],
     positions.map((each) =>
       row([h("a", { href: `#/market/${each.symbol}` }, each.symbol), n(quantity(each.quantity)), n(number(each.average_price, 2)),
         n(number(each.price, 0)), n(signed(each.unrealised), tone(each.unrealised)), each.strategy])),
-    t("nothing_held"),
+    t("no_positions"),
   );
 
-const notices = (state, data) => {
-  const told = [
+const alertList = (state, data) => {
+  const alerts = [
     ...(state.live?.notices ?? []),
     ...(data?.safety_log ?? []).map((line) => ({
       at: Date.parse(line.at) / 1000, code: line.code, text: `${line.message} (${line.state_before} → ${line.state_after}, ${line.actor})`,
       severity: line.state_after === "NORMAL" ? "info" : line.state_after === "WARNING" ? "warning" : "critical",
     })),
   ].sort((a, b) => b.at - a.at).slice(0, 25);
-  if (!told.length) return h("p", { class: "dim" }, t("no_alerts"));
-  return h("ul", { class: "notices" }, told.map((each) =>
+  if (!alerts.length) return h("p", { class: "dim" }, t("no_alerts"));
+  return h("ul", { class: "alerts" }, alerts.map((each) =>
     h("li", { class: each.severity }, h("time", {}, clock(each.at)), chip(each.code || each.severity, each.severity), h("span", {}, each.text))));
 };
 
 export const overview = {
-  look: () => "overview",
+  path: () => "overview",
   draw(state, data) {
     const { live, history } = state;
     const money = live?.money;
@@ -61,8 +61,8 @@ export const overview = {
       data?.unknown?.length > 0 && card(t("unknown_orders"), orderTable(data.unknown)),
       data?.suspended?.length > 0 && card(t("suspended"), table([t("symbol"), t("reason"), t("at")],
         data.suspended.map((each) => row([each.symbol, `${each.reason_code} ${each.detail}`, moment(each.suspended_at)], { class: "unknown" })))),
-      card(t("positions"), held(positions)),
-      card(t("alerts"), notices(state, data)));
+      card(t("positions"), positionTable(positions)),
+      card(t("alerts"), alertList(state, data)));
   },
 };
 
@@ -78,10 +78,10 @@ const orderTable = (orders) =>
     t("no_orders"),
   );
 
-const step = (name, at, kind, ...words) =>
-  h("li", { class: kind }, h("b", {}, name), h("time", {}, moment(at)), h("span", {}, ...words));
+const step = (name, at, kind, ...text) =>
+  h("li", { class: kind }, h("b", {}, name), h("time", {}, moment(at)), h("span", {}, ...text));
 
-const life = (data) => {
+const timeline = (data) => {
   const { order, signal, attempts, fills } = data;
   return card(`${t("timeline")} · ${order.side} ${quantity(order.quantity)} ${order.symbol}`,
     h("ol", { class: "timeline" },
@@ -96,13 +96,13 @@ const life = (data) => {
 };
 
 export const orders = {
-  look: (place, asked) => (place ? `order?id=${encodeURIComponent(place)}` : `orders?open=${asked.open ? 1 : 0}&symbol=${encodeURIComponent(asked.symbol ?? "")}`),
-  draw(_state, data, place, asked) {
-    if (place && data?.order) return life(data);
+  path: (id, filters) => (id ? `order?id=${encodeURIComponent(id)}` : `orders?open=${filters.open ? 1 : 0}&symbol=${encodeURIComponent(filters.symbol ?? "")}`),
+  draw(_state, data, id, filters) {
+    if (id && data?.order) return timeline(data);
     return card(t("orders"),
       h("div", { class: "buttons" },
         button(t("reconcile"), "reconcile", { id: "reconcile" }),
-        button(asked.open ? t("all") : t("only_open"), "filter-open"),
+        button(filters.open ? t("all") : t("only_open"), "filter-open"),
         h("input", { "data-filter": "symbol", placeholder: t("symbol"), "aria-label": t("symbol") }),
         h("span", { class: "dim" }, `${t("reconciled_at")}: ${moment(data?.reconciled_at)}`)),
       orderTable(data?.orders ?? []));
@@ -117,46 +117,46 @@ const quote = (data) => h("div", { class: "figures" },
 const book = (data) => {
   const { bids = [], asks = [] } = data.book ?? {};
   if (!bids.length && !asks.length) return null;
-  const most = Math.max(...[...bids, ...asks].map((each) => Number(each[1])), 1);
-  const side = (levels, kind) => levels.slice(0, 10).map((each) => row([n(number(each[0])), n(quantity(each[1])), h("td", {}, bar(Number(each[1]) / most, kind))], { class: kind }));
+  const largest = Math.max(...[...bids, ...asks].map((each) => Number(each[1])), 1);
+  const side = (levels, kind) => levels.slice(0, 10).map((each) => row([n(number(each[0])), n(quantity(each[1])), h("td", {}, bar(Number(each[1]) / largest, kind))], { class: kind }));
   return h("table", {}, h("tbody", {}, side(asks, "bad").reverse(), side(bids, "good")));
 };
 
 export const market = {
-  look: (place, asked) => `market?symbol=${encodeURIComponent(place ?? "")}&bar=${asked.bar ?? 5}`,
-  draw(state, data, place, asked) {
-    const known = [...new Set([...(state.live?.positions ?? []).map((each) => each.symbol), ...(data?.symbols ?? []), ...(state.live?.feed?.poller.bursts ?? [])])];
-    const chart = data && candles(data.candles, data.fills, Number(asked.bar ?? 5));
+  path: (symbol, filters) => `market?symbol=${encodeURIComponent(symbol ?? "")}&bar=${filters.bar ?? 5}`,
+  draw(state, data, selected, filters) {
+    const symbols = [...new Set([...(state.live?.positions ?? []).map((each) => each.symbol), ...(data?.symbols ?? []), ...(state.live?.feed?.poller.bursts ?? [])])];
+    const chart = data && candles(data.candles, data.fills, Number(filters.bar ?? 5));
     return h("div", { class: "grid" },
-      h("section", { class: "card wide" }, h("h2", {}, `${t("market")} ${place ?? ""}`),
+      h("section", { class: "card wide" }, h("h2", {}, `${t("market")} ${selected ?? ""}`),
         h("div", { class: "buttons" },
           h("input", { id: "symbol", "data-go": "market", list: "symbols", placeholder: t("symbol"), "aria-label": t("symbol") }),
-          h("datalist", { id: "symbols" }, known.map((symbol) => h("option", { value: symbol }))),
-          Object.entries(BARS).map(([seconds, text]) => button(text, "bar", { "data-bar": seconds }, String(asked.bar ?? 5) === seconds ? "chosen" : ""))),
-        !place && h("p", { class: "chips" }, known.slice(0, 40).map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol))),
-        place && (chart || h("p", { class: "dim" }, t("no_ticks")))),
-      place && data && card(t("book"), quote(data), book(data)),
-      place && card(t("orders"), orderTable(data?.orders ?? [])));
+          h("datalist", { id: "symbols" }, symbols.map((symbol) => h("option", { value: symbol }))),
+          Object.entries(BARS).map(([seconds, text]) => button(text, "bar", { "data-bar": seconds }, String(filters.bar ?? 5) === seconds ? "chosen" : ""))),
+        !selected && h("p", { class: "chips" }, symbols.slice(0, 40).map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol))),
+        selected && (chart || h("p", { class: "dim" }, t("no_ticks")))),
+      selected && data && card(t("book"), quote(data), book(data)),
+      selected && card(t("orders"), orderTable(data?.orders ?? [])));
   },
 };
 
-const field = (strategy, name, about) =>
+const field = (strategy, name, schema) =>
   h("label", {}, h("span", {}, name), h("input", { "data-param": name, "data-strategy": strategy.key, placeholder: strategy.params[name], "aria-label": `${strategy.key} ${name}`, inputmode: "decimal" }),
-    h("small", { class: "dim" }, `${about.description ?? ""} ${bounds(about)}`));
-const bounds = (about) =>
-  ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"].filter((key) => key in about)
-    .map((key) => `${{ minimum: "≥", exclusiveMinimum: ">", maximum: "≤", exclusiveMaximum: "<" }[key]} ${about[key]}`).join(", ");
+    h("small", { class: "dim" }, `${schema.description ?? ""} ${bounds(schema)}`));
+const bounds = (schema) =>
+  ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"].filter((key) => key in schema)
+    .map((key) => `${{ minimum: "≥", exclusiveMinimum: ">", maximum: "≤", exclusiveMaximum: "<" }[key]} ${schema[key]}`).join(", ");
 
 export const strategies = {
-  look: () => null,
+  path: () => null,
   draw(state) {
     const all = state.live?.strategies ?? [];
     if (!all.length) return card(t("strategies"), h("p", { class: "dim" }, t("not_running_text")));
     return h("div", { class: "grid" }, all.map((each) =>
       card(`${each.key} · ${each.kind}`,
-        h("p", {}, chip(each.stopped ? t("given_up") : each.enabled ? "ON" : "OFF", each.stopped ? "bad" : each.enabled ? "good" : "warn"), each.stopped && ` ${each.stopped}`),
+        h("p", {}, chip(each.stopped ? t("disabled") : each.enabled ? "ON" : "OFF", each.stopped ? "bad" : each.enabled ? "good" : "warn"), each.stopped && ` ${each.stopped}`),
         h("div", { class: "figures" }, figure(t("signals"), number(each.signals)), figure(t("errors"), number(each.errors), each.errors ? "bad" : ""), figure(t("dropped"), number(each.dropped))),
-        h("div", { class: "fields" }, Object.entries(each.fields).map(([name, about]) => field(each, name, about))),
+        h("div", { class: "fields" }, Object.entries(each.fields).map(([name, schema]) => field(each, name, schema))),
         h("div", { class: "buttons" },
           button(t("set_params"), "params", { "data-strategy": each.key }),
           button(each.enabled ? t("stop_trading") : t("allow_trading"), "kill", { "data-on": each.enabled ? "0" : "1", "data-strategy": each.key }, each.enabled ? "stop" : "go")))),

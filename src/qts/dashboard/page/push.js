@@ -1,25 +1,25 @@
-// Web push to this browser: the worker, the browser's subscription, and what the run keeps of it.
+// Web push to this browser: service worker and subscription.
 const bytes = (text) => Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (each) => each.charCodeAt(0));
 
-export const possible = () => isSecureContext && "serviceWorker" in navigator && "PushManager" in window;
+export const isSupported = () => isSecureContext && "serviceWorker" in navigator && "PushManager" in window;
 
 const registration = () => navigator.serviceWorker.getRegistration("/");
 
-export async function subscribed() {
-  return possible() ? (await (await registration())?.pushManager.getSubscription()) ?? null : null;
+export async function subscription() {
+  return isSupported() ? (await (await registration())?.pushManager.getSubscription()) ?? null : null;
 }
 
-// Answers what the run must be told, or throws in words.
+// Return the subscription as JSON; throw an error with a message for the page.
 export async function subscribe(key) {
-  if ((await Notification.requestPermission()) !== "granted") throw new Error("the browser does not allow notifications of this page");
+  if ((await Notification.requestPermission()) !== "granted") throw new Error("the browser blocks notifications from this page");
   await navigator.serviceWorker.register("/worker.js", { scope: "/" });
   const { pushManager } = await navigator.serviceWorker.ready;
-  const made = await pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: bytes(key) });
-  return made.toJSON();
+  const created = await pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: bytes(key) });
+  return created.toJSON();
 }
 
 export async function unsubscribe() {
-  const made = await subscribed();
-  await made?.unsubscribe();
-  return made?.endpoint ?? null;
+  const current = await subscription();
+  await current?.unsubscribe();
+  return current?.endpoint ?? null;
 }

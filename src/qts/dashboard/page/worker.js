@@ -1,25 +1,25 @@
-// The service worker: shows what web push brings, and opens the page it is about.
+// Service worker: shows push messages and opens the page they link to.
 self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
 
 self.addEventListener("push", (event) => {
-  const told = event.data?.json() ?? {};
-  event.waitUntil(self.registration.showNotification(told.title ?? "QTS", {
-    body: told.body ?? "",
+  const message = event.data?.json() ?? {};
+  event.waitUntil(self.registration.showNotification(message.title ?? "QTS", {
+    body: message.body ?? "",
     icon: "/page/icon.svg",
-    tag: told.eventId, // the same event twice is one notification
-    requireInteraction: told.severity === "critical",
-    data: { link: told.deepLink ?? "/" },
+    tag: message.eventId, // the same event twice is one notification
+    requireInteraction: message.severity === "critical",
+    data: { link: message.deepLink ?? "/" },
   }));
 });
 
 self.addEventListener("notificationclick", (event) => {
   event.notification.close();
-  const place = `/#${event.notification.data.link}`;
+  const url = `/#${event.notification.data.link}`;
   event.waitUntil((async () => {
     const [open] = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
-    if (!open) return self.clients.openWindow(place);
+    if (!open) return self.clients.openWindow(url);
     await open.focus();
-    return open.navigate(place);
+    return open.navigate(url);
   })());
 });

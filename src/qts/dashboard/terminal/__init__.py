@@ -1,4 +1,4 @@
-"""The owner's view in a terminal: the same figures as the dashboard, also over ssh."""
+"""Live status in the terminal: the figures of the dashboard, also over ssh."""
 
 from qts._exports import lazy_exports
 

@@ -1,4 +1,4 @@
-"""`qts top` on the screen: a banner, the lanes, and four tables to choose from."""
+"""Textual application of `qts top`: a banner, the lanes and four tables."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static, TabbedContent, TabPane
 
 from qts.dashboard.terminal.source import StatusSource, TerminalSnapshot
-from qts.dashboard.terminal.tables import LANES, TABLES, Row, banner, is_calm, lanes, rows_of
+from qts.dashboard.terminal.tables import LANES, TABLES, Row, banner, is_normal, lanes, rows_of
 from qts.domain import OperationError
 
-EVERY_S = 0.25
+REFRESH_INTERVAL_S = 0.25
 
 
 class ConfirmDialog(ModalScreen[bool]):
-    """Yes or no; anything else is no."""
+    """Confirmation to stop trading; only y confirms."""
 
     CSS = """
-    Question { align: center middle; }
-    Question > Vertical { width: 60; height: 7; border: heavy $error; padding: 1 2; }
-    Question > Vertical { background: $surface; }
+    ConfirmDialog { align: center middle; }
+    ConfirmDialog > Vertical { width: 60; height: 7; border: heavy $error; padding: 1 2; }
+    ConfirmDialog > Vertical { background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -34,16 +34,16 @@ class ConfirmDialog(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Stop all trading? No order leaves, not even a stop's.")
+            yield Label("Stop all trading? No order is sent, not even a stop's.")
             yield Label("Positions and orders at the venue stay as they are.")
-            yield Label("y stops, n goes back")
+            yield Label("y: stop, n: cancel")
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)
 
 
 class Top(App[None]):
-    """Reads its source four times a second; the only thing it does is to stop trading."""
+    """Live status, refreshed four times a second; its only action is to stop trading."""
 
     CSS = """
     #banner { height: 2; background: $success-darken-2; color: $text; }
@@ -59,14 +59,14 @@ class Top(App[None]):
         Binding("q", "quit", "quit"),
         Binding("k", "kill", "stop trading"),
         Binding("tab", "next(1)", "next table", priority=True),
-        Binding("shift+tab", "next(-1)", "last table", priority=True, show=False),
+        Binding("shift+tab", "next(-1)", "previous table", priority=True, show=False),
     ]
 
     def __init__(self, source: StatusSource, actor: str) -> None:
         super().__init__()
         self._source = source
         self._actor = actor
-        self.seen = TerminalSnapshot(trouble="looking ...")
+        self.snapshot = TerminalSnapshot(trouble="loading ...")
 
     def compose(self) -> ComposeResult:
         yield Static(id="banner", markup=False)
@@ -82,33 +82,33 @@ class Top(App[None]):
         for name, headings in TABLES.items():
             self.query_one(f"#{name}-rows", DataTable).add_columns(*headings)
         self._show()
-        self.run_worker(self._follow(), exclusive=True)
+        self.run_worker(self._update_loop(), exclusive=True)
 
-    async def _follow(self) -> None:
+    async def _update_loop(self) -> None:
         while True:
-            self.seen = await self._source.look()
+            self.snapshot = await self._source.read()
             try:
                 self._show()
-            except NoMatches:  # the screen closes, and we with it
+            except NoMatches:  # the application is closing
                 return
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(REFRESH_INTERVAL_S)
 
     def _show(self) -> None:
-        told = self.query_one("#banner", Static)
-        told.update("\n".join(banner(self.seen)))
-        told.set_class(not is_calm(self.seen), "trouble")
-        live = self.seen.live
+        widget = self.query_one("#banner", Static)
+        widget.update("\n".join(banner(self.snapshot)))
+        widget.set_class(not is_normal(self.snapshot), "trouble")
+        live = self.snapshot.live
         self._fill("#lanes", list(lanes(live)) if live else [])
         name = self.query_one("#tabs", TabbedContent).active
         if name in TABLES:
-            self._fill(f"#{name}-rows", rows_of(name, self.seen))
+            self._fill(f"#{name}-rows", rows_of(name, self.snapshot))
 
     def _fill(self, table_id: str, rows: list[Row]) -> None:
         table = self.query_one(table_id, DataTable)
-        at = table.scroll_y
+        scroll_y = table.scroll_y
         table.clear()
         table.add_rows(rows)
-        table.scroll_to(y=at, animate=False)
+        table.scroll_to(y=scroll_y, animate=False)
 
     def on_tabbed_content_tab_activated(self) -> None:
         self._show()
@@ -118,13 +118,13 @@ class Top(App[None]):
         tabs.active = names[(names.index(tabs.active) + step) % len(names)]
 
     def action_kill(self) -> None:
-        live = self.seen.live
+        live = self.snapshot.live
         if live is not None and not live.safety.trading:
             self.notify("Trading is stopped already; qts kill off allows it again.")
             return
-        self.push_screen(ConfirmDialog(), self._answered)
+        self.push_screen(ConfirmDialog(), self._on_confirm)
 
-    async def _answered(self, yes: bool | None) -> None:
+    async def _on_confirm(self, yes: bool | None) -> None:
         if not yes:
             return
         try:

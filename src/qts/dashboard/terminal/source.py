@@ -1,4 +1,4 @@
-"""Where the figures come from: what a run tells of itself, and the orders in the database."""
+"""Source of the terminal's figures: the live status of a run, and the orders in the database."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qts.domain import OperationError
 from qts.orders import OrderRow, list_orders
 from qts.risk import KillSwitch
 
-ORDERS = 50
+MAX_ORDERS = 50
 
 
 class TerminalSnapshot(msgspec.Struct, frozen=True):
-    """One look. `trouble` says why there is less than there should be."""
+    """Status at one moment; `trouble` says why figures are missing, if they are."""
 
     live: LiveStatus | None = None
     orders: list[OrderRow] = []
@@ -25,10 +25,10 @@ class TerminalSnapshot(msgspec.Struct, frozen=True):
 
 
 class StatusSource(Protocol):
-    async def look(self) -> TerminalSnapshot: ...
+    async def read(self) -> TerminalSnapshot: ...
 
     async def kill(self, actor: str) -> None:
-        """Stop the account: no new order leaves."""
+        """Stop trading of the account."""
         ...
 
 
@@ -38,14 +38,14 @@ class LiveStatusSource:
         self._database = database
         self._prefix = prefix
 
-    async def look(self) -> TerminalSnapshot:
+    async def read(self) -> TerminalSnapshot:
         try:
             live = await read_live(self._store, self._prefix)
-            orders = await list_orders(self._database, limit=ORDERS)
+            orders = await list_orders(self._database, limit=MAX_ORDERS)
         except (OperationError, msgspec.DecodeError) as error:
             return TerminalSnapshot(trouble=" ".join(str(error).split()))
         if live is None:
-            return TerminalSnapshot(None, orders, "nothing runs here, or it has just ended")
+            return TerminalSnapshot(None, orders, "no run found; start one with qts run")
         return TerminalSnapshot(live, orders)
 
     async def kill(self, actor: str) -> None:

@@ -1,4 +1,4 @@
-"""Figures as rows of text: what the terminal shows, without the terminal."""
+"""Figures of the live status as rows of text."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from qts.orders import OrderRow
 
 Row = tuple[str, ...]
 
-LANES = ("lane", "waits", "full", "per s", "p50 ms", "p99 ms", "p99.9", "lost", "state")
+LANES = ("lane", "depth", "used", "per s", "p50 ms", "p99 ms", "p99.9", "lost", "state")
 ORDERS = ("time", "symbol", "side", "quantity", "state", "filled", "strategy")
 POSITIONS = ("symbol", "quantity", "average", "price", "open won", "strategy")
-ALERTS = ("time", "severity", "what")
+ALERTS = ("time", "severity", "alert")
 FEED = ("figure", "value")
 TABLES = {"Orders": ORDERS, "Positions": POSITIONS, "Feed": FEED, "Alerts": ALERTS}
 WIDTH = 80
 
 
-def rows_of(name: str, seen: TerminalSnapshot) -> list[Row]:
-    """Of one of TABLES."""
+def rows_of(name: str, snapshot: TerminalSnapshot) -> list[Row]:
+    """Return the rows of one of TABLES."""
     if name == "Orders":
-        return [_order(order) for order in seen.orders]
-    if seen.live is None:
+        return [_order(order) for order in snapshot.orders]
+    if snapshot.live is None:
         return []
-    rows = {"Positions": positions, "Feed": feed, "Alerts": alerts}[name](seen.live)
+    rows = {"Positions": positions, "Feed": feed, "Alerts": alerts}[name](snapshot.live)
     return list(rows)
 
 
-def banner(seen: TerminalSnapshot) -> tuple[str, str]:
-    """Two lines: how it stands, and what it earned."""
-    live = seen.live
+def banner(snapshot: TerminalSnapshot) -> tuple[str, str]:
+    """Return two lines: the safety state, and the account."""
+    live = snapshot.live
     if live is None:
-        return f"QTS  {seen.trouble}"[:WIDTH], ""
-    safety, money = live.safety, live.money
+        return f"QTS  {snapshot.trouble}"[:WIDTH], ""
+    safety, account = live.safety, live.money
     switch = "" if safety.trading else "  STOPPED"
-    why = " ".join(part for part in (safety.code or "", safety.message) if part)
+    reason = " ".join(part for part in (safety.code or "", safety.message) if part)
     suspended = f"  {safety.suspended}" if safety.suspended else ""
-    first = f"{safety.state}{switch}  {live.mode.upper()} on {live.broker}  {why}{suspended}"
+    first = f"{safety.state}{switch}  {live.mode.upper()} on {live.broker}  {reason}{suspended}"
     second = (
-        f"equity {money.equity:,.0f}  today {money.realised_today:+,.0f}"
-        f"  open {money.unrealised:+,.0f}  orders {money.orders_today:,}  ticks {live.ticks:,}"
+        f"equity {account.equity:,.0f}  today {account.realised_today:+,.0f}"
+        f"  open {account.unrealised:+,.0f}  orders {account.orders_today:,}  ticks {live.ticks:,}"
     )
     return first.strip()[:WIDTH], second[:WIDTH]
 
 
-def is_calm(seen: TerminalSnapshot) -> bool:
-    """Nothing stands in trading's way."""
-    live = seen.live
+def is_normal(snapshot: TerminalSnapshot) -> bool:
+    """Return whether trading is allowed and the state is NORMAL."""
+    live = snapshot.live
     return live is not None and live.safety.state == "NORMAL" and live.safety.trading
 
 
@@ -71,14 +71,14 @@ def lanes(live: LiveStatus) -> Iterator[Row]:
 
 
 def positions(live: LiveStatus) -> Iterator[Row]:
-    for held in sorted(live.positions, key=lambda each: each.symbol):
+    for position in sorted(live.positions, key=lambda each: each.symbol):
         yield (
-            held.symbol,
-            _number(held.quantity),
-            f"{held.average_price:,.2f}",
-            f"{held.price:,.2f}",
-            f"{held.unrealised:+,.0f}",
-            held.strategy,
+            position.symbol,
+            _number(position.quantity),
+            f"{position.average_price:,.2f}",
+            f"{position.price:,.2f}",
+            f"{position.unrealised:+,.0f}",
+            position.strategy,
         )
 
 
@@ -91,9 +91,9 @@ def feed(live: LiveStatus) -> Iterator[Row]:
     yield ("market", "open" if poller.open else "closed")
     yield (
         "scan",
-        f"{poller.position} of {poller.batches}, the last took {poller.last_scan_s:.2f} s",
+        f"{poller.position} of {poller.batches}, last took {poller.last_scan_s:.2f} s",
     )
-    yield ("planned", f"every {state.interval_s:.2f} s, late by {state.lag_s:.2f} s")
+    yield ("planned", f"every {state.interval_s:.2f} s, lag {state.lag_s:.2f} s")
     yield ("requests", f"{budget.used_second} of {budget.rate_per_s} in this second")
     yield ("today", f"{budget.used_day:,} requests, {budget.left_day:,} left")
     yield ("refused", f"{poller.refused:,}, failed {poller.failed:,}")
@@ -103,18 +103,18 @@ def feed(live: LiveStatus) -> Iterator[Row]:
 
 
 def alerts(live: LiveStatus) -> Iterator[Row]:
-    for notice in live.notices:
-        what = f"{notice.code} {notice.text}".strip()
-        yield (_time(datetime.fromtimestamp(notice.at, UTC)), notice.severity, what)
+    for alert in live.notices:
+        text = f"{alert.code} {alert.text}".strip()
+        yield (_time(datetime.fromtimestamp(alert.at, UTC)), alert.severity, text)
 
 
-def frame(seen: TerminalSnapshot) -> str:
-    """Everything once, as plain text."""
-    parts = ["\n".join(line for line in banner(seen) if line)]
-    if seen.live is not None:
-        parts.append(_table(LANES, list(lanes(seen.live))))
+def frame(snapshot: TerminalSnapshot) -> str:
+    """Return the banner and all tables as plain text."""
+    parts = ["\n".join(line for line in banner(snapshot) if line)]
+    if snapshot.live is not None:
+        parts.append(_table(LANES, list(lanes(snapshot.live))))
     for name, headings in TABLES.items():
-        if rows := rows_of(name, seen):
+        if rows := rows_of(name, snapshot):
             parts.append(f"{name}\n{_table(headings, rows[:10])}")
     return "\n\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""A piece of wire before a server, for tests that cut it."""
+"""TCP proxy for tests that cut connections."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 
-class Wire:
-    """Use `to`. Carries everything both ways; `cut` ends it, and new calls get through."""
+class TcpProxy:
+    """Proxy that forwards in both directions; `cut` ends the open connections."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)
         self._ends: set[asyncio.StreamWriter] = set()
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
 
     @classmethod
     @asynccontextmanager
-    async def to(cls, target: str) -> AsyncIterator[Wire]:
-        wire = cls(target)
-        async with await asyncio.start_server(wire._called, "127.0.0.1", 0) as server:
+    async def to(cls, target: str) -> AsyncIterator[TcpProxy]:
+        proxy = cls(target)
+        async with await asyncio.start_server(proxy._on_connect, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            wire.url = wire._target._replace(netloc=f"127.0.0.1:{port}").geturl()
-            yield wire
-            wire.cut()
-            if wire._carrying:
-                await asyncio.wait(wire._carrying)
+            proxy.url = proxy._target._replace(netloc=f"127.0.0.1:{port}").geturl()
+            yield proxy
+            proxy.cut()
+            if proxy._tasks:
+                await asyncio.wait(proxy._tasks)
 
     def cut(self) -> int:
-        """Without a goodbye; answers how many connections there were."""
+        """Abort all connections; return how many there were."""
         count = len(self._ends) // 2
         for end in self._ends:
             end.transport.abort()
         self._ends.clear()
         return count
 
-    async def _called(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    async def _on_connect(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         host, port = self._target.hostname, self._target.port
         far, out = await asyncio.open_connection(host, port)
         self._ends.update((back, out))
         for source, sink in ((near, out), (far, back)):
-            task = asyncio.create_task(self._carry(source, sink, (out, back)))
-            self._carrying.add(task)
-            task.add_done_callback(self._carrying.discard)
+            task = asyncio.create_task(self._forward(source, sink, (out, back)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _carry(
+    async def _forward(
         self,
         source: asyncio.StreamReader,
         sink: asyncio.StreamWriter,
