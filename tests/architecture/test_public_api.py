@@ -43,7 +43,8 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.dashboard": """
         ACKNOWLEDGEMENT DEFAULT_PORT Dashboard DashboardConfig DashboardSources LiveStatus
-        LiveStatusSource Role TerminalSnapshot Tokens Top address_of bind_socket frame read_live serve
+        LiveStatusSource Role TerminalSnapshot Tokens Top address_of bind_socket frame read_live
+        serve
     """,
     "qts.dashboard.terminal": "LiveStatusSource StatusSource TerminalSnapshot Top frame",
     "qts.database": """
