@@ -83,6 +83,7 @@ def performance(
     profits = [float(trade.profit) for trade in trades]
     gross_profit = sum(profit for profit in profits if profit > 0)
     gross_loss = -sum(profit for profit in profits if profit < 0)
+    factor = gross_profit / gross_loss if gross_loss else math.inf
     deepest, longest = drawdown(points)
     traded = sum((fill.price * fill.quantity for fill in fills), Decimal(0))
     return Performance(
@@ -95,7 +96,7 @@ def performance(
         sharpe=sharpe(points),
         trades=len(trades),
         win_rate=sum(profit > 0 for profit in profits) / len(profits) if profits else None,
-        profit_factor=_factor(gross_profit, gross_loss) if profits else None,
+        profit_factor=factor if profits else None,
         gross_profit=gross_profit,
         gross_loss=gross_loss,
         best=max(profits, default=None),
@@ -136,7 +137,3 @@ def sharpe(points: Sequence[EquityPoint]) -> float | None:
     if len(returns) < _MIN_DAYS or not (spread := statistics.stdev(returns)):
         return None
     return statistics.fmean(returns) / spread * math.sqrt(TRADING_DAYS)
-
-
-def _factor(profit: float, loss: float) -> float:
-    return profit / loss if loss else math.inf

@@ -21,7 +21,8 @@ MAX_REASONS = 6
 
 def figures(result: BacktestResult) -> Iterator[tuple[str, str]]:
     """Yield the figures as names and formatted values."""
-    yield "strategy", f"{result.strategy} {_params(result.params)}".strip()
+    params = (f"{name}={value}" for name, value in result.params.items())
+    yield "strategy", " ".join((result.strategy, *params))
     yield "period", f"{result.began:%Y-%m-%d %H:%M:%S} to {result.ended:%Y-%m-%d %H:%M:%S} UTC"
     yield "events", f"{result.events:,} of {result.symbols:,} symbols"
     yield "speed", f"{result.events_per_s:,.0f} events/s, {result.way}"
@@ -122,10 +123,6 @@ def thinned(points: Sequence[EquityPoint], limit: int = MAX_POINTS) -> list[Equi
         high = max(part, key=lambda i: points[i].equity)
         kept += [points[i] for i in sorted({low, high})]
     return [points[0], *(p for p in kept if points[0].at < p.at < points[-1].at), points[-1]]
-
-
-def _params(params: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in params.items())
 
 
 def _percent(value: float | None, *, sign: bool = True) -> str:

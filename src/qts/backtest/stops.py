@@ -24,11 +24,7 @@ Exit = tuple[str, Side, Decimal, IntentType, float]
 
 
 class BacktestStops:
-    """Micro risk loop of a backtest.
-
-    `submit` proposes an exit and returns why it was refused, if it was; `raise_code` raises a
-    fail-safe code.
-    """
+    """Micro risk loop of a backtest; `submit` returns why an exit was refused, if it was."""
 
     def __init__(
         self,

@@ -24,10 +24,7 @@ def builtin_strategies() -> dict[str, type[Strategy[Any]]]:
 
 
 def load_strategy(name: str) -> type[Strategy[Any]]:
-    """Return the class that `rsi_scalper`, `package.mine:Mine` or `folder/mine.py:Mine` names.
-
-    Raise RefusedError if it cannot be loaded or is not a Strategy.
-    """
+    """Return the class that `rsi_scalper`, `package.mine:Mine` or `folder/mine.py:Mine` names."""
     source, colon, class_name = name.rpartition(":")
     if not colon:
         builtin = builtin_strategies()
@@ -50,9 +47,8 @@ def load_strategy(name: str) -> type[Strategy[Any]]:
 
 def _load_module(name: str, source: str) -> ModuleType:
     try:
-        if source.endswith(".py"):
-            return _load_file(Path(source))
-        return importlib.import_module(source)
+        is_file = source.endswith(".py")
+        return _load_file(Path(source)) if is_file else importlib.import_module(source)
     except Exception as error:
         raise RefusedError(
             f"strategy {name} cannot be loaded: {type(error).__name__}: {error}"

@@ -73,18 +73,13 @@ class StepStrategy(Strategy[P]):
     def signals(self, direction: int, tick: Tick, position: float) -> tuple[Signal, ...]:
         """Convert a step's result: entries only without a position, exits only with one."""
         if direction > 0 and not position:
-            return (Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at, reason=self.key),)
-        if direction < 0 and position > 0:
-            return (
-                Signal(
-                    symbol=tick.symbol,
-                    side=Side.SELL,
-                    at=tick.at,
-                    intent_type=IntentType.EXIT_SIGNAL,
-                    reason=self.key,
-                ),
-            )
-        return ()
+            side, kind = Side.BUY, IntentType.ENTRY
+        elif direction < 0 and position > 0:
+            side, kind = Side.SELL, IntentType.EXIT_SIGNAL
+        else:
+            return ()
+        at, key = tick.at, self.key
+        return (Signal(symbol=tick.symbol, side=side, at=at, intent_type=kind, reason=key),)
 
     @classmethod
     def _numbers(cls, params: P) -> Numbers:
