@@ -2,9 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
-ROOM   ?= router
-# ROOM is the old name of PACKAGE.
-PACKAGE ?= $(ROOM)
+PACKAGE ?= router
 # ARCH=native builds the C++ core for this machine only; the default runs on any x86-64-v2 or aarch64.
 ARCH   ?=
 
