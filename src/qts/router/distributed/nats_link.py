@@ -197,8 +197,9 @@ class NatsLink:
         import nats.errors
 
         if hasattr(self, "client"):
-            # A broken connection raises once more when it is closed.
-            with suppress(nats.errors.Error, TimeoutError, OSError):
+            # A broken connection raises once more when it is closed; from Python 3.12 on a
+            # TypeError of writelines() on its closed transport.
+            with suppress(nats.errors.Error, TimeoutError, OSError, TypeError):
                 await asyncio.wait_for(self.client.close(), _REPLY_TIMEOUT_S)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
