@@ -34,7 +34,7 @@ def processes_of(run: Run) -> list[int]:
     """Those of its strategies."""
     place = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
     found = [int(pid) for pid in place.read_text().split()]
-    return [pid for pid in found if "strategy_process" in command_of(pid)]
+    return [pid for pid in found if "process_main" in command_of(pid)]
 
 
 def command_of(pid: int) -> str:

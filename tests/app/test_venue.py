@@ -119,4 +119,4 @@ def test_observe_does_not_watch_one_venue_in_the_name_of_the_other(
 ) -> None:
     monkeypatch.setenv("QTS_FEED__VENUE", "upbit")
     assert run_command(["observe", "--plan"]) == 2
-    assert 'feed.venue is "upbit"' in capsys.readouterr().err
+    assert 'feed.venue = "upbit"' in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_a_run_says_ready_beats_and_says_stopping(systemd: socket.socket, tmp_pa
         assert run.end() == 0
     finally:
         run.close()
-    assert "READY=1\nSTATUS=the servers run; nothing is traded" in heard
+    assert "READY=1\nSTATUS=servers run; nothing is traded" in heard
 
 
 def test_the_unit_asks_for_what_a_run_gives() -> None:
