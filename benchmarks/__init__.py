@@ -1,4 +1,4 @@
-"""Benchmarks, one module for each room: every figure beside the peer it is compared with."""
+"""Benchmarks, one module for each package: every figure beside that of a peer."""
 
 PACKAGES = ("router", "cache", "feed", "outbox", "events", "backtest")
 

@@ -1,4 +1,4 @@
-"""The cache: a PreCheck on each level and ticks into Redis, beside its peers on the same server."""
+"""Cache: a PreCheck on each level, and ticks into Redis, beside peers on the same server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 
 _BATCH = 50
-_IN_TURN = 10  # calls of one case before the next one has its turn
+_IN_TURN = 10  # calls of one case before the next case
 _ROUNDS, _QUICK_ROUNDS = 300, 10
 _LONG = Ttls(price_ms=60_000, position_ms=60_000, risk_ms=60_000)
 _CONFIG = CacheConfig(
@@ -48,36 +48,36 @@ Case = Callable[[], Awaitable[int]]
 
 
 class Bench(NamedTuple):
-    """What the cases share; both clients speak to the same server over TCP."""
+    """Clients and values that the cases share; all clients use the same server over TCP."""
 
     cache: Cache
     store: RedisStore
-    wire: RedisConnection
+    connection: RedisConnection
     peer: RedisPy
     libraries: dict[str, Library]
     keys: list[str]
-    here: dict[str, NearCacheSlot]  # what this process has, all of it
+    slots: dict[str, NearCacheSlot]  # near-cache slots of all keys
 
     async def renew(self) -> None:
-        """A run may take longer than the longest TTL."""
+        """Write every value again: a run may take longer than the longest TTL."""
         cache = self.cache
-        kept: list[CacheRegion[Any]] = [cache.prices, cache.positions, cache.risks, cache.orders]
-        for each, value in zip(kept, _values(), strict=True):
-            await each.put(value)
+        regions: list[CacheRegion[Any]] = [cache.prices, cache.positions, cache.risks, cache.orders]
+        for region, value in zip(regions, _values(), strict=True):
+            await region.put(value)
         for name, library in self.libraries.items():
             await library.write(_four(name))
-        self.here.update((key, slot) for key in self.keys if (slot := cache._tiers.near.find(key)))
+        self.slots.update((key, slot) for key in self.keys if (slot := cache._tiers.near.find(key)))
 
 
-class Nothing:
-    """The database is not asked: everything is in the cache."""
+class NoLoader:
+    """Loader that must not be used: every value is in the cache."""
 
     async def load(self, kind: str, name: str) -> CacheEntry | None:
-        raise AssertionError(f"the {kind} of {name} should have been in the cache")
+        raise AssertionError(f"cache miss: {kind} of {name}")
 
 
-def run(quick: bool, say: Callable[[str], None]) -> Result:
-    say("looking at the machine")
+def run(quick: bool, progress: Callable[[str], None]) -> Result:
+    progress("describing the machine")
     described = machine.describe(quick)
     with tempfile.TemporaryDirectory() as place:
         home = Home.at(Path(place) / "home")
@@ -85,24 +85,23 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
             valkey = servers.valkey
             url = valkey.tcp_url if valkey else None
             if valkey is None or url is None:
-                raise AssertionError("it was asked for, with TCP")
-            say("PreChecks and ticks, every case in turn")
+                raise AssertionError("Valkey did not start with TCP")
+            progress("PreChecks and ticks, every case in turn")
             found = uvloop.run(_measure(url, quick))
             described["server"] = f"Valkey {valkey.binary.version}, loopback TCP"
     checks, ticks = _precheck_rows(found), _tick_rows(found)
     notes = [
         "ours returns checked, typed values; the peers' figures end with a dict of text",
-        "ours writes a tick only where no newer one is: by script at first, then in transactions"
-        " that the server refuses once somebody else has written; no peer compares versions",
+        "ours writes a tick only if it is newer: by script at first, then in transactions that the"
+        " server refuses after another write; no peer compares versions",
     ]
     if "cashews ticks" not in found:
         notes.append(
-            "cashews and aiocache are not installed here; `make bench ROOM=cache` has them"
+            "cashews and aiocache are not installed here; `make bench PACKAGE=cache` has them"
         )
     if described["noisy"]:
         notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
     return Result(
-        room="cache",
         machine=described,
         rows=(*checks, *ticks),
         notes=tuple(notes),
@@ -133,18 +132,18 @@ async def _measure(url: Secret, quick: bool) -> dict[str, np.ndarray[Any, Any]]:
 
 @asynccontextmanager
 async def _bench(url: Secret) -> AsyncIterator[Bench]:
-    wire = RedisConnection(url, _CONFIG)
+    connection = RedisConnection(url, _CONFIG)
     async with (
         redis_py(url) as peer,
         libraries(url) as others,
         RedisStore.open(url, _CONFIG) as store,
-        Cache.open(store, Nothing(), _CONFIG) as cache,
+        Cache.open(store, NoLoader(), _CONFIG) as cache,
     ):
         keys = [_CONFIG.prefix + value.key(value.name) for value in _values()]
         try:
-            yield Bench(cache, store, wire, peer, others, keys, {})
+            yield Bench(cache, store, connection, peer, others, keys, {})
         finally:
-            await wire.close()
+            await connection.close()
 
 
 def _cases(bench: Bench) -> Mapping[str, Case]:
@@ -152,17 +151,17 @@ def _cases(bench: Bench) -> Mapping[str, Case]:
 
 
 def _precheck_cases(bench: Bench) -> Mapping[str, Case]:
-    cache, _, wire, peer, _, keys, here = bench
+    cache, _, connection, peer, _, keys, all_slots = bench
     slots = cache._tiers.near._slots
-    said = [("HGETALL", key) for key in keys]
+    commands = [("HGETALL", key) for key in keys]
 
     async def near() -> int:
-        slots.update(here)
+        slots.update(all_slots)
         began = time.perf_counter_ns()
         found = cache.try_precheck("005930", order_id="ORD1")
         taken = time.perf_counter_ns() - began
         if found is None:
-            raise AssertionError("all of it was here")
+            raise AssertionError("near-cache miss")
         return taken
 
     return {
@@ -170,7 +169,7 @@ def _precheck_cases(bench: Bench) -> Mapping[str, Case]:
         "redis": _timed(lambda: cache.precheck("005930", order_id="ORD1"), slots.clear),
         "sequential": _timed(lambda: peer.one_by_one(keys)),
         "pipeline": _timed(lambda: peer.read(keys)),
-        "floor": _timed(lambda: wire.call(said)),
+        "bare": _timed(lambda: connection.call(commands)),
     }
 
 
@@ -199,14 +198,14 @@ def _library_cases(bench: Bench) -> Mapping[str, Case]:
 
 
 def _of_library(name: str, library: Library) -> Mapping[str, Case]:
-    """Keys of its own: what it keeps is no hash, and nothing that another one could read."""
+    """Return the cases of a library; it has separate keys, as its values are not hashes."""
     ticks = {f"{name}:{key}": tick for key, tick in _ticks().items()}
     four = list(_four(name))
 
     async def read() -> Any:
         found = await library.read(four)
         if None in found:
-            raise AssertionError(f"{name} has lost what it was given")
+            raise AssertionError(f"{name} lost a value")
 
     async def write() -> Any:
         await library.write({key: tick.fields() for key, tick in ticks.items()})
@@ -214,12 +213,12 @@ def _of_library(name: str, library: Library) -> Mapping[str, Case]:
     return {f"{name} read": _timed(read), f"{name} ticks": _timed(write)}
 
 
-def _timed(ask: Callable[[], Awaitable[Any]], prepare: Callable[[], Any] | None = None) -> Case:
+def _timed(call: Callable[[], Awaitable[Any]], prepare: Callable[[], Any] | None = None) -> Case:
     async def case() -> int:
         if prepare:
             prepare()
         began = time.perf_counter_ns()
-        await ask()
+        await call()
         return time.perf_counter_ns() - began
 
     return case
@@ -227,14 +226,14 @@ def _timed(ask: Callable[[], Awaitable[Any]], prepare: Callable[[], Any] | None 
 
 def _precheck_rows(found: dict[str, np.ndarray[Any, Any]]) -> list[Row]:
     near, redis = found["near"], found["redis"]
-    pipe, calls, floor = found["pipeline"], found["sequential"], found["floor"]
+    pipe, calls, bare = found["pipeline"], found["sequential"], found["bare"]
     half = (Goal("ratio", "<=", 0.5),)
     return [
         _row("PreCheck in this process", 99, near, pipe, "redis-py pipeline", _below(20)),
         _row("PreCheck through Redis", 50, redis, pipe, "redis-py pipeline", half),
         _row("PreCheck through Redis", 99, redis, pipe, "redis-py pipeline", _below(1000)),
         _row("PreCheck through Redis", 50, redis, calls, "redis-py, 4 calls"),
-        _row("PreCheck through Redis", 50, redis, floor, "bare protocol"),
+        _row("PreCheck through Redis", 50, redis, bare, "bare protocol"),
         *(
             _row("PreCheck through Redis", 50, redis, found[f"{name} read"], name)
             for name in ("cashews", "aiocache")
@@ -292,7 +291,7 @@ def _below(bound: float) -> tuple[Goal, ...]:
 
 def _values() -> tuple[CachedPrice, CachedPosition, CachedRisk, CachedOrder]:
     now_ms = int(time.time() * 1000)
-    some = Decimal("0.5")
+    half = Decimal("0.5")
     return (
         _price("005930"),
         CachedPosition(
@@ -300,15 +299,15 @@ def _values() -> tuple[CachedPrice, CachedPosition, CachedRisk, CachedOrder]:
             qty=Decimal(100),
             avg_price=Decimal(74500),
             unrealized_pnl=Decimal(55000),
-            exposure_pct=some,
+            exposure_pct=half,
             updated_at=now_ms,
         ),
         CachedRisk(
-            exposure_used=some,
+            exposure_used=half,
             daily_pnl=Decimal(125000),
             trade_count=15,
-            remaining_limit=some,
-            max_exposure_pct=some,
+            remaining_limit=half,
+            max_exposure_pct=half,
             daily_loss_limit=Decimal(-500000),
             updated_at=now_ms,
         ),

@@ -1,7 +1,7 @@
-"""What the cache is measured against: redis-py, and two cache libraries where they are installed.
+"""Peers of the cache: redis-py, and two cache libraries where they are installed.
 
-cashews and aiocache keep one string per key: no hash, no version, no check of what is read. They
-write a batch with its TTLs and read several keys at once, and that is what is compared.
+cashews and aiocache store one string per key: no hash, no version, no validation on read. The
+benchmark compares writing a batch with its TTLs and reading several keys at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Library(Protocol):
 
 
 class RedisPy:
-    """One pipeline. `atomic`: within MULTI, so that no value is seen without its TTL."""
+    """redis-py with one pipeline; `atomic` uses MULTI, so that no value is read without its TTL."""
 
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -85,7 +85,7 @@ async def redis_py(url: Secret) -> AsyncIterator[RedisPy]:
 
 @asynccontextmanager
 async def libraries(url: Secret) -> AsyncIterator[dict[str, Library]]:
-    """Those that are installed, by name."""
+    """Open the installed libraries, by name."""
     async with AsyncExitStack() as stack:
         found: dict[str, Library] = {}
         for name, library, close in _opened(url):
@@ -110,12 +110,12 @@ def _cashews(module: Any, url: Secret) -> tuple[Library, Callable[[], Awaitable[
 
 
 def _aiocache(module: Any, url: Secret) -> tuple[Library, Callable[[], Awaitable[Any]]]:
-    place = urlsplit(url.reveal())
+    parts = urlsplit(url.reveal())
     serializers = importlib.import_module("aiocache.serializers")
     cache = module.RedisCache(
-        endpoint=place.hostname,
-        port=place.port,
-        password=place.password,
+        endpoint=parts.hostname,
+        port=parts.port,
+        password=parts.password,
         serializer=serializers.JsonSerializer(),
         timeout=5,
     )

@@ -1,4 +1,4 @@
-"""The event engine: events a second, what making one costs, and P0 under load, beside its peers."""
+"""Event engine: throughput, cost of one event, and P0 latency under load, beside peers."""
 
 from __future__ import annotations
 
@@ -19,34 +19,33 @@ from benchmarks.report import Goal, Picture, Result, Row
 
 class Effort(NamedTuple):
     rounds: int
-    events: int  # of a trial of ours and of the fast peers
-    slow_events: int  # of a trial of the slow ones
+    events: int  # in a trial of ours and of the fast peers
+    slow_events: int  # in a trial of a slow peer
     loads: int  # rounds under load
-    p0: int  # P0 events of ours in each
-    peer_p0: int  # and of a peer, which takes longer, at most
-    peer_s: float  # time a peer has for them
+    p0: int  # P0 events in a round of ours
+    peer_p0: int  # at most, in a round of a peer, which takes longer
+    peer_s: float  # time limit of a peer's round
 
 
-# A trial of ours lasts some 30 ms: long beside its start and its end.
+# A trial of ours lasts about 30 ms, long compared with its start and end.
 FULL = Effort(15, events=300_000, slow_events=10_000, loads=10, p0=200, peer_p0=50, peer_s=1.5)
 QUICK = Effort(2, events=5_000, slow_events=1_000, loads=1, p0=20, peer_p0=10, peer_s=1.0)
 
 
-def run(quick: bool, say: Callable[[str], None]) -> Result:
-    say("looking at the machine")
+def run(quick: bool, progress: Callable[[str], None]) -> Result:
+    progress("describing the machine")
     described = machine.describe(quick)
     effort = QUICK if quick else FULL
     notes: list[str] = []
-    say("events through the lanes and through each peer, in turn")
-    found = measure(effort.rounds, effort.events, effort.slow_events, notes, say)
+    progress("events through the lanes and through each peer, in turn")
+    found = measure(effort.rounds, effort.events, effort.slow_events, notes, progress)
     flow, costs = _flow_rows(found), _cost_rows(found)
-    say("P0 while four tasks burn CPU: ours and each peer that has priorities, in turn")
-    spans = _under_load(effort, say)
+    progress("P0 while four tasks burn CPU: ours and each peer that has priorities, in turn")
+    spans = _under_load(effort, progress)
     latency = _latency_rows(spans)
     if described["noisy"]:
         notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
     return Result(
-        room="events",
         machine=described,
         rows=(*flow, *costs, *latency),
         notes=tuple(notes),
@@ -61,8 +60,10 @@ def run(quick: bool, say: Callable[[str], None]) -> Result:
 # ---- P0 under load ----
 
 
-def _under_load(effort: Effort, say: Callable[[str], None]) -> dict[str, npt.NDArray[np.float64]]:
-    """Milliseconds from when the sender of an event was to wake until it was handled."""
+def _under_load(
+    effort: Effort, progress: Callable[[str], None]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the ms from the time each sender was due to wake until its event was handled."""
     cases = {
         "qts": load.ours,
         "PriorityQueue + threads": load.threads,
@@ -70,7 +71,7 @@ def _under_load(effort: Effort, say: Callable[[str], None]) -> dict[str, npt.NDA
     }
     spans: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(1, effort.loads + 1):
-        say(f"  round {number} of {effort.loads}")
+        progress(f"  round {number} of {effort.loads}")
         spans["qts"] += load.latencies(cases["qts"], effort.p0)
         for name in list(cases)[1:]:
             spans[name] += load.latencies(cases[name], effort.peer_p0, effort.peer_s)
@@ -87,7 +88,7 @@ def _flow_rows(found: dict[str, Series]) -> list[Row]:
     at_least = Goal("ratio", ">=", 1)
     rows += [_rate("publish one by one", ours, found, name, at_least) for name in NAUTILUS]
     many, fastest = found["publish_many"], "SimpleQueue + thread"
-    rows.append(_rate("publish_many", many, found, fastest, Goal("ours", ">=", 10)))
+    rows.append(_rate("publish_many, plain handler", many, found, fastest, Goal("ours", ">=", 10)))
     rows.append(_rate("publish_many, batch handler", found["batch"], found, fastest))
     if "compiled" in found:
         rows.append(_rate("publish_many, compiled handler", found["compiled"], found, fastest))
@@ -95,7 +96,7 @@ def _flow_rows(found: dict[str, Series]) -> list[Row]:
 
 
 def _rate(name: str, ours: Series, found: dict[str, Series], peer: str, *goals: Goal) -> Row:
-    beside = found.get(peer)
+    theirs = found.get(peer)
     note = f"best {ours.high:.3g}{ours.remark}"
     return Row(
         name=name,
@@ -103,8 +104,8 @@ def _rate(name: str, ours: Series, found: dict[str, Series], peer: str, *goals: 
         unit="M events/s",
         better="higher",
         ours=ours.median,
-        peer=beside.median if beside else 0.0,
-        peer_name=peer if beside else f"{peer}: not installed",
+        peer=theirs.median if theirs else 0.0,
+        peer_name=peer if theirs else f"{peer}: not installed",
         goals=goals,
         note=note,
     )
@@ -112,7 +113,7 @@ def _rate(name: str, ours: Series, found: dict[str, Series], peer: str, *goals: 
 
 def _cost_rows(found: dict[str, Series]) -> list[Row]:
     return [
-        _cost("engine.event()", found["make"], found["bare struct"], "the bare struct"),
+        _cost("engine.new_event()", found["make"], found["bare struct"], "the bare struct"),
         _cost("engine.publish()", found["publish"], found["SimpleQueue.put"], "SimpleQueue.put"),
     ]
 

@@ -1,4 +1,4 @@
-"""The feed: a venue's reply until it is recorded, and the budget that let it be asked for."""
+"""Feed: from a venue's reply to the recorded snapshot, and the rate limiter of its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import machine, rate_limiters
-from benchmarks.machine import Others
+from benchmarks.machine import OtherLoad
 from benchmarks.measure import Case, Sample, Series, interleave
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
@@ -31,40 +31,42 @@ _ROUNDS, _QUICK_ROUNDS = 9, 2
 _SCAN_S = 30
 
 
-def run(quick: bool, say: Callable[[str], None]) -> Result:
-    say("looking at the machine")
+def run(quick: bool, progress: Callable[[str], None]) -> Result:
+    progress("describing the machine")
     described = machine.describe(quick)
-    say("replies of the simulator, to be read by both")
-    replies = made_replies(_SYMBOLS, _QUICK_SCANS if quick else _SCANS)
-    say("parse, snapshot, detect, record: ours and plain dicts in turn")
+    progress("generating replies with the simulator")
+    replies = simulated_replies(_SYMBOLS, _QUICK_SCANS if quick else _SCANS)
+    progress("parse, snapshot, detect, record: ours and plain dicts in turn")
     snapshot_rows = _snapshots(replies, quick)
-    say("request budget, aiolimiter and pyrate-limiter in turn")
+    progress("rate limiter, aiolimiter and pyrate-limiter in turn")
     speed_rows, greed_rows, remarks = rate_limiters.measure(quick)
     notes = [
         "snapshots: from the bytes of a reply to a line on disk, one write a line; ours also masks"
         " secrets and syncs every second",
-        "the budget holds a second, a minute, a day and four priorities; aiolimiter one window",
-        "kept: SQLite commits every grant; our ledger writes a lease of 16 ahead, and after a kill"
-        " counts all of it as used",
+        "our rate limiter has windows of a second, a minute and a day and four priorities;"
+        " aiolimiter has one window",
+        "kept across kill -9: SQLite commits every grant; our usage log writes a lease of 16 ahead"
+        " and counts all of it as used after a kill",
         *remarks,
     ]
     if described["noisy"]:
         notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
     return Result(
-        room="feed",
         machine=described,
         rows=(*snapshot_rows, *speed_rows, *greed_rows),
         notes=tuple(notes),
         pictures=(
-            Picture("feed-snapshots", bars("Snapshots, from bytes to the record", snapshot_rows)),
-            Picture("feed-budget", bars("Grants of a request budget", speed_rows)),
-            Picture("feed-worst", bars("The most let through in any second", greed_rows)),
+            Picture(
+                "feed-snapshots", bars("Snapshots, from bytes to a line on disk", snapshot_rows)
+            ),
+            Picture("feed-budget", bars("Permits of a rate limiter", speed_rows)),
+            Picture("feed-worst", bars("Most permits in any second", greed_rows)),
         ),
     )
 
 
-def made_replies(symbols: int, scans: int) -> list[bytes]:
-    """Bodies of multi-quotes as the simulated venue sends them, scan after scan."""
+def simulated_replies(symbols: int, scans: int) -> list[bytes]:
+    """Return the bodies of multi-symbol quotes as the simulated venue sends them, scan by scan."""
     simulator = KisSimulator(KisSimulatorConfig(market=MarketConfig(symbols=symbols)))
     market, replies = simulator.market, []
     for _ in range(scans):
@@ -72,32 +74,32 @@ def made_replies(symbols: int, scans: int) -> list[bytes]:
             pass
         codes = market.universe.codes
         for start in range(0, symbols, _PER_CALL):
-            asked = {}
-            for place, code in enumerate(codes[start : start + _PER_CALL], 1):
-                asked[f"FID_COND_MRKT_DIV_CODE_{place}"] = "J"
-                asked[f"FID_INPUT_ISCD_{place}"] = code
-            replies.append(msgspec.json.encode(simulator.quotes.many(asked)))
+            query = {}
+            for n, code in enumerate(codes[start : start + _PER_CALL], 1):
+                query[f"FID_COND_MRKT_DIV_CODE_{n}"] = "J"
+                query[f"FID_INPUT_ISCD_{n}"] = code
+            replies.append(msgspec.json.encode(simulator.quotes.many(query)))
     return replies
 
 
 def ours(replies: list[bytes], folder: Path) -> float:
-    """The feed's own way, from the bytes on; answers snapshots a second."""
+    """Ingest and record the replies with the feed; return snapshots a second."""
     clock = SystemClock()
     recorder = Recorder(folder, clock)
-    intake = QuoteIngest(FeedConfig(), Observer([recorder.write]), uuid.uuid4().hex)
+    ingest = QuoteIngest(FeedConfig(), Observer([recorder.write]), uuid.uuid4().hex)
     began = time.perf_counter()
     for body in replies:
         for quote in parse_many(body):
-            intake.ingest(quote, clock.monotonic_ns() / 1e9, clock.now())
+            ingest.ingest(quote, clock.monotonic_ns() / 1e9, clock.now())
     seconds = time.perf_counter() - began
     recorder.close()
     return recorder.written / seconds
 
 
 def plain(replies: list[bytes], path: Path) -> float:
-    """What one would write without us: json, dicts, the same record, one write a line."""
+    """Do the same with json and dicts: the same record, one write a line."""
     session, number = uuid.uuid4().hex, 0
-    seen: dict[str, Any] = {}
+    last: dict[str, Any] = {}
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     began = time.perf_counter()
     for body in replies:
@@ -105,24 +107,24 @@ def plain(replies: list[bytes], path: Path) -> float:
             symbol = row["inter_shrn_iscd"]
             price, volume = float(row["inter2_prpr"]), float(row["acml_vol"])
             at = time.monotonic()
-            surges = _moved(seen, symbol, price, volume, at)
+            surge = _has_surge(last, symbol, price, volume, at)
             number += 1
-            record = _record(number, session, symbol, price, volume, row, surges)
+            record = _record(number, session, symbol, price, volume, row, surge)
             os.write(file, (json.dumps(record, ensure_ascii=False) + "\n").encode())
     seconds = time.perf_counter() - began
     os.close(file)
     return number / seconds
 
 
-def _moved(seen: dict[str, Any], symbol: str, price: float, volume: float, at: float) -> bool:
-    before = seen.get(symbol)
+def _has_surge(last: dict[str, Any], symbol: str, price: float, volume: float, at: float) -> bool:
+    before = last.get(symbol)
     if before is None or price <= 0:
-        seen[symbol] = {"price": price, "volume": volume, "at": at, "rate": 0.0}
+        last[symbol] = {"price": price, "volume": volume, "at": at, "rate": 0.0}
         return False
     change = abs(price - before["price"]) / before["price"] if before["price"] else 0.0
     rate = (volume - before["volume"]) / max(at - before["at"], 1e-9)
     ratio = rate / before["rate"] if before["rate"] else 0.0
-    seen[symbol] = {"price": price, "volume": volume, "at": at, "rate": rate}
+    last[symbol] = {"price": price, "volume": volume, "at": at, "rate": rate}
     return change > 0.03 or ratio > 2.0
 
 
@@ -133,9 +135,9 @@ def _record(
     price: float,
     volume: float,
     row: dict[str, Any],
-    surges: bool,
+    surge: bool,
 ) -> dict[str, Any]:
-    mode = "burst" if surges else "normal"
+    mode = "burst" if surge else "normal"
     return {
         "schema": 1,
         "number": number,
@@ -158,34 +160,34 @@ def _record(
 
 
 def _snapshots(replies: list[bytes], quick: bool) -> list[Row]:
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         cases = {
-            "ours": _watched(lambda: ours(replies, Path(place) / uuid.uuid4().hex)),
-            "plain": _watched(lambda: plain(replies, Path(place) / uuid.uuid4().hex)),
+            "ours": _trial(lambda: ours(replies, Path(folder) / uuid.uuid4().hex)),
+            "plain": _trial(lambda: plain(replies, Path(folder) / uuid.uuid4().hex)),
         }
         found, _ = interleave(cases, _QUICK_ROUNDS if quick else _ROUNDS)
     return [_row(found["ours"], found["plain"])]
 
 
-def _watched(trial: Callable[[], float]) -> Case:
+def _trial(measure: Callable[[], float]) -> Case:
     def case() -> Sample:
         gc.collect()
-        others = Others()
-        value = trial()
-        return Sample(value, others.disturb())
+        others = OtherLoad()
+        value = measure()
+        return Sample(value, others.is_disturbing())
 
     return case
 
 
 def _row(mine: Series, peer: Series) -> Row:
     return Row(
-        name="bytes to the record",
+        name="bytes of a reply to a line on disk",
         metric="median",
         unit="snapshots/s",
         better="higher",
         ours=mine.median,
         peer=peer.median,
-        peer_name="json and dicts",
+        peer_name="json.loads and dicts",
         goals=(Goal("ratio", ">=", 1),),
         note=f"{mine.low:,.0f} to {mine.high:,.0f}{mine.remark}",
     )

@@ -1,4 +1,4 @@
-"""What a strategy in Python costs a message before it does anything, beside the usual ways."""
+"""Cost of calling a Python strategy that does nothing, per message, beside the usual ways."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qts.router import batch, compiled, each
 
 _BATCH = 256
 _ROUNDS, _QUICK_ROUNDS = 15, 3
-# Messages of a trial: some milliseconds each.
+# Messages in a trial: a few milliseconds each.
 _SLOW, _MIDDLE, _FAST = 2_000, 100_000, 1_000_000
 _QUICK_PART = 10
 
@@ -31,12 +31,16 @@ def measure(quick: bool) -> tuple[list[Row], list[str]]:
         for name, (work, size, messages) in cases.items()
     }
     found, _ = interleave(trials, _QUICK_ROUNDS if quick else _ROUNDS)
-    notes = [] if function is not None else ["no numba here: the compiled tier was not measured"]
+    notes = (
+        []
+        if function is not None
+        else ["numba is not installed here: no compiled handler was measured"]
+    )
     return _rows(found), notes
 
 
 def _cases() -> dict[str, tuple[tuple[Any, ...], int, int]]:
-    """name -> work, messages at once, messages of a trial"""
+    """Return by name: handler, messages at once, messages in a trial."""
     return {
         "each": (each(_nothing).to_native(), _BATCH, _MIDDLE),
         "ensure": (("ensure", _nothing), _BATCH, _SLOW),
@@ -58,7 +62,7 @@ def _compiled_cases(function: Any) -> dict[str, tuple[tuple[Any, ...], int, int]
 
 def _rows(found: dict[str, Series]) -> list[Row]:
     rows = [
-        _row("plain callable", found["each"], found["ensure"], "the GIL anew for each", 150),
+        _row("plain callable", found["each"], found["ensure"], "the GIL taken for each", 150),
         _row("batch view", found["batch"], found["list"], "a list of message objects", 5),
     ]
     if "compiled" in found:
@@ -95,7 +99,7 @@ def _nothing(_given: object) -> None:
 
 
 class _Callback:
-    """A Python function behind a C address, as ctypes makes it: takes the GIL at every call."""
+    """C address of a Python function, from ctypes; every call takes the GIL."""
 
     def __init__(self) -> None:
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p)
@@ -104,19 +108,19 @@ class _Callback:
 
 
 def _compiled_function() -> Any:
-    """Reads the price of every message; None without numba."""
+    """Return a compiled function that reads the price of every message; None without numba."""
     try:
         numba: Any = importlib.import_module("numba")
     except ImportError:
         return None
     carray, words = numba.carray, _native.MESSAGE_SIZE // 8
 
-    def total(messages: Any, count: int, state: Any) -> None:
+    def add_prices(messages: Any, count: int, state: Any) -> None:
         table = carray(messages, (count, words))
-        kept = 0
+        total = 0
         for row in range(count):
-            kept += table[row, words - 1]
-        carray(state, 1)[0] = kept
+            total += table[row, words - 1]
+        carray(state, 1)[0] = total
 
     pointer = numba.types.CPointer(numba.types.int64)
-    return numba.cfunc(numba.types.void(pointer, numba.types.uint64, pointer))(total)
+    return numba.cfunc(numba.types.void(pointer, numba.types.uint64, pointer))(add_prices)

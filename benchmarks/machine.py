@@ -1,4 +1,4 @@
-"""The machine a benchmark ran on: figures mean nothing without it."""
+"""The machine that a benchmark runs on, and the load that other programs put on it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from qts import _native
+from qts.domain import RefusedError
 from qts.machine import detect_topology
 
-_LOOK_SECONDS = 0.3
-_NOISY = 0.15  # CPUs' worth of time that others use
+_LOAD_WINDOW_S = 0.3
+_NOISY = 0.15  # CPUs that other programs use
 
 
 def describe(quick: bool) -> dict[str, Any]:
-    """Looked at before anything runs: afterwards the load is our own."""
-    others = Others()
-    time.sleep(_LOOK_SECONDS)
+    """Describe the machine; call it before the first trial, as later load is our own."""
+    if not hasattr(_native, "bench_build"):
+        raise RefusedError(
+            "the C++ core was built without QTS_BENCH and has no benchmark functions;"
+            " `make bench` builds it with them"
+        )
+    others = OtherLoad()
+    time.sleep(_LOAD_WINDOW_S)
     foreign = others.cpus()
     floor = _native.stall_floor(0.1 if quick else 0.5)
     cpus = detect_topology()
@@ -41,26 +47,26 @@ def describe(quick: bool) -> dict[str, Any]:
     }
 
 
-class Others:
-    """What other programs use of the machine, from when this is made."""
+class OtherLoad:
+    """CPU time that other programs use, counted from construction."""
 
     def __init__(self) -> None:
         self._busy, self._own, self._at = _busy_ticks(), time.process_time(), time.monotonic()
 
     def cpus(self) -> float:
-        """CPUs' worth of time so far."""
+        """Return how many CPUs other programs have used on average."""
         busy = (_busy_ticks() - self._busy) / os.sysconf("SC_CLK_TCK")
         own, seconds = time.process_time() - self._own, time.monotonic() - self._at
         return max(0.0, busy - own) / seconds
 
-    def disturb(self) -> bool:
+    def is_disturbing(self) -> bool:
         return self.cpus() > _NOISY
 
 
 def _busy_ticks() -> int:
-    """user, nice, system, irq, softirq and steal of all CPUs; 0 where it is not visible."""
+    """Return user, nice, system, irq, softirq and steal of all CPUs; 0 without /proc/stat."""
     words = _first_line(Path("/proc/stat")).split()[1:9]
-    return sum(int(word) for place, word in enumerate(words) if place not in (3, 4))
+    return sum(int(word) for index, word in enumerate(words) if index not in (3, 4))
 
 
 def _cpu_model() -> str:

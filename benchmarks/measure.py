@@ -1,4 +1,4 @@
-"""Trials that take turns, so that whatever the machine does in a run it does to all of them."""
+"""Interleaved trials: a change of the machine's speed during a run affects every case."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from qts import _native
 
 _PING_PONGS = 10_000
-_FEWEST_CLEAN = 2
+_MIN_CLEAN = 2
 
 
 class Sample(NamedTuple):
     value: float
-    disturbed: bool = False  # others used the CPUs meanwhile
+    disturbed: bool = False  # other programs used the CPUs meanwhile
 
 
 class Series(NamedTuple):
@@ -33,7 +33,7 @@ class Series(NamedTuple):
     @property
     def values(self) -> list[float]:
         clean = [sample.value for sample in self.samples if not sample.disturbed]
-        return clean if len(clean) >= _FEWEST_CLEAN else [sample.value for sample in self.samples]
+        return clean if len(clean) >= _MIN_CLEAN else [sample.value for sample in self.samples]
 
     @property
     def median(self) -> float:
@@ -49,14 +49,14 @@ class Series(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Round trips of one cache line in ns, taken before each round: how far apart the CPUs are."""
+    """Round trips of a cache line between the CPUs, in ns, measured before each round."""
 
     round_trips: tuple[float, ...]
 
     def __str__(self) -> str:
         low, high = min(self.round_trips), max(self.round_trips)
         middle = statistics.median(self.round_trips)
-        return f"a cache line there and back {middle:.0f} ns ({low:.0f} to {high:.0f})"
+        return f"round trip of a cache line {middle:.0f} ns ({low:.0f} to {high:.0f})"
 
 
 Case = Callable[[], Sample]

@@ -1,4 +1,4 @@
-"""The durable bus beside PgQueuer, Procrastinate and bare SQL, on one embedded PostgreSQL."""
+"""Outbox beside PgQueuer, Procrastinate and raw SQL, on one embedded PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import uvloop
 
 from benchmarks import machine
 from benchmarks.measure import Sample, Series
-from benchmarks.outbox_old_snapshot import measure as measure_held
-from benchmarks.outbox_workers import Crew
-from benchmarks.peers_outbox import BATCH, KINDS, Queue, present
+from benchmarks.outbox_old_snapshot import measure as measure_claims
+from benchmarks.outbox_workers import WorkerGroup
+from benchmarks.peers_outbox import BATCH, KINDS, Queue, installed
 from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
 from qts.domain import Secret
@@ -30,18 +30,18 @@ from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from qts.router.plot import draw_latency_plot
 
 RATE = 100  # events a second while latency is measured
-SETTLE_S = 0.3  # a consumer listens by then
+SETTLE_S = 0.3  # time for a consumer to start listening
 PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9)
 
 
 class Effort(NamedTuple):
     rounds: int
-    singles: int  # published one by one, in a round
+    singles: int  # events published one by one, in a round
     batches: int
     drained: dict[str, int]
-    late: int  # events whose latency is measured, in a round
-    late_rounds: int
-    held: int  # events handled while an old snapshot is held
+    latency_events: int  # events with measured latency, in a round
+    latency_rounds: int
+    claim_events: int  # events handled while a session keeps an old snapshot
 
 
 FULL = Effort(
@@ -49,83 +49,82 @@ FULL = Effort(
     singles=150,
     batches=10,
     drained={"PgQueuer": 8000, "Procrastinate": 300},
-    late=200,
-    late_rounds=3,
-    held=20_000,
+    latency_events=200,
+    latency_rounds=3,
+    claim_events=20_000,
 )
 QUICK = Effort(
     rounds=1,
     singles=10,
     batches=1,
     drained={"PgQueuer": 500, "Procrastinate": 50},
-    late=30,
-    late_rounds=1,
-    held=2000,
+    latency_events=30,
+    latency_rounds=1,
+    claim_events=2000,
 )
-DRAINED, QUICK_DRAINED = 20_000, 2000  # of ours and of bare SQL
+DRAINED, QUICK_DRAINED = 20_000, 2000  # of ours and of raw SQL
 
 Found = dict[str, Series]
 
 
 class Bench(NamedTuple):
-    """A database for each contender, twice: what is published one way is not drained another."""
+    """Two databases for each contender: one for the publish trials, one for the drain trials."""
 
     names: list[str]
     publish: dict[str, Secret]
     drain: dict[str, Secret]
-    crews: dict[str, Crew]
+    groups: dict[str, WorkerGroup]
     effort: Effort
     events: dict[str, int]
 
 
-def run(quick: bool, say: Callable[[str], None]) -> Result:
-    say("looking at the machine")
+def run(quick: bool, progress: Callable[[str], None]) -> Result:
+    progress("describing the machine")
     described = machine.describe(quick)
     with _bench(quick, described) as bench:
-        say("publish: one by one and in batches, every contender in turn")
+        progress("publish: one by one and in batches, every contender in turn")
         single, batched = uvloop.run(_publish(bench))
-        say("drain: with 1 worker process and with 2, every contender in turn")
+        progress("drain: with 1 worker process and with 2, every contender in turn")
         drained = {workers: _drain(bench, workers) for workers in (1, 2)}
-        say(f"publish to handler at {RATE} events a second, every contender in turn")
-        late = _latencies(bench)
-        say("claims while an old snapshot is held")
-        held = uvloop.run(measure_held(bench.drain["ours"], bench.effort.held))
+        progress(f"publish to handler at {RATE} events a second, every contender in turn")
+        latencies = _latencies(bench)
+        progress("claims under an old snapshot")
+        claim_rows = uvloop.run(measure_claims(bench.drain["ours"], bench.effort.claim_events))
     publish_rows = [*_publish_rows("one by one", single), *_publish_rows("in batches", batched)]
     drain_rows = [row for workers, found in drained.items() for row in _drain_rows(workers, found)]
-    late_rows = _late_rows(late)
+    latency_rows = _latency_rows(latencies)
     return Result(
-        room="outbox",
         machine=described,
-        rows=(*publish_rows, *drain_rows, *late_rows, *held),
+        rows=(*publish_rows, *drain_rows, *latency_rows, *claim_rows),
         notes=tuple(_notes(described)),
         pictures=(
             Picture("outbox-publish", bars("Events published a second", publish_rows)),
             Picture("outbox-drain", bars("Events handled a second, no-op handler", drain_rows)),
-            Picture("outbox-latency", _curves(late)),
-            Picture("outbox-held", bars("A claim of 100 under an old snapshot", held)),
+            Picture("outbox-latency", _curves(latencies)),
+            Picture("outbox-held", bars("A claim of 100 under an old snapshot", claim_rows)),
         ),
     )
 
 
 @contextmanager
 def _bench(quick: bool, described: dict[str, Any]) -> Iterator[Bench]:
-    names, effort = list(present()), QUICK if quick else FULL
+    names, effort = list(installed()), QUICK if quick else FULL
     events = dict.fromkeys(names, QUICK_DRAINED if quick else DRAINED) | effort.drained
     with (
-        tempfile.TemporaryDirectory() as place,
-        EmbeddedServers(Home.at(Path(place) / "home"), EmbeddedConfig(), valkey=False) as servers,
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedServers(Home.at(Path(folder) / "home"), EmbeddedConfig(), valkey=False) as servers,
     ):
         if servers.postgres is None:
-            raise AssertionError("it was asked for")
+            raise AssertionError("PostgreSQL did not start")
         publish, drain = uvloop.run(_databases(servers.postgres.url, names, described))
-        crews: dict[str, Crew] = {}
+        groups: dict[str, WorkerGroup] = {}
         try:
             for name in names:
-                crews[name] = Crew(name, drain[name], 2)
-            yield Bench(names, publish, drain, crews, effort, events)
+                groups[name] = WorkerGroup(name, drain[name], 2)
+            yield Bench(names, publish, drain, groups, effort, events)
         finally:
-            for crew in crews.values():
-                crew.close()
+            for group in groups.values():
+                group.close()
 
 
 async def _databases(
@@ -136,13 +135,13 @@ async def _databases(
         version = await admin.fetchval("SHOW server_version")
         durable = await admin.fetchval("SHOW synchronous_commit")
         described["server"] = f"PostgreSQL {version}, Unix socket, synchronous_commit {durable}"
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             for kind, urls in zip(("publish", "drain"), made, strict=True):
-                await admin.execute(f"CREATE DATABASE {kind}_{place}")
-                own = urlsplit(url.reveal())._replace(path=f"/{kind}_{place}")
-                urls[name] = Secret(own.geturl())
+                await admin.execute(f"CREATE DATABASE {kind}_{index}")
+                separate = urlsplit(url.reveal())._replace(path=f"/{kind}_{index}")
+                urls[name] = Secret(separate.geturl())
                 async with KINDS[name].open(urls[name]):
-                    pass  # makes its tables
+                    pass  # creates its tables
     return made
 
 
@@ -196,7 +195,7 @@ def _drain(bench: Bench, workers: int) -> Found:
     for _ in range(bench.effort.rounds):
         for name in bench.names:
             uvloop.run(_fill(bench.drain[name], name, bench.events[name]))
-            rate, cpu_us = bench.crews[name].drain(workers, bench.events[name])
+            rate, cpu_us = bench.groups[name].drain(workers, bench.events[name])
             samples[name].append(Sample(rate))
             samples.setdefault(f"{name} us", []).append(Sample(cpu_us))
     return _series(samples)
@@ -205,21 +204,21 @@ def _drain(bench: Bench, workers: int) -> Found:
 async def _fill(url: Secret, name: str, events: int) -> None:
     async with KINDS[name].open(url) as queue:
         if left := await queue.left():
-            raise AssertionError(f"{name} left {left} events behind")
+            raise AssertionError(f"{name}: {left} events not drained")
         for start in range(0, events, BATCH):
             await queue.publish_many(queue.batch(min(BATCH, events - start)))
     async with _admin(url) as admin:
         await admin.execute("VACUUM ANALYZE")
-        await admin.execute("CHECKPOINT")  # else it comes in the middle of somebody's turn
+        await admin.execute("CHECKPOINT")  # else it may run during a trial
 
 
 def _latencies(bench: Bench) -> dict[str, list[float]]:
     names = [name for name in bench.names if not name.startswith("raw")]
     found: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(bench.effort.late_rounds):
+    for _ in range(bench.effort.latency_rounds):
         for name in names:
             publish = functools.partial(_publish_paced, bench, name)
-            found[name] += bench.crews[name].deliver(bench.effort.late, publish)
+            found[name] += bench.groups[name].deliver(bench.effort.latency_events, publish)
     return found
 
 
@@ -231,11 +230,11 @@ async def _pace(bench: Bench, name: str) -> None:
     async with KINDS[name].open(bench.drain[name]) as queue:
         await asyncio.sleep(SETTLE_S)
         due = time.monotonic()
-        for _ in range(bench.effort.late):
+        for _ in range(bench.effort.latency_events):
             due += 1 / RATE
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             await queue.publish(time.monotonic_ns())
-        await asyncio.sleep(SETTLE_S)  # the wake-up of the last one is on its way
+        await asyncio.sleep(SETTLE_S)  # time for the last wake-up
 
 
 def _series(samples: dict[str, list[Sample]]) -> Found:
@@ -285,14 +284,16 @@ def _rate(name: str, found: Found, peer: str, shown: str, goals: tuple[Goal, ...
     )
 
 
-def _late_rows(late: dict[str, list[float]]) -> list[Row]:
+def _latency_rows(latencies: dict[str, list[float]]) -> list[Row]:
     rows = []
-    for peer in [name for name in late if name != "ours"]:
+    for peer in [name for name in latencies if name != "ours"]:
         for percent, bound in ((50, 0.8), (99, 1.0)):
-            ours, theirs = (float(np.percentile(late[name], percent)) for name in ("ours", peer))
+            ours, theirs = (
+                float(np.percentile(latencies[name], percent)) for name in ("ours", peer)
+            )
             rows.append(
                 Row(
-                    name="publish to handler",
+                    name=f"publish to handler at {RATE}/s",
                     metric=f"p{percent}",
                     unit="ms",
                     better="lower",
@@ -300,26 +301,26 @@ def _late_rows(late: dict[str, list[float]]) -> list[Row]:
                     peer=theirs,
                     peer_name=peer,
                     goals=(Goal("ratio", "<=", bound),) if peer == "PgQueuer" else (),
-                    note=f"{len(late['ours'])} events at {RATE}/s",
+                    note=f"{len(latencies['ours'])} events",
                 )
             )
     return rows
 
 
-def _curves(late: dict[str, list[float]]) -> str:
+def _curves(latencies: dict[str, list[float]]) -> str:
     curves = {
         name: tuple((float(p), float(np.percentile(took, p)) * 1000) for p in PERCENTILES)
-        for name, took in late.items()
+        for name, took in latencies.items()
     }
     return draw_latency_plot(f"Publish to handler at {RATE} events a second", curves)
 
 
 def _notes(described: dict[str, Any]) -> Iterator[str]:
-    for name in [name for name in KINDS if name not in present()]:
+    for name in [name for name in KINDS if name not in installed()]:
         yield f"{name} is not installed here, its rows are missing; `make bench` installs it"
-    yield "bare SQL: our tables and statements in a loop, without handlers, retries or heartbeats"
+    yield "raw SQL: our tables and statements in a loop, without handlers, retries or heartbeats"
     if importlib.util.find_spec("psycopg"):
         form = importlib.import_module("psycopg.pq").__impl__
-        yield f"Procrastinate runs on psycopg in its {form} form"
+        yield f"Procrastinate runs on psycopg ({form})"
     if described["noisy"]:
         yield f"noisy: others used {described['foreign_cpus']:g} CPUs before the start"

@@ -1,4 +1,4 @@
-"""What a claim costs while another session holds an old snapshot: first and last of many."""
+"""Time of a claim while another session keeps an old snapshot: the first and the last of many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import asyncpg
 import numpy as np
 
-from benchmarks.peers_outbox import BATCH, LINES, STREAM, copy_rows, event, row_of
+from benchmarks.peers_outbox import AGGREGATES, BATCH, STREAM, copy_rows, noop_event, row_of
 from benchmarks.report import Goal, Row
 from qts.database import Connection, Database, DatabaseConfig
 from qts.domain import Secret
@@ -16,29 +16,29 @@ from qts.outbox import StreamConfig
 from qts.outbox.claims import Claims
 from qts.outbox.horizon import BEGINNING, Horizon
 
-TAKE = 100
+CLAIM = 100
 SHARE = 5  # the first and the last fifth are compared
 
 
 class Claimer(NamedTuple):
-    """Claims as a worker does; without a horizon, as one that looks at everything each time."""
+    """Claims as a worker does; without a horizon, every claim scans all rows."""
 
     claims: Claims
     horizon: Horizon | None
 
     @classmethod
-    def of(cls, ordered: bool, looks_ahead: bool) -> Claimer:
+    def of(cls, ordered: bool, with_horizon: bool) -> Claimer:
         config = StreamConfig(ordered=ordered)
-        return cls(Claims(STREAM, config), Horizon(STREAM, ordered) if looks_ahead else None)
+        return cls(Claims(STREAM, config), Horizon(STREAM, ordered) if with_horizon else None)
 
     async def handle(self, connection: Connection) -> float:
-        """Claim and complete; answers the milliseconds of the claim."""
+        """Claim and complete; return the milliseconds of the claim."""
         since, first_id, closed_to = BEGINNING, 0, BEGINNING
         if self.horizon:
             since, first_id = self.horizon.due_from, self.horizon.first_id
             closed_to = self.horizon.closed_to
         began = time.perf_counter()
-        claimed = await self.claims.claim(connection, TAKE, 0, since, first_id)
+        claimed = await self.claims.claim(connection, CLAIM, 0, since, first_id)
         took_ms = (time.perf_counter() - began) * 1e3
         await self.claims.complete(connection, claimed)
         if self.horizon:
@@ -51,11 +51,11 @@ async def measure(url: Secret, events: int) -> list[Row]:
     found: dict[tuple[bool, bool], Any] = {}
     async with Database.open(url, DatabaseConfig(pool_min=2, pool_max=4)) as database:
         for ordered in (False, True):
-            for looks_ahead in (True, False):
+            for with_horizon in (True, False):
                 took = await _under_old_snapshot(
-                    url, database, Claimer.of(ordered, looks_ahead), events
+                    url, database, Claimer.of(ordered, with_horizon), events
                 )
-                found[ordered, looks_ahead] = np.array(took)
+                found[ordered, with_horizon] = np.array(took)
     return [row for ordered in (False, True) for row in _rows(ordered, found, events)]
 
 
@@ -77,24 +77,24 @@ async def _churn(database: Database, claimer: Claimer, events: int) -> list[floa
     async with database.connection() as connection:
         await claimer.claims.prepare(connection)
         for start in range(0, events, BATCH):
-            rows = [row_of(event(number)) for number in range(start, start + BATCH)]
+            rows = [row_of(noop_event(number)) for number in range(start, start + BATCH)]
             async with database.transaction() as tx:
                 await copy_rows(tx, rows)
-            took += [await claimer.handle(connection) for _ in range(BATCH // TAKE)]
+            took += [await claimer.handle(connection) for _ in range(BATCH // CLAIM)]
     return took
 
 
 def _rows(ordered: bool, found: Any, events: int) -> list[Row]:
-    kind = f"ordered, {LINES} lines" if ordered else "plain"
+    kind = f"ordered, {AGGREGATES} aggregates" if ordered else "plain"
     ours, without = found[ordered, True], found[ordered, False]
     part = len(ours) // SHARE
-    first, last = (float(np.median(some)) for some in (ours[:part], ours[-part:]))
+    first, last = (float(np.median(part_ms)) for part_ms in (ours[:part], ours[-part:]))
     flat = (Goal("ratio", "<=", 1.5),)
     against = float(np.median(without[-part:]))
-    note = f"an old snapshot is held, {events:,} events were handled"
+    note = f"{events:,} events handled"
     return [
-        _row(f"claim, {kind}", last, first, "its first claims", flat, note),
-        _row(f"claim, {kind}", last, against, "looks at everything", (), note),
+        _row(f"claim under an old snapshot, {kind}", last, first, "its first claims", flat, note),
+        _row(f"claim under an old snapshot, {kind}", last, against, "without a horizon", (), note),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Worker processes of one contender: they drain together, or say how late each event came."""
+"""Worker processes of one contender: they drain together, or measure each event's latency."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from qts import telemetry
 from qts.domain import OperationError, Secret
 from qts.telemetry import TelemetryConfig
 
-_LOOK_S = 0.001
-_LONGEST_S = 60.0
+_POLL_S = 0.001
+_TIMEOUT_S = 60.0
 
 _spawn = multiprocessing.get_context("spawn")
 
 
-class Crew:
-    """Processes that wait for orders; started once, as starting takes longer than a drain."""
+class WorkerGroup:
+    """Processes that wait for commands; started once, as a start takes longer than a drain."""
 
     def __init__(self, kind: str, url: Secret, size: int) -> None:
         self._counts: Any = _spawn.RawArray("q", size)
@@ -43,30 +43,29 @@ class Crew:
             self._processes.append(process)
 
     def drain(self, workers: int, events: int) -> tuple[float, float]:
-        """Events a second, from the word to begin until the last one was handled; and the
-        microseconds that the worker processes computed for one event."""
-        with self._working(workers, events) as begin:
+        """Return events a second, and the CPU time of the worker processes per event in us."""
+        with self._workers(workers, events) as begin:
             began = begin()
-            self._until(events, began)
+            self._wait_handled(events, began)
             rate = events / (time.perf_counter() - began)
-        return rate, sum(cpu_s for _, cpu_s in self._answers) / events * 1e6
+        return rate, sum(cpu_s for _, cpu_s in self._results) / events * 1e6
 
     def deliver(self, events: int, publish: Callable[[], None]) -> list[float]:
-        """Milliseconds from publish to handler of each event, with one worker."""
-        with self._working(1, 0) as begin:
+        """Return the milliseconds from publish to handler of each event, with one worker."""
+        with self._workers(1, 0) as begin:
             began = begin()
             publish()
-            self._until(events, began)
-        return [took_ns / 1e6 for took_ns in self._answers[0][0]]
+            self._wait_handled(events, began)
+        return [took_ns / 1e6 for took_ns in self._results[0][0]]
 
     @contextmanager
-    def _working(self, workers: int, events: int) -> Iterator[Callable[[], float]]:
+    def _workers(self, workers: int, events: int) -> Iterator[Callable[[], float]]:
         pipes = self._pipes[:workers]
         for place in range(len(self._counts)):
             self._counts[place] = 0
         for pipe in pipes:
             pipe.send("drain" if events else "deliver")
-        self._answer(pipes)
+        self._receive(pipes)
 
         def begin() -> float:
             began = time.perf_counter()
@@ -79,23 +78,23 @@ class Crew:
         finally:
             for pipe in pipes:
                 pipe.send("stop")
-            self._answers = self._answer(pipes)
+            self._results = self._receive(pipes)
 
-    def _until(self, events: int, began: float) -> None:
+    def _wait_handled(self, events: int, began: float) -> None:
         while sum(self._counts) < events:
-            time.sleep(_LOOK_S)
-            if time.perf_counter() - began > _LONGEST_S:
+            time.sleep(_POLL_S)
+            if time.perf_counter() - began > _TIMEOUT_S:
                 raise OperationError(
-                    f"{sum(self._counts)} of {events} events after {_LONGEST_S:g} s"
+                    f"{sum(self._counts)} of {events} events after {_TIMEOUT_S:g} s"
                 )
 
-    def _answer(self, pipes: list[Pipe]) -> list[Any]:
-        answers = []
+    def _receive(self, pipes: list[Pipe]) -> list[Any]:
+        results = []
         for pipe in pipes:
-            if not pipe.poll(_LONGEST_S):
-                raise OperationError(f"a worker process gave no answer in {_LONGEST_S:g} s")
-            answers.append(pipe.recv())
-        return answers
+            if not pipe.poll(_TIMEOUT_S):
+                raise OperationError(f"a worker process did not reply within {_TIMEOUT_S:g} s")
+            results.append(pipe.recv())
+        return results
 
     def close(self) -> None:
         for pipe in self._pipes:
@@ -108,14 +107,14 @@ class Crew:
 
 
 def _serve(kind: str, url: str, pipe: Pipe, counts: Any, place: int) -> None:
-    logging.disable(logging.CRITICAL)  # all of them tell of every worker that ends
+    logging.disable(logging.CRITICAL)  # every contender logs the end of each worker
     telemetry.configure(TelemetryConfig(log_level="error"))
     while True:
         try:
-            order = pipe.recv()
+            command = pipe.recv()
         except EOFError:
             return
-        uvloop.run(_work(kind, Secret(url), pipe, order == "drain", counts, place))
+        uvloop.run(_work(kind, Secret(url), pipe, command == "drain", counts, place))
 
 
 async def _work(kind: str, url: Secret, pipe: Pipe, drains: bool, counts: Any, place: int) -> None:
@@ -128,19 +127,19 @@ async def _work(kind: str, url: Secret, pipe: Pipe, drains: bool, counts: Any, p
         took_ns.append(time.monotonic_ns() - at_ns)
         counts[place] += events
 
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     async with KINDS[kind].open(url) as queue:
         pipe.send("ready")
-        loop.add_reader(pipe.fileno(), told.set)
-        await told.wait()
+        loop.add_reader(pipe.fileno(), stop.set)
+        await stop.wait()
         pipe.recv()
-        told.clear()
+        stop.clear()
         before_s = time.process_time()
         try:
-            await queue.work(count if drains else note, told)
+            await queue.work(count if drains else note, stop)
         finally:
             loop.remove_reader(pipe.fileno())
-            os.set_blocking(pipe.fileno(), True)  # the loop had changed that
+            os.set_blocking(pipe.fileno(), True)  # add_reader made it non-blocking
         pipe.recv()
         cpu_s = time.process_time() - before_s
     pipe.send((took_ns, cpu_s))

@@ -1,7 +1,7 @@
-"""The peers of the backtest: one moving-average rule, written as each of them wants it written.
+"""Peers of the backtest: one moving-average rule, written for the API of each.
 
-The rule is that of MovingAverageSwing without a margin: in when the fast exponential average has
-risen through the slow one, out when it is below it again; 500,000 won each time, no costs.
+The rule is that of MovingAverageSwing without a margin: enter when the fast exponential average
+crosses above the slow one, exit when it is below it; 500,000 won an entry, no costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ORDER = 500_000
 CASH = 1_000_000_000
 
 
-class Ran(NamedTuple):
+class RunResult(NamedTuple):
     seconds: float
     trades: int
 
@@ -43,21 +43,21 @@ def ema(values: npt.NDArray[np.float64], length: int) -> npt.NDArray[np.float64]
     return found
 
 
-def peers() -> dict[str, Callable[[Bars, Rule], Callable[[], Ran]]]:
-    """Those that are installed; each takes the bars and gives a trial to time."""
+def peers() -> dict[str, Callable[[Bars, Rule], Callable[[], RunResult]]]:
+    """Return the installed peers; each turns bars and a rule into a trial."""
     known = {"backtesting": ("backtesting.py", backtesting_py)}
     known["nautilus_trader"] = ("nautilus_trader", nautilus)
     return dict(found for module, found in known.items() if importlib.util.find_spec(module))
 
 
-def backtesting_py(bars: Bars, rule: Rule) -> Callable[[], Ran]:
-    """It knows one symbol: several are run one after the other."""
+def backtesting_py(bars: Bars, rule: Rule) -> Callable[[], RunResult]:
+    """Return a trial of backtesting.py; it has one symbol per run, so several run in turn."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # its progress bar
     pd = importlib.import_module("pandas")
     kit = importlib.import_module("backtesting")
     base: Any = kit.Strategy
 
-    class Cross(base):  # type: ignore[misc] # it may not be there
+    class Cross(base):  # type: ignore[misc] # optional package
         def init(self) -> None:
             self.fast = self.I(ema, self.data.Close, rule.fast)
             self.slow = self.I(ema, self.data.Close, rule.slow)
@@ -82,23 +82,23 @@ def backtesting_py(bars: Bars, rule: Rule) -> Callable[[], Ran]:
         for closes in bars.values()
     ]
 
-    def trial() -> Ran:
+    def trial() -> RunResult:
         began, trades = time.perf_counter(), 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for frame in frames:
                 trades += int(kit.Backtest(frame, Cross, cash=CASH).run()["# Trades"])
-        return Ran(time.perf_counter() - began, trades)
+        return RunResult(time.perf_counter() - began, trades)
 
     return trial
 
 
-def nautilus(bars: Bars, rule: Rule) -> Callable[[], Ran]:
-    """Its event-driven engine with bars as they are; building them is not in the time."""
-    model, engines = _of("model.data"), _of("backtest.engine")
-    enums, settings = _of("model.enums"), _of("config")
-    provider = _of("test_kit.providers").TestInstrumentProvider
-    usd = _of("model.currencies").USD
+def nautilus(bars: Bars, rule: Rule) -> Callable[[], RunResult]:
+    """Return a trial of nautilus_trader's event-driven engine; building the bars is not timed."""
+    model, engines = _nautilus("model.data"), _nautilus("backtest.engine")
+    enums, settings = _nautilus("model.enums"), _nautilus("config")
+    provider = _nautilus("test_kit.providers").TestInstrumentProvider
+    usd = _nautilus("model.currencies").USD
     second = model.BarSpecification(1, enums.BarAggregation.SECOND, enums.PriceType.LAST)
     instruments, types, data = [], [], []
     for symbol, closes in bars.items():
@@ -113,7 +113,7 @@ def nautilus(bars: Bars, rule: Rule) -> Callable[[], Ran]:
     data.sort(key=lambda bar: bar.ts_init)
     cross = _nautilus_cross()
 
-    def trial() -> Ran:
+    def trial() -> RunResult:
         engine = engines.BacktestEngine(
             engines.BacktestEngineConfig(
                 logging=settings.LoggingConfig(bypass_logging=True),
@@ -122,10 +122,10 @@ def nautilus(bars: Bars, rule: Rule) -> Callable[[], Ran]:
             )
         )
         engine.add_venue(
-            _of("model.identifiers").Venue("SIM"),
+            _nautilus("model.identifiers").Venue("SIM"),
             enums.OmsType.NETTING,
             enums.AccountType.MARGIN,
-            [_of("model.objects").Money(CASH, usd)],
+            [_nautilus("model.objects").Money(CASH, usd)],
             default_leverage=Decimal(1),
         )
         for instrument in instruments:
@@ -136,23 +136,23 @@ def nautilus(bars: Bars, rule: Rule) -> Callable[[], Ran]:
         began = time.perf_counter()
         engine.run()
         seconds = time.perf_counter() - began
-        ran = Ran(seconds, strategy.exits)
+        ran = RunResult(seconds, strategy.exits)
         engine.dispose()
         return ran
 
     return trial
 
 
-def _of(module: str) -> Any:
+def _nautilus(module: str) -> Any:
     return importlib.import_module(f"nautilus_trader.{module}")
 
 
 def _nautilus_cross() -> Any:
-    average_of: Any = _of("indicators").ExponentialMovingAverage
-    sides: Any = _of("model.enums").OrderSide
-    base: Any = _of("trading.strategy").Strategy
+    average_of: Any = _nautilus("indicators").ExponentialMovingAverage
+    sides: Any = _nautilus("model.enums").OrderSide
+    base: Any = _nautilus("trading.strategy").Strategy
 
-    class Cross(base):  # type: ignore[misc] # it may not be there
+    class Cross(base):  # type: ignore[misc] # optional package
         def __init__(self, types: list[Any], rule: Rule) -> None:
             super().__init__()
             self.types, self.rule, self.exits = types, rule, 0
@@ -190,7 +190,7 @@ def _nautilus_cross() -> Any:
                 self.held[kind] = size
 
         def order(self, kind: Any, side: Any, size: Any) -> None:
-            made = self.order_factory.market(kind.instrument_id, side, size)
-            self.submit_order(made)
+            order = self.order_factory.market(kind.instrument_id, side, size)
+            self.submit_order(order)
 
     return Cross

@@ -1,4 +1,4 @@
-"""What else carries events to a handler: queues of Python, vn.py's way, nautilus_trader."""
+"""Peers of the event engine: queues of Python, vn.py's pattern, nautilus_trader."""
 
 from __future__ import annotations
 
@@ -12,83 +12,83 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Handler = Callable[[Any], None]
-_IN_TURN = 1000  # events an asyncio publisher puts before it lets the loop run
+_IN_TURN = 1000  # events that an asyncio publisher puts before it yields to the loop
 
 
 def nothing(_event: object) -> None:
-    """The handler of every case."""
+    """Handle an event by doing nothing; the handler of every case."""
 
 
 def simple_queue(events: Sequence[Any]) -> None:
-    """queue.SimpleQueue and a thread: no priorities, no bound, no figures."""
-    line: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    """Run queue.SimpleQueue with a thread: no priorities, no bound, no metrics."""
+    fifo: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def handle() -> None:
-        for event in iter(line.get, None):
+        for event in iter(fifo.get, None):
             nothing(event)
 
     worker = threading.Thread(target=handle)
     worker.start()
     for event in events:
-        line.put(event)
-    line.put(None)
+        fifo.put(event)
+    fifo.put(None)
     worker.join()
 
 
 def priority_queue(events: Sequence[Any]) -> None:
-    """queue.PriorityQueue and a thread; a count keeps the order within a priority."""
-    line: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
+    """Run queue.PriorityQueue with a thread; a count keeps the order within a priority."""
+    fifo: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
     count = itertools.count()
 
     def handle() -> None:
-        while (event := line.get()[2]) is not None:
+        while (event := fifo.get()[2]) is not None:
             nothing(event)
 
     worker = threading.Thread(target=handle)
     worker.start()
     for event in events:
-        line.put((event.priority, next(count), event))
-    line.put((9, next(count), None))
+        fifo.put((event.priority, next(count), event))
+    fifo.put((9, next(count), None))
     worker.join()
 
 
 def asyncio_priority_queue(events: Sequence[Any]) -> None:
-    """asyncio.PriorityQueue: publisher and handler on one loop."""
-    asyncio.run(_on_a_loop(events))
+    """Run asyncio.PriorityQueue: publisher and handler on one loop."""
+    asyncio.run(_run_asyncio(events))
 
 
-async def _on_a_loop(events: Sequence[Any]) -> None:
-    line: asyncio.PriorityQueue[tuple[int, int, Any]] = asyncio.PriorityQueue()
+async def _run_asyncio(events: Sequence[Any]) -> None:
+    fifo: asyncio.PriorityQueue[tuple[int, int, Any]] = asyncio.PriorityQueue()
     count = itertools.count()
 
     async def handle() -> None:
-        while (event := (await line.get())[2]) is not None:
+        while (event := (await fifo.get())[2]) is not None:
             nothing(event)
 
     worker = asyncio.create_task(handle())
     for first in range(0, len(events), _IN_TURN):
         for event in events[first : first + _IN_TURN]:
-            line.put_nowait((event.priority, next(count), event))
+            fifo.put_nowait((event.priority, next(count), event))
         await asyncio.sleep(0)
-    line.put_nowait((9, next(count), None))
+    fifo.put_nowait((9, next(count), None))
     await worker
 
 
 class QueueEngine:
-    """vn.py's pattern: one queue.Queue, a thread that looks handlers up by type, and a timer."""
+    """vn.py's pattern: one queue.Queue, a thread that finds handlers by type, and a timer."""
 
     def __init__(self) -> None:
-        self._line: queue.Queue[Any] = queue.Queue()
+        self._fifo: queue.Queue[Any] = queue.Queue()
         self._by_type: defaultdict[str, list[Handler]] = defaultdict(list)
         self._general: list[Handler] = []
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=each) for each in (self._handle, self._tell_time)]
+        self._threads = [threading.Thread(target=each) for each in (self._handle, self._put_timer)]
 
     def register(self, event_type: str, handler: Handler) -> None:
         self._by_type[event_type].append(handler)
 
     def put(self, event: Any) -> None:
-        self._line.put(event)
+        self._fifo.put(event)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -96,14 +96,14 @@ class QueueEngine:
 
     def stop(self) -> None:
         self._stop.set()
-        self._line.put(None)
+        self._fifo.put(None)
         for thread in self._threads:
             thread.join()
 
     def _handle(self) -> None:
         while True:
             try:
-                event = self._line.get(block=True, timeout=1)
+                event = self._fifo.get(block=True, timeout=1)
             except queue.Empty:
                 continue
             if event is None:
@@ -113,9 +113,9 @@ class QueueEngine:
             for handler in self._general:
                 handler(event)
 
-    def _tell_time(self) -> None:
+    def _put_timer(self) -> None:
         while not self._stop.wait(1.0):
-            self._line.put(_Timer)
+            self._fifo.put(_Timer)
 
 
 class _Timer:
@@ -132,7 +132,7 @@ def queue_engine(events: Sequence[Any]) -> None:
 
 
 class Nautilus:
-    """nautilus_trader: its message bus, and the queue of its live data engine before it."""
+    """nautilus_trader: its message bus alone, and behind the queue of its live data engine."""
 
     def __init__(self) -> None:
         self._clock = _nautilus("common.component").LiveClock()
@@ -154,7 +154,7 @@ class Nautilus:
         return bus
 
     def publish(self, events: Sequence[Any]) -> None:
-        """Handlers are called inside publish: no queue, no thread."""
+        """Publish on the message bus; it calls handlers inside publish, without queue or thread."""
         publish = self._bus("ticks").publish
         for event in events:
             publish("ticks", event)
@@ -173,7 +173,7 @@ class Nautilus:
         for first in range(0, count, _IN_TURN):
             for _ in range(min(_IN_TURN, count - first)):
                 engine.process(self._tick)
-            while engine.data_qsize():  # noqa: ASYNC110 - a foreign queue tells only its size
+            while engine.data_qsize():  # noqa: ASYNC110 - the queue has no signal, only a size
                 await asyncio.sleep(0)
         tasks = [engine.get_cmd_queue_task(), engine.get_req_queue_task()]
         tasks += [engine.get_res_queue_task(), engine.get_data_queue_task()]

@@ -1,7 +1,7 @@
-"""Our bus and its peers behind one set of words, so that one loop can measure them all.
+"""Our outbox and its peers behind one interface, `Queue`, so that one loop measures them all.
 
-Each is set up as its own documentation and a sweep of its settings say it is fastest, with every
-promise of durability kept. Peers are imported when they are asked for: they need not be there.
+Each has the fastest settings that its documentation and a sweep of its settings gave, with full
+durability. Peers are optional packages and are imported on use.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from qts.outbox.horizon import BEGINNING
 from qts.outbox.queries import SQL
 
 STREAM = BACKTEST_EVENT
-BATCH = 1000  # events of one transaction, where they are published in batches
+BATCH = 1000  # events in one transaction of publish_many
 CLAIM = 300
 CONFIG = StreamConfig(batch=CLAIM)
 ATTEMPTS = CONFIG.max_attempts
-LINES = 1000
+AGGREGATES = 1000
 _POOL = DatabaseConfig(pool_min=2, pool_max=8)
 _LOCK = timedelta(seconds=30)
 _PGQUEUER_CONSUMERS, _PGQUEUER_BATCH = 3, 100
 _PROCRASTINATE_CONCURRENCY = 10
 
-Handled = Callable[[int, int], None]  # how many, and when the last was published (0: not said)
+Handled = Callable[[int, int], None]  # count, time of the last publish (0: unknown)
 
 
 class Noop(msgspec.Struct):
@@ -47,22 +47,22 @@ class Noop(msgspec.Struct):
 
 
 class Queue(Protocol):
-    """One contender, open on a database of its own."""
+    """One contender, open on a separate database."""
 
     async def publish(self, at_ns: int) -> None:
-        """One event in a transaction of its own."""
+        """Publish one event in one transaction."""
         ...
 
     def batch(self, events: int) -> Any:
-        """What publish_many is given: making it is not measured."""
+        """Build the argument of publish_many; building it is not timed."""
         ...
 
     async def publish_many(self, batch: Any) -> None:
-        """In one transaction."""
+        """Publish a batch in one transaction."""
         ...
 
     async def work(self, handled: Handled, stop: asyncio.Event) -> None:
-        """Consume until told to stop."""
+        """Consume until `stop` is set."""
         ...
 
     async def left(self) -> int: ...
@@ -84,10 +84,10 @@ class Ours:
 
     async def publish(self, at_ns: int) -> None:
         async with self._database.transaction() as tx:
-            await self._bus.publish(tx, event(next(self._numbers), at_ns))
+            await self._bus.publish(tx, noop_event(next(self._numbers), at_ns))
 
     def batch(self, events: int) -> list[OutboxEvent]:
-        return [event(next(self._numbers)) for _ in range(events)]
+        return [noop_event(next(self._numbers)) for _ in range(events)]
 
     async def publish_many(self, batch: list[OutboxEvent]) -> None:
         async with self._database.transaction() as tx:
@@ -101,17 +101,17 @@ class Ours:
             handled(1, payload.at_ns)
 
         worker = self._bus.consumer(STREAM, dispatcher)
-        serving = asyncio.create_task(worker.run())
+        running = asyncio.create_task(worker.run())
         await stop.wait()
         worker.stop()
-        await serving
+        await running
 
     async def left(self) -> int:
         return int(await self._database.fetchval("SELECT count(*) FROM outbox_event"))
 
 
 class Raw:
-    """The same tables and statements in a bare loop: no handler, no object per event, no retry."""
+    """Our tables and statements in a loop: no handler, no object per event, no retry."""
 
     remove = SQL.complete
 
@@ -128,12 +128,12 @@ class Raw:
             yield cls(database)
 
     async def publish(self, at_ns: int) -> None:
-        made = event(next(self._numbers), at_ns)
+        event = noop_event(next(self._numbers), at_ns)
         async with self._database.transaction() as tx:
-            await tx.execute(SQL.publish, *row_of(made)[:5], body_of(made), ATTEMPTS, 0.0, False)
+            await tx.execute(SQL.publish, *row_of(event)[:5], body_of(event), ATTEMPTS, 0.0, False)
 
     def batch(self, events: int) -> list[tuple[Any, ...]]:
-        return [row_of(event(next(self._numbers))) for _ in range(events)]
+        return [row_of(noop_event(next(self._numbers))) for _ in range(events)]
 
     async def publish_many(self, batch: list[tuple[Any, ...]]) -> None:
         async with self._database.transaction() as tx:
@@ -160,7 +160,7 @@ class Raw:
 
 
 class RawDelete(Raw):
-    """Without history: what the archive costs."""
+    """Raw SQL without the archive, to show its cost."""
 
     remove = "DELETE FROM outbox_event WHERE id = ANY ($1::bigint[]) AND locked_by = $2"
 
@@ -171,8 +171,8 @@ class PgQueuer:
     def __init__(self, connections: list[Any]) -> None:
         self._connections = connections
         self._manager = importlib.import_module("pgqueuer.core.qm").QueueManager
-        made = importlib.import_module("pgqueuer.queries").Queries.from_asyncpg_connection
-        self._queries = [made(connection) for connection in connections]
+        connect = importlib.import_module("pgqueuer.queries").Queries.from_asyncpg_connection
+        self._queries = [connect(connection) for connection in connections]
 
     @classmethod
     @asynccontextmanager
@@ -199,17 +199,17 @@ class PgQueuer:
         managers = [self._manager(queries) for queries in self._queries[1:]]
 
         async def handle(job: Any) -> None:
-            handled(1, moment_of(job.payload))
+            handled(1, publish_time(job.payload))
 
         for manager in managers:
             manager.entrypoint("noop")(handle)
-        serving = [
+        running = [
             asyncio.create_task(manager.run(batch_size=_PGQUEUER_BATCH)) for manager in managers
         ]
         await stop.wait()
         for manager in managers:
             manager.shutdown.set()
-        await asyncio.gather(*serving)
+        await asyncio.gather(*running)
 
     async def left(self) -> int:
         return int(await self._connections[0].fetchval("SELECT count(*) FROM pgqueuer"))
@@ -248,7 +248,7 @@ class Procrastinate:
 
     async def work(self, handled: Handled, stop: asyncio.Event) -> None:
         self._handled = handled
-        serving = asyncio.create_task(
+        running = asyncio.create_task(
             self._app.run_worker_async(
                 concurrency=_PROCRASTINATE_CONCURRENCY,
                 delete_jobs="always",
@@ -257,9 +257,9 @@ class Procrastinate:
             )
         )
         await stop.wait()
-        serving.cancel()
+        running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await serving
+            await running
 
     async def left(self) -> int:
         row = await self._app.connector.execute_query_one_async(
@@ -277,8 +277,8 @@ KINDS: dict[str, Any] = {
 }
 
 
-def present() -> dict[str, Any]:
-    """Those whose packages are installed here."""
+def installed() -> dict[str, Any]:
+    """Return the contenders whose packages are installed."""
     return {
         name: kind
         for name, kind in KINDS.items()
@@ -286,29 +286,29 @@ def present() -> dict[str, Any]:
     }
 
 
-def event(number: int, at_ns: int = 0, stream: str = STREAM) -> OutboxEvent:
-    key = ("Bench", str(number % LINES))
+def noop_event(number: int, at_ns: int = 0, stream: str = STREAM) -> OutboxEvent:
+    key = ("Bench", str(number % AGGREGATES))
     return OutboxEvent.of(stream, Noop(number, at_ns), key, trace_id="0" * 31 + "1")
 
 
-def body_of(made: OutboxEvent) -> str:
-    return msgspec.json.encode(made.envelope).decode()
+def body_of(event: OutboxEvent) -> str:
+    return msgspec.json.encode(event.envelope).decode()
 
 
-def row_of(made: OutboxEvent) -> tuple[Any, ...]:
+def row_of(event: OutboxEvent) -> tuple[Any, ...]:
     return (
-        made.envelope.event_id,
-        made.stream,
-        made.envelope.type,
-        made.aggregate_type,
-        made.aggregate_id,
-        msgspec.Raw(msgspec.json.encode(made.envelope)),
+        event.envelope.event_id,
+        event.stream,
+        event.envelope.type,
+        event.aggregate_type,
+        event.aggregate_id,
+        msgspec.Raw(msgspec.json.encode(event.envelope)),
         ATTEMPTS,
     )
 
 
 async def copy_rows(tx: Connection, rows: list[tuple[Any, ...]]) -> None:
-    """COPY of the same columns into the same two tables, and nothing else."""
+    """COPY the same columns into the same two tables."""
     columns = ("event_id", "stream", "event_type", "aggregate_type", "aggregate_id")
     await tx.copy_records_to_table(
         "outbox_event_id", records=[row[:1] for row in rows], columns=columns[:1]
@@ -322,16 +322,16 @@ def payload(at_ns: int) -> bytes:
     return msgspec.json.encode({"at_ns": at_ns, **_REST})
 
 
-def moment_of(body: bytes | None) -> int:
-    return msgspec.json.decode(body, type=_Moment).at_ns if body else 0
+def publish_time(body: bytes | None) -> int:
+    return msgspec.json.decode(body, type=_PublishTime).at_ns if body else 0
 
 
-class _Moment(msgspec.Struct):
+class _PublishTime(msgspec.Struct):
     at_ns: int
 
 
-# As many bytes as our envelope has.
-_REST = {"envelope": body_of(event(0))[:200]}
+# As many bytes as our envelope.
+_REST = {"envelope": body_of(noop_event(0))[:200]}
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Latency by percentile as a small SVG picture: a line for each engine, both axes logarithmic."""
+"""Latency by percentile as an SVG chart: a line for each engine, both axes logarithmic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860, 480, 90, 30, 60, 60
 _COLOURS = ("#4477aa", "#aa3377", "#ccbb44", "#228833")
 _PERCENTILES = (0.0, 25, 50, 75, 90, 95, 99, 99.5, 99.9)
 _SHOWN = (50.0, 90.0, 99.0, 99.9)
-_WIDEST = 3.3  # nines; the maximum stands at the right edge
+_WIDEST = 3.3  # nines; the maximum is at the right edge
 
 
 def percentiles(title: str, ms: Mapping[str, npt.NDArray[np.float64]]) -> str:

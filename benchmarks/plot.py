@@ -1,4 +1,4 @@
-"""Rows as a small SVG picture: two bars each, ours and the peer's, on a logarithmic axis."""
+"""Rows as an SVG chart: two bars each, ours and the peer's, on a logarithmic axis."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The request budget beside aiolimiter and pyrate-limiter: how fast, and how much it lets through.
+"""Rate limiter beside aiolimiter and pyrate-limiter: permits a second, and the worst window.
 
-Speed is measured at the limits of a real key, a request a second: every window has a past and has
-room. Time is stepped by hand, so that a day's worth of it is there. The worst window is measured
-with a client that takes all it is given for a few seconds, at 20 requests a second.
+The speed trials use the limits of a real key at one request a second, so that every window has a
+history and free capacity; a fake clock steps through more than a day. The worst window is that of
+a client that takes every permit for a few seconds, at 20 a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import Others
+from benchmarks.machine import OtherLoad
 from benchmarks.measure import Case, Sample, Series, interleave
 from benchmarks.report import Goal, Row
 from qts.domain import SystemClock
@@ -29,16 +29,16 @@ _REAL = RateLimitConfig(per_second=PER_SECOND, per_minute=1_000, per_day=100_000
 _RATES = ((PER_SECOND, 1_000), (1_000, 60_000), (100_000, 86_400_000))
 _PLENTY = 1_000_000
 _GRANTS, _QUICK_GRANTS = 50_000, 1_000
-_KEPT_GRANTS, _QUICK_KEPT_GRANTS = 2_000, 200
-_PEER_PART, _KEPT_PART = 10, 40  # of the grants for pyrate-limiter, which takes longer
+_LOGGED_GRANTS, _QUICK_LOGGED_GRANTS = 2_000, 200
+_PEER_PART, _LOGGED_PART = 10, 40  # divisors of the grants for pyrate-limiter, which takes longer
 _GREEDY_S, _QUICK_GREEDY_S = 6.0, 1.5
 _ROUNDS, _QUICK_ROUNDS = 9, 2
 
-Ask = Callable[[], Awaitable[Any]]
+Acquire = Callable[[], Awaitable[Any]]
 
 
-class Steps:
-    """Half a second on with every look at it; a grant takes two of them."""
+class SteppedClock:
+    """Clock that advances by half a second at each reading; a grant reads it twice."""
 
     def __init__(self) -> None:
         self._ns = 10**12
@@ -51,11 +51,11 @@ class Steps:
         return datetime.fromtimestamp(self._ns / 1e9, UTC)
 
     async def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"there is room, and still it would wait for {seconds} s")
+        raise AssertionError(f"would wait for {seconds} s despite free capacity")
 
 
-class PeerSteps:
-    """The same for pyrate-limiter, which looks once."""
+class PeerSteppedClock:
+    """Clock for pyrate-limiter, which reads it once per grant."""
 
     def __init__(self) -> None:
         self._ms = 1_000_000
@@ -66,7 +66,7 @@ class PeerSteps:
 
 
 class Greed(NamedTuple):
-    """What a limiter of 20 a second gave to a client that takes all it can."""
+    """Permits that a limiter of 20 a second gave to a client that takes all it can."""
 
     most_in_a_second: int
     per_second: float
@@ -84,13 +84,13 @@ class Peers(NamedTuple):
 
 
 def measure(quick: bool) -> tuple[list[Row], list[Row], list[str]]:
-    """Rows of speed, rows of what was let through, and what else to know."""
+    """Return rows of speed, rows of the worst second, and notes."""
     peers = Peers(_module("aiolimiter"), _module("pyrate_limiter"))
     with tempfile.TemporaryDirectory() as folder:
         cases = _cases(quick, Path(folder), peers)
         found, _ = interleave(cases, _QUICK_ROUNDS if quick else _ROUNDS)
     greed = asyncio.run(_greedy(_QUICK_GREEDY_S if quick else _GREEDY_S, peers))
-    notes = [f"no {name} here: it was not measured" for name in peers.missing]
+    notes = [f"{name} is not installed here and was not measured" for name in peers.missing]
     return _speed_rows(found), _greed_rows(greed), notes
 
 
@@ -103,49 +103,49 @@ def _module(name: str) -> Any:
 
 def _cases(quick: bool, folder: Path, peers: Peers) -> dict[str, Case]:
     grants = _QUICK_GRANTS if quick else _GRANTS
-    kept = _QUICK_KEPT_GRANTS if quick else _KEPT_GRANTS
+    logged = _QUICK_LOGGED_GRANTS if quick else _LOGGED_GRANTS
     names = (folder / str(number) for number in itertools.count())
 
-    def keep_ours() -> float:
-        clock = Steps()
-        budget = RateLimiter(_REAL, clock, UsageLog(next(names), clock))
+    def logged_ours() -> float:
+        clock = SteppedClock()
+        rate_limiter = RateLimiter(_REAL, clock, UsageLog(next(names), clock))
         try:
-            return _taken(budget, kept)
+            return _try_all(rate_limiter, logged)
         finally:
-            budget.close()
+            rate_limiter.close()
 
     cases: dict[str, Callable[[], float]] = {
-        "try ours": lambda: _taken(RateLimiter(_REAL, Steps()), grants),
-        "wait ours": lambda: asyncio.run(_entered(RateLimiter(_REAL, Steps()), grants)),
-        "keep ours": keep_ours,
+        "try ours": lambda: _try_all(RateLimiter(_REAL, SteppedClock()), grants),
+        "wait ours": lambda: asyncio.run(_enter_all(RateLimiter(_REAL, SteppedClock()), grants)),
+        "keep ours": logged_ours,
     }
     if peers.aiolimiter is not None:
         limiter = peers.aiolimiter.AsyncLimiter
-        cases["wait aiolimiter"] = lambda: asyncio.run(_entered_peer(limiter(_PLENTY, 1), grants))
+        cases["wait aiolimiter"] = lambda: asyncio.run(_enter_all_peer(limiter(_PLENTY, 1), grants))
     if peers.pyrate is not None:
-        cases["try pyrate"] = lambda: tried(peers.pyrate, None, grants // _PEER_PART)
-        cases["keep pyrate"] = lambda: tried(peers.pyrate, next(names), kept // _KEPT_PART)
-    return {name: _watched(case) for name, case in cases.items()}
+        cases["try pyrate"] = lambda: try_pyrate(peers.pyrate, None, grants // _PEER_PART)
+        cases["keep pyrate"] = lambda: try_pyrate(peers.pyrate, next(names), logged // _LOGGED_PART)
+    return {name: _trial(case) for name, case in cases.items()}
 
 
-def _taken(budget: RateLimiter, grants: int) -> float:
+def _try_all(rate_limiter: RateLimiter, grants: int) -> float:
     began = time.perf_counter()
     for _ in range(grants):
-        if not budget.try_acquire(RequestPriority.BURST):
-            raise AssertionError("there is room for every one of them")
-        budget.release()
+        if not rate_limiter.try_acquire(RequestPriority.BURST):
+            raise AssertionError("refused despite free capacity")
+        rate_limiter.release()
     return grants / (time.perf_counter() - began)
 
 
-async def _entered(budget: RateLimiter, grants: int) -> float:
+async def _enter_all(rate_limiter: RateLimiter, grants: int) -> float:
     began = time.perf_counter()
     for _ in range(grants):
-        async with budget.request(RequestPriority.BURST):
+        async with rate_limiter.request(RequestPriority.BURST):
             pass
     return grants / (time.perf_counter() - began)
 
 
-async def _entered_peer(limiter: Any, grants: int) -> float:
+async def _enter_all_peer(limiter: Any, grants: int) -> float:
     began = time.perf_counter()
     for _ in range(grants):
         async with limiter:
@@ -153,74 +153,80 @@ async def _entered_peer(limiter: Any, grants: int) -> float:
     return grants / (time.perf_counter() - began)
 
 
-def tried(pyrate: Any, path: Path | None, grants: int) -> float:
+def try_pyrate(pyrate: Any, path: Path | None, grants: int) -> float:
     rates = [pyrate.Rate(limit, span) for limit, span in _RATES]
     if path is None:
         bucket = pyrate.InMemoryBucket(rates)
     else:
         bucket = pyrate.SQLiteBucket.init_from_file(rates, db_path=str(path))
-    bucket.now = PeerSteps().now  # its SQLite bucket asks the system for the time, not its clock
+    bucket.now = PeerSteppedClock().now  # its SQLite bucket reads the system time, not its clock
     with pyrate.Limiter(bucket) as limiter:
         began = time.perf_counter()
         for _ in range(grants):
             if not limiter.try_acquire("key", blocking=False):
-                raise AssertionError("there is room for every one of them")
+                raise AssertionError("refused despite free capacity")
         return grants / (time.perf_counter() - began)
 
 
-def _watched(trial: Callable[[], float]) -> Case:
+def _trial(measure: Callable[[], float]) -> Case:
     def case() -> Sample:
-        others = Others()
-        value = trial()
-        return Sample(value, others.disturb())
+        others = OtherLoad()
+        value = measure()
+        return Sample(value, others.is_disturbing())
 
     return case
 
 
 async def _greedy(seconds: float, peers: Peers) -> dict[str, Greed]:
-    """All of them at once: they sleep most of the time."""
+    """Run all limiters at once; they sleep most of the time."""
     limits = RateLimitConfig(per_second=PER_SECOND, per_minute=_PLENTY, per_day=_PLENTY)
-    budget = RateLimiter(limits, SystemClock())
+    rate_limiter = RateLimiter(limits, SystemClock())
 
     async def ours() -> None:
-        async with budget.request(RequestPriority.ORDER):
+        async with rate_limiter.request(RequestPriority.ORDER):
             pass
 
-    asks: dict[str, Ask] = {"ours": ours}
+    clients: dict[str, Acquire] = {"ours": ours}
     if peers.aiolimiter is not None:
-        asks["aiolimiter"] = peers.aiolimiter.AsyncLimiter(PER_SECOND, 1).acquire
+        clients["aiolimiter"] = peers.aiolimiter.AsyncLimiter(PER_SECOND, 1).acquire
     limiter = peers.pyrate and peers.pyrate.Limiter(peers.pyrate.Rate(PER_SECOND, 1_000))
     if limiter is not None:
-        asks["pyrate-limiter"] = lambda: limiter.try_acquire_async("key")
+        clients["pyrate-limiter"] = lambda: limiter.try_acquire_async("key")
     try:
-        found = await asyncio.gather(*(_take(ask, seconds) for ask in asks.values()))
+        found = await asyncio.gather(*(_take(acquire, seconds) for acquire in clients.values()))
     finally:
-        budget.close()
+        rate_limiter.close()
         if limiter is not None:
             limiter.close()
-    return dict(zip(asks, found, strict=True))
+    return dict(zip(clients, found, strict=True))
 
 
-async def _take(ask: Ask, seconds: float) -> Greed:
+async def _take(acquire: Acquire, seconds: float) -> Greed:
     moments: list[int] = []
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        await ask()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        await acquire()
         moments.append(time.monotonic_ns())
     return Greed(worst_window(moments), len(moments) / seconds)
 
 
 def worst_window(moments: list[int], span_ns: int = 10**9) -> int:
-    """The most moments in any span that has its beginning but not its end; they are in order."""
+    """Return the most of the sorted moments in any half-open span."""
     return max((n - bisect_right(moments, at - span_ns) + 1 for n, at in enumerate(moments)))
 
 
 def _speed_rows(found: dict[str, Series]) -> list[Row]:
     below_2_us, faster = (Goal("ours", ">=", 500_000),), (Goal("ratio", ">=", 1),)
-    asked = (
-        ("budget, without waiting", "try ours", "try pyrate", "pyrate-limiter", below_2_us),
-        ("budget, async with", "wait ours", "wait aiolimiter", "aiolimiter, one window", ()),
-        ("budget, kept across kill -9", "keep ours", "keep pyrate", "pyrate SQLite", faster),
+    compared = (
+        ("rate limiter, without waiting", "try ours", "try pyrate", "pyrate-limiter", below_2_us),
+        ("rate limiter, async with", "wait ours", "wait aiolimiter", "aiolimiter, one window", ()),
+        (
+            "rate limiter, kept across kill -9",
+            "keep ours",
+            "keep pyrate",
+            "pyrate-limiter, SQLite",
+            faster,
+        ),
     )
     return [
         Row(
@@ -234,7 +240,7 @@ def _speed_rows(found: dict[str, Series]) -> list[Row]:
             goals=goals,
             note=f"{found[mine].low:,.0f} to {found[mine].high:,.0f}{found[mine].remark}",
         )
-        for name, mine, theirs, peer, goals in asked
+        for name, mine, theirs, peer, goals in compared
         if theirs in found
     ]
 
@@ -251,7 +257,7 @@ def _greed_rows(greed: dict[str, Greed]) -> list[Row]:
             peer=theirs.most_in_a_second,
             peer_name=peer,
             goals=(Goal("ours", "<=", PER_SECOND),),
-            note=f"a greedy client got {ours.per_second:.1f}/s, there {theirs.per_second:.1f}/s",
+            note=f"permits a second: ours {ours.per_second:.1f}, peer {theirs.per_second:.1f}",
         )
         for peer, theirs in greed.items()
     ]

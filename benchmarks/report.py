@@ -1,4 +1,4 @@
-"""What a benchmark found: rows of ours beside a peer, each with the goal it is held to."""
+"""Result of a benchmark: rows of ours beside a peer, each with its goals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """A row without a goal is there to be read, and holds."""
+        """Return whether every goal is met; true without a goal."""
         return all(goal.met(self) for goal in self.goals)
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +75,6 @@ class Picture(NamedTuple):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    room: str
     machine: dict[str, Any]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
@@ -90,7 +89,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return {"machine": self.machine, "rows": rows, "notes": list(self.notes)}
 
     def render(self) -> str:
-        """For a terminal: the machine, the table, what else to know."""
+        """Return the machine, the table and the notes as text for a terminal."""
         width = None if sys.stdout.isatty() else 200
         console = Console(width=width)
         with console.capture() as text:
@@ -99,15 +98,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             console.print(_table(self.rows))
             for note in self.notes:
                 console.print(Text(f"note: {note}"))
-            console.print(Text(self._closing()))
+            console.print(Text(self._verdict()))
         return text.get().rstrip()
 
-    def _closing(self) -> str:
-        held = [row for row in self.rows if row.goals]
-        missed = [row.name for row in held if not row.holds]
+    def _verdict(self) -> str:
+        judged = [row for row in self.rows if row.goals]
+        missed = [row.name for row in judged if not row.holds]
         if not missed:
-            return f"all {len(held)} goals hold"
-        return f"{len(missed)} of {len(held)} goals do not hold: {', '.join(missed)}"
+            return f"all {len(judged)} goals hold"
+        return f"{len(missed)} of {len(judged)} goals do not hold: {', '.join(missed)}"
 
 
 def _table(rows: tuple[Row, ...]) -> Table:
@@ -128,8 +127,8 @@ def _cells(row: Row) -> Iterator[Text]:
     yield Text(row.peer_name)
     yield Text(f"{_number(row.ratio)} x")
     yield Text(row.goal or "")
-    words = ("holds", "green") if row.holds else ("does not hold", "bold red")
-    yield Text(*words) if row.goals else Text("")
+    verdict = ("holds", "green") if row.holds else ("does not hold", "bold red")
+    yield Text(*verdict) if row.goals else Text("")
     yield Text(row.note, "dim")
 
 

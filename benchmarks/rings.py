@@ -1,4 +1,4 @@
-"""The ring alone, between two threads on two CPUs, beside rings as they are usually written."""
+"""The ring between two threads on two CPUs, beside textbook rings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _row(name: str, ours: Series, peer: Series, against: str, goals: tuple[Goal,
 
 def _trip(ours: Series, peer: Series, against: str, goals: tuple[Goal, ...] = ()) -> Row:
     return Row(
-        name="ring, there and back",
+        name="ring, round trip",
         metric="round trip",
         unit="ns",
         better="lower",

@@ -1,4 +1,4 @@
-"""Thirteen components without work of their own: fused on few workers, beside a thread for each."""
+"""Thirteen components that do no work: fused on few workers, beside a thread for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import Literal, NamedTuple
 
-from benchmarks.machine import Others
+from benchmarks.machine import OtherLoad
 from benchmarks.measure import Sample, Series, interleave
 from benchmarks.report import Goal, Picture, Row
 from qts.domain import OperationError
@@ -25,7 +25,7 @@ Stamps = Literal["all", "hop-batch"]
 
 _TYPES = range(4)
 _ALWAYS_DUE = 1e9  # messages a second of each producer: more than any machine sends
-_CALM = 250_000.0  # of each of four: a million in all
+_FIXED_RATE = 250_000.0  # of each of four producers: a million in all
 _DRAIN_SECONDS = 20.0
 
 
@@ -41,7 +41,7 @@ QUICK = Effort(rounds=2, seconds=0.1, open_rounds=1, open_seconds=0.2)
 
 
 def scenario(rate: float, seconds: float) -> Scenario:
-    """4 producers, stage 1, 4 processors, stage 2, 3 strategies, 4 types; no busy time."""
+    """Return a scenario of 4 producers, 4 processors, 3 strategies and 4 types; no busy time."""
     return Scenario(
         scenario="benchmark",
         duration_secs=seconds,
@@ -62,7 +62,7 @@ def scenario(rate: float, seconds: float) -> Scenario:
     )
 
 
-# ---- as fast as it goes ----
+# ---- full speed ----
 
 
 def throughput(effort: Effort) -> list[Row]:
@@ -79,7 +79,7 @@ def throughput(effort: Effort) -> list[Row]:
 
 
 def _plans(busy: Scenario, stamps: Stamps) -> dict[str, PlacementPlan]:
-    """As planned for this machine, the other number of workers, and a thread for each component."""
+    """Plan for this machine, for the other number of workers, and a thread for each component."""
     planned = plan_placement(busy, detect_topology(), "fused", lean=stamps != "all")
     other = 1 if len(planned.workers) > 1 else 2
     return {
@@ -121,15 +121,15 @@ def _counted(workers: int) -> str:
 
 def _full_speed(busy: Scenario, placed: PlacementPlan, stamps: Stamps, seconds: float) -> Sample:
     router = Router(busy, placed, options=Options(stamps=stamps))
-    others, started = Others(), time.monotonic()
+    others, started = OtherLoad(), time.monotonic()
     router.start()
     time.sleep(seconds)
     delivered = router.snapshot()["delivered"]
-    took, disturbed = time.monotonic() - started, others.disturb()
+    took, disturbed = time.monotonic() - started, others.is_disturbing()
     router.stop()
     if not router.wait(_DRAIN_SECONDS):
         router.abort()
-        raise OperationError(f"the router did not deliver what it had within {_DRAIN_SECONDS:g} s")
+        raise OperationError(f"the router did not drain within {_DRAIN_SECONDS:g} s")
     ended = router.snapshot()
     if ended["produced"] != ended["delivered"]:
         raise OperationError(
@@ -138,10 +138,10 @@ def _full_speed(busy: Scenario, placed: PlacementPlan, stamps: Stamps, seconds: 
     return Sample(delivered / took / 1e6, disturbed)
 
 
-# ---- at a fixed rate ----
+# ---- fixed rate ----
 
 
-class Paced(NamedTuple):
+class PacedRun(NamedTuple):
     report: RouterReport
     disturbed: bool
 
@@ -155,12 +155,12 @@ class Paced(NamedTuple):
 
 
 def open_loop(effort: Effort) -> tuple[list[Row], list[Picture]]:
-    calm = scenario(_CALM, effort.open_seconds)
+    paced = scenario(_FIXED_RATE, effort.open_seconds)
     ours, threads = [], []
     for _ in range(effort.open_rounds):
-        ours.append(_paced(calm, plan_placement(calm, detect_topology())))
+        ours.append(_run_paced(paced, plan_placement(paced, detect_topology())))
         threads.append(
-            _paced(calm, plan_placement(calm, detect_topology(), "threads", wait="yield"))
+            _run_paced(paced, plan_placement(paced, detect_topology(), "threads", wait="yield"))
         )
     rows = [
         _latency_row(ours, threads, "p50", (Goal("ours", "<", 0.51),)),
@@ -170,22 +170,22 @@ def open_loop(effort: Effort) -> tuple[list[Row], list[Picture]]:
     return rows, [_picture(ours, threads)]
 
 
-def _paced(calm: Scenario, placed: PlacementPlan) -> Paced:
-    router, others = Router(calm, placed, options=Options(sample=1)), Others()
+def _run_paced(paced: Scenario, placed: PlacementPlan) -> PacedRun:
+    router, others = Router(paced, placed, options=Options(sample=1)), OtherLoad()
     router.start()
     while not router.wait(1.0):
         pass
-    disturbed = others.disturb()
+    disturbed = others.is_disturbing()
     report = router.report
     if report.verdict != "PASSED":
         raise OperationError(f"the run at a fixed rate failed: {report.render().splitlines()[-1]}")
-    return Paced(report, disturbed)
+    return PacedRun(report, disturbed)
 
 
 def _latency_row(
-    ours: list[Paced], threads: list[Paced] | None, name: str, goals: tuple[Goal, ...] = ()
+    ours: list[PacedRun], threads: list[PacedRun] | None, name: str, goals: tuple[Goal, ...] = ()
 ) -> Row:
-    """Beside a thread for each component, or beside what the machine itself adds."""
+    """Compare with a thread for each component, or with the longest stall of the machine."""
     found = Series(tuple(run.total(name) for run in ours))
     peer = [run.total(name) for run in threads] if threads else [run.longest_stall for run in ours]
     return Row(
@@ -201,7 +201,7 @@ def _latency_row(
     )
 
 
-def _picture(ours: list[Paced], threads: list[Paced]) -> Picture:
+def _picture(ours: list[PacedRun], threads: list[PacedRun]) -> Picture:
     best, peer = (min(runs, key=lambda run: run.total("p50")).report for runs in (ours, threads))
     curves = {"total": best.curves["total"], "threads": peer.curves["total"]}
     floor = best.stall_floor.longest_us if best.stall_floor else None

@@ -1,4 +1,4 @@
-"""`qts bench backtest`: a rule trades the same way everywhere, and every claim has its row."""
+"""`qts dev bench backtest`: a rule makes the same trades in every peer; every claim has a row."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.peers_backtest import Rule, peers
 
 
 @pytest.mark.parametrize("symbols", [1, 3])
-def test_everybody_trades_the_rule_as_often(symbols: int) -> None:
-    bars = backtest.made_bars(symbols, 600)
+def test_every_peer_makes_as_many_trades(symbols: int) -> None:
+    bars = backtest.random_bars(symbols, 600)
     rule = Rule(5, 20)
     trials = {way: backtest.ours(bars, rule, way) for way in ("compiled", "generic")}
     trials |= {name: make(bars, rule) for name, make in peers().items()}
@@ -23,13 +23,12 @@ def test_everybody_trades_the_rule_as_often(symbols: int) -> None:
 
 def test_a_quick_run_has_a_row_for_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backtest, "_SYMBOLS", 50)
-    said: list[str] = []
-    found: dict[str, Any] = backtest.run(quick=True, say=said.append).to_json()
+    found: dict[str, Any] = backtest.run(quick=True, progress=lambda _line: None).to_json()
     names = [row["name"] for row in found["rows"]]
-    for strategy in ("rsi_scalper", "moving_average_swing", "surge_breakout"):
+    for strategy in ("RSI scalper", "moving-average swing", "breakout on surge"):
         assert f"a day, {strategy}" in names
     assert "one rule, 1 symbol" in names
     assert "one rule, 10 symbols" in names
     for name in ("backtesting.py", "nautilus_trader"):
-        told = any(row["peer_name"] == name for row in found["rows"])
-        assert told or f"{name} is not installed" in found["notes"]
+        measured = any(row["peer_name"] == name for row in found["rows"])
+        assert measured or f"{name} is not installed" in found["notes"]

@@ -1,4 +1,4 @@
-"""`qts bench`: what it writes, what it refuses, and its exit code."""
+"""`qts dev bench`: output, refusals and exit codes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 
 import benchmarks.router
 from benchmarks.report import Goal, Picture, Result, Row
+from qts import _native
 from qts.cli import bench as subject
 from qts.domain import RefusedError
 
@@ -27,7 +28,7 @@ def run(*arguments: str) -> int:
     return result
 
 
-def made_up(ours: float) -> Result:
+def fake_result(ours: float) -> Result:
     row = Row(
         name="ring",
         metric="throughput",
@@ -38,16 +39,16 @@ def made_up(ours: float) -> Result:
         peer_name="textbook",
         goals=(Goal("ratio", ">=", 1.5),),
     )
-    return Result(
-        room="router", machine={"cores": 2}, rows=(row,), pictures=(Picture("a", "<s/>"),)
-    )
+    return Result(machine={"cores": 2}, rows=(row,), pictures=(Picture("a", "<s/>"),))
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Stands for the measuring itself: the figure that the run is to find."""
+    """Replace the measurement; the last figure of the list is its result."""
     figures = [4.0]
-    monkeypatch.setattr(benchmarks.router, "run", lambda _quick, _say: made_up(figures[-1]))
+    monkeypatch.setattr(
+        benchmarks.router, "run", lambda _quick, _progress: fake_result(figures[-1])
+    )
     return figures
 
 
@@ -89,12 +90,12 @@ def test_exit_code_is_1_when_a_goal_does_not_hold(
     assert shown.strip().endswith("1 of 1 goals do not hold: ring")
 
 
-def test_no_goals_means_exit_code_0_all_the_same(measured: list[float]) -> None:
+def test_no_goals_means_exit_code_0(measured: list[float]) -> None:
     measured.append(2.0)
     assert run("router", "--no-goals") == 0
 
 
-def test_json_on_standard_output_is_all_there_is_on_it(
+def test_standard_output_has_only_the_json(
     measured: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("router", "--json", "-") == 0
@@ -103,11 +104,11 @@ def test_json_on_standard_output_is_all_there_is_on_it(
     assert "all 1 goals hold" in captured.err
 
 
-def test_unknown_room_is_refused_with_the_known_ones() -> None:
+def test_unknown_package_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        RefusedError, match=r"^no benchmark of kitchen; expected one of router, cache\b"
+        RefusedError, match=r"^no benchmark of nothing; expected one of router, cache\b"
     ):
-        run("kitchen")
+        run("nothing")
 
 
 def test_plot_that_is_a_file_is_refused_before_the_run(tmp_path: Path) -> None:
@@ -122,9 +123,18 @@ def test_json_into_a_missing_directory_is_refused_before_the_run(tmp_path: Path)
         run("router", "--json", str(tmp_path / "none" / "rows.json"))
 
 
-def test_outside_of_a_checkout_it_says_what_to_do(tmp_path: Path) -> None:
+def test_outside_a_checkout_the_error_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="run this command in a checkout") as refused:
         subject._checkout([tmp_path])
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_core_without_benchmark_functions_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(_native, "bench_build")
+    with pytest.raises(RefusedError, match="built without QTS_BENCH") as refused:
+        run("router", "--quick")
     assert len(str(refused.value).splitlines()) == 1
 
 

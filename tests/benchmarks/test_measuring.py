@@ -108,7 +108,7 @@ def test_trials_take_turns() -> None:
 
 def test_placement_says_how_far_it_moved() -> None:
     shown = str(Placement((120.0, 50.0, 124.0)))
-    assert shown == "a cache line there and back 120 ns (50 to 124)"
+    assert shown == "round trip of a cache line 120 ns (50 to 124)"
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=2), st.lists(st.floats(1e7, 1e9)))

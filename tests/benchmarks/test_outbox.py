@@ -1,4 +1,4 @@
-"""`qts bench outbox`: every row it promises, and workers in processes that can be counted on."""
+"""`qts dev bench outbox`: its rows, its goals and its worker processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import outbox, peers_outbox
 from benchmarks.measure import Sample, Series
-from benchmarks.outbox_workers import Crew
+from benchmarks.outbox_workers import WorkerGroup
 from benchmarks.peers_outbox import KINDS, Ours, Raw
 from qts.domain import OperationError, Secret
 from tests.benchmarks.test_bench_command import FIELDS, run
 
 
-def test_quick_run_writes_rows_pictures_and_who_is_missing(tmp_path: Path) -> None:
+def test_quick_run_writes_rows_pictures_and_missing_peers(tmp_path: Path) -> None:
     file, pictures = tmp_path / "rows.json", tmp_path / "pictures"
     code = run("outbox", "--quick", "--no-goals", "--json", str(file), "--plot", str(pictures))
     assert code == 0
@@ -34,10 +34,10 @@ def test_quick_run_writes_rows_pictures_and_who_is_missing(tmp_path: Path) -> No
         ("publish in batches", "COPY, both tables"),
         ("drain, 1 worker", "raw SQL"),
         ("drain, 2 workers", "raw SQL, no archive"),
-        ("claim, plain", "its first claims"),
-        ("claim, ordered, 1000 lines", "looks at everything"),
+        ("claim under an old snapshot, plain", "its first claims"),
+        ("claim under an old snapshot, ordered, 1000 aggregates", "without a horizon"),
     }
-    missing = [name for name in KINDS if name not in peers_outbox.present()]
+    missing = [name for name in KINDS if name not in peers_outbox.installed()]
     for name in missing:
         assert any(note.startswith(f"{name} is not installed") for note in written["notes"])
         assert not any(row["peer_name"] == name for row in rows)
@@ -60,40 +60,42 @@ def test_goals_are_those_agreed() -> None:
         batches = {"ours": _series(80.0 * off), "raw SQL": _series(100.0)}
         (batched,) = outbox._publish_rows("in batches", batches)
         assert batched.holds is holds
-        late = {"ours": [0.8 / off] * 98 + [1.0 / off] * 2, "PgQueuer": [1.0] * 100}
-        assert [row.holds for row in outbox._late_rows(late)] == [holds] * 2
+        latencies = {"ours": [0.8 / off] * 98 + [1.0 / off] * 2, "PgQueuer": [1.0] * 100}
+        assert [row.holds for row in outbox._latency_rows(latencies)] == [holds] * 2
 
 
 @pytest.fixture
-def crew(database_url: Secret) -> Iterator[Crew]:
-    crew = Crew("ours", database_url, 2)
-    yield crew
-    crew.close()
+def group(database_url: Secret) -> Iterator[WorkerGroup]:
+    group = WorkerGroup("ours", database_url, 2)
+    yield group
+    group.close()
 
 
 @pytest.mark.parametrize("kind", [Ours, Raw])
 async def test_two_processes_drain_all_there_is(
-    crew: Crew, database_url: Secret, kind: type[Ours] | type[Raw]
+    group: WorkerGroup, database_url: Secret, kind: type[Ours] | type[Raw]
 ) -> None:
     async with kind.open(database_url) as queue:
         await queue.publish_many(queue.batch(200))  # type: ignore[arg-type]
-        rate, cpu_us = crew.drain(2, 200)
+        rate, cpu_us = group.drain(2, 200)
         assert await queue.left() == 0
     assert rate > 0
     assert cpu_us > 0
 
 
-async def test_every_event_has_its_latency(crew: Crew, database_url: Secret) -> None:
+async def test_every_event_has_its_latency(group: WorkerGroup, database_url: Secret) -> None:
     async with Ours.open(database_url) as queue:
-        await queue.publish(1)  # long ago: the clock began with the machine
-        (took_ms,) = crew.deliver(1, lambda: None)
+        await queue.publish(1)  # 1 ns after boot, long ago
+        (took_ms,) = group.deliver(1, lambda: None)
     assert took_ms > 1
 
 
-def test_a_drain_that_does_not_end_is_said_so(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.crew_outbox._LONGEST_S", 5.0)
+def test_a_drain_that_does_not_end_is_an_error(
+    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.outbox_workers._TIMEOUT_S", 5.0)
     with pytest.raises(OperationError, match="0 of 1 events after 5 s"):
-        crew.drain(1, 1)
+        group.drain(1, 1)
 
 
 def _series(value: float) -> Series:
