@@ -1,4 +1,4 @@
-"""The import ladder, read from the source: who may import whom."""
+"""Import layers: which package may import which, checked in the source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Top to bottom. A room imports only what stands below it; rooms on one line never each other.
+# Top to bottom. A package imports only lower layers; packages of one layer never each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("verify",),
@@ -24,13 +24,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("telemetry", "machine"),
     ("_exports",),
 )
-LEVEL = {room: level for level, line in enumerate(LAYERS) for room in line}
+LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
 
-# The composition root names adapters, which are inner files of other rooms; everybody else
-# comes in through the front door.
-MAY_REACH_INSIDE = {"app"}
+# The composition root names adapters, which are inner modules of other packages; all other
+# packages import public names only.
+MAY_IMPORT_INNER_MODULES = {"app"}
 
-# The files that may touch the C++ core.
+# The files that may import the C++ core.
 NATIVE_USERS = {
     "cli/doctor.py",
     "events/lanes.py",
@@ -54,45 +54,45 @@ class Import:
     module: str
 
 
-def violations(package: Path) -> list[str]:
-    """Every import in the package that the ladder forbids, as `file:line what is wrong`."""
+def violations(source: Path) -> list[str]:
+    """Return every forbidden import under `source`, as `file:line reason`."""
     return [
-        f"{found.file}:{found.line} {wrong}"
-        for path in sorted(package.rglob("*.py"))
-        for found in _imports(package, path)
-        if (wrong := _wrong(found))
+        f"{found.file}:{found.line} {reason}"
+        for path in sorted(source.rglob("*.py"))
+        for found in _imports(source, path)
+        if (reason := _violation(found))
     ]
 
 
-def _wrong(found: Import) -> str | None:
-    importer = _room(found.file)
+def _violation(found: Import) -> str | None:
+    importer = _package(found.file)
     target, _, inside = found.module.removeprefix("qts").lstrip(".").partition(".")
     if not target or importer in ("", "__main__"):
-        return None  # the package itself: its face may show any room
+        return None  # qts/__init__.py may export names of any package
     if target == "_native":
         allowed = found.file in NATIVE_USERS
         return (
-            None if allowed else "touches _native; only " + ", ".join(sorted(NATIVE_USERS)) + " may"
+            None if allowed else "imports _native; only " + ", ".join(sorted(NATIVE_USERS)) + " may"
         )
     if target == importer:
         return None
     if importer not in LEVEL or target not in LEVEL:
-        return f"{importer if importer not in LEVEL else target} is not a room of the ladder"
+        return f"{importer if importer not in LEVEL else target} is not a package of LAYERS"
     if LEVEL[importer] >= LEVEL[target]:
-        return f"{importer} imports {target}, which does not stand below it"
-    if inside and importer not in MAY_REACH_INSIDE:
-        return f"reaches inside {target} ({found.module}); import it from qts.{target}"
+        return f"{importer} imports {target}, which is not in a lower layer"
+    if inside and importer not in MAY_IMPORT_INNER_MODULES:
+        return f"imports an inner module of {target} ({found.module}); use qts.{target}"
     return None
 
 
-def _room(file: str) -> str:
+def _package(file: str) -> str:
     first = file.split("/")[0]
     return "" if first == "__init__.py" else first.removesuffix(".py")
 
 
-def _imports(package: Path, path: Path) -> Iterator[Import]:
-    file = path.relative_to(package).as_posix()
-    dotted = ["qts", *path.relative_to(package).with_suffix("").parts]
+def _imports(source: Path, path: Path) -> Iterator[Import]:
+    file = path.relative_to(source).as_posix()
+    dotted = ["qts", *path.relative_to(source).with_suffix("").parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
