@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Types and every test. C++ is compiled and tested while the types are checked and Python's tests
-# begin: the compiler waits for the disk, and they for servers.
+# Check types and run every test. The C++ tests are built and run in parallel with mypy and the
+# Python tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build

@@ -1,8 +1,8 @@
-"""Builds the documents' site: every page of docs/ as HTML, checked on the way.
+"""Build the documentation site: check every page of docs/ and write it as HTML.
 
-A link to a page, heading or file that is not there ends the build with exit code 1 and one line for
-each; so does a document that the list in docs/README.md leaves out. The order of the navigation is
-that of the list. Nothing is asked of another host, then or later.
+A link to a missing page, heading or file, and a page that the table in docs/README.md does not
+list, end the build with exit code 1 and one line each. The navigation has the order of the table.
+Neither the build nor the site uses another host.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pygments.util import ClassNotFound
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = "README.md"
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
-_NAMED = re.compile(r"docs/([\w./-]+\.md)")  # in code, as the texts name each other
+_NAMED = re.compile(r"docs/([\w./-]+\.md)")  # a page named in inline code
 _ROW = re.compile(r"^\| (?!if you want)([^|]+) \| (.+) \|$", re.MULTILINE)
 
 
 @dataclass
 class Page:
-    """One document: its tokens, headings (id to text) and what it links to."""
+    """One page: its tokens, headings (id to text) and links."""
 
-    path: Path  # below docs
+    path: Path  # relative to docs/
     tokens: list[Token]
     headings: dict[str, str] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Page:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Build the documents' site.")
+    parser = argparse.ArgumentParser(description="Build the documentation site.")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
     options = parser.parse_args()
@@ -87,7 +87,7 @@ def _page(docs: Path, path: Path) -> Page:
     page = Page(path, tokens)
     for token, inside in pairwise(tokens):
         if token.type == "heading_open":
-            name = _free(_slug(inside.content), page.headings)
+            name = _unique(_slug(inside.content), page.headings)
             token.attrSet("id", name)
             page.headings[name] = _plain(inside)
             page.levels[name] = int(token.tag[1])
@@ -106,11 +106,11 @@ def _page(docs: Path, path: Path) -> Page:
 
 
 def _markdown() -> MarkdownIt:
-    made = MarkdownIt("commonmark", {"html": True, "highlight": _coloured})
-    return made.enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": True, "highlight": _highlight})
+    return parser.enable(["table", "strikethrough"])
 
 
-def _coloured(code: str, language: str, _more: str) -> str:
+def _highlight(code: str, language: str, _attributes: str) -> str:
     try:
         return str(highlight(code, get_lexer_by_name(language), HtmlFormatter(nowrap=True)))
     except ClassNotFound:
@@ -127,15 +127,15 @@ def _plain(inside: Token) -> str:
 
 
 def _slug(text: str) -> str:
-    """As GitHub names a heading, so that a link holds in both places."""
+    """Return the id that GitHub gives a heading, so that links work in both places."""
     return re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
 
 
-def _free(name: str, taken: dict[str, str]) -> str:
-    number, free = 1, name
-    while free in taken:
-        free, number = f"{name}-{number}", number + 1
-    return free
+def _unique(name: str, taken: dict[str, str]) -> str:
+    number, unique = 1, name
+    while unique in taken:
+        unique, number = f"{name}-{number}", number + 1
+    return unique
 
 
 def _to_html(link: str) -> str:
@@ -153,11 +153,11 @@ def _to_html(link: str) -> str:
 def broken(docs: Path, pages: dict[Path, Page]) -> Iterator[str]:
     for page in pages.values():
         for link in page.links:
-            if why := _wrong(docs, pages, page, link):
-                yield f"docs/{page.path}: {link}: {why}"
+            if reason := _problem(docs, pages, page, link):
+                yield f"docs/{page.path}: {link}: {reason}"
 
 
-def _wrong(docs: Path, pages: dict[Path, Page], page: Page, link: str) -> str | None:
+def _problem(docs: Path, pages: dict[Path, Page], page: Page, link: str) -> str | None:
     parts = urlsplit(link)
     if parts.scheme in ("https", "http", "mailto"):
         return None
@@ -165,13 +165,13 @@ def _wrong(docs: Path, pages: dict[Path, Page], page: Page, link: str) -> str | 
     if parts.path:
         place = (docs / page.path.parent / unquote(parts.path)).resolve()
         if not place.is_relative_to(docs.resolve()):
-            return "leads out of docs/; name the file in the text instead"
+            return "points out of docs/; name the file in the text instead"
         target = place.relative_to(docs.resolve())
         target = target / INDEX if place.is_dir() else target
         if not (docs / target).is_file():
-            return "there is no such file"
+            return "no such file"
     if parts.fragment and target in pages and parts.fragment not in pages[target].headings:
-        return "there is no such heading"
+        return "no such heading"
     return None
 
 
@@ -179,13 +179,13 @@ def unlisted(docs: Path, pages: dict[Path, Page]) -> Iterator[str]:
     listed = {Path(link) for _, links in _groups(docs) for _, link in links}
     for path in pages:
         if path.parent == Path() and path.name != INDEX and path not in listed:
-            yield f"docs/{path}: not in the list of docs/{INDEX}"
+            yield f"docs/{path}: not listed in docs/{INDEX}"
 
 
 def _groups(docs: Path) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The table of docs/README.md: what somebody wants, and the pages for it."""
+    """Return the rows of the table in docs/README.md: a purpose, and its pages."""
     text = (docs / INDEX).read_text("utf-8")
-    return [(wish, _LINK.findall(links)) for wish, links in _ROW.findall(text)]
+    return [(purpose, _LINK.findall(links)) for purpose, links in _ROW.findall(text)]
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -194,10 +194,10 @@ def _groups(docs: Path) -> list[tuple[str, list[tuple[str, str]]]]:
 def write(docs: Path, out: Path, pages: dict[Path, Page]) -> None:
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(docs, out, ignore=shutil.ignore_patterns("*.md", "site"))
-    form = Template((docs / "site" / "page.html").read_text("utf-8"))
+    template = Template((docs / "site" / "page.html").read_text("utf-8"))
     for page in pages.values():
         up = "../" * (len(page.path.parts) - 1)
-        text = form.substitute(
+        text = template.substitute(
             title=html.escape(page.title),
             up=up,
             nav=_nav(docs, page, up),
@@ -221,8 +221,8 @@ def write(docs: Path, out: Path, pages: dict[Path, Page]) -> None:
 
 def _nav(docs: Path, page: Page, up: str) -> str:
     lines = []
-    for wish, links in _groups(docs):
-        lines.append(f"<h2>{html.escape(wish)}</h2><ul>")
+    for purpose, links in _groups(docs):
+        lines.append(f"<h2>{html.escape(purpose)}</h2><ul>")
         for name, link in links:
             target = _to_html(link)
             here = ' aria-current="page"' if target == page.out.as_posix() else ""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pins every package with its hashes, for any platform: dev.txt to work with, bench.txt to compare.
+# Pin every package with its hashes, for any platform: dev.txt for development, bench.txt for benchmarks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$(cd "${VENV:-.venv}/bin" && pwd):$PATH"
@@ -12,5 +12,5 @@ pin() {
 
 pin --extra embedded --extra export --extra kafka --extra nats --extra otel --extra top --group dev \
   --output-file requirements/dev.txt "$@"
-# A set of its own: the peers pin some of what we use to older versions.
+# A separate set: the peers pin some of our dependencies to older versions.
 pin --extra bench --extra embedded --extra nats --group build --output-file requirements/bench.txt "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the C++ tests: native-tests.sh plain|thread|address ...
+# Build and run the C++ tests: native-tests.sh plain|thread|address ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$(cd "${VENV:-.venv}/bin" && pwd):$PATH"
@@ -8,7 +8,7 @@ mkdir -p build
 for flavour in "$@"; do
   sanitize=$([ "$flavour" = plain ] || echo "$flavour")
   directory="build/native-$flavour"
-  # Eight files at a time: most of the compiler's work is the headers they share.
+  # Compile eight files as one unit: most of the compile time goes into shared headers.
   cmake -S native -B "$directory" -G Ninja -DQTS_TESTS=ON -DQTS_SANITIZE="$sanitize" \
     -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 >"$directory.log" 2>&1 ||
     { cat "$directory.log"; exit 1; }

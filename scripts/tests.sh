@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Every Python test, four at once: most of them wait for servers more than they compute.
-# Each of the four has servers and homes of its own, in memory where there is room: tests kill
-# processes, never the machine, so a disk would only make them wait.
+# Run every Python test in four processes: most tests wait for servers more than they compute.
+# Each process has separate servers and homes, in /dev/shm if it has 4 GB free: tests kill processes,
+# never the machine, so they do not need a disk.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# They start hundreds of interpreters: each file is compiled for the first of them only.
+# The tests start hundreds of interpreters: write .pyc files, so that each module compiles once.
 unset PYTHONDONTWRITEBYTECODE
 memory=/dev/shm
-room=$(df --output=avail -k "$memory" 2>/dev/null | tail -1 || true)
-if [ "${room:-0}" -gt 4000000 ] && ! grep -q " $memory .*noexec" /proc/mounts; then
+free_kb=$(df --output=avail -k "$memory" 2>/dev/null | tail -1 || true)
+if [ "${free_kb:-0}" -gt 4000000 ] && ! grep -q " $memory .*noexec" /proc/mounts; then
   PYTEST_DEBUG_TEMPROOT=$(mktemp -d "$memory/qts-tests.XXXXXX")
   export PYTEST_DEBUG_TEMPROOT
   trap 'rm -rf "$PYTEST_DEBUG_TEMPROOT"' EXIT

@@ -1,4 +1,4 @@
-"""The documents' site: it is built whole, leads nowhere that is not there, and asks nobody."""
+"""The documentation site: every page is built, every link works, no other host is used."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def build(docs: Path, out: Path) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site") / "site"
-    code, said = build(DOCS, out)
-    assert code == 0, said
+    code, stderr = build(DOCS, out)
+    assert code == 0, stderr
     return out
 
 
@@ -36,8 +36,8 @@ def draft(tmp_path: Path) -> Path:
 
 
 def test_every_document_is_a_page(site: Path) -> None:
-    wanted = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
-    renamed = {path.with_name(path.name.replace("README", "index")) for path in wanted}
+    expected = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
+    renamed = {path.with_name(path.name.replace("README", "index")) for path in expected}
     assert renamed == {path.relative_to(site) for path in site.rglob("*.html")}
 
 
@@ -68,24 +68,24 @@ def test_code_has_colours_and_tables_are_tables(site: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("[gone](gone.md)", "gone.md: there is no such file"),
-        ("[gone](feed.md#nowhere)", "feed.md#nowhere: there is no such heading"),
-        ("![gone](images/gone.png)", "images/gone.png: there is no such file"),
-        ("[out](../README.md)", "leads out of docs/"),
-        ("see `docs/gone.md`", "gone.md: there is no such file"),
+        ("[gone](gone.md)", "gone.md: no such file"),
+        ("[gone](feed.md#nowhere)", "feed.md#nowhere: no such heading"),
+        ("![gone](images/gone.png)", "images/gone.png: no such file"),
+        ("[out](../README.md)", "points out of docs/"),
+        ("see `docs/gone.md`", "gone.md: no such file"),
     ],
 )
 def test_a_link_to_nothing_fails_the_build(draft: Path, line: str, why: str) -> None:
     page = draft / "risk.md"
     page.write_text(f"{page.read_text('utf-8')}\n{line}\n", "utf-8")
-    code, said = build(draft, draft.parent / "site")
+    code, stderr = build(draft, draft.parent / "site")
     assert code == 1
-    assert said.startswith("docs/risk.md: ")
-    assert why in said
+    assert stderr.startswith("docs/risk.md: ")
+    assert why in stderr
     assert not (draft.parent / "site").exists()
 
 
 def test_a_document_that_is_not_listed_fails_the_build(draft: Path) -> None:
     (draft / "lost.md").write_text("# Lost\n")
-    code, said = build(draft, draft.parent / "site")
-    assert (code, said) == (1, "docs/lost.md: not in the list of docs/README.md\n")
+    code, stderr = build(draft, draft.parent / "site")
+    assert (code, stderr) == (1, "docs/lost.md: not listed in docs/README.md\n")
