@@ -1,9 +1,9 @@
-"""What every test may ask for."""
+"""Plugins and Hypothesis settings of all tests."""
 
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.no_skips", "tests.services", "tests.soak"]
 
-# An example that a busy machine takes a second for is no error of ours; a test has its own limit.
+# A slow example on a busy machine is no failure; each test has a timeout.
 settings.register_profile("qts", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("qts")

@@ -24,13 +24,13 @@ _numbers = itertools.count(1)
 
 
 def name_database(url: Secret, name: str) -> Secret:
-    """The same server, another database."""
+    """Return the URL of another database on the same server."""
     return Secret(urlsplit(url.reveal())._replace(path=f"/{name}").geturl())
 
 
 @pytest.fixture(scope="session")
 def embedded_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServers]:
-    """PostgreSQL and Valkey started for this session; asked for only when no URL is given."""
+    """PostgreSQL and Valkey of this session; used only if no URL is given."""
     with EmbeddedServers(Home.at(tmp_path_factory.mktemp("home")), EmbeddedConfig()) as servers:
         yield servers
 
@@ -56,7 +56,7 @@ def valkey_url(request: pytest.FixtureRequest) -> Secret:
 
 @pytest.fixture(scope="session")
 async def postgres_admin(postgres_url: Secret) -> AsyncIterator[Any]:
-    """A connection beside the pools under test: it creates, looks and ends backends."""
+    """Connection outside the pools under test; creates databases and terminates backends."""
     connection = await asyncpg.connect(postgres_url.reveal())
     yield connection
     await connection.close()
@@ -80,7 +80,7 @@ async def migrated_template(postgres_url: Secret, postgres_admin: Any) -> AsyncI
 async def database_url(
     postgres_url: Secret, postgres_admin: Any, migrated_template: str
 ) -> AsyncIterator[Secret]:
-    """A migrated database that no other test sees."""
+    """A migrated database for one test."""
     async with _new_database(postgres_url, postgres_admin, migrated_template) as url:
         yield url
 
@@ -101,7 +101,7 @@ async def database(database_url: Secret) -> AsyncIterator[Database]:
 @asynccontextmanager
 async def _new_database(url: Secret, admin: Any, template: str) -> AsyncIterator[Secret]:
     name = f"qts_test_{os.getpid()}_{next(_numbers)}"
-    # file_copy computes and writes half of what wal_log does; in memory its checkpoints are free.
+    # file_copy takes half the CPU and writes of wal_log; in memory its checkpoints cost nothing.
     await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
     try:
         yield name_database(url, name)

@@ -1,4 +1,4 @@
-"""Tests marked `soak` take minutes: they run only when asked for with `-m soak`."""
+"""Tests marked `soak` take minutes: they run only with `-m soak`."""
 
 from __future__ import annotations
 

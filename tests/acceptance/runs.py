@@ -1,4 +1,4 @@
-"""`qts run` on a small fast market, as its owner runs it; its books are read from its database."""
+"""`qts run` as a subprocess on a small fast market; its ledger is read from its database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = {
 
 
 class Run:
-    """One life of QTS on a home."""
+    """One process of `qts run` on a home."""
 
     def __init__(self, home: Path, *arguments: str, **environ: str) -> None:
         self.home = home
@@ -73,20 +73,20 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.report.read_text())
-        return told
+        summary: dict[str, Any] = json.loads(self.report.read_text())
+        return summary
 
-    def ask(self, query: str, *values: Any) -> list[asyncpg.Record]:
-        """Of the database of this very run, beside it."""
+    def query(self, sql: str, *values: Any) -> list[asyncpg.Record]:
+        """Query the database of this run."""
 
-        async def answer() -> list[asyncpg.Record]:
+        async def fetch() -> list[asyncpg.Record]:
             connection = await asyncpg.connect(Home.at(self.home).postgres_url().reveal())
             try:
-                return list(await connection.fetch(query, *values))
+                return list(await connection.fetch(sql, *values))
             finally:
                 await connection.close()
 
-        return asyncio.run(answer())
+        return asyncio.run(fetch())
 
 
 @contextmanager
@@ -102,16 +102,16 @@ def running(home: Path, *arguments: str, **environ: str) -> Iterator[Run]:
             run._errors.close()
 
 
-# What the paper venue has in its own books, beside what we have in ours.
+# Holdings of the paper broker, and positions of our ledger.
 VENUE = """
 SELECT symbol, quantity FROM paper_account WHERE symbol <> 'KRW' AND quantity <> 0
 """
 OURS = "SELECT symbol, quantity FROM position WHERE quantity <> 0"
 
 
-def books(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The venue's holdings and ours."""
+def holdings_and_positions(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the venue's holdings and our positions."""
     return (
-        {row[0]: row[1] for row in run.ask(VENUE)},
-        {row[0]: row[1] for row in run.ask(OURS)},
+        {row[0]: row[1] for row in run.query(VENUE)},
+        {row[0]: row[1] for row in run.query(OURS)},
     )

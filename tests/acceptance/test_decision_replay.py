@@ -26,8 +26,8 @@ STRATEGIES = ",".join(
 )
 
 
-def has_ordered(run: Run, wanted: int) -> bool:
-    return int(run.ask(INTENTS)[0][0]) >= wanted
+def has_ordered(run: Run, expected: int) -> bool:
+    return int(run.query(INTENTS)[0][0]) >= expected
 
 
 def processes_of(run: Run) -> list[int]:

@@ -1,4 +1,4 @@
-"""A run trades, its books are the venue's, and no way of ending it loses or doubles an order."""
+"""A run trades, its positions equal the venue's, and no ending loses or doubles an order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.runs import COMPILED, Run, books, running
+from tests.acceptance.runs import COMPILED, Run, holdings_and_positions, running
 from tests.embedded.clients import until
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
@@ -45,33 +45,33 @@ def home(tmp_path: Path) -> Path:
 
 
 def fills(run: Run) -> int:
-    return int(run.ask(FILLS)[0][0])
+    return int(run.query(FILLS)[0][0])
 
 
-def has_filled(run: Run, wanted: int) -> bool:
-    return fills(run) >= wanted
+def has_filled(run: Run, expected: int) -> bool:
+    return fills(run) >= expected
 
 
 def test_run_trades_and_its_books_are_the_venues(home: Path) -> None:
     with running(home, "--for", "12s", **COMPILED) as run:
         run.until("Ready")
         run.ends_well()
-        told = run.summary
-    assert told["verdict"] == "OK"
-    assert told["mode"] == "paper"
-    assert told["books_agree"] is True
-    assert told["ticks"] > 1000
-    assert told["signals"] == told["intents"] > 0
-    assert sum(told["attempts"].values()) >= told["intents"]
-    assert told["fills"] > 0
-    assert 0 < told["positions"] <= 15  # risk.limits.max_open_symbols, under a storm of signals
-    assert told["lanes"]["P0"]["handled"] > 0
-    assert told["lanes"]["P1"]["handled"] == told["lanes"]["P1"]["published"]
-    assert told["outbox"]["everbit.trade.command"]["pending"] == 0
-    assert told["outbox"]["everbit.trade.command"]["dead"] == 0
-    assert told["tick_to_order"]["orders"] > 0
-    assert told["cache"]["price"] is not None
-    assert {"realised", "unrealised", "equity"} == told["pnl"].keys()
+        summary = run.summary
+    assert summary["verdict"] == "OK"
+    assert summary["mode"] == "paper"
+    assert summary["books_agree"] is True
+    assert summary["ticks"] > 1000
+    assert summary["signals"] == summary["intents"] > 0
+    assert sum(summary["attempts"].values()) >= summary["intents"]
+    assert summary["fills"] > 0
+    assert 0 < summary["positions"] <= 15  # risk.limits.max_open_symbols, under a storm of signals
+    assert summary["lanes"]["P0"]["handled"] > 0
+    assert summary["lanes"]["P1"]["handled"] == summary["lanes"]["P1"]["published"]
+    assert summary["outbox"]["everbit.trade.command"]["pending"] == 0
+    assert summary["outbox"]["everbit.trade.command"]["dead"] == 0
+    assert summary["tick_to_order"]["orders"] > 0
+    assert summary["cache"]["price"] is not None
+    assert {"realised", "unrealised", "equity"} == summary["pnl"].keys()
     assert "orders, fills and positions match the broker" in run.output
 
 
@@ -82,9 +82,9 @@ def test_kill_switch_stops_orders_within_a_second_and_outlives_a_restart(home: P
         run.until("Ready")
         assert until(lambda: fills(run) > 3, seconds=60)
         subprocess.run([*kill, "on", "--reason", "test"], env=environ, check=True)
-        (when,) = run.ask("SELECT changed_at FROM kill_switch WHERE scope = 'account'")
+        (when,) = run.query("SELECT changed_at FROM kill_switch WHERE scope = 'account'")
         assert until(lambda: _seconds_since(run, when[0]) > 3)
-        late = run.ask(
+        late = run.query(
             "SELECT count(*) FROM order_attempt WHERE sent_at > $1::timestamptz + interval '1 s'",
             when[0],
         )
@@ -106,18 +106,18 @@ def test_killed_at_random_it_comes_back_with_the_venues_books(home: Path) -> Non
     for _ in range(3):
         with running(home, **wide) as run:
             run.until("Ready")
-            wanted = fills(run) + chance.randint(1, 6)
-            assert until(functools.partial(has_filled, run, wanted), seconds=60)
+            expected = fills(run) + chance.randint(1, 6)
+            assert until(functools.partial(has_filled, run, expected), seconds=60)
             run.end(signal.SIGKILL)
     with running(home, **wide) as last:
         last.until("Ready")
-        (ready,) = last.ask("SELECT now()")
+        (ready,) = last.query("SELECT now()")
         # What a life that ended was sending is known after orders.absent_after_s.
-        assert until(lambda: last.ask(UNRESOLVED, ready[0]) == [], seconds=60)
-        assert last.ask(DOUBLED) == []
-        assert last.ask(OVERFILLED) == []
-        assert last.ask(UNKNOWN_TO_US) == []
-        venue, ours = books(last)
+        assert until(lambda: last.query(UNRESOLVED, ready[0]) == [], seconds=60)
+        assert last.query(DOUBLED) == []
+        assert last.query(OVERFILLED) == []
+        assert last.query(UNKNOWN_TO_US) == []
+        venue, ours = holdings_and_positions(last)
         assert venue
         last.ends_well(signal.SIGTERM)
         assert last.summary["books_agree"] is True
@@ -142,5 +142,5 @@ def test_strategy_that_cannot_be_loaded_is_refused_in_one_line(home: Path) -> No
 
 
 def _seconds_since(run: Run, when: object) -> float:
-    (row,) = run.ask("SELECT extract(epoch FROM clock_timestamp() - $1::timestamptz)", when)
+    (row,) = run.query("SELECT extract(epoch FROM clock_timestamp() - $1::timestamptz)", when)
     return float(row[0])

@@ -1,4 +1,4 @@
-"""A run on Upbit: the paper venue or Upbit itself takes the orders, and both books agree."""
+"""A run on Upbit: the paper broker or Upbit takes the orders; holdings and positions agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from qts.pipeline import replay_decisions
 from qts.pipeline.decision_journal import GateEntry, read_journal
-from tests.acceptance.runs import Run, books, running
+from tests.acceptance.runs import Run, holdings_and_positions, running
 from tests.embedded.clients import until
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
@@ -30,13 +30,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path.resolve() / "home"
 
 
-def has_filled(run: Run, wanted: int) -> bool:
-    return int(run.ask(FILLS)[0][0]) >= wanted
+def has_filled(run: Run, expected: int) -> bool:
+    return int(run.query(FILLS)[0][0]) >= expected
 
 
 def simulator_says(home: Path) -> dict[str, Any]:
-    told = (home / "log" / "simulator.log").read_text()
-    (url,) = re.findall(r"upbit simulator +(http://127\.0\.0\.1:\d+)", told)
+    log = (home / "log" / "simulator.log").read_text()
+    (url,) = re.findall(r"upbit simulator +(http://127\.0\.0\.1:\d+)", log)
     with urllib.request.urlopen(f"{url}/_control/stats", timeout=30) as reply:  # noqa: S310 - ours
         stats: dict[str, Any] = json.load(reply)
     return stats
@@ -47,19 +47,19 @@ def test_a_run_on_upbit_trades_on_paper_and_its_books_are_the_venues(home: Path)
     with running(home, **UPBIT, QTS_PIPELINE__JOURNAL=str(journals)) as run:
         run.until("Ready")
         assert until(lambda: has_filled(run, 6), seconds=60)
-        venue, _ = books(run)
+        venue, _ = holdings_and_positions(run)
         assert all(symbol.startswith("KRW-") for symbol in venue)
         assert simulator_says(home)["orders"]["placed"] == 0  # on paper no order gets there
         assert run.end(signal.SIGTERM) == 0
-        told = run.summary
-    assert (told["verdict"], told["mode"], told["broker"]) == ("OK", "paper", "paper")
-    assert told["books_agree"] is True
-    assert told["ticks"] > 100
-    assert told["fills"] >= 6
+        summary = run.summary
+    assert (summary["verdict"], summary["mode"], summary["broker"]) == ("OK", "paper", "paper")
+    assert summary["books_agree"] is True
+    assert summary["ticks"] > 100
+    assert summary["fills"] >= 6
     (journal,) = journals.iterdir()
     assert replay_decisions(journal).differences == []
     answers = [entry.codes for entry in read_journal(journal) if isinstance(entry, GateEntry)]
-    assert answers.count(()) >= told["intents"] > 0
+    assert answers.count(()) >= summary["intents"] > 0
 
 
 def test_upbit_itself_takes_the_orders_where_it_is_the_broker(home: Path) -> None:
@@ -69,7 +69,7 @@ def test_upbit_itself_takes_the_orders_where_it_is_the_broker(home: Path) -> Non
         assert until(lambda: has_filled(run, 6), seconds=60)
         assert simulator_says(home)["orders"]["placed"] > 0
         assert run.end(signal.SIGTERM) == 0
-        told = run.summary
-    assert (told["verdict"], told["mode"], told["broker"]) == ("OK", "paper", "upbit")
-    assert told["books_agree"] is True
-    assert told["attempts"].get("UNKNOWN", 0) == 0
+        summary = run.summary
+    assert (summary["verdict"], summary["mode"], summary["broker"]) == ("OK", "paper", "upbit")
+    assert summary["books_agree"] is True
+    assert summary["attempts"].get("UNKNOWN", 0) == 0

@@ -15,7 +15,7 @@ from qts.feed import Feed, FeedConfig, PatternRecord
 from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
 from qts.venues import UpbitClient, UpbitConfig
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def feed_config(tmp_path: Path, *symbols: str) -> FeedConfig:
@@ -23,8 +23,8 @@ def feed_config(tmp_path: Path, *symbols: str) -> FeedConfig:
     return FeedConfig(venue="upbit", symbols=tmp_path / "symbols", interval_s=0.5)
 
 
-class Heard:
-    """A sink that says when what it heard is enough."""
+class RecordSink:
+    """Sink that signals when a record meets a condition."""
 
     def __init__(self, enough: Callable[[PatternRecord], bool]) -> None:
         self._enough = enough
@@ -35,12 +35,12 @@ class Heard:
             self._done.set()
 
     async def enough(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await self._done.wait()
 
 
 @asynccontextmanager
-async def watched(tmp_path: Path, sink: Heard) -> AsyncIterator[tuple[UpbitSimulator, Feed]]:
+async def watched(tmp_path: Path, sink: RecordSink) -> AsyncIterator[tuple[UpbitSimulator, Feed]]:
     market = MarketConfig(symbols=30, suspended=0, speed=60)
     async with UpbitSimulator(UpbitSimulatorConfig(market=market)) as simulator:
         upbit = UpbitConfig(url=simulator.url, stream_url=f"{simulator.ws_url}/websocket/v1")
@@ -62,7 +62,7 @@ async def test_all_markets_are_watched_in_one_request_at_any_hour(tmp_path: Path
         seen.add(record.snapshot.context.symbol)
         return len(seen) == 30
 
-    sink = Heard(all_seen)
+    sink = RecordSink(all_seen)
     async with watched(tmp_path, sink) as (simulator, feed):
         await sink.enough()
         assert seen == set(simulator.symbols())
@@ -71,15 +71,15 @@ async def test_all_markets_are_watched_in_one_request_at_any_hour(tmp_path: Path
 
 
 async def test_a_market_that_moves_is_streamed(tmp_path: Path) -> None:
-    first_scan = Heard(lambda record: record.snapshot.meta.tick_source == "upbit_rest")
-    streamed = Heard(lambda record: record.snapshot.meta.tick_source == "upbit_ws")
+    first_scan = RecordSink(lambda record: record.snapshot.meta.tick_source == "upbit_rest")
+    streamed = RecordSink(lambda record: record.snapshot.meta.tick_source == "upbit_ws")
 
     def both(record: PatternRecord) -> bool:
         first_scan(record)
         streamed(record)
         return False
 
-    async with watched(tmp_path, Heard(both)) as (simulator, feed):
+    async with watched(tmp_path, RecordSink(both)) as (simulator, feed):
         await first_scan.enough()
         for symbol in simulator.symbols()[:5]:
             simulator.inject("surge", symbol, {"percent": 20.0, "over_s": 60})

@@ -86,7 +86,7 @@ def test_quotes_of_a_simulator_are_not_mixed_with_real_ticks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "wanted"),
+    ("tables", "expected"),
     [
         ({}, True),
         ({"feed": {"venue": "upbit"}}, True),
@@ -99,12 +99,12 @@ def test_quotes_of_a_simulator_are_not_mixed_with_real_ticks() -> None:
     ],
 )
 def test_the_simulator_stands_in_for_a_venue_without_key_and_host(
-    tables: dict[str, Any], wanted: bool
+    tables: dict[str, Any], expected: bool
 ) -> None:
-    assert uses_simulated_venue(config_of(**tables)) is wanted
+    assert uses_simulated_venue(config_of(**tables)) is expected
 
 
-async def test_books_that_remember_a_simulated_account_are_refused(database: Database) -> None:
+async def test_positions_of_a_former_simulated_account_are_refused(database: Database) -> None:
     async with room(database, SystemClock()) as floor:
         await refuse_stale_positions(database, "venue")
         name = await floor.order()

@@ -57,7 +57,7 @@ def link(run: Run) -> str:
 
 
 def first_fill(run: Run) -> None:
-    assert until(lambda: bool(run.ask("SELECT 1 FROM fill LIMIT 1")), DEADLINE_S)
+    assert until(lambda: bool(run.query("SELECT 1 FROM fill LIMIT 1")), DEADLINE_S)
 
 
 async def test_the_operator_watches_and_controls_a_run(
@@ -81,7 +81,7 @@ async def test_the_operator_watches_and_controls_a_run(
             assert CANARY not in await tab.page.content()
             await tab.page.screenshot(path=shots(tmp_path) / f"run-{name}.png")
         latest = "SELECT symbol FROM fill ORDER BY traded_at DESC LIMIT 1"
-        ((symbol,),) = await asyncio.to_thread(run.ask, latest)
+        ((symbol,),) = await asyncio.to_thread(run.query, latest)
         await tab.open(f"market/{symbol}")
         await tab.page.wait_for_selector("svg.candles .body", state="attached")
         await tab.page.wait_for_selector("svg.candles .marker", state="attached")
@@ -100,7 +100,7 @@ async def test_the_operator_watches_and_controls_a_run(
         await tab.page.fill("#reason", "enough")
         await tab.page.click("#yes")
         await tab.page.wait_for_selector("#allow")
-    rows = await asyncio.to_thread(run.ask, "SELECT action, outcome FROM dashboard_action")
+    rows = await asyncio.to_thread(run.query, "SELECT action, outcome FROM dashboard_action")
     assert {("params", "DONE"), ("kill", "DONE")} <= {(row[0], row[1]) for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that cuts a connection at a commit, before or after it is kept."""
+"""Proxy in front of PostgreSQL that cuts a connection at a commit, before or after its effect."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ COMMIT = b"COMMIT\x00"
 
 
 class CommitProxy:
-    """Passes everything on, both ways, until `spoil` is asked for: then the next commit is lost.
+    """Proxy that forwards both ways; after `spoil` it cuts the connection of the next commit.
 
-    before   the server never hears of it
-    after    the server keeps it, and its answer does not arrive
+    before   the server does not receive the commit
+    after    the server commits, and its reply is lost
     """
 
     def __init__(self, target: Secret) -> None:

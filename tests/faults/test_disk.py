@@ -66,22 +66,22 @@ def run(program: str, *words: str) -> dict[str, Any]:
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = msgspec.json.decode(done.stdout)
-    return told
+    report: dict[str, Any] = msgspec.json.decode(done.stdout)
+    return report
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_requests_that_cannot_be_kept_on_disk_are_not_granted(tmp_path: Path, when: str) -> None:
-    told = run(LIMITER, str(tmp_path / "key.usage"), when)
-    assert told["refused"] == "cannot write the usage log of the rate limiter: Input/output error"
-    assert told["granted"] == 0 if when == "before" else 0 < told["granted"] <= 200
+    report = run(LIMITER, str(tmp_path / "key.usage"), when)
+    assert report["refused"] == "cannot write the usage log of the rate limiter: Input/output error"
+    assert report["granted"] == 0 if when == "before" else 0 < report["granted"] <= 200
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 def test_a_router_whose_journal_cannot_be_kept_fails_by_name(tmp_path: Path, fsync: str) -> None:
     path = tmp_path / "j"
-    told = run(JOURNAL, str(path), fsync)
-    assert told["verdict"] == "FAILED"
-    assert told["failures"] == [f"journal failed: {path}: Input/output error"]
-    assert told["produced"] == told["delivered"] + told["undelivered"]
-    assert told["produced"] < 30 * 100_000  # it does not go on to its end
+    report = run(JOURNAL, str(path), fsync)
+    assert report["verdict"] == "FAILED"
+    assert report["failures"] == [f"journal failed: {path}: Input/output error"]
+    assert report["produced"] == report["delivered"] + report["undelivered"]
+    assert report["produced"] < 30 * 100_000  # it stops early

@@ -41,11 +41,11 @@ def frozen(home: Home) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def fact(look: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
-    async def told() -> bool:
-        return look()
+def fact(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def checked() -> bool:
+        return check()
 
-    return told
+    return checked
 
 
 async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: Path) -> None:

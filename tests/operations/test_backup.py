@@ -57,7 +57,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def tables(home: Path) -> dict[str, Any]:
-    """Every row of every table, asked of a server that runs on the home."""
+    """Return every row of every table, read through a server on the home."""
 
     async def read() -> dict[str, Any]:
         connection = await asyncpg.connect(Home.at(home).postgres_url().reveal())
@@ -104,8 +104,8 @@ def test_a_restored_home_holds_the_same_rows_and_does_not_trade(
     assert {k: v for k, v in seen[first].items() if k not in switch} == {
         k: v for k, v in seen[home].items() if k not in switch
     }
-    told = json.loads(qts(first, "kill", "status", "--json").stdout)["switches"]["account"]
-    assert (told["enabled"], told["changed_by"]) == (False, "restore")
+    switch = json.loads(qts(first, "kill", "status", "--json").stdout)["switches"]["account"]
+    assert (switch["enabled"], switch["changed_by"]) == (False, "restore")
 
 
 def test_a_home_restored_from_a_run_that_traded_runs(

@@ -26,7 +26,7 @@ from tests.embedded.clients import until
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CANARY = "canary-8472"
 PATIENCE_S = 60.0
-# What parts of a run tell only after a moment.
+# Metrics that appear only after a moment.
 TOLD_LATER = (
     "qts_cycles_total",
     "qts_events_latency_seconds",
@@ -93,9 +93,9 @@ def names_of(families: list[Metric]) -> set[str]:
 
 
 def test_no_rule_and_no_panel_asks_for_what_is_not_exported(families: list[Metric]) -> None:
-    asked = {name for expression in all_expressions() for name in _NAME.findall(expression)}
-    assert len(asked) > 20
-    assert sorted(asked - names_of(families)) == []
+    used = {name for expression in all_expressions() for name in _NAME.findall(expression)}
+    assert len(used) > 20
+    assert sorted(used - names_of(families)) == []
 
 
 def test_no_rule_and_no_panel_asks_for_a_label_that_is_not_there(families: list[Metric]) -> None:
@@ -103,15 +103,15 @@ def test_no_rule_and_no_panel_asks_for_a_label_that_is_not_there(families: list[
     for family in families:
         for sample in family.samples:
             labels.setdefault(sample.name, set()).update(sample.labels)
-    asked = [
+    used = [
         (metric, label)
         for expression in all_expressions()
         for metric, inside in _SELECTOR.findall(expression)
         for label in _LABEL.findall(inside)
         if metric != "up"
     ]
-    assert len(asked) > 5
-    assert [each for each in asked if each[1] not in labels.get(each[0], set())] == []
+    assert len(used) > 5
+    assert [each for each in used if each[1] not in labels.get(each[0], set())] == []
 
 
 def test_every_metric_is_documented_and_bounded(families: list[Metric]) -> None:
@@ -121,7 +121,7 @@ def test_every_metric_is_documented_and_bounded(families: list[Metric]) -> None:
 
 
 def test_seeds_names_are_there(families: list[Metric]) -> None:
-    wanted = {
+    expected = {
         "everbit_order_attempt_total",
         "everbit_kill_switch_enabled",
         "everbit_market_state",
@@ -132,7 +132,7 @@ def test_seeds_names_are_there(families: list[Metric]) -> None:
         "everbit_outbox_processed_total",
         "everbit_outbox_handler_duration_seconds_bucket",
     }
-    assert wanted <= names_of(families)
+    assert expected <= names_of(families)
 
 
 def test_every_state_of_an_attempt_counts_from_zero(exposition: str) -> None:
@@ -173,7 +173,7 @@ def test_the_shipped_file_is_the_one_the_tables_make(verb: str, file: str) -> No
 
 
 def test_the_rule_file_says_in_yaml_what_the_table_says() -> None:
-    """Read by hand: maps, lists and quoted texts are all there is."""
+    """Parse the subset of YAML in use: maps, lists and quoted texts."""
     text = CliRunner().invoke(app, ["metrics", "rules"]).output
     alerts = [
         json.loads(line.split("alert: ", 1)[1]) for line in text.splitlines() if "alert:" in line

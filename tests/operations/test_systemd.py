@@ -68,19 +68,19 @@ def test_a_run_says_ready_beats_and_says_stopping(systemd: socket.socket, tmp_pa
         WATCHDOG_USEC="200000",
     )
     try:
-        heard: list[str] = []
-        while not any("READY=1" in each for each in heard):
-            heard.append(systemd.recv(1000).decode())
+        messages: list[str] = []
+        while not any("READY=1" in each for each in messages):
+            messages.append(systemd.recv(1000).decode())
         beats = 0
         while beats < 3:
             beats += systemd.recv(1000) == b"WATCHDOG=1"
         run.process.send_signal(signal.SIGTERM)
-        while "STOPPING=1" not in heard:
-            heard.append(systemd.recv(1000).decode())
+        while "STOPPING=1" not in messages:
+            messages.append(systemd.recv(1000).decode())
         assert run.end() == 0
     finally:
         run.close()
-    assert "READY=1\nSTATUS=servers run; nothing is traded" in heard
+    assert "READY=1\nSTATUS=servers run; nothing is traded" in messages
 
 
 def test_the_unit_asks_for_what_a_run_gives() -> None:
@@ -92,7 +92,7 @@ def test_the_unit_asks_for_what_a_run_gives() -> None:
     assert re.search(r"^User=qts$", unit, re.MULTILINE)
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert stop is not None
-    assert int(stop[1]) >= 60  # orders settle, the books are compared, PostgreSQL ends
+    assert int(stop[1]) >= 60  # orders settle, positions are reconciled, PostgreSQL stops
 
 
 def test_systemd_itself_understands_the_unit(tmp_path: Path) -> None:

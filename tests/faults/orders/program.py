@@ -1,7 +1,7 @@
-"""A trading worker to be killed: compares the books, then carries commands out, on a real venue.
+"""A trading worker to be killed: reconciles, then executes commands, on a simulated venue.
 
-Its argument is JSON (see Orders). It says `ready` once the books have been compared, and ends on
-SIGTERM. QTS_DIE_AT lets it die at a named place.
+Its argument is JSON (see WorkerJob). It prints `ready` once it has reconciled, and ends on
+SIGTERM. QTS_DIE_AT names the failpoint at which it kills itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from qts.risk import FailSafe, KillSwitch
 from qts.venues import UpbitClient, UpbitConfig
 
 
-class Orders(msgspec.Struct):
-    """What the worker is to do."""
+class WorkerJob(msgspec.Struct):
+    """Argument of the worker."""
 
     database: str
     url: str
@@ -40,30 +40,30 @@ class Orders(msgspec.Struct):
     secret_key: str
     config: OrdersConfig
     stream: StreamConfig
-    still_s: float  # longest a transaction of its may stand still
+    still_s: float  # idle timeout of its transactions
     orders_per_second: int
 
 
-async def open_broker(stack: AsyncExitStack, asked: Orders) -> Broker:
+async def open_broker(stack: AsyncExitStack, job: WorkerJob) -> Broker:
     clock = SystemClock()
     config = UpbitConfig(
-        access_key=Secret(asked.access_key),
-        secret_key=Secret(asked.secret_key),
-        url=asked.url,
-        stream_url=f"{asked.ws_url}/websocket/v1",
-        timeout_s=asked.config.place_timeout_s,
-        orders_per_second=asked.orders_per_second,
+        access_key=Secret(job.access_key),
+        secret_key=Secret(job.secret_key),
+        url=job.url,
+        stream_url=f"{job.ws_url}/websocket/v1",
+        timeout_s=job.config.place_timeout_s,
+        orders_per_second=job.orders_per_second,
         requests_per_second=100,
     )
     client = await stack.enter_async_context(UpbitClient.open(config, clock))
     return UpbitBroker(
         client,
-        BrokersConfig(broker="upbit", send_timeout_s=asked.config.place_timeout_s / 2),
+        BrokersConfig(broker="upbit", send_timeout_s=job.config.place_timeout_s / 2),
         clock,
     )
 
 
-async def work(asked: Orders) -> None:
+async def work(job: WorkerJob) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with AsyncExitStack() as stack:
@@ -71,20 +71,20 @@ async def work(asked: Orders) -> None:
             pool_min=2,
             pool_max=12,
             connect_timeout_s=10,
-            idle_transaction_timeout_s=asked.still_s,
+            idle_transaction_timeout_s=job.still_s,
         )
-        database = await stack.enter_async_context(Database.open(Secret(asked.database), pool))
-        streams = {**OutboxConfig().streams, TRADE_COMMAND: asked.stream}
+        database = await stack.enter_async_context(Database.open(Secret(job.database), pool))
+        streams = {**OutboxConfig().streams, TRADE_COMMAND: job.stream}
         bus = await stack.enter_async_context(PostgresBus.open(database, streams))
-        broker = await open_broker(stack, asked)
+        broker = await open_broker(stack, job)
         safety = DatabaseSafetyControls(FailSafe(database), KillSwitch(database))
         ledger = Ledger(database, bus, broker.name)
-        floor = ExecutionContext(database, bus, broker, ledger, safety, asked.config, SystemClock())
-        reconciler = Reconciler(floor)
+        context = ExecutionContext(database, bus, broker, ledger, safety, job.config, SystemClock())
+        reconciler = Reconciler(context)
         await _first_look(reconciler, stopped)
         print("ready", flush=True)
         dispatcher = Dispatcher()
-        OrderExecutor(floor, reconciler.is_reconciled, reconciler.request).register(dispatcher)
+        OrderExecutor(context, reconciler.is_reconciled, reconciler.request).register(dispatcher)
         worker = bus.consumer(TRADE_COMMAND, dispatcher)
         looking = [
             asyncio.create_task(reconciler.run()),
@@ -117,4 +117,4 @@ async def _first_look(reconciler: Reconciler, stopped: asyncio.Event) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(work(msgspec.json.decode(sys.argv[1], type=Orders)))
+    uvloop.run(work(msgspec.json.decode(sys.argv[1], type=WorkerJob)))

@@ -1,5 +1,5 @@
-"""A simulated Upbit, a database, and a trading worker in a process of its own, started again
-whenever it dies. The simulator's own record is the judge."""
+"""A simulated Upbit, a database, and a trading worker in a separate process, restarted when it
+dies. Results are checked against the records of the simulator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from qts.outbox import TRADE_COMMAND, OutboxConfig, PostgresBus, StreamConfig
 from qts.risk import KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from qts.simulators import Fault, MarketConfig, UpbitSimulator, UpbitSimulatorConfig
-from tests.faults.orders.program import Orders
+from tests.faults.orders.program import WorkerJob
 
 PROGRAM = Path(__file__).with_name("program.py")
 COIN = Decimal(10**8)
@@ -58,13 +58,13 @@ STREAM = StreamConfig(
 
 
 class Worker:
-    """The process that trades, in the lives it has had."""
+    """The trading process; it can be started several times."""
 
-    def __init__(self, asked: Orders, log: Path) -> None:
-        self._asked = asked
+    def __init__(self, job: WorkerJob, log: Path) -> None:
+        self._job = job
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
-        self.lives = 0
+        self.starts = 0
 
     @property
     def pid(self) -> int:
@@ -72,13 +72,13 @@ class Worker:
         return self._process.pid
 
     async def start(self, die_at: str = "") -> None:
-        """Until its books have been compared."""
+        """Start the process, to be killed at the failpoint `die_at`."""
         root = PROGRAM.parents[3]
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 str(PROGRAM),
-                msgspec.json.encode(self._asked).decode(),
+                msgspec.json.encode(self._job).decode(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -88,19 +88,20 @@ class Worker:
                     "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}",
                 },
             )
-        self.lives += 1
+        self.starts += 1
 
     async def is_ready(self) -> None:
+        """Wait until it has reconciled."""
         assert self._process is not None
         assert self._process.stdout is not None
         line = b""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(60):
                 line = await self._process.stdout.readline()
-        assert line == b"ready\n", self._log.read_text()[-3000:] or "nothing was said"
+        assert line == b"ready\n", self._log.read_text()[-3000:] or "the log is empty"
 
     async def dies(self, limit_s: float = 60) -> None:
-        """By its own hand, at the place it was told."""
+        """Wait until it has killed itself at its failpoint."""
         assert self._process is not None
         async with asyncio.timeout(limit_s):
             code = await self._process.wait()
@@ -124,11 +125,11 @@ class Rig:
         self.simulator, self.database, self.bus = simulator, database, bus
         self.kill_switch = KillSwitch(database)
         self.clock = SystemClock()
-        self.desk = OrderManager(database, bus, "upbit")
+        self.manager = OrderManager(database, bus, "upbit")
         self.submitted: list[SubmitResult] = []
         self.symbols = simulator.symbols()
 
-    # Doing
+    # Actions
 
     def fault(self, kind: str, **more: Any) -> None:
         values = {"kind": kind, "path": "/v1/orders", "method": "POST", **more}
@@ -139,7 +140,7 @@ class Rig:
         made = []
         for _ in range(count):
             order = {"symbol": self.symbols[len(self.submitted) % 5], **more}
-            made.append(await self.desk.submit(approve(self.proposal(**order), self.now())))
+            made.append(await self.manager.submit(approve(self.proposal(**order), self.now())))
             self.submitted.append(made[-1])
         return made
 
@@ -166,11 +167,11 @@ class Rig:
     def now(self) -> Any:
         return self.clock.now()
 
-    # Judging
+    # Checks
 
     @property
     def entries(self) -> list[Any]:
-        """Every order the simulator has taken, in its own words."""
+        """Every order the simulator has taken, as it records them."""
         return list(self.simulator.orders.entries.values())
 
     async def attempts(self) -> dict[UUID, list[tuple[str, str]]]:
@@ -183,24 +184,24 @@ class Rig:
         return found
 
     async def states(self) -> dict[str, int]:
-        """What became of the intents: how many ended in which state of their last attempt.
+        """Return how many intents ended in each state of their last attempt.
 
-        A busy machine may hold one up until it is too late to leave: another attempt follows.
+        On a busy machine an attempt may expire before it leaves: another attempt follows.
         """
         return dict(Counter(each[-1][0] for each in (await self.attempts()).values()))
 
     async def settle(self, limit_s: float = 60) -> None:
-        """Wait until nothing is under way and our books are the simulator's; then judge."""
-        wrong = ["nothing was looked at"]
+        """Wait until nothing is in flight and our ledger equals the simulator's; then check."""
+        wrong = ["nothing was checked"]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while wrong := [*await self._under_way(), *await self._differences()]:  # noqa: ASYNC110 - no signal tells of it
+                while wrong := [*await self._in_flight(), *await self._differences()]:  # noqa: ASYNC110 - there is no signal to wait for
                     await asyncio.sleep(0.05)
         assert not wrong, "\n".join(wrong)
-        await self.judge()
+        await self.check()
 
-    async def judge(self) -> None:
-        """At most one order for an intent, never more than it wanted, and none lost."""
+    async def check(self) -> None:
+        """Check: at most one order for an intent, never more than its quantity, and none lost."""
         attempts = await self.attempts()
         by_identifier: dict[str, list[Any]] = {}
         for entry in self.entries:
@@ -208,20 +209,20 @@ class Rig:
         for one in self.submitted:
             mine = attempts.get(one.intent_id, [])
             orders = [entry for _, name in mine for entry in by_identifier.get(name, [])]
-            wanted = await self.database.fetchval(
+            quantity = await self.database.fetchval(
                 "SELECT quantity FROM order_intent WHERE id = $1", one.intent_id
             )
             filled = sum((Decimal(entry.order.filled) / COIN for entry in orders), Decimal(0))
             assert len(orders) <= 1, f"{one} was ordered {len(orders)} times"
-            assert filled <= wanted
+            assert filled <= quantity
             assert bool(orders) == any(state == "ACKED" for state, _ in mine), (one, mine)
         known = {name for each in attempts.values() for _, name in each}
-        assert set(by_identifier) <= known, "the simulator has orders nobody asked for"
+        assert set(by_identifier) <= known, "the simulator has unknown orders"
         dead = await self.bus.dead_letters(TRADE_COMMAND)
         # A worker that is killed ten times over the same command is the test's doing.
         assert [each for each in dead if each.error_code != "WORKER_LOST"] == []
 
-    async def _under_way(self) -> list[str]:
+    async def _in_flight(self) -> list[str]:
         rows = await self.database.fetch(
             "SELECT status, count(*) AS n FROM order_attempt "
             "WHERE status IN ('PREPARED', 'SENT', 'UNKNOWN') GROUP BY status"
@@ -232,7 +233,7 @@ class Rig:
         )
         dead = await self.bus.dead_letters(TRADE_COMMAND) if rows and not waiting else []
         found = [f"{row['n']} are {row['status']}" for row in rows]
-        found += [f"given up: {letter}" for letter in dead]
+        found += [f"dead letter: {letter}" for letter in dead]
         return [*found, *([f"{waiting} commands wait"] if waiting else [])]
 
     async def _differences(self) -> list[str]:
@@ -279,9 +280,9 @@ async def worker(
     still_s: float = 5.0,
     orders_per_second: int = 100,
 ) -> AsyncIterator[Worker]:
-    """A worker that is ready; whatever lives at the end is killed."""
+    """Yield a worker that is ready; it is killed at the end."""
     key = made.simulator.config.keys[0]
-    asked = Orders(
+    job = WorkerJob(
         database=url.reveal(),
         url=made.simulator.url,
         ws_url=made.simulator.ws_url,
@@ -292,7 +293,7 @@ async def worker(
         still_s=still_s,
         orders_per_second=orders_per_second,
     )
-    trading = Worker(asked, log)
+    trading = Worker(job, log)
     try:
         await trading.start(die_at)
         await trading.is_ready()
@@ -302,18 +303,18 @@ async def worker(
 
 
 async def submit_for_sure(made: Rig, count: int) -> None:
-    """As a careful caller does: the same order again, until there is an answer."""
+    """Submit each order, and again after an error, until it is accepted."""
     for number in range(count):
         order = approve(made.proposal(made.symbols[number % 5]), made.now())
         while True:
             try:
-                made.submitted.append(await made.desk.submit(order))
+                made.submitted.append(await made.manager.submit(order))
             except OperationError:
                 await asyncio.sleep(0.02)
             else:
                 break
 
 
-async def is_told(log: Path, words: str) -> bool:
-    """Whether the worker has said so."""
+async def is_logged(log: Path, words: str) -> bool:
+    """Return whether the log of the worker contains the words."""
     return words in await asyncio.to_thread(log.read_text)

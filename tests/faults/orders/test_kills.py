@@ -77,12 +77,12 @@ async def _kill_at_random(
             await submitting
             await trading.start()
             await trading.is_ready()
-        await made.settle(120)  # what was given up ends with its signal
+        await made.settle(120)  # an abandoned attempt ends when its signal expires
         before = await made.states()
         await made.submit(each)  # whatever happened, the last one trades
         await made.settle(120)
     found = await made.states()
-    print(f"{kills} kills, {trading.lives} lives: {found}, {len(made.entries)} at the venue")
+    print(f"{kills} kills, {trading.starts} starts: {found}, {len(made.entries)} at the venue")
     assert set(found) <= {"ACKED", "ABSENT", "SUSPENDED"}
     assert sum(found.values()) == (kills + 1) * each
     assert found["ACKED"] == before.get("ACKED", 0) + each

@@ -1,7 +1,7 @@
-"""PostgreSQL is there and takes nothing: locked, hanging, read-only, its disk full.
+"""PostgreSQL runs and accepts no writes: locked, hanging, read-only, its disk full.
 
-Whoever wants to trade is told so and may ask again; what had left is found out, and nothing that
-waited is lost or sent twice.
+Submitting fails with the cause and can be repeated; sent orders are reconciled, and no pending
+order is lost or sent twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from qts.risk import ApprovedOrder
 from qts.risk.proposal import approve
 from tests.database.backends import name_of
-from tests.faults.orders.rig import Rig, is_told, rig, submit_for_sure, worker
+from tests.faults.orders.rig import Rig, is_logged, rig, submit_for_sure, worker
 from tests.outbox.kit import until
 from tests.outbox.worker_group import seed
 
@@ -49,7 +49,7 @@ async def made(database_url: Secret) -> AsyncIterator[Rig]:
 
 @asynccontextmanager
 async def locked(_admin: Any, url: Secret) -> AsyncIterator[None]:
-    """Somebody's maintenance holds every order."""
+    """A maintenance session locks every order."""
     holder = await asyncpg.connect(url.reveal())
     try:
         async with holder.transaction():
@@ -111,12 +111,12 @@ async def test_what_cannot_be_written_is_refused_aloud_and_nothing_is_lost(
         await asyncio.sleep(chance.uniform(0.0, 0.1))  # any moment of the others' life will do
         async with strike(postgres_admin, database_url):
             placed = len(made.entries)
-            wanted = approve(made.proposal(made.symbols[5]), made.now())
-            await until(lambda: _is_refused(made, wanted, words), 60)
-            await until(lambda: is_told(log, words), 60)
+            order = approve(made.proposal(made.symbols[5]), made.now())
+            await until(lambda: _is_refused(made, order, words), 60)
+            await until(lambda: is_logged(log, words), 60)
             assert len(made.entries) <= placed + 8  # those that had left before
         await early
-        made.submitted.append(await made.desk.submit(wanted))
+        made.submitted.append(await made.manager.submit(order))
         await submit_for_sure(made, 2)
         await made.settle()
     intents = await made.database.fetchval("SELECT count(*) FROM order_intent")
@@ -129,13 +129,13 @@ async def test_what_cannot_be_written_is_refused_aloud_and_nothing_is_lost(
 async def test_fills_while_nothing_can_be_written_are_all_counted_later(
     made: Rig, database_url: Secret, postgres_admin: Any, log: Path
 ) -> None:
-    """Orders that are under way at the venue go on there; the books follow when they can."""
+    """Orders in flight continue at the venue; the ledger catches up later."""
     made.fault("slow", count=4, seconds=0.3)  # answers arrive when the database takes no more
     async with worker(made, database_url, log, still_s=STILL_S):
         await made.submit(4)
         await until(lambda: _has_left(made, 4), 60)
         async with read_only(postgres_admin, database_url):
-            await until(lambda: is_told(log, "read-only transaction"), 60)
+            await until(lambda: is_logged(log, "read-only transaction"), 60)
             await asyncio.sleep(2.0)  # longer than it is tried to write an outcome down
             assert any(entry.order.filled for entry in made.entries)
         await made.settle()
@@ -158,9 +158,9 @@ async def test_a_server_that_hangs_loses_no_accepted_order(tmp_path: Path, log: 
                     await asyncio.sleep(chance.uniform(0.05, 0.3))  # any moment will do
                     rows = await database.fetch("SELECT pid FROM pg_stat_activity")
                     stopped = [postmaster, *(row["pid"] for row in rows)]
-                    _tell(stopped, signal.SIGSTOP)
+                    _signal(stopped, signal.SIGSTOP)
                     await asyncio.sleep(1.5)  # longer than an order may take to leave
-                    _tell(stopped, signal.SIGCONT)
+                    _signal(stopped, signal.SIGCONT)
                 await submitting
                 await made.settle()
                 found = await made.states()
@@ -170,16 +170,16 @@ async def test_a_server_that_hangs_loses_no_accepted_order(tmp_path: Path, log: 
     assert found["ACKED"] > 0
 
 
-def _tell(processes: list[int], number: int) -> None:
+def _signal(processes: list[int], number: int) -> None:
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):  # a session that has ended
             os.kill(pid, number)
 
 
-async def _is_refused(made: Rig, wanted: ApprovedOrder, words: str) -> bool:
-    """Aloud, and by its cause: a connection that is cut on the way there says only so."""
+async def _is_refused(made: Rig, order: ApprovedOrder, words: str) -> bool:
+    """Return whether submit fails with the cause; a cut connection would hide it."""
     try:
-        await made.desk.submit(wanted)
+        await made.manager.submit(order)
     except OperationError as error:
         return words in str(error)
     return False

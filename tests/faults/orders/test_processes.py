@@ -34,7 +34,7 @@ async def test_a_worker_stopped_beyond_its_lock_sends_nothing_late(
         async with worker(made, database_url, log, still_s=1.0):
             await made.settle()
             placed = len(made.entries)
-            await asyncio.sleep(2 * STREAM.lock_ttl_s)  # what is asked of the stopped one
+            await asyncio.sleep(2 * STREAM.lock_ttl_s)  # locks of the stopped worker expire
             os.kill(first.pid, signal.SIGCONT)
             assert await first.stop() == 0
             await made.settle()
@@ -47,7 +47,7 @@ async def test_a_worker_stopped_beyond_its_lock_sends_nothing_late(
 async def test_the_switch_in_a_burst_lets_nothing_new_out(
     made: Rig, database_url: Secret, log: Path
 ) -> None:
-    """Of 60 orders under way a few had left; cancels still flow, and a restart does not forget."""
+    """Few of 60 pending orders had left; cancels still work, and the switch survives a restart."""
     async with worker(made, database_url, log) as trading:
         submitting = asyncio.create_task(made.submit(60))
         await until(lambda: _has_some(made), 60)

@@ -27,7 +27,7 @@ SET_BACK = timedelta(seconds=0.5)
 
 
 class SetClock(SystemClock):
-    """The machine's clock; somebody may set it."""
+    """System clock that a test can set."""
 
     set_by = timedelta(0)
 
@@ -36,14 +36,14 @@ class SetClock(SystemClock):
 
 
 class Nothing:
-    """A Truth that knows nothing: only the feed tells prices."""
+    """Loader without values: prices come only from the feed."""
 
     async def load(self, _kind: str, _name: str) -> CacheEntry | None:
         return None
 
 
 class Trader:
-    """Wants to buy all the time; the gate sees what the feed has told."""
+    """Proposes an entry repeatedly; the gate reads the prices of the feed."""
 
     def __init__(
         self, made: Rig, facts: RiskSnapshotReader, sources: RiskSources, clock: SetClock
@@ -83,29 +83,29 @@ class Trader:
     async def want(self) -> SubmitResult | None:
         """One order, if the gate lets it."""
         now = self._clock.now()
-        wanted = self._made.proposal(
+        proposal = self._made.proposal(
             self.symbol, decided_at=now, expires_at=now + timedelta(seconds=60)
         )
-        found = self._gate.check(wanted, await self._facts(wanted))
+        found = self._gate.check(proposal, await self._facts(proposal))
         if not isinstance(found, ApprovedOrder):
             self.refused |= {reason.code for reason in found.reasons}
             return None
-        submitted = await self._made.desk.submit(found)
+        submitted = await self._made.manager.submit(found)
         self._made.submitted.append(submitted)
         return submitted
 
 
 @asynccontextmanager
 async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
-    watch, world = SafetyMonitor(made.database, clock), Portfolio(clock)
-    world.load(COIN, ())
+    watch, portfolio = SafetyMonitor(made.database, clock), Portfolio(clock)
+    portfolio.load(COIN, ())
     config = CacheConfig()
     async with Cache.open(MemoryStore(), Nothing(), config, clock=clock) as cache:
         sources = RiskSources(
             database=made.database,
             broker="upbit",
             cache=cache,
-            portfolio=world,
+            portfolio=portfolio,
             monitor=watch,
             version=AccountVersion(),
             freezing=(),

@@ -33,7 +33,7 @@ async def test_a_lost_answer_is_looked_up(
 async def test_an_order_that_never_came_is_absent_and_not_sent_again(
     made: Rig, database_url: Secret, log: Path, kind: str
 ) -> None:
-    """HTTP 500 or a cut connection, and nothing was done: which only looking can tell."""
+    """HTTP 500 or a cut connection without an order: only reconciliation can find out."""
     made.fault(kind, count=3)
     async with worker(made, database_url, log):
         await made.submit(5)
@@ -119,7 +119,7 @@ async def test_cancelled_orders_are_as_the_venue_says(
         made_orders = await made.submit(3, symbol=made.symbols[0], price=low, quantity=quantity)
         await until(lambda: _count(made, "ACKED", 3), 60)
         for one in made_orders:
-            assert await made.desk.cancel(one.intent_id)
+            assert await made.manager.cancel(one.intent_id)
         await until(lambda: _all_cancelled(made), 60)
         await made.settle()
 

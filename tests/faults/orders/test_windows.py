@@ -30,9 +30,9 @@ async def test_all_lives_of_a_worker_together_keep_the_venues_limit(
     ):
         symbols = itertools.cycle(made.symbols)  # what a death left unknown shuts its market
         for _ in range(LIVES - 1):
-            wanted = len(made.entries) + PER_SECOND - 1
+            expected = len(made.entries) + PER_SECOND - 1
             submitting = asyncio.create_task(_submit(made, symbols))
-            await until(functools.partial(_has, made, wanted), 60)
+            await until(functools.partial(_has, made, expected), 60)
             await asyncio.sleep(chance.uniform(0.0, 0.1))  # nearly all of a second is used
             await trading.kill()
             await submitting
