@@ -1,4 +1,4 @@
-"""Everything that trades, joined: what one part says, the others do."""
+"""The assembled trading system: parts react to the events of each other."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class CommitProxy:
                 await asyncio.gather(*proxy._tasks, return_exceptions=True)
 
     def spoil(self, when: When, words: bytes = COMMIT) -> None:
-        """Cut the connection of the next COMMIT, or of what says these words next; b"": of any."""
+        """Cut the connection that next sends COMMIT, or the given words; b"": anything."""
         self._spoil, self._words = when, words
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A disk that breaks under what is written down: nothing more is accepted, and it is said why.
+"""A disk that fails during writes: nothing more is accepted, and the error names the cause.
 
 What a torn end, a flipped bit and a full disk do stands beside each file's own tests
 (tests/router/test_journal.py, tests/venues/test_rate_limiter.py, tests/feed/test_recorder.py).

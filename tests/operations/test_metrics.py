@@ -51,7 +51,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What one run said after it had traded for a moment."""
+    """Metrics of one run after it has traded for a moment."""
     port = free_port()
     qts = Qts(
         tmp_path_factory.mktemp("run") / "home",

@@ -96,7 +96,7 @@ def test_the_unit_asks_for_what_a_run_gives() -> None:
 
 
 def test_systemd_itself_understands_the_unit(tmp_path: Path) -> None:
-    """Where systemd-analyze is; what it says of the missing program and user is no fault."""
+    """Needs systemd-analyze; its messages about the missing program and user are expected."""
     try:
         done = subprocess.run(
             ["systemd-analyze", "verify", "--man=no", str(UNIT)],  # noqa: S607 - the machine's own

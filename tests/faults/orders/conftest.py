@@ -26,5 +26,5 @@ async def made(database: Database) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What the worker says goes here; read when a test fails."""
+    """Log file of the worker, shown when a test fails."""
     return tmp_path / "worker.log"

@@ -52,7 +52,7 @@ async def test_lost_answers_to_commits_double_no_order(
             for _ in range(20):
                 proxy.spoil(chance.choice(["before", "after"]), chance.choice([COMMIT, b""]))
                 await made.submit(1)
-                await asyncio.sleep(chance.uniform(0, 0.1))  # whatever the worker says then
+                await asyncio.sleep(chance.uniform(0, 0.1))  # at any state of the worker
             await made.settle()
         assert proxy.cut > 5
     found = await made.states()
