@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from qts.domain import IntentType, ManualClock, RefusedError, Side
-from qts.orders import load_account_state, freeze_position, resume_manually
+from qts.orders import freeze_position, load_account_state, resume_manually
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, Room
 
