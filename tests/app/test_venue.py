@@ -21,7 +21,7 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import RefusedError, SystemClock
 from qts.venues import UpbitClient, UpbitConfig
-from tests.orders.kit import PRICE, room
+from tests.orders.kit import PRICE, open_kit
 
 REAL = UpbitConfig().url
 HOSTS = (REAL, "https://api.upbit.com/", "http://10.0.0.7", "http://127.0.0.1:1")
@@ -105,10 +105,10 @@ def test_the_simulator_stands_in_for_a_venue_without_key_and_host(
 
 
 async def test_positions_of_a_former_simulated_account_are_refused(database: Database) -> None:
-    async with room(database, SystemClock()) as floor:
+    async with open_kit(database, SystemClock()) as kit:
         await refuse_stale_positions(database, "venue")
-        name = await floor.order()
-        await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal(2), PRICE))
+        name = await kit.order()
+        await kit.context.ledger.record_fill(kit.venue.trade(name, Decimal(2), PRICE))
     await refuse_stale_positions(database, "upbit")
     with pytest.raises(RefusedError, match="starts empty"):
         await refuse_stale_positions(database, "venue")

@@ -8,7 +8,7 @@ import pytest
 
 from qts.database import Database, DatabaseConfig
 from qts.domain import ManualClock, Secret
-from tests.orders.kit import START, Room, room
+from tests.orders.kit import START, OrderKit, open_kit
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def floor(database: Database, clock: ManualClock) -> AsyncIterator[Room]:
+async def kit(database: Database, clock: ManualClock) -> AsyncIterator[OrderKit]:
     """A desk that may trade."""
-    async with room(database, clock) as made:
+    async with open_kit(database, clock) as made:
         yield made

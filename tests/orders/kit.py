@@ -59,7 +59,7 @@ def approved(clock: Clock, **more: Any) -> ApprovedOrder:
     return approve(OrderProposal(**values), clock.now())
 
 
-class Room:
+class OrderKit:
     """A desk, an executor and a reconciler on one database, before a venue in memory."""
 
     def __init__(
@@ -78,11 +78,11 @@ class Room:
             allow_short=settings.allow_short,
             on_change=self.changes.append,
         )
-        self.floor = ExecutionContext(database, bus, venue, ledger, safety, settings, clock)
-        self.reconciler = Reconciler(self.floor)
+        self.context = ExecutionContext(database, bus, venue, ledger, safety, settings, clock)
+        self.reconciler = Reconciler(self.context)
         self.desk = OrderManager(database, bus, venue.name, self.changes.append, clock)
         self.executor = OrderExecutor(
-            self.floor, self.reconciler.is_reconciled, self.reconciler.request
+            self.context, self.reconciler.is_reconciled, self.reconciler.request
         )
         self.dispatcher = Dispatcher()
         self.executor.register(self.dispatcher)
@@ -167,11 +167,11 @@ class Room:
 
 
 @asynccontextmanager
-async def room(
+async def open_kit(
     database: Database, clock: Clock | None = None, *, named: bool = True, **config: Any
-) -> AsyncIterator[Room]:
+) -> AsyncIterator[OrderKit]:
     clock = clock or ManualClock(START)
     async with PostgresBus.open(database, STREAMS) as bus:
-        made = Room(database, bus, Venue(clock, named=named), clock, **config)
+        made = OrderKit(database, bus, Venue(clock, named=named), clock, **config)
         await made.open()
         yield made

@@ -14,16 +14,18 @@ from qts.domain import IntentType, OrderType, Side
 from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
 from tests.conformance.venues import MORNING, NETWORKED, VENUES, Venue, inject_fault
-from tests.orders.kit import STREAMS, Room
+from tests.orders.kit import STREAMS, OrderKit
 
 
 @asynccontextmanager
-async def trading(name: str, database: Database, folder: Path) -> AsyncIterator[tuple[Room, Venue]]:
+async def trading(
+    name: str, database: Database, folder: Path
+) -> AsyncIterator[tuple[OrderKit, Venue]]:
     async with (
         PostgresBus.open(database, STREAMS) as bus,
         VENUES[name](database, folder) as venue,
     ):
-        room = Room(database, bus, cast("Any", venue.broker), venue.clock)
+        room = OrderKit(database, bus, cast("Any", venue.broker), venue.clock)
         await room.open()
         yield room, venue
 
@@ -54,7 +56,7 @@ async def test_what_is_bought_and_sold_is_in_the_books(
         await venue.until_closed(selling)
         await room.reconciler.reconcile_now()
         assert (await room.position(venue.symbol))[0] == 0
-        found = await check_reconciled(room.floor, MORNING)
+        found = await check_reconciled(room.context, MORNING)
         assert found, found.differences
 
 
@@ -84,7 +86,7 @@ async def test_an_order_that_never_came_is_absent(
         submitted = await room.submit(**at_the_ask(venue))
         await room.work()
         assert await room.attempts(submitted.intent_id) == ["UNKNOWN"]
-        await venue.clock.advance(room.floor.config.absent_after_s + 1)
+        await venue.clock.advance(room.context.config.absent_after_s + 1)
         await room.reconciler.reconcile_now()
         assert await room.attempts(submitted.intent_id) == ["ABSENT"]
         assert await venue.record() == {}

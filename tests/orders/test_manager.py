@@ -16,101 +16,101 @@ from qts.domain import IntentType, ManualClock, OrderRequest, OrderType, Refused
 from qts.orders import SubmitResult, signal_id_for
 from qts.risk import OrderProposal
 from tests.faults.proxy import CommitProxy
-from tests.orders.kit import START, SYMBOL, Room, approved, room
+from tests.orders.kit import START, SYMBOL, OrderKit, approved, open_kit
 
 
-async def test_an_order_is_written_with_its_command_and_nothing_leaves(floor: Room) -> None:
-    submitted = await floor.submit()
-    row = await floor.attempt(submitted.attempt_id)
+async def test_an_order_is_written_with_its_command_and_nothing_leaves(kit: OrderKit) -> None:
+    submitted = await kit.submit()
+    row = await kit.attempt(submitted.attempt_id)
     assert (row["status"], row["attempt_no"]) == ("PREPARED", 1)
-    assert await floor.intent(submitted.intent_id) == ("CREATED", "")
-    event = await floor.database.fetchrow("SELECT * FROM outbox_event")
+    assert await kit.intent(submitted.intent_id) == ("CREATED", "")
+    event = await kit.database.fetchrow("SELECT * FROM outbox_event")
     assert event is not None
     assert (event["event_type"], event["aggregate_id"]) == ("CreateOrderAttempt", SYMBOL)
     assert event["payload_json"]["payload"] == {"orderAttemptId": str(submitted.attempt_id)}
-    assert floor.venue.placed == []
+    assert kit.venue.placed == []
 
 
-async def test_the_frozen_request_carries_the_identifier_of_its_row(floor: Room) -> None:
-    row = await floor.attempt((await floor.submit()).attempt_id)
+async def test_the_frozen_request_carries_the_identifier_of_its_row(kit: OrderKit) -> None:
+    row = await kit.attempt((await kit.submit()).attempt_id)
     request = msgspec.convert(row["request_json"], OrderRequest)
     assert request.client_order_id == row["identifier"]
     assert (request.quantity, request.price) == (Decimal(2), Decimal(100))
 
 
-async def test_the_same_signal_a_thousand_times_at_once_is_one_order(floor: Room) -> None:
-    order = approved(floor.clock)
-    answers = await asyncio.gather(*(floor.desk.submit(order) for _ in range(1000)))
+async def test_the_same_signal_a_thousand_times_at_once_is_one_order(kit: OrderKit) -> None:
+    order = approved(kit.clock)
+    answers = await asyncio.gather(*(kit.desk.submit(order) for _ in range(1000)))
     assert sum(answer.is_new for answer in answers) == 1
     assert len({(answer.intent_id, answer.attempt_id) for answer in answers}) == 1
-    assert await floor.database.fetchval("SELECT count(*) FROM order_attempt") == 1
-    assert await floor.database.fetchval("SELECT count(*) FROM outbox_event") == 1
-    await floor.work()
-    assert len(floor.venue.placed) == 1
+    assert await kit.database.fetchval("SELECT count(*) FROM order_attempt") == 1
+    assert await kit.database.fetchval("SELECT count(*) FROM outbox_event") == 1
+    await kit.work()
+    assert len(kit.venue.placed) == 1
 
 
-async def test_deciding_the_same_candle_again_orders_nothing_more(floor: Room) -> None:
+async def test_deciding_the_same_candle_again_orders_nothing_more(kit: OrderKit) -> None:
     name = signal_id_for("scalper", SYMBOL, Side.BUY, START)
-    first = await floor.submit(signal_id=name)
-    again = await floor.submit(
+    first = await kit.submit(signal_id=name)
+    again = await kit.submit(
         signal_id=signal_id_for("scalper", SYMBOL, Side.BUY, START), quantity=Decimal(3)
     )
     assert (again.intent_id, again.is_new) == (first.intent_id, False)
     other = signal_id_for("scalper", SYMBOL, Side.BUY, START + timedelta(minutes=1))
-    assert (await floor.submit(signal_id=other)).is_new
+    assert (await kit.submit(signal_id=other)).is_new
 
 
-async def test_one_signal_has_one_intent_of_each_type(floor: Room) -> None:
+async def test_one_signal_has_one_intent_of_each_type(kit: OrderKit) -> None:
     name = uuid4()
-    entry = await floor.submit(signal_id=name)
-    leaving = await floor.submit(signal_id=name, side=Side.SELL, intent_type=IntentType.EXIT_TP)
+    entry = await kit.submit(signal_id=name)
+    leaving = await kit.submit(signal_id=name, side=Side.SELL, intent_type=IntentType.EXIT_TP)
     assert leaving.is_new
     assert leaving.intent_id != entry.intent_id
 
 
-async def test_a_signal_id_used_for_another_market_is_refused(floor: Room) -> None:
+async def test_a_signal_id_used_for_another_market_is_refused(kit: OrderKit) -> None:
     name = uuid4()
-    await floor.submit(signal_id=name)
+    await kit.submit(signal_id=name)
     with pytest.raises(RefusedError, match=f"{name} already stands for BUY KRW-BTC"):
-        await floor.submit(signal_id=name, symbol="KRW-ETH")
+        await kit.submit(signal_id=name, symbol="KRW-ETH")
 
 
-async def test_what_the_gate_did_not_approve_is_refused(floor: Room) -> None:
+async def test_what_the_gate_did_not_approve_is_refused(kit: OrderKit) -> None:
     @dataclass
     class LooksApproved:
         proposal: OrderProposal
         at: object
 
-    real = approved(floor.clock)
+    real = approved(kit.clock)
     with pytest.raises(RefusedError, match="takes an ApprovedOrder"):
-        await floor.desk.submit(LooksApproved(real.proposal, real.at))  # type: ignore[arg-type]
-    assert await floor.database.fetchval("SELECT count(*) FROM order_intent") == 0
+        await kit.desk.submit(LooksApproved(real.proposal, real.at))  # type: ignore[arg-type]
+    assert await kit.database.fetchval("SELECT count(*) FROM order_intent") == 0
 
 
-async def test_switched_off_the_intent_is_recorded_and_nothing_is_attempted(floor: Room) -> None:
-    await floor.kill.set(False, "tests", "enough")
-    submitted = await floor.submit()
+async def test_switched_off_the_intent_is_recorded_and_nothing_is_attempted(kit: OrderKit) -> None:
+    await kit.kill.set(False, "tests", "enough")
+    submitted = await kit.submit()
     assert (submitted.attempt_id, submitted.stopped) == (None, "KILL_SWITCH")
-    assert await floor.intent(submitted.intent_id) == ("CANCELED", "KILL_SWITCH")
-    assert await floor.work() == []
-    await floor.kill.set(True, "tests")
-    again = await floor.work_later()
-    assert (again, floor.venue.placed) == ([], [])
+    assert await kit.intent(submitted.intent_id) == ("CANCELED", "KILL_SWITCH")
+    assert await kit.work() == []
+    await kit.kill.set(True, "tests")
+    again = await kit.work_later()
+    assert (again, kit.venue.placed) == ([], [])
 
 
-async def test_a_cancel_before_it_left_sends_nothing(floor: Room) -> None:
-    submitted = await floor.submit()
-    assert await floor.desk.cancel(submitted.intent_id)
-    await floor.work()
-    assert floor.venue.placed == []
-    assert await floor.attempts(submitted.intent_id) == ["SUSPENDED"]
-    assert await floor.intent(submitted.intent_id) == ("CANCELED", "CANCELLED")
-    assert not await floor.desk.cancel(submitted.intent_id)
+async def test_a_cancel_before_it_left_sends_nothing(kit: OrderKit) -> None:
+    submitted = await kit.submit()
+    assert await kit.desk.cancel(submitted.intent_id)
+    await kit.work()
+    assert kit.venue.placed == []
+    assert await kit.attempts(submitted.intent_id) == ["SUSPENDED"]
+    assert await kit.intent(submitted.intent_id) == ("CANCELED", "CANCELLED")
+    assert not await kit.desk.cancel(submitted.intent_id)
 
 
-async def test_cancelling_what_is_not_there_is_refused(floor: Room) -> None:
+async def test_cancelling_what_is_not_there_is_refused(kit: OrderKit) -> None:
     with pytest.raises(RefusedError, match="no order"):
-        await floor.desk.cancel(uuid4())
+        await kit.desk.cancel(uuid4())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -120,7 +120,7 @@ async def test_a_commit_in_doubt_is_looked_up_and_not_doubled(
     async with (
         CommitProxy.to(database_url) as proxy,
         Database.open(proxy.url, DatabaseConfig(pool_min=1, pool_max=3)) as through,
-        room(through, clock) as made,
+        open_kit(through, clock) as made,
     ):
         order = approved(clock)
         proxy.spoil("before" if when == "before" else "after", b"CreateOrderAttempt")
@@ -137,7 +137,7 @@ async def test_a_commit_in_doubt_is_looked_up_and_not_doubled(
     assert await database.fetchval("SELECT count(*) FROM order_intent") == 1
 
 
-async def test_a_market_order_has_no_price(floor: Room) -> None:
-    submitted = await floor.submit(type=OrderType.MARKET, price=None)
-    row = await floor.attempt(submitted.attempt_id)
+async def test_a_market_order_has_no_price(kit: OrderKit) -> None:
+    submitted = await kit.submit(type=OrderType.MARKET, price=None)
+    row = await kit.attempt(submitted.attempt_id)
     assert row["request_json"]["price"] is None

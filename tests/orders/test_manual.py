@@ -16,7 +16,7 @@ from qts.orders import check_reconciled
 from qts.venues import RequestPriority
 from tests.conformance.venues import MORNING
 from tests.orders.fake_venue import lost_reply
-from tests.orders.kit import PRICE, Room
+from tests.orders.kit import PRICE, OrderKit
 from tests.orders.test_brokers import trading
 
 
@@ -49,11 +49,11 @@ async def test_an_order_at_kis_that_was_changed_and_then_cancelled_ends(
         await room.reconciler.reconcile_now()
         await broker.cancel(f"{day:%Y%m%d}-{int(number) + 1}")
         await room.reconciler.reconcile_now()
-        found = await check_reconciled(room.floor, MORNING)
+        found = await check_reconciled(room.context, MORNING)
         assert found, found.differences
 
 
-async def test_a_buy_at_upbit_by_money_that_bought_nothing_is_kept(floor: Room) -> None:
+async def test_a_buy_at_upbit_by_money_that_bought_nothing_is_kept(kit: OrderKit) -> None:
     """It has no volume, and nothing was executed."""
     row = {
         "uuid": "u-1",
@@ -68,39 +68,39 @@ async def test_a_buy_at_upbit_by_money_that_bought_nothing_is_kept(floor: Room) 
         "executed_volume": "0",
         "time_in_force": "fok",
     }
-    floor.venue.book["u-1"] = order_of(row)
-    assert (await floor.reconciler.reconcile_now()).foreign == 1
-    kept = await floor.database.fetchrow("SELECT quantity, state FROM broker_order")
+    kit.venue.book["u-1"] = order_of(row)
+    assert (await kit.reconciler.reconcile_now()).foreign == 1
+    kept = await kit.database.fetchrow("SELECT quantity, state FROM broker_order")
     assert kept is not None
     assert tuple(kept) == (None, OrderState.CANCELLED)
-    assert (await floor.reconciler.reconcile_now()).orders == 0
+    assert (await kit.reconciler.reconcile_now()).orders == 0
 
 
 async def test_an_order_that_cannot_be_kept_keeps_nothing_else_from_being_seen(
-    floor: Room, monkeypatch: pytest.MonkeyPatch
+    kit: OrderKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    odd = floor.venue.by_hand("KRW-ETH", Side.BUY, Decimal(-1))
-    good = floor.venue.by_hand("KRW-ETH", Side.BUY, Decimal(1))
+    odd = kit.venue.by_hand("KRW-ETH", Side.BUY, Decimal(-1))
+    good = kit.venue.by_hand("KRW-ETH", Side.BUY, Decimal(1))
     assert odd != good
-    await floor.reconciler.reconcile_now()
-    rows = await floor.database.fetch("SELECT broker_order_id FROM broker_order")
+    await kit.reconciler.reconcile_now()
+    rows = await kit.database.fetch("SELECT broker_order_id FROM broker_order")
     assert [row[0] for row in rows] == [good]
 
 
 async def test_an_order_of_an_attempt_given_up_is_told_once(
-    floor: Room, clock: ManualClock
+    kit: OrderKit, clock: ManualClock
 ) -> None:
-    floor.venue.after, floor.venue.lag_s = lost_reply, 3600
-    await floor.submit()
-    await floor.work()
-    await clock.advance(floor.floor.config.absent_after_s + 1)
-    await floor.reconciler.reconcile_now()
-    floor.venue.lag_s = 0
-    floor.venue.trade("V1", Decimal(2), PRICE)
-    await floor.reconciler.reconcile_now()
-    assert (await floor.fail_safe.now()).code == "FS040"
-    await floor.fail_safe.release("owner", "looked at")
+    kit.venue.after, kit.venue.lag_s = lost_reply, 3600
+    await kit.submit()
+    await kit.work()
+    await clock.advance(kit.context.config.absent_after_s + 1)
+    await kit.reconciler.reconcile_now()
+    kit.venue.lag_s = 0
+    kit.venue.trade("V1", Decimal(2), PRICE)
+    await kit.reconciler.reconcile_now()
+    assert (await kit.fail_safe.now()).code == "FS040"
+    await kit.fail_safe.release("owner", "looked at")
     for _ in range(3):
         await clock.advance(3600)
-        await floor.reconciler.reconcile_now()
-    assert (await floor.fail_safe.now()).state == "NORMAL"
+        await kit.reconciler.reconcile_now()
+    assert (await kit.fail_safe.now()).state == "NORMAL"

@@ -30,7 +30,7 @@ from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
 from qts.venues import RateLimitedError, VenueRejectedError
 from tests.orders.fake_venue import Venue, lost_reply
-from tests.orders.kit import START, STREAMS, Room
+from tests.orders.kit import START, STREAMS, OrderKit
 
 URL: list[Secret] = []
 SYMBOLS = ("KRW-BTC", "KRW-ETH")
@@ -61,8 +61,8 @@ class Life(RuleBasedStateMachine):
         self.room = self.begin()
         self.news: list[ExecutionReport] = []  # on its way to us, in no order
 
-    def begin(self) -> Room:
-        room = Room(self.database, self.bus, self.venue, self.clock)
+    def begin(self) -> OrderKit:
+        room = OrderKit(self.database, self.bus, self.venue, self.clock)
         self.do(room.open())
         return room
 
@@ -196,7 +196,7 @@ class Life(RuleBasedStateMachine):
             self.do(self.room.work_later())
             self.do(self.room.reconciler.reconcile_now())
         self.positions_are_exact()
-        found = self.do(check_reconciled(self.room.floor, START))
+        found = self.do(check_reconciled(self.room.context, START))
         ambiguous = self.do(
             self.database.fetchval("SELECT count(*) FROM order_attempt WHERE needs_person")
         )

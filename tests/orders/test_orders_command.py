@@ -16,7 +16,7 @@ from qts.cli.orders import orders, positions
 from qts.domain import RefusedError, Secret
 from qts.orders.halts import halt_venue
 from tests.orders.fake_venue import lost_reply
-from tests.orders.kit import PRICE, SYMBOL, Room
+from tests.orders.kit import PRICE, SYMBOL, OrderKit
 
 
 class Line:
@@ -48,10 +48,10 @@ def line(
     return Line(capsys)
 
 
-async def test_orders_are_listed_and_shown(floor: Room, line: Line) -> None:
-    submitted = await floor.submit()
-    await floor.work()
-    await floor.floor.ledger.record_fill(floor.venue.trade("V1", Decimal(2), PRICE))
+async def test_orders_are_listed_and_shown(kit: OrderKit, line: Line) -> None:
+    submitted = await kit.submit()
+    await kit.work()
+    await kit.context.ledger.record_fill(kit.venue.trade("V1", Decimal(2), PRICE))
     (row,) = (await line.json(orders, "list"))["orders"]
     assert (row["intent_id"], row["attempt_state"]) == (str(submitted.intent_id), "ACKED")
     assert (row["status"], row["order_state"]) == ("COMPLETED", "FILLED")
@@ -64,48 +64,48 @@ async def test_orders_are_listed_and_shown(floor: Room, line: Line) -> None:
     assert "broker_order_id  V1" in await line(orders, "show", str(submitted.intent_id))
 
 
-async def test_positions_are_shown(floor: Room, line: Line) -> None:
+async def test_positions_are_shown(kit: OrderKit, line: Line) -> None:
     assert await line(positions) == "no positions\n"
-    name = await floor.order()
-    await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal("1.5"), PRICE))
+    name = await kit.order()
+    await kit.context.ledger.record_fill(kit.venue.trade(name, Decimal("1.5"), PRICE))
     (row,) = (await line.json(positions))["positions"]
     assert (row["symbol"], Decimal(row["quantity"])) == (SYMBOL, Decimal("1.5"))
     table = (await line(positions)).splitlines()
     assert table[1].split()[:4] == ["venue", SYMBOL, "1.5", "100"]
 
 
-async def test_an_order_is_cancelled_from_the_command_line(floor: Room, line: Line) -> None:
-    submitted = await floor.submit()
-    await floor.work()
+async def test_an_order_is_cancelled_from_the_command_line(kit: OrderKit, line: Line) -> None:
+    submitted = await kit.submit()
+    await kit.work()
     assert await line.json(orders, "cancel", str(submitted.intent_id)) == {"asked": True}
-    await floor.work()
-    assert floor.venue.cancels == ["V1"]
+    await kit.work()
+    assert kit.venue.cancels == ["V1"]
 
 
-async def test_a_look_at_the_books_is_requested_for(floor: Room, line: Line) -> None:
+async def test_a_look_at_the_books_is_requested_for(kit: OrderKit, line: Line) -> None:
     await line(orders, "reconcile")
-    assert [handled.result for handled in await floor.work()] == ["done"]
-    assert floor.reconciler._requested.is_set()
+    assert [handled.result for handled in await kit.work()] == ["done"]
+    assert kit.reconciler._requested.is_set()
 
 
-async def test_an_unknown_attempt_is_resolved(floor: Room, line: Line) -> None:
-    floor.venue.before = lost_reply
-    first, second = await floor.submit(), await floor.submit(symbol="KRW-ETH")
-    await floor.work()
+async def test_an_unknown_attempt_is_resolved(kit: OrderKit, line: Line) -> None:
+    kit.venue.before = lost_reply
+    first, second = await kit.submit(), await kit.submit(symbol="KRW-ETH")
+    await kit.work()
     assert len((await line.json(orders, "list", "--state", "unknown"))["orders"]) == 2
     await line(orders, "resolve", str(first.attempt_id), "--as", "absent")
     await line(orders, "resolve", str(second.attempt_id), "--as", "V77")
-    assert await floor.attempts(first.intent_id) == ["ABSENT"]
-    assert await floor.attempts(second.intent_id) == ["ACKED"]
-    assert await floor.suspended() == {}
+    assert await kit.attempts(first.intent_id) == ["ABSENT"]
+    assert await kit.attempts(second.intent_id) == ["ACKED"]
+    assert await kit.suspended() == {}
 
 
-async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: Line) -> None:
-    await halt_venue(floor.floor, "418")
+async def test_a_market_is_resumed_and_a_holding_taken_over(kit: OrderKit, line: Line) -> None:
+    await halt_venue(kit.context, "418")
     await line(orders, "resume", "*", "--broker", "venue")
-    assert await floor.suspended() == {}
+    assert await kit.suspended() == {}
     await line(positions, "adopt", SYMBOL, "3", "--price", "80", "--broker", "venue")
-    assert (await floor.position())[0] == 3
+    assert (await kit.position())[0] == 3
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ async def test_a_market_is_resumed_and_a_holding_taken_over(floor: Room, line: L
     ],
 )
 async def test_bad_words_are_refused(
-    floor: Room, line: Line, app: typer.Typer, words: list[str], told: str
+    kit: OrderKit, line: Line, app: typer.Typer, words: list[str], told: str
 ) -> None:
     with pytest.raises(RefusedError, match=told):
         await line(app, *words)
 
 
-async def test_a_position_is_frozen_and_released(floor: Room, line: Line) -> None:
+async def test_a_position_is_frozen_and_released(kit: OrderKit, line: Line) -> None:
     words = ("freeze", SYMBOL, "--broker", "venue", "--reason", "a fork")
     assert await line(orders, *words) == f"{SYMBOL} is frozen at venue\n"
     assert await line(orders, *words) == f"{SYMBOL} was frozen before\n"
-    assert await floor.suspended() == {SYMBOL: "FROZEN"}
+    assert await kit.suspended() == {SYMBOL: "FROZEN"}
     await line(orders, "resume", SYMBOL, "--broker", "venue")
-    assert await floor.suspended() == {}
+    assert await kit.suspended() == {}

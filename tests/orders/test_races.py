@@ -16,7 +16,7 @@ from qts.orders.resolve import resolve_unknown
 from qts.outbox import OutboxEvent
 from qts.venues import RateLimitedError
 from tests.orders.fake_venue import lost_reply
-from tests.orders.kit import PRICE, SYMBOL, Room, room
+from tests.orders.kit import PRICE, SYMBOL, OrderKit, open_kit
 from tests.outbox.kit import until
 
 
@@ -24,11 +24,11 @@ class Cancelling:
     """A cancel that is stopped just before its commit."""
 
     def __init__(
-        self, floor: Room, submitted: SubmitResult, monkeypatch: pytest.MonkeyPatch
+        self, kit: OrderKit, submitted: SubmitResult, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self._floor, self._intent = floor, submitted.intent_id
+        self._floor, self._intent = kit, submitted.intent_id
         self._written, self._go_on = asyncio.Event(), asyncio.Event()
-        publish = floor.bus.publish
+        publish = kit.bus.publish
 
         async def held(tx: Any, event: OutboxEvent) -> Any:
             told = await publish(tx, event)
@@ -37,7 +37,7 @@ class Cancelling:
                 await self._go_on.wait()
             return told
 
-        monkeypatch.setattr(floor.bus, "publish", held)
+        monkeypatch.setattr(kit.bus, "publish", held)
 
     async def begin(self) -> None:
         self._asked = asyncio.create_task(self._floor.desk.cancel(self._intent))
@@ -55,7 +55,7 @@ async def somebody_waits(database: Database) -> bool:
 
 
 async def test_a_throttled_order_that_is_being_cancelled_is_not_tried_again(
-    floor: Room, monkeypatch: pytest.MonkeyPatch
+    kit: OrderKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent, answer = asyncio.Event(), asyncio.Event()
 
@@ -65,31 +65,31 @@ async def test_a_throttled_order_that_is_being_cancelled_is_not_tried_again(
         raise RateLimitedError("429")
 
     with monkeypatch.context() as patch:
-        patch.setattr(floor.venue, "place", slow)
-        submitted = await floor.submit()
-        cancelling = Cancelling(floor, submitted, patch)
-        working = asyncio.create_task(floor.work())
+        patch.setattr(kit.venue, "place", slow)
+        submitted = await kit.submit()
+        cancelling = Cancelling(kit, submitted, patch)
+        working = asyncio.create_task(kit.work())
         await sent.wait()
         await cancelling.begin()
         answer.set()
         await cancelling.end()
         await working
-    await floor.work()
-    await floor.work_later()
-    assert floor.venue.placed == []
-    assert (await floor.intent(submitted.intent_id))[0] == "CANCELED"
+    await kit.work()
+    await kit.work_later()
+    assert kit.venue.placed == []
+    assert (await kit.intent(submitted.intent_id))[0] == "CANCELED"
 
 
 async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
-    floor: Room, monkeypatch: pytest.MonkeyPatch
+    kit: OrderKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    floor.venue.after = lost_reply
-    submitted = await floor.submit()
-    await floor.work()
-    cancelling = Cancelling(floor, submitted, monkeypatch)
+    kit.venue.after = lost_reply
+    submitted = await kit.submit()
+    await kit.work()
+    cancelling = Cancelling(kit, submitted, monkeypatch)
     asked, answer = asyncio.Event(), asyncio.Event()
     noted, commit = asyncio.Event(), asyncio.Event()
-    find, note = floor.venue.find_order, floor.floor.ledger.apply_order
+    find, note = kit.venue.find_order, kit.context.ledger.apply_order
 
     async def finding(*words: Any) -> Any:
         found = await find(*words)
@@ -103,80 +103,80 @@ async def test_an_order_that_is_found_while_it_is_being_cancelled_is_cancelled(
         await commit.wait()
         return changes
 
-    monkeypatch.setattr(floor.venue, "find_order", finding)
-    monkeypatch.setattr(floor.floor.ledger, "apply_order", noting)
-    looking = asyncio.create_task(resolve_unknown(floor.floor))
+    monkeypatch.setattr(kit.venue, "find_order", finding)
+    monkeypatch.setattr(kit.context.ledger, "apply_order", noting)
+    looking = asyncio.create_task(resolve_unknown(kit.context))
     await asked.wait()
     await cancelling.begin()
     answer.set()
     await cancelling.end()
     await noted.wait()
-    await floor.work()  # the cancel finds no order yet: it is left to whoever acknowledges it
+    await kit.work()  # the cancel finds no order yet: it is left to whoever acknowledges it
     commit.set()
     await looking
-    await floor.work_later()
-    assert await floor.attempts(submitted.intent_id) == ["ACKED"]
-    assert floor.venue.cancels == ["V1"]
+    await kit.work_later()
+    assert await kit.attempts(submitted.intent_id) == ["ACKED"]
+    assert kit.venue.cancels == ["V1"]
 
 
-async def test_a_market_is_not_opened_beside_an_outcome_that_gets_unknown(floor: Room) -> None:
-    name = await floor.order()
-    await floor.floor.ledger.record_fill(floor.venue.trade(name, Decimal(2), PRICE))
-    floor.venue.after = lost_reply
-    await floor.submit()
-    await floor.work()
-    await floor.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
-    async with floor.database.transaction() as tx:
+async def test_a_market_is_not_opened_beside_an_outcome_that_gets_unknown(kit: OrderKit) -> None:
+    name = await kit.order()
+    await kit.context.ledger.record_fill(kit.venue.trade(name, Decimal(2), PRICE))
+    kit.venue.after = lost_reply
+    await kit.submit()
+    await kit.work()
+    await kit.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
+    async with kit.database.transaction() as tx:
         await tx.execute("UPDATE order_attempt SET status = 'REJECTED' WHERE status = 'UNKNOWN'")
-        assert await suspensions.resume_resolved(tx, floor.venue.name, SYMBOL)
-        leaving = asyncio.create_task(floor.work())  # its answer is lost, too
-        await until(lambda: somebody_waits(floor.database))
+        assert await suspensions.resume_resolved(tx, kit.venue.name, SYMBOL)
+        leaving = asyncio.create_task(kit.work())  # its answer is lost, too
+        await until(lambda: somebody_waits(kit.database))
     await leaving
-    assert await floor.suspended() == {SYMBOL: "UNKNOWN"}
-    async with floor.database.transaction() as tx:
-        assert not await suspensions.resume_resolved(tx, floor.venue.name, SYMBOL)
+    assert await kit.suspended() == {SYMBOL: "UNKNOWN"}
+    async with kit.database.transaction() as tx:
+        assert not await suspensions.resume_resolved(tx, kit.venue.name, SYMBOL)
 
 
 async def test_a_late_answer_that_names_another_order_is_told(
     database: Database, clock: ManualClock
 ) -> None:
     """Without names of ours an order placed by hand was taken for it meanwhile."""
-    async with room(database, clock, named=False) as floor:
+    async with open_kit(database, clock, named=False) as kit:
         sent, answer = asyncio.Event(), asyncio.Event()
 
         async def meanwhile(_order_id: str) -> None:
             sent.set()
             await answer.wait()
 
-        floor.venue.meanwhile = meanwhile
-        submitted = await floor.submit()
-        working = asyncio.create_task(floor.work())
+        kit.venue.meanwhile = meanwhile
+        submitted = await kit.submit()
+        working = asyncio.create_task(kit.work())
         await sent.wait()
-        its = floor.venue.book.pop("V1")  # the venue lists it late
-        twin = floor.venue.by_hand(SYMBOL, Side.BUY, Decimal(2))
+        its = kit.venue.book.pop("V1")  # the venue lists it late
+        twin = kit.venue.by_hand(SYMBOL, Side.BUY, Decimal(2))
         await clock.advance(7)  # the sender's time is over
-        await floor.reconciler.reconcile_now()
-        row = await floor.attempt(submitted.attempt_id)
+        await kit.reconciler.reconcile_now()
+        row = await kit.attempt(submitted.attempt_id)
         assert (row["status"], row["broker_order_id"]) == ("ACKED", twin)
-        floor.venue.book["V1"] = its
+        kit.venue.book["V1"] = its
         answer.set()
         await working
-        assert (await floor.fail_safe.now()).state == "FAIL"
+        assert (await kit.fail_safe.now()).state == "FAIL"
 
 
 async def test_a_cancel_that_a_wrong_key_stopped_is_not_done(
-    floor: Room, monkeypatch: pytest.MonkeyPatch
+    kit: OrderKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted = await floor.submit()
-    await floor.work()
+    submitted = await kit.submit()
+    await kit.work()
 
     async def cancel(_order_id: str) -> None:
         with translate_order_errors():
             raise RefusedError("venues.upbit.access_key or secret_key is wrong (HTTP 401)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(floor.venue, "cancel", cancel)
-        assert await floor.desk.cancel(submitted.intent_id)
-        await floor.work()
-    await floor.work_later()  # the key is right again
-    assert floor.venue.book["V1"].state is OrderState.CANCELLED
+        patch.setattr(kit.venue, "cancel", cancel)
+        assert await kit.desk.cancel(submitted.intent_id)
+        await kit.work()
+    await kit.work_later()  # the key is right again
+    assert kit.venue.book["V1"].state is OrderState.CANCELLED

@@ -11,7 +11,7 @@ import pytest
 
 from qts.database import Database, savepoint
 from qts.domain import AttemptState
-from tests.orders.kit import PRICE, Room
+from tests.orders.kit import PRICE, OrderKit
 
 S = AttemptState
 # As drawn in qts/domain/trading.py.
@@ -51,16 +51,16 @@ async def _go(tx: Any, attempt_id: UUID, state: AttemptState) -> None:
 
 
 @pytest.mark.parametrize("start", list(S))
-async def test_only_drawn_transitions_are_taken(floor: Room, start: AttemptState) -> None:
-    attempt_id = (await floor.submit()).attempt_id
+async def test_only_drawn_transitions_are_taken(kit: OrderKit, start: AttemptState) -> None:
+    attempt_id = (await kit.submit()).attempt_id
     assert attempt_id is not None
     for state in PATHS[start]:
-        async with floor.database.transaction() as tx:
+        async with kit.database.transaction() as tx:
             await _go(tx, attempt_id, state)
     for end in S:
         if end is start:
             continue
-        async with floor.database.transaction() as tx:
+        async with kit.database.transaction() as tx:
             if (start, end) in DRAWN:
                 async with savepoint(tx):
                     await _go(tx, attempt_id, end)
@@ -90,43 +90,45 @@ def _pairs(path: tuple[AttemptState, ...]) -> list[tuple[AttemptState, AttemptSt
         ("attempt_no = 7", "another attempt"),
     ],
 )
-async def test_an_attempt_cannot_become_another(floor: Room, change: str, refused_by: str) -> None:
-    attempt_id = (await floor.submit()).attempt_id
+async def test_an_attempt_cannot_become_another(
+    kit: OrderKit, change: str, refused_by: str
+) -> None:
+    attempt_id = (await kit.submit()).attempt_id
     with pytest.raises(asyncpg.CheckViolationError, match=refused_by):
-        await floor.database.execute(
+        await kit.database.execute(
             f"UPDATE order_attempt SET {change} WHERE id = $1",  # noqa: S608 - ours
             attempt_id,
         )
 
 
-async def test_a_throttled_attempt_needs_its_next_moment(floor: Room) -> None:
-    attempt_id = (await floor.submit()).attempt_id
-    await floor.database.execute("UPDATE order_attempt SET status = 'SENT', sent_at = now()")
+async def test_a_throttled_attempt_needs_its_next_moment(kit: OrderKit) -> None:
+    attempt_id = (await kit.submit()).attempt_id
+    await kit.database.execute("UPDATE order_attempt SET status = 'SENT', sent_at = now()")
     with pytest.raises(asyncpg.CheckViolationError, match="order_attempt_throttled"):
-        await floor.database.execute(
+        await kit.database.execute(
             "UPDATE order_attempt SET status = 'THROTTLED' WHERE id = $1", attempt_id
         )
 
 
 @pytest.mark.parametrize("state", [S.PREPARED, S.SENT, S.UNKNOWN, S.ACKED])
-async def test_an_intent_has_one_live_attempt(floor: Room, state: AttemptState) -> None:
-    submitted = await floor.submit()
+async def test_an_intent_has_one_live_attempt(kit: OrderKit, state: AttemptState) -> None:
+    submitted = await kit.submit()
     assert submitted.attempt_id is not None
     for step in PATHS[state]:
-        async with floor.database.transaction() as tx:
+        async with kit.database.transaction() as tx:
             await _go(tx, submitted.attempt_id, step)
     with pytest.raises(asyncpg.UniqueViolationError, match="order_attempt_live"):
-        await _add_attempt(floor.database, submitted.intent_id, 2)
+        await _add_attempt(kit.database, submitted.intent_id, 2)
 
 
-async def test_numbers_and_identifiers_are_unique(floor: Room) -> None:
-    submitted = await floor.submit()
-    row = await floor.attempt(submitted.attempt_id)
+async def test_numbers_and_identifiers_are_unique(kit: OrderKit) -> None:
+    submitted = await kit.submit()
+    row = await kit.attempt(submitted.attempt_id)
     with pytest.raises(asyncpg.UniqueViolationError, match="attempt_no"):
-        await _add_attempt(floor.database, submitted.intent_id, 1)
-    other = await floor.submit(signal_id=uuid4())
+        await _add_attempt(kit.database, submitted.intent_id, 1)
+    other = await kit.submit(signal_id=uuid4())
     with pytest.raises(asyncpg.UniqueViolationError, match="identifier"):
-        await _add_attempt(floor.database, other.intent_id, 2, row["identifier"])
+        await _add_attempt(kit.database, other.intent_id, 2, row["identifier"])
 
 
 async def _add_attempt(
@@ -144,43 +146,43 @@ async def _add_attempt(
     )
 
 
-async def test_a_position_moves_by_fills_alone(floor: Room) -> None:
-    floor.venue.trade(await floor.order(), floor.venue.placed[0].quantity, PRICE)
-    await floor.reconciler.reconcile_now()
+async def test_a_position_moves_by_fills_alone(kit: OrderKit) -> None:
+    kit.venue.trade(await kit.order(), kit.venue.placed[0].quantity, PRICE)
+    await kit.reconciler.reconcile_now()
     for change in ("quantity = quantity + 1", "quantity = 0"):
         with pytest.raises(asyncpg.CheckViolationError, match="without fills"):
-            await floor.database.execute(f"UPDATE position SET {change}")  # noqa: S608 - ours
+            await kit.database.execute(f"UPDATE position SET {change}")  # noqa: S608 - ours
     with pytest.raises(asyncpg.CheckViolationError, match="without fills"):
-        await floor.database.execute(
+        await kit.database.execute(
             "INSERT INTO position (broker, symbol, quantity) VALUES ('venue', 'X', 1)"
         )
     for change in ("quantity = 9", "counted = false", "price = 1"):
         with pytest.raises(asyncpg.CheckViolationError, match="another fill"):
-            await floor.database.execute(f"UPDATE fill SET {change}")  # noqa: S608 - ours
+            await kit.database.execute(f"UPDATE fill SET {change}")  # noqa: S608 - ours
 
 
 @pytest.mark.parametrize(
     "table", ["order_intent", "order_attempt", "broker_order", "fill", "position"]
 )
-async def test_nothing_is_forgotten(floor: Room, table: str) -> None:
-    floor.venue.trade(await floor.order(), floor.venue.placed[0].quantity, PRICE)
-    await floor.reconciler.reconcile_now()
+async def test_nothing_is_forgotten(kit: OrderKit, table: str) -> None:
+    kit.venue.trade(await kit.order(), kit.venue.placed[0].quantity, PRICE)
+    await kit.reconciler.reconcile_now()
     with pytest.raises(
         (asyncpg.CheckViolationError, asyncpg.ForeignKeyViolationError),
         match=r"forgetting|violates foreign key",
     ):
-        await floor.database.execute(f"DELETE FROM {table}")  # noqa: S608 - ours
+        await kit.database.execute(f"DELETE FROM {table}")  # noqa: S608 - ours
 
 
 @pytest.mark.parametrize(
     ("start", "end"),
     [p for p in product(("OPEN", "CANCELLED", "FILLED"), repeat=2) if p[0] != p[1]],
 )
-async def test_an_order_never_opens_again(floor: Room, start: str, end: str) -> None:
-    await floor.order()
+async def test_an_order_never_opens_again(kit: OrderKit, start: str, end: str) -> None:
+    await kit.order()
     if start != "OPEN":
-        await floor.database.execute("UPDATE broker_order SET state = $1", start)
-    change = floor.database.execute("UPDATE broker_order SET state = $1", end)
+        await kit.database.execute("UPDATE broker_order SET state = $1", start)
+    change = kit.database.execute("UPDATE broker_order SET state = $1", end)
     if (start, end) in {("OPEN", "FILLED"), ("OPEN", "CANCELLED"), ("CANCELLED", "FILLED")}:
         assert await change == "UPDATE 1"
     else:

@@ -12,7 +12,7 @@ from qts.database import Connection, Database
 from qts.domain import IntentType
 from qts.orders.queries import SQL
 from qts.risk import SafetyState
-from tests.orders.kit import SYMBOL, Room
+from tests.orders.kit import SYMBOL, OrderKit
 from tests.outbox.kit import until
 
 LEAVES = ("KILL_SWITCH", "STRATEGY_OFF", "SAFETY_FAIL", "SAFETY_LOCKDOWN", None)
@@ -33,9 +33,9 @@ def stop_of(intent: IntentType, account: bool, strategy: bool, safety: SafetySta
     return None if calm else f"SAFETY_{safety}"
 
 
-async def test_switches_and_fail_safe_stop_what_the_rules_say(floor: Room) -> None:
+async def test_switches_and_fail_safe_stop_what_the_rules_say(kit: OrderKit) -> None:
     seen = set()
-    async with floor.database.transaction() as tx:
+    async with kit.database.transaction() as tx:
         await tx.execute("ALTER TABLE safety_state DISABLE TRIGGER USER")
         for account, strategy, safety in product((True, False), (True, False), SafetyState):
             await tx.execute(
@@ -52,11 +52,11 @@ async def test_switches_and_fail_safe_stop_what_the_rules_say(floor: Room) -> No
     assert seen == set(LEAVES)
 
 
-async def test_who_was_never_switched_on_is_off(floor: Room) -> None:
+async def test_who_was_never_switched_on_is_off(kit: OrderKit) -> None:
     ask = "SELECT order_stop('stranger', $1)"
-    assert await floor.database.fetchval(ask, IntentType.ENTRY) == "STRATEGY_OFF"
-    await floor.database.execute("DELETE FROM kill_switch")
-    assert await floor.database.fetchval(ask, IntentType.EXIT_STOPLOSS) == "KILL_SWITCH"
+    assert await kit.database.fetchval(ask, IntentType.ENTRY) == "STRATEGY_OFF"
+    await kit.database.execute("DELETE FROM kill_switch")
+    assert await kit.database.fetchval(ask, IntentType.EXIT_STOPLOSS) == "KILL_SWITCH"
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,16 @@ async def test_the_whole_venue_comes_before_the_market(database: Database) -> No
     assert found == "MARKET_BLOCKED"
 
 
-async def test_a_switch_thrown_while_the_attempt_is_held_stops_it(floor: Room) -> None:
-    submitted = await floor.submit()
-    async with floor.database.transaction() as tx:
+async def test_a_switch_thrown_while_the_attempt_is_held_stops_it(kit: OrderKit) -> None:
+    submitted = await kit.submit()
+    async with kit.database.transaction() as tx:
         await tx.fetchrow(SQL.attempt, submitted.attempt_id)
-        work = asyncio.create_task(floor.work())
+        work = asyncio.create_task(kit.work())
         await until(lambda: _somebody_waits(tx))
-        await floor.kill.set(False, actor="test", reason="now")
+        await kit.kill.set(False, actor="test", reason="now")
     await work
-    assert floor.venue.placed == []
-    assert (await floor.attempt(submitted.attempt_id))["error_code"] == "KILL_SWITCH"
+    assert kit.venue.placed == []
+    assert (await kit.attempt(submitted.attempt_id))["error_code"] == "KILL_SWITCH"
 
 
 async def _somebody_waits(tx: Connection) -> bool:

@@ -56,9 +56,9 @@ class Bench:
         self.portfolio.load(Decimal(100_000_000), held)
         limits, submitter = RiskLimitsConfig().exact, cast("Any", self.trades)
         self.codes: list[str] = []
-        hooks = PipelineHooks(lambda _name, _payload: None, self._trip, None)
+        hooks = PipelineHooks(DecisionPolicy, lambda _name, _payload: None, self._trip, None)
         self.pipeline = EtedaPipeline(
-            PipelineConfig(), self.portfolio, submitter, limits, DecisionPolicy, hooks, clock
+            PipelineConfig(), self.portfolio, submitter, limits, hooks, clock
         )
         view, loop = self.portfolio.view, asyncio.get_running_loop()
         runner_hooks = RunnerHooks(view, lambda _key: None, self.pipeline.on_signals, loop, None)

@@ -213,9 +213,9 @@ class TradingSystem:
             on_submitted,
             record,
         )
-        hooks = PipelineHooks(self.order_updates.emit, self.fail_safe.trip, record)
+        hooks = PipelineHooks(self._policy, self.order_updates.emit, self.fail_safe.trip, record)
         self.pipeline = EtedaPipeline(
-            config.pipeline, portfolio, self.submitter, limits, self._policy, hooks, clock
+            config.pipeline, portfolio, self.submitter, limits, hooks, clock
         )
         runner_hooks = RunnerHooks(
             portfolio.view,

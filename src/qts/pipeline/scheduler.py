@@ -48,15 +48,16 @@ class PipelineSuspension(msgspec.Struct, frozen=True):
 
 
 class PipelineHooks(NamedTuple):
-    """Where a pipeline reports: events, fail-safe codes, and the decision journal, if any."""
+    """What a pipeline asks and where it reports: policy, events, codes, the journal if any."""
 
+    policy: Callable[[], DecisionPolicy]
     emit: Callable[[str, Payload], object]
     trip: Callable[[str, str], Awaitable[object]]
     record: Callable[[Entry], None] | None
 
 
 class EtedaPipeline:
-    """Runs the five steps for every strategy; `policy` returns what Decide may do right now."""
+    """Runs the five steps for every strategy."""
 
     def __init__(
         self,
@@ -64,7 +65,6 @@ class EtedaPipeline:
         portfolio: Portfolio,
         submitter: OrderSubmitter,
         limits: RiskLimits,
-        policy: Callable[[], DecisionPolicy],
         hooks: PipelineHooks,
         clock: Clock,
     ) -> None:
@@ -72,8 +72,7 @@ class EtedaPipeline:
         self._portfolio = portfolio
         self._submitter = submitter
         self._limits = limits
-        self._policy = policy
-        self._emit, self._trip, self._record = hooks
+        self._policy, self._emit, self._trip, self._record = hooks
         self._clock = clock
         self._number = 0
         self._suspension: PipelineSuspension | None = None
