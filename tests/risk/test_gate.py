@@ -142,6 +142,24 @@ def test_limits_on_new_exposure_never_hold_an_exit_back() -> None:
     assert codes(leave, LOSING_AND_FULL) == set()
 
 
+@pytest.mark.parametrize(
+    ("pending_sell", "refused"), [(0, set()), (6, set()), (7, {"G_NOT_AN_EXIT"})]
+)
+def test_an_unknown_outcome_limits_an_exit_to_what_is_surely_held(
+    pending_sell: int, refused: set[str]
+) -> None:
+    """An UNKNOWN buy holds no exit back; an UNKNOWN sell counts as sold."""
+    stop = proposal(side=Side.SELL, quantity=Decimal(4), intent_type=IntentType.EXIT_STOPLOSS)
+    known = facts(
+        "exposure",
+        position=Decimal(10),
+        pending_sell=Decimal(pending_sell),
+        symbol_unknown=1,
+        unknown_attempts=1,
+    )
+    assert codes(stop, known) == refused
+
+
 @pytest.mark.parametrize("why", IntentType)
 def test_what_is_frozen_is_left_by_stops_and_people_alone(why: IntentType) -> None:
     held = facts("exposure", position=Decimal(10))

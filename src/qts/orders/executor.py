@@ -245,7 +245,7 @@ class OrderExecutor:
         context.ledger.notify(transitions.changes)
         if is_ghost:
             text = f"order {outcome.order_id} of attempt {attempt_id}, which was declared absent"
-            log.error(text)
+            log.error("order of an absent attempt", reason=text)
             await context.safety.raise_code("FS040", text)
 
 

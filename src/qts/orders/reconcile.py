@@ -234,7 +234,7 @@ class Reconciler:
         query = SQL.orders_contradicting_attempt
         for row in await self._context.database.fetch(query, self._broker, changed):
             text = f"order {row['broker_order_id']} belongs to an attempt that is {row['status']}"
-            log.error(text)
+            log.error("order contradicts its attempt", reason=text)
             await self._context.safety.raise_code("FS040", text)
         return len(changed), foreign
 

@@ -113,7 +113,7 @@ def _switches(given: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_MARKET_SUSPENDED", f"{given.proposal.symbol} is suspended"
     if switches.frozen and not given.proposal.intent_type.is_protective:
         yield "G_FROZEN", f"{given.proposal.symbol} is frozen until the operator resumes it"
-    if given.snapshot.exposure.symbol_unknown:
+    if given.snapshot.exposure.symbol_unknown and not given.is_exit:
         yield "G_UNKNOWN", f"{given.snapshot.exposure.symbol_unknown} with unknown outcome"
 
 
