@@ -269,6 +269,8 @@ async def test_parts_of_a_share_are_rejected_before_anything_is_sent(venue: KisV
         web.Response(text="<html>bad gateway</html>", status=502),
         json_response({"error": "?"}, 503),
         json_response({"rt_cd": "1", "msg_cd": "EGW00302", "msg1": ""}, 500),
+        json_response({"rt_cd": "1", "msg_cd": "EGW99999", "msg1": "not listed"}, 500),
+        json_response({"rt_cd": "7", "msg_cd": "APBK9999", "msg1": "not listed"}),
     ],
 )
 async def test_an_ambiguous_reply_leaves_the_outcome_unknown(

@@ -270,6 +270,14 @@ async def test_a_token_that_cannot_be_saved_is_used_from_memory(
         ("OPSQ2001", 500, VenueRejectedError, VenueRejectedError),
         ("", 502, UnreachableError, OutcomeUnknownError),
         ("", 429, RateLimitedError, RateLimitedError),
+        ("APBK0952", 429, RateLimitedError, RateLimitedError),
+        ("XXXX9999", 429, RateLimitedError, RateLimitedError),
+        ("XXXX9999", 500, UnreachableError, OutcomeUnknownError),
+        ("XXXX9999", 400, UnreachableError, OutcomeUnknownError),
+        ("XXXX9999", 200, UnreachableError, OutcomeUnknownError),
+        ("", 403, UnreachableError, OutcomeUnknownError),
+        ("", 200, UnreachableError, OutcomeUnknownError),
+        ("EGW00133", 403, OperationError, OperationError),
     ],
 )
 async def test_every_code_has_its_error(
@@ -311,6 +319,26 @@ async def test_a_lost_reply_is_one_request_and_an_unknown_outcome(
         with pytest.raises(UnreachableError):
             await quotes.quote("005930", RequestPriority.BURST)
         assert simulator.stats()["keys"][KEY.app_key]["requests"] == 2
+
+
+async def test_a_429_is_a_rate_limit_whatever_its_body(tmp_path: Path) -> None:
+    async with (
+        ScriptedServer(lambda _: web.Response(text="<html>busy</html>", status=429)) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        for endpoint in (READ, ORDER):
+            with pytest.raises(RateLimitedError):
+                await client.call(endpoint, {}, RequestPriority.ORDER)
+
+
+async def test_a_success_in_an_error_status_is_an_unknown_outcome(tmp_path: Path) -> None:
+    body = {"rt_cd": "0", "msg_cd": "APBK0952"}
+    async with (
+        ScriptedServer(lambda _: json_response(body, 500)) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        with pytest.raises(OutcomeUnknownError):
+            await client.call(ORDER, {}, RequestPriority.ORDER)
 
 
 async def test_a_reply_that_is_not_json_leaves_an_order_unknown(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from qts.venues import (
     UpbitClient,
     UpbitConfig,
     UpbitStream,
-    VenueRejectedError,
 )
 from tests.venues.kis import ScriptedServer
 
@@ -68,7 +67,7 @@ async def test_an_order_is_placed_read_and_cancelled_by_its_identifier() -> None
         read = await client.call("GET", "/v1/order", asked, "default", RequestPriority.ACCOUNT)
         assert read["uuid"] == placed["uuid"]
         await client.call("DELETE", "/v1/order", asked, "default", RequestPriority.ORDER)
-        with pytest.raises(VenueRejectedError):
+        with pytest.raises(OutcomeUnknownError, match="identifier_already_exists"):
             await client.call("POST", "/v1/orders", order, "order", RequestPriority.ORDER)
 
 

@@ -1,8 +1,4 @@
-"""REST client of KIS: requests pass the rate limiter, error replies become typed errors.
-
-KIS replies HTTP 500 to a key that is over its limit and 200 to a rejected order, so the message
-code decides, and the HTTP status only where there is no code.
-"""
+"""REST client of KIS: requests pass the rate limiter, error replies become typed errors."""
 
 from __future__ import annotations
 
@@ -15,58 +11,21 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 
-from qts.domain import (
-    Clock,
-    OperationError,
-    OutcomeUnknownError,
-    QtsError,
-    RefusedError,
-    UnreachableError,
-)
+from qts.domain import Clock, OperationError, QtsError, UnreachableError
 from qts.venues.config import KisConfig
-from qts.venues.errors import (
-    NotSupportedError,
-    RateLimitedError,
-    VenueRejectedError,
-    no_reply_error,
-)
+from qts.venues.errors import NotSupportedError, RateLimitedError, no_reply_error
 from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
+from qts.venues.kis.codes import TOKEN_REJECTED, TOKEN_TOO_SOON, reply_error
 from qts.venues.kis.token import TokenStore, token_file
 from qts.venues.ratelimit.limiter import RateLimiter
 from qts.venues.ratelimit.limits import RequestPriority
 from qts.venues.ratelimit.usage_log import UsageLog
+from qts.venues.reply_codes import UNDECODABLE
 
-TOKEN_EXPIRED = frozenset({"EGW00121", "EGW00123"})
-TOKEN_TOO_SOON = "EGW00133"  # noqa: S105 - a message code
-RATE_LIMITED = frozenset({"EGW00201", "EGW00215"})
-OUTCOME_UNKNOWN = frozenset({"EGW00301", "EGW00302"})
-WRONG_SETTINGS = {
-    "EGW00103": "venues.kis.app_key is not known to KIS",
-    "EGW00105": "venues.kis.app_secret does not belong to the app key",
-    "EGW02004": "venues.kis.app_key belongs to the other environment; see venues.kis.paper",
-    "EGW02007": "venues.kis.app_key belongs to the other environment; see venues.kis.paper",
-    "IGW00002": "venues.kis.account does not belong to the app key",
-    "40910000": "the account is not registered for paper trading",
-}
-NOT_SUPPORTED = frozenset({"EGW02006", "90000000"})
 _MORE = frozenset({"F", "M"})
 _HEADERS = {"content-type": "application/json; charset=utf-8", "custtype": "P"}
 
 Values = Mapping[str, str] | Callable[[], Mapping[str, str]]
-
-
-def error_for_code(code: str, text: str, status: int, changes: bool) -> QtsError:
-    """Return the error for an error reply; `changes`: the request could modify something."""
-    message = f"KIS {code or f'HTTP {status}'}: {text.strip() or 'no explanation'}"
-    if code in RATE_LIMITED or (not code and status == 429):
-        return RateLimitedError(message)
-    if code in WRONG_SETTINGS:
-        return RefusedError(f"{WRONG_SETTINGS[code]} ({message})")
-    if code in NOT_SUPPORTED:
-        return NotSupportedError(message, code)
-    if code in OUTCOME_UNKNOWN or (not code and status >= 500):
-        return OutcomeUnknownError(message) if changes else UnreachableError(message)
-    return VenueRejectedError(message, code)
 
 
 class KisEndpoint(msgspec.Struct, frozen=True):
@@ -96,6 +55,29 @@ class Reply(msgspec.Struct):
     error_code: str = ""
     error_description: str = ""
     more: bool = False
+
+    @property
+    def token_rejected(self) -> bool:
+        code = self.msg_cd or self.error_code
+        return self.rt_cd != "0" and code in TOKEN_REJECTED
+
+
+def parse_reply(data: bytes) -> Reply:
+    """Return the envelope; for a body that does not decode, one that is no success."""
+    try:
+        return msgspec.json.decode(data, type=Reply)
+    except UNDECODABLE:
+        return Reply(msg1="the reply is not valid KIS JSON")
+
+
+def error_of(reply: Reply, status: int, changes: bool) -> QtsError | None:
+    """Return the error that a reply means, or None for a success."""
+    code, text = reply.msg_cd or reply.error_code, reply.msg1 or reply.error_description
+    if reply.rt_cd != "0":
+        return reply_error(status, code, text, changes)
+    if 200 <= status < 300:
+        return None
+    return reply_error(status, "", text, changes)  # a success in an error status is neither
 
 
 class IssuedToken(msgspec.Struct):
@@ -155,13 +137,12 @@ class KisClient:
         token = await self._tokens.get()
         request = (endpoint, tr_id, values, priority, next_page, before_send)
         reply, status = await self._send(token, *request)
-        if reply.msg_cd in TOKEN_EXPIRED or reply.error_code in TOKEN_EXPIRED:
+        if reply.token_rejected and not 300 <= status < 400:
             token = await self._tokens.replace(token)
             reply, status = await self._send(token, *request)
-        if reply.rt_cd == "0":
+        error = error_of(reply, status, endpoint.changes)
+        if error is None:
             return reply
-        code, text = reply.msg_cd or reply.error_code, reply.msg1 or reply.error_description
-        error = error_for_code(code, text, status, endpoint.changes)
         if isinstance(error, RateLimitedError):
             self.limiter.on_throttled()
         raise error
@@ -177,9 +158,8 @@ class KisClient:
         found = _decode(data, dict[str, Any])
         if approval := found.get("approval_key"):
             return str(approval)
-        raise error_for_code(
-            str(found.get("error_code", "")), str(found.get("error_description", "")), status, False
-        )
+        code, text = str(found.get("error_code", "")), str(found.get("error_description", ""))
+        raise reply_error(status, code, text, False)
 
     async def _send(
         self,
@@ -213,10 +193,7 @@ class KisClient:
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 venue = f"KIS at {self.config.rest}"
                 raise no_reply_error(venue, error, endpoint.changes) from None
-        try:
-            reply = msgspec.json.decode(data, type=Reply)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return Reply(msg1="the reply is not valid KIS JSON"), max(response.status, 500)
+        reply = parse_reply(data)
         reply.more = response.headers.get("tr_cont", "") in _MORE
         return reply, response.status
 
@@ -241,7 +218,7 @@ class KisClient:
             raise OperationError(
                 "KIS issues a token once a minute and has just issued one; retry in a minute"
             )
-        raise error_for_code(issued.error_code, issued.error_description, status, False)
+        raise reply_error(status, issued.error_code, issued.error_description, False)
 
     async def _exchange(self, method: str, path: str, **form: Any) -> tuple[int, bytes]:
         """Send a request without the rate limiter: KIS counts token requests separately."""
@@ -255,7 +232,7 @@ class KisClient:
 def _decode(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         raise UnreachableError("the reply is not valid KIS JSON") from None
 
 

@@ -14,31 +14,21 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 
-from qts.domain import (
-    Clock,
-    OutcomeUnknownError,
-    QtsError,
-    RefusedError,
-    SystemClock,
-    UnreachableError,
-)
+from qts.domain import Clock, QtsError, RefusedError, SystemClock
 from qts.venues.config import UpbitConfig
-from qts.venues.errors import RateLimitedError, VenueRejectedError, no_reply_error
+from qts.venues.errors import RateLimitedError, no_reply_error
 from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
 from qts.venues.quote import Quote
 from qts.venues.ratelimit.limiter import RateLimiter
 from qts.venues.ratelimit.limits import RateLimitConfig, RequestPriority
 from qts.venues.upbit import metrics
+from qts.venues.upbit.codes import BLOCK_S, decode_reply
 
 Group = Literal["quotes", "default", "order"]
 Values = Sequence[tuple[str, str]]
 
-_WRONG_KEY = frozenset(
-    {"jwt_verification", "expired_access_key", "no_authorization_ip", "invalid_access_key"}
-)
 _STARTED_NS = SystemClock().monotonic_ns()  # this process
-_BLOCK_S = 10.0  # for a block without a duration
-_SECONDS = re.compile(r"(\d+)\s*(?:seconds?|초)")
+_DIGITS = re.compile(r"[0-9]{1,9}")
 
 
 class UpbitClient:
@@ -116,7 +106,7 @@ class UpbitClient:
             finally:
                 timer.finished(status)
         self._update_remaining(response.headers.get("Remaining-Req", ""), limiter)
-        result = _decode(status, data, response.headers.get("Retry-After"), changes)
+        result = decode_reply(status, data, response.headers.get("Retry-After"), changes)
         if not isinstance(result, QtsError):
             return result
         if isinstance(result, RateLimitedError):
@@ -141,12 +131,12 @@ class UpbitClient:
         limiter.on_throttled(error.retry_after_s)
         if error.blocked:  # requests during a block prolong it
             for each in self.limiters.values():
-                each.pause_for(error.retry_after_s or _BLOCK_S)
+                each.pause_for(error.retry_after_s or BLOCK_S)
 
     def _update_remaining(self, header: str, limiter: RateLimiter) -> None:
         """Read `group=order; min=1800; sec=0`; another program may have used up the second."""
         parts = dict(part.strip().split("=", 1) for part in header.split(";") if "=" in part)
-        if "group" in parts and parts.get("sec", "").isdigit():
+        if "group" in parts and _DIGITS.fullmatch(parts.get("sec", "")):
             remaining = self.remaining[parts["group"]] = int(parts["sec"])
             metrics.set_remaining(parts["group"], remaining)
             if remaining == 0 and limiter.try_acquire(RequestPriority.ORDER):
@@ -169,41 +159,6 @@ def _limits(per_second: int) -> RateLimitConfig:
         orders_per_second=0,
         accounts_per_second=0,
     )
-
-
-def _decode(status: int, data: bytes, retry_after: str | None, changes: bool) -> Any:
-    """Return the JSON of a reply, or the error it means."""
-    if status >= 300:
-        return _reply_error(status, data, retry_after, changes)
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        kind = OutcomeUnknownError if changes else UnreachableError
-        return kind("the reply of Upbit is not valid JSON")
-
-
-def _reply_error(status: int, data: bytes, retry_after: str | None, changes: bool) -> QtsError:
-    try:
-        error = msgspec.json.decode(data)["error"]
-        name, text = str(error.get("name", "")), str(error.get("message", ""))
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
-        name, text = "", ""
-    message = f"Upbit HTTP {status} {name}: {text.strip() or 'no explanation'}"
-    if status in (429, 418):
-        return RateLimitedError(message, _pause(status, text, retry_after), blocked=status == 418)
-    if name in _WRONG_KEY:
-        return RefusedError(f"venues.upbit.access_key or secret_key is wrong ({message})")
-    if status >= 500:
-        return OutcomeUnknownError(message) if changes else UnreachableError(message)
-    return VenueRejectedError(message, name)
-
-
-def _pause(status: int, text: str, retry_after: str | None) -> float | None:
-    if retry_after and retry_after.isdigit():
-        return float(retry_after)
-    if found := _SECONDS.search(text):
-        return float(found[1])
-    return _BLOCK_S if status == 418 else None
 
 
 def _base64(value: object) -> str:
