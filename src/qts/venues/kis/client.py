@@ -187,7 +187,11 @@ class KisClient:
             )
             try:
                 async with self._session.request(
-                    endpoint.method, self.config.rest + endpoint.path, headers=headers, **form
+                    endpoint.method,
+                    self.config.rest + endpoint.path,
+                    headers=headers,
+                    allow_redirects=False,  # the headers hold the key
+                    **form,
                 ) as response:
                     data = await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -223,10 +227,15 @@ class KisClient:
     async def _exchange(self, method: str, path: str, **form: Any) -> tuple[int, bytes]:
         """Send a request without the rate limiter: KIS counts token requests separately."""
         try:
-            async with self._session.request(method, self.config.rest + path, **form) as response:
-                return response.status, await response.read()
+            async with self._session.request(
+                method, self.config.rest + path, allow_redirects=False, **form
+            ) as response:
+                status, data = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise no_reply_error(f"KIS at {self.config.rest}", error, False) from None
+        if 300 <= status < 400:
+            raise reply_error(status, "", "", False)
+        return status, data
 
 
 def _decode(data: bytes, kind: Any) -> Any:

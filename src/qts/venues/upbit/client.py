@@ -98,7 +98,7 @@ class UpbitClient:
             timer, status = metrics.RequestTimer(method, path, self._clock), 0
             try:
                 async with self._session.request(
-                    method, self.config.url + path, headers=headers, **form
+                    method, self.config.url + path, headers=headers, allow_redirects=False, **form
                 ) as response:
                     data, status = await response.read(), response.status
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
