@@ -58,7 +58,8 @@ PUBLIC: dict[str, str] = {
         Market OperationError OrderRequest OrderState OrderType OutcomeUnknownError Position
         PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret
         ServerFailedError Side SystemClock Tick TradeLimitExceededError UPBIT_TICKS UnreachableError
-        daily_price_limits is_on_tick market_for_symbol parse_duration round_to_tick tick_size
+        check_name daily_price_limits is_on_tick market_for_symbol name_choices nearest_name
+        parse_duration round_to_tick tick_size
     """,
     "qts.embedded": """
         Binary EmbeddedConfig EmbeddedServers Home HomeLock NatsServer NatsServerConfig
@@ -90,7 +91,8 @@ PUBLIC: dict[str, str] = {
         OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrderUpdate
         OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
         ReconcileReport Reconciler ResolveCounts SafetyControls SubmitResult SuspensionChanged
-        SymbolSuspension adopt_holding check_reconciled external_fill freeze_position is_tradable
+        SymbolSuspension adopt_holding check_broker check_ledger_symbol check_reconciled
+        check_symbol external_fill freeze_position is_tradable
         list_orders list_positions list_suspensions load_account_state order_history
         resolve_manually resume_manually signal_id_for
     """,

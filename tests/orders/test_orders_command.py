@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import pytest
 import typer
 
 from qts.cli.orders import orders, positions
-from qts.domain import RefusedError, Secret
+from qts.database import Database
+from qts.domain import ManualClock, RefusedError, Secret
 from qts.orders.halts import halt_venue
-from tests.orders.fake_venue import lost_reply
-from tests.orders.kit import PRICE, SYMBOL, OrderKit
+from qts.outbox import PostgresBus
+from tests.orders.fake_venue import Venue, lost_reply
+from tests.orders.kit import PRICE, STREAMS, SYMBOL, OrderKit
+
+BROKER = "upbit"  # commands accept the names of brokers that exist
 
 
 class Line:
@@ -34,6 +39,14 @@ class Line:
 
     async def json(self, app: typer.Typer, *words: str) -> Any:
         return msgspec.json.decode(await self(app, *words, "--json"))
+
+
+@pytest.fixture
+async def kit(database: Database, clock: ManualClock) -> AsyncIterator[OrderKit]:
+    async with PostgresBus.open(database, STREAMS) as bus:
+        made = OrderKit(database, bus, Venue(clock, BROKER), clock)
+        await made.open()
+        yield made
 
 
 @pytest.fixture
@@ -57,7 +70,7 @@ async def test_orders_are_listed_and_shown(kit: OrderKit, line: Line) -> None:
     assert (row["status"], row["order_state"]) == ("COMPLETED", "FILLED")
     assert "ENTRY BUY 2 KRW-BTC at 100, 2 filled" in await line(orders, "list")
     assert await line(orders, "list", "--open") == "no such orders\n"
-    assert await line(orders, "list", "--symbol", "KRW-ETH") == "no such orders\n"
+    assert await line(orders, "list", "--symbol", SYMBOL, "--open") == "no such orders\n"
     life = await line.json(orders, "show", str(submitted.intent_id))
     assert [attempt["status"] for attempt in life["attempts"]] == ["ACKED"]
     assert len(life["fills"]) == 1
@@ -71,7 +84,7 @@ async def test_positions_are_shown(kit: OrderKit, line: Line) -> None:
     (row,) = (await line.json(positions))["positions"]
     assert (row["symbol"], Decimal(row["quantity"])) == (SYMBOL, Decimal("1.5"))
     table = (await line(positions)).splitlines()
-    assert table[1].split()[:4] == ["venue", SYMBOL, "1.5", "100"]
+    assert table[1].split()[:4] == [BROKER, SYMBOL, "1.5", "100"]
 
 
 async def test_an_order_is_cancelled_from_the_command_line(kit: OrderKit, line: Line) -> None:
@@ -102,31 +115,31 @@ async def test_an_unknown_attempt_is_resolved(kit: OrderKit, line: Line) -> None
 
 async def test_a_market_is_resumed_and_a_holding_taken_over(kit: OrderKit, line: Line) -> None:
     await halt_venue(kit.context, "418")
-    await line(orders, "resume", "*", "--broker", "venue")
+    await line(orders, "resume", "*", "--broker", BROKER)
     assert await kit.suspended() == {}
-    await line(positions, "adopt", SYMBOL, "3", "--price", "80", "--broker", "venue")
+    await line(positions, "adopt", SYMBOL, "3", "--price", "80", "--broker", BROKER)
     assert (await kit.position())[0] == 3
 
 
 @pytest.mark.parametrize(
     ("app", "words", "told"),
     [
-        (orders, ["list", "--state", "LOST"], "must be one of PREPARED, SENT"),
+        (orders, ["list", "--state", "LOST"], "expected one of PREPARED, SENT"),
         (orders, ["show", "7"], "is not an order id; expected a UUID"),
         (orders, ["show", str(uuid4())], "; see qts orders list"),
         (orders, ["cancel", str(uuid4())], "no order"),
         (orders, ["resolve", str(uuid4()), "--as", "absent"], "no attempt"),
         (orders, ["resolve", str(uuid4()), "--as", " "], "name the venue's order, or absent"),
-        (orders, ["resume", "KRW-BTC", "--broker", "venue"], "is not suspended"),
-        (positions, ["adopt", "X", "a", "--price", "1", "--broker", "v"], "'a' is not a number"),
+        (orders, ["resume", "KRW-BTC", "--broker", BROKER], "is not suspended"),
+        (positions, ["adopt", "X", "a", "--price", "1", "--broker", "kis"], "'a' is not a number"),
         (
             positions,
-            ["adopt", "X", "0", "--price", "1", "--broker", "v"],
+            ["adopt", "X", "0", "--price", "1", "--broker", "kis"],
             "a quantity and a positive price",
         ),
         (
             positions,
-            ["adopt", "X", "1", "--price", "0", "--broker", "v"],
+            ["adopt", "X", "1", "--price", "0", "--broker", "kis"],
             "a quantity and a positive price",
         ),
     ],
@@ -139,9 +152,113 @@ async def test_bad_words_are_refused(
 
 
 async def test_a_position_is_frozen_and_released(kit: OrderKit, line: Line) -> None:
-    words = ("freeze", SYMBOL, "--broker", "venue", "--reason", "a fork")
-    assert await line(orders, *words) == f"{SYMBOL} is frozen at venue\n"
+    words = ("freeze", SYMBOL, "--broker", BROKER, "--reason", "a fork")
+    assert await line(orders, *words) == f"{SYMBOL} is frozen at {BROKER}\n"
     assert await line(orders, *words) == f"{SYMBOL} was frozen before\n"
     assert await kit.suspended() == {SYMBOL: "FROZEN"}
-    await line(orders, "resume", SYMBOL, "--broker", "venue")
+    await line(orders, "resume", SYMBOL, "--broker", BROKER)
     assert await kit.suspended() == {}
+
+
+BROKERS = "expected one of paper, kis, upbit; did you mean"
+
+
+@pytest.mark.parametrize(
+    ("app", "words", "message"),
+    [
+        (
+            orders,
+            ["freeze", SYMBOL, "--broker", "papre", "--reason", "x"],
+            f"broker 'papre' is unknown; {BROKERS} paper?",
+        ),
+        (
+            orders,
+            ["resume", SYMBOL, "--broker", "Upbit"],
+            f"broker 'Upbit' is unknown; {BROKERS} upbit?",
+        ),
+        (
+            positions,
+            ["adopt", "005930", "1", "--price", "1", "--broker", "kiss"],
+            f"broker 'kiss' is unknown; {BROKERS} kis?",
+        ),
+        (
+            orders,
+            ["freeze", "KRWBTC", "--broker", "upbit", "--reason", "x"],
+            "'KRWBTC' is unknown at upbit; expected one as in KRW-BTC; did you mean KRW-BTC?",
+        ),
+        (
+            orders,
+            ["freeze", "KRW-BTC", "--broker", "kis", "--reason", "x"],
+            "symbol 'KRW-BTC' is unknown at kis; expected one as in 005930",
+        ),
+        (
+            positions,
+            ["adopt", "05930", "1", "--price", "1", "--broker", "paper"],
+            "symbol '05930' is unknown at paper; expected one as in 005930 or KRW-BTC",
+        ),
+        (
+            positions,
+            ["adopt", "*", "1", "--price", "1", "--broker", "upbit"],
+            "symbol '*' is unknown at upbit; expected one as in KRW-BTC",
+        ),
+        (
+            orders,
+            ["resume", "KRW-XPR", "--broker", "upbit"],
+            "KRW-XPR is not suspended at upbit; suspended: KRW-XRP; did you mean KRW-XRP?",
+        ),
+        (
+            orders,
+            ["list", "--symbol", "KRW-BTCC"],
+            "symbol 'KRW-BTCC' is unknown; expected one of KRW-BTC, KRW-XRP; did you mean KRW-BTC?",
+        ),
+        (
+            orders,
+            ["list", "--state", "unknwon"],
+            "did you mean UNKNOWN?",
+        ),
+    ],
+)
+async def test_an_unknown_name_is_refused_with_the_nearest(
+    kit: OrderKit, line: Line, app: typer.Typer, words: list[str], message: str
+) -> None:
+    await kit.order()
+    await line(orders, "freeze", "KRW-XRP", "--broker", BROKER, "--reason", "a fork")
+    before = await _ledger_rows(kit.database)
+    with pytest.raises(RefusedError) as refused:
+        await line(app, *words)
+    assert str(refused.value).endswith(message)
+    assert await _ledger_rows(kit.database) == before
+
+
+async def test_a_symbol_of_the_feed_is_known(
+    kit: OrderKit, line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RefusedError, match="symbol 'KRW-ETH' is unknown; none is known"):
+        await line(orders, "list", "--symbol", "KRW-ETH")
+    file = tmp_path / "symbols.txt"
+    file.write_text("KRW-ETH\n")
+    monkeypatch.setenv("QTS_FEED__SYMBOLS", str(file))
+    assert await line(orders, "list", "--symbol", "KRW-ETH") == "no such orders\n"
+
+
+async def test_a_strategy_with_an_order_has_a_kill_switch(kit: OrderKit) -> None:
+    await kit.submit(strategy_key="swing")
+    await kit.kill.check_strategy("swing", tuple)
+    with pytest.raises(RefusedError, match="did you mean swing"):
+        await kit.kill.check_strategy("swnig", tuple)
+
+
+async def test_a_whole_venue_is_frozen_and_released(kit: OrderKit, line: Line) -> None:
+    await line(orders, "freeze", "*", "--broker", BROKER, "--reason", "maintenance")
+    assert await kit.suspended() == {"*": "FROZEN"}
+    await line(orders, "resume", "*", "--broker", BROKER)
+    assert await kit.suspended() == {}
+
+
+async def _ledger_rows(database: Database) -> list[tuple[object, ...]]:
+    """Return everything that a manual command can change."""
+    return [
+        tuple(row)
+        for table in ("market_state", "position", "broker_order", "fill", "outbox_event_all")
+        for row in await database.fetch(f"SELECT * FROM {table} ORDER BY 1, 2")  # noqa: S608
+    ]

@@ -14,6 +14,7 @@ from qts.domain import RefusedError
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from qts.config import Config
     from qts.database import Database
 
 T = TypeVar("T")
@@ -43,6 +44,13 @@ StrategyOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
+def load_config(config: Path | None) -> Config:
+    """Return the settings of a command."""
+    from qts.config import load
+
+    return load(config, os.environ)
+
+
 def with_database(
     config: Path | None, query: Callable[[Database], Awaitable[T]], schema: int = 0
 ) -> T:
@@ -53,11 +61,10 @@ def with_database(
     import asyncio
 
     from qts.app import open_database
-    from qts.config import load
     from qts.database import migration_status
 
     async def run() -> T:
-        async with open_database(load(config, os.environ)) as database:
+        async with open_database(load_config(config)) as database:
             found = await migration_status(database)
             if found.current < schema:
                 raise RefusedError(

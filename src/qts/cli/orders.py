@@ -11,14 +11,16 @@ from qts.cli.console import (
     ConfigOption,
     JsonOption,
     SymbolOption,
+    load_config,
     parse_uuid,
     print_json,
     with_database,
 )
 from qts.cli.groups import command_group
-from qts.domain import AttemptState, RefusedError
+from qts.domain import AttemptState, RefusedError, check_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from uuid import UUID
 
     from qts.database import Database
@@ -60,18 +62,21 @@ def list_(
 
     Example: qts orders list --open
     """
-    from qts.orders import list_orders
+    from qts.orders import check_ledger_symbol, list_orders
 
-    only = state.upper() if state else None
-    if only is not None and only not in list(AttemptState):
-        raise RefusedError(f"--state {state}: must be one of {', '.join(AttemptState)}")
-    rows = with_database(
-        config,
-        lambda database: list_orders(
+    only = state.upper() if state is not None else None
+    if only is not None:
+        check_name("state", only, AttemptState)
+
+    async def read(database: Database) -> list[OrderRow]:
+        found = await list_orders(
             database, state=only, symbol=symbol, only_open=only_open, limit=limit
-        ),
-        SCHEMA,
-    )
+        )
+        if not found and symbol is not None:
+            await check_ledger_symbol(database, symbol, lambda: _feed_symbols(config))
+        return found
+
+    rows = with_database(config, read, SCHEMA)
     if as_json:
         print_json({"orders": rows})
     else:
@@ -159,6 +164,9 @@ def freeze(
 
     Example: qts orders freeze KRW-BTC --broker upbit --reason "a fork is near"
     """
+    from qts.orders import check_broker
+
+    check_broker(broker)
     frozen = with_database(
         config, lambda database: _freeze(database, broker, symbol, reason), SCHEMA
     )
@@ -175,8 +183,9 @@ def resume(
 
     Example: qts orders resume '*' --broker upbit
     """
-    from qts.orders import resume_manually
+    from qts.orders import check_broker, resume_manually
 
+    check_broker(broker)
     with_database(config, lambda database: resume_manually(database, broker, symbol), SCHEMA)
     typer.echo(f"{symbol} may trade at {broker}")
 
@@ -218,8 +227,9 @@ def adopt(
 
     Example: qts positions adopt KRW-BTC 0.5 --price 90000000 --broker upbit
     """
-    from qts.orders import external_fill
+    from qts.orders import check_broker, external_fill
 
+    check_broker(broker)
     change = external_fill(symbol, _number("QUANTITY", quantity), _number("--price", price))
     with_database(config, lambda database: _adopt(database, broker, change), SCHEMA)
     typer.echo(f"{quantity} of {symbol} at {price} is in the ledger of {broker}")
@@ -238,9 +248,10 @@ async def _cancel(database: Database, intent_id: UUID) -> bool:
 
 async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> bool:
     from qts.domain import SystemClock
-    from qts.orders import freeze_position
+    from qts.orders import check_symbol, freeze_position
     from qts.outbox import OutboxConfig, PostgresBus
 
+    await check_symbol(database, broker, symbol, or_whole_venue=True)
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
         now = SystemClock().now()
         return await freeze_position(database, bus, broker, symbol, reason, now)
@@ -267,11 +278,20 @@ async def _resolve(database: Database, attempt_id: UUID, order_id: str | None) -
 
 
 async def _adopt(database: Database, broker: str, change: Any) -> None:
-    from qts.orders import adopt_holding
+    from qts.orders import adopt_holding, check_symbol
     from qts.outbox import OutboxConfig, PostgresBus
 
+    await check_symbol(database, broker, change.symbol)
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
         await adopt_holding(database, bus, broker, change)
+
+
+def _feed_symbols(config: Path | None) -> list[str]:
+    """Return the symbols of the feed if the settings name a list."""
+    from qts.feed import read_symbols
+
+    path = load_config(config).feed.symbols
+    return [] if path is None else read_symbols(path)
 
 
 def _order_line(row: OrderRow) -> str:

@@ -14,6 +14,7 @@ from qts.cli.console import (
     JsonOption,
     StrategyOption,
     YesOption,
+    load_config,
     print_json,
     with_database,
 )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from qts.database import Database
 
 SCHEMA = 4  # adds the fail-safe
+STRATEGY_SCHEMA = 9  # adds the stored parameters of strategies
 
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the log.")]
 
@@ -148,11 +150,16 @@ def _switch(config: Path | None, enabled: bool, strategy: str | None, reason: st
 
     if strategy is not None and not strategy.strip():
         raise RefusedError("--strategy is empty; name one, or leave it out for the whole account")
-    with_database(
-        config,
-        lambda database: KillSwitch(database).set(enabled, user_name(), reason, strategy),
-        SCHEMA,
-    )
+
+    async def change(database: Database) -> None:
+        switch = KillSwitch(database)
+        if strategy is not None:
+            await switch.check_strategy(
+                strategy, lambda: load_config(config).pipeline.strategy_keys()
+            )
+        await switch.set(enabled, user_name(), reason, strategy)
+
+    with_database(config, change, SCHEMA if strategy is None else STRATEGY_SCHEMA)
     subject = f"strategy {strategy}" if strategy else "the account"
     typer.echo(f"{subject} {'may trade' if enabled else 'is STOPPED'}")
 

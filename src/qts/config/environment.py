@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from msgspec import inspect
 
 from qts.config.schema import Schema, Setting, variable_of
-from qts.domain import ConfigError
+from qts.domain import ConfigError, nearest_name
 
 # Variables that hosting platforms set; QTS_ variables override them.
 COMMON = {"DATABASE_URL": ("database", "url"), "REDIS_URL": ("cache", "url")}
@@ -76,8 +75,8 @@ def _unknown(schema: Schema, name: str, known: Mapping[str, Setting]) -> str:
     path = tuple(name.removeprefix("QTS_").lower().split("__"))
     if new := schema.renamed(path):
         hint = f"it was renamed to {variable_of(new)}"
-    elif near := get_close_matches(name, known, n=1, cutoff=0.7):
-        hint = f"did you mean {near[0]}?"
+    elif near := nearest_name(name, known, cutoff=0.7):
+        hint = f"did you mean {near}?"
     else:
         hint = f"settings are written as in {min(known)}"
     return f"{shown}: unknown setting in the environment; {hint}"

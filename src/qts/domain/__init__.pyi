@@ -27,6 +27,9 @@ from qts.domain.market import is_on_tick as is_on_tick
 from qts.domain.market import market_for_symbol as market_for_symbol
 from qts.domain.market import round_to_tick as round_to_tick
 from qts.domain.market import tick_size as tick_size
+from qts.domain.names import check_name as check_name
+from qts.domain.names import name_choices as name_choices
+from qts.domain.names import nearest_name as nearest_name
 from qts.domain.orders import Account as Account
 from qts.domain.orders import AttemptState as AttemptState
 from qts.domain.orders import BrokerOrder as BrokerOrder

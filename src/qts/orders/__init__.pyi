@@ -21,6 +21,9 @@ from qts.orders.messages import OrderSuspended as OrderSuspended
 from qts.orders.messages import OrderThrottled as OrderThrottled
 from qts.orders.messages import OrderUnknown as OrderUnknown
 from qts.orders.messages import Reconcile as Reconcile
+from qts.orders.names import check_broker as check_broker
+from qts.orders.names import check_ledger_symbol as check_ledger_symbol
+from qts.orders.names import check_symbol as check_symbol
 from qts.orders.position import PositionState as PositionState
 from qts.orders.read_model import AccountState as AccountState
 from qts.orders.read_model import OpenOrder as OpenOrder

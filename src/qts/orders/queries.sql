@@ -339,6 +339,20 @@ SELECT broker, symbol, quantity, average_price, realised_pnl, fees, opened_at, u
  WHERE $1::text IS NULL OR broker = $1
  ORDER BY broker, symbol
 
+-- name: ledger_symbols
+-- List the symbols of orders, positions and suspensions.
+-- $1 broker, or null for all
+SELECT symbol FROM position WHERE $1::text IS NULL OR broker = $1
+ UNION
+SELECT symbol FROM order_intent WHERE $1::text IS NULL OR broker = $1
+ UNION
+SELECT symbol FROM broker_order WHERE $1::text IS NULL OR broker = $1
+ UNION
+SELECT symbol
+  FROM market_state
+ WHERE ($1::text IS NULL OR broker = $1) AND trade_status = 'SUSPENDED' AND symbol <> '*'
+ ORDER BY symbol
+
 -- name: suspend_market
 -- Suspend a symbol. A manual suspension or a venue block keeps its reason; a freeze replaces a
 -- manual suspension.

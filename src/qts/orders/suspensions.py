@@ -16,7 +16,7 @@ from datetime import datetime
 import msgspec
 
 from qts.database import Connection, Database
-from qts.domain import RefusedError
+from qts.domain import RefusedError, name_choices
 from qts.orders.queries import SQL
 
 ALL = "*"
@@ -80,5 +80,8 @@ async def resume_manually(database: Database, broker: str, symbol: str) -> None:
                 f"{symbol} has {unknown} attempts with an unknown outcome; "
                 "resolve them first: qts orders list --state UNKNOWN"
             )
-        if not await resume_symbol(tx, broker, symbol):
-            raise RefusedError(f"{symbol} is not suspended at {broker}")
+        if await resume_symbol(tx, broker, symbol):
+            return
+    suspended = [found.symbol for found in await list_suspensions(database, broker)]
+    known = name_choices(symbol, suspended)
+    raise RefusedError(f"{symbol} is not suspended at {broker}; suspended: {known}")

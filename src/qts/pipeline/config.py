@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from qts.domain import RefusedError
+from qts.domain import RefusedError, name_choices
 
 if TYPE_CHECKING:
     from qts.strategies import Strategy
@@ -49,26 +48,28 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Return the parameters of one strategy, as they were written."""
         return {name: value for strategy, name, value in self._params() if strategy == key}
 
+    def strategy_keys(self) -> list[str]:
+        """Return the keys of the strategies that a run has; without a list, the built-in ones."""
+        return sorted(self._kinds())
+
     def check_strategies(self) -> None:
         """Load every strategy with its parameters; refuse what is unknown or does not fit.
 
         While no strategy is listed, parameters may be those of the built-in ones, which the
         simulated market runs.
         """
-        from qts.strategies import builtin_strategies
-
-        kinds = self._strategies() or builtin_strategies()
+        kinds = self._kinds()
         for key, name, value in self._params():
             if key not in kinds:
                 raise RefusedError(
                     f"pipeline.params: '{key}.{name}={value}' is for {key!r}; expected the key of"
-                    f" a strategy in pipeline.strategies: {_choices(key, kinds)}"
+                    f" a strategy in pipeline.strategies: {name_choices(key, sorted(kinds))}"
                 )
             fields = kinds[key].Params.__struct_fields__
             if name not in fields:
                 raise RefusedError(
                     f"pipeline.params: strategy {key} has no parameter {name!r}; expected"
-                    f" {_choices(name, fields)}"
+                    f" {name_choices(name, sorted(fields))}"
                 )
         for key, kind in kinds.items():
             params = self.params_of(key)
@@ -83,11 +84,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if key not in (*kinds, "*"):
                 raise RefusedError(
                     f"pipeline.isolated_strategies: {key!r} is not the key of a strategy in"
-                    f" pipeline.strategies; expected {_choices(key, [*kinds, '*'])}"
+                    f" pipeline.strategies; expected {name_choices(key, sorted([*kinds, '*']))}"
                 )
 
-    def _strategies(self) -> dict[str, type[Strategy[Any]]]:
-        from qts.strategies import load_strategy
+    def _kinds(self) -> dict[str, type[Strategy[Any]]]:
+        from qts.strategies import builtin_strategies, load_strategy
 
         kinds: dict[str, type[Strategy[Any]]] = {}
         for name in self.strategies:
@@ -101,7 +102,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                     " expected each strategy once"
                 )
             kinds[kind.key] = kind
-        return kinds
+        return kinds or builtin_strategies()
 
     def _params(self) -> Iterator[tuple[str, str, str]]:
         for line in self.params:
@@ -112,11 +113,3 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                     f"pipeline.params: {line!r} is not a parameter; write rsi_scalper.length=20"
                 )
             yield strategy, parameter, value.strip()
-
-
-def _choices(given: str, allowed: Iterable[str]) -> str:
-    names = sorted(allowed)
-    folded = {name.lower(): name for name in names}
-    close = get_close_matches(given.lower(), folded, 1)
-    hint = f"; did you mean {folded[close[0]]}?" if close else ""
-    return (", ".join(names) or "none") + hint

@@ -7,7 +7,7 @@ without a successful read, everything counts as off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, OperationError, RefusedError
+from qts.domain import Clock, OperationError, RefusedError, check_name
 from qts.risk.fail_safe import NEVER, FailSafeStatus, SafetyState
 
 log = telemetry.logger("risk")
@@ -24,6 +24,11 @@ ACCOUNT = "account"
 MAX_AGE_S = 3.0
 _REFRESH_INTERVAL_S = 1.0
 _UNKNOWN = FailSafeStatus(SafetyState.LOCKDOWN, None, "the database was not read", NEVER)
+_STORED_KEYS = (
+    "SELECT strategy_key FROM kill_switch WHERE scope = 'strategy'"
+    " UNION SELECT strategy_key FROM order_intent"
+    " UNION SELECT strategy_key FROM strategy_params"
+)
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -65,6 +70,16 @@ class KillSwitch:
             actor=actor,
             reason=reason,
         )
+
+    async def check_strategy(self, key: str, configured: Callable[[], Iterable[str]]) -> None:
+        """Raise RefusedError unless a switch, an order, a parameter or the settings name `key`.
+
+        The keys `configured` are read last: a strategy with a switch can be stopped even while
+        its module cannot be loaded.
+        """
+        stored = {row["strategy_key"] for row in await self._database.fetch(_STORED_KEYS)}
+        if key not in stored:
+            check_name("strategy", key, sorted(stored.union(configured())))
 
     async def all(self) -> Mapping[str, Switch]:
         """Return the switches by strategy key; the account's under `account`."""
