@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -198,7 +199,25 @@ def test_a_changed_cookie_is_invalid(change: int, to: str) -> None:
     assert (sessions.find(forged) is not None) == (forged == cookie)
 
 
-@given(text=st.text())
+async def test_a_cookie_that_is_not_utf_8_is_a_bad_cookie(
+    site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    host, _, port = site.address.removeprefix("http://").rpartition(":")
+    for path, status in (("/api/me", 401), ("/", 303), ("/login", 200)):
+        for cookie in (b"\xff\xfe", b"3.1.name.\xff", b"\xff.1.name.sign"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n".encode()
+                + b"Connection: close\r\nCookie: qts_session=%b\r\n\r\n" % cookie
+            )
+            async with asyncio.timeout(30):
+                answer = await reader.read()
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 %d " % status), (path, cookie, answer)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@given(text=st.one_of(st.text(), st.text(st.sampled_from(".1a\udcff"))))
 def test_no_text_is_a_session_or_an_error(text: str) -> None:
     assert LoginSessions(lambda: b"key", ManualClock(), 3600).find(text) is None
 

@@ -51,7 +51,8 @@ class LoginSessions:
 
     def find(self, cookie: str | None) -> LoginSession | None:
         body, _, signature = (cookie or "").rpartition(".")
-        if not body or not hmac.compare_digest(self._sign(body).encode(), signature.encode()):
+        given = signature.encode("utf-8", "replace")  # a header may hold bytes that are not UTF-8
+        if not body or not hmac.compare_digest(self._sign(body).encode(), given):
             return None
         role, made_at, name = body.split(".")
         age_s = self._clock.now().timestamp() - int(made_at)
