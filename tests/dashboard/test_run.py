@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from qts.app import DashboardLaunch
-from qts.app.dashboard_process import DashboardProcess, effective_settings
+from qts.app import DashboardLaunch, StartupInfo
+from qts.app.dashboard_process import DashboardProcess, _shown_address, effective_settings
+from qts.cli.run import _RunOutput
 from qts.config import Config
-from qts.dashboard import DashboardConfig
+from qts.dashboard import DashboardConfig, Role, Tokens
 from qts.database import DatabaseConfig
 from qts.domain import Secret, SystemClock
 from qts.embedded import Home
@@ -53,7 +55,9 @@ def run(home: Path) -> Iterator[Run]:
 @pytest.fixture(scope="module")
 def link(run: Run) -> str:
     run.until("log in")
-    return run.output.rpartition("log in")[2].strip()
+    code, printed = _qts(run.home, "dashboard", "--link", "admin")
+    assert code == 0, printed
+    return printed
 
 
 def first_fill(run: Run) -> None:
@@ -141,11 +145,40 @@ def test_it_ends_with_its_run_and_the_next_start_prints_no_link(
     logs = "".join(path.read_text(errors="replace") for path in (home / "log").iterdir())
     for text in (logs, run.output, run.errors):
         assert CANARY not in text
-        assert link.partition("#")[2] not in text.replace(link, "")
+        assert link.partition("#")[2] not in text
+    assert "log in  qts dashboard --link admin\n" in run.output
     with running(home, "--duration", "1s", QTS_DASHBOARD__ENABLED="true") as second:
         assert second.end() == 0, second.errors
     assert "dashboard  http://127.0.0.1:" in second.output
     assert "log in" not in second.output
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_the_login_link_is_printed_on_a_terminal_only(
+    on_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # colours in a log do not make it a terminal
+    link = f"http://127.0.0.1:8420/login#{CANARY}"
+    started = StartupInfo("home", [], 1, 0, 0.1, dashboard="http://127.0.0.1:8420", login=link)
+    read, write = os.openpty() if on_terminal else os.pipe()
+    with os.fdopen(write, "w") as file:
+        _RunOutput(Console(file=file, width=200, highlight=False), None).ready(started)
+        file.flush()
+        printed = os.read(read, 10_000).decode()
+    os.close(read)
+    assert (link in printed) == on_terminal
+    assert (CANARY in printed) == on_terminal
+    assert ("log in  qts dashboard --link admin" in printed) != on_terminal
+
+
+def test_a_dashboard_alone_prints_its_link_on_a_terminal_only(tmp_path: Path) -> None:
+    tokens, address = Tokens.of(tmp_path), "http://127.0.0.1:8420"
+    token = tokens.token(Role.ADMIN).reveal()
+    assert token in _shown_address(tokens, address, on_terminal=True)
+    elsewhere = _shown_address(tokens, address, on_terminal=False)
+    assert token not in elsewhere
+    assert elsewhere == f"{address}, log in: qts dashboard --link admin"
+    assert _shown_address(Tokens.of(tmp_path), address, on_terminal=True) == address
 
 
 def test_no_run_no_dashboard(tmp_path: Path) -> None:

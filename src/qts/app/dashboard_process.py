@@ -136,8 +136,15 @@ async def serve_dashboard(
         await stack.enter_async_context(serve(config, sources, tokens, listening))
         address = address_of(config, listening)
         if ready is not None:
-            ready.set_result(tokens.link(address) if tokens.is_new else address)
+            ready.set_result(_shown_address(tokens, address, sys.stdout.isatty()))
         await asyncio.Event().wait()
+
+
+def _shown_address(tokens: Tokens, address: str, on_terminal: bool) -> str:
+    """Return the address, at the first start with how to log in; the link only on a terminal."""
+    if not tokens.is_new:
+        return address
+    return tokens.link(address) if on_terminal else f"{address}, log in: qts dashboard --link admin"
 
 
 def dashboard_launch(config: Config) -> DashboardLaunch:

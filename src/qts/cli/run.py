@@ -89,7 +89,9 @@ class _RunOutput:
         if ready.dashboard:
             self._console.print(f"dashboard  {ready.dashboard}", soft_wrap=True)
         if ready.login:
-            self._console.print(f"log in  {ready.login}", soft_wrap=True, markup=False)
+            # The link contains a token: elsewhere than on a terminal it would be kept in a log.
+            shown = ready.login if self._console.file.isatty() else "qts dashboard --link admin"
+            self._console.print(f"log in  {shown}", soft_wrap=True, markup=False)
         self._console.print(
             f"[green]Ready[/green] after {ready.seconds:.2f} s; runs {self._until}."
         )
