@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 import typer
 
 from qts.cli.main import app
-from qts.config import settings_of
+from qts.config import load, settings_of
+from qts.dashboard import address_of
+from qts.dashboard.guard import allowed_hosts
 from qts.notify import RULES
 from qts.notify.rules import alert_table
 
@@ -133,3 +136,15 @@ def test_the_compose_file_publishes_nothing_beyond_this_machine() -> None:
     assert re.findall(r"(?i)password: *[a-z0-9]+$", text, re.MULTILINE) == []
     for name in re.findall(r"^      (QTS_\w+):", text, re.MULTILINE):
         assert name in {setting.variable for setting in settings_of()}, name
+
+
+def test_the_dashboard_of_the_compose_file_answers_to_localhost() -> None:
+    text = (ROOT / "deploy" / "compose.yaml").read_text()
+    environ = dict(re.findall(r"^      (QTS_DASHBOARD__\w+): (\S+)", text, re.MULTILINE))
+    config = load(None, environ).dashboard
+    (port,) = re.findall(r"- 127\.0\.0\.1:(\d+):8420$", text, re.MULTILINE)
+    assert config.port == 8420
+    assert {f"localhost:{port}", f"127.0.0.1:{port}"} <= allowed_hosts(config, config.port)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        bound = listening.getsockname()[1]
+        assert address_of(config, listening) == f"http://localhost:{bound}"  # in a login link

@@ -47,7 +47,7 @@ class Guard:
 
     def __init__(self, config: DashboardConfig, port: int, sessions: LoginSessions) -> None:
         self._sessions = sessions
-        self._hosts = _hosts(config, port)
+        self._hosts = allowed_hosts(config, port)
         self._origins = {f"{config.scheme}://{host}" for host in self._hosts}
         self._secure = config.has_tls
 
@@ -108,7 +108,8 @@ def error_response(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
 
 
-def _hosts(config: DashboardConfig, port: int) -> frozenset[str]:
+def allowed_hosts(config: DashboardConfig, port: int) -> frozenset[str]:
+    """Return the values of the Host header that requests may have."""
     names = {*config.names}
     if config.is_local:
         names |= {"127.0.0.1", "localhost", "[::1]"}

@@ -271,7 +271,10 @@ def bind_socket(config: DashboardConfig) -> socket.socket:
 
 
 def address_of(config: DashboardConfig, listening: socket.socket) -> str:
+    """Return the address for a browser: a configured name if every interface is listened on."""
     host = f"[{config.host}]" if ":" in config.host else config.host
+    if config.names and config.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = config.names[0]
     return f"{config.scheme}://{host}:{listening.getsockname()[1]}"
 
 
