@@ -105,11 +105,12 @@ PUBLIC: dict[str, str] = {
         open_bus open_relayed_bus paused_streams stream_depths uuid7
     """,
     "qts.pipeline": """
-        Cycle Decision DecisionJournal DecisionPolicy DecisionReplayReport EtedaPipeline Evaluation
-        Execution IntentTracker IsolatedRunner JournalHeader JournaledPortfolio MAX_ERRORS_IN_A_ROW
-        OrderSubmitter OrderUpdatePublisher PipelineConfig PipelineHooks PipelineSuspension
-        Portfolio RunnerHooks StepFailedError StrategyRunner TickPublisher act compute_exposure
-        decide evaluate extract replay_decisions tick_from_event trading_day_start transform
+        CallError Cycle Decision DecisionJournal DecisionPolicy DecisionReplayReport EtedaPipeline
+        Evaluation Execution IntentTracker IsolatedRunner JournalHeader JournaledPortfolio
+        MAX_ERRORS_IN_A_ROW OrderSubmitter OrderUpdatePublisher PipelineConfig PipelineHooks
+        PipelineSuspension Portfolio RunnerHooks StepFailedError StrategyRunner TickPublisher act
+        call_strategy compute_exposure decide evaluate extract replay_decisions tick_from_event
+        trading_day_start transform
     """,
     "qts.risk": """
         ApprovedOrder CODES Code EMERGENCY_ORDER Effect EmergencyOrder Exposure FailSafe

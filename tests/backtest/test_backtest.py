@@ -177,8 +177,7 @@ class Fixed(Strategy[NoParams]):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"quantity": Decimal("NaN")}, "the quantity is not a number"),
-        ({"quantity": Decimal(-5)}, "nothing left within the limits"),
+        ({"quantity": Decimal(0)}, "nothing left within the limits"),
         ({"side": Side.SELL}, "nothing left within the limits"),
         ({"type": OrderType.LIMIT, "price": Decimal(10003)}, "G_TICK"),
         ({"type": OrderType.LIMIT, "price": Decimal(20000)}, "G_BAND"),
@@ -193,10 +192,11 @@ def test_a_bad_signal_is_refused_with_its_reason(fields: dict[str, Any], reason:
     assert result.refusals[reason] == 3
 
 
-def test_an_object_that_is_not_a_signal_fails_the_cycle() -> None:
+def test_an_object_that_is_not_a_signal_is_an_error_of_the_strategy() -> None:
     strategy = Fixed.from_params()
     strategy.signals = ("buy!",)
-    assert run(strategy, prices([10_000.0] * 3)).trips == {"FS030": 3}
+    result = run(strategy, prices([10_000.0] * 3))
+    assert (result.errors, result.trips) == (3, {})
 
 
 def test_a_quantity_above_the_limit_is_reduced_to_it() -> None:

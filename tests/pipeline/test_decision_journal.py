@@ -154,8 +154,8 @@ def test_a_view_is_of_one_moment_whatever_changes_meanwhile(tmp_path: Path) -> N
 
 @given(
     price=st.floats(allow_nan=False, allow_infinity=False),
-    confidence=st.floats(),
-    wanted=st.decimals(allow_nan=False, allow_infinity=False),
+    confidence=st.floats(allow_nan=False, allow_infinity=False),
+    wanted=st.decimals(0, 10**17),
 )
 def test_what_is_read_is_what_was_written(price: float, confidence: float, wanted: Decimal) -> None:
     entry = called(tick(price=price), heard=(signal(confidence=confidence, quantity=wanted),))

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from qts.domain import Account, IntentType, OrderType, Position, Side
 from qts.pipeline import (
@@ -34,6 +34,12 @@ def cycle_of(seen: View) -> Cycle:
 def evaluated(wanted: Signal, seen: View | None = None) -> Decimal:
     (found,) = evaluate(cycle_of(seen or view()), [wanted], LIMITS).evaluations
     return found.final_qty
+
+
+def unchecked(field: str, value: Decimal) -> Signal:
+    """A signal with a value that `Signal` refuses: the steps do not rely on its checks."""
+    force_setattr(made := signal(type=OrderType.LIMIT), field, value)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -80,11 +86,12 @@ def test_sale_without_a_quantity_is_all_that_is_held() -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        signal(quantity=NAN),
-        signal(quantity=Decimal(-3)),
+        signal(quantity=0),
         signal(side=Side.SELL),
         signal(symbol="999999"),
-        signal(type=OrderType.LIMIT, price=Decimal(0)),
+        unchecked("quantity", NAN),
+        unchecked("quantity", Decimal(-3)),
+        unchecked("price", Decimal(0)),
     ],
 )
 def test_what_makes_no_sense_comes_to_nothing(wanted: Signal) -> None:
@@ -106,7 +113,7 @@ def test_strategy_that_gives_something_else_stops_the_cycle() -> None:
 
 @given(
     st.sampled_from(Side),
-    st.none() | st.decimals(-10, 100_000, places=2),
+    st.none() | st.decimals(0, 100_000, places=2),
     st.integers(0, 100),
     st.floats(1_000, 1_000_000),
 )

@@ -27,9 +27,11 @@ from qts.brokers import PaperMatchingEngine
 from qts.domain import Tick
 from qts.pipeline import (
     MAX_ERRORS_IN_A_ROW,
+    CallError,
     Cycle,
     DecisionPolicy,
     StepFailedError,
+    call_strategy,
     compute_exposure,
     decide,
     evaluate,
@@ -48,6 +50,8 @@ from qts.risk import (
 from qts.strategies import Signal, StepStrategy, Strategy
 
 log = telemetry.logger("backtest")
+
+ERROR_LOG_INTERVAL_S = 10.0
 
 
 class BacktestEngine:
@@ -101,13 +105,20 @@ class BacktestEngine:
         self.apply_tick(tick)
         if self._stops is not None and self.portfolio.position(tick.symbol) is not None:
             self._stops.on_tick(tick.symbol, tick.price)
-        if not self.stopped and self.strategy.wants(tick.symbol):
+        if not self.stopped and self._wants(tick.symbol):
             if self._steps is not None:
                 position = self.portfolio.position(tick.symbol)
                 quantity = float(position.quantity) if position else 0.0
                 self.on_signals(self.call(self._steps.on_price, tick, quantity))
             elif self._has_on_tick:
                 self.on_signals(self.call(self.strategy.on_tick, tick, self.portfolio.view()))
+
+    def _wants(self, symbol: str) -> bool:
+        try:
+            return self.strategy.wants(symbol)
+        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
+            self.on_error(CallError.raised(error, self.strategy))
+            return False
 
     def apply_tick(self, tick: Tick) -> None:
         self.clock.at = tick.at
@@ -157,21 +168,21 @@ class BacktestEngine:
 
     def call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
         """Call the strategy as live: count an error, and disable it after many in a row."""
-        try:
-            signals = list(method(*arguments) or ())
-        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
+        signals, error = call_strategy(method, *arguments)
+        if error is None:
+            self._errors_in_a_row = 0
+        else:
             self.on_error(error)
-            return []
-        self._errors_in_a_row = 0
         return signals
 
-    def on_error(self, error: Exception, after_success: bool = False) -> None:
+    def on_error(self, error: CallError, after_success: bool = False) -> None:
         self.errors += 1
         self._errors_in_a_row = 1 if after_success else self._errors_in_a_row + 1
-        if self._errors_in_a_row == 1:
-            log.error("strategy raised an error", strategy=self.strategy.key, error=repr(error))
+        key = self.strategy.key
+        if due := telemetry.log_every(ERROR_LOG_INTERVAL_S, f"backtest {error.event} {key}"):
+            log.error(error.event, strategy=key, error=error.error, where=error.where, **due)
         if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
-            self.stopped = f"{self._errors_in_a_row} errors in a row: {error!r}"
+            self.stopped = f"{self._errors_in_a_row} errors in a row: {error}"
 
     def on_success(self, calls: int) -> None:
         if calls:
@@ -188,8 +199,7 @@ class BacktestEngine:
         if not signals:
             return
         self.signals += len(signals)
-        # Other objects pass too: the steps refuse them with a reason.
-        actionable = [s for s in signals if not isinstance(s, Signal) or self._is_actionable(s)]
+        actionable = [signal for signal in signals if self._is_actionable(signal)]
         if not actionable:
             return
         self._cycles += 1

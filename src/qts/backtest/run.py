@@ -28,6 +28,7 @@ from qts.backtest.portfolio import LatestTicks
 from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
 from qts.backtest.trades import Trade
 from qts.domain import Fill, RefusedError, Tick
+from qts.pipeline import CallError
 from qts.risk import OrderProposal
 from qts.strategies import StepStrategy, Strategy
 
@@ -177,7 +178,8 @@ class _CompiledPlayer:
         try:
             found = self._compiled(index, *chunk, rows, self._strategy.numbers, *limits, output)
         except Exception as error:  # noqa: BLE001 - a step may raise anything
-            engine.on_error(error, after_success=bool(output[STEPS]))
+            raised = CallError.raised(error, self._strategy)
+            engine.on_error(raised, after_success=bool(output[STEPS]))
         else:
             engine.on_success(int(output[STEPS]))
         engine.count_blocked(int(output[BLOCKED]))

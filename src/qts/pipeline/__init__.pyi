@@ -28,5 +28,7 @@ from qts.pipeline.runner import StrategyRunner as StrategyRunner
 from qts.pipeline.scheduler import EtedaPipeline as EtedaPipeline
 from qts.pipeline.scheduler import PipelineHooks as PipelineHooks
 from qts.pipeline.scheduler import PipelineSuspension as PipelineSuspension
+from qts.pipeline.strategy_call import CallError as CallError
+from qts.pipeline.strategy_call import call_strategy as call_strategy
 from qts.pipeline.tick_publisher import TickPublisher as TickPublisher
 from qts.pipeline.transform import transform as transform

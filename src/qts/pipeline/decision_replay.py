@@ -6,7 +6,6 @@ computed and compared entry by entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,10 @@ from qts.pipeline.decision_journal import (
 from qts.pipeline.evaluate import evaluate
 from qts.pipeline.extract import extract
 from qts.pipeline.journaled_portfolio import ReplayedPortfolio
-from qts.pipeline.process_protocol import call
+from qts.pipeline.strategy_call import call_strategy
 from qts.pipeline.transform import transform
 from qts.risk import PreTradeGate, Refusal
-from qts.strategies import Signal, Strategy, load_strategy
+from qts.strategies import Strategy, load_strategy
 
 MAX_DIFFERENCES_SHOWN = 20
 
@@ -100,8 +99,12 @@ class _Run:
     def _called(self, was: StrategyCallEntry) -> None:
         strategy = self._strategies[was.strategy_key]
         view = self._portfolios[was.strategy_key].view_at(was.version, was.now)
-        on_tick = [s for tick in was.ticks for s in _call(strategy.on_tick, tick, view)]
-        evaluated = [_call(strategy.evaluate, view) for _ in was.evaluated]
+        on_tick = [
+            signal
+            for tick in was.ticks
+            for signal in call_strategy(strategy.on_tick, tick, view).signals
+        ]
+        evaluated = [call_strategy(strategy.evaluate, view).signals for _ in was.evaluated]
         self.report.calls += len(was.ticks) + len(evaluated)
         self.report.signals += len(on_tick) + sum(map(len, evaluated))
         where = f"{was.strategy_key} at {was.now:%H:%M:%S.%f}"
@@ -126,8 +129,7 @@ class _Run:
         try:
             if isinstance(cycle, StepFailedError):
                 raise cycle
-            signals: Any = was.signals  # what was not a signal is kept as text
-            cycle = evaluate(cycle, signals, self._limits, self._portfolio.owners)
+            cycle = evaluate(cycle, was.signals, self._limits, self._portfolio.owners)
             decisions = decide(cycle, was.policy).decisions
         except StepFailedError as error:
             code = error.code
@@ -144,12 +146,6 @@ class _Run:
         self.report.answers += 1
         order = f"{was.proposal.side} {was.proposal.quantity} {was.proposal.symbol}"
         self.report.compare(f"the gate on {order}", was.codes, codes)
-
-
-def _call(method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
-    """Call a strategy as its lane does: one that raises has no signals."""
-    found = call(method, *arguments)
-    return [] if isinstance(found, Exception) else found
 
 
 def replay_decisions(path: Path) -> DecisionReplayReport:

@@ -43,6 +43,7 @@ from qts.pipeline.process_protocol import (
     frame,
 )
 from qts.pipeline.runner import RunnerHooks, StrategyRunner
+from qts.pipeline.strategy_call import CallError
 from qts.strategies import Signal, Strategy
 
 _ENDED = telemetry.counter(
@@ -140,13 +141,10 @@ class IsolatedRunner(StrategyRunner):
         if self._in_flight is None:
             return
         request, evaluation = self._in_flight
-        found: list[Any] = []
+        found: list[Signal] = []
         for number, signals in enumerate(reply.signals):
-            if number in reply.errors:
-                self._failed(reply.errors[number])
-            else:
-                self._errors_in_a_row = 0
-                found += signals
+            self._count_call(reply.errors.get(number))
+            found += signals
         self.signals += len(found)
         if evaluation is None and found:
             self._deliver(self, found)
@@ -181,7 +179,7 @@ class IsolatedRunner(StrategyRunner):
             if ends > MAX_ENDS_IN_A_ROW:
                 self._disable(f"its process ended {ends} times in a row: it {how}")
                 return
-            self._failed(f"its process {how}; restarting")
+            self._failed(CallError("strategy process ended", f"its process {how}; restarting"))
             await asyncio.sleep(RESTART_BACKOFF_S * ends)
 
     async def _run_process(self) -> str:

@@ -11,23 +11,20 @@ import socket
 import sys
 from typing import Any
 
-import msgspec
-
 from qts._native import die_with_parent
 from qts.domain import Tick
 from qts.pipeline.process_protocol import (
     LENGTH,
-    Signals,
     StrategyFailed,
     StrategyHello,
     StrategyReady,
     StrategyReply,
     StrategyRequest,
-    call,
     decode_request,
     frame,
 )
-from qts.strategies import Signal, Strategy, load_strategy
+from qts.pipeline.strategy_call import call_strategy
+from qts.strategies import Strategy, load_strategy
 
 NICE = 10  # trading gets the CPU first
 
@@ -70,25 +67,11 @@ class _StrategyCalls:
             strategy.set_params(strategy.parse_params(params))
         self._ticks.update((tick.symbol, tick) for tick in request.changed)
         view = request.view(self._ticks.copy())
-        results = [call(strategy.on_tick, tick, view) for tick in request.ticks]
+        results = [call_strategy(strategy.on_tick, tick, view) for tick in request.ticks]
         if request.evaluate:
-            results.append(call(strategy.evaluate, view))
-        errors = {n: repr(each) for n, each in enumerate(results) if isinstance(each, Exception)}
-        signals = (() if isinstance(each, Exception) else _encodable(each) for each in results)
-        return StrategyReply(tuple(signals), errors)
-
-
-def _encodable(found: list[Signal]) -> Signals:
-    """Rerest what is not a signal by its text."""
-    return tuple(each if _is_signal(each) else repr(each) for each in found)
-
-
-def _is_signal(found: object) -> bool:
-    try:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Signal)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
-        return False
-    return isinstance(found, Signal)
+            results.append(call_strategy(strategy.evaluate, view))
+        errors = {n: each.error for n, each in enumerate(results) if each.error is not None}
+        return StrategyReply(tuple(tuple(each.signals) for each in results), errors)
 
 
 def _next(sock: socket.socket) -> StrategyHello | StrategyRequest | None:

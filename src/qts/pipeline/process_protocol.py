@@ -7,7 +7,6 @@ StrategyRequest ─▶ StrategyReply   one at a time: the queued ticks, or one e
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -15,11 +14,12 @@ from typing import Any
 import msgspec
 
 from qts.domain import Account, Position, Tick
+from qts.pipeline.strategy_call import CallError
 from qts.strategies import Signal, View
 
 LENGTH = struct.Struct("<I")
 
-Signals = tuple[Signal | str, ...]  # what is not a signal is kept as text
+Signals = tuple[Signal, ...]
 
 
 class StrategyHello(msgspec.Struct, frozen=True, array_like=True, tag="h"):
@@ -54,10 +54,10 @@ class StrategyFailed(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
 
 class StrategyReply(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """Signals of each call, in order; a call that raised has none."""
+    """Signals of each call, in order, and the mistakes of those that made one."""
 
     signals: tuple[Signals, ...]
-    errors: dict[int, str]  # by call number
+    errors: dict[int, CallError]  # by call number
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)
@@ -75,11 +75,3 @@ def frame(
 ) -> bytes:
     data = _encoder.encode(record)
     return LENGTH.pack(len(data)) + data
-
-
-def call(method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal] | Exception:
-    """Return a strategy's signals, or what it raised."""
-    try:
-        return list(method(*arguments) or ())
-    except Exception as error:  # noqa: BLE001 - a strategy may raise anything
-        return error

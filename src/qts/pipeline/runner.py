@@ -3,8 +3,9 @@
     tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2, at most one queued) ─▶ on_tick … evaluate ─▶ signals
 
 One lane worker at a time calls `run_pending`; a second one returns at once and the first wakes the
-strategy again. An exception is logged and the next tick is handled. A strategy is disabled after 20
-errors in a row, or when a call does not return; a paused lane is not counted as such a call.
+strategy again. A call that raises, or returns what is no signal, is logged and the next tick is
+handled. A strategy is disabled after 20 such calls in a row, or when a call does not return; a
+paused lane is not counted as such a call.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 from qts import telemetry
 from qts.domain import Tick
 from qts.pipeline.decision_journal import Entry, ParamsEntry, StrategyCallEntry
-from qts.pipeline.process_protocol import call
+from qts.pipeline.strategy_call import CallError, call_strategy
 from qts.strategies import Signal, Strategy, View
 
 log = telemetry.logger("pipeline")
@@ -34,6 +35,7 @@ INBOX_CAPACITY = 10_000
 MAX_ERRORS_IN_A_ROW = 20
 CALL_TIMEOUT_S = 10.0
 REORDER_WINDOW_S = 5.0  # a tick older than that means the clock was set back
+ERROR_LOG_INTERVAL_S = 10.0
 
 
 class RunnerHooks(NamedTuple):
@@ -73,13 +75,20 @@ class StrategyRunner:
 
     def tick(self, tick: Tick) -> None:
         """Queue a tick, from any thread; a full inbox drops its oldest."""
-        if not self._has_on_tick or self.stopped or not self.strategy.wants(tick.symbol):
+        if not self._has_on_tick or self.stopped or not self._wants(tick.symbol):
             return
         if len(self._inbox) == INBOX_CAPACITY:
             self.dropped += 1
             _DROPPED.labels(self.key).inc()
         self._inbox.append(tick)
         self._wake(self.key)
+
+    def _wants(self, symbol: str) -> bool:
+        try:
+            return self.strategy.wants(symbol)
+        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
+            self._report(error)
+            return False
 
     async def evaluate(self) -> list[Signal]:
         """Return its signals for this cycle; call on the loop. A disabled strategy has none."""
@@ -172,27 +181,42 @@ class StrategyRunner:
         """Apply parameters set since the last call and return them."""
         taken = []
         while self._params:
-            self.strategy.set_params(params := self._params[0])
-            self._params.popleft()
+            params = self._params[0]
+            try:
+                self.strategy.set_params(params)
+            except Exception as error:  # noqa: BLE001 - a strategy may raise anything
+                self._report(error)
+                continue
+            finally:
+                self._params.popleft()
             taken.append(plain := msgspec.to_builtins(params))
             if self._record is not None:
                 self._record(ParamsEntry(self.key, plain))
         return tuple(taken)
 
     def _call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
-        found = call(method, *arguments)
-        if isinstance(found, Exception):
-            self._failed(repr(found))
-            return []
-        self._errors_in_a_row = 0
-        return found
+        signals, error = call_strategy(method, *arguments)
+        self._count_call(error)
+        return signals
 
-    def _failed(self, error: str) -> None:
+    def _count_call(self, error: CallError | None) -> None:
+        if error is None:
+            self._errors_in_a_row = 0
+        else:
+            self._failed(error)
+
+    def _report(self, error: Exception) -> None:
+        """Count an error outside of a call, from any thread."""
+        failed = CallError.raised(error, self.strategy)
+        self._loop.call_soon_threadsafe(self._failed, failed)
+
+    def _failed(self, error: CallError) -> None:
         self.errors += 1
         self._errors_in_a_row += 1
         _ERRORS.labels(self.key).inc()
-        log.error("strategy raised", strategy=self.key, error=error)
-        if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+        if due := telemetry.log_every(ERROR_LOG_INTERVAL_S, f"{error.event} {self.key}"):
+            log.error(error.event, strategy=self.key, error=error.error, where=error.where, **due)
+        if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW and not self.stopped:
             self._disable(f"{self._errors_in_a_row} errors in a row: {error}")
 
     def _disable(self, reason: str) -> None:

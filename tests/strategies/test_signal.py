@@ -1,0 +1,150 @@
+"""Signal: clear values are converted, unclear ones are refused by the name of their field."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qts.domain import IntentType, OrderType, Side
+from qts.strategies import Signal
+from tests.pipeline.portfolios import NOW, signal
+
+NUMBERS = (
+    st.integers(1, 10**17)
+    | st.floats(1e-6, 1e17)
+    | st.decimals(Decimal("0.000001"), 10**17, allow_nan=False)
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "stored"),
+    [
+        ("quantity", 3, Decimal(3)),
+        ("quantity", 0.1, Decimal("0.1")),
+        ("quantity", "2.50", Decimal("2.50")),
+        ("quantity", np.int64(7), Decimal(7)),
+        ("quantity", np.float64(0.1), Decimal("0.1")),
+        ("quantity", np.float32(0.1), Decimal("0.1")),
+        ("quantity", 0, Decimal(0)),
+        ("quantity", None, None),
+        ("price", 70_000, Decimal(70_000)),
+        ("price", "70000.5", Decimal("70000.5")),
+        ("side", "buy", Side.BUY),
+        ("side", "SELL", Side.SELL),
+        ("type", "Limit", OrderType.LIMIT),
+        ("intent_type", "exit_signal", IntentType.EXIT_SIGNAL),
+        ("at", NOW, NOW.timestamp()),
+        ("at", NOW.astimezone(timezone(timedelta(hours=9))), NOW.timestamp()),
+        ("at", 1_794_787_200, 1_794_787_200.0),
+        ("at", np.float64(12.5), 12.5),
+        ("confidence", 1, 1.0),
+        ("confidence", np.float32(0.5), 0.5),
+        ("symbol", np.str_("KRW-BTC"), "KRW-BTC"),
+        ("reason", "a\0b\ud800", "a?b?"),
+    ],
+)
+def test_clear_value_is_converted(field: str, given: Any, stored: object) -> None:
+    made = signal(**{field: given})
+    found = getattr(made, field)
+    assert (type(found), found) == (type(stored), stored)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=Signal) == made
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "error"),
+    [
+        ("quantity", "x", ValueError),
+        ("quantity", float("nan"), ValueError),
+        ("quantity", Decimal("NaN"), ValueError),
+        ("quantity", Decimal("sNaN"), ValueError),
+        ("quantity", float("inf"), ValueError),
+        ("quantity", -1, ValueError),
+        ("quantity", Decimal("1e999999"), ValueError),
+        ("quantity", Fraction(1, 3), ValueError),
+        ("quantity", True, TypeError),
+        ("quantity", [3], TypeError),
+        ("price", 0, ValueError),
+        ("price", -5.0, ValueError),
+        ("price", Decimal("1e-999999"), ValueError),
+        ("price", Decimal("Infinity"), ValueError),
+        ("price", {}, TypeError),
+        ("side", "hold", ValueError),
+        ("side", 1, TypeError),
+        ("side", None, TypeError),
+        ("type", "iceberg", ValueError),
+        ("intent_type", "leave", ValueError),
+        ("at", datetime(2026, 11, 16), ValueError),  # noqa: DTZ001 - on purpose
+        ("at", 1_794_787_200_000, ValueError),
+        ("at", 10**400, ValueError),
+        ("at", float("nan"), ValueError),
+        ("at", -1.0, ValueError),
+        ("at", "today", TypeError),
+        ("at", None, TypeError),
+        ("confidence", "high", ValueError),
+        ("confidence", float("nan"), ValueError),
+        ("confidence", None, TypeError),
+        ("symbol", "", ValueError),
+        ("symbol", " ", ValueError),
+        ("symbol", "A\0", ValueError),
+        ("symbol", 5930, TypeError),
+        ("reason", None, TypeError),
+    ],
+)
+def test_unclear_value_is_refused_by_field(field: str, given: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=rf"^Signal\.{field}: expected .*, got ") as caught:
+        signal(**{field: given})
+    assert type(caught.value) is error
+
+
+def test_refusal_shows_a_short_value() -> None:
+    with pytest.raises(
+        ValueError, match=r"Signal\.price: expected a positive number, got 'xx"
+    ) as e:
+        signal(price="x" * 10_000)
+    assert len(str(e.value)) < 200
+
+
+@given(NUMBERS, st.sampled_from(["quantity", "price"]))
+def test_any_number_round_trips(number: float | Decimal, field: str) -> None:
+    made = signal(**{field: number})
+    found = getattr(made, field)
+    assert type(found) is Decimal
+    assert type(number)(found) == number
+    assert signal(**{field: str(number)}) == made
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=Signal) == made
+
+
+@given(st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - bounds
+def test_any_time_round_trips(at: datetime) -> None:
+    assert signal(at=at).at == at.timestamp()
+
+
+def test_stored_form_is_that_of_the_exact_types() -> None:
+    exact = signal(quantity=Decimal(3), price=Decimal("0.1"), type=OrderType.LIMIT)
+    loose = signal(quantity=3, price=0.1, type="limit", side="buy", at=NOW)
+    assert msgspec.json.encode(loose) == msgspec.json.encode(exact)
+    assert msgspec.json.decode(msgspec.json.encode(exact)) == {
+        "symbol": "005930",
+        "side": "BUY",
+        "at": NOW.timestamp(),
+        "quantity": "3",
+        "type": "LIMIT",
+        "price": "0.1",
+        "confidence": 1.0,
+        "intent_type": "ENTRY",
+        "reason": "",
+    }
+
+
+def test_stored_signal_with_a_bad_number_is_refused() -> None:
+    data = msgspec.json.encode({"symbol": "A", "side": "BUY", "at": 1.0, "quantity": "NaN"})
+    with pytest.raises(msgspec.ValidationError, match=r"Signal\.quantity"):
+        msgspec.json.decode(data, type=Signal)
