@@ -134,6 +134,24 @@ def test_stop_under_load_is_clean_and_quick(home: Path) -> None:
         assert run.summary["attempts"].get("UNKNOWN", 0) == 0
 
 
+def test_faulty_strategy_is_disabled_alone_and_fails_the_run(home: Path) -> None:
+    strategies = "tests.pipeline.faulty:Text,tests.acceptance.turner:Turner"
+    with running(home, QTS_PIPELINE__STRATEGIES=strategies) as run:
+        run.until("Ready")
+        assert until(lambda: fills(run) > 2, seconds=60)
+        assert run.end(signal.SIGTERM) == 1
+        summary, errors = run.summary, run.errors
+    assert (summary["verdict"], summary["safety"]) == ("FAILED", "NORMAL")
+    assert summary["books_agree"] is True
+    assert summary["strategies"]["turner"]["state"] == "running"
+    disabled = summary["strategies"]["text"]
+    assert (disabled["state"], disabled["errors"], disabled["signals"]) == ("disabled", 20, 0)
+    assert "returned 'BUY'" in disabled["reason"]
+    assert f"strategy text was disabled: {disabled['reason']}" in run.output
+    assert errors.count('"event": "strategy returned a bad signal"') == 1
+    assert errors.count('"event": "strategy disabled"') == 1
+
+
 def test_strategy_that_cannot_be_loaded_is_refused_in_one_line(home: Path) -> None:
     with running(home, "--for", "1s", QTS_PIPELINE__STRATEGIES="nowhere:Nothing") as run:
         assert run.end() == 2

@@ -121,9 +121,8 @@ class App:
                 listener.ready(ready)
                 await self._until_stopped(seconds, server_watch)
                 listener.stopping()
-        failed = traded is not None and not traded.books_agree
         return RunSummary(
-            verdict="FAILED" if failed else "OK",
+            verdict="FAILED" if traded is not None and traded.failed else "OK",
             seconds=self._since(began_ns),
             services=services,
             schema_version=schema,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from qts.database import Database
+from qts.risk import SafetyState
 
 if TYPE_CHECKING:
     from qts.app.trading import TradingSystem
     from qts.events import LaneStatus
+    from qts.pipeline import StrategyRunner
 
 _COUNTS = {
     "signals": "SELECT count(*) FROM signal WHERE created_at >= $1",
@@ -62,6 +64,15 @@ class TickToOrder(msgspec.Struct, frozen=True):
     max_ms: float
 
 
+class StrategySummary(msgspec.Struct, frozen=True):
+    """How a strategy ended; `reason` says why it was disabled."""
+
+    state: Literal["running", "disabled"]
+    reason: str
+    signals: int
+    errors: int
+
+
 class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What was traded, and whether ledger and broker agree."""
 
@@ -82,6 +93,16 @@ class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
     safety: str
     books_agree: bool
     differences: tuple[str, ...] = ()
+    strategies: dict[str, StrategySummary] = {}
+
+    @property
+    def failed(self) -> bool:
+        """Return whether the operator has to look into it."""
+        return (
+            not self.books_agree
+            or self.safety == SafetyState.LOCKDOWN
+            or any(each.state == "disabled" for each in self.strategies.values())
+        )
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,8 +166,14 @@ async def summarise_trading(trading: TradingSystem) -> TradingSummary:
         safety=(await trading.fail_safe.now()).state,
         books_agree=agree,
         differences=differences,
+        strategies={key: _strategy(runner) for key, runner in trading.runners.items()},
         **counts,
     )
+
+
+def _strategy(runner: StrategyRunner) -> StrategySummary:
+    state: Literal["running", "disabled"] = "disabled" if runner.stopped else "running"
+    return StrategySummary(state, runner.stopped, runner.signals, runner.errors)
 
 
 def _lane(lane: LaneStatus) -> LaneSummary:

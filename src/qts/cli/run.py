@@ -127,6 +127,10 @@ class _RunOutput:
             self._console.print("  [green]orders, fills and positions match the broker[/green]")
         for difference in traded.differences:
             self._console.print(f"  [red]{difference}[/red]", soft_wrap=True)
+        for key, strategy in traded.strategies.items():
+            if strategy.state == "disabled":
+                line = f"  strategy {key} was disabled: {strategy.reason}"
+                self._console.print(line, style="red", markup=False, soft_wrap=True)
 
 
 def _figures(traded: TradingSummary) -> Iterator[tuple[str, str]]:
