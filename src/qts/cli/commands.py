@@ -20,7 +20,7 @@ _OPS = {
     "database": Entry("database:app", "Database schema: migrate, status"),
     "jobs": Entry("jobs:app", "Backtest jobs: list, show, work"),
     "notify": Entry("notify:app", "Notifications: test a channel, status, recent messages"),
-    "metrics": Entry("metrics:app", "Files for Prometheus and Grafana"),
+    "metrics": Entry("notify:metrics", "Files for Prometheus and Grafana"),
     "backup": Entry("database:backup", "Write the state to one file, also while QTS runs"),
     "restore": Entry("database:restore", "Restore a backup into an empty home or database"),
 }

@@ -21,9 +21,6 @@ from qts.orders.messages import OrderSuspended as OrderSuspended
 from qts.orders.messages import OrderThrottled as OrderThrottled
 from qts.orders.messages import OrderUnknown as OrderUnknown
 from qts.orders.messages import Reconcile as Reconcile
-from qts.orders.names import check_broker as check_broker
-from qts.orders.names import check_ledger_symbol as check_ledger_symbol
-from qts.orders.names import check_symbol as check_symbol
 from qts.orders.position import PositionState as PositionState
 from qts.orders.read_model import AccountState as AccountState
 from qts.orders.read_model import OpenOrder as OpenOrder
@@ -31,6 +28,9 @@ from qts.orders.read_model import OrderHistory as OrderHistory
 from qts.orders.read_model import OrderRow as OrderRow
 from qts.orders.read_model import PositionRow as PositionRow
 from qts.orders.read_model import adopt_holding as adopt_holding
+from qts.orders.read_model import check_broker as check_broker
+from qts.orders.read_model import check_ledger_symbol as check_ledger_symbol
+from qts.orders.read_model import check_symbol as check_symbol
 from qts.orders.read_model import external_fill as external_fill
 from qts.orders.read_model import list_orders as list_orders
 from qts.orders.read_model import list_positions as list_positions

@@ -14,7 +14,7 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock
-from qts.outbox import codec, dead_letters, handling
+from qts.outbox import codec, handling
 from qts.outbox.bus import Delivery, EventDispatcher
 from qts.outbox.completer import TRANSIENT_ERRORS
 from qts.outbox.config import StreamConfig
@@ -110,7 +110,7 @@ class DeliveryRunner:
         delay_s, max_s = BACKOFF_S
         while True:
             try:
-                await dead_letters.store_dead_letter(self._database, delivery, result)
+                await handling.store_dead_letter(self._database, delivery, result)
             except TRANSIENT_ERRORS as error:
                 log.warning("storing dead letter failed; retrying", error=str(error))
                 await self.clock.sleep(delay_s)

@@ -1,4 +1,12 @@
-"""One attempt to handle an event: log context, duration, result and backoff."""
+"""One attempt to handle an event: log context, duration, result, backoff and dead letter.
+
+Dead letters of events consumed from NATS or Kafka are stored in PostgreSQL too, so that the
+commands of `qts ops outbox` work on every bus and a requeued event goes through the relay again:
+
+    row claimed by the relay ──┐
+    row in the archive ────────┼─▶ PROCESSING ─▶ DEAD ─ operator ─▶ PENDING ─▶ relay
+    no row: not published here ┘
+"""
 
 from __future__ import annotations
 
@@ -9,10 +17,12 @@ from typing import Any, Literal
 import msgspec
 
 from qts import telemetry
+from qts.database import Connection, Database
 from qts.domain import QtsError
 from qts.outbox.bus import Delivery, EventDispatcher
 from qts.outbox.config import StreamConfig
 from qts.outbox.errors import PermanentError, UnknownOutcomeError, stored_code
+from qts.outbox.queries import SQL
 
 MAX_MESSAGE = 2000
 
@@ -117,3 +127,35 @@ def backoff_s(config: StreamConfig, attempt: int, chance: random.Random) -> floa
     # The exponent is bounded too: 2**1000 does not fit a float.
     pause = min(config.backoff_base_s * 2.0 ** min(attempt - 1, 60), config.backoff_max_s)
     return pause * chance.uniform(1 - JITTER, 1 + JITTER)
+
+
+HOLDER = "dead letters"
+# Two consumers that store the same event at the same time must not insert it twice.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('qts dead letter'), hashtext($1::text))"
+
+
+async def store_dead_letter(database: Database, delivery: Delivery, result: HandlerResult) -> None:
+    """Store the event as DEAD; an existing dead letter is left unchanged."""
+    async with database.transaction() as tx:
+        await tx.execute(_LOCK, str(delivery.event_id))
+        row_id = await _row_id(tx, delivery)
+        await tx.execute(SQL.lock_for_dead, row_id, HOLDER)
+        await tx.execute(SQL.mark_dead, row_id, delivery.attempt, result.code, result.message)
+
+
+async def _row_id(tx: Connection, delivery: Delivery) -> int:
+    # In this order: rows move from the table to the archive; only this function moves them back.
+    for query in (SQL.find_live_row, SQL.find_archived_row):
+        found: int | None = await tx.fetchval(query, delivery.event_id)
+        if found is not None:
+            return found
+    row_id: int = await tx.fetchval(
+        SQL.insert_unpublished,
+        delivery.event_id,
+        delivery.stream,
+        delivery.envelope.type,
+        delivery.aggregate_type,
+        delivery.aggregate_id,
+        msgspec.json.encode(delivery.envelope).decode().replace("\\u0000", "?"),
+    )
+    return row_id

@@ -13,14 +13,13 @@ import msgspec
 
 from qts.domain import Clock, OperationError, QtsError, UnreachableError
 from qts.venues.config import KisConfig
-from qts.venues.errors import NotSupportedError, RateLimitedError, no_reply_error
+from qts.venues.errors import UNDECODABLE, NotSupportedError, RateLimitedError, no_reply_error
 from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
 from qts.venues.kis.codes import TOKEN_REJECTED, TOKEN_TOO_SOON, reply_error
 from qts.venues.kis.token import TokenStore, token_file
 from qts.venues.ratelimit.limiter import RateLimiter
 from qts.venues.ratelimit.limits import RequestPriority
 from qts.venues.ratelimit.usage_log import UsageLog
-from qts.venues.reply_codes import UNDECODABLE
 
 _MORE = frozenset({"F", "M"})
 _HEADERS = {"content-type": "application/json; charset=utf-8", "custtype": "P"}

@@ -7,7 +7,7 @@ decides. The HTTP status decides only for a 429 and a redirect.
 from __future__ import annotations
 
 from qts.domain import QtsError
-from qts.venues.reply_codes import ReplyClass, VenueCode, by_code, error_of_class, redirect_error
+from qts.venues.errors import ReplyClass, VenueCode, by_code, error_of_class, redirect_error
 
 _REJECTED = ReplyClass.REJECTED
 _SETTINGS = ReplyClass.SETTINGS

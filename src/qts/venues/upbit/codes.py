@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from qts.domain import QtsError
-from qts.venues.reply_codes import (
+from qts.venues.errors import (
     UNDECODABLE,
     ReplyClass,
     VenueCode,
