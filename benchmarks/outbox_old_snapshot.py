@@ -13,8 +13,7 @@ from benchmarks.report import Goal, Row
 from qts.database import Connection, Database, DatabaseConfig
 from qts.domain import Secret
 from qts.outbox import StreamConfig
-from qts.outbox.claims import Claims
-from qts.outbox.horizon import BEGINNING, Horizon
+from qts.outbox.claims import BEGINNING, Claims, Horizon
 
 CLAIM = 100
 SHARE = 5  # the first and the last fifth are compared

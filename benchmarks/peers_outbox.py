@@ -22,8 +22,7 @@ import msgspec
 from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
 from qts.outbox import BACKTEST_EVENT, Delivery, Dispatcher, OutboxEvent, PostgresBus, StreamConfig
-from qts.outbox.claims import Claims
-from qts.outbox.horizon import BEGINNING
+from qts.outbox.claims import BEGINNING, Claims
 from qts.outbox.queries import SQL
 
 STREAM = BACKTEST_EVENT

@@ -23,9 +23,8 @@ from hypothesis.stateful import (
 from qts.database import Database, DatabaseConfig
 from qts.domain import RefusedError, Secret
 from qts.outbox import TRADE_COMMAND, OutboxAdmin, OutboxEvent, PostgresBus, StreamConfig
-from qts.outbox.claims import ClaimedEvent, Claims
+from qts.outbox.claims import ClaimedEvent, Claims, Horizon
 from qts.outbox.handling import HandlerResult
-from qts.outbox.horizon import Horizon
 from tests.outbox.kit import accepted
 
 MAX_ATTEMPTS = 3

@@ -13,9 +13,8 @@ import pytest
 from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, PostgresBus, StreamConfig
-from qts.outbox import horizon as horizon_of_a_worker
-from qts.outbox.claims import Claims
-from qts.outbox.horizon import BEGINNING, Horizon
+from qts.outbox import claims as claims_module
+from qts.outbox.claims import BEGINNING, Claims, Horizon
 from qts.outbox.queries import SQL
 from tests.outbox.kit import (
     QUICK,
@@ -288,7 +287,7 @@ async def test_a_claim_does_not_scan_claimed_events(database: Database) -> None:
 async def test_a_claim_does_not_move_the_horizon_past_a_publisher_that_has_not_committed(
     database: Database, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(horizon_of_a_worker, "LATE_COMMIT", timedelta(hours=1))
+    monkeypatch.setattr(claims_module, "LATE_COMMIT", timedelta(hours=1))
     claims = Claims(TRADE_EVENT, StreamConfig(), "w")
     horizon = Horizon(TRADE_EVENT, ordered=False)
     late, early = accepted("late"), accepted("early")

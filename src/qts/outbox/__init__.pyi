@@ -26,6 +26,8 @@ from qts.outbox.errors import OutboxEventRefusedError as OutboxEventRefusedError
 from qts.outbox.errors import PermanentError as PermanentError
 from qts.outbox.errors import RetryableError as RetryableError
 from qts.outbox.errors import UnknownOutcomeError as UnknownOutcomeError
+from qts.outbox.factory import open_bus as open_bus
+from qts.outbox.factory import open_relayed_bus as open_relayed_bus
 from qts.outbox.kafka import KafkaBus as KafkaBus
 from qts.outbox.maintenance import Depth as Depth
 from qts.outbox.maintenance import OutboxMaintenance as OutboxMaintenance
@@ -34,6 +36,4 @@ from qts.outbox.nats import NatsBus as NatsBus
 from qts.outbox.postgres import PostgresBus as PostgresBus
 from qts.outbox.relay import Relay as Relay
 from qts.outbox.relayed_bus import RelayedBus as RelayedBus
-from qts.outbox.relayed_bus import open_bus as open_bus
-from qts.outbox.relayed_bus import open_relayed_bus as open_relayed_bus
 from qts.outbox.worker import OutboxWorker as OutboxWorker

@@ -12,9 +12,8 @@ from qts import telemetry
 from qts.database import Connection, Database
 from qts.domain import Clock, QtsError
 from qts.outbox import handling
-from qts.outbox.claims import ClaimedEvent, Claims
+from qts.outbox.claims import ClaimedEvent, Claims, Horizon
 from qts.outbox.handling import HandlerResult, backoff_s
-from qts.outbox.horizon import Horizon
 
 # Errors of a database call that a retry may resolve.
 TRANSIENT_ERRORS = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)

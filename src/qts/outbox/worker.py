@@ -23,11 +23,10 @@ from qts import telemetry
 from qts.database import Connection, Database, ListenStarted
 from qts.domain import Clock, SystemClock
 from qts.outbox.bus import EventDispatcher
-from qts.outbox.claims import ClaimedEvent, Claims
+from qts.outbox.claims import BEGINNING, ClaimedEvent, Claims, Horizon
 from qts.outbox.completer import TRANSIENT_ERRORS, BatchCompleter
 from qts.outbox.config import StreamConfig
 from qts.outbox.handler_pool import HandlerPool
-from qts.outbox.horizon import BEGINNING, Horizon
 
 FULL_SCAN_INTERVAL_NS = 1_000_000_000  # between scans from the beginning
 FULL_SCAN_SHARE = 50  # full scans use at most a fiftieth of the time
