@@ -190,7 +190,8 @@ def test_a_public_class_name_is_defined_once() -> None:
 def test_an_exported_function_outlives_the_import_of_its_module() -> None:
     """`qts.pipeline.act` is a module and an exported function: the import must not replace it."""
     code = "import qts.pipeline.act, qts.pipeline as p; assert callable(p.act), p.act"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_importing_qts_is_light() -> None:
