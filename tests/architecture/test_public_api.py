@@ -31,6 +31,7 @@ PUBLIC: dict[str, str] = {
     "qts.brokers": """
         ACKNOWLEDGEMENT Broker BrokersConfig ExecutionReport FeesConfig KisBroker OrderMatches
         PaperBroker PaperConfig PaperMatchingEngine StreamGap UpbitBroker VenueBlockedError
+        account_key
     """,
     "qts.cache": """
         BreakerConfig Cache CacheAlert CacheConfig CacheEntry CacheLoader CacheStatus CacheStore
@@ -53,7 +54,8 @@ PUBLIC: dict[str, str] = {
         savepoint
     """,
     "qts.domain": """
-        Account AttemptState BrokerOrder CacheStaleDataError Clock ConfigError EventRefusedError
+        Account AccountKey AttemptState BrokerOrder CacheStaleDataError Clock ConfigError
+        EventRefusedError
         FeeSchedule Fill Holding HomeInUseError IntentType KRX_TICKS LaneFullError ManualClock
         Market OperationError OrderRequest OrderState OrderType OutcomeUnknownError Position
         PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret

@@ -13,6 +13,7 @@ import msgspec
 from qts.brokers import ExecutionReport, OrderMatches, VenueBlockedError
 from qts.domain import (
     Account,
+    AccountKey,
     BrokerOrder,
     Clock,
     Fill,
@@ -34,6 +35,7 @@ class Venue:
 
     def __init__(self, clock: Clock, name: str = "venue", *, named: bool = True) -> None:
         self.name = name
+        self.key = AccountKey.of(name, "test")
         self._clock = clock
         self._named = named  # whether it keeps our identifiers
         self.placed: list[OrderRequest] = []

@@ -7,6 +7,7 @@ from qts.brokers.config import ACKNOWLEDGEMENT as ACKNOWLEDGEMENT
 from qts.brokers.config import BrokersConfig as BrokersConfig
 from qts.brokers.config import FeesConfig as FeesConfig
 from qts.brokers.config import PaperConfig as PaperConfig
+from qts.brokers.config import account_key as account_key
 from qts.brokers.kis import KisBroker as KisBroker
 from qts.brokers.paper import PaperBroker as PaperBroker
 from qts.brokers.paper_matching import PaperMatchingEngine as PaperMatchingEngine

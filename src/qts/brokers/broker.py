@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from qts.domain import Account, BrokerOrder, Fill, OperationError, OrderRequest
+from qts.domain import Account, AccountKey, BrokerOrder, Fill, OperationError, OrderRequest
 
 
 class VenueBlockedError(OperationError):
@@ -47,6 +47,7 @@ ExecutionReport = Fill | BrokerOrder | StreamGap
 
 class Broker(Protocol):
     name: str
+    key: AccountKey  # of the account that takes the orders
 
     async def place(self, request: OrderRequest) -> str:
         """Send the order once; return the broker order id or raise as drawn above."""

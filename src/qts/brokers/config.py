@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from qts.domain import FeeSchedule, Market, RefusedError
-from qts.venues import KisConfig, UpbitConfig
+from qts.domain import AccountKey, FeeSchedule, Market, RefusedError
+from qts.venues import KisConfig, UpbitConfig, VenuesConfig
 
 ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
 
@@ -100,6 +100,39 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(
                 'mode is "live" and broker is "paper"; expected broker "kis" or "upbit"'
             )
+
+
+def account_key(brokers: BrokersConfig, venues: VenuesConfig) -> AccountKey:
+    """Return the account that the settings name; it needs no connection."""
+    match brokers.broker:
+        case "kis":
+            return kis_account(venues.kis)
+        case "upbit":
+            return upbit_account(venues.upbit)
+        case _:
+            return paper_account(brokers.paper)
+
+
+def paper_account(config: PaperConfig) -> AccountKey:
+    return AccountKey.of("paper", config.account)
+
+
+def kis_account(venue: KisConfig) -> AccountKey:
+    if venue.account is None:
+        raise RefusedError("venues.kis.account is not set; orders need it")
+    return AccountKey.of("kis", _environment(venue.rest, venue.paper), venue.account.reveal())
+
+
+def upbit_account(venue: UpbitConfig) -> AccountKey:
+    """Keys are replaced every year and the account stays: its name identifies it, not its key."""
+    return AccountKey.of("upbit", _environment(venue.url), venue.account)
+
+
+def _environment(url: str, is_paper_key: bool = False) -> str:
+    """Separate the real account from one of a simulator or of KIS's paper trading."""
+    if is_loopback(url):
+        return "simulator"
+    return "paper" if is_paper_key else "real"
 
 
 def require_live_consent_kis(config: BrokersConfig, venue: KisConfig) -> None:

@@ -15,7 +15,7 @@ from decimal import Decimal
 import msgspec
 
 from qts.brokers.broker import ExecutionReport, OrderMatches
-from qts.brokers.config import BrokersConfig, require_live_consent_kis
+from qts.brokers.config import BrokersConfig, kis_account, require_live_consent_kis
 from qts.brokers.error_boundary import (
     send_before_deadline,
     translate_decode_errors,
@@ -53,7 +53,6 @@ from qts.domain import (
     OrderRequest,
     OrderState,
     OutcomeUnknownError,
-    RefusedError,
     UnreachableError,
 )
 from qts.venues import KisClient, KisEndpoint, KisStream, RequestPriority, VenueRejectedError
@@ -81,8 +80,9 @@ class KisBroker:
         stream: KisStream | None = None,
     ) -> None:
         require_live_consent_kis(config, client.config)
+        self.key = kis_account(client.config)
         if client.config.account is None:
-            raise RefusedError("venues.kis.account is not set; orders need it")
+            raise AssertionError("kis_account refuses settings without an account")
         number = client.config.account.reveal()
         self._client = client
         self._config = config

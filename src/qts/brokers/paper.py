@@ -22,13 +22,14 @@ import msgspec
 
 from qts import telemetry
 from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap
-from qts.brokers.config import FeesConfig, PaperConfig
+from qts.brokers.config import FeesConfig, PaperConfig, paper_account
 from qts.brokers.paper_account import PaperAccount
 from qts.brokers.paper_matching import Number, PaperMatchingEngine
 from qts.brokers.paper_store import FencedOutError, PaperCancel, PaperStore
 from qts.database import Database
 from qts.domain import (
     Account,
+    AccountKey,
     BrokerOrder,
     Clock,
     Fill,
@@ -51,7 +52,10 @@ class PaperBroker:
 
     name = "paper"
 
-    def __init__(self, store: PaperStore, engine: PaperMatchingEngine, clock: Clock) -> None:
+    def __init__(
+        self, store: PaperStore, engine: PaperMatchingEngine, key: AccountKey, clock: Clock
+    ) -> None:
+        self.key = key
         self._store = store
         self._engine = engine
         self._clock = clock
@@ -73,7 +77,7 @@ class PaperBroker:
         store = await PaperStore.claim(database, config.account, cash, clock.now())
         engine = PaperMatchingEngine(config, costs, cash)
         engine.account = PaperAccount(*await store.lots())
-        broker = cls(store, engine, clock)
+        broker = cls(store, engine, paper_account(config), clock)
         await broker._restore_orders()
         writer = asyncio.create_task(broker._write(), name="paper writer")
         try:

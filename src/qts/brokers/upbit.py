@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap, VenueBlockedError
-from qts.brokers.config import BrokersConfig, require_live_consent_upbit
+from qts.brokers.config import BrokersConfig, require_live_consent_upbit, upbit_account
 from qts.brokers.error_boundary import (
     UNREADABLE,
     send_before_deadline,
@@ -52,6 +52,7 @@ class UpbitBroker:
 
     def __init__(self, client: UpbitClient, config: BrokersConfig, clock: Clock) -> None:
         require_live_consent_upbit(config, client.config)
+        self.key = upbit_account(client.config)
         self._client = client
         self._config = config
         self._clock = clock

@@ -31,6 +31,7 @@ from qts.domain.names import check_name as check_name
 from qts.domain.names import name_choices as name_choices
 from qts.domain.names import nearest_name as nearest_name
 from qts.domain.orders import Account as Account
+from qts.domain.orders import AccountKey as AccountKey
 from qts.domain.orders import AttemptState as AttemptState
 from qts.domain.orders import BrokerOrder as BrokerOrder
 from qts.domain.orders import Fill as Fill

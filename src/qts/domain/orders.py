@@ -11,13 +11,30 @@ Prices and quantities are Decimal, so a venue's figures keep their exact digits.
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
 from qts.domain.errors import RefusedError
+
+
+class AccountKey(NamedTuple):
+    """One account at one broker, as rows of the database name it."""
+
+    broker: str
+    account: str  # a digest: the number itself is not stored
+
+    @classmethod
+    def of(cls, broker: str, *identity: str) -> AccountKey:
+        """Return the key of the account that these texts identify."""
+        return cls(broker, hashlib.sha256("\x1f".join(identity).encode()).hexdigest()[:16])
+
+    def __str__(self) -> str:
+        return f"{self.broker}:{self.account}"
 
 
 class Side(StrEnum):

@@ -86,6 +86,14 @@ class UpbitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Secret | None, msgspec.Meta(description="access key; unset: quotes only")
     ] = None
     secret_key: Annotated[Secret | None, msgspec.Meta(description="secret of the key")] = None
+    account: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=64,
+            description="name of the account; a second one on the same database needs its own",
+        ),
+    ] = "upbit"
     url: Annotated[str, msgspec.Meta(description="REST host")] = UPBIT
     stream_url: Annotated[str, msgspec.Meta(description="WebSocket address")] = UPBIT_STREAM
     timeout_s: Annotated[
