@@ -1,9 +1,9 @@
-"""CPU topology: the CPUs this process may use, and which of them share a core, cache or node."""
+"""The machine: the CPUs this process may use and how they are related, and free disk space."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,7 @@ CpuSet = tuple[int, ...]
 _SYS_CPU = Path("sys/devices/system/cpu")
 _SYS_NODE = Path("sys/devices/system/node")
 _CGROUP = Path("sys/fs/cgroup")
+DISK_CHECK_NS = 1_000_000_000
 
 
 class CpuTopology(msgspec.Struct, frozen=True):
@@ -155,3 +156,49 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""  # absent on this kernel or system, or hidden by a container
+
+
+class DiskGuard:
+    """Decides whether files that are not essential, as records and journals, may grow.
+
+        writing ── free < min_free ──▶ stopped ── free >= min_free + 20 % ──▶ writing
+
+    They stop while a database on the same disk still has `min_free` bytes. Unless set, that is 5 %
+    of the disk and at least 1 GB, but never more than half of it. Only the space of unprivileged
+    processes counts.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        min_free_bytes: int | None = None,
+        statvfs: Callable[[Path], os.statvfs_result] = os.statvfs,
+    ) -> None:
+        """Guard the disk of an existing folder; with 0 bytes, everything may be written."""
+        self._folder = folder
+        self._statvfs = statvfs
+        self._min_free = min_free_bytes
+        self._checked_ns: int | None = None
+        self.free_bytes = self.min_free_bytes = 0
+        self.allows = True
+
+    def check(self, now_ns: int) -> bool:
+        """Return whether a file may grow; measures once a second of the monotonic clock."""
+        if self._checked_ns is not None and now_ns - self._checked_ns < DISK_CHECK_NS:
+            return self.allows
+        self._checked_ns = now_ns
+        try:
+            disk = self._statvfs(self._folder)
+        except OSError:
+            return self.allows  # a write reports what is wrong with the disk
+        total = disk.f_blocks * disk.f_frsize
+        self.free_bytes = disk.f_bavail * disk.f_frsize
+        self.min_free_bytes = default_min_free(total) if self._min_free is None else self._min_free
+        resume = self.min_free_bytes + self.min_free_bytes // 5
+        self.allows = self.free_bytes >= (self.min_free_bytes if self.allows else resume)
+        return self.allows
+
+
+def default_min_free(total_bytes: int) -> int:
+    """Return the bytes that files which are not essential leave free on a disk of this size."""
+    return min(max(10**9, total_bytes // 20), total_bytes // 2)

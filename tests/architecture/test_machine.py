@@ -1,4 +1,4 @@
-"""CPU topology, read from fake /proc and /sys trees."""
+"""CPU topology, read from fake /proc and /sys trees; free disk space, from a fake statvfs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.machine import CpuTopology, detect_topology
+from qts.machine import CpuTopology, DiskGuard, default_min_free, detect_topology
 
 
 def put(root: Path, path: str, text: str) -> None:
@@ -205,3 +205,76 @@ def test_every_thread_gets_a_separate_cpu_in_the_order_of_groups(data: st.DataOb
         assert set(chosen) <= first_of_core
     places = [next(i for i, group in enumerate(groups) if number in group) for number in chosen]
     assert places == sorted(places)
+
+
+class FakeDisk:
+    """A disk whose free space is set by the test; `failed` makes it unreadable."""
+
+    def __init__(self, total: int, free: int) -> None:
+        self.total, self.free, self.failed = total, free, False
+
+    def statvfs(self, _folder: Path) -> os.statvfs_result:
+        if self.failed:
+            raise OSError(5, "Input/output error")
+        # Root may use half a reserve more than others: only what others may use counts.
+        blocks, root, free = self.total // 1000, self.free // 1000 + 500, self.free // 1000
+        return os.statvfs_result((1000, 1000, blocks, root, free, 0, 0, 0, 0, 255))
+
+
+SECOND_NS = 10**9
+
+
+@given(st.lists(st.integers(0, 2_000_000), max_size=40), st.integers(1, 1_500_000))
+def test_files_grow_only_above_the_floor_and_resume_a_fifth_above_it(
+    frees: list[int], floor: int
+) -> None:
+    disk = FakeDisk(4_000_000, 0)
+    guard, allowed = DiskGuard(Path(), floor, disk.statvfs), True
+    for second, free in enumerate(frees):
+        disk.free = free = free // 1000 * 1000
+        allowed = free >= (floor if allowed else floor + floor // 5)
+        assert guard.check(second * SECOND_NS) is allowed
+        assert guard.free_bytes == free
+
+
+def test_the_disk_is_measured_once_a_second() -> None:
+    disk = FakeDisk(4_000_000, 2_000_000)
+    guard = DiskGuard(Path(), 1_000_000, disk.statvfs)
+    assert guard.check(0)
+    disk.free = 0
+    assert guard.check(SECOND_NS - 1)
+    assert not guard.check(SECOND_NS)
+
+
+def test_a_disk_that_cannot_be_measured_changes_nothing() -> None:
+    disk = FakeDisk(4_000_000, 0)
+    guard = DiskGuard(Path(), 1_000_000, disk.statvfs)
+    disk.failed = True
+    assert guard.check(0)
+    disk.failed = False
+    assert not guard.check(SECOND_NS)
+    disk.failed = True
+    assert not guard.check(2 * SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    ("total", "floor"),
+    [(200 * 10**6, 100 * 10**6), (10 * 10**9, 10**9), (10**12, 50 * 10**9)],
+)
+def test_the_default_floor_is_a_twentieth_a_gigabyte_or_half_of_a_small_disk(
+    total: int, floor: int
+) -> None:
+    assert default_min_free(total) == floor
+    guard = DiskGuard(Path(), statvfs=FakeDisk(total, floor - 1000).statvfs)
+    assert not guard.check(0)
+    assert guard.min_free_bytes == floor
+
+
+def test_without_a_floor_everything_may_grow() -> None:
+    assert DiskGuard(Path(), 0, FakeDisk(4_000_000, 0).statvfs).check(0)
+
+
+def test_the_disk_of_a_real_folder_is_measured(tmp_path: Path) -> None:
+    guard = DiskGuard(tmp_path, 1)
+    assert guard.check(0)
+    assert guard.free_bytes > 0
