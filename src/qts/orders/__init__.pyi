@@ -21,6 +21,7 @@ from qts.orders.messages import OrderSuspended as OrderSuspended
 from qts.orders.messages import OrderThrottled as OrderThrottled
 from qts.orders.messages import OrderUnknown as OrderUnknown
 from qts.orders.messages import Reconcile as Reconcile
+from qts.orders.position import PositionMismatch as PositionMismatch
 from qts.orders.position import PositionState as PositionState
 from qts.orders.read_model import AccountState as AccountState
 from qts.orders.read_model import OpenOrder as OpenOrder
@@ -36,7 +37,6 @@ from qts.orders.read_model import list_orders as list_orders
 from qts.orders.read_model import list_positions as list_positions
 from qts.orders.read_model import load_account_state as load_account_state
 from qts.orders.read_model import order_history as order_history
-from qts.orders.reconcile import PositionMismatch as PositionMismatch
 from qts.orders.reconcile import Reconciler as Reconciler
 from qts.orders.reconcile import ReconcileReport as ReconcileReport
 from qts.orders.reconcile_check import ReconcileCheck as ReconcileCheck

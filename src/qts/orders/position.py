@@ -1,4 +1,4 @@
-"""Position arithmetic: quantity, average price and realised profit after fills.
+"""Position arithmetic: quantity, average price and realised profit after fills, and mismatches.
 
 Cost is averaged. A fill that reduces realises (its price - average) x quantity; one that goes
 through zero closes all of the old side and opens the new one at its own price. Fees are
@@ -7,13 +7,14 @@ separate: profit here is before fees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 import msgspec
 
-from qts.domain import Fill
+from qts.database import Row
+from qts.domain import Account, Fill
 
 ZERO = Decimal(0)
 _PLACES = Decimal(1).scaleb(-18)  # as the database stores them
@@ -74,3 +75,19 @@ def apply_fills(
 
 def _cut(value: Decimal) -> Decimal:
     return value.quantize(_PLACES, context=_EXACT)
+
+
+class PositionMismatch(msgspec.Struct, frozen=True):
+    """A symbol whose holding at the venue is not our position."""
+
+    symbol: str
+    ours: Decimal
+    venue: Decimal
+
+
+def find_mismatches(account: Account, positions: Sequence[Row]) -> tuple[PositionMismatch, ...]:
+    """Return the symbols whose holding at the venue differs from our position."""
+    venue = {holding.symbol: holding.quantity for holding in account.holdings}
+    ours = {row["symbol"]: row["quantity"] for row in positions}
+    pairs = [(s, ours.get(s, ZERO), venue.get(s, ZERO)) for s in sorted({*ours, *venue})]
+    return tuple(PositionMismatch(s, here, there) for s, here, there in pairs if here != there)

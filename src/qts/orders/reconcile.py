@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 import asyncpg
 import msgspec
@@ -20,10 +19,10 @@ import msgspec
 from qts import telemetry
 from qts.brokers import ExecutionReport, StreamGap, VenueBlockedError
 from qts.database import Row
-from qts.domain import Account, BrokerOrder, Fill, OperationError
+from qts.domain import BrokerOrder, Fill, OperationError
 from qts.orders.context import ExecutionContext
 from qts.orders.halts import halt_venue
-from qts.orders.position import ZERO
+from qts.orders.position import ZERO, PositionMismatch, find_mismatches
 from qts.orders.queries import SQL
 from qts.orders.resolve import ResolveCounts, resolve_unknown
 
@@ -37,14 +36,6 @@ log = telemetry.logger("orders")
 _last = telemetry.gauge(
     "qts_reconciled_seconds", "When the ledger was reconciled last.", ("broker",)
 )
-
-
-class PositionMismatch(msgspec.Struct, frozen=True):
-    """A symbol whose holding at the venue is not our position."""
-
-    symbol: str
-    ours: Decimal
-    venue: Decimal
 
 
 class ReconcileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,14 +256,6 @@ class Reconciler:
             SQL.snapshot, self._broker, context.clock.now(), account.cash, account.holdings
         )
         return fills, differences
-
-
-def find_mismatches(account: Account, positions: Sequence[Row]) -> tuple[PositionMismatch, ...]:
-    """Return the symbols whose holding at the venue differs from our position."""
-    venue = {holding.symbol: holding.quantity for holding in account.holdings}
-    ours = {row["symbol"]: row["quantity"] for row in positions}
-    pairs = [(s, ours.get(s, ZERO), venue.get(s, ZERO)) for s in sorted({*ours, *venue})]
-    return tuple(PositionMismatch(s, here, there) for s, here, there in pairs if here != there)
 
 
 def _is_current(row: Row, order: BrokerOrder) -> bool:

@@ -7,8 +7,8 @@ from datetime import datetime
 import msgspec
 
 from qts.orders.context import ExecutionContext
+from qts.orders.position import find_mismatches
 from qts.orders.queries import SQL
-from qts.orders.reconcile import find_mismatches
 
 
 class ReconcileCheck(msgspec.Struct, frozen=True, kw_only=True):
