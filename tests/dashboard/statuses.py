@@ -63,6 +63,8 @@ def feed() -> FeedStatus:
         lag_s=0.1,
         records=1200,
         lost=0,
+        skipped=0,
+        recording="on",
         surges=4,
         symbols_known=300,
         streaming=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -14,10 +15,12 @@ import msgspec
 import pytest
 import zstandard
 
-from qts.domain import OperationError, RefusedError, Secret, SystemClock
+from qts.domain import ManualClock, OperationError, RefusedError, Secret, SystemClock
 from qts.feed import Recorder, read_records
-from qts.feed.recorder import _finish
+from qts.feed.recorder import _finish, compress
 from qts.feed.replay import recorded_files
+from qts.machine import DiskGuard
+from qts.telemetry import metric_samples
 from tests.feed.market import MONDAY_OPEN
 from tests.feed.records import record
 
@@ -289,6 +292,115 @@ def test_a_failed_sync_is_logged(
     recorder.write(record(1))
     recorder.close()
     assert "record sync failed" in capsys.readouterr().err
+
+
+class ShortDisk:
+    """A disk of 1 GB whose free space the test sets."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def statvfs(self, _folder: Path) -> os.statvfs_result:
+        return os.statvfs_result((1, 1, 10**9, self.free, self.free, 0, 0, 0, 0, 255))
+
+
+def _stopped_metric() -> float:
+    ((_, value),) = metric_samples()["qts_recording_stopped"]
+    return value
+
+
+async def test_recording_stops_before_the_disk_is_full_and_resumes_with_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, disk = ManualClock(), ShortDisk(5_000_000)
+    recorder = Recorder(tmp_path, clock, guard=DiskGuard(tmp_path, 2_000_000, disk.statvfs))
+    numbers = itertools.count(1)
+
+    async def write_a_second(free: int) -> list[int]:
+        disk.free = free
+        await clock.advance(1.0)
+        chosen = list(itertools.islice(numbers, 10))
+        for number in chosen:
+            recorder.write(record(number))
+        return chosen
+
+    kept = [*await write_a_second(5_000_000), *await write_a_second(2_000_000)]
+    assert recorder.stopped == ""
+    await write_a_second(1_999_999)
+    assert recorder.stopped == "1 MB free, feed.min_free_mb is 2"
+    assert _stopped_metric() == 1
+    for free in (0, 2_000_000, 2_399_999):  # resumes a fifth above the limit
+        await write_a_second(free)
+    assert (recorder.written, recorder.skipped, recorder.lost) == (20, 40, 0)
+    assert capsys.readouterr().err.count("recording stopped") == 1
+    kept += await write_a_second(2_400_000)
+    assert recorder.stopped == ""
+    assert _stopped_metric() == 0
+    assert "recording resumed" in capsys.readouterr().err
+    recorder.close()
+    assert [each.number for each in read_records(tmp_path)] == kept
+
+
+def _touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_bytes(zstandard.compress(b""))
+
+
+def test_old_records_are_deleted_at_the_start_and_with_each_new_day(tmp_path: Path) -> None:
+    _touch(
+        tmp_path,
+        "2026-10-01.0001.jsonl.zst",
+        "2026-11-12.0001.jsonl.zst",
+        "2026-11-13.0001.jsonl.zst",
+        "2026-11-13.0002.jsonl.zst",
+        "notes-2026-01-01.txt",
+        "2026-13-45.0001.jsonl.zst",
+    )
+    others = {"notes-2026-01-01.txt", "2026-13-45.0001.jsonl.zst", ".lock"}
+    clock = ManualClock(start=MONDAY_OPEN)
+    recorder = Recorder(tmp_path, clock, keep_days=2)
+    recorder._disk.submit(lambda: None).result()
+    kept = {path.name for path in tmp_path.iterdir()} - others
+    assert {name[:10] for name in kept} == {"2026-11-12", "2026-11-13"}
+    recorder.write(record(1, time=MONDAY_OPEN))
+    recorder.write(record(2, time=MONDAY_OPEN + timedelta(days=1)))
+    recorder.write(record(3, time=MONDAY_OPEN + timedelta(days=2)))
+    assert (tmp_path / "2026-11-18.0001.jsonl").exists()
+    recorder.close()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {name[:10] for name in names - others} == {"2026-11-16", "2026-11-17", "2026-11-18"}
+    assert others <= names
+
+
+def test_keep_days_zero_deletes_nothing(tmp_path: Path) -> None:
+    _touch(tmp_path, "2001-01-01.0001.jsonl.zst", "2026-11-13.0001.jsonl.zst")
+    recorder = Recorder(tmp_path, ManualClock(start=MONDAY_OPEN), keep_days=0)
+    recorder.write(record(1))
+    recorder.close()
+    assert len(recorded_files(tmp_path)) == 3
+
+
+def test_a_clock_that_jumps_ahead_deletes_nothing_on_that_day(tmp_path: Path) -> None:
+    _touch(tmp_path, "2026-11-12.0001.jsonl.zst", "2026-11-13.0001.jsonl.zst")
+    recorder = Recorder(tmp_path, ManualClock(start=MONDAY_OPEN), keep_days=30)
+    recorder.write(record(1))
+    recorder.write(record(2, time=MONDAY_OPEN + timedelta(days=3650)))
+    recorder.close()
+    assert len(recorded_files(tmp_path)) == 4
+
+
+def test_a_full_disk_during_compression_leaves_the_plain_file_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "2026-11-16.0001.jsonl"
+    path.write_bytes(b"{}\n")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        compress(path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.soak)])

@@ -61,3 +61,16 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rotate_mb: Annotated[
         int, msgspec.Meta(ge=1, le=100_000, description="size at which a new file is started")
     ] = 256
+    keep_days: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=36_500, description="days of records to keep, from the newest; 0: all"
+        ),
+    ] = 30
+    min_free_mb: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        msgspec.Meta(
+            description="free disk space below which recording stops; unset: 5 % of the disk, at"
+            " least 1,000 and at most half of it"
+        ),
+    ] = None

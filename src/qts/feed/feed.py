@@ -21,6 +21,7 @@ from qts.feed.poller import Poller, PollerStatus
 from qts.feed.recorder import Recorder
 from qts.feed.source import Client, FeedVenue, UpbitTickStream
 from qts.feed.symbols import read_symbols
+from qts.machine import DiskGuard
 from qts.venues import (
     KisConfig,
     KisQuotes,
@@ -42,6 +43,8 @@ class FeedStatus(msgspec.Struct, frozen=True):
     lag_s: float  # last scan beyond the planned interval
     records: int
     lost: int
+    skipped: int  # while the disk was short of space
+    recording: str  # on, off, or why it has stopped
     surges: int
     symbols_known: int
     streaming: bool
@@ -149,6 +152,8 @@ class Feed:
             lag_s=round(max(0.0, poller.last_scan_s - self.plan.interval_s), 3),
             records=recorder.written if recorder else 0,
             lost=recorder.lost if recorder else 0,
+            skipped=recorder.skipped if recorder else 0,
+            recording="off" if recorder is None else recorder.stopped or "on",
             surges=self._ingest.surges,
             symbols_known=len(self._ingest.cache),
             streaming=self._stream is not None and self._stream.live,
@@ -187,4 +192,6 @@ def _recorder(venue: FeedVenue, config: FeedConfig, home: Path, clock: Clock) ->
     if not config.record:
         return None
     folder = config.record_dir or home / "record"
-    return Recorder(folder, clock, config.rotate_mb, list(venue.secrets))
+    floor = None if config.min_free_mb is None else config.min_free_mb * 10**6
+    guard = DiskGuard(folder, floor)
+    return Recorder(folder, clock, config.rotate_mb, list(venue.secrets), config.keep_days, guard)

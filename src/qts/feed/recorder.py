@@ -1,8 +1,9 @@
 """Recorder of every record as a line of JSON: append-only, a new file each day.
 
-    2026-11-16.0001.jsonl ── day over, or full ──▶ 2026-11-16.0001.jsonl.zst
+    2026-11-16.0001.jsonl ── day over, or full ──▶ 2026-11-16.0001.jsonl.zst ── keep_days ──▶ deleted
 
-A line is one write, so a killed process leaves whole lines and at most one torn at the end of its
+Recording stops while the disk is short of space, and resumes when there is room again: others need
+the disk more. A line is one write, so a killed process leaves whole lines and at most one torn at the end of its
 last file; a restart starts a new file. Lines reach the disk within about a second (fdatasync in a
 thread), which is what a power cut can lose. Secrets are masked.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
@@ -25,10 +27,12 @@ from qts import telemetry
 from qts.domain import Clock, RefusedError, Secret
 from qts.feed.calendar import SEOUL
 from qts.feed.observer import ENCODER, PatternRecord
+from qts.machine import DiskGuard
 
 MASK = "***"
 _SYNC_NS = 1_000_000_000
 _MIN_TIME = datetime.min.replace(tzinfo=UTC)
+_NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.\d+\.jsonl(?:\.zst)?", re.ASCII)
 
 # A search for secrets takes 80 us per line. Venues send few sets of field names, so each set is
 # checked once, and values are searched only if they contain one of these.
@@ -36,14 +40,25 @@ _HINTS = (":", "=", "bearer", "eyj", "/bot")
 _MAX_FORMS = 256
 
 log = telemetry.logger("feed")
+_STOPPED = telemetry.gauge(
+    "qts_recording_stopped", "1 while the disk is too full to record quotes, else 0."
+)
+_SKIPPED = telemetry.counter("qts_records_skipped_total", "quotes not recorded: the disk is full")
 
 
 class Recorder:
     """Single writer of a folder; `write` is called on one thread."""
 
     def __init__(
-        self, folder: Path, clock: Clock, rotate_mb: float = 256, secrets: Iterable[Secret] = ()
+        self,
+        folder: Path,
+        clock: Clock,
+        rotate_mb: float = 256,
+        secrets: Iterable[Secret] = (),
+        keep_days: int = 0,
+        guard: DiskGuard | None = None,
     ) -> None:
+        """Lock the folder; records are deleted after `keep_days`, with 0 never."""
         self._folder = folder
         self._clock = clock
         self._rotate_bytes = round(rotate_mb * 1_000_000)
@@ -53,13 +68,19 @@ class Recorder:
         self._path = folder
         self._day = (_MIN_TIME, _MIN_TIME)
         self._bytes = self._synced_ns = 0
-        self.written = self.lost = 0
+        self._keep_days = keep_days
+        self._guard = guard
+        self.written = self.lost = self.skipped = 0
+        self.stopped = ""  # why, while the disk is short of space
         self._lock = _lock_folder(folder)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+        self._delete_old(clock.now().astimezone(SEOUL).date())
         for unfinished in sorted(folder.glob("*.jsonl")):
-            self._disk.submit(compress, unfinished)
+            self._disk.submit(compress, unfinished).add_done_callback(self._on_disk)
 
     def write(self, record: PatternRecord) -> None:
+        if not self._has_space():
+            return
         line = self._line(record)
         try:
             file = self._open(record.snapshot.meta.time)
@@ -85,6 +106,28 @@ class Recorder:
         self._disk.shutdown()
         os.close(self._lock)
 
+    def _has_space(self) -> bool:
+        if self._guard is None or self._guard.check(self._clock.monotonic_ns()):
+            if self.stopped:
+                self.stopped = ""
+                _STOPPED.set(0)
+                log.info("recording resumed", skipped=self.skipped)
+            return True
+        self.skipped += 1
+        _SKIPPED.inc()
+        if not self.stopped:
+            free, floor = self._guard.free_bytes, self._guard.min_free_bytes
+            self.stopped = f"{free // 10**6:,} MB free, feed.min_free_mb is {floor // 10**6:,}"
+            _STOPPED.set(1)
+            log.error("recording stopped; the disk is short of space", disk=self.stopped)
+            self._close()  # compressed, the file takes a tenth of the space
+        return False
+
+    def _delete_old(self, today: date) -> None:
+        if self._keep_days:
+            deleted = self._disk.submit(delete_old, self._folder, today, self._keep_days)
+            deleted.add_done_callback(self._on_disk)
+
     def _open(self, time: datetime) -> int:
         day_start, day_end = self._day
         if (
@@ -95,6 +138,8 @@ class Recorder:
             return self._file
         self._close()
         midnight = datetime.combine(time.astimezone(SEOUL), clock_time(), SEOUL)
+        if midnight != day_start:
+            self._delete_old(midnight.date())
         self._path = self._next_path(midnight.date())
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._day, self._bytes = (midnight, midnight + timedelta(days=1)), 0
@@ -155,13 +200,39 @@ class Recorder:
 def compress(path: Path) -> None:
     """Replace a closed file by a compressed copy, which is renamed once complete."""
     draft = path.with_name(path.name + ".draft")
-    with path.open("rb") as plain, draft.open("wb") as packed:
-        zstandard.ZstdCompressor(level=6).copy_stream(plain, packed)
-        os.fchmod(packed.fileno(), 0o600)
-        packed.flush()
-        os.fsync(packed.fileno())
+    try:
+        with path.open("rb") as plain, draft.open("wb") as packed:
+            zstandard.ZstdCompressor(level=6).copy_stream(plain, packed)
+            os.fchmod(packed.fileno(), 0o600)
+            packed.flush()
+            os.fsync(packed.fileno())
+    except OSError:
+        draft.unlink(missing_ok=True)  # a full disk: the plain file stays
+        raise
     draft.rename(path.with_name(path.name + ".zst"))
     path.unlink()
+
+
+def delete_old(folder: Path, today: date, keep_days: int) -> None:
+    """Delete what is `keep_days` older than the newest day before today.
+
+    Counted from what was recorded, a clock that jumps ahead deletes nothing on that day.
+    """
+    days = {path: day for path in folder.iterdir() if (day := _day_of(path))}
+    newest = max((day for day in days.values() if day < today), default=today)
+    old = [path for path, day in days.items() if day <= newest - timedelta(days=keep_days)]
+    for path in old:
+        path.unlink(missing_ok=True)
+    if old:
+        log.info("old records deleted", files=len(old), keep_days=keep_days, newest=str(newest))
+
+
+def _day_of(path: Path) -> date | None:
+    name = _NAME.fullmatch(path.name)
+    try:
+        return date.fromisoformat(name.group(1)) if name else None
+    except ValueError:
+        return None
 
 
 def _finish(file: int, path: Path) -> None:

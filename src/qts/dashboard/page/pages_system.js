@@ -70,7 +70,7 @@ export const feed = {
         row([t("refused"), n(number(budget.refused), budget.refused ? "bad" : ""), n("")])])),
       card(`${t("bursts")} · ${poller.bursts.length}`, h("p", { class: "chips" }, poller.bursts.length ? poller.bursts.map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol)) : t("none"))),
       card(t("records"), h("div", { class: "figures" },
-        figure(t("records"), number(status.records)), figure(t("dropped"), number(status.lost), status.lost ? "bad" : ""), figure(t("surges"), number(status.surges)),
+        figure(t("records"), number(status.records), status.skipped ? "warn" : "", status.recording), figure(t("dropped"), number(status.lost), status.lost ? "bad" : ""), figure(t("surges"), number(status.surges)),
         figure(t("failed"), number(poller.failed), poller.failed ? "warn" : ""), figure(t("refused"), number(poller.refused), poller.refused ? "warn" : ""), figure(t("symbol"), number(status.symbols_known)))));
   },
 };

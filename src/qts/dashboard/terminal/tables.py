@@ -98,7 +98,7 @@ def feed(live: LiveStatus) -> Iterator[Row]:
     yield ("today", f"{budget.used_day:,} requests, {budget.left_day:,} left")
     yield ("refused", f"{poller.refused:,}, failed {poller.failed:,}")
     yield ("surges", f"{state.surges:,}, bursts {', '.join(poller.bursts) or 'none'}")
-    yield ("records", f"{state.records:,}, lost {state.lost:,}")
+    yield ("records", f"{state.records:,}, lost {state.lost:,}, {state.recording}")
     yield ("symbols", f"{state.symbols_known:,}, {'streaming' if state.streaming else 'polled'}")
 
 
