@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from qts import telemetry
-from qts.cache import Cache, CacheConfig, CacheStatus
+from qts.cache import Cache, CacheConfig, CacheStatus, Invalidation
 from qts.cache.memory import MemoryStore
 from qts.cache.status import QueueStatus, RegionStatus
 from qts.cache.store import Health
@@ -110,6 +111,26 @@ async def test_a_precheck_counts_each_of_its_four(cache: Cache, clock: ManualClo
     assert answers["price"] == (2, 0)
     assert answers["position"] == answers["risk"] == answers["order"] == (1, 1)
     assert status.prechecks == 2
+
+
+async def test_a_reload_after_a_change_is_not_a_request(cache: Cache) -> None:
+    """A value dropped because of our own change is loaded again; the lookup did not miss it."""
+    await cache.positions.get("005930")
+    for _ in range(10):
+        await cache.invalidate(Invalidation(kind="position", name="005930"))
+        await cache.positions.get("005930")
+    seen = cache.status().kinds["position"]
+    assert (seen.near, seen.database, seen.reloaded) == (10, 1, 10)
+    assert seen.hit_rate == 10 / 11
+
+
+async def test_a_lookup_between_a_change_and_its_reload_counts_as_a_reload(cache: Cache) -> None:
+    await cache.positions.get("005930")
+    cache.positions.drop_local("005930")
+    await asyncio.gather(*(cache.positions.get("005930") for _ in range(3)))
+    seen = cache.status().kinds["position"]
+    assert (seen.database, seen.reloaded) == (1, 3)
+    assert seen.recent == 1
 
 
 async def test_the_hit_rate_is_recent(cache: Cache, clock: ManualClock) -> None:

@@ -75,14 +75,17 @@ class ReadThroughRegion(CacheRegion[V]):
 
     async def load(self, name: str) -> V | None:
         """Load from the database, in single flight with other callers."""
+        key = self.key(name)
+        before = self.tiers.near.find(key)
         try:
-            value = await self.tiers.single_flight.run(
-                self.key(name), functools.partial(self._load, name)
-            )
+            value = await self.tiers.single_flight.run(key, functools.partial(self._load, name))
         except QtsError:
             self.hits.failed += 1
             raise
-        self.hits.database += 1
+        if before is not None and before.invalidated:
+            self.hits.reloaded += 1
+        else:
+            self.hits.database += 1
         return value
 
     def drop_local(self, name: str) -> None:

@@ -16,6 +16,7 @@ Answer = Literal["near", "redis", "database", "absent", "stale", "failed"]
 
 _HITS = ("near", "redis")
 _ANSWERS: tuple[Answer, ...] = ("near", "redis", "database", "absent", "stale", "failed")
+_COUNTS = (*_ANSWERS, "reloaded")
 _PERIOD_NS = 20_000_000_000
 _PERIODS = 3  # together the last minute
 
@@ -24,7 +25,8 @@ class HitCounts(msgspec.Struct):
     """Number of requests for one kind by result.
 
     near, redis: a hit. database: loaded. absent: no value exists (no price was pushed).
-    stale: the value is too old. failed: neither Redis nor the database replied.
+    stale: the value is too old. failed: neither Redis nor the database replied. reloaded: loads of
+    a value that an invalidation had dropped; no request, because the change caused it.
     """
 
     near: int = 0
@@ -33,6 +35,7 @@ class HitCounts(msgspec.Struct):
     absent: int = 0
     stale: int = 0
     failed: int = 0
+    reloaded: int = 0
 
     @property
     def requests(self) -> int:
@@ -46,7 +49,7 @@ class HitCounts(msgspec.Struct):
 
     def minus(self, before: HitCounts) -> HitCounts:
         return HitCounts(
-            **{name: getattr(self, name) - getattr(before, name) for name in _ANSWERS},
+            **{name: getattr(self, name) - getattr(before, name) for name in _COUNTS},
         )
 
 
@@ -112,7 +115,7 @@ class CacheStats:
     def tick(self) -> None:
         for kind, hits in self.hit_counts.items():
             new = hits.minus(self._reported[kind])
-            for answer in _ANSWERS:
+            for answer in _COUNTS:
                 if count := getattr(new, answer):
                     self._requests.labels(kind, answer).inc(count)
         self._reported = self._copy()

@@ -31,6 +31,7 @@ class RegionStatus(msgspec.Struct, frozen=True):
     recent: int
     hit_rate: float | None
     goal: float | None
+    reloaded: int = 0  # loads after an invalidation; not requests
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
