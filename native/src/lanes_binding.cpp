@@ -224,7 +224,7 @@ void bind_lanes(nb::module_& m) {
       .def(nb::init<const std::array<LaneSpecTuple, 4>&, nb::object, nb::dict, std::size_t, std::uint64_t, std::uint64_t,
                     std::uint64_t, std::size_t>(),
            "specs"_a, "event_class"_a, "types"_a, "audit"_a, "gil_slice_ns"_a, "slice_events"_a, "gil_stall_ns"_a, "background_workers"_a,
-           "specs: (capacity, policy, keep one of, batch, window in ns, batch by key) of each lane.")
+           "specs: (capacity, policy, share of 10^9 that sampling accepts, batch, window in ns, batch by key) of each lane.")
       .def("set_callbacks", &PyLanes::set_callbacks, "refuse"_a, "check"_a, "failed"_a, "failed_batch"_a,
            "Set the callbacks that raise a refusal, check a payload, and retry a failed handler.")
       .def(
@@ -318,6 +318,9 @@ void bind_lanes(nb::module_& m) {
             self.core->settle_at(lane & 3, sequence, dead, began, ended);
           },
           "lane"_a, "sequence"_a, "dead"_a, "began"_a, "ended"_a, "Set the result of an event that was taken, with the ticks of its handling.")
+      .def(
+          "drop_taken", [](PyLanes& self, std::size_t lane, std::uint64_t sequence) { self.core->drop_taken(lane & 3, sequence); },
+          "lane"_a, "sequence"_a, "Count an event that was taken as dropped: no handler was called with it.")
       .def(
           "publish_overflow", [](PyLanes& self, nb::handle event) { return self.core->publish_overflow(event.ptr()); }, "event"_a.none(),
           "Publish as a handler does: exceed the capacity rather than wait; False when the reserve is full too.")

@@ -83,6 +83,8 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   nb::list take(std::size_t number, std::size_t max, double seconds);
   // Sets the result of an event taken so, and the ticks at which its handlers began and ended.
   void settle_at(std::size_t number, std::uint64_t sequence, bool dead, std::uint64_t began, std::uint64_t ended);
+  // Counts an event taken so as dropped: no handler was called with it.
+  void drop_taken(std::size_t number, std::uint64_t sequence);
   // Releases events that were handled without the GIL.
   void release_handled();
 
@@ -149,7 +151,9 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   [[gnu::noinline]] std::size_t handle_batch(Worker& worker, Lane& lane, Cursor& cursor, const EventTypeInfo& info,
                                              std::uint64_t began);
   bool skipped(const EventTypeInfo& info, const Handler& handler) const;
-  enum class HandleResult : std::uint8_t { handled, dead, pending };
+  bool discarded(const EventTypeInfo& info) const;
+  void discard(Lane& lane, LaneEntry& entry);
+  enum class HandleResult : std::uint8_t { handled, dead, pending, dropped };
   HandleResult call_managed(const Handler& handler, const EventTypeInfo& info, LaneEntry& entry, std::size_t i,
                             std::uint64_t began);
   bool call_plain(const Handler& handler, const LaneEntry& entry, std::size_t i);
@@ -172,7 +176,8 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   void run_lane(Worker& worker, std::uint8_t lane);
   void report(const char* what, std::uint32_t type, std::uint32_t handler, std::uint64_t spent);
   void create_thread_state(Worker& worker);
-  void configure_p0_thread(std::optional<int> cpu, bool realtime);
+  void start_thread(Worker& worker);
+  void configure_p0_thread();
   void release_all();
 
   const Options options_;
@@ -180,6 +185,8 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   const std::uint64_t gil_slice_;  // ticks
   const double ns_per_tick_;
   Worker step_worker_;
+  std::optional<int> p0_cpu_;
+  bool p0_realtime_ = false;
   std::vector<std::thread> threads_;
   std::atomic<int> live_threads_{0};
   std::atomic<std::size_t> started_threads_{0};  // threads with a Python thread state

@@ -91,6 +91,18 @@ inline bool LaneCore::skipped(const EventTypeInfo& info, const Handler& handler)
   return critical_only.load(std::memory_order_relaxed) && info.lane != 0 && !handler.essential;
 }
 
+// Whether the CRITICAL_ONLY level leaves no handler of the type.
+inline bool LaneCore::discarded(const EventTypeInfo& info) const {
+  return critical_only.load(std::memory_order_relaxed) && info.lane != 0 && !info.handlers.empty() &&
+         std::none_of(info.handlers.begin(), info.handlers.end(), [](const Handler& each) { return each.essential; });
+}
+
+[[gnu::noinline]] void LaneCore::discard(Lane& lane, LaneEntry& entry) {
+  lane.queue.settle_dropped(entry);
+  count_drop(entry);
+  release(entry);
+}
+
 // Returns whether the event is dead.
 inline bool LaneCore::call_plain(const Handler& handler, const LaneEntry& entry, std::size_t i) {
   PyObject* result = call(handler, static_cast<PyObject*>(entry.event));
@@ -101,6 +113,11 @@ inline bool LaneCore::call_plain(const Handler& handler, const LaneEntry& entry,
 }
 
 inline std::size_t LaneCore::handle_one(Worker& worker, Lane& lane, LaneEntry& entry, const EventTypeInfo& info, std::uint64_t began) {
+  if (discarded(info)) [[unlikely]] {
+    discard(lane, entry);
+    worker.ended = ticks();
+    return 1;
+  }
   bool dead = false;
   for (std::size_t i = 0; i < info.handlers.size(); ++i) {
     const Handler& handler = info.handlers[i];
@@ -113,6 +130,11 @@ inline std::size_t LaneCore::handle_one(Worker& worker, Lane& lane, LaneEntry& e
     } else {
       const HandleResult result = call_managed(handler, info, entry, i, began);
       if (result == HandleResult::pending) {
+        worker.ended = ticks();
+        return 1;
+      }
+      if (result == HandleResult::dropped) {  // the only handler that is not skipped
+        discard(lane, entry);
         worker.ended = ticks();
         return 1;
       }
@@ -129,6 +151,7 @@ LaneCore::HandleResult LaneCore::call_managed(const Handler& handler, const Even
   const nb::object sequence = nb::int_(entry.sequence);
   const nb::object result = nb::steal(call(handler, static_cast<PyObject*>(entry.event), sequence.ptr()));
   if (!result.is_valid()) return on_failure(entry, i) ? HandleResult::dead : HandleResult::handled;
+  if (PyUnicode_Check(result.ptr())) return HandleResult::dropped;
   if (!result.is_none()) return result.ptr() == Py_False ? HandleResult::dead : HandleResult::handled;
   const auto early = settled_early_[info.lane].find(entry.sequence);
   if (early == settled_early_[info.lane].end()) {
@@ -238,6 +261,14 @@ void LaneCore::settle_at(std::size_t number, std::uint64_t sequence, bool dead, 
   release(entry);
 }
 
+void LaneCore::drop_taken(std::size_t number, std::uint64_t sequence) {
+  const auto found = in_flight_[number].find(sequence);
+  if (found == in_flight_[number].end()) return;
+  LaneEntry entry = found->second.first;
+  in_flight_[number].erase(found);
+  discard(lanes[number], entry);
+}
+
 std::size_t LaneCore::handle_batch(Worker& worker, Lane& lane, Cursor& cursor, const EventTypeInfo& info, std::uint64_t began) {
   LaneEntry* first = cursor.current();
   LaneEntry* const end = first + cursor.remaining();
@@ -249,6 +280,11 @@ std::size_t LaneCore::handle_batch(Worker& worker, Lane& lane, Cursor& cursor, c
   // The other events keep their order.
   if (last != end) last = std::stable_partition(last, end, belongs);
   const auto count = static_cast<std::size_t>(last - first);
+  if (discarded(info)) [[unlikely]] {
+    std::for_each(first, last, [&](LaneEntry& each) { discard(lane, each); });
+    worker.ended = ticks();
+    return count;
+  }
   std::vector<bool> dead(count, false);
   for (std::size_t i = 0; i < info.handlers.size(); ++i) {
     const Handler& handler = info.handlers[i];

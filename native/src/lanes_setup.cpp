@@ -28,7 +28,7 @@ HandlerKind kind_named(const std::string& name) {
 std::array<LaneSpec, Lanes::kLanes> make_specs(const std::array<LaneSpecTuple, Lanes::kLanes>& tuples) {
   std::array<LaneSpec, Lanes::kLanes> specs{};
   for (std::size_t i = 0; i < Lanes::kLanes; ++i) {
-    const auto& [capacity, policy, keep_one_of, batch, window, by_key] = tuples[i];
+    const auto& [capacity, policy, share, batch, window, by_key] = tuples[i];
     const std::pair<const char*, OverflowPolicy> known[] = {{"block", OverflowPolicy::block},
                                                             {"drop_oldest", OverflowPolicy::drop_oldest},
                                                             {"collapse", OverflowPolicy::collapse},
@@ -37,7 +37,7 @@ std::array<LaneSpec, Lanes::kLanes> make_specs(const std::array<LaneSpecTuple, L
     if (found == std::end(known))
       throw nb::value_error(("policy must be block, drop_oldest, collapse or sample, not " + policy).c_str());
     if (capacity == 0 || batch == 0) throw nb::value_error("capacity and batch must be 1 or more");
-    specs[i] = {capacity, found->second, keep_one_of, batch, window, by_key};
+    specs[i] = {capacity, found->second, share, batch, window, by_key};
   }
   return specs;
 }

@@ -13,8 +13,8 @@
 
 namespace qts::events {
 
-// (capacity, policy, keep one of, batch, window in ns, batch by key)
-using LaneSpecTuple = std::tuple<std::size_t, std::string, std::uint32_t, std::size_t, std::uint64_t, bool>;
+// (capacity, policy, share of 10^9 that is sampled, batch, window in ns, batch by key)
+using LaneSpecTuple = std::tuple<std::size_t, std::string, std::uint64_t, std::size_t, std::uint64_t, bool>;
 // (kind, callable or address, state address, essential)
 using HandlerTuple = std::tuple<std::string, nb::object, std::uint64_t, bool>;
 

@@ -46,16 +46,9 @@ std::size_t LaneCore::add_worker(std::vector<std::uint8_t> served) {
 void LaneCore::start(std::optional<int> p0_cpu, bool realtime) {
   halt.store(false);
   started_threads_.store(0);
-  const auto self = shared_from_this();
-  for (auto& worker : workers) {
-    Worker* const own = worker.get();
-    live_threads_.fetch_add(1);
-    threads_.emplace_back([self, own, p0_cpu, realtime] {
-      if (own->number == 0) self->configure_p0_thread(p0_cpu, realtime);
-      self->run_thread(*own);
-      self->live_threads_.fetch_sub(1);
-    });
-  }
+  p0_cpu_ = p0_cpu;
+  p0_realtime_ = realtime;
+  for (auto& worker : workers) start_thread(*worker);
   const nb::gil_scoped_release released;
   for (std::size_t now = started_threads_.load(); now < workers.size(); now = started_threads_.load()) started_threads_.wait(now);
 }
@@ -65,6 +58,20 @@ void LaneCore::create_thread_state(Worker& worker) {
   worker.thread_state = PyEval_SaveThread();
   started_threads_.fetch_add(1);
   started_threads_.notify_all();
+}
+
+void LaneCore::start_thread(Worker& worker) {
+  live_threads_.fetch_add(1);
+  try {
+    threads_.emplace_back([self = shared_from_this(), &worker] {
+      if (worker.number == 0) self->configure_p0_thread();
+      self->run_thread(worker);
+      self->live_threads_.fetch_sub(1);
+    });
+  } catch (...) {
+    live_threads_.fetch_sub(1);
+    throw;
+  }
 }
 
 // Errors of handlers are handled elsewhere; an error of the lane ends the thread and is reported as a fault.
@@ -81,19 +88,7 @@ void LaneCore::run_thread(Worker& worker) {
   }
 }
 
-void LaneCore::restart_worker(std::size_t number) {
-  Worker* const own = workers.at(number).get();
-  live_threads_.fetch_add(1);
-  try {
-    threads_.emplace_back([self = shared_from_this(), own] {
-      self->run_thread(*own);
-      self->live_threads_.fetch_sub(1);
-    });
-  } catch (...) {
-    live_threads_.fetch_sub(1);
-    throw;
-  }
-}
+void LaneCore::restart_worker(std::size_t number) { start_thread(*workers.at(number)); }
 
 void LaneCore::inject_fault(std::size_t number) {
   workers.at(number)->fault_injected.store(true);
@@ -116,22 +111,19 @@ bool LaneCore::join(double seconds) {
   return all;
 }
 
-void LaneCore::configure_p0_thread(std::optional<int> cpu, bool realtime) {
+void LaneCore::configure_p0_thread() {
 #if defined(__linux__)
-  if (cpu) {
+  if (p0_cpu_) {
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET(static_cast<std::size_t>(*cpu), &set);
+    CPU_SET(static_cast<std::size_t>(*p0_cpu_), &set);
     pinned.store(pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0);
   }
-  if (realtime) {
+  if (p0_realtime_) {
     sched_param priority{};
     priority.sched_priority = 1;
     is_realtime.store(pthread_setschedparam(pthread_self(), SCHED_FIFO, &priority) == 0);
   }
-#else
-  static_cast<void>(cpu);
-  static_cast<void>(realtime);
 #endif
 }
 

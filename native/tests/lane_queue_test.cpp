@@ -195,13 +195,37 @@ TEST(full_lane_of_undroppable_events_refuses) {
 }
 
 TEST(sample_keeps_exactly_one_of_n_once_full) {
-  LaneQueue lane(3, 100, OverflowPolicy::sample, 10, nullptr);
+  LaneQueue lane(3, 100, OverflowPolicy::sample, LaneQueue::kAll / 10, nullptr);
   for (int i = 0; i < 100; ++i) put(lane, tick(1, "a"));
   for (int i = 0; i < 1000; ++i) put(lane, tick(1, "a"));
   const qts::LaneCounts now = lane.counts();
   CHECK_EQ(now.sampled, 900u);
   CHECK_EQ(now.dropped, 100u);
   CHECK_EQ(now.waiting, 100u);
+  CHECK(balanced(lane));
+}
+
+TEST(sample_keeps_any_share_by_counting) {
+  for (const std::uint64_t percent : {1u, 33u, 40u, 60u, 70u, 90u, 99u, 100u}) {
+    LaneQueue lane(3, 100, OverflowPolicy::sample, LaneQueue::kAll / 100 * percent, nullptr);
+    for (int i = 0; i < 100; ++i) put(lane, tick(1, "a"));
+    for (std::uint64_t i = 1; i <= 1000; ++i) {
+      put(lane, tick(1, "a"));
+      CHECK_EQ(lane.counts().dropped, (i * percent + 99) / 100);  // after each event, not only at the end
+    }
+    CHECK(balanced(lane));
+  }
+}
+
+TEST(an_event_that_no_handler_was_called_with_counts_as_dropped) {
+  LaneQueue lane(1, 10, OverflowPolicy::drop_oldest, 1, nullptr);
+  put(lane, tick(1, "a"));
+  LaneEntry entry;
+  lane.take(&entry, 1);
+  CHECK_EQ(lane.counts().in_flight, 1u);
+  lane.settle_dropped(entry);
+  CHECK_EQ(lane.counts().dropped, 1u);
+  CHECK_EQ(lane.counts().in_flight, 0u);
   CHECK(balanced(lane));
 }
 
@@ -289,7 +313,7 @@ TEST(concurrent_publishers_and_consumer_lose_nothing) {
 TEST(put_many_equals_single_puts) {
   const char* keys[] = {"a", "b", "c", "d", "e", "f", "g"};
   for (const OverflowPolicy policy : {OverflowPolicy::block, OverflowPolicy::drop_oldest, OverflowPolicy::collapse, OverflowPolicy::sample}) {
-    LaneQueue one(1, 5, policy, 3, nullptr), many(1, 5, policy, 3, nullptr);
+    LaneQueue one(1, 5, policy, LaneQueue::kAll / 3, nullptr), many(1, 5, policy, LaneQueue::kAll / 3, nullptr);
     std::uint64_t random = 3, wrong = 0;
     for (int round = 0; round < 2'000; ++round) {
       std::vector<LaneEntry> entries;

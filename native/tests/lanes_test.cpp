@@ -28,7 +28,7 @@ TEST(replay_repeats_every_drop_and_collapse) {
   std::array<qts::LaneSpec, 4> specs{spec, spec, spec, spec};
   specs[2].policy = OverflowPolicy::collapse;
   specs[3].policy = OverflowPolicy::sample;
-  specs[3].keep_one_of = 3;
+  specs[3].share = LaneQueue::kAll * 7 / 10;
   qts::Lanes lanes(specs, SIZE_MAX, 1'000'000);
   std::uint64_t random = 7;
   const char* keys[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"};

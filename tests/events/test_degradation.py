@@ -8,18 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qts.domain import OperationError
 from qts.events import (
     AlertHooks,
+    Catalogue,
     DegradationLevel,
+    Event,
     EventsConfig,
+    EventType,
     LaneAlert,
     LaneConfig,
     Pressure,
     Priority,
+    batch,
 )
 from qts.events.degradation import DegradationController
+from qts.events.payloads import PriceTick
 from tests.events.conftest import MakeEngine
-from tests.events.samples import fill, log_line, signal, step_all, tick
+from tests.events.samples import TIMEOUT_S, fill, log_line, signal, step_all, tick
 
 RECOVERY_CHECKS = 3
 
@@ -133,6 +139,39 @@ def test_in_level_3_only_essential_handlers_get_prices(make_engine: MakeEngine) 
     assert [alert.code for alert in alerts] == ["GR090"]
     engine.degrade(DegradationLevel.NORMAL)
     assert step_all(engine) == 2
+
+
+@pytest.mark.parametrize("kind", ["plain", "batch", "async"])
+def test_what_level_3_discards_counts_as_dropped(make_engine: MakeEngine, kind: str) -> None:
+    engine = make_engine()
+    seen: list[Event] = []
+
+    async def wait(event: Event) -> None:
+        seen.append(event)
+
+    handlers = {"plain": seen.append, "batch": batch(seen.extend), "async": wait}
+    engine.on("PRICE_TICK", handlers[kind])  # type: ignore[arg-type]
+    engine.degrade(DegradationLevel.CRITICAL_ONLY)
+    engine.publish_many([tick(engine, symbol) for symbol in ("a", "a", "b")])
+    with engine:
+        assert engine.wait_drained(TIMEOUT_S, Priority.P1)
+        lane = engine.status().lanes["P1"]
+    assert (lane.handled, lane.dropped, seen) == (0, 3, [])
+    assert lane.total.count == 0
+    assert engine.dropped() == {"PRICE_TICK": {"a": 2, "b": 1}}
+
+
+def test_an_acknowledgement_of_a_discarded_event_fails(make_engine: MakeEngine) -> None:
+    catalogue = Catalogue()
+    catalogue.register(EventType("QUOTE", Priority.P1, PriceTick, requires_ack=True))
+    engine = make_engine(catalogue=catalogue)
+    engine.on("QUOTE", lambda _: None)
+    with engine:
+        engine.degrade(DegradationLevel.CRITICAL_ONLY)
+        payload = PriceTick(symbol="a", price=1.0)
+        future = engine.publish_for_ack(engine.new_event("QUOTE", payload))
+        with pytest.raises(OperationError, match="was dropped at LEVEL_3"):
+            future.result(TIMEOUT_S)
 
 
 def test_a_manually_paused_lane_stays_paused_when_the_level_falls(make_engine: MakeEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 
 import numpy as np
@@ -146,6 +147,18 @@ def test_sample_keeps_exactly_one_of_n(make_engine: MakeEngine, rate: float, one
     lane = engine.status().lanes["P3"]
     assert (lane.waiting, lane.dropped) == (100, 20)
     assert lane.sampled == 20 * one_of - 20
+
+
+@given(percent=st.integers(1, 100), count=st.integers(1, 1000))
+@settings(max_examples=40)
+def test_sample_keeps_any_rate_by_counting(percent: int, count: int) -> None:
+    lane_config = LaneConfig(queue_size=10, overflow="sample", sample_rate=percent / 100)
+    engine = EventEngine(EventsConfig(p3=lane_config))
+    engine.publish_many([log_line(engine)] * 10)
+    engine.publish_many([log_line(engine)] * count)
+    lane = engine.status().lanes["P3"]
+    assert lane.dropped == math.ceil(count * percent / 100)  # each one kept drops the oldest
+    assert lane.sampled == count - lane.dropped
 
 
 def test_nothing_is_sampled_while_there_is_capacity(engine: EventEngine) -> None:

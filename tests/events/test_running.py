@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -314,6 +315,32 @@ def test_a_failed_thread_raises_an_alert_and_is_restarted(make_engine: MakeEngin
     assert len(seen) == 2
     assert "FS096" in [alert.code for alert in alerts]
     assert [alert.kind for alert in alerts if not alert.code] == ["lane", "lane"]
+
+
+def test_a_restarted_p0_thread_keeps_its_cpu_and_priority(make_engine: MakeEngine) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    engine = make_engine(EventsConfig(p0_cpu=cpu))
+    placements: list[tuple[int, set[int], int]] = []
+
+    def placement(_event: Event) -> None:
+        thread = threading.get_native_id()
+        placements.append((thread, os.sched_getaffinity(0), os.sched_getscheduler(0)))
+
+    engine.on("FILL_CONFIRMED", placement)
+    with engine:
+        engine.publish_for_ack(fill(engine)).result(TIMEOUT_S)
+        engine.lanes.inject_fault(0)
+        end = time.monotonic() + TIMEOUT_S
+        while (
+            not any(worker == 0 for worker, _ in engine.lanes.faults()) and time.monotonic() < end
+        ):
+            time.sleep(0.001)
+        engine.lanes.restart_worker(0)
+        engine.publish_for_ack(fill(engine)).result(TIMEOUT_S)
+    (first, *before), (second, *after) = placements
+    assert first != second
+    assert before == after
+    assert before[0] == {cpu}
 
 
 def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:

@@ -11,7 +11,7 @@
 //   collapse      replace same key   replace same key           wait
 //   drop_oldest   append             replace the key's newest   drop the first entry that has a newer one
 //                                                               of its key, else the oldest
-//   sample        append             accept 1 of N and drop the oldest; refuse the others
+//   sample        append             accept a share and drop the oldest; refuse the others
 //
 // An event that must not be dropped is never dropped; where all waiting events are such, put waits.
 //
@@ -37,8 +37,11 @@ namespace qts {
 
 class LaneQueue {
  public:
-  LaneQueue(std::uint8_t lane, std::size_t capacity, OverflowPolicy policy, std::uint32_t keep_one_of, LaneAudit* audit)
-      : lane_(lane), capacity_(capacity), policy_(policy), keep_one_of_(std::max(keep_one_of, 1u)), audit_(audit),
+  static constexpr std::uint64_t kAll = 1'000'000'000;
+
+  // `share`: of the events that a full lane samples, how many in kAll are accepted.
+  LaneQueue(std::uint8_t lane, std::size_t capacity, OverflowPolicy policy, std::uint64_t share, LaneAudit* audit)
+      : lane_(lane), capacity_(capacity), policy_(policy), share_(std::clamp<std::uint64_t>(share, 1, kAll)), audit_(audit),
         slots_(capacity), indexing_(policy == OverflowPolicy::collapse) {}
 
   // `overflow`: exceed the capacity rather than report full (a handler must not wait for its own lane).
@@ -91,6 +94,13 @@ class LaneQueue {
     count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     audit_settled(entry, dead);
   }
+  // Counts an entry in flight as dropped: no handler was called with it.
+  void settle_dropped(const LaneEntry& entry) {
+    const std::lock_guard hold(lock_);
+    ++counts_.dropped;
+    ++dropped_in_flight_;
+    audit(AuditAction::dropped, entry, 0);
+  }
   void count_retry(const LaneEntry& entry) {
     const std::lock_guard hold(lock_);
     ++counts_.retried;
@@ -125,7 +135,7 @@ class LaneQueue {
     now.handled = handled_.load(std::memory_order_relaxed);
     now.dead = dead_.load(std::memory_order_relaxed);
     // A settled entry was taken before, under this lock, so the difference is never negative.
-    now.in_flight = taken_ - now.handled - now.dead;
+    now.in_flight = taken_ - now.handled - now.dead - dropped_in_flight_;
     return now;
   }
   std::size_t capacity() const { return capacity_; }
@@ -198,15 +208,18 @@ class LaneQueue {
       if (const std::uint32_t oldest = oldest_droppable(); oldest != kNone)
         return displace(oldest, displaced, AuditAction::dropped);
     } else if (policy_ == OverflowPolicy::sample && entry.can_drop) {
-      if (sample_count_++ % keep_one_of_ != 0) {
+      share_sum_ += share_;
+      if (share_sum_ < kAll) {
         assign_sequence(entry);
         ++counts_.sampled;
         audit(AuditAction::sampled, entry, 0);
         return Space::sampled_out;
       }
-      if (const std::uint32_t oldest = oldest_droppable(); oldest != kNone)
+      if (const std::uint32_t oldest = oldest_droppable(); oldest != kNone) {
+        share_sum_ -= kAll;
         return displace(oldest, displaced, AuditAction::dropped);
-      --sample_count_;
+      }
+      share_sum_ -= share_;
     }
     if (!overflow || slots_.size() >= 2 * capacity_ + kOverflowReserve) return Space::none;
     ++counts_.overflowed;
@@ -313,17 +326,17 @@ class LaneQueue {
   const std::uint8_t lane_;
   const std::size_t capacity_;
   const OverflowPolicy policy_;
-  const std::uint32_t keep_one_of_;
+  const std::uint64_t share_;
   LaneAudit* const audit_;
   LaneSlots slots_;
   KeyIndex index_;
   std::size_t unbatched_ = 0;  // waiting entries that do not wait for a batch
   bool indexing_;
   std::uint32_t next_to_index_ = kNone;  // the oldest entry that is not in the index yet
-  std::uint64_t sample_count_ = 0;
+  std::uint64_t share_sum_ = kAll - 1;  // the first event is accepted, and then each whose share completes a whole
   bool closed_ = false;
   LaneCounts counts_;  // except handled and dead
-  std::uint64_t taken_ = 0;
+  std::uint64_t taken_ = 0, dropped_in_flight_ = 0;
   std::atomic<std::size_t> visible_size_{0};
   // Written by the threads that run handlers, on a cache line that publishers do not write.
   alignas(64) std::atomic<std::uint64_t> handled_{0};

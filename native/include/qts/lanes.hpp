@@ -24,7 +24,7 @@ namespace qts {
 struct LaneSpec {
   std::size_t capacity;
   OverflowPolicy policy;
-  std::uint32_t keep_one_of;
+  std::uint64_t share;      // accepted by sampling, of LaneQueue::kAll
   std::size_t batch;        // events passed to a batch handler at once, and taken at once
   std::uint64_t window_ns;  // how long an event waits for a full batch
   bool by_key;              // a batch holds events of one key, else of one type
@@ -61,7 +61,7 @@ class WakeSignal {
 class Lane {
  public:
   Lane(std::uint8_t number, const LaneSpec& of, LaneAudit* audit)
-      : spec(of), queue(number, of.capacity, of.policy, of.keep_one_of, audit), batch(of.batch),
+      : spec(of), queue(number, of.capacity, of.policy, of.share, audit), batch(of.batch),
         window_(tick_scale().span_ticks(of.window_ns)) {}
 
   bool ready(std::uint64_t now) const {
@@ -158,7 +158,7 @@ inline std::vector<AuditRecord> replay(const std::array<LaneSpec, Lanes::kLanes>
   std::array<std::unique_ptr<LaneQueue>, Lanes::kLanes> lanes;
   for (std::size_t i = 0; i < Lanes::kLanes; ++i)
     lanes[i] = std::make_unique<LaneQueue>(static_cast<std::uint8_t>(i), specs[i].capacity, specs[i].policy,
-                                           specs[i].keep_one_of, &audit);
+                                           specs[i].share, &audit);
   LaneEntry taken;
   for (const AuditRecord& record : records) {
     LaneQueue& lane = *lanes[record.lane % Lanes::kLanes];

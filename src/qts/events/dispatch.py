@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -162,16 +162,20 @@ class AckTracker:
             self._futures.pop(event.event_id, None)
 
     def settle(self, event: Event, handled: bool) -> None:
+        self._settle(event, "" if handled else "became a dead letter")
+
+    def dropped(self, event: Event) -> None:
+        self._settle(event, "was dropped at LEVEL_3")
+
+    def _settle(self, event: Event, failure: str) -> None:
         with self._lock:
             future = self._futures.pop(event.event_id, None)
         if future is None:
             return
-        if handled:
-            future.set_result(None)
+        if failure:
+            future.set_exception(OperationError(f"{event.event_type} {event.event_id} {failure}"))
         else:
-            future.set_exception(
-                OperationError(f"{event.event_type} {event.event_id} became a dead letter")
-            )
+            future.set_result(None)
 
 
 class ManagedHandlers:
@@ -214,10 +218,16 @@ class ManagedHandlers:
                     lambda event, h=each: self._retry.call_async(event, h, timeout_s),  # type: ignore[misc]
                 )
 
-    def __call__(self, event: Event, sequence: int) -> bool | None:
-        """Return whether the event was handled; None while async handlers still run."""
+    def __call__(self, event: Event, sequence: int) -> bool | Literal["dropped"] | None:
+        """Return whether the event was handled; None while async handlers still run.
+
+        "dropped": LEVEL_3 skips every handler.
+        """
         skip = self.critical_only and self.lane != Priority.P0
         called = [(n, each) for n, each in enumerate(self._handlers) if each.essential or not skip]
+        if not called:
+            self._acks.dropped(event)
+            return "dropped"
         queues = [self._queues[n] for n, each in called if each.kind == "async"]
         pending = _PendingCalls(
             len(queues) + 1, lambda handled: self._settle(event, sequence, handled)

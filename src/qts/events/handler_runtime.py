@@ -43,6 +43,7 @@ class HandlerRuntime:
         self._names = list(self._numbers)
         self.acks = AckTracker()
         self._managed: list[ManagedHandlers] = []
+        self._critical_only = False
         self._loops: list[LoopThread] = []
         self._workers: list[int] = []  # the lane of each thread
         self.processes: list[LaneProcess] = []
@@ -84,8 +85,9 @@ class HandlerRuntime:
         rest = [each for each in handlers if each.kind != "compiled"]
         if rest and (event_type.requires_ack or any(each.kind == "async" for each in rest)):
             managed = ManagedHandlers(event_type, rest, self._retry, self.acks, self._lanes, number)
+            managed.critical_only = self._critical_only
             self._managed.append(managed)
-            rows.append(("managed", managed, 0, any(each.essential for each in rest)))
+            rows.append(("managed", managed, 0, True))  # it skips what is not essential itself
         else:
             rows += [(each.kind, each.call, 0, each.essential) for each in rest]
         return rows
@@ -103,7 +105,7 @@ class HandlerRuntime:
     def start(self, died: LaneCallback, not_started: LaneCallback) -> None:
         """Start event loops and processes; they get no events before `feed`."""
         callbacks = LaneProcessCallbacks(
-            self.acks.settle, self._retry.add_dead_letter, died, not_started
+            self.acks.settle, self.acks.dropped, self._retry.add_dead_letter, died, not_started
         )
         for number, lane in enumerate(self._config.lanes):
             if lane.isolation != "process":
@@ -163,6 +165,7 @@ class HandlerRuntime:
     # --- while running --------------------------------------------------------------------------
 
     def apply_level(self, paused: Sequence[bool], critical_only: bool) -> None:
+        self._critical_only = critical_only
         for process in self.processes:
             process.set_mode(paused[process.lane], critical_only)
         for each in self._managed:

@@ -53,6 +53,7 @@ EVENT_DTYPE = np.dtype(
     ]
 )
 _GIL_SLICE_EVENTS = 10_000
+_WHOLE_SHARE = 1_000_000_000  # share of a sample_rate of 1
 
 
 def lane_specs(config: EventsConfig) -> list[tuple[int, str, int, int, int, bool]]:
@@ -60,7 +61,7 @@ def lane_specs(config: EventsConfig) -> list[tuple[int, str, int, int, int, bool
         (
             lane.queue_size,
             lane.overflow,
-            max(1, round(1 / lane.sample_rate)),
+            max(1, round(lane.sample_rate * _WHOLE_SHARE)),
             lane.batch_size,
             round(lane.batch_window_ms * 1e6),
             lane.batch_by == "symbol",

@@ -43,6 +43,7 @@ class LaneProcessCallbacks(msgspec.Struct, frozen=True):
     """Callbacks of a LaneProcess to the engine."""
 
     settled: Callable[[Event, bool], None]  # event, handled
+    dropped: Callable[[Event], None]
     dead_letter: Callable[[Event, EventHandler, BaseException], None]
     died: Callable[[int, str], None]  # lane, reason
     not_started: Callable[[int, str], None]
@@ -234,6 +235,12 @@ class LaneProcess:
     def _finish_frame(self, done: protocol.FrameDone) -> None:
         took_ns = protocol.ticks_to_ns(done.ended) - protocol.ticks_to_ns(done.began)
         frame = self.window.finish(done.frame, took_ns)
+        if done.dropped:
+            for event, sequence in frame.events:
+                self._lanes.drop_taken(self.lane, sequence)
+                self._callbacks.dropped(event)
+                self.window.settle_one()
+            return
         dead = set()
         for failure in done.failures:
             event = frame.events[failure.index][0]

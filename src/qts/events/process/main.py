@@ -214,12 +214,15 @@ class _Worker:
         result = _FrameResult()
         retry = HandlerRetry(result, result, lambda _event, _handler, _error: None)
         began = protocol.ticks()
-        for index, handler in enumerate(self._handlers[event_type.name]):
-            if self._ring.flag and not handler.essential:
+        handlers = self._handlers[event_type.name]
+        essential = self._ring.flag  # LEVEL_3
+        for index, handler in enumerate(handlers):
+            if essential and not handler.essential:
                 continue
             result.add_failures(index, self._call(event_type, handler, events, retry))
         ended = protocol.ticks()
-        return protocol.FrameDone(number, began, ended, result.retries, result.failures)
+        dropped = bool(essential) and not any(each.essential for each in handlers)
+        return protocol.FrameDone(number, began, ended, result.retries, result.failures, dropped)
 
     def _call(
         self, event_type: EventType, handler: EventHandler, events: list[Event], retry: HandlerRetry

@@ -71,13 +71,14 @@ class LaneChildFailed(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class FrameDone(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """All handlers of a frame have returned."""
+    """All handlers of a frame have returned, or none was called."""
 
     frame: int
     began: int  # ticks of the machine-wide counter
     ended: int
     retried: list[int]  # index of the event of each retry
     failures: list[HandlerFailure]
+    dropped: bool = False  # LEVEL_3 skips every handler
 
 
 class ChildPublished(msgspec.Struct, frozen=True, array_like=True, tag=3):
