@@ -103,7 +103,8 @@ PUBLIC: dict[str, str] = {
         EventDispatcher EventRow KafkaBus KafkaBusConfig NatsBus NatsBusConfig OutboxAdmin
         OutboxConfig OutboxDeadLetter OutboxEvent OutboxEventRefusedError OutboxHandler
         OutboxMaintenance OutboxWorker PermanentError PostgresBus Relay RelayedBus RetryableError
-        SYSTEM_EVENT StreamConfig TRADE_COMMAND TRADE_EVENT UnknownOutcomeError WORKERS mark_handled
+        SYSTEM_EVENT StreamConfig TRADE_COMMAND TRADE_EVENT TRADE_EXIT UnknownOutcomeError WORKERS
+        mark_handled
         open_bus open_relayed_bus paused_streams stream_depths uuid7
     """,
     "qts.pipeline": """

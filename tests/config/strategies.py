@@ -31,6 +31,7 @@ _CONSTRAINED: dict[str, st.SearchStrategy[Any]] = {
         f"outbox.{stream}.backoff_max_s": st.floats(60, 86_400)
         for stream in (
             "trade_command",
+            "trade_exit",
             "trade_event",
             "backtest_command",
             "backtest_event",

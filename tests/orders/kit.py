@@ -25,6 +25,7 @@ from qts.orders import (
 )
 from qts.outbox import (
     TRADE_COMMAND,
+    TRADE_EXIT,
     Delivery,
     Dispatcher,
     OutboxConfig,
@@ -37,6 +38,7 @@ from qts.risk.proposal import approve
 from tests.orders.fake_venue import Venue
 
 STREAMS = OutboxConfig().streams
+COMMANDS = (TRADE_EXIT, TRADE_COMMAND)
 SYMBOL = "KRW-BTC"
 PRICE = Decimal(100)
 START = datetime(2026, 11, 16, 1, tzinfo=UTC)
@@ -96,7 +98,11 @@ class OrderKit:
 
     async def work(self) -> list[HandledEvent]:
         """Carry out every command that is due."""
-        return await run_due(self.database, TRADE_COMMAND, STREAMS[TRADE_COMMAND], self.dispatcher)
+        return [
+            handled
+            for stream in COMMANDS
+            for handled in await run_due(self.database, stream, STREAMS[stream], self.dispatcher)
+        ]
 
     async def give_up(self) -> None:
         """Make dead letters of the commands that are due."""
@@ -105,11 +111,13 @@ class OrderKit:
             raise PermanentError("nobody can carry it out")
 
         refusing = Dispatcher()
-        refusing.on(TRADE_COMMAND, CreateOrderAttempt)(refuse)
-        await run_due(self.database, TRADE_COMMAND, STREAMS[TRADE_COMMAND], refusing)
+        for stream in COMMANDS:
+            refusing.on(stream, CreateOrderAttempt)(refuse)
+            await run_due(self.database, stream, STREAMS[stream], refusing)
 
     async def work_later(self) -> list[HandledEvent]:
-        await make_due(self.database, TRADE_COMMAND)
+        for stream in COMMANDS:
+            await make_due(self.database, stream)
         return await self.work()
 
     async def order(self, **more: Any) -> str:

@@ -39,7 +39,7 @@ class Stop:
         self.asked_s.append(self.clock.monotonic_ns() / 1e9)
         self._exits(cast(Any, SimpleNamespace(event_id=str(uuid7()), payload=EXIT)))
 
-    async def submit(self, proposal: OrderProposal) -> Execution:
+    async def submit(self, proposal: OrderProposal, *, leave: Decimal) -> Execution:  # noqa: ARG002
         filled = proposal.quantity if self.outcome == "FILLED" else proposal.quantity * 0
         return Execution(proposal, cast(Any, self.outcome), filled)
 
@@ -86,6 +86,7 @@ class Position100:
     def __init__(self, quantity: str, *outcomes: tuple[str, int]) -> None:
         self.clock = ManualClock()
         self.asked: list[Decimal] = []
+        self.resting = Decimal(0)
         self.freezes = Mock()
         self._outcomes = list(outcomes)
         self._world = Portfolio(self.clock)
@@ -104,10 +105,16 @@ class Position100:
         await self.clock.advance(0)
         return self.asked
 
-    async def submit(self, proposal: OrderProposal) -> Execution:
-        self.asked.append(proposal.quantity)
+    async def submit(self, proposal: OrderProposal, *, leave: Decimal) -> Execution:
+        """Place what is neither sold nor on its way out; `resting` of an outcome rests."""
+        held = self._world.positions[SYMBOL].quantity
+        quantity = min(proposal.quantity, held - self.resting - leave)
+        if quantity <= 0:
+            return Execution(proposal, "TIMEOUT", Decimal(0), "on its way")
+        self.asked.append(quantity)
         outcome, filled = self._outcomes.pop(0) if self._outcomes else ("TIMEOUT", 0)
-        self._hold(self._world.positions[SYMBOL].quantity - filled)
+        self.resting += (quantity - filled) if outcome == "TIMEOUT" else Decimal(0)
+        self._hold(held - filled)
         return Execution(proposal, cast(Any, outcome), Decimal(filled))
 
     def _hold(self, quantity: Decimal) -> None:
@@ -130,11 +137,23 @@ async def test_a_half_that_was_declined_is_asked_for_again() -> None:
     assert await position.fall(98.5, seconds=2) == [5, 5]
 
 
-@pytest.mark.parametrize(("outcome", "filled"), [("TIMEOUT", 0), ("PARTIAL", 2)])
-async def test_a_half_that_may_still_be_sold_is_not_sold_twice(outcome: str, filled: int) -> None:
-    position = Position100("10", (outcome, filled))
-    assert await position.fall(98.5, seconds=2) == [5]
-    assert await position.fall(97.5) == [5, 10 - filled]  # all of it is another matter
+async def test_a_half_that_may_still_be_sold_is_not_sold_twice() -> None:
+    position = Position100("10", ("TIMEOUT", 0))
+    assert await position.fall(98.5, seconds=5) == [5]
+    assert await position.fall(97.5) == [5, 5]  # all of it: what is not on its way out
+
+
+async def test_what_a_cancelled_half_left_is_asked_for_again() -> None:
+    position = Position100("10", ("PARTIAL", 2), ("PARTIAL", 1), ("FILLED", 2))
+    assert await position.fall(98.5, seconds=5) == [5, 3, 2]
+    assert await position.fall(98.5, seconds=30) == [5, 3, 2]
+
+
+async def test_a_half_that_rested_and_was_cancelled_is_asked_for_again() -> None:
+    position = Position100("10", ("TIMEOUT", 0), ("FILLED", 5))
+    assert await position.fall(98.5, seconds=5) == [5]
+    position.resting = Decimal(0)  # cancelled at the venue, nothing was sold
+    assert await position.fall(98.5, seconds=2) == [5, 5]
 
 
 @pytest.mark.parametrize("held", ["714285714.28571428", "71428571412.12345671", "0.00000003", "7"])

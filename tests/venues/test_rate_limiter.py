@@ -35,14 +35,14 @@ def test_orders_find_capacity_when_the_scan_has_used_its_quota() -> None:
     assert _take_all(limiter, RequestPriority.NORMAL) == 15
     assert not limiter.try_acquire(RequestPriority.BURST)
     assert _take_all(limiter, RequestPriority.ACCOUNT) == 1
-    assert _take_all(limiter, RequestPriority.ORDER) == 2
+    assert _take_all(limiter, RequestPriority.EXIT) == 2
 
 
 def test_a_minute_spent_by_the_scan_still_holds_fifty_orders() -> None:
     clock = SteppedClock()
     limiter = RateLimiter(RateLimitConfig(per_second=1000, per_minute=1000), clock)
     assert _take_all(limiter, RequestPriority.NORMAL) == 925
-    assert _take_all(limiter, RequestPriority.ORDER) == 75  # those of accounts too
+    assert _take_all(limiter, RequestPriority.EXIT) == 75  # those of accounts too
 
 
 def test_a_key_of_one_a_second_serves_every_priority() -> None:
@@ -57,14 +57,22 @@ def test_a_key_of_one_a_second_serves_every_priority() -> None:
 def test_a_request_without_reply_stays_counted() -> None:
     clock = SteppedClock()
     limiter = RateLimiter(RateLimitConfig(per_second=1, per_minute=60), clock)
-    assert limiter.try_acquire(RequestPriority.ORDER)
+    assert limiter.try_acquire(RequestPriority.EXIT)
     clock.move(30)
-    assert not limiter.try_acquire(RequestPriority.ORDER)
+    assert not limiter.try_acquire(RequestPriority.EXIT)
     limiter.release()
     clock.move(0.999)
-    assert not limiter.try_acquire(RequestPriority.ORDER)
+    assert not limiter.try_acquire(RequestPriority.EXIT)
     clock.move(0.002)
-    assert limiter.try_acquire(RequestPriority.ORDER)
+    assert limiter.try_acquire(RequestPriority.EXIT)
+
+
+@pytest.mark.parametrize(("per_second", "reserved"), [(15, 1), (8, 1), (4, 1), (2, 0)])
+def test_entries_in_flight_leave_capacity_for_an_exit(per_second: int, reserved: int) -> None:
+    limiter = RateLimiter(RateLimitConfig(per_second=per_second, per_minute=600), ManualClock())
+    assert _take_all(limiter, RequestPriority.ORDER) == per_second - reserved
+    assert _take_all(limiter, RequestPriority.EXIT) == reserved
+    limiter.close()
 
 
 async def test_waiters_are_granted_by_priority_then_by_arrival() -> None:
@@ -82,11 +90,12 @@ async def test_waiters_are_granted_by_priority_then_by_arrival() -> None:
             ("scan 1", RequestPriority.NORMAL),
             ("scan 2", RequestPriority.NORMAL),
             ("burst", RequestPriority.BURST),
-            ("order", RequestPriority.ORDER),
+            ("entry", RequestPriority.ORDER),
+            ("exit", RequestPriority.EXIT),
         ]:
             tasks.create_task(ask(name, priority))
-        await clock.advance(6.0)
-    assert went == ["first", "order", "burst", "scan 1", "scan 2"]
+        await clock.advance(7.0)
+    assert went == ["first", "exit", "entry", "burst", "scan 1", "scan 2"]
     limiter.close()
 
 
@@ -105,7 +114,7 @@ async def test_an_order_among_2500_waiting_polls_goes_at_once() -> None:
     for _ in range(40):
         await clock.advance(0.717)
         asked = clock.monotonic_ns()
-        order = asyncio.create_task(limiter.acquire(RequestPriority.ORDER))
+        order = asyncio.create_task(limiter.acquire(RequestPriority.EXIT))
         while not order.done():
             await clock.advance(0.001)
         waits.append((clock.monotonic_ns() - asked) / 1e6)
@@ -142,10 +151,10 @@ def test_throttling_halves_the_rate_and_ten_clean_seconds_add_one() -> None:
     limiter.on_throttled()  # of the same second: one event
     assert limiter.status().rate_per_s == 9
     clock.move(10.0)
-    assert _take_all(limiter, RequestPriority.ORDER) == 10
+    assert _take_all(limiter, RequestPriority.EXIT) == 10
     for _ in range(8):
         clock.move(10.0)
-        _take_all(limiter, RequestPriority.ORDER)
+        _take_all(limiter, RequestPriority.EXIT)
     assert limiter.status().rate_per_s == 18
 
 
@@ -155,9 +164,9 @@ def test_throttling_at_the_lowest_rate_pauses_longer_each_time() -> None:
     for expected in (1.0, 2.0, 4.0):
         limiter.on_throttled()
         clock.move(expected - 0.01)
-        assert not limiter.try_acquire(RequestPriority.ORDER)
+        assert not limiter.try_acquire(RequestPriority.EXIT)
         clock.move(1.02)
-        assert limiter.try_acquire(RequestPriority.ORDER)
+        assert limiter.try_acquire(RequestPriority.EXIT)
         limiter.release()
 
 
@@ -167,7 +176,7 @@ def test_after_clean_time_the_pauses_start_again() -> None:
     for _ in range(8):
         limiter.on_throttled()
         clock.move(1.01)
-        assert limiter.try_acquire(RequestPriority.ORDER)
+        assert limiter.try_acquire(RequestPriority.EXIT)
         limiter.release()
         clock.move(3600.0)
 
@@ -178,7 +187,7 @@ def test_a_pause_does_not_count_as_clean_time() -> None:
     for expected in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
         limiter.on_throttled()
         clock.move(expected - 0.01)
-        assert not limiter.try_acquire(RequestPriority.ORDER)
+        assert not limiter.try_acquire(RequestPriority.EXIT)
         clock.move(1.02)
 
 
@@ -187,9 +196,9 @@ def test_a_pause_named_by_the_venue_is_kept() -> None:
     limiter = RateLimiter(REAL, clock)
     limiter.on_throttled(retry_after_s=30.0)
     clock.move(29.9)
-    assert not limiter.try_acquire(RequestPriority.ORDER)
+    assert not limiter.try_acquire(RequestPriority.EXIT)
     clock.move(0.2)
-    assert limiter.try_acquire(RequestPriority.ORDER)
+    assert limiter.try_acquire(RequestPriority.EXIT)
 
 
 def test_a_paced_scan_is_even_and_catches_up_a_second_at_most() -> None:
@@ -255,7 +264,7 @@ def test_an_orderly_restart_restores_the_exact_count(tmp_path: Path) -> None:
     usage_log = UsageLog(tmp_path / "key.usage", clock, boot="one")
     first = RateLimiter(REAL, clock, usage_log)
     for _ in range(5):
-        _take_all(first, RequestPriority.ORDER)
+        _take_all(first, RequestPriority.EXIT)
         clock.move(2.0)
     assert first.status().used_minute == 90
     first.close()
@@ -269,7 +278,7 @@ def test_after_a_crash_the_open_lease_counts_as_used(tmp_path: Path) -> None:
     clock = SteppedClock()
     usage_log = UsageLog(tmp_path / "key.usage", clock, boot="one")
     first = RateLimiter(REAL, clock, usage_log)
-    assert first.try_acquire(RequestPriority.ORDER)
+    assert first.try_acquire(RequestPriority.EXIT)
     usage_log.close()
     second = RateLimiter(REAL, clock, UsageLog(tmp_path / "key.usage", clock, boot="one"))
     assert 1 <= second.status().used_second <= 9
@@ -281,7 +290,7 @@ def test_after_a_reboot_the_wall_clock_dates_the_past_and_two_seconds_are_added(
 ) -> None:
     clock = SteppedClock()
     first = RateLimiter(REAL, clock, UsageLog(tmp_path / "key.usage", clock, boot="one"))
-    _take_all(first, RequestPriority.ORDER)
+    _take_all(first, RequestPriority.EXIT)
     first.close()
     later = SteppedClock(clock.wall, monotonic_ns=5)
     later.move(61.0)
@@ -294,7 +303,7 @@ def test_after_a_reboot_the_wall_clock_dates_the_past_and_two_seconds_are_added(
 def test_a_wall_clock_set_while_down_loses_no_count(tmp_path: Path) -> None:
     clock = SteppedClock()
     first = RateLimiter(REAL, clock, UsageLog(tmp_path / "key.usage", clock, boot="one"))
-    _take_all(first, RequestPriority.ORDER)
+    _take_all(first, RequestPriority.EXIT)
     first.close()
     clock.wall += timedelta(days=3)
     second = RateLimiter(REAL, clock, UsageLog(tmp_path / "key.usage", clock, boot="one"))
@@ -307,7 +316,7 @@ def test_a_torn_or_damaged_usage_log_counts_too_much_rather_than_too_little(tmp_
     path = tmp_path / "key.usage"
     first = RateLimiter(REAL, clock, UsageLog(path, clock, boot="one"))
     for _ in range(3):
-        _take_all(first, RequestPriority.ORDER)
+        _take_all(first, RequestPriority.EXIT)
         clock.move(2.0)
     first.close()
     whole = path.read_bytes()
@@ -332,20 +341,20 @@ async def test_no_grant_without_a_written_lease(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk; then it is lifted."""
     clock, path = ManualClock(), tmp_path / "key.usage"
     limiter = RateLimiter(RateLimitConfig(per_second=1), clock, UsageLog(path, clock, boot="one"))
-    async with limiter.request(RequestPriority.ORDER):
+    async with limiter.request(RequestPriority.EXIT):
         size = _size(path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, before[1]))
     try:
-        waiting = asyncio.create_task(limiter.acquire(RequestPriority.ORDER))
+        waiting = asyncio.create_task(limiter.acquire(RequestPriority.EXIT))
         await clock.advance(2.0)
         with pytest.raises(OperationError, match="cannot write the usage log"):
             await waiting
         with pytest.raises(OperationError, match="cannot write the usage log"):
-            limiter.try_acquire(RequestPriority.ORDER)
+            limiter.try_acquire(RequestPriority.EXIT)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    await limiter.acquire(RequestPriority.ORDER)
+    await limiter.acquire(RequestPriority.EXIT)
     limiter.release()
     assert _size(path) == 2 * size
     limiter.close()
@@ -363,9 +372,9 @@ async def test_a_waiter_gets_the_error_of_a_read_only_disk(
     clock = ManualClock()
     usage_log = UsageLog(tmp_path / "key.usage", clock, boot="one")
     limiter = RateLimiter(RateLimitConfig(per_second=1), clock, usage_log)
-    async with limiter.request(RequestPriority.ORDER):
+    async with limiter.request(RequestPriority.EXIT):
         pass
-    waiting = asyncio.create_task(limiter.acquire(RequestPriority.ORDER))
+    waiting = asyncio.create_task(limiter.acquire(RequestPriority.EXIT))
     await clock.advance(0.1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", read_only)
@@ -437,7 +446,7 @@ clock = SystemClock()
 limits = RateLimitConfig(per_second=20, per_minute=1000)
 limiter = RateLimiter(limits, clock, UsageLog(Path(sys.argv[1]), clock))
 while True:
-    if limiter.try_acquire(RequestPriority.ORDER):
+    if limiter.try_acquire(RequestPriority.EXIT):
         sys.stdout.write(f"{time.monotonic_ns()}\\n"); sys.stdout.flush()
         limiter.release()
     else:
@@ -462,7 +471,7 @@ def test_killed_processes_together_stay_within_the_second(tmp_path: Path) -> Non
 def test_the_usage_log_is_private_and_holds_no_key(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "key.usage"
     limiter = RateLimiter(REAL, SystemClock(), UsageLog(path, SystemClock()))
-    assert limiter.try_acquire(RequestPriority.ORDER)
+    assert limiter.try_acquire(RequestPriority.EXIT)
     limiter.close()
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700

@@ -8,13 +8,24 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from qts.brokers.broker import VenueBlockedError
-from qts.domain import Clock, OperationError, OutcomeUnknownError, RefusedError, UnreachableError
-from qts.venues import BeforeSend, RateLimitedError, VenueRejectedError
+from qts.domain import (
+    Clock,
+    OperationError,
+    OrderRequest,
+    OutcomeUnknownError,
+    RefusedError,
+    UnreachableError,
+)
+from qts.venues import BeforeSend, RateLimitedError, RequestPriority, VenueRejectedError
 
 R = TypeVar("R")
 
 # What decoding a message of an unexpected form can raise.
 UNREADABLE = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
+
+
+def priority_of(request: OrderRequest) -> RequestPriority:
+    return RequestPriority.EXIT if request.is_exit else RequestPriority.ORDER
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import msgspec
 from qts.brokers.broker import ExecutionReport, OrderMatches
 from qts.brokers.config import BrokersConfig, kis_account, require_live_consent_kis
 from qts.brokers.error_boundary import (
+    priority_of,
     send_before_deadline,
     translate_decode_errors,
     translate_order_errors,
@@ -100,7 +101,7 @@ class KisBroker:
                 self._clock,
                 self._config.send_timeout_s,
                 lambda before_send: self._client.call(
-                    PLACE[request.side], body, RequestPriority.ORDER, before_send=before_send
+                    PLACE[request.side], body, priority_of(request), before_send=before_send
                 ),
             )
         try:
@@ -117,7 +118,7 @@ class KisBroker:
         branch = self._branches.get(broker_order_id) or await self._branch(broker_order_id)
         body = cancel_body(self._account, split_order_id(broker_order_id)[1], branch)
         with translate_order_errors():
-            await self._client.call(CHANGE, body, RequestPriority.ORDER)
+            await self._client.call(CHANGE, body, RequestPriority.EXIT)
 
     async def find_order(
         self, request: OrderRequest, sent_at: datetime, known: frozenset[str]

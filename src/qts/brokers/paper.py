@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Self
 
-import msgspec
-
 from qts import telemetry
 from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap
 from qts.brokers.config import FeesConfig, PaperConfig, paper_account
@@ -114,7 +112,7 @@ class PaperBroker:
                 self._engine.drop(order)
                 raise
             self._known.add(order.broker_order_id)
-            self._report([_opened(order.broker_order_id, request, now)])
+            self._report([BrokerOrder.of(request, order.broker_order_id, now)])
             self._enqueue(self._engine.start(order, self._now_ns()))
             return order.broker_order_id
 
@@ -213,13 +211,3 @@ class PaperBroker:
     def _now_ns(self) -> int:
         passed = self._clock.now() - _EPOCH
         return (passed.days * 86_400 + passed.seconds) * 10**9 + passed.microseconds * 1000
-
-
-def _opened(broker_order_id: str, request: OrderRequest, at: datetime) -> BrokerOrder:
-    return BrokerOrder(
-        broker_order_id=broker_order_id,
-        filled=Decimal(0),
-        state=OrderState.OPEN,
-        placed_at=at,
-        **msgspec.structs.asdict(request),
-    )

@@ -8,7 +8,6 @@ from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple
 
-import msgspec
 from asyncpg import UniqueViolationError
 
 from qts.brokers.paper_account import Lot, account_of
@@ -171,13 +170,8 @@ def request_of(row: Row) -> OrderRequest:
 
 
 def order_of(row: Row) -> BrokerOrder:
-    request = request_of(row)
-    return BrokerOrder(
-        broker_order_id=row["order_id"],
-        filled=row["filled"],
-        state=OrderState(row["state"]),
-        placed_at=row["placed_at"],
-        **msgspec.structs.asdict(request),
+    return BrokerOrder.of(
+        request_of(row), row["order_id"], row["placed_at"], row["filled"], OrderState(row["state"])
     )
 
 

@@ -12,6 +12,7 @@ from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap, VenueBl
 from qts.brokers.config import BrokersConfig, require_live_consent_upbit, upbit_account
 from qts.brokers.error_boundary import (
     UNREADABLE,
+    priority_of,
     send_before_deadline,
     translate_decode_errors,
     translate_order_errors,
@@ -64,7 +65,7 @@ class UpbitBroker:
         async def send(before_send: BeforeSend) -> Any:
             values = place_values(request, await self._collar_price(request))
             return await self._call(
-                "POST", "/v1/orders", values, "order", RequestPriority.ORDER, before_send
+                "POST", "/v1/orders", values, "order", priority_of(request), before_send
             )
 
         with translate_order_errors():
@@ -77,7 +78,7 @@ class UpbitBroker:
     async def cancel(self, broker_order_id: str) -> None:
         values = [("uuid", broker_order_id)]
         with translate_order_errors():
-            await self._call("DELETE", "/v1/order", values, "default", RequestPriority.ORDER)
+            await self._call("DELETE", "/v1/order", values, "default", RequestPriority.EXIT)
 
     async def find_order(
         self,
@@ -155,7 +156,7 @@ class UpbitBroker:
         if request.type is not OrderType.MARKET or request.side is not Side.BUY:
             return None
         values = [("markets", request.symbol)]
-        book = await self._call("GET", "/v1/orderbook", values, "quotes", RequestPriority.ORDER)
+        book = await self._call("GET", "/v1/orderbook", values, "quotes", priority_of(request))
         with translate_decode_errors("Upbit"):
             ask = units(book[0]["orderbook_units"][0]["ask_price"])
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))

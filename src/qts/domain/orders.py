@@ -106,6 +106,7 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
     type: OrderType
     quantity: Decimal
     price: Decimal | None = None  # set if and only if the order is LIMIT
+    is_exit: bool = False  # sent ahead of entries
 
     def __post_init__(self) -> None:
         if not self.quantity.is_finite() or self.quantity <= 0:
@@ -133,6 +134,29 @@ class BrokerOrder(msgspec.Struct, frozen=True, kw_only=True):
     placed_at: datetime
     price: Decimal | None = None
     client_order_id: str | None = msgspec.field(name="identifier", default=None)
+
+    @classmethod
+    def of(
+        cls,
+        request: OrderRequest,
+        broker_order_id: str,
+        placed_at: datetime,
+        filled: Decimal = Decimal(0),
+        state: OrderState = OrderState.OPEN,
+    ) -> BrokerOrder:
+        """Return the order that the request became."""
+        return cls(
+            broker_order_id=broker_order_id,
+            symbol=request.symbol,
+            side=request.side,
+            type=request.type,
+            quantity=request.quantity,
+            filled=filled,
+            state=state,
+            placed_at=placed_at,
+            price=request.price,
+            client_order_id=request.client_order_id,
+        )
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,8 @@ from qts.orders.messages import (
 )
 from qts.orders.queries import SQL
 from qts.orders.updates import AttemptChanged, OrderUpdate, SuspensionChanged
-from qts.outbox import TRADE_COMMAND, TRADE_EVENT, EventBus, OutboxEvent, uuid7
+from qts.outbox import TRADE_COMMAND, TRADE_EVENT, TRADE_EXIT, EventBus, OutboxEvent, uuid7
+from qts.risk import OrderProposal
 
 S = AttemptState
 OPEN = (S.SENT, S.UNKNOWN)
@@ -207,9 +208,10 @@ class AttemptTransitions:
             identifier,
             request,
         )
-        # A separate aggregate: while it waits it must not delay an exit of the same symbol.
+        # An aggregate of its own: while it waits it delays no other entry of the symbol.
+        stream = TRADE_EXIT if attempt.intent_type.is_exit else TRADE_COMMAND
         event = OutboxEvent.of(
-            TRADE_COMMAND,
+            stream,
             CreateOrderAttempt(following),
             ("OrderAttempt", str(following)),
             delay_s=delay_s,
@@ -303,5 +305,19 @@ def new_client_order_id() -> str:
     return str(uuid7())
 
 
+def create_event(attempt_id: UUID, proposal: OrderProposal) -> OutboxEvent:
+    """Return the command to place an attempt: an exit waits for no other order."""
+    is_exit = proposal.intent_type.is_exit
+    return OutboxEvent.of(
+        TRADE_EXIT if is_exit else TRADE_COMMAND,
+        CreateOrderAttempt(attempt_id),
+        ("OrderAttempt", str(attempt_id)) if is_exit else ("Market", proposal.symbol),
+        market=proposal.symbol,
+        strategy_key=proposal.strategy_key,
+    )
+
+
 def cancel_event(attempt_id: UUID, symbol: str) -> OutboxEvent:
-    return OutboxEvent.of(TRADE_COMMAND, CancelOrder(attempt_id), ("Market", symbol), market=symbol)
+    return OutboxEvent.of(
+        TRADE_EXIT, CancelOrder(attempt_id), ("OrderAttempt", str(attempt_id)), market=symbol
+    )

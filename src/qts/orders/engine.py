@@ -15,7 +15,14 @@ from qts.orders.manager import OrderManager
 from qts.orders.reconcile import Reconciler
 from qts.orders.reconcile_check import check_reconciled
 from qts.orders.updates import OrderListener
-from qts.outbox import BACKTEST_COMMAND, TRADE_COMMAND, TRADE_EVENT, Consumer, Dispatcher
+from qts.outbox import (
+    BACKTEST_COMMAND,
+    TRADE_COMMAND,
+    TRADE_EVENT,
+    TRADE_EXIT,
+    Consumer,
+    Dispatcher,
+)
 
 log = telemetry.logger("orders")
 
@@ -50,7 +57,7 @@ class ExecutionEngine:
         register(self._dispatcher)
 
     def consumers(self) -> list[Consumer]:
-        streams = (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
+        streams = (TRADE_EXIT, TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
         return [self.context.bus.consumer(stream, self._dispatcher) for stream in streams]
 
     async def reconcile_at_start(self) -> bool:

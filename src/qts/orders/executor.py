@@ -5,6 +5,9 @@
                  │  suspension, expiry, ledger     with a deadline
                  └─▶ SUSPENDED
 
+Exits and cancels have a stream with workers of its own: an entry that the venue does not answer
+holds back neither. Entries of one symbol are executed one after another.
+
 A command may be delivered twice: only the delivery that moves PREPARED to SENT sends. An attempt
 found SENT was left by a process that died: it becomes UNKNOWN and is never sent again. A process
 that is delayed between commit and request sends nothing: the attempt may be absent by then.
@@ -25,7 +28,6 @@ from qts.domain import (
     AttemptState,
     BrokerOrder,
     OperationError,
-    OrderState,
     OutcomeUnknownError,
     RefusedError,
     UnreachableError,
@@ -43,7 +45,7 @@ from qts.orders.failpoints import failpoint
 from qts.orders.halts import halt_venue
 from qts.orders.messages import CancelOrder, CreateOrderAttempt, Reconcile
 from qts.orders.queries import SQL
-from qts.outbox import TRADE_COMMAND, Delivery, Dispatcher, RetryableError
+from qts.outbox import TRADE_COMMAND, TRADE_EXIT, Delivery, Dispatcher, RetryableError
 from qts.venues import RateLimitedError, VenueRejectedError
 
 
@@ -103,8 +105,9 @@ class OrderExecutor:
         self._request_reconcile = request_reconcile
 
     def register(self, dispatcher: Dispatcher) -> None:
-        dispatcher.on(TRADE_COMMAND, CreateOrderAttempt)(self.create)
-        dispatcher.on(TRADE_COMMAND, CancelOrder)(self.cancel)
+        for stream in (TRADE_COMMAND, TRADE_EXIT):
+            dispatcher.on(stream, CreateOrderAttempt)(self.create)
+            dispatcher.on(stream, CancelOrder)(self.cancel)
         dispatcher.on(TRADE_COMMAND, Reconcile)(self.reconcile)
 
     async def create(self, command: CreateOrderAttempt, delivery: Delivery) -> None:
@@ -253,16 +256,4 @@ def order_from_ack(attempt: OrderAttempt, order_id: str) -> BrokerOrder:
     """Return the order as the acknowledgement alone describes it."""
     if attempt.sent_at is None:
         raise AssertionError("the attempt was not sent")
-    request = attempt.request
-    return BrokerOrder(
-        broker_order_id=order_id,
-        symbol=request.symbol,
-        side=request.side,
-        type=request.type,
-        quantity=request.quantity,
-        filled=request.quantity * 0,
-        state=OrderState.OPEN,
-        placed_at=attempt.sent_at,
-        price=request.price,
-        client_order_id=request.client_order_id,
-    )
+    return BrokerOrder.of(attempt.request, order_id, attempt.sent_at)

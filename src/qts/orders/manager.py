@@ -13,12 +13,17 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, OrderRequest, OutcomeUnknownError, RefusedError, Side, SystemClock
-from qts.orders.attempts import AttemptTransitions, cancel_event, lock_attempt, new_client_order_id
+from qts.orders.attempts import (
+    AttemptTransitions,
+    cancel_event,
+    create_event,
+    lock_attempt,
+    new_client_order_id,
+)
 from qts.orders.config import OrdersConfig
-from qts.orders.messages import CreateOrderAttempt
 from qts.orders.queries import SQL
 from qts.orders.updates import OrderListener, OrderUpdate, ignore_update
-from qts.outbox import TRADE_COMMAND, EventBus, OutboxEvent, uuid7
+from qts.outbox import EventBus, OutboxEvent, uuid7
 from qts.risk import ApprovedOrder, OrderProposal
 
 COMMIT_RETRIES = 5  # of a commit whose outcome was lost
@@ -108,13 +113,7 @@ class OrderManager:
         self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID
     ) -> SubmitResult:
         proposal = approved.proposal
-        command = OutboxEvent.of(
-            TRADE_COMMAND,
-            CreateOrderAttempt(attempt_id),
-            ("Market", proposal.symbol),
-            market=proposal.symbol,
-            strategy_key=proposal.strategy_key,
-        )
+        command = create_event(attempt_id, proposal)
         stopped = await self._write(approved, intent_id, attempt_id, command)
         if stopped is None:
             return await self._existing(proposal, intent_id)
@@ -134,6 +133,7 @@ class OrderManager:
             type=proposal.type,
             quantity=proposal.quantity,
             price=proposal.price,
+            is_exit=proposal.intent_type.is_exit,
         )
         rows = await self._database.fetch_idempotent(
             SQL.submit,

@@ -12,6 +12,7 @@ from qts.outbox.config import BACKTEST_EVENT as BACKTEST_EVENT
 from qts.outbox.config import SYSTEM_EVENT as SYSTEM_EVENT
 from qts.outbox.config import TRADE_COMMAND as TRADE_COMMAND
 from qts.outbox.config import TRADE_EVENT as TRADE_EVENT
+from qts.outbox.config import TRADE_EXIT as TRADE_EXIT
 from qts.outbox.config import WORKERS as WORKERS
 from qts.outbox.config import KafkaBusConfig as KafkaBusConfig
 from qts.outbox.config import NatsBusConfig as NatsBusConfig

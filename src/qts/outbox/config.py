@@ -1,4 +1,4 @@
-"""Settings of the durable bus: five streams with separate retry and timeout settings."""
+"""Settings of the durable bus: six streams with separate retry and timeout settings."""
 
 from __future__ import annotations
 
@@ -116,8 +116,11 @@ class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nats: Annotated[NatsBusConfig, Meta(description="The bus on NATS JetStream")] = NatsBusConfig()
     kafka: Annotated[KafkaBusConfig, Meta(description="The bus on Kafka")] = KafkaBusConfig()
     trade_command: Annotated[
-        StreamConfig, Meta(description="everbit.trade.command: orders to execute")
+        StreamConfig, Meta(description="everbit.trade.command: entries to execute")
     ] = StreamConfig(ordered=True, backoff_base_s=0.5)
+    trade_exit: Annotated[
+        StreamConfig, Meta(description="everbit.trade.exit: exits and cancels, ahead of entries")
+    ] = StreamConfig(backoff_base_s=0.5)
     trade_event: Annotated[
         StreamConfig, Meta(description="everbit.trade.event: orders, fills, positions")
     ] = StreamConfig(ordered=True)
@@ -140,6 +143,7 @@ class OutboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 TRADE_COMMAND = "everbit.trade.command"
+TRADE_EXIT = "everbit.trade.exit"
 TRADE_EVENT = "everbit.trade.event"
 BACKTEST_COMMAND = "everbit.backtest.command"
 BACKTEST_EVENT = "everbit.backtest.event"
@@ -147,7 +151,14 @@ SYSTEM_EVENT = "everbit.system.event"
 
 STREAMS = {
     name: name.removeprefix("everbit.").replace(".", "_")
-    for name in (TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND, BACKTEST_EVENT, SYSTEM_EVENT)
+    for name in (
+        TRADE_COMMAND,
+        TRADE_EXIT,
+        TRADE_EVENT,
+        BACKTEST_COMMAND,
+        BACKTEST_EVENT,
+        SYSTEM_EVENT,
+    )
 }
 
 
@@ -161,6 +172,7 @@ def stream_config(streams: Mapping[str, StreamConfig], stream: str) -> StreamCon
 # Stream of each worker. Results of backtests are read from the database.
 WORKERS = {
     "order-executor-worker": TRADE_COMMAND,
+    "exit-executor-worker": TRADE_EXIT,
     "notification-worker": TRADE_EVENT,
     "backtest-worker": BACKTEST_COMMAND,
     "system-worker": SYSTEM_EVENT,

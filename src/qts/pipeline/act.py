@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from decimal import Decimal
 from typing import Protocol
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.domain import AttemptState, OrderState
+from qts.domain import AttemptState, OrderState, Side
 from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SubmitResult
 from qts.pipeline.cycle import Cycle, Execution
 from qts.pipeline.decision_journal import Entry, GateEntry
-from qts.risk import ApprovedOrder, OrderProposal, PreTradeGate, Refusal, RiskSnapshot
+from qts.risk import ApprovedOrder, Exposure, OrderProposal, PreTradeGate, Refusal, RiskSnapshot
 
 log = telemetry.logger("pipeline")
 _REFUSED = telemetry.counter("qts_gate_refusals_total", "reasons the gate gave", ("code",))
@@ -115,7 +116,13 @@ class IntentTracker:
 
 
 class OrderSubmitter:
-    """Checks proposals at the gate and submits what is approved; `record` journals each check."""
+    """Checks proposals at the gate and submits what is approved; `record` journals each check.
+
+    One at a time from snapshot to submit: two orders that each fit may not fit together. Entries
+    share the limits of the account and wait for each other. Orders of one side of a symbol share
+    the position that they reduce and wait for each other as well, so nothing is sold twice. An
+    exit waits for those alone, not for an entry.
+    """
 
     def __init__(
         self,
@@ -132,13 +139,29 @@ class OrderSubmitter:
         self._tracker = tracker
         self._on_submitted = on_submitted
         self._record = record
-        self._one_at_a_time = asyncio.Lock()
+        self._entries = asyncio.Lock()
+        self._sides: WeakValueDictionary[tuple[str, Side], asyncio.Lock] = WeakValueDictionary()
         self.refusals: Counter[str] = Counter()
 
-    async def submit(self, proposal: OrderProposal, timeout_s: float = FILL_TIMEOUT_S) -> Execution:
-        # One at a time from snapshot to submit: two orders that each fit may not fit together.
-        async with self._one_at_a_time:
+    async def submit(
+        self,
+        proposal: OrderProposal,
+        timeout_s: float = FILL_TIMEOUT_S,
+        *,
+        leave: Decimal | None = None,
+    ) -> Execution:
+        """Check, submit and wait for fills, at most `timeout_s`.
+
+        `leave` is the position that must remain: the quantity is reduced by what is already on its
+        way out.
+        """
+        async with self._turn(proposal):
             snapshot = await self._read_snapshot(proposal)
+            if leave is not None:
+                left = _beyond(leave, snapshot.exposure)
+                if left <= 0:
+                    return Execution(proposal, "TIMEOUT", reason="all of it is on its way out")
+                proposal = replace(proposal, quantity=min(proposal.quantity, left))
             checked = self._gate.check(proposal, snapshot)
             codes = (
                 tuple(reason.code for reason in checked.reasons)
@@ -157,12 +180,28 @@ class OrderSubmitter:
         state = await self._tracker.wait(submitted, proposal.quantity, timeout_s)
         return _execution(proposal, state)
 
+    @asynccontextmanager
+    async def _turn(self, proposal: OrderProposal) -> AsyncIterator[None]:
+        """Wait for the orders that share a limit or a position with this one."""
+        side = self._sides.setdefault((proposal.symbol, proposal.side), asyncio.Lock())
+        async with AsyncExitStack() as locks:
+            if not proposal.intent_type.is_exit:
+                await locks.enter_async_context(self._entries)
+            await locks.enter_async_context(side)
+            yield
+
     def _refused(self, proposal: OrderProposal, codes: tuple[str, ...]) -> Execution:
         for code in codes:
             _REFUSED.labels(code).inc()
             self.refusals[code] += 1
         log.debug("proposal refused", symbol=proposal.symbol, side=proposal.side, codes=codes)
         return Execution(proposal, "REJECTED", reason=" ".join(codes))
+
+
+def _beyond(leave: Decimal, exposure: Exposure) -> Decimal:
+    """Return how much of the position beyond `leave` is not on its way out yet."""
+    held = exposure.position
+    return abs(held) - leave - (exposure.pending_sell if held > 0 else exposure.pending_buy)
 
 
 def _execution(proposal: OrderProposal, state: _IntentState) -> Execution:

@@ -8,10 +8,13 @@ from datetime import timedelta
 from decimal import ROUND_DOWN, Decimal
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from qts import telemetry
 from qts.domain import Clock, IntentType, OrderType, QtsError, Side
 from qts.events import Event
 from qts.events import payloads as p
+from qts.outbox import uuid7
 from qts.pipeline.act import OrderSubmitter
 from qts.pipeline.freezes import MAX_FAILED_EXITS, PositionFreezer
 from qts.pipeline.isolated_runner import ProcessPauser
@@ -55,8 +58,11 @@ class StopExitHandler:
         self._loop.call_soon_threadsafe(self._start, event)
 
     async def close(self) -> None:
+        """Wait for exits in flight, at most five seconds; end those that would be repeated."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
+            _, left = await asyncio.wait(self._tasks, timeout=5)
+            for task in left:
+                task.cancel()
 
     def _start(self, event: Event) -> None:
         self.count += 1
@@ -65,15 +71,39 @@ class StopExitHandler:
         task.add_done_callback(self._tasks.discard)
 
     async def _exit(self, event: Event) -> None:
+        """Submit the exit; repeat what is left of a part of the position until it is sold.
+
+        `leave` is what the stop keeps: an order that follows asks for what is beyond it, neither
+        sold nor on its way out. Where nothing was placed, and for an exit of everything, the stop
+        fires again by itself.
+        """
         proposal = self._proposal(event)
+        symbol, held = proposal.symbol, self._held(proposal.symbol)
+        leave = max(held - proposal.quantity, Decimal(0))
+        while reason := await self._try(proposal, leave):
+            before, held = held, self._held(symbol)
+            if not leave or reason.startswith("REJECTED") or held > before:
+                self._micro_risk.rearm(symbol, reason)
+                return
+            if held <= leave:
+                return
+            now = self._clock.now()
+            proposal = replace(
+                proposal,
+                quantity=held - leave,
+                signal_id=uuid7(),
+                decided_at=now,
+                expires_at=now + timedelta(seconds=SIGNAL_TTL_S),
+            )
+
+    async def _try(self, proposal: OrderProposal, leave: Decimal) -> str:
+        """Submit once; return "" when it is filled, else the reason, after a pause."""
         symbol = proposal.symbol
-        is_partial = proposal.quantity < self._held(symbol)
-        rejected = sold = may_rest = False
+        rejected = sold = False
         try:
-            done = await self._submitter.submit(proposal)
+            done = await self._submitter.submit(proposal, leave=leave)
             reason = "" if done.outcome == "FILLED" else f"{done.outcome} {done.reason}".strip()
             rejected, sold = done.outcome == "REJECTED", bool(done.filled_qty)
-            may_rest = not rejected
         except QtsError as error:
             reason = str(error)
         if sold:
@@ -82,12 +112,10 @@ class StopExitHandler:
             self._freezer.exit_failed(symbol, reason)
         if not reason:
             self._rejected.pop(symbol, None)
-            return
+            return ""
         log.error("exit not filled; retrying", symbol=symbol, reason=reason)
         await self._clock.sleep(self._backoff_s(symbol, rejected))
-        # The gate refuses a second full exit while one rests at the venue, but not a second half.
-        if not (is_partial and may_rest):
-            self._micro_risk.rearm(symbol, reason)
+        return reason
 
     def _backoff_s(self, symbol: str, rejected: bool) -> float:
         """Return the pause before a retry; it grows for exits that are rejected every time."""

@@ -25,7 +25,14 @@ from qts.orders import (
     OrdersConfig,
     Reconciler,
 )
-from qts.outbox import TRADE_COMMAND, Dispatcher, OutboxConfig, PostgresBus, StreamConfig
+from qts.outbox import (
+    TRADE_COMMAND,
+    TRADE_EXIT,
+    Dispatcher,
+    OutboxConfig,
+    PostgresBus,
+    StreamConfig,
+)
 from qts.risk import FailSafe, KillSwitch
 from qts.venues import UpbitClient, UpbitConfig
 
@@ -74,7 +81,7 @@ async def work(job: WorkerJob) -> None:
             idle_transaction_timeout_s=job.still_s,
         )
         database = await stack.enter_async_context(Database.open(Secret(job.database), pool))
-        streams = {**OutboxConfig().streams, TRADE_COMMAND: job.stream}
+        streams = {**OutboxConfig().streams, TRADE_COMMAND: job.stream, TRADE_EXIT: job.stream}
         bus = await stack.enter_async_context(PostgresBus.open(database, streams))
         broker = await open_broker(stack, job)
         safety = DatabaseSafetyControls(FailSafe(database), KillSwitch(database))
@@ -85,21 +92,22 @@ async def work(job: WorkerJob) -> None:
         print("ready", flush=True)
         dispatcher = Dispatcher()
         OrderExecutor(context, reconciler.is_reconciled, reconciler.request).register(dispatcher)
-        worker = bus.consumer(TRADE_COMMAND, dispatcher)
+        workers = [bus.consumer(name, dispatcher) for name in (TRADE_COMMAND, TRADE_EXIT)]
         looking = [
             asyncio.create_task(reconciler.run()),
             asyncio.create_task(reconciler.follow_reports()),
         ]
-        serving = asyncio.create_task(worker.run())
+        serving = [asyncio.create_task(worker.run()) for worker in workers]
         await asyncio.wait(
-            {asyncio.create_task(stopped.wait()), serving, *looking},
+            {asyncio.create_task(stopped.wait()), *serving, *looking},
             return_when=asyncio.FIRST_COMPLETED,
         )
         for task in looking:
             if task.done():
                 task.result()  # a bug of ours: end, and say so
-        worker.stop()
-        await serving
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*serving)
         for task in looking:
             task.cancel()
         await asyncio.wait(looking)

@@ -31,7 +31,7 @@ from qts.domain import (
     tick_size,
 )
 from qts.orders import OrderManager, OrdersConfig, SubmitResult
-from qts.outbox import TRADE_COMMAND, OutboxConfig, PostgresBus, StreamConfig
+from qts.outbox import TRADE_COMMAND, TRADE_EXIT, OutboxConfig, PostgresBus, StreamConfig
 from qts.risk import KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from qts.simulators import Fault, MarketConfig, UpbitSimulator, UpbitSimulatorConfig
@@ -218,7 +218,7 @@ class Rig:
             assert bool(orders) == any(state == "ACKED" for state, _ in mine), (one, mine)
         known = {name for each in attempts.values() for _, name in each}
         assert set(by_identifier) <= known, "the simulator has unknown orders"
-        dead = await self.bus.dead_letters(TRADE_COMMAND)
+        dead = await self._dead_letters()
         # A worker that is killed ten times over the same command is the test's doing.
         assert [each for each in dead if each.error_code != "WORKER_LOST"] == []
 
@@ -228,13 +228,20 @@ class Rig:
             "WHERE status IN ('PREPARED', 'SENT', 'UNKNOWN') GROUP BY status"
         )
         waiting = await self.database.fetchval(
-            "SELECT count(*) FROM outbox_event WHERE stream = $1 AND status <> 'DEAD'",
-            TRADE_COMMAND,
+            "SELECT count(*) FROM outbox_event WHERE stream = ANY ($1) AND status <> 'DEAD'",
+            [TRADE_COMMAND, TRADE_EXIT],
         )
-        dead = await self.bus.dead_letters(TRADE_COMMAND) if rows and not waiting else []
+        dead = await self._dead_letters() if rows and not waiting else []
         found = [f"{row['n']} are {row['status']}" for row in rows]
         found += [f"dead letter: {letter}" for letter in dead]
         return [*found, *([f"{waiting} commands wait"] if waiting else [])]
+
+    async def _dead_letters(self) -> list[Any]:
+        return [
+            letter
+            for stream in (TRADE_COMMAND, TRADE_EXIT)
+            for letter in await self.bus.dead_letters(stream)
+        ]
 
     async def _differences(self) -> list[str]:
         rows = await self.database.fetch("SELECT * FROM broker_order")
@@ -263,7 +270,7 @@ async def rig(database: Database, **limits: Any) -> AsyncIterator[Rig]:
     config = UpbitSimulatorConfig(
         market=market, **{"order_second": 1000, "default_second": 1000, **limits}
     )
-    streams = {**OutboxConfig().streams, TRADE_COMMAND: STREAM}
+    streams = {**OutboxConfig().streams, TRADE_COMMAND: STREAM, TRADE_EXIT: STREAM}
     async with UpbitSimulator(config) as simulator, PostgresBus.open(database, streams) as bus:
         made = Rig(simulator, database, bus)
         await made.kill_switch.enable_unset(("faults",), "tests")

@@ -28,6 +28,7 @@ from qts.venues.ratelimit.limits import MINUTE_NS, SECOND_NS, RateLimitConfig, R
 from qts.venues.ratelimit.usage_log import UNSYNCED_S, UsageLog
 from qts.venues.ratelimit.windows import NEVER, SlidingWindows
 
+NORMAL = int(RequestPriority.NORMAL)
 LEASE = 16  # grants covered by one write to the usage log
 
 
@@ -98,7 +99,7 @@ class RateLimiter:
             self._leased += self._lease
         self._granted += 1
         self._windows.in_flight += 1
-        if priority == 3 and self._pace_ns:
+        if priority == NORMAL and self._pace_ns:
             self._paced_at_ns = max(self._paced_at_ns, now - SECOND_NS) + self._pace_ns
         return True
 
@@ -189,7 +190,7 @@ class RateLimiter:
         opens = self._windows.opens_ns(priority, now)
         if opens < adaptive.paused_until_ns:
             opens = adaptive.paused_until_ns
-        if priority == 3 and self._pace_ns and opens < self._paced_at_ns:
+        if priority == NORMAL and self._pace_ns and opens < self._paced_at_ns:
             opens = self._paced_at_ns
         return opens
 

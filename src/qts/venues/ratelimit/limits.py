@@ -15,10 +15,11 @@ DAY_NS = 86_400 * SECOND_NS
 class RequestPriority(IntEnum):
     """Order of grants; each priority may use what is not reserved for those above it."""
 
-    ORDER = 0  # orders and cancels
-    ACCOUNT = 1  # balances, executions, reconciliation
-    BURST = 2  # quotes of symbols that move
-    NORMAL = 3  # scans
+    EXIT = 0  # exits and cancels
+    ORDER = 1  # entries
+    ACCOUNT = 2  # balances, executions, reconciliation
+    BURST = 3  # quotes of symbols that move
+    NORMAL = 4  # scans
 
 
 class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +39,11 @@ class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         msgspec.Meta(description="a day is any 24 hours, or from midnight to midnight in Seoul"),
     ] = "rolling"
     orders_per_second: Annotated[
-        int, msgspec.Meta(ge=0, description="of per_second, reserved for orders and cancels")
+        int,
+        msgspec.Meta(
+            ge=0,
+            description="of per_second, reserved for orders and cancels, half of it for exits",
+        ),
     ] = 2
     accounts_per_second: Annotated[
         int, msgspec.Meta(ge=0, description="of per_second, reserved for balances and executions")
@@ -59,11 +64,12 @@ def quota_for(limits: RateLimitConfig, priority: RequestPriority) -> Quota:
     return Quota(second, minute, ceilings(limits, limits.per_day, DAY_NS)[priority])
 
 
-def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, int, int, int]:
+def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, ...]:
     """Return how full a window may be for each priority, so that higher ones find capacity.
 
     The reserve shrinks with the window: at most a quarter of it for orders and an eighth for
-    accounts in the second and the minute, 2 % and 1 % of the day.
+    accounts in the second and the minute, 2 % and 1 % of the day. Entries leave half of the orders'
+    reserve to exits, so that entries in flight at a venue that does not answer hold back no exit.
     """
     if span_ns == DAY_NS:
         orders, accounts = limit // 50, limit // 100
@@ -72,4 +78,5 @@ def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, in
         orders = min(round(limits.orders_per_second * seconds), limit // 4)
         accounts = min(round(limits.accounts_per_second * seconds), limit // 8)
     market = max(1, limit - orders - accounts)
-    return limit, max(1, limit - orders), market, market
+    entries = limit - (orders + 1) // 2
+    return limit, max(1, entries), max(1, limit - orders), market, market

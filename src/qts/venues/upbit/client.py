@@ -27,6 +27,7 @@ from qts.venues.upbit.codes import BLOCK_S, decode_reply
 Group = Literal["quotes", "default", "order"]
 Values = Sequence[tuple[str, str]]
 
+EXIT_RESERVE = 2  # of orders per second; half of it is for exits alone
 _STARTED_NS = SystemClock().monotonic_ns()  # this process
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
@@ -44,7 +45,10 @@ class UpbitClient:
             "default": config.requests_per_second,
             "order": config.orders_per_second,
         }
-        self.limiters = {group: RateLimiter(_limits(rate), clock) for group, rate in rates.items()}
+        self.limiters = {
+            group: RateLimiter(_limits(rate, EXIT_RESERVE if group == "order" else 0), clock)
+            for group, rate in rates.items()
+        }
 
     @classmethod
     @asynccontextmanager
@@ -139,7 +143,7 @@ class UpbitClient:
         if "group" in parts and _DIGITS.fullmatch(parts.get("sec", "")):
             remaining = self.remaining[parts["group"]] = int(parts["sec"])
             metrics.set_remaining(parts["group"], remaining)
-            if remaining == 0 and limiter.try_acquire(RequestPriority.ORDER):
+            if remaining == 0 and limiter.try_acquire(RequestPriority.EXIT):
                 limiter.release()
                 limiter.pause_for(1.0)
 
@@ -150,13 +154,13 @@ def ticker_quote(row: dict[str, Any], source: str) -> Quote:
     return Quote(symbol, float(row["trade_price"]), volume, 0.0, 0.0, row, source)
 
 
-def _limits(per_second: int) -> RateLimitConfig:
-    """Return the limits of a group: Upbit limits seconds only, so no priority has a reserve."""
+def _limits(per_second: int, orders_per_second: int) -> RateLimitConfig:
+    """Return the limits of a group: Upbit limits seconds only; each group has its own."""
     return RateLimitConfig(
         per_second=per_second,
         per_minute=per_second * 60,
         per_day=1_000_000,
-        orders_per_second=0,
+        orders_per_second=orders_per_second,
         accounts_per_second=0,
     )
 
