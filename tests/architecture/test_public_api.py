@@ -59,8 +59,9 @@ PUBLIC: dict[str, str] = {
         FeeSchedule Fill Holding HomeInUseError IntentType KRX_TICKS LaneFullError ManualClock
         Market OperationError OrderRequest OrderState OrderType OutcomeUnknownError Position
         PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret
-        ServerFailedError Side SystemClock Tick TradeLimitExceededError UPBIT_TICKS UnreachableError
-        check_name daily_price_limits is_on_tick market_for_symbol name_choices nearest_name
+        ServerFailedError Side SystemClock Tick TimeInForce TradeLimitExceededError UPBIT_TICKS
+        UnreachableError
+        check_name daily_price_limits good_until is_on_tick market_for_symbol name_choices nearest_name
         parse_duration round_to_tick tick_size
     """,
     "qts.embedded": """
@@ -93,7 +94,7 @@ PUBLIC: dict[str, str] = {
         OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrderUpdate
         OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
         ReconcileReport Reconciler ResolveCounts SafetyControls SubmitResult SuspensionChanged
-        SymbolSuspension adopt_holding check_broker check_ledger_symbol check_reconciled
+        SymbolSuspension TimeInForceEnforcer adopt_holding check_broker check_ledger_symbol check_reconciled
         check_symbol external_fill freeze_position is_tradable
         list_orders list_positions list_suspensions load_account_state order_history
         resolve_manually resume_manually signal_id_for

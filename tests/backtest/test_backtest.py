@@ -12,7 +12,7 @@ import pytest
 
 from qts.backtest import BacktestConfig, BacktestResult, run_backtest
 from qts.brokers import FeesConfig, PaperConfig
-from qts.domain import IntentType, OrderType, RefusedError, Side, Tick
+from qts.domain import IntentType, OrderType, RefusedError, Side, Tick, TimeInForce
 from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
 from qts.strategies import NoParams, RsiScalper, Signal, Strategy, View
 from tests.backtest.tapes import BEGIN, prices, tape, walk
@@ -223,6 +223,56 @@ def test_a_limit_order_rests_until_the_day_ends() -> None:
     assert not result.fills
     filled = run(strategy, [*today, *prices([9_800.0] * 3, start=BEGIN + 3)])
     assert filled.fills[0].price == 9_900
+
+
+@pytest.mark.parametrize(
+    ("symbol", "time_in_force", "filled"),
+    [
+        ("005930", TimeInForce.DAY, True),
+        ("005930", TimeInForce.IOC, False),
+        ("005930", 2.5, False),  # over before the price comes
+        ("005930", 60.0, True),
+        ("KRW-BTC", TimeInForce.GTC, True),
+    ],
+)
+def test_a_limit_order_rests_for_its_time_in_force(
+    symbol: str, time_in_force: TimeInForce | float, filled: bool
+) -> None:
+    strategy = Fixed.from_params()
+    strategy.signals = (
+        Signal(
+            symbol=symbol,
+            side=Side.BUY,
+            at=BEGIN,
+            type=OrderType.LIMIT,
+            price=Decimal(9_900),
+            time_in_force=time_in_force,
+        ),
+    )
+    ticks = prices([10_000.0] * 5, symbol), prices([9_800.0] * 3, symbol, start=BEGIN + 5)
+    result = run(strategy, [*ticks[0], *ticks[1]])
+    assert len(result.proposals) == 1
+    assert bool(result.fills) == filled
+
+
+@pytest.mark.parametrize(
+    ("time_in_force", "filled"), [(TimeInForce.DAY, False), (TimeInForce.GTC, True)]
+)
+def test_only_gtc_outlives_the_day(time_in_force: TimeInForce, filled: bool) -> None:
+    strategy = Fixed.from_params()
+    strategy.signals = (
+        Signal(
+            symbol="KRW-BTC",
+            side=Side.BUY,
+            at=BEGIN,
+            type=OrderType.LIMIT,
+            price=Decimal(9_900),
+            time_in_force=time_in_force,
+        ),
+    )
+    today = prices([10_000.0] * 3, "KRW-BTC")
+    tomorrow = prices([9_800.0] * 3, "KRW-BTC", start=BEGIN + DAY)
+    assert bool(run(strategy, [*today, *tomorrow]).fills) == filled
 
 
 def test_the_order_count_restarts_every_day() -> None:

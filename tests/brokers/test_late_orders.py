@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,29 @@ async def test_a_stop_while_the_connection_is_made(
     assert len(await venue.record()) == is_sent + 1
 
 
+@pytest.mark.parametrize(("slept_s", "is_sent"), [(3.0, True), (-3600.0, True), (6.0, False)])
+async def test_a_machine_that_sleeps_while_the_connection_is_made(
+    venue: KisVenue | UpbitVenue, monkeypatch: pytest.MonkeyPatch, slept_s: float, is_sent: bool
+) -> None:
+    """The monotonic clock stands still meanwhile; a wall clock that is set jumps the same way."""
+    connect, clock = aiohttp.TCPConnector.connect, venue.clock
+    request = venue.resting(expires_at=clock.now() + timedelta(seconds=5))
+    await venue.broker.account()
+
+    async def asleep(connector: aiohttp.TCPConnector, *what: Any, **how: Any) -> Any:
+        connection = await connect(connector, *what, **how)
+        clock.set_wall(clock.now() + timedelta(seconds=slept_s))
+        return connection
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", asleep)
+    if is_sent:
+        await venue.broker.place(request)
+    else:
+        with pytest.raises(RateLimitedError, match="nothing was sent"):
+            await venue.broker.place(request)
+    assert len(await venue.record()) == is_sent
+
+
 @pytest.mark.parametrize("writes_after_s", [0.01, 0.03])
 async def test_timeout_and_send_in_one_iteration_of_the_loop(writes_after_s: float) -> None:
     """An order reported as unsent was not sent and will not be."""
@@ -70,7 +94,7 @@ async def test_timeout_and_send_in_one_iteration_of_the_loop(writes_after_s: flo
         await asyncio.sleep(60)
 
     with pytest.raises(RateLimitedError, match="nothing was sent"):
-        await send_before_deadline(ManualClock(), 0.02, send)
+        await send_before_deadline(ManualClock(), 0.02, None, send)
     with pytest.raises(RateLimitedError, match="nothing was sent"):
         await (await writing)
     assert sent == []

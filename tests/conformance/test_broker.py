@@ -11,7 +11,7 @@ import pytest
 
 from qts.brokers import StreamGap
 from qts.database import Database
-from qts.domain import BrokerOrder, OrderState, OutcomeUnknownError, Side
+from qts.domain import BrokerOrder, OrderState, OutcomeUnknownError, Side, TimeInForce
 from qts.venues import RateLimitedError, VenueRejectedError
 from tests.conformance.venues import MORNING, NETWORKED, VENUES, Listener, Venue, inject_fault
 
@@ -61,6 +61,29 @@ async def test_a_limit_order_rests_and_fills_when_the_price_comes_through(venue:
     assert order.price is not None
     assert all(fill.price <= order.price for fill in fills)
     assert sum(fill.quantity for fill in fills) == order.quantity
+
+
+async def test_an_ioc_order_that_meets_nothing_ends_at_once(venue: Venue) -> None:
+    order_id = await venue.broker.place(venue.resting(time_in_force=TimeInForce.IOC))
+    await venue.go()
+    assert not (await venue.record())[order_id].is_open
+    order = await the_order(venue, order_id)
+    assert (order.state, order.filled) == (OrderState.CANCELLED, Decimal(0))
+    with pytest.raises(VenueRejectedError):
+        await venue.broker.cancel(order_id)
+
+
+async def test_an_ioc_order_fills_what_it_can_and_ends(venue: Venue) -> None:
+    _, ask = venue.quote()
+    quantity = venue.more_than_shown()
+    request = venue.request(price=ask, quantity=quantity, time_in_force=TimeInForce.IOC)
+    order_id = await venue.broker.place(request)
+    await venue.go()
+    record = (await venue.record())[order_id]
+    assert not record.is_open
+    assert 0 < record.filled < quantity
+    order = await the_order(venue, order_id)
+    assert (order.state, order.filled) == (OrderState.CANCELLED, record.filled)
 
 
 @pytest.mark.parametrize("side", Side)

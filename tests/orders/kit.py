@@ -22,6 +22,7 @@ from qts.orders import (
     OrderUpdate,
     Reconciler,
     SubmitResult,
+    TimeInForceEnforcer,
 )
 from qts.outbox import (
     TRADE_COMMAND,
@@ -86,6 +87,7 @@ class OrderKit:
         self.executor = OrderExecutor(
             self.context, self.reconciler.is_reconciled, self.reconciler.request
         )
+        self.time_in_force = TimeInForceEnforcer(self.context, self.desk.cancel)
         self.dispatcher = Dispatcher()
         self.executor.register(self.dispatcher)
 

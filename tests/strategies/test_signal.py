@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import IntentType, OrderType, Side
+from qts.domain import IntentType, OrderType, Side, TimeInForce
 from qts.strategies import Signal
 from tests.pipeline.portfolios import NOW, signal
 
@@ -37,6 +37,11 @@ NUMBERS = (
         ("quantity", None, None),
         ("price", 70_000, Decimal(70_000)),
         ("price", "70000.5", Decimal("70000.5")),
+        ("time_in_force", "ioc", TimeInForce.IOC),
+        ("time_in_force", TimeInForce.DAY, TimeInForce.DAY),
+        ("time_in_force", 5, 5.0),
+        ("time_in_force", "1.5", 1.5),
+        ("time_in_force", timedelta(minutes=2), 120.0),
         ("side", "buy", Side.BUY),
         ("side", "SELL", Side.SELL),
         ("type", "Limit", OrderType.LIMIT),
@@ -96,6 +101,15 @@ def test_clear_value_is_converted(field: str, given: Any, stored: object) -> Non
         ("symbol", "A\0", ValueError),
         ("symbol", 5930, TypeError),
         ("reason", None, TypeError),
+        ("time_in_force", "FOK", ValueError),
+        ("time_in_force", "GTC", ValueError),  # of a stock, whose orders end with the day
+        ("time_in_force", 0, ValueError),
+        ("time_in_force", -5.0, ValueError),
+        ("time_in_force", float("nan"), ValueError),
+        ("time_in_force", 1e12, ValueError),
+        ("time_in_force", timedelta(0), ValueError),
+        ("time_in_force", True, TypeError),
+        ("time_in_force", None, TypeError),
     ],
 )
 def test_unclear_value_is_refused_by_field(field: str, given: Any, error: type[Exception]) -> None:
@@ -141,6 +155,7 @@ def test_stored_form_is_that_of_the_exact_types() -> None:
         "confidence": 1.0,
         "intent_type": "ENTRY",
         "reason": "",
+        "time_in_force": "DAY",
     }
 
 
@@ -148,3 +163,11 @@ def test_stored_signal_with_a_bad_number_is_refused() -> None:
     data = msgspec.json.encode({"symbol": "A", "side": "BUY", "at": 1.0, "quantity": "NaN"})
     with pytest.raises(msgspec.ValidationError, match=r"Signal\.quantity"):
         msgspec.json.decode(data, type=Signal)
+
+
+@pytest.mark.parametrize("given", [TimeInForce.IOC, TimeInForce.GTC, 5.0])
+def test_time_in_force_round_trips(given: TimeInForce | float) -> None:
+    stored = msgspec.json.encode(signal(symbol="KRW-BTC", time_in_force=given))
+    assert msgspec.json.decode(stored, type=Signal).time_in_force == given
+    before = msgspec.json.encode({"symbol": "A", "side": "BUY", "at": 1.0})  # of an old journal
+    assert msgspec.json.decode(before, type=Signal).time_in_force is TimeInForce.DAY

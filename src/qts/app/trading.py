@@ -307,6 +307,7 @@ class TradingSystem:
         if await self.execution.reconcile_at_start():
             await self.positions.load(self.database, self.broker)
         run("reconciler", self.reconciler.run())
+        run("time in force", self.execution.time_in_force.run())
         self._consumers = self.execution.consumers()
         for consumer in self._consumers:
             run("consumer", consumer.run())

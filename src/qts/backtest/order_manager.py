@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -23,6 +24,7 @@ from qts.domain import (
     QtsError,
     Side,
     Tick,
+    good_until,
     market_for_symbol,
 )
 from qts.orders import AccountState, FillApplied, OpenOrder, PositionState
@@ -63,19 +65,23 @@ class BacktestOrderManager:
         self._order_times: list[float] = []  # of the current day
         self._realised = Decimal(0)  # PnL of the current day, after fees
         self.open: dict[str, dict[str, BacktestOrder]] = {}  # by symbol, by order id
+        self._deadlines: list[tuple[float, str, str]] = []  # time, order id, symbol; a heap
         self.orders = 0
         self.fills: list[Fill] = []
         self.trades: list[Trade] = []
 
     def on_tick(self, tick: Tick) -> None:
+        self._expire()
         fills = self._matching.on_tick(
             tick.symbol, tick.price, tick.bid, tick.ask, tick.volume, self._clock.monotonic_ns()
         )
         if fills:
             self._apply(fills)
+        if self._matching.cancelled:
+            self._remove_cancelled()
 
     def start_day(self) -> None:
-        """Cancel the open KRX orders of the day before; orders at Upbit have no end of day."""
+        """Cancel the open KRX orders of the day before, whatever their time in force."""
         for symbol, orders in list(self.open.items()):
             if market_for_symbol(symbol) is not Market.KRX:
                 continue
@@ -103,6 +109,7 @@ class BacktestOrderManager:
             type=proposal.type,
             quantity=proposal.quantity,
             price=proposal.price,
+            time_in_force=proposal.time_in_force,
         )
         at_ns = self._clock.monotonic_ns()
         try:
@@ -112,16 +119,40 @@ class BacktestOrderManager:
         self.open.setdefault(proposal.symbol, {})[order_id] = BacktestOrder(
             order_id, proposal, self._clock.at, proposal.quantity
         )
+        until = good_until(proposal.time_in_force, self._clock.now())
+        if until is not None:
+            heappush(self._deadlines, (until.timestamp(), order_id, proposal.symbol))
         if not proposal.intent_type.is_exit:
             self._portfolio.owners[proposal.symbol] = proposal.strategy_key
         self._on_change(proposal.symbol)
         self._apply(self._matching.start(order, at_ns))
+        self._remove_cancelled()
         return ""
 
     def has_recent_order(self, symbol: str, max_age_s: float) -> bool:
         """Return whether the symbol has an open order that a live cycle would still wait for."""
         orders = self.open.get(symbol, {}).values()
         return any(self._clock.at - order.at < max_age_s for order in orders)
+
+    def _expire(self) -> None:
+        """Cancel the orders whose time in force is over."""
+        while self._deadlines and self._deadlines[0][0] <= self._clock.at:
+            _, order_id, symbol = heappop(self._deadlines)
+            if order_id in self.open.get(symbol, ()):
+                self._matching.cancel(order_id)
+                self._remove(symbol, order_id)
+
+    def _remove_cancelled(self) -> None:
+        for order_id in self._matching.cancelled:
+            symbols = [symbol for symbol, orders in self.open.items() if order_id in orders]
+            self._remove(symbols[0], order_id)
+        self._matching.cancelled.clear()
+
+    def _remove(self, symbol: str, order_id: str) -> None:
+        del self.open[symbol][order_id]
+        if not self.open[symbol]:
+            del self.open[symbol]
+        self._on_change(symbol)
 
     def _apply(self, fills: Iterable[Fill]) -> None:
         for fill in fills:
@@ -158,6 +189,7 @@ class BacktestOrderManager:
         )
 
     def account_state(self) -> AccountState:
+        self._expire()
         now = self._clock.at
         return AccountState(
             {
@@ -182,6 +214,7 @@ class BacktestOrderManager:
 
         The answer is the gate's, without a call per signal.
         """
+        self._expire()
         limits, times = self._limits, self._order_times
         if len(times) >= limits.orders_per_day:
             return day_end(self._clock.at), "G_DAILY_ORDERS"

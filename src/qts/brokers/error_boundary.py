@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TypeVar
 
 from qts.brokers.broker import VenueBlockedError
@@ -55,13 +56,17 @@ def translate_decode_errors(venue: str) -> Iterator[None]:
 
 
 async def send_before_deadline(
-    clock: Clock, timeout_s: float, send: Callable[[BeforeSend], Awaitable[R]]
+    clock: Clock,
+    timeout_s: float,
+    expires_at: datetime | None,
+    send: Callable[[BeforeSend], Awaitable[R]],
 ) -> R:
-    """Call `send`, and raise RateLimitedError if the body is not sent within `timeout_s`.
+    """Call `send`, and raise RateLimitedError if the body is not sent in time.
 
-    The client calls the BeforeSend callback as it writes the body. Until then the order can be
-    abandoned and nothing was sent; afterwards its outcome counts. The clock is read as well,
-    because a process that was stopped meanwhile sees no timeout.
+    In time is within `timeout_s` and, by the wall clock, before `expires_at`. The client calls the
+    BeforeSend callback as it writes the body. Until then the order can be abandoned and nothing was
+    sent; afterwards its outcome counts. Both clocks are read at that moment: a process that was
+    stopped sees no timeout, and the monotonic clock stands still while the machine sleeps.
     """
     deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
     timeout = asyncio.timeout(timeout_s)
@@ -69,6 +74,8 @@ async def send_before_deadline(
     def before_send() -> None:
         if timeout.expired() or clock.monotonic_ns() > deadline_ns:
             raise too_late
+        if expires_at is not None and clock.now() >= expires_at:
+            raise RateLimitedError(f"the order expired at {expires_at:%H:%M:%S}; nothing was sent")
         timeout.reschedule(None)
 
     too_late = RateLimitedError(

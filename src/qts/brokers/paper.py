@@ -95,6 +95,8 @@ class PaperBroker:
         """Match open orders against a tick, on the loop's thread; `volume` is the tick's."""
         if fills := self._engine.on_tick(symbol, last, bid, ask, volume, self._now_ns()):
             self._enqueue(fills)
+        if self._engine.cancelled:
+            self._enqueue_cancelled()
 
     # -- Broker
 
@@ -114,6 +116,7 @@ class PaperBroker:
             self._known.add(order.broker_order_id)
             self._report([BrokerOrder.of(request, order.broker_order_id, now)])
             self._enqueue(self._engine.start(order, self._now_ns()))
+            self._enqueue_cancelled()
             return order.broker_order_id
 
     async def cancel(self, broker_order_id: str) -> None:
@@ -169,6 +172,10 @@ class PaperBroker:
         if changes:
             self._unwritten.extend(changes)
             self._wake.set()
+
+    def _enqueue_cancelled(self) -> None:
+        self._enqueue([PaperCancel(order_id) for order_id in self._engine.cancelled])
+        self._engine.cancelled.clear()
 
     async def _write(self) -> None:
         while True:

@@ -1,6 +1,7 @@
 """Matching of the paper venue: orders against the latest tick, without I/O, deterministic by seed.
 
     prepare ── funds held ──▶ start ── taker: at the quote plus slippage ──▶ filled
+                                ├──▶ IOC ── after the first match ──▶ the rest is cancelled
                                 └──▶ rests ── a quote reaches or a trade passes its price ──▶
                                                                      filled at its own price
 Money and quantities are Decimal. A tick costs one dict write while its symbol has no open order.
@@ -22,6 +23,7 @@ from qts.domain import (
     OrderRequest,
     OrderType,
     Side,
+    TimeInForce,
     is_on_tick,
     market_for_symbol,
     round_to_tick,
@@ -76,6 +78,7 @@ class PaperMatchingEngine:
         self._symbols: dict[str, str] = {}
         self._volume_left: dict[str, tuple[Tick, Decimal]] = {}
         self.account = PaperAccount(cash)
+        self.cancelled: list[str] = []  # IOC orders that ended unfilled, for the caller to clear
 
     # -- market
 
@@ -153,10 +156,11 @@ class PaperMatchingEngine:
             price = self._price(order, tick)
             if price is None:
                 order.rested = True
-                continue
-            quantity = self._take_volume(symbol, tick, order.remaining)
-            if quantity > 0:
+            elif (quantity := self._take_volume(symbol, tick, order.remaining)) > 0:
                 fills.append(self._fill(order, price, quantity, at_ns))
+            if order.request.time_in_force is TimeInForce.IOC and order.remaining > 0:
+                self._close(order)
+                self.cancelled.append(order.broker_order_id)
         return fills
 
     def _price(self, order: PaperOrder, tick: Tick) -> Decimal | None:

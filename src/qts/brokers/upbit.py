@@ -69,7 +69,9 @@ class UpbitBroker:
             )
 
         with translate_order_errors():
-            reply = await send_before_deadline(self._clock, self._config.send_timeout_s, send)
+            reply = await send_before_deadline(
+                self._clock, self._config.send_timeout_s, request.expires_at, send
+            )
         broker_order_id = reply.get("uuid") if isinstance(reply, dict) else None
         if not isinstance(broker_order_id, str) or not broker_order_id:
             raise OutcomeUnknownError("Upbit accepted an order without a uuid")

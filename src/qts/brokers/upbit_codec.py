@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from qts.domain import BrokerOrder, FeeSchedule, Fill, OrderRequest, OrderState, OrderType, Side
+from qts.domain import (
+    BrokerOrder,
+    FeeSchedule,
+    Fill,
+    OrderRequest,
+    OrderState,
+    OrderType,
+    Side,
+    TimeInForce,
+)
 
 _SIDES = {"bid": Side.BUY, "ask": Side.SELL}
 _SIDE_CODES = {side: code for code, side in _SIDES.items()}
@@ -31,7 +40,8 @@ def place_values(request: OrderRequest, worst: Decimal | None) -> Values:
     values.append(("volume", plain(request.quantity)))
     if price is not None:
         values.append(("price", plain(price)))
-    if request.price is None and price is not None:
+    is_ioc = request.price is None or request.time_in_force is TimeInForce.IOC
+    if is_ioc and price is not None:
         values.append(("time_in_force", "ioc"))
     return [*values, ("identifier", request.client_order_id)]
 

@@ -297,7 +297,9 @@ def _feed_symbols(config: Path | None) -> list[str]:
 def _order_line(row: OrderRow) -> str:
     price = f" at {_text(row.price)}" if row.price is not None else " at the market"
     state = row.attempt_state or "-"
-    note = "  operator must resolve: see show" if row.needs_person else ""
+    until = row.good_until if row.status == "CREATED" else None
+    note = f", until {until:%Y-%m-%d %H:%M:%S}" if until is not None else ""
+    note += "  operator must resolve: see show" if row.needs_person else ""
     if row.reason_code:
         note = f"  {row.reason_code}{note}"
     return (

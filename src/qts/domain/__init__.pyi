@@ -42,4 +42,6 @@ from qts.domain.orders import OrderState as OrderState
 from qts.domain.orders import OrderType as OrderType
 from qts.domain.orders import Position as Position
 from qts.domain.orders import Side as Side
+from qts.domain.orders import TimeInForce as TimeInForce
+from qts.domain.orders import good_until as good_until
 from qts.domain.secret import Secret as Secret

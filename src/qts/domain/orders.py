@@ -12,7 +12,7 @@ Prices and quantities are Decimal, so a venue's figures keep their exact digits.
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple
@@ -53,6 +53,32 @@ class Side(StrEnum):
 class OrderType(StrEnum):
     LIMIT = "LIMIT"
     MARKET = "MARKET"
+
+
+class TimeInForce(StrEnum):
+    """How long an order may stay at its venue; a number of seconds is the fourth choice.
+
+    DAY ends at midnight in Seoul, for every market. IOC fills at once what it can.
+    """
+
+    IOC = "IOC"
+    DAY = "DAY"
+    GTC = "GTC"
+
+
+IOC_TTL_S = 5.0  # after which an IOC order that its venue kept is cancelled
+_SEOUL = timezone(timedelta(hours=9))
+
+
+def good_until(time_in_force: TimeInForce | float, at: datetime) -> datetime | None:
+    """Return when an order of that moment is to be cancelled; None: never."""
+    if time_in_force is TimeInForce.GTC:
+        return None
+    if time_in_force is TimeInForce.DAY:
+        midnight = at.astimezone(_SEOUL).replace(hour=0, minute=0, second=0, microsecond=0)
+        return (midnight + timedelta(days=1)).astimezone(UTC)
+    seconds = IOC_TTL_S if isinstance(time_in_force, TimeInForce) else time_in_force
+    return at + timedelta(seconds=seconds)
 
 
 class IntentType(StrEnum):
@@ -107,6 +133,9 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
     quantity: Decimal
     price: Decimal | None = None  # set if and only if the order is LIMIT
     is_exit: bool = False  # sent ahead of entries
+    time_in_force: TimeInForce | float = TimeInForce.DAY  # a number: seconds
+    good_until: datetime | None = None  # then what is left is cancelled
+    expires_at: datetime | None = None  # then it is no longer sent
 
     def __post_init__(self) -> None:
         if not self.quantity.is_finite() or self.quantity <= 0:

@@ -14,6 +14,7 @@ from qts.orders.executor import OrderExecutor
 from qts.orders.manager import OrderManager
 from qts.orders.reconcile import Reconciler
 from qts.orders.reconcile_check import check_reconciled
+from qts.orders.time_in_force import TimeInForceEnforcer
 from qts.orders.updates import OrderListener
 from qts.outbox import (
     BACKTEST_COMMAND,
@@ -50,6 +51,7 @@ class ExecutionEngine:
         self.manager = OrderManager(
             context.database, context.bus, context.broker.name, on_update, context.clock
         )
+        self.time_in_force = TimeInForceEnforcer(context, self.manager.cancel)
         self._dispatcher = Dispatcher()
         OrderExecutor(context, self.reconciler.is_reconciled, self.reconciler.request).register(
             self._dispatcher

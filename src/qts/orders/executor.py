@@ -24,10 +24,12 @@ import msgspec
 
 from qts import telemetry
 from qts.brokers import VenueBlockedError
+from qts.database import Row
 from qts.domain import (
     AttemptState,
     BrokerOrder,
     OperationError,
+    OrderState,
     OutcomeUnknownError,
     RefusedError,
     UnreachableError,
@@ -43,7 +45,7 @@ from qts.orders.attempts import (
 from qts.orders.context import ExecutionContext
 from qts.orders.failpoints import failpoint
 from qts.orders.halts import halt_venue
-from qts.orders.messages import CancelOrder, CreateOrderAttempt, Reconcile
+from qts.orders.messages import CancelOrder, CreateOrderAttempt, RaiseCode, Reconcile
 from qts.orders.queries import SQL
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, Delivery, Dispatcher, RetryableError
 from qts.venues import RateLimitedError, VenueRejectedError
@@ -109,6 +111,7 @@ class OrderExecutor:
             dispatcher.on(stream, CreateOrderAttempt)(self.create)
             dispatcher.on(stream, CancelOrder)(self.cancel)
         dispatcher.on(TRADE_COMMAND, Reconcile)(self.reconcile)
+        dispatcher.on(TRADE_COMMAND, RaiseCode)(self.raise_code)
 
     async def create(self, command: CreateOrderAttempt, delivery: Delivery) -> None:
         began_ns = self._context.clock.monotonic_ns()
@@ -120,13 +123,21 @@ class OrderExecutor:
         failpoint("after_send")
         await self._settle(attempt.id, outcome)
 
-    async def cancel(self, command: CancelOrder, _delivery: Delivery) -> None:
-        """Cancel at the venue, whatever the switches say; the venue's report ends the order."""
+    async def cancel(self, command: CancelOrder, delivery: Delivery) -> None:
+        """Cancel at the venue, whatever the switches say; the venue's report ends the order.
+
+        The outcome of an earlier request may be unknown: then the order is looked up first.
+        """
         row = await self._context.database.fetchrow(SQL.cancellable, command.order_attempt_id)
         if row is None:
             return  # ended, or not acknowledged yet: then it is cancelled on acknowledgement
+        timeout_s = self._context.config.place_timeout_s
+        requested_at = row["cancel_requested_at"] or self._context.clock.now()
+        waited_s = (self._context.clock.now() - requested_at).total_seconds()
         try:
-            async with asyncio.timeout(self._context.config.place_timeout_s):
+            async with asyncio.timeout(timeout_s):
+                if (delivery.attempt > 1 or waited_s > timeout_s) and await self._has_ended(row):
+                    return
                 await self._context.broker.cancel(row["broker_order_id"])
         except VenueRejectedError as error:
             if error.code == "settings":  # not of the venue: a wrong key or address
@@ -141,6 +152,19 @@ class OrderExecutor:
             text = str(error) or "the venue did not answer in time"
             raise RetryableError(text, code="CANCEL") from None
         self._request_reconcile("cancel requested")
+
+    async def _has_ended(self, row: Row) -> bool:
+        """Look up the order at the venue and record it; return whether it is closed."""
+        for order in await self._context.broker.orders(row["placed_at"]):
+            if order.broker_order_id == row["broker_order_id"]:
+                await self._context.ledger.record_order(order)
+                if order.state is not OrderState.OPEN:
+                    self._request_reconcile("order closed at the venue")
+                    return True
+        return False
+
+    async def raise_code(self, command: RaiseCode, _delivery: Delivery) -> None:
+        await self._context.safety.raise_code(command.code, command.text)
 
     async def reconcile(self, _command: Reconcile, _delivery: Delivery) -> None:
         self._request_reconcile("requested by command")
@@ -195,9 +219,10 @@ class OrderExecutor:
         if late_s > context.config.send_within_s:
             text = f"delayed for {late_s:.1f} s before the request"
             return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="LATE", text=text)
+        request = msgspec.structs.replace(attempt.request, expires_at=attempt.expires_at)
         try:
             async with asyncio.timeout(context.config.place_timeout_s):
-                order_id = await context.broker.place(attempt.request)
+                order_id = await context.broker.place(request)
         except Exception as error:  # noqa: BLE001 - it may have been placed
             return classify_place_error(error)
         if not order_id:

@@ -24,11 +24,11 @@ from qts import telemetry
 from qts.database import Connection, Database, Row
 from qts.domain import BrokerOrder, Fill, OperationError, OrderState, Side
 from qts.orders.failpoints import failpoint
-from qts.orders.messages import FillReceived, OrderClosed
+from qts.orders.messages import FillReceived, OrderClosed, RaiseCode
 from qts.orders.position import ZERO, PositionState, apply_fills
 from qts.orders.queries import SQL
 from qts.orders.updates import FillApplied, OrderChanged, OrderListener, OrderUpdate, ignore_update
-from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
+from qts.outbox import TRADE_COMMAND, TRADE_EVENT, EventBus, OutboxEvent
 
 log = telemetry.logger("orders")
 
@@ -249,9 +249,11 @@ class Ledger:
         if known.attempt_id is None or known.state == "OPEN" or known.applied < known.filled:
             return
         status = "COMPLETED" if known.state == "FILLED" else "CANCELED"
-        status = await tx.execute(SQL.close_intent, known.attempt_id, status, known.state)
-        if status == "UPDATE 0":
+        closed = await tx.fetchrow(SQL.close_intent, known.attempt_id, status, known.state)
+        if closed is None:
             return
+        if closed["is_overdue"] and known.state == "CANCELLED":
+            await self._bus.publish(tx, _not_filled_in_time(known, closed))
         payload = OrderClosed(
             broker_order_id=order_id,
             order_attempt_id=known.attempt_id,
@@ -274,6 +276,17 @@ class Ledger:
                 broker_order_id=fill.broker_order_id,
                 symbol=fill.symbol,
             )
+
+
+def _not_filled_in_time(known: LedgerOrder, intent: Row) -> OutboxEvent:
+    """Return the command to raise FS093: it is as durable as the cancel that it reports."""
+    ordered, filled = intent["quantity"].normalize(), known.applied.normalize()
+    text = (
+        f"{intent['side']} {known.symbol} of {intent['strategy_key']}: {filled:f} of {ordered:f} "
+        f"filled, {ordered - filled:f} cancelled"
+    )
+    aggregate = ("OrderAttempt", str(known.attempt_id))
+    return OutboxEvent.of(TRADE_COMMAND, RaiseCode("FS093", text), aggregate, market=known.symbol)
 
 
 TradeKey = tuple[datetime, str]

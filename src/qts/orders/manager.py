@@ -12,7 +12,15 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, OrderRequest, OutcomeUnknownError, RefusedError, Side, SystemClock
+from qts.domain import (
+    Clock,
+    OrderRequest,
+    OutcomeUnknownError,
+    RefusedError,
+    Side,
+    SystemClock,
+    good_until,
+)
 from qts.orders.attempts import (
     AttemptTransitions,
     cancel_event,
@@ -126,6 +134,7 @@ class OrderManager:
     ) -> str | None:
         """Store the order; return why it has no attempt, "", or None for a known signal."""
         proposal = approved.proposal
+        until = good_until(proposal.time_in_force, approved.at)
         request = OrderRequest(
             client_order_id=new_client_order_id(),
             symbol=proposal.symbol,
@@ -134,6 +143,8 @@ class OrderManager:
             quantity=proposal.quantity,
             price=proposal.price,
             is_exit=proposal.intent_type.is_exit,
+            time_in_force=proposal.time_in_force,
+            good_until=until,
         )
         rows = await self._database.fetch_idempotent(
             SQL.submit,
@@ -150,7 +161,7 @@ class OrderManager:
             proposal.quantity,
             proposal.price,
             approved.at,
-            proposal.expires_at,
+            min(proposal.expires_at, until or proposal.expires_at),
             attempt_id,
             request.client_order_id,
             request,

@@ -22,6 +22,13 @@ class Reconcile(msgspec.Struct, frozen=True):
     """Reconcile now."""
 
 
+class RaiseCode(msgspec.Struct, frozen=True):
+    """Raise a fail-safe code for something that was just committed."""
+
+    code: str
+    text: str
+
+
 class AttemptEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Fields of every event of an attempt."""
 

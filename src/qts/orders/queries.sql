@@ -50,7 +50,8 @@ UPDATE order_intent
 SELECT cancel_requested_at IS NOT NULL FROM order_intent WHERE id = $1
 
 -- name: close_intent
--- End the intent of an attempt whose order has ended.
+-- End the intent of an attempt whose order has ended. `is_overdue`: its time in force was over when
+-- the cancel was requested.
 -- $1 attempt, $2 COMPLETED or CANCELED, $3 FILLED or CANCELLED
 UPDATE order_intent i
    SET status = $2, reason_code = CASE WHEN $2 = 'CANCELED' THEN $3 ELSE '' END,
@@ -58,6 +59,20 @@ UPDATE order_intent i
   FROM order_attempt a
  WHERE a.id = $1 AND i.id = a.order_intent_id
    AND (i.status = 'CREATED' OR (i.status = 'CANCELED' AND $2 = 'COMPLETED'))
+RETURNING i.strategy_key, i.side, i.quantity,
+          COALESCE((a.request_json ->> 'good_until')::timestamptz <= i.cancel_requested_at, false)
+              AS is_overdue
+
+-- name: overdue_intents
+-- List intents whose order may be open although its time in force is over.
+-- $1 broker, $2 now
+SELECT i.id
+  FROM order_intent i
+  JOIN order_attempt a ON a.order_intent_id = i.id
+                      AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+  LEFT JOIN broker_order o ON o.order_attempt_id = a.id
+ WHERE i.broker = $1 AND i.status = 'CREATED' AND (o.state IS NULL OR o.state = 'OPEN')
+   AND (a.request_json ->> 'good_until')::timestamptz <= $2
 
 -- name: end_intent
 -- $1 intent, $2 COMPLETED or CANCELED, $3 reason code
@@ -135,10 +150,11 @@ SELECT a.id
    AND (o.state IS NULL OR o.state = 'OPEN')
 
 -- name: cancellable
--- Return the broker order id of an acknowledged attempt whose order is open.
+-- Return the order of an acknowledged attempt if it is open.
 -- $1 attempt
-SELECT a.broker_order_id
+SELECT a.broker_order_id, o.placed_at, i.cancel_requested_at
   FROM order_attempt a JOIN broker_order o ON o.order_attempt_id = a.id
+                       JOIN order_intent i ON i.id = a.order_intent_id
  WHERE a.id = $1 AND a.status = 'ACKED' AND o.state = 'OPEN'
 
 -- name: attempt_of
@@ -463,7 +479,8 @@ SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker,
        i.order_type, i.quantity, i.price, i.status, i.reason_code, a.id AS attempt_id,
        a.attempt_no, a.status AS attempt_state, NULLIF(a.error_message, '') AS error,
        COALESCE(a.needs_person, false) AS needs_person, a.broker_order_id,
-       o.state AS order_state, COALESCE(o.applied, 0) AS filled
+       o.state AS order_state, COALESCE(o.applied, 0) AS filled,
+       (a.request_json ->> 'good_until')::timestamptz AS good_until
   FROM order_intent i
   LEFT JOIN LATERAL (
         SELECT * FROM order_attempt a WHERE a.order_intent_id = i.id

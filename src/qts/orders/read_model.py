@@ -53,6 +53,7 @@ class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
     broker_order_id: str | None
     order_state: str | None
     filled: Decimal
+    good_until: datetime | None  # then what is left is cancelled
 
 
 class PositionRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,7 +74,7 @@ class IntentTracker:
                 state.changed.set()
             case OrderChanged(attempt_id=UUID() as attempt, state=OrderState.CANCELLED):
                 state = self._state(attempt)
-                state.ended = "CANCELLED"
+                state.ended, state.reason = "CANCELLED", "the rest was cancelled"
                 state.changed.set()
             case _:
                 return
@@ -211,6 +211,8 @@ def _execution(proposal: OrderProposal, state: _IntentState) -> Execution:
         return Execution(proposal, "STOPPED", state.filled, state.reason)
     if state.filled:
         return Execution(proposal, "PARTIAL", state.filled, state.reason)
+    if state.ended == "CANCELLED":
+        return Execution(proposal, "CANCELLED", state.filled, state.reason)
     if state.ended:
         return Execution(proposal, "REJECTED", state.filled, state.reason)
     return Execution(proposal, "TIMEOUT", state.filled)

@@ -60,4 +60,5 @@ def _proposal(cycle: Cycle, evaluation: Evaluation, policy: DecisionPolicy) -> O
         decided_at=at,
         expires_at=cycle.started_at + timedelta(seconds=policy.expires_after_s),
         reason=signal.reason,
+        time_in_force=signal.time_in_force,
     )

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from qts.domain import IntentType, OrderType, Side
+from qts.domain import IntentType, OrderType, Side, TimeInForce
 
 _FROM_THE_GATE = object()
 
@@ -28,6 +28,7 @@ class OrderProposal(msgspec.Struct, frozen=True, kw_only=True):
     decided_at: datetime
     expires_at: datetime  # an expired proposal is refused
     reason: str = ""
+    time_in_force: TimeInForce | float = TimeInForce.DAY  # a number: seconds
 
 
 class QuoteSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from numbers import Real
@@ -22,7 +22,18 @@ from typing import Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, get
 import msgspec
 from msgspec.structs import force_setattr
 
-from qts.domain import Account, IntentType, OrderType, Position, RefusedError, Side, Tick
+from qts.domain import (
+    Account,
+    IntentType,
+    Market,
+    OrderType,
+    Position,
+    RefusedError,
+    Side,
+    Tick,
+    TimeInForce,
+    market_for_symbol,
+)
 
 P = TypeVar("P", bound=msgspec.Struct)
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -30,6 +41,7 @@ StrategyKind = Literal["SCALP", "SWING", "PORTFOLIO"]
 
 MAX_NUMBER = Decimal(10) ** 18  # prices and quantities beyond it are mistakes
 MIN_PRICE = 1 / MAX_NUMBER
+MAX_LIFETIME_S = 31_536_000  # a year
 MAX_AT_S = 1e11  # the year 5138: epoch milliseconds are refused
 
 
@@ -52,6 +64,9 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     """Request of a strategy to trade a symbol.
 
     Without a quantity, an entry is as large as one order may be and an exit closes the position.
+    `time_in_force` is how long the order may stay at the venue: IOC, DAY (until midnight in Seoul),
+    GTC (not for stocks, whose orders end with the day), or seconds as a number or a timedelta. What
+    is not filled by then is cancelled.
     `at` is the time of the tick or bar behind the decision. Signals with the same strategy, symbol,
     side and `at` are the same signal and lead to one order.
 
@@ -68,6 +83,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = 1.0
     intent_type: IntentType = IntentType.ENTRY
     reason: str = ""
+    time_in_force: TimeInForce | float = TimeInForce.DAY
 
     def __post_init__(self) -> None:
         """Convert what has another type than its field; refuse what has no clear meaning."""
@@ -87,6 +103,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
             force_setattr(self, "confidence", _confidence(self.confidence))
         if type(self.symbol) is not str or not self.symbol.isalnum():
             force_setattr(self, "symbol", _symbol(self.symbol))
+        if self.time_in_force is not TimeInForce.DAY:
+            force_setattr(self, "time_in_force", _lifetime(self.symbol, self.time_in_force))
         if type(self.reason) is not str or self.reason:
             force_setattr(self, "reason", _reason(self.reason))
 
@@ -158,6 +176,22 @@ def _confidence(value: object) -> float:
     if not number.is_finite() or not math.isfinite(confidence := float(number)):
         _refuse("confidence", expected, value, mistyped=False)
     return confidence
+
+
+def _lifetime(symbol: str, value: object) -> TimeInForce | float:
+    expected = "IOC, DAY, GTC or a number of seconds"
+    if isinstance(value, str) and value.upper() in TimeInForce.__members__:
+        choice = TimeInForce(value.upper())
+        if choice is TimeInForce.GTC and market_for_symbol(symbol) is Market.KRX:
+            expected = "IOC, DAY or seconds for a stock, whose orders end with the day"
+            _refuse("time_in_force", expected, value, mistyped=False)
+        return choice
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    number = _decimal("time_in_force", expected, seconds)
+    if not (number.is_finite() and 0 < number <= MAX_LIFETIME_S):
+        expected = f"IOC, DAY, GTC or seconds, above 0 and up to {MAX_LIFETIME_S}"
+        _refuse("time_in_force", expected, value, mistyped=False)
+    return float(number)
 
 
 def _symbol(value: object) -> str:

@@ -22,8 +22,10 @@ from qts.orders import (
     ExecutionContext,
     Ledger,
     OrderExecutor,
+    OrderManager,
     OrdersConfig,
     Reconciler,
+    TimeInForceEnforcer,
 )
 from qts.outbox import (
     TRADE_COMMAND,
@@ -93,7 +95,9 @@ async def work(job: WorkerJob) -> None:
         dispatcher = Dispatcher()
         OrderExecutor(context, reconciler.is_reconciled, reconciler.request).register(dispatcher)
         workers = [bus.consumer(name, dispatcher) for name in (TRADE_COMMAND, TRADE_EXIT)]
+        manager = OrderManager(database, bus, broker.name)
         looking = [
+            asyncio.create_task(TimeInForceEnforcer(context, manager.cancel).run()),
             asyncio.create_task(reconciler.run()),
             asyncio.create_task(reconciler.follow_reports()),
         ]
