@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import functools
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from qts.database import Database
 from qts.domain import RefusedError, Secret, UnreachableError
@@ -71,6 +75,49 @@ async def test_a_failing_aggregate_holds_up_nobody_else_and_is_not_overtaken(
             assert {number_of(one) for one in recorder.seen if one.aggregate_id == "bad"} == {100}
             free.set()
             await until(all_done)
+
+
+def fail_fatally(producer: Producer) -> None:
+    """Raise a fatal error in the producer, by the function that librdkafka has for tests."""
+    with Path("/proc/self/maps").open() as maps:
+        library = ctypes.CDLL(next(line.split()[-1] for line in maps if "librdkafka" in line))
+    raise_fatal = library.rd_kafka_test_fatal_error
+    raise_fatal.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)  # its first field
+    assert raise_fatal(handle, KafkaError.UNKNOWN_PRODUCER_ID, b"test") == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the library in /proc")
+async def test_a_fatal_error_of_the_producer_is_survived(
+    database: Database, kafka: KafkaBusConfig
+) -> None:
+    """Nothing is lost, each producer is replaced once, and no message waits without end."""
+    recorder = Recorder()
+    async with moved(database, kafka) as bus, running(bus.consumer(TRADE_COMMAND, recorder)):
+        producers = [bus._producer]
+        for start in range(0, 60, 20):
+            async with database.transaction() as tx:
+                events = [
+                    accepted(str(n % 5), n, stream=TRADE_COMMAND) for n in range(start, start + 20)
+                ]
+                await bus.publish_many(tx, events)
+            if start:
+                fail_fatally(bus._producer)
+                await until(lambda: _is_replaced(bus, producers))
+            await until(functools.partial(_has_numbers, recorder, start + 20), 40)
+        assert len(producers) == 3
+    assert {number_of(one) for one in recorder.seen} == set(range(60))
+
+
+async def _is_replaced(bus: KafkaBus, producers: list[Producer]) -> bool:
+    if bus._producer in producers:
+        return False
+    producers.append(bus._producer)
+    return True
+
+
+async def _has_numbers(recorder: Recorder, count: int) -> bool:
+    return len({number_of(one) for one in recorder.seen}) == count
 
 
 async def test_a_stopped_consumer_commits_its_position(

@@ -28,6 +28,7 @@ from qts.outbox import (
     PermanentError,
     StreamConfig,
 )
+from qts.outbox.nats_consumer import NatsConsumer
 from tests.conformance.brokers import nats, nats_server
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until
 from tests.outbox.nats_cluster import Cluster, cluster
@@ -180,6 +181,68 @@ async def test_a_long_handler_keeps_its_event(database: Database, nats: NatsBusC
             await until(lambda: _has_seen(recorder, AGGREGATES))
             await until(lambda: _is_empty(nats, TRADE_EVENT))
     assert len(recorder.seen) == AGGREGATES
+
+
+async def test_an_event_lost_while_it_waited_for_a_slot_is_not_started(
+    database: Database, nats: NatsBusConfig
+) -> None:
+    """Its lock expired, so the server delivers it again: starting it would handle it twice."""
+    began, release = asyncio.Event(), asyncio.Event()
+
+    async def then(_delivery: Delivery) -> None:
+        began.set()
+        await release.wait()
+
+    recorder = Recorder(then)
+    streams = {TRADE_COMMAND: StreamConfig(ordered=True, concurrency=1, **QUICK)}
+    async with NatsBus.open(database, streams, nats) as bus, bus.relaying():
+        consumer = bus.consumer(TRADE_COMMAND, recorder)
+        assert isinstance(consumer, NatsConsumer)
+        async with running(consumer):
+            # Different partitions: one event runs, the other waits for the only slot.
+            async with database.transaction() as tx:
+                for name in ("0", "1", "2", "3"):
+                    await bus.publish(tx, accepted(name, int(name), stream=TRADE_COMMAND))
+            await began.wait()
+
+            async def is_waiting() -> bool:
+                return any(item.task is None for item in consumer._in_flight)
+
+            await until(is_waiting)
+            waiting = {item for item in consumer._in_flight if item.task is None}
+            for item in waiting:
+                item.locked_until_ns = 0  # as after a heartbeat that came too late
+            lost = {item.message.metadata.sequence.stream for item in waiting}
+            release.set()
+
+            async def handled() -> bool:
+                return len({one.event_id for one in recorder.seen}) == 4
+
+            await until(handled)
+    attempts = {one.attempt for one in recorder.seen}
+    assert lost
+    assert len(recorder.seen) == 4  # each once, the lost ones at their redelivery
+    assert attempts == {1, 2}
+
+
+class BrokenTransport:
+    """NATS client whose connection broke: on Python 3.12, writing to it is a TypeError."""
+
+    async def flush(self, timeout: int) -> None:  # noqa: ARG002, ASYNC109 - as the client's
+        raise TypeError("a bytes-like object is required, not 'NoneType'")
+
+    async def close(self) -> None:
+        await self.flush(1)
+
+    def jetstream(self, **_settings: float) -> None:
+        return None
+
+
+async def test_a_bus_closes_with_a_broken_connection(
+    database: Database, nats: NatsBusConfig
+) -> None:
+    bus = NatsBus(database, STREAMS, nats, BrokenTransport())  # type: ignore[arg-type]
+    await bus.close()
 
 
 async def test_the_server_knows_an_event_that_is_sent_twice(

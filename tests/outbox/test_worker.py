@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from qts import telemetry
 from qts.database import Database, DatabaseConfig
-from qts.domain import Secret
+from qts.domain import Secret, UnreachableError
 from qts.outbox import (
     SYSTEM_EVENT,
     TRADE_COMMAND,
@@ -31,6 +31,7 @@ from qts.outbox import (
     UnknownOutcomeError,
     mark_handled,
 )
+from qts.outbox.claims import ClaimedEvent, Claims
 from qts.outbox.handling import backoff_s, classify_error
 from qts.outbox.maintenance import update_gauges
 from qts.telemetry import TelemetryConfig
@@ -166,6 +167,30 @@ async def test_a_handler_that_is_cancelled_from_within_keeps_its_slot(database: 
             await until_statuses(database, {"DONE": 1, "DEAD": 1})
         (letter,) = await bus.dead_letters(TRADE_EVENT)
     assert letter.error_code == "CANCELLED"
+
+
+@pytest.mark.parametrize("awaits", [True, False], ids=["then-awaits", "then-returns"])
+async def test_a_handler_that_cancels_its_own_task_keeps_its_slot(
+    database: Database, awaits: bool
+) -> None:
+    """The cancellation costs the handler's own event at most, not the slot or the next event."""
+    config = StreamConfig(**{**QUICK, "handler_timeout_s": 3600}, max_attempts=1, concurrency=1)
+
+    async def cancel_itself(delivery: Delivery) -> None:
+        if delivery.aggregate_id == "bad":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        if awaits:
+            await asyncio.sleep(0)
+
+    ended = {"DONE": 2, "DEAD": 1} if awaits else {"DONE": 3}
+    async with (
+        PostgresBus.open(database, {TRADE_EVENT: config}) as bus,
+        running(bus.consumer(TRADE_EVENT, Recorder(cancel_itself))),
+    ):
+        await publish(database, bus, *(accepted(name) for name in ("bad", "good", "other")))
+        await until_statuses(database, ended, 20)
 
 
 async def test_more_time_can_be_asked_for(database: Database) -> None:
@@ -458,3 +483,78 @@ def test_a_code_that_cannot_be_stored_is_made_so_that_it_can() -> None:
     """It would be retried without end and block every result after it."""
     result = classify_error(RetryableError("no", code="a\0b\ud800"))
     assert result.code == "a\\0b\\ud800"
+
+
+async def test_in_an_ordered_stream_a_handler_ends_before_its_lock(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that cannot extend its locks stops a handler before another worker starts it."""
+    running_attempts: set[int] = set()
+    seen_by_other: list[set[int]] = []
+    began, taken_over = asyncio.Event(), asyncio.Event()
+
+    async def wait_long(delivery: Delivery) -> None:
+        if delivery.aggregate_id != "slow":
+            return
+        running_attempts.add(delivery.attempt)
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            running_attempts.discard(delivery.attempt)
+
+    async def observe(delivery: Delivery) -> None:
+        if delivery.aggregate_id == "slow":
+            seen_by_other.append(set(running_attempts))
+            taken_over.set()
+
+    async def unreachable(*_args: Any) -> set[int]:
+        raise UnreachableError("the database does not answer")
+
+    config = StreamConfig(ordered=True, concurrency=1, **{**QUICK, "handler_timeout_s": 30.0})
+    async with PostgresBus.open(database, {TRADE_COMMAND: config}) as bus:
+        await publish(database, bus, accepted("slow", 1, stream=TRADE_COMMAND))
+        first = OutboxWorker(database, TRADE_COMMAND, config, Recorder(wait_long))
+        monkeypatch.setattr(first._claims, "extend", unreachable)
+        monkeypatch.setattr(first._claims, "fail", unreachable)  # only the expiry frees the event
+        async with running(first):
+            await began.wait()
+            async with running(OutboxWorker(database, TRADE_COMMAND, config, Recorder(observe))):
+                async with asyncio.timeout(20):
+                    await taken_over.wait()
+            assert seen_by_other == [set()]
+            # The only slot of the first worker still takes events.
+            await publish(database, bus, accepted("next", 1, stream=TRADE_COMMAND))
+            await until_statuses(database, {"DONE": 2}, 20)
+            monkeypatch.undo()
+
+
+async def test_a_lock_is_named_by_its_own_token(database: Database, bus: PostgresBus) -> None:
+    """A claim that expired is neither extended nor released with another claim of the worker."""
+    await publish(database, bus, accepted("a"), accepted("b"))
+    claims = Claims(TRADE_EVENT, StreamConfig(**{**QUICK, "lock_ttl_s": 0.05}))
+    async with database.connection() as connection:
+
+        async def claim(again: bool) -> list[ClaimedEvent]:
+            return await (
+                claims.claim_stale(connection, 1, 0) if again else claims.claim(connection, 1, 0)
+            )
+
+        async def lock_of(event: ClaimedEvent) -> str | None:
+            token: str | None = await connection.fetchval(
+                "SELECT locked_by FROM outbox_event WHERE id = $1", event.id
+            )
+            return token
+
+        (expired,) = await claim(again=False)
+        await connection.execute("SELECT pg_sleep(0.06)")
+        (current,) = await claim(again=True)
+        assert (current.id, current.token != expired.token) == (expired.id, True)
+        (other,) = await claim(again=False)
+        newest = [current.token, other.token]
+        # The result of `expired` is overdue; `other` shares no token with it, `current` its id.
+        mixed = [expired, ClaimedEvent(other.id, current.token, other.due_at, other.delivery, 0)]
+        assert await claims.extend(connection, mixed) == set()
+        await claims.release(connection, mixed)
+        assert [await lock_of(current), await lock_of(other)] == newest
+        assert await claims.extend(connection, [current, other]) == {current.id, other.id}

@@ -204,4 +204,4 @@ class Claims:
 
 def _ids_and_tokens(claimed: Iterable[ClaimedEvent]) -> tuple[list[int], list[str]]:
     events = list(claimed)
-    return [event.id for event in events], sorted({event.token for event in events})
+    return [event.id for event in events], [event.token for event in events]

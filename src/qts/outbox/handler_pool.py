@@ -1,7 +1,11 @@
 """Claimed events: the groups that wait, and the slots that run their handlers.
 
-A handler past its deadline is cancelled. If it ignores that, its slot is replaced and its result
-discarded.
+A handler past its deadline is cancelled; in an ordered stream also one whose lock is about to
+expire, because another worker may then start the event. If it ignores that, its slot is replaced
+and its result discarded.
+
+A slot ends only by `close()`. Any other cancellation of its task comes from the pool or from the
+handler itself, and costs the running event alone.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from qts.domain import Clock
 from qts.outbox.bus import EventDispatcher
 from qts.outbox.claims import ClaimedEvent, Claims
 from qts.outbox.completer import BatchCompleter
+from qts.outbox.config import StreamConfig
 from qts.outbox.handling import HandlerResult, log_result, run_handler, timeout_result
 
 CHECK_INTERVAL_S = 0.1
@@ -50,12 +55,14 @@ class HandlerPool:
         self._completer = completer
         self._clock = clock
         self._timeout_ns = round(claims.config.handler_timeout_s * 1e9)
+        self._lock_margin_ns = _lock_margin_ns(claims.config)
         self._held: dict[int, ClaimedEvent] = {}
         self._groups: deque[EventGroup] = deque()
         self._idle: list[asyncio.Future[None]] = []  # of slots without a group
         self._waiting = 0
         self._capacity_below = 0
         self._closing = False
+        self._closed = False
         self._slots: list[_Slot] = []
         self.capacity = asyncio.Event()
 
@@ -64,6 +71,7 @@ class HandlerPool:
 
     def close(self) -> None:
         """Cancel all slots without waiting for them."""
+        self._closed = True
         for slot in self._slots:
             if slot.task is not None:
                 slot.task.cancel()
@@ -145,7 +153,7 @@ class HandlerPool:
         if running is None or slot.task is None:
             return
         if not slot.cancelled_ns:
-            if now_ns > running.delivery.deadline_ns:
+            if now_ns > running.delivery.deadline_ns or self._loses_lock(running, now_ns):
                 slot.cancelled_ns = now_ns
                 slot.task.cancel()
         elif now_ns - slot.cancelled_ns > CANCEL_TIMEOUT_S * 1e9:
@@ -159,7 +167,7 @@ class HandlerPool:
         )
         slot.abandoned = True
         slot.running = None
-        self._finish(slot, running, timeout_result(running.delivery))
+        self._finish(slot, running, self._overdue_result(running, slot.cancelled_ns))
         self._slots[self._slots.index(slot)] = self._new_slot()
 
     def _cancel(self, claimed: ClaimedEvent) -> None:
@@ -175,10 +183,15 @@ class HandlerPool:
 
     async def _serve(self, slot: _Slot) -> None:
         while not slot.abandoned:
-            if self._groups:
-                await asyncio.sleep(0)
-            else:
-                await self._wait_for_groups()
+            try:
+                if self._groups:
+                    await asyncio.sleep(0)
+                else:
+                    await self._wait_for_groups()
+            except asyncio.CancelledError:  # or left behind by a handler that cancelled its task
+                if self._closed:
+                    raise
+                continue
             await self._run_groups(slot)
 
     async def _wait_for_groups(self) -> None:
@@ -209,19 +222,31 @@ class HandlerPool:
                         self._dispatcher, claimed.delivery
                     )
                 except asyncio.CancelledError:
+                    if self._closed:
+                        raise
                     result = self._cancelled_result(slot, claimed)
-                if slot.cancelled_ns and slot.task is not None:
-                    slot.task.uncancel()
                 if slot.abandoned:
                     return
                 slot.running = None
                 self._finish(slot, claimed, result)
+                if slot.task is not None and slot.task.cancelling():
+                    await self._clear_cancellation(slot.task)
+
+    async def _clear_cancellation(self, task: asyncio.Task[None]) -> None:
+        """Reset the count of cancellations, and take one that was requested but not raised yet."""
+        while task.cancelling():
+            task.uncancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
 
     def _start(self, slot: _Slot) -> bool:
-        """Start the next event of the group; return False if its lock has expired."""
+        """Start the next event of the group; return False if its lock is lost or about to be."""
         claimed = slot.group[slot.index]
         now_ns = self._clock.monotonic_ns()
-        if now_ns >= claimed.held_until_ns:
+        if now_ns >= claimed.held_until_ns or self._loses_lock(claimed, now_ns):
             # Another worker may already have claimed it and the events behind it.
             self.completed(slot.group[slot.index :])
             return False
@@ -229,15 +254,23 @@ class HandlerPool:
         slot.running, slot.cancelled_ns = claimed, 0
         return True
 
+    def _loses_lock(self, claimed: ClaimedEvent, now_ns: int) -> bool:
+        """Return whether another worker may soon start this event or one before it."""
+        return self._config.ordered and now_ns >= claimed.held_until_ns - self._lock_margin_ns
+
     def _cancelled_result(self, slot: _Slot, claimed: ClaimedEvent) -> HandlerResult:
         if slot.cancelled_ns:
-            result = timeout_result(claimed.delivery)
-        elif slot.task is None or slot.task.cancelling():
-            raise asyncio.CancelledError
+            result = self._overdue_result(claimed, slot.cancelled_ns)
         else:
             result = HandlerResult("retry", "CANCELLED", "handler cancelled itself")
         log_result(claimed.delivery, result)
         return result
+
+    def _overdue_result(self, claimed: ClaimedEvent, cancelled_ns: int) -> HandlerResult:
+        """Return the result of a handler that the pool cancelled at this time."""
+        if cancelled_ns > claimed.delivery.deadline_ns:
+            return timeout_result(claimed.delivery)
+        return HandlerResult("retry", "LOCK_LOST", "the lock could not be extended in time")
 
     def _finish(self, slot: _Slot, claimed: ClaimedEvent, result: HandlerResult) -> None:
         """Pass the result on; after a failure the rest of the group waits for its retry."""
@@ -247,3 +280,11 @@ class HandlerPool:
         if stops and slot.index < len(slot.group):
             self._completer.release(slot.group[slot.index :])
             slot.index = len(slot.group)
+
+
+def _lock_margin_ns(config: StreamConfig) -> int:
+    """Return how long before its expiry a lock that was not extended counts as lost.
+
+    The handler then has time to end. Extended every third of its TTL, a lock has two thirds left.
+    """
+    return round(min(CHECK_INTERVAL_S + CANCEL_TIMEOUT_S, config.lock_ttl_s / 4) * 1e9)

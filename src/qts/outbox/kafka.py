@@ -2,6 +2,9 @@
 
 An aggregate is in one partition and therefore in order. The producer is idempotent: messages that
 librdkafka resends are stored once. A relay that crashed resends what it could not complete.
+
+After a fatal error a producer takes no message any more. The bus replaces it once and fails what it
+had in flight, so that the relay sends those events again: each at least once.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from qts import telemetry
 from qts.database import Database
 from qts.domain import OperationError, RefusedError, UnreachableError
 from qts.outbox import codec
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 REPLY_TIMEOUT_S = 5.0
 DELIVERY_TIMEOUT_MS = 30_000  # then the relay retries
 
+log = telemetry.logger("outbox")
+
 
 class KafkaBus(RelayedBus):
     """Bus with one producer per process and one connection per consumer."""
@@ -42,6 +48,7 @@ class KafkaBus(RelayedBus):
         self._address = f"Kafka at {config.bootstrap}"
         self._closed = threading.Event()
         self._producer = self._new_producer()
+        self._replies: set[asyncio.Future[KafkaError | None]] = set()  # of messages in flight
         # The library's asyncio producer sends no headers and waits a second for a batch.
         self._poll_thread = threading.Thread(target=self._poll, name="qts-kafka", daemon=True)
 
@@ -66,13 +73,16 @@ class KafkaBus(RelayedBus):
         await asyncio.to_thread(self._poll_thread.join)
 
     async def send(self, delivery: Delivery) -> None:
+        from confluent_kafka import KafkaException
+
+        producer = self._producer
         reply: asyncio.Future[KafkaError | None] = self._loop.create_future()
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
             self._loop.call_soon_threadsafe(_resolve, reply, error)
 
         try:
-            self._producer.produce(
+            producer.produce(
                 self._topic(delivery.stream),
                 key=codec.partition_key(delivery),
                 value=codec.encode_body(delivery),
@@ -83,8 +93,15 @@ class KafkaBus(RelayedBus):
             )
         except BufferError:
             raise UnreachableError(f"{self._address} has a full send queue") from None
-        if error := await reply:
-            self._raise(error)
+        except KafkaException as error:
+            self._raise(error.args[0], producer)
+        self._replies.add(reply)
+        try:
+            failure = await reply
+        finally:
+            self._replies.discard(reply)
+        if failure is not None:
+            self._raise(failure, producer)
 
     def create_consumer(self, runner: DeliveryRunner) -> KafkaConsumer:
         settings = {
@@ -99,14 +116,27 @@ class KafkaBus(RelayedBus):
     def _topic(self, stream: str) -> str:
         return self._config.topic_prefix + stream
 
-    def _raise(self, error: KafkaError) -> None:
+    def _raise(self, error: KafkaError, producer: Producer) -> NoReturn:
         from confluent_kafka import KafkaError as Codes
 
         if error.code() == Codes.MSG_SIZE_TOO_LARGE:
             raise PermanentError(f"message exceeds the limit of {self._address}", code="TOO_LARGE")
-        if error.fatal():  # this producer cannot be used any more
-            self._producer = self._new_producer()
+        if error.fatal() or error.code() == Codes._FATAL:
+            self._replace(producer)
         raise UnreachableError(f"{self._address} did not confirm: {error.str()}")
+
+    def _replace(self, producer: Producer) -> None:
+        """Replace a producer after a fatal error, unless that was done."""
+        from confluent_kafka import KafkaError
+
+        if producer is not self._producer:
+            return
+        log.error("Kafka producer failed; replaced", server=self._address)
+        self._producer = self._new_producer()
+        producer.purge()
+        # Its own reports may be lost with the error.
+        for reply in list(self._replies):
+            _resolve(reply, KafkaError(KafkaError._PURGE_INFLIGHT))
 
     def _new_producer(self) -> Producer:
         from confluent_kafka import Producer
@@ -122,8 +152,15 @@ class KafkaBus(RelayedBus):
         )
 
     def _poll(self) -> None:
+        from confluent_kafka import KafkaException
+
         while not self._closed.is_set():
-            self._producer.poll(0.1)
+            producer = self._producer
+            try:
+                producer.poll(0.1)
+            except (KafkaException, SystemError):
+                # A fatal error; SystemError if a delivery report came with it.
+                self._loop.call_soon_threadsafe(self._replace, producer)
 
     def _check_brokers(self) -> None:
         """Check that a broker answers; brokers that create topics automatically create ours."""

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from qts.database import Database
 from qts.domain import RefusedError, UnreachableError
-from qts.outbox import codec
+from qts.outbox import codec, nats_connection
 from qts.outbox.bus import Delivery
 from qts.outbox.config import NatsBusConfig, StreamConfig
 from qts.outbox.delivery_runner import DeliveryRunner
@@ -65,11 +65,9 @@ class NatsBus(RelayedBus):
 
     async def close(self) -> None:
         await self._close_outbox()
-        # A broken connection raises once more when it is closed.
-        with suppress(*transient_errors()):
+        with suppress(*transient_errors(), TypeError):  # TypeError: see nats_connection.close
             await self._client.flush(timeout=int(REPLY_TIMEOUT_S))
-        with suppress(*transient_errors()):
-            await self._client.close()
+        await nats_connection.close(self._client)
 
     async def create_streams(self) -> None:
         """Create the streams that the server does not have."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -40,8 +41,7 @@ async def connect(config: NatsBusConfig) -> Client:
     if "?" in address or not _server_urls(config):
         raise RefusedError('outbox.nats.url is not valid; expected "nats://host:4222"')
     try:
-        client = await _connect_once(config)
-        await client.close()
+        await close(await _connect_once(config))
         client = await nats.connect(
             _server_urls(config),
             max_reconnect_attempts=-1,
@@ -58,7 +58,7 @@ async def connect(config: NatsBusConfig) -> Client:
     try:
         await client.jetstream(timeout=REPLY_TIMEOUT_S).account_info()
     except transient_errors():
-        await client.close()
+        await close(client)
         raise OperationError(
             f"{address} has no JetStream; start it with -js or a jetstream block"
         ) from None
@@ -88,9 +88,19 @@ async def _try_server(url: str) -> Client:
             url, allow_reconnect=False, connect_timeout=int(CONNECT_TIMEOUT_S), error_cb=_ignore
         )
     except BaseException:
-        await client.close()
+        await close(client)
         raise
     return client
+
+
+async def close(client: Client) -> None:
+    """Close the connection, broken or not.
+
+    A broken one raises once more when it is closed; from Python 3.12 on that may be a TypeError of
+    writelines() on its closed transport.
+    """
+    with suppress(*transient_errors(), TypeError):
+        await client.close()
 
 
 async def _probe(url: str) -> None:

@@ -142,6 +142,9 @@ class NatsConsumer:
                 if self._stopping:
                     await message.nak()
                     return
+                if item.lost or self._clock.monotonic_ns() >= item.locked_until_ns:
+                    log.warning("event not started; lock expired", stream=self._runner.stream)
+                    return
                 result = await self._run(item)
             if result is None or self._clock.monotonic_ns() >= item.locked_until_ns:
                 log.warning("result discarded; lock expired", stream=self._runner.stream)

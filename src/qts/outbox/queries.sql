@@ -106,15 +106,16 @@ SELECT extract(epoch FROM next_retry_at - clock_timestamp())::float8
 
 -- name: extend
 -- Extend the locks of these claims.
--- $1 ids, $2 tokens, $3 lock TTL, $4 include expired locks
+-- $1 ids, $2 the token of each, $3 lock TTL, $4 include expired locks
 --
 -- In an ordered stream an expired lock is not extended: another worker may already have claimed the
 -- first event of the aggregate.
-UPDATE outbox_event
+UPDATE outbox_event e
    SET locked_until = clock_timestamp() + $3::interval, updated_at = clock_timestamp()
- WHERE id = ANY ($1::bigint[]) AND locked_by = ANY ($2::text[])
-   AND ($4 OR locked_until >= clock_timestamp())
-RETURNING id
+  FROM unnest($1::bigint[], $2::text[]) AS v (id, token)
+ WHERE e.id = v.id AND e.locked_by = v.token
+   AND ($4 OR e.locked_until >= clock_timestamp())
+RETURNING e.id
 
 -- name: complete
 -- Move the events that this claim still holds to the archive.
@@ -151,11 +152,12 @@ RETURNING e.id, e.status
 
 -- name: release
 -- Release events without counting an attempt; the next claim may take them at once.
--- $1 ids, $2 tokens
-UPDATE outbox_event
+-- $1 ids, $2 the token of each
+UPDATE outbox_event e
    SET status = 'PENDING', locked_by = NULL, locked_until = NULL,
-       attempt_count = attempt_count - 1, updated_at = clock_timestamp()
- WHERE id = ANY ($1::bigint[]) AND locked_by = ANY ($2::text[])
+       attempt_count = e.attempt_count - 1, updated_at = clock_timestamp()
+  FROM unnest($1::bigint[], $2::text[]) AS v (id, token)
+ WHERE e.id = v.id AND e.locked_by = v.token
 
 -- name: mark_exhausted_dead
 -- Mark events as dead whose last attempt ended without a result.
