@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -58,6 +59,21 @@ async def test_a_failed_probe_opens_it_for_the_whole_time_again(clock: ManualClo
     assert is_in(breaker, "open")
     await clock.advance(59.9)
     assert not breaker.try_enter()
+
+
+@pytest.mark.parametrize("ends", ["record_failure", "release"])
+async def test_early_probes_do_not_lengthen_the_time_it_is_open(
+    clock: ManualClock, ends: str
+) -> None:
+    """With a probe every second, calls are admitted after `open_s` all the same."""
+    breaker = opened(clock)
+    for _ in range(59):
+        await clock.advance(1)
+        assert breaker.try_enter(early=True)
+        getattr(breaker, ends)()
+        assert not breaker.try_enter()
+    await clock.advance(1)
+    assert breaker.try_enter()
 
 
 async def test_a_background_probe_may_come_early(clock: ManualClock) -> None:

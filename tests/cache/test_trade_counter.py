@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from qts.cache import Cache, CacheConfig, TradeIds
 from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
 from qts.cache.store import CountRequest
-from qts.domain import ManualClock, RefusedError, TradeLimitExceededError
+from qts.domain import ManualClock, RefusedError, TradeLimitExceededError, UnreachableError
 from qts.embedded import ValkeyServer
 from tests.cache.conftest import until
 from tests.cache.loader import MemoryLoader
@@ -68,6 +69,9 @@ async def test_a_hundred_trades_across_stalls_are_a_hundred(
             await asyncio.sleep(0.005)
         await stalling
         assert counted == 100
+        # The last trades may have been counted while the circuit was open; the next call that
+        # reaches Redis adds them.
+        await until(lambda: cache.status().breaker == "closed")
         with pytest.raises(TradeLimitExceededError):
             await cache.trades.count("account", "one-more", 100, ends_at)
         (key,) = await store.keys(f"{config.prefix}daily")
@@ -128,6 +132,48 @@ async def test_trades_counted_without_redis_are_added_to_it_later(
         assert await cache.trades.count("account", "t3", 9, ends_at) == 3
         other = await opened(store, MemoryLoader(), config)
         assert await other.trades.count("account", "t4", 9, ends_at) == 4
+
+
+class SlowStore(MemoryStore):
+    """Store whose counts wait for `replies`; those of `unreachable` trades fail at once."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.replies = asyncio.Event()
+        self.replies.set()
+        self.asked = asyncio.Event()
+        self.unreachable: set[str] = set()
+
+    async def count(self, count: CountRequest, known: Collection[str] | None = None) -> int:
+        self.asked.set()
+        if count.member in self.unreachable:
+            raise UnreachableError("the cache server does not answer")
+        await self.replies.wait()
+        return await super().count(count, known)
+
+
+async def test_a_trade_missed_during_another_call_is_still_added_later(
+    opened: Opened, patient: CacheConfig, clock: ManualClock
+) -> None:
+    """A call that adds the missing trades knows only those from before it began."""
+    store = SlowStore(clock)
+    config = msgspec.structs.replace(patient, retries=0)
+    cache = await opened(store, MemoryLoader(), config, clock)
+    ends_at = clock.now() + timedelta(hours=3)
+    assert await cache.trades.count("account", "t1", 9, ends_at) == 1
+    store.unreachable = {"t2", "t4"}
+    assert await cache.trades.count("account", "t2", 9, ends_at) == 2  # missing in the store
+    store.replies.clear()
+    store.asked.clear()
+    syncing = asyncio.create_task(cache.trades.count("account", "t3", 9, ends_at))
+    await store.asked.wait()  # its list of known trades is complete
+    assert await cache.trades.count("account", "t4", 9, ends_at) == 3
+    store.replies.set()
+    await syncing
+    await cache.trades.count("account", "t5", 9, ends_at)
+    (key,) = await store.keys(f"{patient.prefix}daily")
+    store.unreachable = set()
+    assert await store.count(CountRequest(key, "t5", 9, int(ends_at.timestamp() * 1000))) == 5
 
 
 async def test_the_count_ends_with_the_trading_day(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -61,6 +62,45 @@ async def test_failed_writes_are_written_when_redis_is_back(
     assert await writer.flush()
     found = await store.read(["a", "b"])
     assert [each and each["filled_qty"] for each in found] == ["60", "50"]
+
+
+class FailingStore(MemoryStore):
+    """Store whose first write fails once `reply` is set."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.writes = 0
+        self.asked = asyncio.Event()
+        self.reply = asyncio.Event()
+
+    async def write(self, entries: list[StoreWrite]) -> list[bool]:  # type: ignore[override]
+        self.writes += 1
+        if self.writes == 1:
+            self.asked.set()
+            await self.reply.wait()
+            raise UnreachableError("unplugged")
+        return await super().write(entries)
+
+
+async def test_a_value_dropped_while_its_write_fails_stays_dropped(clock: ManualClock) -> None:
+    """An invalidated value that came back would be read from Redis until its TTL is over."""
+    store = FailingStore(clock)
+    writer = write_behind(store, clock)
+    writer.put("dropped", samples.order(ver=1), 60_000)
+    writer.put("replaced", samples.order(ver=1), 60_000)
+    writer.put("kept", samples.order(ver=1), 60_000)
+    flushing = asyncio.create_task(writer.flush())
+    await store.asked.wait()
+    writer.drop("dropped")
+    writer.drop("replaced")
+    writer.put("replaced", samples.order(filled=60, ver=2), 60_000)
+    store.reply.set()
+    assert not await flushing
+    assert await writer.flush()
+    assert sorted(await store.keys("")) == ["kept", "replaced"]
+    (replaced,) = await store.read(["replaced"])
+    assert replaced is not None
+    assert replaced["filled_qty"] == "60"
 
 
 async def test_a_late_batch_does_not_write_expired_values(

@@ -5,9 +5,10 @@
       └──────── it succeeded ──────┼────────── it failed ─────────────────────┘
 
 Half-open admits exactly one call. A background probe enters before the time is over with
-`try_enter(early=True)`, so that a fault of two seconds costs two seconds and not `open_s`. The
-libraries circuitbreaker, purgatory and aiobreaker were considered: none lets a probe close the
-circuit early or limits half-open to one call under asyncio.
+`try_enter(early=True)`, so that a fault of two seconds costs two seconds and not `open_s`; if it
+fails, the circuit stays open for the rest of its time and no longer. The libraries circuitbreaker,
+purgatory and aiobreaker were considered: none lets a probe close the circuit early or limits
+half-open to one call under asyncio.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class CircuitBreaker:
         self._failures = 0
         self._opened_ns = 0
         self._probing = False
+        self._early = False  # the probe in flight came before its time
         self.state: State = "closed"
         self.opened = 0
         """Number of times it opened."""
@@ -38,6 +40,7 @@ class CircuitBreaker:
             return True
         if self._probing or not (early or self._is_probe_due()):
             return False
+        self._early = not self._is_probe_due()
         self.state, self._probing = "half-open", True
         return True
 
@@ -52,11 +55,14 @@ class CircuitBreaker:
             self.state == "closed" and self._failures >= self._config.failures
         ):
             self.opened += self.state == "closed"
+            if self.state == "closed" or not self._early:
+                self._opened_ns = self._clock.monotonic_ns()
             self.state, self._probing = "open", False
-            self._opened_ns = self._clock.monotonic_ns()
 
     def release(self) -> None:
         """End a call that says nothing about the server."""
+        if self._probing and self._early:
+            self.state = "open"
         self._probing = False
 
     def _is_probe_due(self) -> bool:

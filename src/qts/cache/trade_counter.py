@@ -52,14 +52,16 @@ class TradeCounter:
         key = self._tiers.config.prefix + TradeIds.key(name)
         count = CountRequest(key, trade_id, limit, int(ends_at.timestamp() * 1000))
         day = self._day(name)
+        missing = frozenset(day.missing)  # others may be added until Redis replies
         try:
-            total = await self._count(count, await self._known(name, day) if day.unsynced else None)
+            total = await self._count(count, await self._known(name, day) if missing else None)
             if total == UNKNOWN_COUNT:
                 total = await self._count(count, await self._known(name, day))
-            day.unsynced = False
+            day.missing -= missing
         except OperationError:  # down, or full
             total = _decide(count, await self._known(name, day))
-            day.unsynced = True
+            if total != LIMIT_REACHED:
+                day.missing.add(trade_id)
         if total == LIMIT_REACHED:
             raise TradeLimitExceededError(
                 f"account {account} has reached its daily limit of {limit} trades"
@@ -87,11 +89,11 @@ class TradeCounter:
 
 
 class _DayCount:
-    """Ids counted in this process, and whether Redis may lack some of them."""
+    """Ids counted in this process, and those of them that Redis may lack."""
 
     def __init__(self) -> None:
         self.counted: set[str] = set()
-        self.unsynced = False
+        self.missing: set[str] = set()
 
 
 def _decide(count: CountRequest, known: frozenset[str]) -> int:

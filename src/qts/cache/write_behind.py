@@ -40,6 +40,7 @@ class WriteBehindQueue:
         self._config = config
         self._clock = clock
         self._pending: dict[str, PendingWrite] = {}
+        self._dropped: set[str] = set()  # since the batch in flight was taken
         self._wake = asyncio.Event()
         self.written = 0
         self.dropped = 0
@@ -67,7 +68,9 @@ class WriteBehindQueue:
         self._wake.set()
 
     def drop(self, key: str) -> None:
+        """Remove the pending value; a batch in flight that fails does not bring it back."""
         self._pending.pop(key, None)
+        self._dropped.add(key)
 
     async def run(self) -> None:
         """Write batches until cancelled."""
@@ -94,6 +97,7 @@ class WriteBehindQueue:
         return True
 
     def _take(self) -> dict[str, PendingWrite]:
+        self._dropped.clear()
         if len(self._pending) <= BATCH_MAX:
             batch, self._pending = self._pending, {}
             return batch
@@ -111,7 +115,11 @@ class WriteBehindQueue:
 
     def _put_back(self, batch: dict[str, PendingWrite]) -> None:
         now_ns = self._clock.monotonic_ns()
-        live = {key: write for key, write in batch.items() if write.expires_ns > now_ns}
+        live = {
+            key: write
+            for key, write in batch.items()
+            if write.expires_ns > now_ns and key not in self._dropped
+        }
         newer = self._pending
         self._pending = live | newer
         while len(self._pending) > self._config.queue_max:
