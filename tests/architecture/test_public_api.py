@@ -31,7 +31,7 @@ PUBLIC: dict[str, str] = {
     "qts.brokers": """
         ACKNOWLEDGEMENT Broker BrokersConfig ExecutionReport FeesConfig KisBroker OrderMatches
         PaperBroker PaperConfig PaperMatchingEngine StreamGap UpbitBroker VenueBlockedError
-        account_key
+        account_key match_orders
     """,
     "qts.cache": """
         BreakerConfig Cache CacheAlert CacheConfig CacheEntry CacheLoader CacheStatus CacheStore
@@ -147,9 +147,9 @@ PUBLIC: dict[str, str] = {
         render_metrics serve_metrics shutdown span tracing
     """,
     "qts.venues": """
-        BeforeSend BookLevel FillNotice KisClient KisConfig KisEndpoint KisQuotes KisStream
-        NotSupportedError OrderBook Quota Quote RateLimitConfig RateLimitedError RateLimiter
-        RateLimiterStatus RequestPriority UpbitClient UpbitConfig UpbitStream UsageLog
+        BeforeSend BookLevel ClockSkew FillNotice KisClient KisConfig KisEndpoint KisQuotes
+        KisStream NotSupportedError OrderBook Quota Quote RateLimitConfig RateLimitedError
+        RateLimiter RateLimiterStatus RequestPriority UpbitClient UpbitConfig UpbitStream UsageLog
         VenueRejectedError VenuesConfig connect_kis quota_for symbols_per_call
     """,
     "qts.venues.kis": """

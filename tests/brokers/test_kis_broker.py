@@ -56,7 +56,9 @@ async def another_broker(
     venue: KisVenue, database: Database, folder: Path, stack: AsyncExitStack
 ) -> KisBroker:
     """Return a broker as after a restart: the same key and database."""
-    client = await stack.enter_async_context(kis_client(kis_config(venue.simulator.url), folder))
+    client = await stack.enter_async_context(
+        kis_client(kis_config(venue.simulator.url), folder, venue.clock)
+    )
     return KisBroker(client, database, CONFIG, venue.clock)
 
 
@@ -181,10 +183,11 @@ async def test_an_order_of_another_time_is_no_candidate(venue: KisVenue) -> None
     request = venue.resting()
     await venue.broker.place(request)
     placed_at = venue.clock.now()
-    for moment, count in ((3, 0), (2, 1), (-60, 1), (-61, 0)):
+    for moment, count in ((5, 0), (2, 1), (-60, 1), (-65, 0)):
         sent_at = placed_at + timedelta(seconds=moment)
         found = await venue.broker.find_order(request, sent_at, NOTHING_KNOWN)
         assert len(found.candidates) == count, moment
+        assert len(found.elsewhen) == 1 - count  # it keeps the order from being absent
 
 
 async def test_a_lost_market_order_is_found_after_it_was_filled(venue: KisVenue) -> None:
@@ -241,11 +244,12 @@ async def test_what_was_sold_out_is_not_held(venue: KisVenue) -> None:
     assert (await venue.broker.account()).holdings == ()
 
 
-async def test_an_order_of_yesterday_is_not_open_today(venue: KisVenue) -> None:
-    order_id = await venue.broker.place(venue.resting())
-    venue.clock.set_wall(MORNING + timedelta(days=1))
-    (order,) = await venue.broker.orders(MORNING)
-    assert (order.broker_order_id, order.state) == (order_id, OrderState.CANCELLED)
+async def test_an_order_of_yesterday_is_not_open_today(database: Database, tmp_path: Path) -> None:
+    async with kis(database, tmp_path, token_interval_s=0.0) as venue:
+        order_id = await venue.broker.place(venue.resting())
+        venue.clock.set_wall(MORNING + timedelta(days=1))
+        (order,) = await venue.broker.orders(MORNING)
+        assert (order.broker_order_id, order.state) == (order_id, OrderState.CANCELLED)
 
 
 async def test_parts_of_a_share_are_rejected_before_anything_is_sent(venue: KisVenue) -> None:

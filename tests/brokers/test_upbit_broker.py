@@ -339,3 +339,20 @@ async def test_unreadable_rows_are_unreachable(rows: Any) -> None:
             ):
                 with pytest.raises(UnreachableError, match="unreadable"):
                     await request
+
+
+async def test_the_lists_are_a_second_witness(venue: UpbitVenue) -> None:
+    """The search by identifier misses the order: the list of open orders has it."""
+    placed, sent_at = venue.resting(), venue.clock.now()
+    order_id = await venue.broker.place(placed)
+    request = msgspec.structs.replace(placed, client_order_id="lost")
+    (entry,) = venue.simulator.orders.entries.values()
+    for identifier, candidates, elsewhen in (
+        ("lost", [order_id], []),
+        (None, [], [order_id]),
+        ("another", [], []),
+    ):
+        entry.identifier = identifier  # in the lists; the search goes by an index
+        found = await venue.broker.find_order(request, sent_at, frozenset())
+        assert [each.broker_order_id for each in found.candidates] == candidates
+        assert [each.broker_order_id for each in found.elsewhen] == elsewhen

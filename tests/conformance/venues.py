@@ -23,7 +23,16 @@ from qts.brokers import (
 )
 from qts.brokers.kis_codec import SEOUL
 from qts.database import Database
-from qts.domain import Fill, ManualClock, OrderRequest, OrderType, Secret, Side, SystemClock
+from qts.domain import (
+    Clock,
+    Fill,
+    ManualClock,
+    OrderRequest,
+    OrderType,
+    Secret,
+    Side,
+    SystemClock,
+)
 from qts.simulators import (
     Fault,
     KisKey,
@@ -285,9 +294,21 @@ def kis_config(url: str, **changes: Any) -> KisConfig:
     )
 
 
+class ClientClock(SystemClock):
+    """Wall clock of the test, moved by hand; limits and sleeps of the client run in real time."""
+
+    def __init__(self, wall: Clock) -> None:
+        self._wall = wall
+
+    def now(self) -> datetime:
+        return self._wall.now()
+
+
 @asynccontextmanager
-async def kis_client(config: KisConfig, folder: Path) -> AsyncIterator[KisClient]:
-    clock = SystemClock()
+async def kis_client(
+    config: KisConfig, folder: Path, wall: Clock | None = None
+) -> AsyncIterator[KisClient]:
+    clock = ClientClock(wall or SystemClock())
     budget = RateLimiter(config.key_limits, clock)
     try:
         async with KisClient.open(config, budget, clock, folder) as client:
@@ -309,7 +330,7 @@ async def kis(database: Database, folder: Path, **settings: Any) -> AsyncIterato
     )
     async with (
         KisSimulator(config, clock) as simulator,
-        kis_client(kis_config(simulator.url, paper=config.paper), folder) as client,
+        kis_client(kis_config(simulator.url, paper=config.paper), folder, clock) as client,
     ):
         broker = KisBroker(client, database, BrokersConfig(broker="kis", costs=COSTS), clock)
         yield KisVenue(broker, clock, simulator)
@@ -380,7 +401,7 @@ async def upbit(_database: Database, _folder: Path, **settings: Any) -> AsyncIte
     )
     async with (
         UpbitSimulator(config, clock) as simulator,
-        UpbitClient.open(upbit_config(simulator), SystemClock()) as client,
+        UpbitClient.open(upbit_config(simulator), ClientClock(clock)) as client,
     ):
         broker = UpbitBroker(client, BrokersConfig(broker="upbit"), clock)
         yield UpbitVenue(broker, clock, simulator)

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import msgspec
 
-from qts.brokers import ExecutionReport, OrderMatches, VenueBlockedError
+from qts.brokers import ExecutionReport, OrderMatches, VenueBlockedError, match_orders
 from qts.domain import (
     Account,
     AccountKey,
@@ -93,15 +93,7 @@ class Venue:
             fits = [o for o in self._shown() if o.client_order_id == request.client_order_id]
             return OrderMatches(tuple(fits))
         window = timedelta(seconds=60)
-        fits = [
-            order
-            for order in self._shown()
-            if order.broker_order_id not in known
-            and (order.symbol, order.side) == (request.symbol, request.side)
-            and (order.quantity, order.price) == (request.quantity, request.price)
-            and abs(order.placed_at - sent_at) <= window
-        ]
-        return OrderMatches(tuple(fits))
+        return match_orders(self._shown(), request, (sent_at - window, sent_at + window), known)
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
         self._reach()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
@@ -78,7 +79,8 @@ async def test_two_orders_that_fit_ask_a_person(database: Database, clock: Manua
             assert (await kit.reconciler.reconcile_now()).resolved.ambiguous == 1
         row = await kit.attempt(submitted.attempt_id)
         assert (row["status"], row["needs_person"]) == ("UNKNOWN", True)
-        assert "V1, V2" in row["error_message"]
+        assert "any of the orders V1 of 01:00:00, V2 of 01:00:00" in row["error_message"]
+        assert f"qts orders resolve {submitted.attempt_id} --as" in row["error_message"]
         await clock.advance(60)
         await kit.reconciler.reconcile_now()
         assert await kit.suspended() == {SYMBOL: "UNKNOWN"}
@@ -271,3 +273,72 @@ async def _all_active(kit: OrderKit) -> bool:
 
 async def _is(kit: OrderKit, intent_id: UUID, state: str) -> bool:
     return await kit.attempts(intent_id) == [state]
+
+
+async def _overdue_unplaced(kit: OrderKit, clock: ManualClock) -> UUID:
+    """Return an attempt that never reached the venue, after its time."""
+    kit.venue.before = lost_reply
+    submitted = await kit.submit()
+    await kit.work()
+    await clock.advance(kit.context.config.absent_after_s + 1)
+    assert submitted.attempt_id is not None
+    return submitted.attempt_id
+
+
+async def test_an_order_of_another_time_keeps_an_attempt_from_being_absent(
+    database: Database, clock: ManualClock
+) -> None:
+    """The venue dates it an hour ahead: it may be the attempt's all the same."""
+    async with open_kit(database, clock, named=False) as kit:
+        attempt_id = await _overdue_unplaced(kit, clock)
+        order_id = kit.venue.by_hand(SYMBOL, Side.BUY, D(2))
+        kit.venue._change(order_id, placed_at=clock.now() - timedelta(hours=1))
+        for _ in range(2):
+            assert (await kit.reconciler.reconcile_now()).resolved.ambiguous == 1
+        row = await kit.attempt(attempt_id)
+        assert (row["status"], row["needs_person"]) == ("UNKNOWN", True)
+        assert f"may be order {order_id} of 00:00:16" in row["error_message"]
+        await resolve_manually(database, kit.bus, attempt_id, order_id, clock)
+        assert (await kit.attempt(attempt_id))["status"] == "ACKED"
+
+
+async def test_an_order_known_before_the_attempt_is_not_the_attempts(
+    database: Database, clock: ManualClock
+) -> None:
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.by_hand(SYMBOL, Side.BUY, D(2))
+        await kit.reconciler.reconcile_now()
+        attempt_id = await _overdue_unplaced(kit, clock)
+        assert (await kit.reconciler.reconcile_now()).resolved.absent == 1
+        assert (await kit.attempt(attempt_id))["status"] == "ABSENT"
+
+
+async def test_a_holding_that_grew_keeps_an_attempt_from_being_absent(
+    kit: OrderKit, clock: ManualClock
+) -> None:
+    attempt_id = await _overdue_unplaced(kit, clock)
+    kit.venue.external[SYMBOL] = D(2)
+    assert (await kit.reconciler.reconcile_now()).resolved.ambiguous == 1
+    row = await kit.attempt(attempt_id)
+    assert (row["status"], row["needs_person"]) == ("UNKNOWN", True)
+    assert "differs from the position by 2" in row["error_message"]
+    kit.venue.external.clear()
+    assert (await kit.reconciler.reconcile_now()).resolved.absent == 1
+
+
+async def test_an_order_that_fits_two_unknown_attempts_belongs_to_neither(
+    database: Database, clock: ManualClock
+) -> None:
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.before = lost_reply
+        await kit.submit()
+        await kit.work()
+        await kit.submit()
+        await kit.database.execute(
+            "UPDATE order_attempt SET status = 'SENT', sent_at = $1 WHERE status = 'PREPARED'",
+            clock.now(),
+        )
+        kit.venue.by_hand(SYMBOL, Side.BUY, D(2))
+        assert (await kit.reconciler.reconcile_now()).resolved.accepted == 0
+        await clock.advance(kit.context.config.absent_after_s + 1)
+        assert (await kit.reconciler.reconcile_now()).resolved.ambiguous == 2

@@ -3,6 +3,7 @@ from qts.brokers.broker import ExecutionReport as ExecutionReport
 from qts.brokers.broker import OrderMatches as OrderMatches
 from qts.brokers.broker import StreamGap as StreamGap
 from qts.brokers.broker import VenueBlockedError as VenueBlockedError
+from qts.brokers.broker import match_orders as match_orders
 from qts.brokers.config import ACKNOWLEDGEMENT as ACKNOWLEDGEMENT
 from qts.brokers.config import BrokersConfig as BrokersConfig
 from qts.brokers.config import FeesConfig as FeesConfig

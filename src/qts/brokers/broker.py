@@ -10,7 +10,7 @@ place ──▶ broker order id     accepted (ACKED)
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -28,12 +28,36 @@ class VenueBlockedError(OperationError):
 
 
 class OrderMatches(msgspec.Struct, frozen=True):
-    """Result of searching for an order whose outcome is unknown.
+    """Orders of a venue that may be the one whose outcome is unknown.
 
-    One candidate is the order. None: the venue does not have it. Several: the operator decides.
+    `candidates` carry its client order id, or fit it and were placed at about that time.
+    `elsewhen` fit it and are dated otherwise, or where the client order id should be they have
+    none: not proof of the order, but as long as there is one the order is not proven absent.
     """
 
     candidates: tuple[BrokerOrder, ...]
+    elsewhen: tuple[BrokerOrder, ...] = ()
+
+
+def match_orders(
+    orders: Iterable[BrokerOrder],
+    request: OrderRequest,
+    between: tuple[datetime, datetime],
+    known: frozenset[str],
+) -> OrderMatches:
+    """Match by symbol, side, type, quantity and price, at a venue without client order ids."""
+    first, last = between
+    fits = [o for o in orders if o.broker_order_id not in known and is_match(o, request)]
+    return OrderMatches(
+        tuple(order for order in fits if first <= order.placed_at <= last),
+        tuple(order for order in fits if not first <= order.placed_at <= last),
+    )
+
+
+def is_match(order: BrokerOrder, request: OrderRequest) -> bool:
+    """Whether the order has the symbol, side, type, quantity and price of the request."""
+    requested = (request.symbol, request.side, request.type, request.quantity, request.price)
+    return requested == (order.symbol, order.side, order.type, order.quantity, order.price)
 
 
 class StreamGap(msgspec.Struct, frozen=True):
@@ -60,14 +84,15 @@ class Broker(Protocol):
     async def find_order(
         self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
     ) -> OrderMatches:
-        """Search for an order that may have been placed at about `sent_at`.
+        """Search the venue's lists, as they are now, for an order that may have been placed.
 
-        `known` holds broker order ids that belong to other attempts.
+        `sent_at` is our time: an adapter widens its search by the difference between the clocks.
+        `known` holds broker order ids that belong to other attempts, or were known before.
         """
         ...
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
-        """Return every open order, and every order placed since then."""
+        """Return every open order, and every order placed since then by our clock."""
         ...
 
     async def fills(self, since: datetime) -> Sequence[Fill]:

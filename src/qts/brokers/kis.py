@@ -14,7 +14,7 @@ from decimal import Decimal
 
 import msgspec
 
-from qts.brokers.broker import ExecutionReport, OrderMatches
+from qts.brokers.broker import ExecutionReport, OrderMatches, match_orders
 from qts.brokers.config import BrokersConfig, kis_account, require_live_consent_kis
 from qts.brokers.error_boundary import (
     priority_of,
@@ -58,7 +58,6 @@ from qts.domain import (
 )
 from qts.venues import KisClient, KisEndpoint, KisStream, RequestPriority, VenueRejectedError
 
-_CLOCK_TOLERANCE = timedelta(seconds=2)  # KIS dates orders to the second, by its own clock
 _MAX_PAGES = 200
 
 
@@ -124,32 +123,23 @@ class KisBroker:
     async def find_order(
         self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
     ) -> OrderMatches:
-        first, last = (
-            sent_at - _CLOCK_TOLERANCE,
-            sent_at + timedelta(seconds=self._config.find_window_s),
-        )
-        rows = await self._rows(sent_at.astimezone(SEOUL).date())
-        return OrderMatches(
-            tuple(
-                row.order
-                for row in rows
-                if first <= row.order.placed_at <= last
-                and row.order.broker_order_id not in known
-                and is_match(row.order, request)
-            )
-        )
+        rows = await self._rows(self._day_of(sent_at))
+        margin = self._client.skew.margin  # as of these rows
+        window = timedelta(seconds=self._config.find_window_s)
+        between = (sent_at - margin, sent_at + window + margin)
+        return match_orders((row.order for row in rows), request, between, known)
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
-        rows = await self._rows(since.astimezone(SEOUL).date())
+        rows = await self._rows(self._day_of(since))
+        first = since - self._client.skew.margin
         return [
             row.order
             for row in rows
-            if row.order.state is OrderState.OPEN
-            or row.order.placed_at >= since.replace(microsecond=0)
+            if row.order.state is OrderState.OPEN or row.order.placed_at >= first
         ]
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
-        rows = await self._rows(since.astimezone(SEOUL).date())
+        rows = await self._rows(self._day_of(since))
         await self._fill_store.record(rows, self._clock.now())
         return await self._fill_store.since(since)
 
@@ -217,13 +207,12 @@ class KisBroker:
         raise OperationError(f"KIS returned more than {_MAX_PAGES} pages of {endpoint.path}")
 
     def _today(self) -> date:
-        return self._clock.now().astimezone(SEOUL).date()
+        """Return the venue's day, by which it dates orders."""
+        return (self._clock.now() + self._client.skew.offset).astimezone(SEOUL).date()
 
-
-def is_match(order: BrokerOrder, request: OrderRequest) -> bool:
-    """Whether the order has the symbol, side, type, quantity and price of the request."""
-    requested = (request.symbol, request.side, request.type, request.quantity, request.price)
-    return requested == (order.symbol, order.side, order.type, order.quantity, order.price)
+    def _day_of(self, moment: datetime) -> date:
+        """Return the first day under which the venue may list an order of this moment."""
+        return (moment - self._client.skew.margin).astimezone(SEOUL).date()
 
 
 def _rows_of(output: msgspec.Raw) -> list[Row]:

@@ -42,6 +42,7 @@ from qts.venues import (
 )
 
 _WEEK = timedelta(days=7)  # longest span of one request for closed orders
+_SECOND_SEARCH = timedelta(hours=1)  # before an order was sent
 _OPEN_PAGE = 100
 _CLOSED_PAGE = 1000
 
@@ -83,35 +84,47 @@ class UpbitBroker:
             await self._call("DELETE", "/v1/order", values, "default", RequestPriority.EXIT)
 
     async def find_order(
-        self,
-        request: OrderRequest,
-        sent_at: datetime,  # noqa: ARG002 - client order ids are unique
-        known: frozenset[str],
+        self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
     ) -> OrderMatches:
+        """Search by client order id, then in the lists of orders as a second witness."""
         try:
             row = await self._get("/v1/order", ("identifier", request.client_order_id))
         except VenueRejectedError as error:
-            if error.code == "order_not_found":
-                return OrderMatches(())
-            raise
+            if error.code != "order_not_found":
+                raise
+        else:
+            with translate_decode_errors("Upbit"):
+                order = order_of(row)
+            return OrderMatches((order,) if order.broker_order_id not in known else ())
+        rows = await self._rows(sent_at - _SECOND_SEARCH)
         with translate_decode_errors("Upbit"):
-            order = order_of(row)
-        return OrderMatches((order,) if order.broker_order_id not in known else ())
+            orders = [each for each in map(order_of, rows) if each.broker_order_id not in known]
+        # An immediate-or-cancel limit order reads like a market order, so types are not compared.
+        fits = (request.symbol, request.side, request.quantity)
+        return OrderMatches(
+            tuple(each for each in orders if each.client_order_id == request.client_order_id),
+            tuple(
+                each
+                for each in orders
+                if not each.client_order_id and (each.symbol, each.side, each.quantity) == fits
+            ),
+        )
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
-        first = since.replace(microsecond=0)
+        rows = await self._rows(since)
+        first = since - self._client.skew.margin
         with translate_decode_errors("Upbit"):
             return [
                 order
-                for order in map(order_of, await self._rows(since))
+                for order in map(order_of, rows)
                 if order.state is OrderState.OPEN or order.placed_at >= first
             ]
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
         """Return fills, read a week further back: Upbit lists closed orders by placement time."""
-        first = since.replace(microsecond=0)
         with translate_decode_errors("Upbit"):
             rows = await self._rows(since - _WEEK)
+            first = since - self._client.skew.margin
             uuids = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
             self._closed = {uuid: self._closed[uuid] for uuid in uuids if uuid in self._closed}
             fills = [fill for uuid in uuids for fill in await self._fills_of(uuid)]
@@ -198,7 +211,9 @@ class UpbitBroker:
     async def _closed_rows(self, since: datetime) -> list[Json]:
         """Return the closed orders placed since then, oldest first."""
         rows: dict[str, Json] = {}
-        start, now = since, self._clock.now() + timedelta(minutes=1)
+        skew = self._client.skew
+        start = since - skew.margin
+        now = self._clock.now() + skew.margin + timedelta(minutes=1)
         while start < now:
             end = min(start + _WEEK, now)
             found = await self._get(

@@ -264,11 +264,27 @@ SELECT o.broker_order_id, o.state, o.filled, o.applied, o.quantity, o.identifier
  WHERE o.broker = $1 AND o.broker_order_id = ANY ($2)
 
 -- name: known_orders
--- List orders of a symbol that belong to other attempts.
+-- List orders of a symbol that cannot be an attempt's: they belong to others, or were recorded
+-- before it was created. Both times are the database's.
 -- $1 broker, $2 symbol, $3 attempt
-SELECT broker_order_id
-  FROM broker_order
- WHERE broker = $1 AND symbol = $2 AND order_attempt_id IS NOT NULL AND order_attempt_id <> $3
+SELECT o.broker_order_id
+  FROM broker_order o
+ WHERE o.broker = $1 AND o.symbol = $2
+   AND (o.order_attempt_id <> $3
+        OR o.created_at < (SELECT a.created_at FROM order_attempt a WHERE a.id = $3))
+
+-- name: count_rivals
+-- Count the other attempts without a known outcome whose order would look like this attempt's.
+-- $1 attempt
+SELECT count(*)
+  FROM order_attempt a
+  JOIN order_intent i ON i.id = a.order_intent_id
+  JOIN order_attempt mine ON mine.id = $1
+  JOIN order_intent my ON my.id = mine.order_intent_id
+ WHERE a.broker = mine.broker AND a.symbol = mine.symbol AND a.status IN ('SENT', 'UNKNOWN')
+   AND a.id <> mine.id
+   AND (i.side, i.order_type, i.quantity) = (my.side, my.order_type, my.quantity)
+   AND i.price IS NOT DISTINCT FROM my.price
 
 -- name: orders_contradicting_attempt
 -- List orders at the venue whose attempt says that none was placed.

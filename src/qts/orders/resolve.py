@@ -1,14 +1,22 @@
-"""Resolution of unknown outcomes: at the venue, or by the operator."""
+"""Resolution of unknown outcomes: at the venue, or by the operator.
+
+UNKNOWN ──▶ ACKED    one order of the venue is the attempt's, and nothing else can be
+   ├──────▶ ABSENT   absent_after_s is over, the lists read since show no order that fits
+   │                 and belongs to nobody, and the holding shows no trade of its side
+   └─ waits, and is flagged for the operator once the time is over
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Literal
 from uuid import UUID
 
 import msgspec
 
 from qts import telemetry
+from qts.brokers import OrderMatches
 from qts.database import Connection, Database
 from qts.domain import AttemptState, BrokerOrder, Clock, RefusedError, SystemClock
 from qts.orders import suspensions
@@ -18,6 +26,7 @@ from qts.orders.context import ExecutionContext
 from qts.orders.executor import order_from_ack
 from qts.orders.ledger import Ledger
 from qts.orders.messages import MarketResumed
+from qts.orders.position import ZERO, find_mismatches
 from qts.orders.queries import SQL
 from qts.orders.updates import SuspensionChanged
 from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
@@ -32,7 +41,7 @@ class ResolveCounts(msgspec.Struct, frozen=True):
 
     accepted: int = 0
     absent: int = 0
-    waiting: int = 0  # not at the venue, too recent to be absent
+    waiting: int = 0  # too early to say
     ambiguous: int = 0  # the operator must choose
     expired: int = 0  # never sent, and past their deadline
 
@@ -136,16 +145,55 @@ async def _resolve(
     if attempt.sent_at is None:
         raise AssertionError("the attempt was not sent")
     found = await context.broker.find_order(attempt.request, attempt.sent_at, known)
-    if len(found.candidates) == 1:
+    rivals = await context.database.fetchval(SQL.count_rivals, attempt.id)
+    is_over = checked_at - attempt.sent_at >= timedelta(seconds=context.config.absent_after_s)
+    traded = ZERO
+    answer = decide_outcome(found, rivals, is_over, traded)
+    if answer == "absent":  # the account is read for this alone
+        traded = await _unexplained(context, attempt)
+        answer = decide_outcome(found, rivals, is_over, traded)
+    if answer == "accepted":
         await _accept(context, attempt, found.candidates[0])
+    elif answer == "absent":
+        await _mark_absent(context, attempt, checked_at)
+    elif answer == "ambiguous":
+        await _flag_for_operator(context, attempt, _describe(found, traded))
+    return answer
+
+
+def decide_outcome(found: OrderMatches, rivals: int, is_over: bool, traded: Decimal) -> Answer:
+    """Decide what became of an attempt.
+
+    `found` was read at the venue, after the time of the attempt if that `is_over`; `rivals` counts
+    other attempts without an outcome that the same orders fit; `traded` is how far the venue's
+    holding is from our position in the direction of the order.
+    """
+    orders = len(found.candidates) + len(found.elsewhen)
+    if orders == 1 and found.candidates and not rivals:
         return "accepted"
-    if found.candidates:
-        await _flag_for_operator(context, attempt, found.candidates)
+    if orders > 1 and not rivals:
         return "ambiguous"
-    if checked_at - attempt.sent_at < timedelta(seconds=context.config.absent_after_s):
+    if not is_over:  # a rival may get its reply, the order may show
         return "waiting"
-    await _mark_absent(context, attempt, checked_at)
-    return "absent"
+    return "ambiguous" if orders or traded > 0 else "absent"
+
+
+async def _unexplained(context: ExecutionContext, attempt: OrderAttempt) -> Decimal:
+    """Return how far the holding differs from our position, positive in the order's direction."""
+    account = await context.broker.account()
+    positions = await context.database.fetch(SQL.positions, attempt.broker)
+    for found in find_mismatches(account, positions):
+        if found.symbol == attempt.symbol:
+            return (found.venue - found.ours) * attempt.side.sign
+    return ZERO
+
+
+def _describe(found: OrderMatches, traded: Decimal) -> str:
+    orders = (*found.candidates, *found.elsewhen)
+    if not orders:
+        return f"the holding differs from the position by {traded:f} in the order's direction"
+    names = ", ".join(f"{each.broker_order_id} of {each.placed_at:%H:%M:%S}" for each in orders)
+    return f"may be order {names}" if len(orders) == 1 else f"may be any of the orders {names}"
 
 
 async def _accept(context: ExecutionContext, attempt: OrderAttempt, order: BrokerOrder) -> None:
@@ -178,16 +226,15 @@ async def _mark_absent(
 
 
 async def _flag_for_operator(
-    context: ExecutionContext, attempt: OrderAttempt, candidates: tuple[BrokerOrder, ...]
+    context: ExecutionContext, attempt: OrderAttempt, finding: str
 ) -> None:
-    names = ", ".join(order.broker_order_id for order in candidates)
     text = (
-        f"orders {names} all match; check the venue, then run: "
+        f"{finding}; check the venue, then run: "
         f"qts orders resolve {attempt.id} --as ORDER_ID or --as absent"
     )
     if await context.database.execute(SQL.flag_for_operator, attempt.id, text) != "UPDATE 0":
         log.error(
-            "several venue orders match; operator must resolve",
+            "unknown outcome; operator must resolve",
             attempt_id=str(attempt.id),
             symbol=attempt.symbol,
             reason=text,

@@ -67,7 +67,7 @@ class MarketClock:
         self._paused = self._paused if paused is None else paused
 
     def advance(self, seconds: float) -> None:
-        """Move forward at once by `seconds` of the market."""
+        """Move at once by `seconds` of the market."""
         self._settle()
         self._reached_ns += round(seconds * _NS)
 

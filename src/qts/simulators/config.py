@@ -42,6 +42,14 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         datetime | None,
         Meta(description="start of the market, Korean time; unset: the next opening"),
     ] = None
+    skew_s: Annotated[
+        float,
+        Meta(
+            ge=-86_400,
+            le=86_400,
+            description="how far the venue's clock is ahead: Date header, orders and streams",
+        ),
+    ] = 0.0
     surges_per_hour: Annotated[
         float, Meta(ge=0, le=3600, description="random surges of 3 to 8 %, over all symbols")
     ] = 12.0

@@ -23,6 +23,7 @@ class ClockChange(msgspec.Struct, forbid_unknown_fields=True):
     speed: Annotated[float, Meta(ge=1, le=1000)] | None = None
     paused: bool | None = None
     advance_s: Annotated[float, Meta(ge=0, le=7 * 86_400)] = 0.0
+    skew_s: Annotated[float, Meta(ge=-86_400, le=86_400)] | None = None
 
 
 class InjectedEvent(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,6 +66,7 @@ class ControlApi:
                 "now": moment_of(clock.now()).isoformat(),
                 "speed": clock.speed,
                 "paused": clock.paused,
+                "skew_s": self._simulator.skew_s,
             }
         )
 
@@ -72,6 +74,8 @@ class ControlApi:
         change = msgspec.json.decode(await request.read(), type=ClockChange)
         self._simulator.market_clock.set(change.speed, change.paused)
         self._simulator.market_clock.advance(change.advance_s)
+        if change.skew_s is not None:
+            self._simulator.set_skew(change.skew_s)
         self._simulator.catch_up()
         return await self.clock(request)
 

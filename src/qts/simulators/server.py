@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from datetime import timedelta
+from email.utils import format_datetime
 from typing import Any, Self
 
 import msgspec
@@ -30,6 +32,7 @@ class Simulator(ABC):
     def __init__(self, address: tuple[str, int], clock: Clock | None, seed: int) -> None:
         self.clock: Clock = clock or SystemClock()
         self.faults = FaultInjector(seed)
+        self.skew_s = 0.0
         self._address = address
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -118,6 +121,11 @@ class Simulator(ABC):
             with contextlib.suppress(asyncio.CancelledError):
                 await task  # raises the error of a failed market
 
+    def set_skew(self, seconds: float) -> None:
+        """Set how far the venue's clock is ahead; the market waits where it went back."""
+        self.market_clock.advance(seconds - self.skew_s)
+        self.skew_s = seconds
+
     async def serve(self) -> None:
         """Run until cancelled."""
         await asyncio.gather(*self._tasks)
@@ -137,13 +145,18 @@ class Simulator(ABC):
         before = self.faults.take(BEFORE, path, request.method)
         if before is not None:
             if before.kind == "limit":
-                return self.rate_limited()
+                return self._dated(self.rate_limited())
             if before.kind == "error":
-                return self.error(before.code)
+                return self._dated(self.error(before.code))
             return _hang_up(request)
-        reply = await self._handle(request, handler)
+        reply = self._dated(await self._handle(request, handler))
         after = self.faults.take(AFTER, path, request.method)
         return await self._apply_fault(request, reply, after) if after else reply
+
+    def _dated(self, reply: web.StreamResponse) -> web.StreamResponse:
+        now = self.clock.now() + timedelta(seconds=self.skew_s)
+        reply.headers["Date"] = format_datetime(now, usegmt=True)
+        return reply
 
     async def _apply_fault(
         self, request: web.Request, reply: web.StreamResponse, fault: Fault

@@ -1,3 +1,4 @@
+from qts.venues.clock_skew import ClockSkew as ClockSkew
 from qts.venues.config import KisConfig as KisConfig
 from qts.venues.config import UpbitConfig as UpbitConfig
 from qts.venues.config import VenuesConfig as VenuesConfig

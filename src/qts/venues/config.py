@@ -115,3 +115,9 @@ class VenuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     kis: Annotated[KisConfig, msgspec.Meta(description="KIS Open API")] = KisConfig()
     upbit: Annotated[UpbitConfig, msgspec.Meta(description="Upbit Open API")] = UpbitConfig()
+    max_skew_s: Annotated[
+        float,
+        msgspec.Meta(
+            gt=0, le=60, description="no entries while the venue's clock differs by more than this"
+        ),
+    ] = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
@@ -65,7 +66,10 @@ class KisSimulator(Simulator):
         self.config = config = config or KisSimulatorConfig()
         super().__init__((config.host, config.port), clock, config.market.seed)
         start = _first_second(config.market, self.clock)
+        start += math.floor(config.market.skew_s)
         self.market_clock = MarketClock(self.clock, start, config.market.speed)
+        self.market_clock.advance(config.market.skew_s % 1)
+        self.skew_s = config.market.skew_s
         self.market = StockMarket(
             start,
             config.market.seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -34,7 +35,10 @@ class UpbitSimulator(Simulator):
         super().__init__((config.host, config.port), clock, config.market.seed)
         moment = config.market.start or self.clock.now()
         start = seconds_of(moment if moment.tzinfo else moment.replace(tzinfo=KST))
+        start += math.floor(config.market.skew_s)
         self.market_clock = MarketClock(self.clock, start, config.market.speed)
+        self.market_clock.advance(config.market.skew_s % 1)
+        self.skew_s = config.market.skew_s
         self.market = CoinMarket(
             start, config.market.seed, config.market.symbols, config.market.surges_per_hour
         )

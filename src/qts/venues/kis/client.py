@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from qts.domain import Clock, OperationError, QtsError, UnreachableError
+from qts.venues.clock_skew import ClockSkew
 from qts.venues.config import KisConfig
 from qts.venues.errors import UNDECODABLE, NotSupportedError, RateLimitedError, no_reply_error
 from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
@@ -90,11 +91,17 @@ class KisClient:
     """Client of one KIS key, created by `open`."""
 
     def __init__(
-        self, config: KisConfig, limiter: RateLimiter, session: aiohttp.ClientSession
+        self,
+        config: KisConfig,
+        limiter: RateLimiter,
+        session: aiohttp.ClientSession,
+        clock: Clock,
     ) -> None:
         self.config = config
         self.limiter = limiter
+        self.skew = ClockSkew("kis", clock)
         self._session = session
+        self._clock = clock
         self._key, self._secret = config.credentials()
         self._tokens: TokenStore | None = None
 
@@ -110,7 +117,7 @@ class KisClient:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             # One grant, one request: aiohttp would resend a GET when the connection breaks.
             session._retry_connection = False
-            client = cls(config, limiter, session)
+            client = cls(config, limiter, session, clock)
             client._tokens = TokenStore(token_file(folder, key), clock, client._issue_token)
             try:
                 yield client
@@ -184,6 +191,7 @@ class KisClient:
                 if endpoint.changes
                 else {"params": chosen}
             )
+            sent_ns = self._clock.monotonic_ns()
             try:
                 async with self._session.request(
                     endpoint.method,
@@ -196,6 +204,7 @@ class KisClient:
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 venue = f"KIS at {self.config.rest}"
                 raise no_reply_error(venue, error, endpoint.changes) from None
+        self.skew.record(response.headers.get("Date"), sent_ns)
         reply = parse_reply(data)
         reply.more = response.headers.get("tr_cont", "") in _MORE
         return reply, response.status

@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from qts.domain import Clock, QtsError, RefusedError, SystemClock
+from qts.venues.clock_skew import ClockSkew
 from qts.venues.config import UpbitConfig
 from qts.venues.errors import RateLimitedError, no_reply_error
 from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
@@ -37,6 +38,7 @@ class UpbitClient:
 
     def __init__(self, config: UpbitConfig, clock: Clock, session: aiohttp.ClientSession) -> None:
         self.config = config
+        self.skew = ClockSkew("upbit", clock)
         self._clock = clock
         self._session = session
         self.remaining: dict[str, int] = {}  # as Upbit counts, by Upbit's groups
@@ -100,6 +102,7 @@ class UpbitClient:
             )
             headers = {} if group == "quotes" else {"Authorization": self.authorization(values)}
             timer, status = metrics.RequestTimer(method, path, self._clock), 0
+            sent_ns = self._clock.monotonic_ns()
             try:
                 async with self._session.request(
                     method, self.config.url + path, headers=headers, allow_redirects=False, **form
@@ -109,6 +112,7 @@ class UpbitClient:
                 raise timer.failed(no_reply_error("Upbit", error, changes)) from None
             finally:
                 timer.finished(status)
+        self.skew.record(response.headers.get("Date"), sent_ns)
         self._update_remaining(response.headers.get("Remaining-Req", ""), limiter)
         result = decode_reply(status, data, response.headers.get("Retry-After"), changes)
         if not isinstance(result, QtsError):
