@@ -61,8 +61,8 @@ PUBLIC: dict[str, str] = {
         PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret
         ServerFailedError Side SystemClock Tick TimeInForce TradeLimitExceededError UPBIT_TICKS
         UnreachableError
-        check_name daily_price_limits good_until is_on_tick market_for_symbol name_choices nearest_name
-        parse_duration round_to_tick tick_size
+        check_name daily_price_limits good_until is_on_tick market_for_symbol name_choices
+        nearest_name parse_duration round_to_tick tick_size
     """,
     "qts.embedded": """
         Binary EmbeddedConfig EmbeddedServers Home HomeLock NatsServer NatsServerConfig
@@ -88,14 +88,15 @@ PUBLIC: dict[str, str] = {
         unsubscribe
     """,
     "qts.orders": """
-        AccountState AttemptChanged CancelOrder CreateOrderAttempt DatabaseSafetyControls
-        ExecutionContext FillApplied FillReceived Ledger MarketResumed MarketSuspended OpenOrder
+        AccountListener AccountState AttemptChanged CancelOrder CreateOrderAttempt
+        DatabaseSafetyControls ExecutionContext FillApplied FillReceived Ledger MarketResumed
+        MarketSuspended OpenOrder
         OrderAbsent OrderAccepted OrderChanged OrderClosed OrderExecutor OrderHistory OrderListener
         OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrderUpdate
         OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
         ReconcileReport Reconciler ResolveCounts SafetyControls SubmitResult SuspensionChanged
-        SymbolSuspension TimeInForceEnforcer adopt_holding check_broker check_ledger_symbol check_reconciled
-        check_symbol external_fill freeze_position is_tradable
+        SymbolSuspension TimeInForceEnforcer adopt_holding check_broker check_ledger_symbol
+        check_reconciled check_symbol external_fill freeze_position is_tradable
         list_orders list_positions list_suspensions load_account_state order_history
         resolve_manually resume_manually signal_id_for
     """,

@@ -30,6 +30,14 @@ from qts.venues import VenueRejectedError
 Script = Callable[[OrderRequest], Exception | None]
 
 
+CASH = Decimal(1_000_000)
+
+
+def cost(fill: Fill) -> Decimal:
+    """Return what a fill takes from the cash."""
+    return fill.side.sign * fill.quantity * fill.price + fill.fee
+
+
 class Venue:
     """A Broker. `before` and `after` may make a request fail, unplaced or placed."""
 
@@ -48,6 +56,7 @@ class Venue:
         self.cancel_fails: Exception | None = None
         self.is_away = False
         self.is_shut = False
+        self.deposits = Decimal(0)
         self.external: dict[str, Decimal] = {}
         self.lag_s = 0.0  # before an order shows
         self.stream: asyncio.Queue[ExecutionReport | None] = asyncio.Queue()
@@ -113,13 +122,17 @@ class Venue:
         for fill in self.trades:
             held[fill.symbol] = held.get(fill.symbol, Decimal(0)) + fill.quantity * fill.side.sign
         return Account(
-            cash=Decimal(1_000_000),
+            cash=self.cash,
             holdings=tuple(
                 Holding(symbol=symbol, quantity=quantity, average_price=Decimal(1))
                 for symbol, quantity in held.items()
                 if quantity
             ),
         )
+
+    @property
+    def cash(self) -> Decimal:
+        return CASH + self.deposits - sum(map(cost, self.trades), Decimal(0))
 
     async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
         while (notice := await self.stream.get()) is not None:

@@ -15,6 +15,7 @@ from qts.orders import (
     CreateOrderAttempt,
     DatabaseSafetyControls,
     ExecutionContext,
+    FillApplied,
     Ledger,
     OrderExecutor,
     OrderManager,
@@ -34,6 +35,7 @@ from qts.outbox import (
     PostgresBus,
 )
 from qts.outbox.testing import HandledEvent, make_due, run_due
+from qts.pipeline.position_sync import PositionSync
 from qts.risk import ApprovedOrder, FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from tests.orders.fake_venue import Venue
@@ -66,8 +68,15 @@ class OrderKit:
     """A desk, an executor and a reconciler on one database, before a venue in memory."""
 
     def __init__(
-        self, database: Database, bus: PostgresBus, venue: Venue, clock: Clock, **config: Any
+        self,
+        database: Database,
+        bus: PostgresBus,
+        venue: Venue,
+        clock: Clock,
+        account: PositionSync | None = None,
+        **config: Any,
     ) -> None:
+        self._account = account
         self.database, self.bus, self.venue, self.clock = database, bus, venue, clock
         self.changes: list[OrderUpdate] = []
         self.kill = KillSwitch(database)
@@ -79,10 +88,10 @@ class OrderKit:
             bus,
             venue.name,
             allow_short=settings.allow_short,
-            on_change=self.changes.append,
+            on_change=self._on_change,
         )
         self.context = ExecutionContext(database, bus, venue, ledger, safety, settings, clock)
-        self.reconciler = Reconciler(self.context)
+        self.reconciler = Reconciler(self.context, account)
         self.desk = OrderManager(database, bus, venue.name, self.changes.append, clock)
         self.executor = OrderExecutor(
             self.context, self.reconciler.is_reconciled, self.reconciler.request
@@ -90,6 +99,11 @@ class OrderKit:
         self.time_in_force = TimeInForceEnforcer(self.context, self.desk.cancel)
         self.dispatcher = Dispatcher()
         self.executor.register(self.dispatcher)
+
+    def _on_change(self, change: OrderUpdate) -> None:
+        self.changes.append(change)
+        if self._account is not None and isinstance(change, FillApplied) and change.counted:
+            self._account.apply_fill(change)
 
     async def open(self) -> None:
         await self.kill.enable_unset(("scalper",), "tests")

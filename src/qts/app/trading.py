@@ -181,7 +181,9 @@ class TradingSystem:
             config=config.orders,
             clock=clock,
         )
-        self.execution = ExecutionEngine(context, self.order_updates, self.notifications.register)
+        self.execution = ExecutionEngine(
+            context, self.order_updates, self.positions, self.notifications.register
+        )
         self._freezer = PositionFreezer(database, self.bus, name, self.alerts, version, clock)
 
     def _build_strategies(self, tracker: IntentTracker, version: AccountVersion) -> None:

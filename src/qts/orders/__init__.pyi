@@ -48,6 +48,7 @@ from qts.orders.suspensions import is_tradable as is_tradable
 from qts.orders.suspensions import list_suspensions as list_suspensions
 from qts.orders.suspensions import resume_manually as resume_manually
 from qts.orders.time_in_force import TimeInForceEnforcer as TimeInForceEnforcer
+from qts.orders.updates import AccountListener as AccountListener
 from qts.orders.updates import AttemptChanged as AttemptChanged
 from qts.orders.updates import FillApplied as FillApplied
 from qts.orders.updates import OrderChanged as OrderChanged

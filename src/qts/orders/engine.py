@@ -15,7 +15,7 @@ from qts.orders.manager import OrderManager
 from qts.orders.reconcile import Reconciler
 from qts.orders.reconcile_check import check_reconciled
 from qts.orders.time_in_force import TimeInForceEnforcer
-from qts.orders.updates import OrderListener
+from qts.orders.updates import AccountListener, OrderListener
 from qts.outbox import (
     BACKTEST_COMMAND,
     TRADE_COMMAND,
@@ -44,10 +44,11 @@ class ExecutionEngine:
         self,
         context: ExecutionContext,
         on_update: OrderListener,
+        account: AccountListener,
         register: Callable[[Dispatcher], None],
     ) -> None:
         self.context = context
-        self.reconciler = Reconciler(context)
+        self.reconciler = Reconciler(context, account)
         self.manager = OrderManager(
             context.database, context.bus, context.broker.name, on_update, context.clock
         )

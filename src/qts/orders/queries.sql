@@ -336,6 +336,15 @@ SELECT t.trade_id
   FROM unnest($2::text[]) AS t (trade_id)
  WHERE NOT EXISTS (SELECT FROM fill f WHERE f.broker = $1 AND f.trade_id = t.trade_id)
 
+-- name: trades_both_ways
+-- Return whether a symbol has pending orders of both sides: their fills may cancel each other out.
+-- $1 broker
+SELECT EXISTS (
+    SELECT FROM (SELECT symbol, side FROM order_intent WHERE broker = $1 AND status = 'CREATED'
+                  UNION
+                 SELECT symbol, side FROM broker_order WHERE broker = $1 AND applied < filled) p
+     GROUP BY symbol HAVING count(*) > 1)
+
 -- name: fills_since
 -- $1 broker, $2 since, $3 trade ids to include
 SELECT f.trade_id, f.quantity, f.price, f.counted, o.origin

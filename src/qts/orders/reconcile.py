@@ -2,6 +2,7 @@
 
     orders ─▶ recorded, foreign ones too        unknown attempts ─▶ searched for
     fills  ─▶ missing ones applied              holdings         ─▶ compared, never overwritten
+                                                cash             ─▶ taken where both agree
 
 Nothing new is sent before the first success, nor while reconciliations keep failing: cancels are.
 """
@@ -25,6 +26,7 @@ from qts.orders.halts import halt_venue
 from qts.orders.position import ZERO, PositionMismatch, find_mismatches
 from qts.orders.queries import SQL
 from qts.orders.resolve import ResolveCounts, resolve_unknown
+from qts.orders.updates import AccountListener
 
 OVERLAP = timedelta(seconds=60)  # clocks differ, and reports are late
 MAX_READS = 3  # of holdings that differ: a trade in between is not applied yet
@@ -52,8 +54,9 @@ class ReconcileReport(msgspec.Struct, frozen=True, kw_only=True):
 class Reconciler:
     """Reconciler of one broker, on one event loop."""
 
-    def __init__(self, context: ExecutionContext) -> None:
+    def __init__(self, context: ExecutionContext, account: AccountListener | None = None) -> None:
         self._context = context
+        self._account = account
         self._broker = context.broker.name
         self._requested = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
@@ -240,17 +243,28 @@ class Reconciler:
         ]
         return sum(taken)
 
+    async def _trades_both_ways(self) -> bool:
+        found: bool = await self._context.database.fetchval(SQL.trades_both_ways, self._broker)
+        return found
+
     async def _compare_holdings(self, since: datetime) -> tuple[int, tuple[PositionMismatch, ...]]:
         context, fills = self._context, 0
         differences: tuple[PositionMismatch, ...] = ()
         for read in range(MAX_READS):
             if read:  # something may have traded between the reads
                 fills += await self._apply_fills(await context.broker.fills(since))
+            began = self._account.reading_began() if self._account else 0
+            both_ways = await self._trades_both_ways()
             account = await context.broker.account()
-            differences = find_mismatches(
-                account, await context.database.fetch(SQL.positions, self._broker)
-            )
+            both_ways |= await self._trades_both_ways()
+            rows = await context.database.fetch(SQL.positions, self._broker)
+            differences = find_mismatches(account, rows)
             if not differences:
+                # A fill that the cash includes and the ledger does not shows as a difference,
+                # unless one of the other side hides it.
+                if self._account is not None and not both_ways:
+                    positions = {row["symbol"]: row["quantity"] for row in rows}
+                    self._account.account_read(began, account.cash, positions)
                 break
         await context.database.execute(
             SQL.snapshot, self._broker, context.clock.now(), account.cash, account.holdings

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -49,6 +50,21 @@ class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 OrderUpdate = AttemptChanged | OrderChanged | FillApplied | SuspensionChanged
 OrderListener = Callable[[OrderUpdate], None]
+
+
+class AccountListener(Protocol):
+    """Takes the venue's cash from the readings of the reconciliation."""
+
+    def reading_began(self) -> int:
+        """Return a mark that every fill changes."""
+        ...
+
+    def account_read(self, began: int, cash: Decimal, positions: Mapping[str, Decimal]) -> None:
+        """Take the cash of a reading that agrees with the ledger, whose positions are given.
+
+        `began` is the mark from before the reading.
+        """
+        ...
 
 
 def ignore_update(_change: OrderUpdate) -> None:

@@ -59,6 +59,11 @@ class Portfolio:
         self._cash = cash
         self._positions = {each.symbol: each for each in positions if each.quantity}
 
+    def set_cash(self, cash: Decimal) -> None:
+        """Replace the cash by the venue's."""
+        if cash != self._cash:
+            self.load(cash, self._positions.values())
+
     def apply_fill(self, change: FillApplied) -> None:
         fill = change.fill
         cash = self._cash - (fill.side.sign * fill.quantity * fill.price + fill.fee)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from decimal import Decimal
 
 from qts.brokers import Broker
 from qts.database import Database
@@ -33,6 +34,7 @@ class PositionSync:
         self._portfolio = portfolio
         self._micro_risk = micro_risk
         self._kinds = kinds
+        self._fills = 0
         self.loaded = asyncio.Event()
 
     async def load(self, database: Database, broker: Broker) -> None:
@@ -51,7 +53,22 @@ class PositionSync:
         self.loaded.set()
         self.push_to_stops()
 
+    def reading_began(self) -> int:
+        return self._fills
+
+    def account_read(self, began: int, cash: Decimal, positions: Mapping[str, Decimal]) -> None:
+        """Take the venue's cash: deposits, withdrawals and manual trades reach the limits.
+
+        Not if a fill was applied since the reading began, nor if one is stored and not yet applied
+        here: the venue may have counted it, or not. The next reading is as good.
+        """
+        held = {each.symbol: each.quantity for each in self._portfolio.positions.values()}
+        stored = {symbol: quantity for symbol, quantity in positions.items() if quantity}
+        if self.loaded.is_set() and began == self._fills and held == stored:
+            self._portfolio.set_cash(cash)
+
     def apply_fill(self, change: FillApplied) -> None:
+        self._fills += 1
         self._portfolio.apply_fill(change)
         self.push_to_stops()
 
