@@ -2,12 +2,16 @@
 //
 // Attached to an engine, a tick that reaches a stop publishes its P0 event from here: no Python code runs
 // in between, so no other thread can take the GIL before the event is in its lane.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 
 #include <array>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "bindings.hpp"
@@ -20,6 +24,8 @@ namespace {
 
 constexpr const char* kReasons[] = {"", "STOPLOSS", "MAE", "TIME", "TRAIL", "VOLATILITY"};
 constexpr const char* kActions[] = {"", "ADJUST", "PARTIAL", "FULL"};
+
+using State = std::tuple<double, double, double, bool, bool>;  // best, worst, trailing, armed, half sent
 
 nb::tuple to_tuple(const qts::StopHit& hit) {
   return nb::make_tuple(hit.symbol, kActions[static_cast<int>(hit.action)], kReasons[static_cast<int>(hit.reason)],
@@ -235,11 +241,24 @@ void bind_stops(nb::module_& m) {
       .def(
           "set_position",
           [](PyStops& self, std::string_view symbol, double quantity, double average, double lot, double stop,
-             double time_limit_s, std::int64_t now_ns) {
-            self.stops.set_position(symbol, quantity, average, lot, stop, time_limit_s, now_ns);
+             double time_limit_s, std::int64_t entered_ns, const std::optional<State>& restored) {
+            std::optional<qts::StopState> state;
+            if (restored) {
+              const auto& [best, worst, trailing, armed, half_sent] = *restored;
+              state = qts::StopState{best, worst, trailing, armed, half_sent};
+            }
+            self.stops.set_position(symbol, quantity, average, lot, stop, time_limit_s, entered_ns, state ? &*state : nullptr);
           },
-          "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "time_limit_s"_a, "now_ns"_a,
-          "Set a position as the ledger has it; quantity 0 removes it.")
+          "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "time_limit_s"_a, "entered_ns"_a, "restored"_a = nb::none(),
+          "Set a position as the ledger has it; quantity 0 removes it. A new one begins with the restored state.")
+      .def(
+          "state",
+          [](const PyStops& self, std::string_view symbol) -> std::optional<State> {
+            const qts::PositionShadow* found = self.stops.find(symbol);
+            if (!found) return std::nullopt;
+            return State{found->best, found->worst, found->trailing, found->armed, found->half_sent};
+          },
+          "symbol"_a, "Return (best, worst, trailing, armed, half sent) of a position, for a later restore.")
       .def("rearm", [](PyStops& self, std::string_view symbol) { self.stops.rearm(symbol); }, "symbol"_a,
            "Report the last exit again: it was not carried out.")
       .def("on_tick", &PyStops::on_tick, "symbol"_a, "price"_a, "now_ns"_a, "Evaluate a tick; call fire when a stop is hit.")

@@ -2,6 +2,7 @@
 #include "qts/stops.hpp"
 
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "harness.hpp"
@@ -223,4 +224,61 @@ TEST(random_walk_exits_in_time_and_never_twice) {
     CHECK(halves <= 1 && alls <= 1);
     CHECK(sold <= 10);
   }
+}
+
+TEST(restored_state_continues_as_if_the_position_had_been_held_all_along) {
+  std::mt19937 random(7);
+  for (int run = 0; run < 200; ++run) {
+    const bool is_short = run % 2 != 0;
+    StopsRig held(is_short ? -10 : 10);
+    double price = 10'000;
+    for (int step = 0; step < 400; ++step) {
+      price *= 1 + std::uniform_real_distribution<>(-0.001, 0.0011)(random);
+      const StopHit expected = held.tick(is_short ? mirror(price) : price);
+      if (expected.action == StopAction::kAll) break;
+      const PositionShadow& before = *held.stops.find("A");
+      Stops restarted(rules());
+      restarted.set_position("A", before.quantity, before.average, 1, 0, 0, before.entered_ns, &before);
+      StopHit hit;  // the same price again: nothing that was reported is reported again
+      restarted.on_tick("A", before.last, held.now, hit);
+      CHECK(hit.action == StopAction::kNone || hit.action == StopAction::kAdjusted);
+      const PositionShadow& after = *restarted.find("A");
+      CHECK_EQ(after.best, before.best);
+      CHECK_EQ(after.worst, before.worst);
+      CHECK_EQ(after.trailing, before.trailing);
+      CHECK_EQ(after.armed, before.armed);
+      CHECK_EQ(after.half_sent, before.half_sent);
+      held.stops = restarted;
+    }
+  }
+}
+
+TEST(restored_state_is_for_new_positions_only) {
+  StopsRig rig;
+  rig.tick(10'200);
+  const StopState other{10'000, 10'000, 0, false, true};
+  rig.stops.set_position("A", 10, 10'000, 1, 0, 0, 0, &other);
+  CHECK_EQ(rig.stops.find("A")->best, 10'200.0);
+  CHECK(!rig.stops.find("A")->half_sent);
+}
+
+TEST(four_restarts_at_a_loss_sell_one_half) {
+  double quantity = 100;
+  std::optional<StopState> state;
+  int halves = 0;
+  for (int life = 0; life < 5; ++life) {
+    Stops stops(rules());
+    stops.set_position("A", quantity, 10'000, 1, 0, 0, 0, state ? &*state : nullptr);
+    for (int tick = 1; tick < 4; ++tick) {
+      StopHit hit;
+      if (!stops.on_tick("A", 9'840, tick * kSecond, hit)) continue;
+      CHECK(hit.action == StopAction::kHalf);
+      ++halves;
+      quantity -= hit.quantity;
+      stops.set_position("A", quantity, 10'000, 1, 0, 0, 0);
+    }
+    state = *stops.find("A");
+  }
+  CHECK_EQ(halves, 1);
+  CHECK_EQ(quantity, 50.0);
 }

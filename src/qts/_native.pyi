@@ -270,8 +270,10 @@ class Stops(TickWatcher):
         lot: float,
         stop: float,
         time_limit_s: float,
-        now_ns: int,
+        entered_ns: int,
+        restored: tuple[float, float, float, bool, bool] | None = None,
     ) -> None: ...
+    def state(self, symbol: str) -> tuple[float, float, float, bool, bool] | None: ...
     def set_exits(
         self,
         order: tuple[str, type],

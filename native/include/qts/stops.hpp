@@ -48,8 +48,15 @@ struct StopHit {
   bool is_short = false;
 };
 
+// What the stops have computed of a position: all that a restart must not lose.
+struct StopState {
+  double best = 0, worst = 0;  // price since entry
+  double trailing = 0;
+  bool armed = false, half_sent = false;
+};
+
 // The copy of a position that the stops work on.
-struct PositionShadow {
+struct PositionShadow : StopState {
   // Set by the ledger.
   double quantity = 0;  // signed
   double average = 0;
@@ -58,11 +65,10 @@ struct PositionShadow {
   double time_limit_s = 0;  // 0: none
   std::int64_t entered_ns = 0;
 
-  // Computed here.
-  double best = 0, worst = 0, last = 0;
+  // Computed here, and not restored: an exit that was reported before a restart may have been lost.
+  double last = 0;
   std::int64_t last_ns = 0;
-  double trailing = 0;
-  bool armed = false, half_sent = false, exit_sent = false;
+  bool exit_sent = false;
   double unconfirmed = 0;  // a price that jumped; 0: none
   std::int64_t unconfirmed_ns = 0;
 };
@@ -72,9 +78,10 @@ class Stops {
   explicit Stops(const StopRules& rules) : rules_(rules) {}
 
   // Sets quantity and average of a position after a fill or a reconciliation; quantity 0 removes it. The
-  // computed fields stay, unless the position changed sides, or grew after an exit was reported.
+  // computed fields stay, unless the position changed sides, or grew after an exit was reported. A position
+  // that is new here begins with `restored`, in the same call: no tick sees it without its state.
   void set_position(std::string_view symbol, double quantity, double average, double lot, double stop,
-                    double time_limit_s, std::int64_t now_ns) {
+                    double time_limit_s, std::int64_t entered_ns, const StopState* restored = nullptr) {
     if (quantity == 0) {
       remove_position(symbol);
       return;
@@ -83,9 +90,10 @@ class Stops {
     PositionShadow& position = found->second;
     if (is_new || (position.quantity > 0) != (quantity > 0)) {
       position = PositionShadow{};
-      position.entered_ns = now_ns;
+      position.entered_ns = entered_ns;
       position.best = position.worst = average;
       position.last = average;
+      if (is_new && restored) static_cast<StopState&>(position) = *restored;
     } else if (std::abs(quantity) > std::abs(position.quantity)) {
       position.half_sent = position.exit_sent = false;
     }
