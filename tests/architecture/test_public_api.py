@@ -149,7 +149,8 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.venues": """
         BeforeSend BookLevel ClockSkew FillNotice KisClient KisConfig KisEndpoint KisQuotes
-        KisStream NotSupportedError OrderBook Quota Quote RateLimitConfig RateLimitedError
+        KisStream MAX_WATCHED_SHARE NotSupportedError OrderBook Quota Quote RateLimitConfig
+        RateLimitedError
         RateLimiter RateLimiterStatus RequestPriority UpbitClient UpbitConfig UpbitStream UsageLog
         VenueRejectedError VenuesConfig connect_kis quota_for symbols_per_call
     """,

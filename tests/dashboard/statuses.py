@@ -68,6 +68,7 @@ def feed() -> FeedStatus:
         surges=4,
         symbols_known=300,
         streaming=True,
+        watched="2 streamed",
         poller=PollerStatus(9, 4, 10, 6.1, 90, 0, 1, 1, ["005930"], True),
         budget=RateLimiterStatus(8, 300, 5000, 95_000, 18, 5000, 0, 0),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -90,6 +91,67 @@ async def poller_on(
         yield PollerRig(market, poller, ingest, clock, records)
     finally:
         limiter.close()
+
+
+@asynccontextmanager
+async def running(rig: PollerRig) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(rig.poller.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+class Ticks:
+    """TickStream that can be cut, be silent, or refuse symbols."""
+
+    def __init__(self, clock: ManualClock, capacity: int = 40) -> None:
+        self.capacity = capacity
+        self.live = True
+        self.symbols: set[str] = set()
+        self.refused: set[str] = set()
+        self.requests: list[tuple[float, str]] = []
+        self.most = 0
+        self._clock = clock
+        self._registered: dict[str, float] = {}
+        self._silent_since: float | None = None
+
+    @property
+    def _at(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
+
+    @property
+    def silence_s(self) -> float:
+        return 0.0 if self._silent_since is None else self._at - self._silent_since
+
+    def registered_at(self, symbol: str) -> float | None:
+        return self._registered.get(symbol)
+
+    def subscribe(self, symbol: str) -> None:
+        self.requests.append((self._at, symbol))
+        assert len(self.symbols) < self.capacity
+        if symbol in self.refused:
+            return
+        self.symbols.add(symbol)
+        self.most = max(self.most, len(self.symbols))
+        if self.live:
+            self._registered[symbol] = self._at
+
+    def unsubscribe(self, symbol: str) -> None:
+        self.symbols.discard(symbol)
+        self._registered.pop(symbol, None)
+
+    def cut(self) -> None:
+        self.live = False
+        self._registered.clear()
+
+    def connect(self) -> None:
+        self.live = True
+        self._registered = dict.fromkeys(self.symbols, self._at)
+
+    def be_silent(self) -> None:
+        self._silent_since = self._at
 
 
 def at_random(

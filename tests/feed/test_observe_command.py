@@ -124,6 +124,7 @@ STATE = FeedStatus(
     surges=2,
     symbols_known=2500,
     streaming=False,
+    watched="none",
     poller=PollerStatus(
         scans=2,
         position=3,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -14,18 +12,8 @@ import pytest
 from qts.domain import QtsError, RefusedError, UnreachableError
 from qts.feed import FeedConfig
 from qts.venues import Quote, RateLimitConfig, RateLimitedError, RequestPriority, VenueRejectedError
-from tests.feed.market import MONDAY_OPEN, PollerRig, at_random, codes, poller_on
+from tests.feed.market import MONDAY_OPEN, Ticks, at_random, codes, poller_on, running
 from tests.venues.manual_limiter import worst_window
-
-
-@asynccontextmanager
-async def running(rig: PollerRig) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(rig.poller.run())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
 
 
 async def test_every_symbol_is_seen_once_a_scan() -> None:
@@ -156,33 +144,15 @@ async def test_bursts_cost_one_request_a_second_where_a_call_takes_many() -> Non
         assert all(len(symbols) == 10 for _, _, symbols in bursts)
 
 
-class Ticks:
-    """TickStream that can be cut."""
-
-    def __init__(self) -> None:
-        self.live = True
-        self.watched: set[str] = set()
-
-    @property
-    def free(self) -> int:
-        return 41 - len(self.watched)
-
-    def subscribe(self, symbol: str) -> None:
-        self.watched.add(symbol)
-
-    def unsubscribe(self, symbol: str) -> None:
-        self.watched.discard(symbol)
-
-
 async def test_a_live_stream_carries_the_bursts_and_polls_return_when_it_is_cut() -> None:
     async with poller_on(300) as rig:
-        ticks = Ticks()
+        ticks = Ticks(rig.clock)
         rig.poller.attach_stream(ticks)
         async with running(rig):
             await rig.clock.advance(40.0)
             rig.market.prices["000007"] = 110.0
             await rig.clock.advance(33.0)
-            assert ticks.watched == {"000007"}
+            assert ticks.symbols == {"000007"}
             assert not rig.market.times("000007", RequestPriority.BURST)
             rig.poller.on_quote(Quote("000007", 111.0, 5.0, 0.0, 0.0, {}, "kis_ws"))
             last = rig.records[-1].snapshot
@@ -190,7 +160,7 @@ async def test_a_live_stream_carries_the_bursts_and_polls_return_when_it_is_cut(
                 "kis_ws",
                 "burst",
             )
-            ticks.live = False
+            ticks.cut()
             await rig.clock.advance(3.0)
             assert len(rig.market.times("000007", RequestPriority.BURST)) >= 2
 
@@ -198,15 +168,15 @@ async def test_a_live_stream_carries_the_bursts_and_polls_return_when_it_is_cut(
 async def test_a_key_too_slow_for_bursts_has_them_while_the_stream_is_live() -> None:
     slow = RateLimitConfig(per_second=1)
     async with poller_on(20, slow, per_call=1) as rig:
-        ticks = Ticks()
+        ticks = Ticks(rig.clock)
         rig.poller.attach_stream(ticks)
         assert rig.poller.plan.bursts == 0
         async with running(rig):
             await rig.clock.advance(40.0)
             rig.market.prices["000007"] = 110.0
             await rig.clock.advance(40.0)
-            assert ticks.watched == {"000007"}
-            ticks.live = False
+            assert ticks.symbols == {"000007"}
+            ticks.cut()
             await rig.clock.advance(3.0)
             assert not rig.ingest.bursts.symbols
             assert not rig.market.times("000007", RequestPriority.BURST)

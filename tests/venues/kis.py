@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 from aiohttp import web
 
-from qts.domain import Clock, Secret, SystemClock
+from qts.domain import Clock, ManualClock, Secret, SystemClock
 from qts.simulators import KisKey, KisSimulator
 from qts.venues import KisClient, KisConfig, RateLimitConfig, RateLimiter
 
@@ -20,15 +20,16 @@ FAST = RateLimitConfig(per_second=18)
 
 
 def config_for(url: str, **changes: Any) -> KisConfig:
-    return KisConfig(
-        app_key=Secret(KEY.app_key),
-        app_secret=Secret(KEY.app_secret),
-        hts_id=Secret(KEY.hts_id),
-        account=Secret(KEY.account),
-        url=url,
-        stream_url=url.replace("http", "ws"),
-        **{"limits": FAST, **changes},
-    )
+    settings: dict[str, Any] = {
+        "app_key": Secret(KEY.app_key),
+        "app_secret": Secret(KEY.app_secret),
+        "hts_id": Secret(KEY.hts_id),
+        "account": Secret(KEY.account),
+        "url": url,
+        "stream_url": url.replace("http", "ws"),
+        "limits": FAST,
+    }
+    return KisConfig(**settings | changes)
 
 
 @asynccontextmanager
@@ -49,6 +50,21 @@ async def open_client(
             yield client
     finally:
         limiter.close()
+
+
+class SleepRecorder(ManualClock):
+    """Clock that records the duration of each sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sleeps: asyncio.Queue[float] = asyncio.Queue()
+
+    async def sleep(self, seconds: float) -> None:
+        self._sleeps.put_nowait(seconds)
+        await super().sleep(seconds)
+
+    async def next_sleep(self) -> float:
+        return await asyncio.wait_for(self._sleeps.get(), 60)
 
 
 class ScriptedServer:

@@ -223,6 +223,18 @@ async def test_a_token_that_cannot_be_renewed_is_used_until_it_expires(tmp_path:
         assert (await client.call(READ, {}, RequestPriority.ORDER)).rt_cd == "0"
 
 
+async def test_a_rate_limited_token_request_slows_the_others_down(tmp_path: Path) -> None:
+    async with (
+        ScriptedServer(lambda _: json_response({"rt_cd": "0"})) as kis,
+        open_client(config_for(kis.url), tmp_path) as client,
+    ):
+        kis.token_status = 429
+        before = client.limiter.status().rate_per_s
+        with pytest.raises(RateLimitedError):
+            await client.call(READ, {}, RequestPriority.ORDER)
+        assert client.limiter.status().rate_per_s == before // 2
+
+
 async def test_a_token_that_cannot_be_saved_is_used_from_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

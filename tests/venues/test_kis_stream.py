@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Clock, ManualClock, RefusedError, SystemClock
+from qts.domain import Clock, RefusedError, Secret, SystemClock
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.simulators.faults import Fault
+from qts.telemetry import metric_samples
 from qts.venues import FillNotice, KisClient, KisStream, Quote, RequestPriority
 from qts.venues.kis import KisEndpoint
 from qts.venues.kis.frames import ControlMessage, Frame, MalformedFrameError, parse, trade_quote
-from tests.venues.kis import KEY, client_of
+from tests.venues.kis import KEY, SleepRecorder, client_of
 
 SAMPLE = (
     "0|H0STCNT0|001|005930^093354^71900^5^-100^-0.14^72023.83^72100^72400^71700^71900^71800^1^"
@@ -58,21 +59,6 @@ class Recorder:
                         await self._changed.wait()
                 except TimeoutError:
                     continue
-
-
-class SleepRecorder(ManualClock):
-    """Clock that records the duration of each sleep."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sleeps: asyncio.Queue[float] = asyncio.Queue()
-
-    async def sleep(self, seconds: float) -> None:
-        self._sleeps.put_nowait(seconds)
-        await super().sleep(seconds)
-
-    async def next_sleep(self) -> float:
-        return await asyncio.wait_for(self._sleeps.get(), 60)
 
 
 @asynccontextmanager
@@ -144,23 +130,78 @@ async def test_a_connection_that_drops_at_once_is_retried_more_slowly(tmp_path: 
             await clock.advance(backoff_s)
 
 
-async def test_the_42nd_subscription_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+async def test_the_41st_symbol_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with KisSimulator(BUSY) as simulator, client_of(simulator, tmp_path) as client:
         stream = KisStream(client, SystemClock(), Recorder().quote)
-        for symbol in simulator.market.universe.codes[:41]:
+        for symbol in simulator.market.universe.codes[:40]:
             stream.subscribe(symbol)
-        assert stream.free == 0
-        with pytest.raises(RefusedError, match="41 subscriptions"):
-            stream.subscribe(simulator.market.universe.codes[41])
+        assert len(stream.symbols) == stream.capacity == 40
+        with pytest.raises(RefusedError, match="40 of them for symbols"):
+            stream.subscribe(simulator.market.universe.codes[40])
         stream.subscribe(simulator.market.universe.codes[0])  # is subscribed already
 
 
-async def test_all_41_are_accepted_by_the_venue(tmp_path: Path) -> None:
+async def test_forty_symbols_and_the_fill_notices_fit_also_after_drops(tmp_path: Path) -> None:
+    """Symbols change while the connection drops: the venue never counts a 42nd subscription."""
     async with running_stream(tmp_path) as (simulator, _, stream, recorder):
-        for symbol in simulator.market.universe.codes[:41]:
+        symbols = simulator.market.universe.codes
+        for symbol in symbols[:40]:
             stream.subscribe(symbol)
-        await recorder.until(lambda: 41 in simulator.stats()["stream"]["registrations"].values())
+        live = Recorder()
+        stream.subscribe_fills(recorder.fill, live.on_live)
+        for turn in range(3):
+            await recorder.until(
+                lambda: 41 in simulator.stats()["stream"]["registrations"].values()
+            )
+            await recorder.until(lambda n=turn: live.live == n + 1)  # type: ignore[misc]
+            await recorder.until(
+                lambda: all(stream.registered_at(symbol) is not None for symbol in stream.symbols)
+            )
+            for old, new in zip(symbols[:10], symbols[40:50], strict=True):
+                stream.unsubscribe(old if turn % 2 == 0 else new)
+                stream.subscribe(new if turn % 2 == 0 else old)
+            if turn < 2:
+                simulator.drop_streams()
         assert stream.rejections == {}
+
+
+async def test_a_symbol_counts_as_registered_from_its_acknowledgement_to_a_drop(
+    tmp_path: Path,
+) -> None:
+    async with running_stream(tmp_path) as (simulator, _, stream, recorder):
+        stream.subscribe("005930")
+        stream.subscribe("999999")  # not listed
+        assert stream.registered_at("005930") is None
+        await recorder.until(lambda: stream.registered_at("005930") is not None)
+        await recorder.until(lambda: "999999" not in stream.symbols)
+        assert stream.rejections == {"OPSP8992": 1}
+        assert stream.registered_at("999999") is None
+        await recorder.until(lambda: bool(recorder.quotes))
+        assert stream.silence_s < 1.0
+        simulator.drop_streams()
+        await recorder.until(lambda: not stream.live)
+        assert stream.registered_at("005930") is None
+        await recorder.until(lambda: stream.registered_at("005930") is not None)
+
+
+async def test_rejected_fill_notices_are_reported_and_quotes_still_arrive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder, rejected = Recorder(), list[str]()
+    async with (
+        KisSimulator(BUSY) as simulator,
+        client_of(simulator, tmp_path, hts_id=Secret("another")) as client,
+        running(client, recorder) as stream,
+    ):
+        stream.subscribe_fills(recorder.fill, recorder.on_live, rejected.append)
+        stream.subscribe("005930")
+        await recorder.until(lambda: bool(rejected))
+        assert rejected == ["OPSP8992 invalid tr_key"] == [stream.fills_rejected]
+        assert metric_samples()["qts_kis_fill_notices_rejected"] == [({}, 1.0)]
+        assert "KIS rejected the subscription to fill notices" in capsys.readouterr().err
+        await recorder.until(lambda: bool(recorder.quotes))  # KIS has closed the connection once
+        stream.subscribe_fills(recorder.fill, recorder.on_live, rejected.append)
+        await recorder.until(lambda: len(rejected) == 2)
 
 
 async def test_a_key_in_use_elsewhere_is_retried_after_a_minute(tmp_path: Path) -> None:

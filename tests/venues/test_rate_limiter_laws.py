@@ -116,7 +116,7 @@ def test_instant_replies_are_granted_exactly_when_the_oracle_grants_them(
     limiter = RateLimiter(LIMITS, clock)
     for gap in gaps_ms:
         clock.move(gap / 1000)
-        granted = limiter.try_acquire(RequestPriority.ORDER)
+        granted = limiter.try_acquire(RequestPriority.EXIT)
         assert granted == oracle.put(RateItem("key", clock.ns // 10**6))
         if granted:
             limiter.release()

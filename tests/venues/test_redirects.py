@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,9 +12,22 @@ import pytest
 from aiohttp import web
 
 from qts.domain import OutcomeUnknownError, Secret, SystemClock, UnreachableError
-from qts.venues import KisClient, RequestPriority, UpbitClient, UpbitConfig
+from qts.venues import (
+    KisClient,
+    KisStream,
+    RequestPriority,
+    UpbitClient,
+    UpbitConfig,
+    UpbitStream,
+)
 from qts.venues.kis import KisEndpoint
-from tests.venues.kis import ScriptedServer, config_for, json_response, open_client
+from tests.venues.kis import (
+    ScriptedServer,
+    SleepRecorder,
+    config_for,
+    json_response,
+    open_client,
+)
 
 ORDER = KisEndpoint("/uapi/order", "TTTC0012U", "VTTC0012U", method="POST")
 READ = KisEndpoint("/uapi/read", "FHKST01010100")
@@ -36,12 +51,15 @@ class RedirectingServer(ScriptedServer):
     def __init__(self, status: int, to: str, *, tokens: bool = False) -> None:
         super().__init__(lambda request: web.Response(status=status, headers=self._to(request)))
         self._second = to
+        self.replies: dict[str, dict[str, str]] = {}
         self._redirects_tokens = tokens
 
     def _to(self, request: web.Request) -> dict[str, str]:
         return {"Location": f"{self._second}{request.path}"}
 
     async def _reply(self, request: web.Request) -> web.Response:
+        if (reply := self.replies.get(request.path)) is not None:
+            return json_response(reply)
         return self._answer(request) if self._redirects_tokens else await super()._reply(request)
 
 
@@ -90,4 +108,32 @@ async def test_upbit_requests_are_not_redirected(status: int) -> None:
                 await client.call("POST", "/v1/orders", [], "order", RequestPriority.ORDER)
             with pytest.raises(OutcomeUnknownError, match=f"Upbit HTTP {status}: a redirect"):
                 await client.call("DELETE", "/v1/order", [], "default", RequestPriority.ORDER)
+        assert not second.was_reached
+
+
+@pytest.mark.parametrize("venue", ["kis", "upbit"])
+async def test_the_key_of_a_stream_is_not_redirected(venue: str, tmp_path: Path) -> None:
+    """The handshake of a WebSocket is a GET, which aiohttp would follow."""
+    clock = SleepRecorder()
+    async with SecondServer() as second, RedirectingServer(307, second.url) as first:
+        async with contextlib.AsyncExitStack() as stack:
+            stream: KisStream | UpbitStream
+            if venue == "kis":
+                first.replies["/oauth2/Approval"] = {"approval_key": "secret"}
+                kis = await stack.enter_async_context(open_client(config_for(first.url), tmp_path))
+                stream = KisStream(kis, clock, lambda _quote: None)
+            else:
+                config = UpbitConfig(
+                    access_key=Secret("access" * 6),
+                    secret_key=Secret("secret" * 6),
+                    stream_url=first.url.replace("http", "ws"),
+                )
+                upbit = await stack.enter_async_context(UpbitClient.open(config, SystemClock()))
+                stream = UpbitStream(
+                    upbit, clock, lambda _quote: None, on_order=lambda _order: None
+                )
+            task = asyncio.create_task(stream.run())
+            await clock.next_sleep()  # it waits to connect again
+            task.cancel()
+            await asyncio.wait({task})
         assert not second.was_reached

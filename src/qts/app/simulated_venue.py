@@ -27,7 +27,6 @@ from qts.venues import KisConfig, RateLimitConfig, UpbitConfig
 
 START_TIMEOUT_S = 30.0
 UPBIT_MARKETS = 200  # the most that one request takes
-UPBIT_SCAN_S = 1.0
 _PER_SECOND, _PER_MINUTE, _PER_DAY = 18, 1000, 1_000_000
 _PARAMS = (
     "surge_breakout.window=3",
@@ -154,7 +153,7 @@ class SimulatedVenue:
             other,
             symbols=path,
             always_open=True,
-            interval_s=UPBIT_SCAN_S if self._venue == "upbit" else self._config.scan_s,
+            interval_s=None if self._venue == "upbit" else self._config.scan_s,
             record_dir=other.record_dir or self._home.path / "record",
         )
 

@@ -43,6 +43,10 @@ def observe(
     show_plan: Annotated[
         bool, typer.Option("--plan", help="Print the scan plan and its calculation, then exit.")
     ] = False,
+    held: Annotated[
+        int,
+        typer.Option("--held", metavar="N", min=0, help="With --plan: symbols held or on order."),
+    ] = 0,
     simulated_time: Annotated[
         bool,
         typer.Option(
@@ -72,7 +76,7 @@ def observe(
     clock: Clock = _simulator_clock(kis.url) if simulated_time else SystemClock()
     if show_plan:
         count = len(read_symbols(feed.symbols)) if feed.symbols else ASSUMED_SYMBOLS
-        plan = plan_scan_offline(kis, feed, count, clock.now())
+        plan = plan_scan_offline(kis, feed, count, clock.now(), held)
         typer.echo(plan.render())
         report.write({**msgspec.to_builtins(plan), "sentence": plan.description})
         return 0

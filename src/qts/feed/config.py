@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+KIS_SCAN_S = 30.0
+UPBIT_SCAN_S = 1.0
+
 
 class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to poll, how often, and where to record it."""
@@ -20,9 +23,11 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         msgspec.Meta(description="symbols: a file, one per line, or a folder of KIS lists"),
     ] = None
     interval_s: Annotated[
-        float,
-        msgspec.Meta(gt=0, le=86_400, description="scan of all symbols, if limits allow"),
-    ] = 30.0
+        Annotated[float, msgspec.Meta(gt=0, le=86_400)] | None,
+        msgspec.Meta(
+            description="scan of all symbols, if limits allow; unset: 30 s at KIS, 1 s at Upbit"
+        ),
+    ] = None
     multi_quotes: Annotated[
         bool, msgspec.Meta(description="thirty symbols per request, if the key allows it")
     ] = True
@@ -74,3 +79,10 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             " least 1,000 and at most half of it"
         ),
     ] = None
+
+    @property
+    def scan_s(self) -> float:
+        """Scan interval, by default the venue's: Upbit quotes all markets in few requests."""
+        if self.interval_s is not None:
+            return self.interval_s
+        return UPBIT_SCAN_S if self.venue == "upbit" else KIS_SCAN_S

@@ -48,6 +48,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     surges: int
     symbols_known: int
     streaming: bool
+    watched: str  # what is held or on order, and how often it is priced
     poller: PollerStatus
     budget: RateLimiterStatus
 
@@ -63,6 +64,7 @@ class Feed:
         self._ingest = ingest
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
+        self._market = Market.KRX
         self._recorder: Recorder | None = None
         self._stream: KisStream | UpbitTickStream | None = None
         self._day_sync: TradingDaySync | None = None
@@ -104,12 +106,13 @@ class Feed:
         ingest = QuoteIngest(config, observer, session, mode=venue.mode, market=venue.market)
         poller = Poller(venue.source, venue.limiter, ingest, clock, symbols, config)
         feed = cls(poller, ingest, venue.limiter, clock)
+        feed._market = venue.market
         feed._recorder = recorder
         quotes = venue.source
         if isinstance(quotes, KisQuotes) and not (venue.mode == "PAPER" or config.always_open):
             days = home / "trading-days.json"
             feed._day_sync = TradingDaySync(days, poller.calendar, clock, quotes.trading_days)
-        if config.stream and config.max_bursts:
+        if config.stream:
             if isinstance(client, UpbitClient):
                 feed._stream = UpbitTickStream(client, clock, poller.on_quote)
             else:
@@ -129,6 +132,21 @@ class Feed:
     @property
     def plan(self) -> ScanPlan:
         return self.poller.plan
+
+    def watch(self, symbols: Sequence[str]) -> None:
+        """Price these symbols first, every second: what is held or on order, held ones first.
+
+        They need not be in `feed.symbols`. Symbols of another market have no price here.
+        """
+        self.poller.watch([each for each in symbols if market_for_symbol(each) is self._market])
+
+    def price_age_s(self, symbol: str) -> float | None:
+        """Return the seconds since the price of a watched symbol was last confirmed.
+
+        None outside the trading session and for a symbol that is not watched. May be called from
+        any thread.
+        """
+        return self.poller.price_age_s(symbol)
 
     async def run(self) -> None:
         """Run until cancelled; raise on a permanent error."""
@@ -157,22 +175,28 @@ class Feed:
             surges=self._ingest.surges,
             symbols_known=len(self._ingest.cache),
             streaming=self._stream is not None and self._stream.live,
+            watched=self.plan.watch_description,
             poller=poller,
             budget=self.limiter.status(),
         )
 
 
-def plan_scan_offline(kis: KisConfig, config: FeedConfig, symbols: int, now: datetime) -> ScanPlan:
+def plan_scan_offline(
+    kis: KisConfig, config: FeedConfig, symbols: int, now: datetime, held: int = 0
+) -> ScanPlan:
     """Plan the rest of today, or the next session, without a request."""
+    streamed = min(held, KisStream.capacity) if config.stream else 0
     calendar = TradingCalendar(config.calendar_overrides, config.after_market)
     demand = Demand(
         symbols=symbols,
         per_call=symbols_per_call(kis, multi=config.multi_quotes),
         seconds_left=calendar.seconds_left(now) or calendar.next_open(now).seconds,
         day_left=kis.key_limits.per_day,
-        asked_s=config.interval_s,
+        asked_s=config.scan_s,
         bursts=config.max_bursts,
         burst_s=config.burst_s,
+        watched=held - streamed,
+        streamed=streamed,
     )
     return plan_scan(kis.key_limits, demand)
 

@@ -37,7 +37,7 @@ class QuoteIngest:
         self.cache = PriceCache(config.cache_ttl_s)
         self.bursts = BurstManager(config.max_bursts, config.burst_s)
         self.surges = 0
-        self.interval_ms: dict[Mode, float] = {"normal": config.interval_s * 1e3, "burst": 1e3}
+        self.interval_ms: dict[Mode, float] = {"normal": config.scan_s * 1e3, "burst": 1e3}
         self._detector = SurgeDetector(self.cache, config.price_change, config.volume_ratio)
         self._observer = observer
         self._session_id = session_id

@@ -1,12 +1,14 @@
 """Plan of a scan: the shortest interval for all symbols, all day, within every limit.
 
-The interval is the largest of those that the second, the minute, the rest of the day and the
-setting allow, after the share of orders, accounts and bursts:
+Watched symbols, which are held or on order, come first: those without a stream are polled every
+second, or more slowly where that would take more than 80 % of what quotes may use. The interval
+of the scan is the largest of those that the second, the minute, the rest of the day and the
+setting allow, after the share of orders, accounts, watched symbols and bursts:
 
     calls per scan = symbols / symbols per call
-    by the second  = calls / (quota of a second / (1 s + reply) - bursts)
-    by the minute  = calls / (quota of a minute / (60 s + reply) - bursts)
-    by the day     = calls x seconds left / (requests left today - reserve for bursts)
+    by the second  = calls / (quota of a second / (1 s + reply) - watched - bursts)
+    by the minute  = calls / (quota of a minute / (60 s + reply) - watched - bursts)
+    by the day     = calls x seconds left / (requests left today - watched - reserve for bursts)
 
 A request counts until its window after the reply has passed, hence `+ reply`. No clock, no I/O.
 """
@@ -18,11 +20,12 @@ from typing import Literal
 
 import msgspec
 
-from qts.venues import RateLimitConfig, RequestPriority, quota_for
+from qts.venues import MAX_WATCHED_SHARE, RateLimitConfig, RequestPriority, quota_for
 
 REPLY_S = 0.1  # allowance for a venue's reply
 BURST_SHARE = 0.10  # of the requests left today
 BURST_PER_SYMBOL_S = 1.0
+WATCH_INTERVAL_S = 1.0
 MAX_OF_RATE = 2 / 3  # of the quota of quotes, for bursts at most
 
 Bound = Literal["asked", "second", "minute", "day"]
@@ -38,6 +41,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     asked_s: float = 30.0
     bursts: int = 10
     burst_s: float = 300.0
+    watched: int = 0  # held or on order, and polled
+    streamed: int = 0  # held or on order, with a stream
 
 
 class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +53,9 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_s: float
     bursts: int
     burst_per_s: float  # income for bursts: the day's requests that the scan leaves
+    watch_interval_s: float  # between two polls of a watched symbol
+    watch_per_s: float  # requests for watched symbols
+    watch_max_per_s: float  # requests that watched symbols may use
     bound: Bound
     day_share: float
     demand: Demand
@@ -67,6 +75,21 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
     def granted(self) -> bool:
         return self.bound == "asked"
 
+    @property
+    def watch_description(self) -> str:
+        """What is held or on order, and how often it is priced."""
+        demand, parts = self.demand, list[str]()
+        if demand.streamed:
+            parts.append(f"{demand.streamed} streamed")
+        if demand.watched and math.isinf(self.watch_interval_s):
+            parts.append(f"{demand.watched} not polled: the day's requests are used up")
+        elif demand.watched:
+            parts.append(
+                f"{demand.watched} polled every {self.watch_interval_s:.1f} s"
+                f" = {self.watch_per_s:.2g}/s"
+            )
+        return ", ".join(parts) or "none"
+
     def render(self) -> str:
         return "\n".join(_lines(self))
 
@@ -75,10 +98,16 @@ def plan_scan(limits: RateLimitConfig, demand: Demand) -> ScanPlan:
     quotes = quota_for(limits, RequestPriority.NORMAL)
     calls = math.ceil(demand.symbols / demand.per_call)
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
+    seconds_left = max(demand.seconds_left, 1.0)
     by_second, by_minute = quotes.second / (1 + REPLY_S), quotes.minute / (60 + REPLY_S)
+    watch_max = MAX_WATCHED_SHARE * min(by_second, by_minute, spendable / seconds_left)
+    watch_interval = watch_interval_s(demand.watched, demand.per_call, watch_max)
+    watch = math.ceil(demand.watched / demand.per_call) / watch_interval
+    by_second, by_minute = by_second - watch, by_minute - watch
+    spendable = max(0, math.floor(spendable - watch * seconds_left))
     bursts = _bursts(demand, min(by_second, by_minute), spendable)
     cost = burst_cost(bursts, demand.per_call)
-    by_day = spendable * (1 - BURST_SHARE * (bursts > 0)) / max(demand.seconds_left, 1.0)
+    by_day = spendable * (1 - BURST_SHARE * (bursts > 0)) / seconds_left
     by = {
         "second": _interval(calls, by_second - cost),
         "minute": _interval(calls, by_minute - cost),
@@ -87,19 +116,27 @@ def plan_scan(limits: RateLimitConfig, demand: Demand) -> ScanPlan:
     }
     bound = max(by, key=lambda name: (by[name], name == "asked"))
     rate = calls / by[bound]
-    left_per_s = spendable / max(demand.seconds_left, 1.0)
+    left_per_s = spendable / seconds_left
     return ScanPlan(
         interval_s=by[bound],
         calls=calls,
         rate_per_s=rate,
         bursts=bursts,
         burst_per_s=max(0.0, left_per_s - rate),
+        watch_interval_s=watch_interval,
+        watch_per_s=watch,
+        watch_max_per_s=watch_max,
         bound=msgspec.convert(bound, Bound),
-        day_share=rate * demand.seconds_left / limits.per_day,
+        day_share=(rate + watch) * demand.seconds_left / limits.per_day,
         demand=demand,
         limits=limits,
         by=by,
     )
+
+
+def watch_interval_s(watched: int, per_call: int, max_per_s: float) -> float:
+    """Return the seconds between two polls of that many symbols within a rate of requests."""
+    return max(WATCH_INTERVAL_S, _interval(math.ceil(watched / per_call), max_per_s))
 
 
 def burst_cost(bursts: int, per_call: int) -> float:
@@ -115,7 +152,7 @@ def _bursts(demand: Demand, rate: float, spendable: int) -> int:
 
 
 def _interval(calls: int, rate: float) -> float:
-    return calls / rate if rate > 0 else math.inf
+    return calls / rate if rate > 0 else math.inf if calls else 0.0
 
 
 def _lines(plan: ScanPlan) -> list[str]:
@@ -127,22 +164,26 @@ def _lines(plan: ScanPlan) -> list[str]:
     cost = burst_cost(plan.bursts, demand.per_call)
     reserve = BURST_SHARE if plan.bursts else 0.0
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
+    fixed = f"{plan.watch_per_s:.2g}/s - {cost:g}/s" if plan.watch_per_s else f"{cost:g}/s"
+    watched_today = plan.watch_per_s * demand.seconds_left
+    polls = f" {watched_today:,.0f} -" if watched_today else ""
     lines = [
         f"limits     {limits.per_second}/s, {limits.per_minute:,}/min, {limits.per_day:,}/day"
         f" ({limits.day})",
         f"reserved   {limits.per_second - quotes.second}/s,"
         f" {limits.per_minute - quotes.minute:,}/min, {limits.per_day - quotes.day:,}/day"
         " for orders and accounts",
+        f"watched    {plan.watch_description}",
         f"bursts     {plan.bursts} symbols once a second = {cost:g}/s;"
         f" {reserve:.0%} of the requests left today",
         f"a scan     {demand.symbols:,} symbols / {demand.per_call} a call = {plan.calls:,} calls",
         f"time left  {demand.seconds_left / 3600:.2f} h = {demand.seconds_left:,.0f} s,"
         f" {demand.day_left:,} requests",
-        f"by second  {plan.calls:,} / ({quotes.second} / {1 + REPLY_S:g} s - {cost:g}/s)"
+        f"by second  {plan.calls:,} / ({quotes.second} / {1 + REPLY_S:g} s - {fixed})"
         f" = {plan.by['second']:,.1f} s",
-        f"by minute  {plan.calls:,} / ({quotes.minute:,} / {60 + REPLY_S:g} s - {cost:g}/s)"
+        f"by minute  {plan.calls:,} / ({quotes.minute:,} / {60 + REPLY_S:g} s - {fixed})"
         f" = {plan.by['minute']:,.1f} s",
-        f"by day     {plan.calls:,} x {demand.seconds_left:,.0f} s / ({spendable:,} -"
+        f"by day     {plan.calls:,} x {demand.seconds_left:,.0f} s / ({spendable:,} -{polls}"
         f" {reserve:.0%}) = {plan.by['day']:,.1f} s",
         f"plan       {plan.description}",
     ]

@@ -1,11 +1,13 @@
-"""Poller of all symbols in turn, and of symbols in a burst once a second, within the rate limits.
+"""Poller of all symbols in turn, and of watched symbols and bursts once a second.
 
-    scan    one request waits in the limiter (NORMAL, paced by the plan) ──┐ granted: choose
-    burst   one request waits in the limiter (BURST), once a second      ──┘ the symbols now
+    watched   one request waits in the limiter (WATCHED), once a second    ──┐
+    bursts    one request waits in the limiter (BURST), once a second      ──┤ granted: choose
+    scan      one request waits in the limiter (NORMAL, paced by the plan) ──┘ the symbols now
 
 Each priority has one waiting request, so a permit goes to the more urgent one, and its symbols are
 chosen only then. A batch has one request in flight at a time; a refused or lost batch goes first
-with the next permit. The plan is recomputed every minute, and when the market opens.
+with the next permit. The plan is recomputed every minute, when the market opens, and when what is
+watched or streamed changes.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Clock
-from qts.feed.burst_poller import BurstPoller
 from qts.feed.calendar import TradingCalendar
 from qts.feed.config import FeedConfig
+from qts.feed.fast_poller import FastPoller
 from qts.feed.ingest import QuoteIngest
-from qts.feed.planner import Demand, ScanPlan, plan_scan
+from qts.feed.planner import WATCH_INTERVAL_S, Demand, ScanPlan, plan_scan
 from qts.feed.quote_requests import QuoteRequester
 from qts.feed.scan import Scan
 from qts.feed.source import QuoteSource, TickStream
@@ -68,8 +70,8 @@ class Poller:
         self._calendar = TradingCalendar(config.calendar_overrides, config.after_market)
         self._requester = QuoteRequester(source, clock, self.on_quote)
         self._scan = Scan(symbols, source.per_call, clock, limiter.skip_pace)
-        self._burst_poller = BurstPoller(
-            ingest.bursts, self._requester, clock, config, source.per_call
+        self._fast = FastPoller(
+            ingest.bursts, self._requester, clock, config, source.per_call, self._replan
         )
         self._open = False
         self.plan = self.make_plan()
@@ -79,25 +81,39 @@ class Poller:
         return self._calendar
 
     def attach_stream(self, stream: TickStream) -> None:
-        """Use real ticks for symbols in a burst while the stream is live and has capacity."""
-        self._burst_poller.attach_stream(stream)
+        """Use real ticks for watched symbols and bursts while the stream has capacity."""
+        self._fast.attach_stream(stream)
+
+    def watch(self, symbols: Sequence[str]) -> None:
+        """Replace the symbols that are held or on order, most important first."""
+        self._fast.watch(symbols)
+
+    def price_age_s(self, symbol: str) -> float | None:
+        """Return the age of a watched symbol's price; None outside the trading session."""
+        return self._fast.price_age_s(symbol) if self._open else None
 
     def on_quote(self, quote: Quote) -> None:
         """Ingest a quote of a poll or a stream."""
-        self._ingest.ingest(quote, self._clock.monotonic_ns() / 1e9, self._clock.now())
+        at = self._clock.monotonic_ns() / 1e9
+        if quote.price > 0:
+            self._fast.confirm(quote.symbol, at)
+        self._ingest.ingest(quote, at, self._clock.now())
 
     def make_plan(self) -> ScanPlan:
         """Plan for the rest of today, or for a whole day when the market is closed."""
         left_s = 0.0 if self._config.always_open else self._calendar.seconds_left(self._clock.now())
         left_s = left_s or FULL_DAY_S
+        polled, streamed = self._fast.watched
         demand = Demand(
             symbols=max(1, self._count),
             per_call=self._per_call,
             seconds_left=left_s,
             day_left=self._limiter.remaining_within(left_s),
-            asked_s=self._config.interval_s,
+            asked_s=self._config.scan_s,
             bursts=self._config.max_bursts,
             burst_s=self._config.burst_s,
+            watched=polled,
+            streamed=streamed,
         )
         return plan_scan(self._limiter.limits, demand)
 
@@ -130,7 +146,7 @@ class Poller:
         coroutines = (
             self._requester.wait_fatal(),
             self._scan_all(),
-            self._burst_poller.run(),
+            self._fast.run(),
             self._replan_periodically(),
             self._wait_closed(),
         )
@@ -160,15 +176,19 @@ class Poller:
     def _replan(self) -> None:
         plan = self.make_plan()
         changed = abs(plan.interval_s - self.plan.interval_s) > 0.05 * self.plan.interval_s
+        slower = plan.watch_interval_s > max(WATCH_INTERVAL_S, self.plan.watch_interval_s)
         self.plan = plan
+        self._limiter.reserve_watched(plan.watch_per_s)
         self._limiter.pace(plan.rate_per_s or 1 / FULL_DAY_S)
-        self._burst_poller.apply_plan(plan)
+        self._fast.apply_plan(plan)
         self._ingest.interval_ms["normal"] = plan.interval_s * 1e3
         # With a slow scan, prices must be kept longer to be compared at all.
         self._ingest.cache.ttl_s = max(self._config.cache_ttl_s, 2 * plan.interval_s)
         self._ingest.cache.clean(self._clock.monotonic_ns() / 1e9)
         if changed:
             log.info("scan replanned", plan=plan.description, bound=plan.bound)
+        if slower:
+            log.warning("held symbols cannot be polled each second", watched=plan.watch_description)
 
     # -- opening hours
 
@@ -177,6 +197,7 @@ class Poller:
             opens = self._calendar.next_open(self._clock.now()).opens_at
             left_s = (opens - self._clock.now()).total_seconds()
             await self._clock.sleep(min(max(left_s, 0.05), 60.0))  # the wall clock may be changed
+        self._fast.restart_ages()
         self._open = True
 
     async def _wait_closed(self) -> None:

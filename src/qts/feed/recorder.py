@@ -1,11 +1,11 @@
 """Recorder of every record as a line of JSON: append-only, a new file each day.
 
-    2026-11-16.0001.jsonl ── day over, or full ──▶ 2026-11-16.0001.jsonl.zst ── keep_days ──▶ deleted
+    2026-11-16.0001.jsonl ── day over, or full ──▶ 2026-11-16.0001.jsonl.zst ── keep_days ──▶ gone
 
-Recording stops while the disk is short of space, and resumes when there is room again: others need
-the disk more. A line is one write, so a killed process leaves whole lines and at most one torn at the end of its
+A line is one write, so a killed process leaves whole lines and at most one torn at the end of its
 last file; a restart starts a new file. Lines reach the disk within about a second (fdatasync in a
-thread), which is what a power cut can lose. Secrets are masked.
+thread), which is what a power cut can lose. Recording stops while the disk is short of space, and
+resumes when there is room again. Secrets are masked.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -44,12 +44,26 @@ class QuoteSource(Protocol):
 
 
 class TickStream(Protocol):
-    """Live ticks of a few symbols, delivered to the callback it was created with."""
+    """Live ticks of a few symbols, delivered to the callback it was created with.
+
+    A symbol that the venue refuses leaves `symbols`.
+    """
+
+    capacity: int
 
     @property
     def live(self) -> bool: ...
     @property
-    def free(self) -> int: ...
+    def symbols(self) -> Collection[str]: ...
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the last message of the connection."""
+        ...
+
+    def registered_at(self, symbol: str) -> float | None:
+        """Return when the venue accepted the symbol on this connection, None if it has not."""
+        ...
+
     def subscribe(self, symbol: str) -> None: ...
     def unsubscribe(self, symbol: str) -> None: ...
 
@@ -113,8 +127,15 @@ class UpbitTickStream:
         return self._stream.live
 
     @property
-    def free(self) -> int:
-        return self.capacity - len(self._markets)
+    def symbols(self) -> Collection[str]:
+        return self._markets
+
+    @property
+    def silence_s(self) -> float:
+        return self._stream.silence_s
+
+    def registered_at(self, symbol: str) -> float | None:
+        return self._stream.registered_at(symbol)
 
     def subscribe(self, symbol: str) -> None:
         self._markets.add(symbol)

@@ -18,6 +18,7 @@ from qts.venues.quote import OrderBook as OrderBook
 from qts.venues.quote import Quote as Quote
 from qts.venues.ratelimit.limiter import RateLimiter as RateLimiter
 from qts.venues.ratelimit.limiter import RateLimiterStatus as RateLimiterStatus
+from qts.venues.ratelimit.limits import MAX_WATCHED_SHARE as MAX_WATCHED_SHARE
 from qts.venues.ratelimit.limits import Quota as Quota
 from qts.venues.ratelimit.limits import RateLimitConfig as RateLimitConfig
 from qts.venues.ratelimit.limits import RequestPriority as RequestPriority

@@ -142,6 +142,21 @@ def redirect_error(venue: str, status: int, changes: bool) -> QtsError:
     return error_of_class(ReplyClass.UNKNOWN, message, "", changes)
 
 
+def refuse_redirects(venue: str) -> aiohttp.ClientMiddlewareType:
+    """Return a middleware that raises on a 3xx; aiohttp follows those of a WebSocket."""
+
+    async def send(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        response = await handler(request)
+        if 300 <= response.status < 400:
+            response.close()
+            raise redirect_error(venue, response.status, False)
+        return response
+
+    return send
+
+
 def class_table() -> str:
     """Return the classes as the first table of docs/venue-codes.md."""
     rows = [f"| {kind.value} | {order} | {read} |" for kind, (order, read) in _EFFECTS.items()]

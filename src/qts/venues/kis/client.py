@@ -243,6 +243,8 @@ class KisClient:
             raise no_reply_error(f"KIS at {self.config.rest}", error, False) from None
         if 300 <= status < 400:
             raise reply_error(status, "", "", False)
+        if status == 429:
+            self.limiter.on_throttled()  # the other requests share whatever is limited
         return status, data
 
 

@@ -1,5 +1,9 @@
 """Stream of KIS over a WebSocket: one connection per key, 41 subscriptions, reconnects forever.
 
+One subscription is kept for the fill notices, forty are for symbols. KIS acknowledges each one, or
+rejects it: a rejected symbol is dropped, so that its consumer can poll it and subscribe again;
+rejected fill notices are reported to their consumer, who has to look for fills without them.
+
     connecting ── approved, subscribed ──▶ live ── dropped ──▶ backoff (1, 2, 4 … 60 s)
          ▲                                   └── key in use elsewhere ──▶ backoff 60 s │
          └─────────────────────────────────────────────────────────────────────────────┘
@@ -11,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import aiohttp
 
 from qts import telemetry
 from qts.domain import Clock, QtsError, RefusedError
+from qts.venues.errors import refuse_redirects
 from qts.venues.kis.client import KisClient
 from qts.venues.kis.frames import (
     FILLS,
@@ -37,14 +42,20 @@ from qts.venues.kis.frames import (
 from qts.venues.quote import Quote
 
 MAX_SUBSCRIPTIONS = 41
+MAX_SYMBOLS = MAX_SUBSCRIPTIONS - 1  # one is for the fill notices
 MAX_BACKOFF_S = 60.0
 STABLE_AFTER_S = 30.0
 RECEIVE_TIMEOUT_S = 60.0  # KIS pings about every ten seconds
 _ACCEPTED = frozenset({"OPSP0000", "OPSP0001", "OPSP0002", "OPSP0003"})
+_SUBSCRIBED = frozenset({"OPSP0000", "OPSP0002"})  # now, or already
 _KEY_IN_USE = "OPSP8996"
 _PERMANENT = frozenset({"OPSP0008", "OPSP8991", "OPSP8992"})  # too many, unknown service or key
+_REDIRECTS = refuse_redirects("KIS")
 
 log = telemetry.logger("venues")
+_FILLS_REJECTED = telemetry.gauge(
+    "qts_kis_fill_notices_rejected", "1 while KIS rejects the subscription to fill notices, else 0."
+)
 
 
 class StreamSubscription(NamedTuple):
@@ -54,6 +65,8 @@ class StreamSubscription(NamedTuple):
 
 class KisStream:
     """Live trades and fill notices of one key. Call all methods on the event loop of `run`."""
+
+    capacity = MAX_SYMBOLS
 
     def __init__(
         self,
@@ -68,45 +81,75 @@ class KisStream:
         self._on_fill: Callable[[FillNotice], None] | None = None
         self._on_live = on_live
         self._on_fills_live: Callable[[], None] | None = None
-        self._subscriptions: dict[StreamSubscription, None] = {}
+        self._on_fills_rejected: Callable[[str], None] | None = None
+        self._fills: StreamSubscription | None = None
+        self._symbols: dict[str, None] = {}
+        self._registered: dict[str, float] = {}  # on this connection
+        self._heard_ns = 0
         self._ciphers: dict[str, StreamCipher] = {}
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._approval = ""
         self._requests: asyncio.Queue[tuple[StreamSubscription, bool]] = asyncio.Queue()
         self.malformed_frames = 0
         self.rejections: dict[str, int] = {}
+        self.fills_rejected = ""  # why KIS sends no fill notices
 
     @property
-    def free(self) -> int:
-        """Subscriptions left on this key."""
-        return MAX_SUBSCRIPTIONS - len(self._subscriptions)
+    def symbols(self) -> Collection[str]:
+        """Subscribed symbols, whether KIS has acknowledged them or not."""
+        return self._symbols
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the last message of the connection."""
+        return (self._clock.monotonic_ns() - self._heard_ns) / 1e9
+
+    def registered_at(self, symbol: str) -> float | None:
+        """Return when KIS acknowledged the symbol on this connection, None if it has not."""
+        return self._registered.get(symbol)
 
     @property
     def live(self) -> bool:
         return self._socket is not None
 
     def subscribe(self, symbol: str) -> None:
-        self._add(StreamSubscription(TRADES, symbol))
+        if symbol in self._symbols:
+            return
+        if len(self._symbols) >= MAX_SYMBOLS:
+            raise RefusedError(
+                f"KIS allows {MAX_SUBSCRIPTIONS} subscriptions per key, {MAX_SYMBOLS} of them for "
+                f"symbols, and all are in use; unsubscribe a symbol first"
+            )
+        self._symbols[symbol] = None
+        self._requests.put_nowait((StreamSubscription(TRADES, symbol), True))
 
     def unsubscribe(self, symbol: str) -> None:
-        subscription = StreamSubscription(TRADES, symbol)
-        if subscription in self._subscriptions:
-            del self._subscriptions[subscription]
-            self._requests.put_nowait((subscription, False))
+        if symbol in self._symbols:
+            del self._symbols[symbol]
+            self._registered.pop(symbol, None)
+            self._requests.put_nowait((StreamSubscription(TRADES, symbol), False))
 
     def subscribe_fills(
-        self, on_fill: Callable[[FillNotice], None], on_live: Callable[[], None] | None = None
+        self,
+        on_fill: Callable[[FillNotice], None],
+        on_live: Callable[[], None] | None = None,
+        on_rejected: Callable[[str], None] | None = None,
     ) -> None:
         """Subscribe to notices of our orders; `on_live` is called when some may be missing.
 
         That is when KIS has acknowledged the subscription, and when a notice is unreadable.
+        `on_rejected` is called with the reason when KIS sends no notices; call this method again
+        to retry.
         """
         self._on_fill, self._on_fills_live = on_fill, on_live
+        self._on_fills_rejected = on_rejected
         config = self._client.config
         if not config.hts_id:
             raise RefusedError("venues.kis.hts_id is not set; KIS needs it to send fill notices")
         service = PAPER_FILLS if config.paper else FILLS
-        self._add(StreamSubscription(service, config.hts_id.reveal()))
+        if self._fills is None:
+            self._fills = StreamSubscription(service, config.hts_id.reveal())
+            self._requests.put_nowait((self._fills, True))
 
     async def run(self) -> None:
         """Connect, subscribe and deliver until cancelled; reconnect after every drop."""
@@ -130,30 +173,22 @@ class KisStream:
                 )
             await self._clock.sleep(retry_in_s)
 
-    def _add(self, subscription: StreamSubscription) -> None:
-        if subscription in self._subscriptions:
-            return
-        if not self.free:
-            raise RefusedError(
-                f"KIS allows {MAX_SUBSCRIPTIONS} subscriptions per key, and all are in use; "
-                f"unsubscribe a symbol first"
-            )
-        self._subscriptions[subscription] = None
-        self._requests.put_nowait((subscription, True))
-
     async def _run_connection(self) -> None:
         self._approval = await self._client.approval_key()
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(middlewares=[_REDIRECTS]) as session:
             address = self._client.config.stream + "/tryitout"
             async with session.ws_connect(address, autoping=True) as socket:
                 self._requests = asyncio.Queue()
-                for subscription in self._subscriptions:
-                    self._requests.put_nowait((subscription, True))
+                if self._fills is not None:
+                    self._requests.put_nowait((self._fills, True))
+                for symbol in self._symbols:
+                    self._requests.put_nowait((StreamSubscription(TRADES, symbol), True))
                 sender = asyncio.create_task(self._send_requests(socket))
                 try:
                     await self._receive(socket)
                 finally:
                     self._socket = None
+                    self._registered.clear()
                     sender.cancel()
                     await asyncio.wait({sender})
 
@@ -163,13 +198,14 @@ class KisStream:
             await socket.send_str(request(self._approval, *subscription, subscribe=subscribe))
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
+        self._socket, self._heard_ns = socket, self._clock.monotonic_ns()
         if self._on_live is not None:
             self._on_live()
         while True:
             message = await socket.receive(timeout=RECEIVE_TIMEOUT_S)
             if message.type is not aiohttp.WSMsgType.TEXT:
                 raise ConnectionError(f"closed by KIS ({message.type.name.lower()})")
+            self._heard_ns = self._clock.monotonic_ns()
             try:
                 await self._handle(socket, message.data)
             except MalformedFrameError as error:
@@ -203,19 +239,41 @@ class KisStream:
     def _acknowledged(self, control: ControlMessage) -> None:
         if (cipher := control.cipher) is not None:
             self._ciphers[control.header.tr_id] = cipher
+        service, key = control.header.tr_id, control.header.tr_key
         if control.code in _ACCEPTED:
-            if control.header.tr_id in (FILLS, PAPER_FILLS):
-                self._fills_missed()
+            self._accepted(service, key, control.code)
             return
         self.rejections[control.code] = self.rejections.get(control.code, 0) + 1
         text = control.body.msg1.strip() if control.body else ""
-        log.warning("KIS rejected subscription", code=control.code, error=text)
+        if service not in (FILLS, PAPER_FILLS):
+            log.warning("KIS rejected subscription", code=control.code, error=text)
         if control.code == _KEY_IN_USE:
             raise KeyInUseError(text)
         if control.code not in _PERMANENT:
             raise ConnectionError(f"{control.code} {text}")
-        rejected = StreamSubscription(control.header.tr_id, control.header.tr_key)
-        self._subscriptions.pop(rejected, None)
+        if service in (FILLS, PAPER_FILLS):
+            self._reject_fills(f"{control.code} {text}")
+        else:
+            self._symbols.pop(key, None)
+            self._registered.pop(key, None)
+
+    def _accepted(self, service: str, key: str, code: str) -> None:
+        if service in (FILLS, PAPER_FILLS):
+            self.fills_rejected = ""
+            _FILLS_REJECTED.set(0)
+            self._fills_missed()
+        elif key in self._symbols and code in _SUBSCRIBED:
+            self._registered.setdefault(key, self._clock.monotonic_ns() / 1e9)
+
+    def _reject_fills(self, reason: str) -> None:
+        """Keep the stream for quotes: KIS closes a connection that asks with a wrong id."""
+        self._fills = None
+        if not self.fills_rejected:
+            log.error("KIS rejected the subscription to fill notices", reason=reason)
+        self.fills_rejected = reason
+        _FILLS_REJECTED.set(1)
+        if self._on_fills_rejected is not None:
+            self._on_fills_rejected(reason)
 
 
 class KeyInUseError(Exception):

@@ -147,6 +147,12 @@ class RateLimiter:
         if self._waiting:
             self._pump()
 
+    def reserve_watched(self, per_second: float) -> None:
+        """Let bursts and scans leave this many requests a second to watched symbols."""
+        self._windows.reserve_watched(per_second)
+        if self._waiting:
+            self._pump()
+
     def skip_pace(self) -> None:
         """Allow one NORMAL request outside of the pace, after one without a result."""
         self._paced_at_ns -= self._pace_ns

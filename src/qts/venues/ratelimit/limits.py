@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ import msgspec
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
 DAY_NS = 86_400 * SECOND_NS
+MAX_WATCHED_SHARE = 0.8  # of the requests for quotes, for watched symbols at most
 
 
 class RequestPriority(IntEnum):
@@ -18,8 +20,9 @@ class RequestPriority(IntEnum):
     EXIT = 0  # exits and cancels
     ORDER = 1  # entries
     ACCOUNT = 2  # balances, executions, reconciliation
-    BURST = 3  # quotes of symbols that move
-    NORMAL = 4  # scans
+    WATCHED = 3  # quotes of symbols that are held or on order
+    BURST = 4  # quotes of symbols that move
+    NORMAL = 5  # scans
 
 
 class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,12 +67,16 @@ def quota_for(limits: RateLimitConfig, priority: RequestPriority) -> Quota:
     return Quota(second, minute, ceilings(limits, limits.per_day, DAY_NS)[priority])
 
 
-def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, ...]:
+def ceilings(
+    limits: RateLimitConfig, limit: int, span_ns: int, watched_per_s: float = 0.0
+) -> tuple[int, ...]:
     """Return how full a window may be for each priority, so that higher ones find capacity.
 
     The reserve shrinks with the window: at most a quarter of it for orders and an eighth for
     accounts in the second and the minute, 2 % and 1 % of the day. Entries leave half of the orders'
     reserve to exits, so that entries in flight at a venue that does not answer hold back no exit.
+    `watched_per_s` requests of the second and the minute are reserved for watched symbols, at most
+    80 % of what quotes may use.
     """
     if span_ns == DAY_NS:
         orders, accounts = limit // 50, limit // 100
@@ -79,4 +86,9 @@ def ceilings(limits: RateLimitConfig, limit: int, span_ns: int) -> tuple[int, ..
         accounts = min(round(limits.accounts_per_second * seconds), limit // 8)
     market = max(1, limit - orders - accounts)
     entries = limit - (orders + 1) // 2
-    return limit, max(1, entries), max(1, limit - orders), market, market
+    watched = 0
+    if span_ns != DAY_NS:
+        share = market * MAX_WATCHED_SHARE
+        watched = math.floor(min(watched_per_s * span_ns / SECOND_NS, share))
+    scans = max(1, market - watched)
+    return limit, max(1, entries), max(1, limit - orders), market, scans, scans

@@ -35,18 +35,25 @@ class SlidingWindows:
         self._log = array("q", bytes(8 * self._size))
         self.done = self.in_flight = 0
         self._day_used, self._day_ends_ns = 0, self._next_midnight_ns()
+        self._watched_per_s = 0.0
         self.set_rate(limits.per_second)
+
+    def reserve_watched(self, per_second: float) -> None:
+        """Set how much bursts and scans leave to watched symbols."""
+        self._watched_per_s = per_second
+        self.set_rate(self._per_second)
 
     def set_rate(self, per_second: int) -> None:
         """Set the limit of the one-second window, which throttling may lower."""
-        limits = self._limits
+        limits, self._per_second = self._limits, per_second
         spans = [(per_second, SECOND_NS), (limits.per_minute, MINUTE_NS)]
         self._calendar: tuple[int, ...] | None = None
         if limits.day == "rolling":
             spans.append((limits.per_day, DAY_NS))
         else:
             self._calendar = ceilings(limits, limits.per_day, DAY_NS)
-        each = [(ceilings(limits, limit, span), span) for limit, span in spans]
+        watched = self._watched_per_s
+        each = [(ceilings(limits, limit, span, watched), span) for limit, span in spans]
         self._windows = [[(tops[p], span) for tops, span in each] for p in RequestPriority]
 
     def opens_ns(self, priority: int, now: int) -> int:

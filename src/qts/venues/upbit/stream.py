@@ -16,12 +16,15 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Clock, QtsError
+from qts.venues.errors import refuse_redirects
 from qts.venues.quote import Quote
 from qts.venues.upbit.client import UpbitClient, ticker_quote
 
 MAX_BACKOFF_S = 60.0
 STABLE_AFTER_S = 30.0  # a connection that lasted longer resets the backoff
-PING_INTERVAL_S = 30.0  # Upbit closes a connection that is silent for 120 s
+PING_INTERVAL_S = 10.0  # a connection without a reply is closed within 15 s
+
+REDIRECTS = refuse_redirects("Upbit")
 
 log = telemetry.logger("venues")
 
@@ -43,6 +46,8 @@ class UpbitStream:
         self._on_order = on_order
         self._on_live = on_live
         self._symbols: tuple[str, ...] = ()
+        self._registered: dict[str, float] = {}
+        self._heard_ns = 0
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self.malformed_frames = 0
 
@@ -50,11 +55,24 @@ class UpbitStream:
     def live(self) -> bool:
         return self._socket is not None
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the last message of the connection."""
+        return (self._clock.monotonic_ns() - self._heard_ns) / 1e9
+
+    def registered_at(self, symbol: str) -> float | None:
+        """Return when the symbol was requested on this connection, None if it was not.
+
+        Upbit confirms no subscription; it sends an error for one it refuses.
+        """
+        return self._registered.get(symbol)
+
     async def subscribe(self, symbols: Sequence[str]) -> None:
         """Replace the subscribed symbols."""
         self._symbols = tuple(symbols)
         if self._socket is not None and self._symbols:
             await self._socket.send_bytes(self._request())
+            self._note_registered()
 
     async def run(self) -> None:
         """Connect, subscribe and deliver until cancelled; reconnect after every drop."""
@@ -76,11 +94,13 @@ class UpbitStream:
         address = self._client.config.stream_url + ("/private" if private else "")
         headers = {"Authorization": self._client.authorization()} if private else {}
         async with (
-            aiohttp.ClientSession(headers=headers) as session,
+            aiohttp.ClientSession(headers=headers, middlewares=[REDIRECTS]) as session,
             session.ws_connect(address, heartbeat=PING_INTERVAL_S) as socket,
         ):
+            self._heard_ns = self._clock.monotonic_ns()
             if private or self._symbols:
                 await socket.send_bytes(self._request())
+                self._note_registered()
             self._socket = socket
             if self._on_live is not None:
                 self._on_live()
@@ -88,11 +108,17 @@ class UpbitStream:
                 await self._receive(socket)
             finally:
                 self._socket = None
+                self._registered = {}
+
+    def _note_registered(self) -> None:
+        at = self._clock.monotonic_ns() / 1e9
+        self._registered = {s: self._registered.get(s, at) for s in self._symbols}
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for message in socket:
             if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
                 break
+            self._heard_ns = self._clock.monotonic_ns()
             try:
                 self._deliver(msgspec.json.decode(message.data))
             except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -108,6 +134,7 @@ class UpbitStream:
         elif kind == "myOrder" and self._on_order is not None:
             self._on_order(message)
         elif "error" in message:
+            self._registered = {}  # polled until the next request
             log.warning("Upbit rejected subscription", error=str(message["error"]))
 
     def _request(self) -> bytes:
