@@ -10,11 +10,13 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 
-from qts.brokers import BrokersConfig, KisBroker, OrderMatches
+from qts.brokers import BrokersConfig, KisBroker, OrderMatches, StreamGap
 from qts.brokers.kis_codec import KisOrderRow
+from qts.brokers.kis_fill_tracker import POLL_INTERVAL_S
 from qts.brokers.kis_fills import KisFillStore, unit_price
 from qts.database import Database
 from qts.domain import (
@@ -25,6 +27,7 @@ from qts.domain import (
     OrderType,
     OutcomeUnknownError,
     RefusedError,
+    Secret,
     Side,
     SystemClock,
     UnreachableError,
@@ -103,6 +106,25 @@ async def test_a_notice_that_precedes_the_list_is_looked_up_again(
                 break
         await listener.until(lambda: listener.filled() == venue.quantity)
         assert {fill.broker_order_id for fill in listener.fills} == {order_id}
+
+
+async def test_fills_are_found_without_notices_when_kis_rejects_their_subscription(
+    database: Database, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        venue = await stack.enter_async_context(kis(database, tmp_path))
+        config = msgspec.structs.replace(kis_config(venue.simulator.url), hts_id=Secret("another"))
+        client = await stack.enter_async_context(kis_client(config, tmp_path / "other", venue.clock))
+        broker = KisBroker(client, database, CONFIG, venue.clock)
+        listener = await stack.enter_async_context(Listener.on(broker))
+        (gap,) = listener.reports
+        assert gap == StreamGap("fill notices rejected: OPSP8992 invalid tr_key")
+        order_id = await broker.place(venue.request())
+        await venue.clock.advance(POLL_INTERVAL_S)
+        await listener.until(lambda: listener.filled() == venue.quantity)
+        assert {fill.broker_order_id for fill in listener.fills} == {order_id}
+        await listener.until(lambda: isinstance(listener.reports[-1], BrokerOrder))
+        assert [each for each in listener.reports if isinstance(each, StreamGap)] == [gap]
 
 
 @pytest.mark.parametrize("seed", range(5))

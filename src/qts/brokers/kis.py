@@ -59,6 +59,7 @@ from qts.domain import (
 from qts.venues import KisClient, KisEndpoint, KisStream, RequestPriority, VenueRejectedError
 
 _MAX_PAGES = 200
+_TOO_MANY = "OPSP0008"  # subscriptions, as KIS counts them
 
 
 class _Placed(msgspec.Struct):
@@ -154,8 +155,16 @@ class KisBroker:
 
     async def execution_reports(self) -> AsyncIterator[ExecutionReport]:
         stream = self._stream or KisStream(self._client, self._clock, lambda _quote: None)
-        tracker = KisFillTracker(self._look_up, self._clock)
-        stream.subscribe_fills(tracker.on_notice, tracker.on_connected)
+        tracker = KisFillTracker(self._look_up, self._poll_fills, self._clock)
+
+        def subscribe() -> None:
+            stream.subscribe_fills(tracker.on_notice, tracker.on_connected, rejected)
+
+        def rejected(reason: str) -> None:
+            may_change = reason.startswith(_TOO_MANY)  # a wrong id stays wrong
+            tracker.on_rejected(reason, subscribe if may_change else None)
+
+        subscribe()
         task = None if self._stream else asyncio.create_task(stream.run(), name="kis fill stream")
         try:
             while True:
@@ -174,6 +183,14 @@ class KisBroker:
         rows = await self._rows(self._today(), number)
         fills = await self._fill_store.record(rows, self._clock.now())
         return (rows[0].order if rows else None), fills
+
+    async def _poll_fills(self) -> list[ExecutionReport]:
+        """Return the fills of today not reported before, and the orders that they completed."""
+        rows = await self._rows(self._today())
+        fills = await self._fill_store.record(rows, self._clock.now())
+        filled = {fill.broker_order_id for fill in fills}
+        done = [row.order for row in rows if row.order.state is not OrderState.OPEN]
+        return [*fills, *(order for order in done if order.broker_order_id in filled)]
 
     async def _branch(self, broker_order_id: str) -> str:
         day, number = split_order_id(broker_order_id)
