@@ -41,16 +41,18 @@ class Trades:
 
     def __init__(self) -> None:
         self.asked: list[OrderProposal] = []
+        self.was_asked = asyncio.Event()
         self.may_fill = asyncio.Event()
 
     async def submit(self, proposal: OrderProposal, timeout_s: float = 5.0) -> Execution:  # noqa: ARG002
         self.asked.append(proposal)
+        self.was_asked.set()
         await self.may_fill.wait()
         return Execution(proposal, "FILLED", proposal.quantity)
 
 
 class Bench:
-    def __init__(self, *held: Position) -> None:
+    def __init__(self, *held: Position, **config: Any) -> None:
         clock = SystemClock()
         self.portfolio, self.trades = Portfolio(clock), Trades()
         self.portfolio.load(Decimal(100_000_000), held)
@@ -58,7 +60,7 @@ class Bench:
         self.codes: list[str] = []
         hooks = PipelineHooks(DecisionPolicy, lambda _name, _payload: None, self._trip, None)
         self.pipeline = EtedaPipeline(
-            PipelineConfig(), self.portfolio, submitter, limits, hooks, clock
+            PipelineConfig(**config), self.portfolio, submitter, limits, hooks, clock
         )
         view, loop = self.portfolio.view, asyncio.get_running_loop()
         runner_hooks = RunnerHooks(view, lambda _key: None, self.pipeline.on_signals, loop, None)
@@ -146,3 +148,34 @@ async def test_opposite_entries_heard_together_are_both_refused() -> None:
     (cycle,) = bench.pipeline.cycles
     assert all("GR030" in each.reason for each in cycle.evaluations)
     assert len(cycle.evaluations) == 2
+
+
+async def test_the_close_waits_for_a_cycle_that_the_interval_started() -> None:
+    """Its order would otherwise be submitted after the last settling of a stop."""
+    bench = Bench()
+    bench.portfolio.apply_tick(tick(at=NOW_S))
+
+    async def evaluated() -> list[Signal]:
+        return [wanted(BUY, 0.001)]
+
+    bench.runner.evaluate = evaluated  # type: ignore[method-assign]
+    running = asyncio.create_task(bench.pipeline.run(bench.runner))
+    await bench.trades.was_asked.wait()
+    bench.pipeline.suspend("stopping", "test")
+    closing = asyncio.create_task(bench.pipeline.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    bench.trades.may_fill.set()
+    await closing
+    assert [len(each.executions) for each in bench.pipeline.cycles] == [1]
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_cycle_that_does_not_end_is_cancelled_by_the_close() -> None:
+    bench = Bench(fill_timeout_s=0.1)
+    bench.tick(0.0)
+    bench.heard(wanted(BUY, 0.001))
+    await bench.trades.was_asked.wait()
+    await bench.pipeline.close()  # nothing fills
+    assert not bench.pipeline._tasks

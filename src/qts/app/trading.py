@@ -202,10 +202,10 @@ class TradingSystem:
             is_open=self._is_open,
         )
 
-        def on_submitted(proposal: OrderProposal, _submitted: SubmitResult) -> None:
+        def on_submitted(proposal: OrderProposal, submitted: SubmitResult) -> None:
             version.advance()
-            if not proposal.intent_type.is_exit:
-                portfolio.set_owner(proposal.symbol, proposal.strategy_key)
+            if not proposal.intent_type.is_exit and submitted.attempt_id is not None:
+                self.positions.set_owner(proposal.symbol, proposal.strategy_key)
 
         self.submitter = OrderSubmitter(
             PreTradeGate(limits),

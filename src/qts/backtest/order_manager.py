@@ -87,8 +87,7 @@ class BacktestOrderManager:
                 continue
             for order_id in list(orders):
                 self._matching.cancel(order_id)
-            del self.open[symbol]
-            self._on_change(symbol)
+                self._remove(symbol, order_id)
         self._order_times.clear()
         self._realised = Decimal(0)
 
@@ -152,6 +151,8 @@ class BacktestOrderManager:
         del self.open[symbol][order_id]
         if not self.open[symbol]:
             del self.open[symbol]
+            if symbol not in self._positions:  # another strategy may trade it
+                self._portfolio.owners.pop(symbol, None)
         self._on_change(symbol)
 
     def _apply(self, fills: Iterable[Fill]) -> None:

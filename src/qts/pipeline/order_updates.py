@@ -26,6 +26,11 @@ _EVENTS = {
 }
 
 
+_NOT_PLACED = frozenset(
+    (AttemptState.REJECTED, AttemptState.ABSENT, AttemptState.SUSPENDED, AttemptState.THROTTLED)
+)
+
+
 class OrderUpdatePublisher:
     """An `OrderListener` for one event loop; `trip` raises a fail-safe code."""
 
@@ -55,7 +60,10 @@ class OrderUpdatePublisher:
                 self._filled(change)
             case AttemptChanged():
                 self._attempt_changed(change)
+                if change.state in _NOT_PLACED:
+                    self._start(self._release_owner(change.symbol))
             case OrderChanged(state=OrderState.CANCELLED):
+                self._start(self._release_owner(change.symbol))
                 self.emit(
                     "ORDER_CANCELLED",
                     p.OrderUpdatePayload(order_id=change.order_id, symbol=change.symbol),
@@ -116,6 +124,12 @@ class OrderUpdatePublisher:
                 ),
             )
         self._start(self._invalidate(Invalidation("order", str(change.intent_id))))
+
+    async def _release_owner(self, symbol: str) -> None:
+        try:
+            await self._positions.release_owner(symbol)
+        except OperationError as error:
+            log.warning("owner of a symbol not released", symbol=symbol, error=str(error))
 
     async def _invalidate(self, change: Invalidation) -> None:
         try:

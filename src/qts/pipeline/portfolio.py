@@ -78,8 +78,11 @@ class Portfolio:
             self.owners.pop(position.symbol, None)
 
     def set_owner(self, symbol: str, strategy_key: str) -> None:
-        """Record the strategy that holds or buys the symbol."""
-        self.owners[symbol] = strategy_key
+        """Record the strategy that holds or buys the symbol; an empty key: none does."""
+        if strategy_key:
+            self.owners[symbol] = strategy_key
+        else:
+            self.owners.pop(symbol, None)
 
     @property
     def version(self) -> int:

@@ -21,6 +21,11 @@ _OWNERS = (
     " WHERE i.broker = $1 AND i.intent_type = 'ENTRY' ORDER BY i.symbol, i.created_at DESC"
 )
 
+_PENDING = (
+    "SELECT EXISTS (SELECT FROM order_intent"
+    " WHERE broker = $1 AND symbol = $2 AND status = 'CREATED')"
+)
+
 
 class PositionSync:
     """Keeps portfolio and stops on the same positions; `loaded` is set once they are known.
@@ -34,7 +39,9 @@ class PositionSync:
         self._portfolio = portfolio
         self._micro_risk = micro_risk
         self._kinds = kinds
-        self._fills = 0
+        self._fills = self._submitted = 0
+        self._database: Database | None = None
+        self._broker = ""
         self.loaded = asyncio.Event()
 
     async def load(self, database: Database, broker: Broker) -> None:
@@ -50,6 +57,7 @@ class PositionSync:
         )
         for symbol, key in await database.fetch(_OWNERS, broker.name):
             self._portfolio.set_owner(symbol, key)
+        self._database, self._broker = database, broker.name
         self.loaded.set()
         self.push_to_stops()
 
@@ -66,6 +74,21 @@ class PositionSync:
         stored = {symbol: quantity for symbol, quantity in positions.items() if quantity}
         if self.loaded.is_set() and began == self._fills and held == stored:
             self._portfolio.set_cash(cash)
+
+    async def release_owner(self, symbol: str) -> None:
+        """Free a symbol that nobody holds and no order may buy: another strategy may trade it."""
+        portfolio, database = self._portfolio, self._database
+        while database is not None and symbol in portfolio.owners:
+            before = self._submitted
+            pending = await database.fetchval(_PENDING, self._broker, symbol)
+            if pending or symbol in portfolio.positions:
+                return
+            if before == self._submitted:  # else an entry was submitted meanwhile
+                portfolio.set_owner(symbol, "")
+
+    def set_owner(self, symbol: str, strategy_key: str) -> None:
+        self._submitted += 1
+        self._portfolio.set_owner(symbol, strategy_key)
 
     def apply_fill(self, change: FillApplied) -> None:
         self._fills += 1

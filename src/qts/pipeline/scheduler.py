@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -117,7 +117,7 @@ class EtedaPipeline:
         while True:
             began_ns = self._clock.monotonic_ns()
             if self.suspension is None:
-                await self.cycle(runner)
+                await self._tracked(self.cycle(runner))
             took_s = (self._clock.monotonic_ns() - began_ns) / 1e9
             if took_s > interval_s:
                 await self._overran(runner.key, took_s, interval_s)
@@ -139,19 +139,29 @@ class EtedaPipeline:
         async def evaluate_signals() -> list[Signal]:
             return fresh
 
-        def finish(task: asyncio.Task[Cycle]) -> None:
-            self._tasks.discard(task)
+        def finish(_task: asyncio.Task[Cycle]) -> None:
             self._busy -= names
 
-        task = asyncio.create_task(self._steps(runner.key, evaluate_signals))
+        task = self._tracked(self._steps(runner.key, evaluate_signals))
         task.add_done_callback(finish)  # runs for a task cancelled before its start, too
-        self._tasks.add(task)
         self._busy |= names
 
     async def close(self) -> None:
-        """Wait for cycles in flight."""
+        """Wait for cycles in flight, as long as they wait for fills; then none is left to act."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._config.fill_timeout_s)
+            _, left = await asyncio.wait(self._tasks, timeout=self._config.fill_timeout_s)
+            for task in left:
+                task.cancel()
+            if left:
+                log.warning("cycles ended by the stop", count=len(left))
+                await asyncio.wait(left)
+
+    def _tracked(self, cycle: Coroutine[Any, Any, Cycle]) -> asyncio.Task[Cycle]:
+        """Start a cycle that `close` waits for."""
+        task = asyncio.create_task(cycle)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _steps(self, key: str, signals: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
         self._number += 1
