@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
 from qts.database import Database
@@ -17,6 +19,7 @@ from qts.domain import EventRefusedError, Secret
 from qts.events import Catalogue, DeadLetterAdmin, Event, EventEngine, dead_letters
 from qts.events.dead_letter_store import PostgresDeadLetterStore
 from qts.events.dead_letters import DeadLetter, replay_requested
+from qts.events.payloads import DashboardUpdate, LogWrite
 from tests.events.samples import TIMEOUT_S, fill, step_all
 
 
@@ -73,6 +76,63 @@ async def test_dead_letters_survive_in_postgres(
     assert claimed is not None
     (buffered,) = [each for each in engine.dead_letters.list() if each.event == claimed.event]
     assert msgspec.structs.replace(buffered, number=claimed.number) == claimed
+
+
+HOSTILE = "a\x00b \ud800 \\u0000 \\\\ \udfff\N{HANGUL SYLLABLE GA}"
+
+
+async def test_a_letter_with_nul_or_a_lone_surrogate_is_stored_and_replayed(
+    engine: EventEngine, database: Database, admin: DeadLetterAdmin
+) -> None:
+    def refuse(event: Event) -> None:
+        raise ValueError(event.payload.message)
+
+    engine.on("LOG_WRITE", refuse)
+    store = ObservedStore(database, engine.catalogue)
+    async with asyncio.timeout(TIMEOUT_S):
+        task = asyncio.create_task(engine.persist_dead_letters(store, 0.001))
+        for message in (HOSTILE, "plain"):
+            engine.publish(engine.new_event("LOG_WRITE", LogWrite(message=message), HOSTILE))
+        step_all(engine)
+        while len(letters := await admin.find(10, None, False)) < 2:
+            await store.wait_claims()
+        assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    stored = letters[1]
+    assert stored.error == f"ValueError: {HOSTILE}".replace("\x00", "\\u0000").replace(
+        "\ud800", "\\ud800"
+    ).replace("\udfff", "\\udfff")
+    await admin.request_replay(stored.number)
+    claimed = await store.claim()
+    assert claimed is not None
+    assert (claimed.event.payload.message, claimed.event.source) == (HOSTILE, HOSTILE)
+
+
+@given(st.text(st.sampled_from("a\\u0d8\x00\ud800\udfff"), max_size=12))
+def test_an_encoded_event_is_storable_and_decodes_to_itself(text: str) -> None:
+    catalogue = Catalogue()
+    payload = DashboardUpdate(dashboard_id=text, data={text: [text]})
+    event = catalogue["DASHBOARD_UPDATE"].event(payload, event_id="1", timestamp=1.0, source=text)
+    encoded = dead_letters.encode(event)
+    assert b"\\u0000" not in msgspec.json.encode(encoded).replace(b"\\\\", b"")
+    assert dead_letters.decode(encoded, catalogue) == event
+
+
+async def test_a_letter_that_json_cannot_hold_is_stored_as_text(
+    engine: EventEngine, store: ObservedStore, admin: DeadLetterAdmin
+) -> None:
+    die(engine, 1)
+    (letter,) = engine.dead_letters.list()
+    odd = msgspec.structs.replace(letter.event, event_id="odd", payload=object())
+    await store.add([msgspec.structs.replace(letter, event=odd), letter])
+    named, kept = sorted(await admin.find(10, None, False), key=lambda each: each.number)
+    assert "object object" in named.event["text"]
+    assert kept.event["payload"]["order_id"] == "ORD0"
+    await admin.request_replay(named.number)
+    with pytest.raises(EventRefusedError, match="stored as text only"):
+        await store.claim()
 
 
 async def test_adding_the_same_letters_again_stores_one_each(

@@ -11,9 +11,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from qts.domain import Clock, EventRefusedError, SystemClock
+from qts import telemetry
+from qts.domain import Clock, EventRefusedError, OperationError, SystemClock
 from qts.events.catalogue import Catalogue
-from qts.events.dead_letters import DeadLetter, decode, encode
+from qts.events.dead_letters import DeadLetter, decode, encode, encode_as_text, storable
+
+log = telemetry.logger("events")
 
 _ADD = """
     INSERT INTO event_dead_letter (event_id, event_type, priority, handler, error, event, died_at)
@@ -46,16 +49,29 @@ class PostgresDeadLetterStore:
 
     async def add(self, letters: list[DeadLetter]) -> None:
         for each in letters:
-            await self._database.execute(
-                _ADD,
-                each.event.event_id,
-                each.event.event_type,
-                each.event.priority,
-                each.handler,
-                each.error,
-                encode(each.event),
-                each.died_at,
-            )
+            try:
+                await self._add(each, encode(each.event))
+            except OperationError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever JSON or the driver refuses
+                log.error(
+                    "dead letter stored as text; it cannot be replayed",
+                    eventId=each.event.event_id,
+                    error=str(error),
+                )
+                await self._add(each, encode_as_text(each.event))
+
+    async def _add(self, letter: DeadLetter, event: dict[str, Any]) -> None:
+        await self._database.execute(
+            _ADD,
+            storable(letter.event.event_id),
+            letter.event.event_type,
+            letter.event.priority,
+            storable(letter.handler),
+            storable(letter.error),
+            event,
+            letter.died_at,
+        )
 
     async def claim(self) -> DeadLetter | None:
         """Take a letter whose replay was requested and mark it replayed, for one engine only."""

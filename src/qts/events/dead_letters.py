@@ -5,9 +5,10 @@ The newest are buffered in memory; `DeadLetterBuffer.persist` moves them to a st
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -123,6 +124,10 @@ class DeadLetterBuffer:
                     if not unavailable:
                         log.warning("dead letter store unavailable; retrying", error=str(error))
                     unavailable = True
+                except Exception:  # a letter must not end the task that keeps the others
+                    if not unavailable:
+                        log.error("dead letters not stored; retrying", exc_info=True)
+                    unavailable = True
                 await self._clock.sleep(interval_s)
         finally:
             await self.flush(store)
@@ -151,12 +156,64 @@ async def replay_requested(store: DeadLetterStore, publish: Publish) -> None:
             return
 
 
+# PostgreSQL stores neither NUL nor half of a surrogate pair.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\(\\|u[0-9a-f]{4})")
+
+
+def storable(text: str) -> str:
+    """Return the text with \\u0000 and \\udxxx in place of what PostgreSQL cannot store."""
+    return _UNSTORABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def encode(event: Event) -> dict[str, Any]:
+    """Return the event as a JSON object; all its texts escaped where one could not be stored."""
     built: dict[str, Any] = msgspec.to_builtins(event)
-    return built
+    if not any(_UNSTORABLE.search(text) for text in _texts(built)):
+        return built
+    escaped = _map_texts(built, lambda text: storable(text.replace("\\", "\\\\")))
+    return {**escaped, "escaped": True}
+
+
+def encode_as_text(event: Event) -> dict[str, Any]:
+    """Return a JSON object that names an event which JSON cannot hold; it cannot be replayed."""
+    return {"event_type": event.event_type, "text": storable(repr(event))}
 
 
 def decode(data: dict[str, Any], catalogue: Catalogue) -> Event:
     """Return the event of a stored JSON object, with its typed payload."""
+    if "payload" not in data:
+        raise EventRefusedError("the event was stored as text only")
+    if data.get("escaped"):
+        data = {name: value for name, value in data.items() if name != "escaped"}
+        data = _map_texts(data, lambda text: _ESCAPED.sub(_unescape, text))
     payload = msgspec.convert(data["payload"], catalogue[data["event_type"]].payload)
     return msgspec.convert({**data, "payload": payload}, Event)
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return "\\" if found[1] == "\\" else chr(int(found[1][1:], 16))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from (str(name), *_texts(each))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {
+            change(name) if isinstance(name, str) else name: _map_texts(each, change)
+            for name, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_map_texts(each, change) for each in value]
+    return value
