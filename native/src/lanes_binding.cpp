@@ -70,6 +70,20 @@ class PyLanes {
       all[name] = percentiles(*histogram);
     return all;
   }
+  nb::dict recent_latency(std::size_t lane, bool ten) const {
+    const qts::RecentHistogram& recent = core->lanes[lane].recent_total;
+    static constexpr std::array<double, 4> kPercents{50, 95, 99, 99.9};
+    const auto found = ten ? recent.last_ten_minutes(kPercents) : recent.last_minute(kPercents);
+    nb::dict row;
+    row["count"] = found.count;
+    std::size_t i = 0;
+    for (const char* name : {"p50", "p95", "p99", "p99_9"}) row[name] = found.percentiles[i++];
+    row["max"] = found.max;
+    return row;
+  }
+  void roll_latency() {
+    for (std::size_t lane = 0; lane < 4; ++lane) core->lanes[lane].recent_total.roll();
+  }
   static nb::dict percentiles(const qts::Histogram& histogram) {
     nb::dict row;
     row["count"] = histogram.count();
@@ -300,6 +314,9 @@ void bind_lanes(nb::module_& m) {
       .def("drained", &PyLanes::drained, "lanes"_a, "seconds"_a, "Wait until these lanes are empty; False when time ran out.")
       .def("counts", &PyLanes::counts, "lane"_a, "Counts of the events of a lane, by result.")
       .def("latency", &PyLanes::latency, "lane"_a, "Percentiles in ns of waiting, handling and both together.")
+      .def("recent_latency", &PyLanes::recent_latency, "lane"_a, "ten"_a,
+           "Percentiles in ns of waiting and handling together, in the last minute or the last ten.")
+      .def("roll_latency", &PyLanes::roll_latency, "End a period of ten seconds of the recent latencies.")
       .def(
           "gil_wait", [](PyLanes& self) { return PyLanes::percentiles(self.core->gil_wait); },
           "Percentiles in ns of P0's wait for the interpreter.")
@@ -340,6 +357,9 @@ void bind_lanes(nb::module_& m) {
       .def(
           "restart_worker", [](PyLanes& self, std::size_t worker) { self.core->restart_worker(worker); }, "worker"_a,
           "Start a new thread for a worker whose thread failed.")
+      .def(
+          "relieve_overrun", [](PyLanes& self) { self.core->relieve_overrun(); },
+          "Free what handlers of P2 and P3 that overrun hold up: the events taken with theirs, and their threads.")
       .def(
           "inject_fault", [](PyLanes& self, std::size_t worker) { self.core->inject_fault(worker); }, "worker"_a,
           "For tests: let a thread fail at its next round.")

@@ -87,7 +87,8 @@ PyObject* FieldAccessor::get_by_name(PyObject* object) const {
 Contract::Contract(nb::object event_class, nb::dict types)
     : event_class_(std::move(event_class)), type_numbers_(std::move(types)), type_(event_class_, "event_type"),
       priority_(event_class_, "priority"), timestamp_(event_class_, "timestamp"), payload_(event_class_, "payload"),
-      can_collapse_(event_class_, "can_collapse"), can_drop_(event_class_, "can_drop") {
+      can_collapse_(event_class_, "can_collapse"), can_drop_(event_class_, "can_drop"), event_id_(event_class_, "event_id"),
+      source_(event_class_, "source"), retry_count_(event_class_, "retry_count"), max_retries_(event_class_, "max_retries") {
   for (std::size_t i = 0; i < Lanes::kLanes; ++i) priorities_[i] = nb::int_(i);
 }
 
@@ -150,6 +151,27 @@ inline void Contract::describe(PyObject* event, PyObject* payload, const EventTy
   if (info.needs_hash) entry.hash = key_hash(entry.type, entry.key);
 }
 
+// The fields that retries, dead letters and acknowledgements rely on.
+inline void Contract::check_common_fields(PyObject* event) {
+  if (!PyUnicode_Check(event_id_.get(event))) refuse(event, "event_id");
+  const auto passes = [&](PyObject* value, nb::object& checked, bool (*fits)(PyObject*), const char* name) {
+    if (value == checked.ptr()) [[likely]]
+      return;
+    if (!fits(value)) refuse(event, name);
+    checked = nb::borrow(value);
+  };
+  const auto is_text = [](PyObject* value) { return PyUnicode_Check(value) != 0; };
+  const auto is_count = [](PyObject* value) {
+    if (!PyLong_Check(value) || PyBool_Check(value)) return false;
+    const long count = PyLong_AsLong(value);
+    if (PyErr_Occurred() != nullptr) PyErr_Clear();
+    return count >= 0;
+  };
+  passes(source_.get(event), checked_source_, is_text, "source");
+  passes(retry_count_.get(event), checked_retry_count_, is_count, "retry_count");
+  passes(max_retries_.get(event), checked_max_retries_, is_count, "max_retries");
+}
+
 const EventTypeInfo& Contract::check(PyObject* event, LaneEntry& entry, bool open) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(event)) != event_class_.ptr()) refuse(event, "not an event");
   if (!open) refuse(event, "stopped");
@@ -163,6 +185,7 @@ const EventTypeInfo& Contract::check(PyObject* event, LaneEntry& entry, bool ope
   }
   const double timestamp = number(timestamp_.get(event));
   if (!(timestamp > 0 && std::isfinite(timestamp))) refuse(event, "timestamp");
+  check_common_fields(event);
   PyObject* const payload = payload_.get(event);
   if (reinterpret_cast<PyObject*>(Py_TYPE(payload)) != info.payload.ptr()) refuse(event, "payload");
   EventRecord* record = info.compiled ? new EventRecord{} : nullptr;

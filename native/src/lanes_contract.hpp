@@ -79,6 +79,7 @@ struct EventTypeInfo {
   bool needs_key = false;       // by the lane's policy, or by a batch
   bool needs_hash = false;      // at publish; a full lane computes it when it needs it
   bool batched = false;
+  bool has_window = false;    // its async handlers limit how many of its events are in flight
   bool compiled = false;      // some handler is
   bool needs_python = false;  // some handler is not
   nb::object watcher;         // owns tick_watcher
@@ -123,16 +124,21 @@ class Contract {
     for (nb::object* object : {&on_refused, &check_payload, &event_class_, static_cast<nb::object*>(&type_numbers_)}) visit(*object);
     for (CachedName& cached : cached_names_) visit(cached.name);
     for (nb::object& priority : priorities_) visit(priority);
-    for (FieldAccessor* field : {&type_, &priority_, &timestamp_, &payload_, &can_collapse_, &can_drop_}) visit(field->name());
+    for (FieldAccessor* field : {&type_, &priority_, &timestamp_, &payload_, &can_collapse_, &can_drop_, &event_id_, &source_,
+                                 &retry_count_, &max_retries_})
+      visit(field->name());
+    for (nb::object* checked : {&checked_source_, &checked_retry_count_, &checked_max_retries_}) visit(*checked);
   }
   std::uint32_t index_of(PyObject* name);
+  void check_common_fields(PyObject* event);
   void check_field(PyObject* event, PyObject* value, unsigned allowed, EventRecord* record) const;
   void check_fields(PyObject* event, PyObject* payload, const EventTypeInfo& info, EventRecord* record) const;
   void describe(PyObject* event, PyObject* payload, const EventTypeInfo& info, LaneEntry& entry) const;
 
   nb::object event_class_;
   nb::dict type_numbers_;
-  FieldAccessor type_, priority_, timestamp_, payload_, can_collapse_, can_drop_;
+  FieldAccessor type_, priority_, timestamp_, payload_, can_collapse_, can_drop_, event_id_, source_, retry_count_, max_retries_;
+  nb::object checked_source_, checked_retry_count_, checked_max_retries_;  // the last value that passed: mostly the same object
   std::array<nb::object, Lanes::kLanes> priorities_;
   std::array<CachedName, 64> cached_names_;
 };

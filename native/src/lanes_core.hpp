@@ -42,6 +42,11 @@ struct Worker {
   std::atomic<std::uint64_t> began{0};
   std::atomic<bool> fault_injected{false};  // for tests: the thread fails at its next round
   std::uint64_t ended = 0;                  // ticks at which its last handler returned
+  // With the GIL:
+  bool overruns = false;           // its handler has run for longer than LaneLock::kOverrunNs
+  bool counts_as_background = false;  // in background_running_
+  std::size_t spare = SIZE_MAX;    // it runs while more workers than this overrun; SIZE_MAX: always
+  bool started = false;            // of a spare worker
   PyThreadState* thread_state = nullptr;
 
   void check_fault() {
@@ -96,6 +101,9 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   // Starts a new thread for a worker whose thread has failed.
   void restart_worker(std::size_t number);
   void inject_fault(std::size_t number);
+  // Frees what handlers of P2 and P3 that overrun would hold up: the events their workers have taken, and
+  // the workers themselves, which spare ones replace. With the GIL, which the worker's cursors need too.
+  void relieve_overrun();
   std::vector<std::pair<std::size_t, std::string>> take_faults();
   std::vector<Report> take_reports();
 
@@ -162,6 +170,7 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   std::uint64_t span_ns(std::uint64_t span) const;
   [[gnu::always_inline]] void finish(Lane& lane, LaneEntry& entry, std::uint64_t began, std::uint64_t end, bool dead);
   void handle_without_gil(Worker& worker, Lane& lane, Cursor& cursor);
+  void release_permit(const EventTypeInfo& info, std::uint32_t type);
 
   // --- threads ---
   void run_thread(Worker& worker);
@@ -174,6 +183,12 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   void wait_for_work(Worker& worker);
   bool higher_lane_ready(std::uint8_t lane) const;
   void run_lane(Worker& worker, std::uint8_t lane);
+  void begin_overrun(Worker& worker);
+  [[gnu::noinline]] void end_overrun(Worker& worker, std::uint32_t type);
+  void start_spare();
+  bool may_fill(const Worker& worker) const {
+    return worker.spare == SIZE_MAX || worker.spare < overrunning_.load(std::memory_order_relaxed);
+  }
   void report(const char* what, std::uint32_t type, std::uint32_t handler, std::uint64_t spent);
   void create_thread_state(Worker& worker);
   void start_thread(Worker& worker);
@@ -191,6 +206,10 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   std::atomic<int> live_threads_{0};
   std::atomic<std::size_t> started_threads_{0};  // threads with a Python thread state
   std::atomic<std::size_t> background_running_{0};
+  // Workers whose handler overruns, in all and by type.
+  std::atomic<std::size_t> overrunning_{0};
+  std::unordered_map<std::uint32_t, std::size_t> overrunning_types_;
+  WakeSignal spare_signal_;
   std::atomic<std::size_t> p1_busy_{0};
   std::size_t p1_workers_ = 0;
   std::array<std::unordered_map<std::uint64_t, std::pair<LaneEntry, std::uint64_t>>, Lanes::kLanes> in_flight_;

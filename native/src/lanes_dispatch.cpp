@@ -114,6 +114,7 @@ inline bool LaneCore::call_plain(const Handler& handler, const LaneEntry& entry,
 
 inline std::size_t LaneCore::handle_one(Worker& worker, Lane& lane, LaneEntry& entry, const EventTypeInfo& info, std::uint64_t began) {
   if (discarded(info)) [[unlikely]] {
+    if (info.has_window) release_permit(info, entry.type);
     discard(lane, entry);
     worker.ended = ticks();
     return 1;
@@ -133,6 +134,7 @@ inline std::size_t LaneCore::handle_one(Worker& worker, Lane& lane, LaneEntry& e
         worker.ended = ticks();
         return 1;
       }
+      if (info.has_window) release_permit(info, entry.type);
       if (result == HandleResult::dropped) {  // the only handler that is not skipped
         discard(lane, entry);
         worker.ended = ticks();
@@ -173,6 +175,8 @@ inline std::size_t LaneCore::handle_next(Worker& worker, Lane& lane, Cursor& cur
   const std::size_t count = info.batched ? handle_batch(worker, lane, cursor, info, began)
                                         : handle_one(worker, lane, *cursor.current(), info, began);
   worker.began.store(0, std::memory_order_relaxed);
+  if (worker.overruns) [[unlikely]]
+    end_overrun(worker, type);
   cursor.advance(count);
   if (info.time_limit != 0 && worker.ended - began > info.time_limit) {
     lane.overran.fetch_add(1, std::memory_order_relaxed);
@@ -194,7 +198,7 @@ void LaneCore::run_slice(Worker& worker, std::uint8_t lane) {
   worker.waiter.event_began.store(now, std::memory_order_relaxed);
   for (std::uint64_t events = 0; events < options_.slice_events;) {
     if (halt.load(std::memory_order_relaxed) || lanes[lane].paused.load(std::memory_order_relaxed)) return;
-    if (cursor.empty() && (!lanes[lane].ready(now) || cursor.fill(lanes[lane]) == 0)) return;
+    if (cursor.empty() && (!may_fill(worker) || !lanes[lane].ready(now) || cursor.fill(lanes[lane]) == 0)) return;
     events += handle_next(worker, lanes[lane], cursor, now);
     now = worker.ended;
     if (!lanes.lock.renew(worker.waiter, now) || lanes.p0_pending() || lanes.lock.higher_lane_waits(lane)) return;
@@ -223,7 +227,13 @@ void LaneCore::settle(std::size_t lane, std::uint64_t sequence, bool dead) {
   const std::uint64_t began = found->second.second;
   in_flight_[lane].erase(found);
   finish(lanes[lane], entry, began, ticks(), dead);
+  if (const EventTypeInfo& info = *contract.types[entry.type]; info.has_window) release_permit(info, entry.type);
   release(entry);
+}
+
+void LaneCore::release_permit(const EventTypeInfo& info, std::uint32_t type) {
+  lanes[info.lane].queue.change_limits([&](TypeLimits& limits) { limits.release_permit(type); });
+  lanes.wake_signal(info.lane).notify();
 }
 
 nb::list LaneCore::take(std::size_t number, std::size_t max, double seconds) {
@@ -285,6 +295,7 @@ std::size_t LaneCore::handle_batch(Worker& worker, Lane& lane, Cursor& cursor, c
     worker.ended = ticks();
     return count;
   }
+  cursor.set_in_handler(count);
   std::vector<bool> dead(count, false);
   for (std::size_t i = 0; i < info.handlers.size(); ++i) {
     const Handler& handler = info.handlers[i];

@@ -49,9 +49,10 @@ double seconds_since_1970() {
 class EventFactory {
  public:
   // `fields`: per type name all thirteen fields; those that differ between events are ignored. `now`:
-  // None for the system clock. `missing` raises for an unknown name.
-  EventFactory(nb::object event_class, nb::dict fields, nb::object now, nb::object missing)
-      : event_class_(std::move(event_class)), fields_(std::move(fields)), now_(std::move(now)), missing_(std::move(missing)) {}
+  // None for the system clock. `missing` raises for an unknown name, `wrong_source` for a source that is no text.
+  EventFactory(nb::object event_class, nb::dict fields, nb::object now, nb::object missing, nb::object wrong_source)
+      : event_class_(std::move(event_class)), fields_(std::move(fields)), now_(std::move(now)), missing_(std::move(missing)),
+        wrong_source_(std::move(wrong_source)) {}
 
   nb::object new_event(nb::handle name, nb::handle payload, nb::handle source) const {
     PyObject* fields = PyDict_GetItemWithError(fields_.ptr(), name.ptr());
@@ -59,6 +60,10 @@ class EventFactory {
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
       missing_(name);
       throw nb::key_error("missing");
+    }
+    if (!PyUnicode_Check(source.ptr())) {
+      wrong_source_(name, source);
+      throw nb::type_error("source");
     }
     if (!PyTuple_Check(fields) || PyTuple_Size(fields) != static_cast<Py_ssize_t>(kFields))
       throw nb::value_error("fields must be a tuple of the thirteen fields of an event");
@@ -77,7 +82,7 @@ class EventFactory {
 
   template <class Visit>
   int each_reference(Visit&& visit) const {
-    for (const nb::object* object : {&event_class_, static_cast<const nb::object*>(&fields_), &now_, &missing_})
+    for (const nb::object* object : {&event_class_, static_cast<const nb::object*>(&fields_), &now_, &missing_, &wrong_source_})
       if (object->is_valid())
         if (const int result = visit(object->ptr()); result != 0) return result;
     return 0;
@@ -85,12 +90,13 @@ class EventFactory {
   void clear() {
     now_.reset();
     missing_.reset();
+    wrong_source_.reset();
   }
 
  private:
   nb::object event_class_;
   nb::dict fields_;
-  nb::object now_, missing_;
+  nb::object now_, missing_, wrong_source_;
 };
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -110,9 +116,10 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
 
 void bind_event_factory(nb::module_& m) {
   nb::class_<EventFactory>(m, "EventFactory", nb::type_slots(kSlots), "Makes the events of an event engine.")
-      .def(nb::init<nb::object, nb::dict, nb::object, nb::object>(), "event_class"_a, "fields"_a, "now"_a.none(), "missing"_a,
+      .def(nb::init<nb::object, nb::dict, nb::object, nb::object, nb::object>(), "event_class"_a, "fields"_a, "now"_a.none(), "missing"_a,
+           "wrong_source"_a,
            "fields: type name -> its thirteen fields. now: returns seconds since 1970; None: the system clock.")
-      .def("new_event", &EventFactory::new_event, "name"_a, "payload"_a.none(), "source"_a, "Make an event of this type, now.");
+      .def("new_event", &EventFactory::new_event, "name"_a, "payload"_a.none(), "source"_a.none(), "Make an event of this type, now.");
   m.def("event_id", &event_id, "Return a new UUID (version 7) as text.");
 }
 

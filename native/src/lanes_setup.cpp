@@ -71,6 +71,7 @@ void set_handlers(LaneCore& core, std::size_t type, const std::vector<HandlerTup
   EventTypeInfo& info = *core.contract.types.at(type);
   info.handlers.clear();
   info.batched = info.compiled = info.needs_python = false;
+  std::uint64_t window = 0;
   for (const auto& [kind, target, state, essential] : handlers) {
     Handler handler{};
     handler.essential = essential;
@@ -85,6 +86,7 @@ void set_handlers(LaneCore& core, std::size_t type, const std::vector<HandlerTup
 #if !defined(Py_LIMITED_API)
       if (vectorcallfunc own = PyVectorcall_Function(target.ptr())) handler.call = own;
 #endif
+      if (handler.kind == HandlerKind::managed) window = state;
       info.needs_python = true;
     }
     info.batched = info.batched || handler.kind == HandlerKind::batch || handler.kind == HandlerKind::rows;
@@ -92,6 +94,10 @@ void set_handlers(LaneCore& core, std::size_t type, const std::vector<HandlerTup
     info.handlers.push_back(std::move(handler));
   }
   info.needs_python = info.needs_python || info.handlers.empty();
+  info.has_window = window != 0;
+  core.lanes[info.lane].queue.change_limits([&](TypeLimits& limits) {
+    limits.set_window(static_cast<std::uint32_t>(type), static_cast<std::uint32_t>(window));
+  });
   set_needs(core, info, core.lanes.audit().on());
 }
 

@@ -15,7 +15,7 @@ namespace qts::events {
 
 // (capacity, policy, share of 10^9 that is sampled, batch, window in ns, batch by key)
 using LaneSpecTuple = std::tuple<std::size_t, std::string, std::uint64_t, std::size_t, std::uint64_t, bool>;
-// (kind, callable or address, state address, essential)
+// (kind, callable or address, state address or window of a managed handler, essential)
 using HandlerTuple = std::tuple<std::string, nb::object, std::uint64_t, bool>;
 
 std::array<LaneSpec, Lanes::kLanes> make_specs(const std::array<LaneSpecTuple, Lanes::kLanes>& tuples);

@@ -19,6 +19,9 @@ void end_thread_state(Worker& worker) {
   PyGILState_Release(PyGILState_UNLOCKED);
 }
 
+// How many handlers of P2 and P3 may overrun at once, and how many of one type.
+constexpr std::size_t kSpareWorkers = 32, kOverrunsPerType = 4;
+
 void release_remaining(Cursor& cursor) {
   for (; !cursor.empty(); cursor.advance(1)) release(*cursor.current());
 }
@@ -48,9 +51,12 @@ void LaneCore::start(std::optional<int> p0_cpu, bool realtime) {
   started_threads_.store(0);
   p0_cpu_ = p0_cpu;
   p0_realtime_ = realtime;
-  for (auto& worker : workers) start_thread(*worker);
+  const std::size_t count = workers.size();
+  if (const std::vector<std::uint8_t> pool = workers.back()->lanes; pool.front() >= 2)
+    for (std::size_t spare = 0; spare < kSpareWorkers; ++spare) workers[add_worker(pool)]->spare = spare;
+  for (std::size_t i = 0; i < count; ++i) start_thread(*workers[i]);
   const nb::gil_scoped_release released;
-  for (std::size_t now = started_threads_.load(); now < workers.size(); now = started_threads_.load()) started_threads_.wait(now);
+  for (std::size_t now = started_threads_.load(); now < count; now = started_threads_.load()) started_threads_.wait(now);
 }
 
 void LaneCore::create_thread_state(Worker& worker) {
@@ -101,6 +107,7 @@ bool LaneCore::join(double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (live_threads_.load() != 0 && std::chrono::steady_clock::now() < end) {
     lanes.wake_all();
+    spare_signal_.notify_all();
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   const bool all = live_threads_.load() == 0;
@@ -212,7 +219,7 @@ int LaneCore::next_lane(Worker& worker) {
   for (const std::uint8_t lane : worker.lanes) {
     if (lanes[lane].paused.load(std::memory_order_relaxed)) continue;
     const bool has_events = !worker.cursors[lane].empty();
-    if (!has_events && !lanes[lane].ready(now)) continue;
+    if (!has_events && (!may_fill(worker) || !lanes[lane].ready(now))) continue;
     if (lane == 3 && background_running_.load(std::memory_order_relaxed) >= options_.background_workers) continue;
     return lane;
   }
@@ -220,6 +227,10 @@ int LaneCore::next_lane(Worker& worker) {
 }
 
 void LaneCore::wait_for_work(Worker& worker) {
+  if (!may_fill(worker)) {
+    spare_signal_.wait(std::chrono::seconds(1), [&] { return halt.load() || may_fill(worker) || next_lane(worker) >= 0; });
+    return;
+  }
   std::chrono::nanoseconds timeout = std::chrono::milliseconds(20);
   const std::uint64_t now = ticks();
   for (const std::uint8_t lane : worker.lanes)
@@ -245,6 +256,7 @@ void LaneCore::run_lane(Worker& worker, std::uint8_t lane) {
     background_running_.fetch_sub(1);
     return;
   }
+  worker.counts_as_background = lane == 3;
   worker.waiter.lane = lane;
   if (lane == 1) p1_busy_.fetch_add(1);
   if (lanes.lock.acquire(worker.waiter, halt)) {
@@ -254,7 +266,51 @@ void LaneCore::run_lane(Worker& worker, std::uint8_t lane) {
   }
   lanes.lock.release(worker.waiter);
   if (lane == 1) p1_busy_.fetch_sub(1);
-  if (lane == 3) background_running_.fetch_sub(1);
+  if (std::exchange(worker.counts_as_background, false)) background_running_.fetch_sub(1);
+}
+
+// --- handlers that overrun --------------------------------------------------------------------------
+
+// The GIL is held: a worker with an event is in its handler, and does not use its cursors before it has the GIL.
+void LaneCore::relieve_overrun() {
+  const std::uint64_t now = ticks(), limit = scale_.span_ticks(LaneLock::kOverrunNs);
+  for (const auto& worker : workers) {
+    const std::uint64_t began = worker->began.load(std::memory_order_relaxed);
+    if (worker->lanes.front() < 2 || began == 0 || now < began || now - began < limit) continue;
+    if (!worker->overruns) begin_overrun(*worker);
+    for (const std::uint8_t lane : worker->lanes)
+      worker->cursors[lane].put_back(lanes[lane], lane == contract.types[worker->type.load()]->lane);
+  }
+  if (overrunning_.load() == 0) return;
+  start_spare();
+  spare_signal_.notify_all();
+  lanes.wake_all();
+}
+
+void LaneCore::begin_overrun(Worker& worker) {
+  const std::uint32_t type = worker.type.load(std::memory_order_relaxed);
+  worker.overruns = true;
+  if (std::exchange(worker.counts_as_background, false)) background_running_.fetch_sub(1);
+  const std::size_t count = ++overrunning_types_[type];
+  if (overrunning_.fetch_add(1) + 1 >= kSpareWorkers || count >= kOverrunsPerType)
+    lanes[contract.types[type]->lane].queue.change_limits([&](TypeLimits& limits) { limits.hold(type, true); });
+}
+
+void LaneCore::end_overrun(Worker& worker, std::uint32_t type) {
+  worker.overruns = false;
+  overrunning_.fetch_sub(1);
+  --overrunning_types_[type];
+  lanes[contract.types[type]->lane].queue.change_limits([&](TypeLimits& limits) { limits.hold(type, false); });
+  lanes.wake_all();
+}
+
+// Starts the threads of the spare workers that are due; each then stays, and waits while it is not.
+void LaneCore::start_spare() {
+  for (const auto& worker : workers)
+    if (worker->spare != SIZE_MAX && may_fill(*worker) && !worker->started) {
+      start_thread(*worker);
+      worker->started = true;
+    }
 }
 
 // --- reports --------------------------------------------------------------------------------------
@@ -298,6 +354,7 @@ void LaneCore::release_all() {
   release_handled();
   LaneEntry entry;
   for (std::size_t lane = 0; lane < Lanes::kLanes; ++lane) {
+    lanes[lane].queue.change_limits([](TypeLimits& limits) { limits.clear(); });
     while (lanes[lane].queue.take(&entry, 1) != 0) release(entry);
     for (auto& [sequence, entry_and_start] : in_flight_[lane]) release(entry_and_start.first);
     release_remaining(step_worker_.cursors[lane]);

@@ -229,6 +229,83 @@ TEST(an_event_that_no_handler_was_called_with_counts_as_dropped) {
   CHECK(balanced(lane));
 }
 
+TEST(a_window_keeps_other_entries_of_its_type_in_the_lane) {
+  LaneQueue lane(1, 10, OverflowPolicy::drop_oldest, 1, nullptr);
+  lane.change_limits([](qts::TypeLimits& limits) { limits.set_window(1, 2); });
+  for (const char* key : {"a", "b", "c", "d", "e"}) put(lane, tick(1, key));
+  put(lane, tick(2, "x"));
+  LaneEntry out[10];
+  CHECK_EQ(lane.take(out, 10), 3u);  // two of type 1, and the one of type 2 behind them
+  CHECK_EQ(out[1].sequence, 2u);
+  CHECK_EQ(out[2].type, 2u);
+  CHECK_EQ(lane.take(out, 10), 0u);
+  CHECK_EQ(lane.size(), 0u);  // none may be taken
+  CHECK_EQ(lane.counts().waiting, 3u);
+  lane.change_limits([](qts::TypeLimits& limits) { limits.release_permit(1); });
+  CHECK_EQ(lane.size(), 1u);
+  CHECK(lane.ready(100, UINT64_MAX, 0));
+  CHECK_EQ(lane.take(out, 10), 1u);
+  CHECK_EQ(out[0].sequence, 3u);
+  for (int i = 0; i < 20; ++i) put(lane, tick(3, std::string_view("ABCDEFGHIJKLMNOPQRST").substr(static_cast<std::size_t>(i), 1)));
+  CHECK_EQ(lane.counts().waiting, 10u);  // the entries that wait for a permit are dropped first: they are the oldest
+  lane.change_limits([](qts::TypeLimits& limits) { limits.clear(); });
+  CHECK_EQ(lane.take(out, 10), 10u);
+  CHECK(std::all_of(out, out + 10, [](const LaneEntry& each) { return each.type == 3; }));
+}
+
+// Whatever is held, released and put back: each entry is taken once, and those of a type in order.
+TEST(limited_types_lose_nothing_and_keep_their_order) {
+  for (const OverflowPolicy policy : {OverflowPolicy::block, OverflowPolicy::drop_oldest, OverflowPolicy::collapse}) {
+    std::mt19937 random(7);
+    LaneQueue lane(1, 40, policy, 1, nullptr);
+    lane.change_limits([](qts::TypeLimits& limits) { limits.set_window(3, 2); });
+    std::map<std::uint32_t, std::uint64_t> last;
+    std::vector<LaneEntry> flying;
+    const auto finish = [&](const LaneEntry& entry) {
+      lane.settle(entry, false);
+      if (entry.type == 3) lane.change_limits([](qts::TypeLimits& limits) { limits.release_permit(3); });
+    };
+    std::uint64_t wrong = 0;
+    for (int round = 0; round < 20'000; ++round) {
+      const auto type = static_cast<std::uint32_t>(1 + random() % 3);
+      LaneEntry out[8];
+      switch (random() % 5) {
+        case 0:
+        case 1: {
+          LaneEntry entry = tick(type, std::string_view("abcdefgh").substr(random() % 8, 1));
+          entry.can_collapse = policy == OverflowPolicy::collapse && type == 2;
+          put(lane, entry);
+          break;
+        }
+        case 2: {
+          const std::size_t taken = lane.take(out, 1 + random() % 8);
+          const std::size_t back = taken == 0 ? 0 : random() % taken;  // the last ones are put back
+          for (std::size_t i = 0; i + back < taken; ++i) {
+            if (out[i].type != 2) wrong += out[i].sequence <= last[out[i].type];
+            last[out[i].type] = out[i].sequence;
+            flying.push_back(out[i]);
+          }
+          lane.put_back(out + taken - back, back);
+          break;
+        }
+        case 3: lane.change_limits([&](qts::TypeLimits& limits) { limits.hold(type, random() % 2 != 0); }); break;
+        default:
+          if (!flying.empty()) {
+            finish(flying.back());
+            flying.pop_back();
+          }
+      }
+      wrong += !balanced(lane) || lane.counts().in_flight != flying.size();
+    }
+    CHECK_EQ(wrong, 0u);
+    for (const LaneEntry& each : flying) finish(each);
+    lane.change_limits([](qts::TypeLimits& limits) { limits.clear(); });
+    take_all(lane);
+    CHECK_EQ(lane.counts().waiting, 0u);
+    CHECK(balanced(lane));
+  }
+}
+
 // The model is a vector searched from end to end.
 TEST(drop_oldest_and_collapse_agree_with_a_slow_model) {
   struct Item {

@@ -70,6 +70,13 @@ def test_event_ids_are_uuids_and_differ(engine: EventEngine) -> None:
         ({"timestamp": math.inf}, "is not a number of seconds"),
         ({"timestamp": -1.0}, "is not a number of seconds"),
         ({"timestamp": None}, "is not a number of seconds"),
+        ({"event_id": None}, "event_id = 'None' where text is expected"),
+        ({"source": 7}, "source = '7' where text is expected"),
+        ({"max_retries": "x"}, "max_retries = 'x' where a whole number from 0 is expected"),
+        ({"max_retries": True}, "max_retries = 'True' where a whole number from 0"),
+        ({"max_retries": -1}, "max_retries = '-1' where a whole number from 0"),
+        ({"max_retries": -(10**30)}, "max_retries"),
+        ({"retry_count": 1.0}, "retry_count = '1.0' where a whole number from 0"),
         ({"payload": None}, "carries PriceTick, not NoneType"),
         ({"payload": p.LogWrite(message="x")}, "carries PriceTick, not LogWrite"),
         ({"payload": wrong_tick(symbol="x", price="1")}, "price = '1' where float is expected"),
@@ -85,6 +92,20 @@ def test_an_event_that_breaks_the_contract_is_refused(
     with pytest.raises(EventRefusedError, match=message.replace("(", r"\(")):
         engine.publish(changed(tick(engine), **fields))
     assert engine.status().lanes["P1"].published == 0
+
+
+def test_a_source_that_is_no_text_is_refused_when_the_event_is_made(engine: EventEngine) -> None:
+    source: Any = 7
+    with pytest.raises(EventRefusedError, match="PRICE_TICK: source = '7' where text is expected"):
+        engine.new_event("PRICE_TICK", p.PriceTick(symbol="x", price=1.0), source)
+
+
+def test_a_type_with_another_max_retries_is_refused() -> None:
+    retries: Any = "x"
+    with pytest.raises(EventRefusedError, match="QUOTE: max_retries = 'x' where a whole number"):
+        Catalogue().register(
+            EventType("QUOTE", Priority.P1, p.PriceTick, "symbol", max_retries=retries)
+        )
 
 
 def test_only_events_are_published(engine: EventEngine) -> None:

@@ -14,7 +14,7 @@
 
 namespace qts {
 
-enum class AuditAction : std::uint8_t { published, taken, handled, retried, dead, collapsed, dropped, sampled };
+enum class AuditAction : std::uint8_t { published, taken, handled, retried, dead, collapsed, dropped, sampled, returned };
 
 struct AuditRecord {
   std::uint64_t sequence;  // counts the events of its lane, from 1

@@ -5,6 +5,7 @@
 //
 //     waiting --free, no higher lane waits--> owner --release()--> waiting
 //       owner --its handler sleeps (no CPU for 20 ms), another waiter--> handed over
+//       owner --its event takes > 200 ms, another waiter--> handed over
 //       owner --its event takes > 5 ms, a higher lane waits--> overtaken
 //   overtaken --the overtaking worker releases--> owner
 // handed over --its handler returns--> waiting
@@ -32,6 +33,8 @@ namespace qts {
 class LaneLock {
  public:
   static constexpr std::size_t kLanes = 4;
+  // How long an event may take before it overruns: whatever it does, others then run beside it.
+  static constexpr std::uint64_t kOverrunNs = 200'000'000;
 
   struct Waiter {
     std::uint8_t lane = 0;
@@ -56,6 +59,7 @@ class LaneLock {
     const TickScale scale = tick_scale();
     overtake_after_ = scale.span_ticks(overtake_after_ns);
     hand_over_after_ = scale.span_ticks(hand_over_after_ns);
+    overrun_after_ = scale.span_ticks(kOverrunNs);
   }
 
   // Waits for the lock; returns false when `stop` was set first.
@@ -122,7 +126,7 @@ class LaneLock {
     const std::uint64_t began = owner.event_began.load(std::memory_order_relaxed);
     const std::uint64_t now = ticks();
     if (began == 0 || now < began) return false;
-    if (is_asleep(owner, began, now)) {
+    if (now - began > overrun_after_ || is_asleep(owner, began, now)) {
       handed_over_.fetch_add(1, std::memory_order_relaxed);
       return own(waiter);
     }
@@ -163,7 +167,7 @@ class LaneLock {
   std::vector<Waiter*> overtaken_;
   std::array<std::atomic<int>, kLanes> waiting_{};
   std::atomic<std::uint64_t> handed_over_{0}, overtaken_count_{0};
-  std::uint64_t overtake_after_ = 0, hand_over_after_ = 0;
+  std::uint64_t overtake_after_ = 0, hand_over_after_ = 0, overrun_after_ = 0;
 };
 
 }  // namespace qts

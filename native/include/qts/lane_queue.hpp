@@ -15,6 +15,9 @@
 //
 // An event that must not be dropped is never dropped; where all waiting events are such, put waits.
 //
+// Entries of a limited type (type_limits.hpp) stay in the lane, where the policy applies to them, and entries
+// of other types are taken past them.
+//
 // drop_oldest needs the newest event of each key only when the lane is full. It builds that index from
 // half full on, a few entries at each put, and discards it when the lane is empty.
 #pragma once
@@ -32,6 +35,7 @@
 #include "qts/lane_audit.hpp"
 #include "qts/lane_entry.hpp"
 #include "qts/lane_slots.hpp"
+#include "qts/type_limits.hpp"
 
 namespace qts {
 
@@ -81,6 +85,45 @@ class LaneQueue {
     }
     if (taken != 0) not_full_.notify_all();
     return taken;
+  }
+
+  // Takes one entry by its sequence; for a replay.
+  bool take_sequence(std::uint64_t sequence, LaneEntry& out) {
+    const std::lock_guard hold(lock_);
+    std::uint32_t at = slots_.head();
+    while (at != kNone && slots_[at].entry.sequence != sequence) at = slots_[at].after;
+    if (at == kNone) return false;
+    take_slot(at, out);
+    stop_index_if_empty();
+    ++taken_;
+    publish_size();
+    return true;
+  }
+
+  // Puts entries that were taken, and that no handler was called with, back in front of the others.
+  void put_back(const LaneEntry* entries, std::size_t count) {
+    const std::lock_guard hold(lock_);
+    for (std::size_t i = count; i-- != 0;) {
+      const std::uint32_t type = entries[i].type;
+      limits_.release_permit(type);
+      const bool held = !limits_.may_take(type) || slots_.held(type).size != 0;
+      const std::uint32_t at = slots_.prepend(entries[i], held);
+      if (held) limits_.add_list(type);
+      else unbatched_ += !entries[i].batched;
+      // A newer entry of its key may be waiting; this one then stays out of the index and is handled first.
+      if (indexing_ && hash_key(slots_[at].entry) && index_.find(slots_, slots_[at].entry) == kNone) index_.insert(slots_, at);
+      audit(AuditAction::returned, entries[i], 0);
+    }
+    taken_ -= count;
+    publish_size();
+  }
+
+  // Calls `change` with the limits of the types, under the lock.
+  template <class Change>
+  void change_limits(Change&& change) {
+    const std::lock_guard hold(lock_);
+    change(limits_);
+    publish_size();
   }
 
   // Counts the result of an entry in flight. Takes no lock without an audit.
@@ -146,13 +189,14 @@ class LaneQueue {
   bool ready(std::size_t batch, std::uint64_t window, std::uint64_t now) const {
     if (size() == 0) return false;
     const std::lock_guard hold(lock_);
-    if (slots_.size() == 0) return false;
-    return unbatched_ != 0 || slots_.size() >= batch || now - slots_[slots_.head()].entry.published >= window;
+    if (limits_.takeable(slots_) != 0) return true;
+    if (slots_.main_size() == 0) return false;
+    return unbatched_ != 0 || slots_.main_size() >= batch || now - slots_[slots_.head()].entry.published >= window;
   }
   // The tick at which the window of the oldest entry ends; 0 when none is waiting.
   std::uint64_t due(std::uint64_t window) const {
     const std::lock_guard hold(lock_);
-    return slots_.size() == 0 ? 0 : slots_[slots_.head()].entry.published + window;
+    return slots_.main_size() == 0 ? 0 : slots_[slots_.head()].entry.published + window;
   }
 
  private:
@@ -171,8 +215,8 @@ class LaneQueue {
     append(entry);
     return PutResult::accepted;
   }
-  // For readers without the lock; sequentially consistent, as WakeSignal requires.
-  void publish_size() { visible_size_.store(slots_.size(), std::memory_order_seq_cst); }
+  // The entries that may be taken, for readers without the lock; sequentially consistent, as WakeSignal requires.
+  void publish_size() { visible_size_.store(slots_.main_size() + limits_.takeable(slots_), std::memory_order_seq_cst); }
 
   // Returns whether the entry is indexed by its key; its hash is computed then.
   static bool hash_key(LaneEntry& entry) {
@@ -185,8 +229,10 @@ class LaneQueue {
     LaneSlot& slot = slots_[at];
     displaced = {slot.entry, DisplacedReason::collapsed};
     assign_sequence(entry);
-    unbatched_ += !entry.batched;
-    unbatched_ -= !slot.entry.batched;
+    if (!slot.held) {
+      unbatched_ += !entry.batched;
+      unbatched_ -= !slot.entry.batched;
+    }
     slot.entry = entry;
     ++counts_.collapsed;
     audit(AuditAction::collapsed, displaced.entry, entry.sequence);
@@ -242,7 +288,13 @@ class LaneQueue {
   }
 
   std::uint32_t oldest_droppable() const {
-    std::uint32_t at = slots_.head();
+    std::uint32_t oldest = first_droppable(slots_.head());
+    for (const std::uint32_t type : limits_.held_types())
+      if (const std::uint32_t at = first_droppable(slots_.held(type).head); at != kNone)
+        if (oldest == kNone || slots_.is_older(at, oldest)) oldest = at;
+    return oldest;
+  }
+  std::uint32_t first_droppable(std::uint32_t at) const {
     while (at != kNone && !slots_[at].entry.can_drop) at = slots_[at].after;
     return at;
   }
@@ -266,6 +318,8 @@ class LaneQueue {
   }
 
   std::size_t take_front(LaneEntry* out, std::size_t max) {
+    if (limits_.any()) [[unlikely]]
+      return take_limited(out, max);
     std::size_t taken = 0;
     std::uint32_t at = slots_.head(), last = kNone;
     for (; taken < max && at != kNone; ++taken) {
@@ -282,8 +336,47 @@ class LaneQueue {
     return taken;
   }
 
+  void take_slot(std::uint32_t at, LaneEntry& out) {
+    out = slots_[at].entry;
+    audit(AuditAction::taken, out, 0);
+    remove_from_index(at);
+    slots_.remove(at);
+  }
+
+  [[gnu::noinline]] std::size_t take_limited(LaneEntry* out, std::size_t max) {
+    std::size_t taken = 0, moved = 0;
+    while (taken < max && moved < kMovedPerTake) {
+      const std::uint32_t at = limits_.next(slots_);
+      if (at == kNone) break;
+      const std::uint32_t type = slots_[at].entry.type;
+      if (!limits_.may_take(type)) {
+        move_to_type_list(at);
+        ++moved;
+        continue;
+      }
+      limits_.use_permit(type);
+      take_slot(at, out[taken++]);
+    }
+    limits_.remove_empty_lists(slots_);
+    stop_index_if_empty();
+    return taken;
+  }
+
+  void move_to_type_list(std::uint32_t at) {
+    if (at == next_to_index_) {
+      next_to_index_ = slots_[at].after;
+      if (hash_key(slots_[at].entry)) index_.insert(slots_, at);
+    }
+    unbatched_ -= !slots_[at].entry.batched;
+    limits_.add_list(slots_[at].entry.type);
+    slots_.hold(at);
+  }
+
   void start_index() {
     indexing_ = true;
+    for (const std::uint32_t type : limits_.held_types())  // older than those of the main list
+      for (std::uint32_t at = slots_.held(type).head; at != kNone; at = slots_[at].after)
+        if (hash_key(slots_[at].entry)) index_.insert(slots_, at);
     next_to_index_ = slots_.head();
   }
   // Adds at most `max` entries that are not in the index yet, the oldest first.
@@ -297,7 +390,7 @@ class LaneQueue {
   void remove_from_index(std::uint32_t at) {
     index_.remove(slots_, at);
     if (at == next_to_index_) next_to_index_ = slots_[at].after;
-    unbatched_ -= !slots_[at].entry.batched;
+    if (!slots_[at].held) unbatched_ -= !slots_[at].entry.batched;
   }
   void stop_index_if_empty() {
     if (slots_.size() == 0) indexing_ = policy_ == OverflowPolicy::collapse;
@@ -319,6 +412,7 @@ class LaneQueue {
   }
 
   static constexpr std::size_t kOverflowReserve = 1000;
+  static constexpr std::size_t kMovedPerTake = 1024;
   static constexpr std::size_t kIndexedPerPut = 4;  // puts for half a lane index the whole lane
 
   mutable std::mutex lock_;
@@ -330,7 +424,8 @@ class LaneQueue {
   LaneAudit* const audit_;
   LaneSlots slots_;
   KeyIndex index_;
-  std::size_t unbatched_ = 0;  // waiting entries that do not wait for a batch
+  std::size_t unbatched_ = 0;  // entries of the main list that do not wait for a batch
+  TypeLimits limits_;
   bool indexing_;
   std::uint32_t next_to_index_ = kNone;  // the oldest entry that is not in the index yet
   std::uint64_t share_sum_ = kAll - 1;  // the first event is accepted, and then each whose share completes a whole

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "qts/clock.hpp"
 #include "qts/histogram.hpp"
 #include "qts/lane_lock.hpp"
 #include "qts/lane_queue.hpp"
+#include "qts/recent_histogram.hpp"
 
 namespace qts {
 
@@ -72,6 +74,7 @@ class Lane {
   const LaneSpec spec;
   LaneQueue queue;
   Histogram wait, handling, total;  // ns
+  RecentHistogram recent_total{total};
   std::atomic<bool> paused{false};
   std::atomic<std::size_t> batch;
   std::atomic<std::uint64_t> overran{0};
@@ -86,7 +89,18 @@ class Cursor {
   bool empty() const { return next_ == taken_; }
   std::size_t remaining() const { return taken_ - next_; }
   LaneEntry* current() { return entries_.data() + next_; }
-  void advance(std::size_t by) { next_ += by; }
+  void advance(std::size_t by) {
+    next_ += by;
+    in_handler_ = 1;
+  }
+  // How many entries from the current one on a handler is called with; 1 unless set.
+  void set_in_handler(std::size_t count) { in_handler_ = count; }
+  // Puts the entries that no handler is called with back into the lane; `running`: a handler runs.
+  void put_back(Lane& lane, bool running) {
+    const std::size_t end = std::min(taken_, next_ + (running ? in_handler_ : 0));
+    lane.queue.put_back(entries_.data() + end, taken_ - end);
+    taken_ = end;
+  }
   std::size_t fill(Lane& lane) {
     const std::size_t max = lane.batch.load(std::memory_order_relaxed);
     if (entries_.size() < max) entries_.resize(max);
@@ -97,7 +111,7 @@ class Cursor {
 
  private:
   std::vector<LaneEntry> entries_;
-  std::size_t next_ = 0, taken_ = 0;
+  std::size_t next_ = 0, taken_ = 0, in_handler_ = 1;
 };
 
 class Lanes {
@@ -159,9 +173,10 @@ inline std::vector<AuditRecord> replay(const std::array<LaneSpec, Lanes::kLanes>
   for (std::size_t i = 0; i < Lanes::kLanes; ++i)
     lanes[i] = std::make_unique<LaneQueue>(static_cast<std::uint8_t>(i), specs[i].capacity, specs[i].policy,
                                            specs[i].share, &audit);
-  LaneEntry taken;
+  std::array<std::unordered_map<std::uint64_t, LaneEntry>, Lanes::kLanes> in_flight;  // by sequence
   for (const AuditRecord& record : records) {
     LaneQueue& lane = *lanes[record.lane % Lanes::kLanes];
+    auto& taken = in_flight[record.lane % Lanes::kLanes];
     if (record.action == AuditAction::published) {
       LaneEntry entry;
       entry.hash = record.key;
@@ -171,7 +186,11 @@ inline std::vector<AuditRecord> replay(const std::array<LaneSpec, Lanes::kLanes>
       Displaced displaced;
       lane.put(entry, displaced, true);
     } else if (record.action == AuditAction::taken) {
-      lane.take(&taken, 1);
+      if (LaneEntry entry; lane.take_sequence(record.sequence, entry)) taken.emplace(record.sequence, entry);
+    } else if (const auto found = taken.find(record.sequence); found != taken.end()) {
+      if (record.action == AuditAction::returned) lane.put_back(&found->second, 1);
+      if (record.action == AuditAction::dropped) lane.settle_dropped(found->second);
+      if (record.action != AuditAction::retried) taken.erase(found);
     }
   }
   return audit.drain();

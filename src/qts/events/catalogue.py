@@ -17,6 +17,13 @@ from qts.events.event import Event, Priority
 _BITS: dict[object, int] = {str: 1, int: 2, float: 4, bool: 8, type(None): 16}
 _ANY = 32
 MAX_PAYLOAD_BYTES = 1 << 20  # as JSON
+# What the fields that retries, dead letters and acknowledgements rely on must hold.
+COMMON_FIELDS = {
+    "event_id": "text",
+    "source": "text",
+    "retry_count": "a whole number from 0",
+    "max_retries": "a whole number from 0",
+}
 
 
 class EventType(msgspec.Struct, frozen=True):
@@ -106,6 +113,8 @@ class Catalogue:
             raise EventRefusedError(
                 f"event type {new.name}: payload {new.payload.__name__} is not frozen"
             )
+        if not _is_count(new.max_retries):
+            raise EventRefusedError(wrong_field(new.name, "max_retries", new.max_retries))
         if new.priority == Priority.P0 and (new.can_drop or new.can_collapse):
             raise EventRefusedError(
                 f"event type {new.name}: P0 events cannot be dropped or collapsed"
@@ -128,6 +137,10 @@ class Catalogue:
             raise EventRefusedError(
                 f"{entry.name} has priority {int(entry.priority)}, not {event.priority}"
             )
+        for name, expected in COMMON_FIELDS.items():
+            value = getattr(event, name)
+            if not (isinstance(value, str) if expected == "text" else _is_count(value)):
+                raise EventRefusedError(wrong_field(entry.name, name, value))
         if type(event.payload) is not entry.payload:
             raise EventRefusedError(
                 f"{entry.name} carries {entry.payload.__name__}, not {type(event.payload).__name__}"
@@ -148,6 +161,15 @@ class Catalogue:
 
         near = get_close_matches(str(name)[:100].upper(), self._types, 1)
         return f"; did you mean {near[0]}?" if near else "; register it first"
+
+
+def wrong_field(event_type: str, field: str, value: object) -> str:
+    """Return the error text for a field of an event that has another type."""
+    return f"{event_type}: {field} = {str(value)[:40]!r} where {COMMON_FIELDS[field]} is expected"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _bits(annotation: Any) -> int:

@@ -57,7 +57,7 @@ class HandlerRetry:
             self._count(event, handler, error, attempt, sequence, number)
             try:
                 handler.call(msgspec.structs.replace(event, retry_count=attempt))
-            except Exception as new:  # noqa: BLE001 - a handler may raise anything
+            except BaseException as new:  # noqa: BLE001 - a handler may raise anything, also SystemExit
                 error = new
             else:
                 return True
@@ -65,15 +65,28 @@ class HandlerRetry:
         return False
 
     async def call_async(
-        self, event: Event, handler: EventHandler, timeout_s: float | None
+        self,
+        event: Event,
+        handler: EventHandler,
+        timeout_s: float | None,
+        stopping: Callable[[], bool],
     ) -> bool:
-        """Call an async handler, with retries; return False when the event became a dead letter."""
+        """Call an async handler, with retries; return False when the event became a dead letter.
+
+        A cancellation counts as a failure of the handler, unless the event loop is stopping.
+        """
         error: BaseException | None = None
         for attempt in range(event.retry_count, event.max_retries + 1):
             try:
                 async with asyncio.timeout(timeout_s):
                     await handler.call(msgspec.structs.replace(event, retry_count=attempt))
-            except Exception as new:  # noqa: BLE001 - a handler may raise anything
+            except GeneratorExit:
+                raise
+            except BaseException as new:
+                if isinstance(new, asyncio.CancelledError):
+                    if stopping():
+                        raise
+                    _clear_cancellation()
                 error = new
                 log.warning("async handler failed", handler=handler.name, error=str(new))
             else:
@@ -98,7 +111,7 @@ class HandlerRetry:
                 handler.call(
                     [msgspec.structs.replace(event, retry_count=attempt) for event in events]
                 )
-            except Exception as new:  # noqa: BLE001 - a handler may raise anything
+            except BaseException as new:  # noqa: BLE001 - a handler may raise anything, also SystemExit
                 error = new
             else:
                 return [True] * len(events)
@@ -107,7 +120,7 @@ class HandlerRetry:
     def _call_alone(self, event: Event, handler: EventHandler) -> bool:
         try:
             handler.call([msgspec.structs.replace(event, retry_count=event.max_retries)])
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything, also SystemExit
             self.add_dead_letter(event, handler, error)
             return False
         return True
@@ -144,6 +157,13 @@ class HandlerRetry:
                 error=str(error),
                 **due,
             )
+
+
+def _clear_cancellation() -> None:
+    """Let the current task await again after a handler has cancelled it."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 class AckTracker:
@@ -215,7 +235,9 @@ class ManagedHandlers:
             if each.kind == "async":
                 self._queues[number] = SerialTaskQueue(
                     loop,
-                    lambda event, h=each: self._retry.call_async(event, h, timeout_s),  # type: ignore[misc]
+                    lambda event, h=each: self._retry.call_async(  # type: ignore[misc]
+                        event, h, timeout_s, loop.is_stopping
+                    ),
                 )
 
     def __call__(self, event: Event, sequence: int) -> bool | Literal["dropped"] | None:
@@ -238,6 +260,8 @@ class ManagedHandlers:
         for _, each in called:
             if each.kind == "plain":
                 handled &= self._call(event, each, sequence)
+            elif each.kind != "async":
+                handled &= self._call_batch(event, each, sequence)
         if queues:
             pending.finish_one(handled)
             return None
@@ -247,8 +271,16 @@ class ManagedHandlers:
     def _call(self, event: Event, handler: EventHandler, sequence: int) -> bool:
         try:
             handler.call(event)
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything, also SystemExit
             return self._retry.retry(event, handler, error, sequence, self._number)
+        return True
+
+    def _call_batch(self, event: Event, handler: EventHandler, sequence: int) -> bool:
+        """Call a batch handler with one event: types with async handlers form no batches."""
+        try:
+            handler.call([event])
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything, also SystemExit
+            return self._retry.retry_batch([event], handler, error, [sequence], self._number)[0]
         return True
 
     def _settle(self, event: Event, sequence: int, handled: bool) -> None:

@@ -47,10 +47,10 @@ class EventEngine:
     ) -> None:
         self.config = config or EventsConfig()
         self.catalogue = catalogue or Catalogue()
-        self._clock = clock or SystemClock()
-        self.dead_letters = DeadLetterBuffer(self.config.dead_letters, self._clock)
+        self.clock = clock or SystemClock()
+        self.dead_letters = DeadLetterBuffer(self.config.dead_letters, self.clock)
         self.lanes = native.build_lanes(self.config, self.catalogue)
-        self._new_event = native.event_factory(self.catalogue, self._clock)
+        self._new_event = native.event_factory(self.catalogue, self.clock)
         self.degradation = DegradationController(self.config)
         self._monitor = LaneMonitor(self, hooks or AlertHooks())
         retry = HandlerRetry(self.lanes, self.dead_letters, self._monitor.on_dead_letter)
@@ -110,11 +110,11 @@ class EventEngine:
 
     async def publish_async(self, event: Event, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as publish
         """Publish without blocking the event loop while the lane is full."""
-        deadline = None if timeout is None else self._clock.monotonic_ns() + timeout * 1e9
+        deadline = None if timeout is None else self.clock.monotonic_ns() + timeout * 1e9
         while not self.try_publish(event):
             left = 0.05
             if deadline is not None:
-                left = min(left, (deadline - self._clock.monotonic_ns()) / 1e9)
+                left = min(left, (deadline - self.clock.monotonic_ns()) / 1e9)
             if left <= 0:
                 raise LaneFullError(
                     f"lane P{event.priority} is full; {event.event_type} not published"

@@ -18,6 +18,7 @@ from qts.events.process.lane_process import LaneProcess, LaneProcessCallbacks
 from qts.events.process.main import LaneChildSetup
 
 _STOP_TIMEOUT_S = 1.0  # for each process and event loop
+_ASYNC_WINDOW = 16
 
 Row = tuple[str, object, int, bool]
 LaneCallback = Callable[[int, str], None]  # lane, reason
@@ -87,7 +88,12 @@ class HandlerRuntime:
             managed = ManagedHandlers(event_type, rest, self._retry, self.acks, self._lanes, number)
             managed.critical_only = self._critical_only
             self._managed.append(managed)
-            rows.append(("managed", managed, 0, True))  # it skips what is not essential itself
+            # How many events async handlers may have in flight; the others wait in the lane.
+            window = 0
+            if any(each.kind == "async" for each in rest):
+                size = self._config.lanes[event_type.priority].queue_size
+                window = max(1, min(_ASYNC_WINDOW, size // 4))
+            rows.append(("managed", managed, window, True))  # it skips what is not essential itself
         else:
             rows += [(each.kind, each.call, 0, each.essential) for each in rest]
         return rows
@@ -160,7 +166,7 @@ class HandlerRuntime:
 
     def lane_of(self, worker: int) -> int:
         """Return the highest lane that a thread serves."""
-        return self._workers[worker]
+        return self._workers[min(worker, len(self._workers) - 1)]  # spare threads follow the pool
 
     # --- while running --------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from qts._native import EventFactory, Lanes, TickWatcher, event_id, replay_lanes
 from qts.domain import Clock, EventRefusedError, LaneFullError, SystemClock
-from qts.events.catalogue import MAX_PAYLOAD_BYTES, Catalogue
+from qts.events.catalogue import COMMON_FIELDS, MAX_PAYLOAD_BYTES, Catalogue, wrong_field
 from qts.events.config import EventsConfig
 from qts.events.event import Event
 from qts.events.payloads import Payload
@@ -26,6 +26,7 @@ AUDIT_ACTIONS = (
     "collapsed",
     "dropped",
     "sampled",
+    "returned",
 )
 # Audit record; records are in the order of the decisions of their lane.
 AUDIT_DTYPE = np.dtype(
@@ -110,7 +111,10 @@ def event_factory(catalogue: Catalogue, clock: Clock) -> Callable[[str, Any, str
             f"event type {entry.name} was registered after the engine was created"
         )
 
-    return EventFactory(Event, fields, now, raise_missing).new_event
+    def raise_source(name: str, source: object) -> NoReturn:
+        raise EventRefusedError(wrong_field(name, "source", source))
+
+    return EventFactory(Event, fields, now, raise_missing, raise_source).new_event
 
 
 def refusal_callback(catalogue: Catalogue) -> Any:
@@ -132,6 +136,8 @@ def refusal_callback(catalogue: Catalogue) -> Any:
             raise EventRefusedError(
                 f"{entry.name}: timestamp {event.timestamp!r} is not a number of seconds since 1970"
             )
+        if reason in COMMON_FIELDS:
+            raise EventRefusedError(wrong_field(entry.name, reason, getattr(event, reason)))
         if reason == "full":
             raise LaneFullError(f"lane P{int(entry.priority)} is full; {entry.name} not published")
         if reason == "size":

@@ -18,7 +18,7 @@ from qts.events.degradation import DegradationLevel, Pressure
 from qts.events.event import Event, Priority
 from qts.events.handlers import EventHandler
 from qts.events.payloads import NotificationSend
-from qts.events.status import LANES, LaneMetrics
+from qts.events.status import LANES, EngineStatus, LaneMetrics, Latency
 
 if TYPE_CHECKING:
     from qts.events.engine import EventEngine
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 log = telemetry.logger("events")
 
 SLOW_HANDLER_NS = 5_000_000_000
+_MAX_CHECK_S = 0.1  # a handler that overruns is relieved at least this often
+_PERIOD_NS = 10_000_000_000  # of the recent latencies
+_PERIODS = 60  # after which nothing is recent
+_TEN_MINUTES_NS = _PERIODS * _PERIOD_NS
+_SLA_EVENTS = 100  # in a window: enough to begin a breach
+_SLA_END_EVENTS = 50  # fewer end it
 # p50, p95, p99 and max in ms, from publishing to the last handler's return.
 SLA: dict[str, dict[str, float]] = {
     "P0": {"p50": 2, "p95": 5, "p99": 10, "max": 20},
@@ -67,7 +73,9 @@ class LaneMonitor:
         self._lock = threading.Lock()
         self._blocked = 0
         self._dropped = 0
-        self._breached: set[str] = set()
+        self._breached: dict[str, set[str]] = {"minute": set(), "ten_minutes": set()}
+        self._breached_at: dict[str, int] = {}  # when each was last exceeded in the last minute
+        self._rolled_ns = engine.clock.monotonic_ns()
         self._reported_slow: set[tuple[int, int]] = set()
         self._reported_isolated: set[str] = set()
         self._failed_workers: list[int] = []  # not yet restarted
@@ -84,9 +92,15 @@ class LaneMonitor:
 
     def _run(self) -> None:
         self._log_placement()
-        while not self._stop.wait(self._engine.config.check_interval_ms / 1000):
+        interval_s = self._engine.config.check_interval_ms / 1000
+        due_s = 0.0
+        while not self._stop.wait(min(interval_s, _MAX_CHECK_S)):
+            due_s += min(interval_s, _MAX_CHECK_S)
             try:
-                self.check()
+                self._engine.lanes.relieve_overrun()
+                if due_s >= interval_s:
+                    due_s = 0.0
+                    self.check()
             except Exception:
                 log.error("lane check failed", exc_info=True)
 
@@ -107,8 +121,10 @@ class LaneMonitor:
             self._check_overflow()
             self._check_slow()
             self._check_faults()
-            self._check_sla()
-        self.update_metrics()
+            self._roll_latency()
+            status = self._engine.status()
+            self._check_sla(status)
+        self._metrics.update(status)
 
     def update_metrics(self) -> None:
         self._metrics.update(self._engine.status())
@@ -233,15 +249,46 @@ class LaneMonitor:
             return False
         return True
 
-    def _check_sla(self) -> None:
-        status = self._engine.status()
+    def _roll_latency(self) -> None:
+        """End the periods that are over."""
+        periods = (self._engine.clock.monotonic_ns() - self._rolled_ns) // _PERIOD_NS
+        self._rolled_ns += periods * _PERIOD_NS
+        for _ in range(min(periods, _PERIODS)):
+            self._engine.lanes.roll_latency()
+
+    def _check_sla(self, status: EngineStatus) -> None:
+        """Alert once when a limit begins to be exceeded, and again when it is after it was not.
+
+        The window is the last minute; for limits not exceeded in it for ten minutes, those ten.
+        """
         for lane, limits in SLA.items():
-            latency = status.lanes[lane].total
+            minute, ten_minutes = status.lanes[lane].minute, status.lanes[lane].ten_minutes
             for part, limit in limits.items():
-                key, value = f"{lane} {part}", getattr(latency, part)
-                if latency.count >= 100 and value > limit and key not in self._breached:
-                    self._breached.add(key)
-                    self._alert("sla", "warning", f"{key} is {value:.1f} ms, above {limit:g} ms")
+                key = f"{lane} {part}"
+                if self._breach_begins("minute", key, minute, limit):
+                    self._alert_sla(key, getattr(minute, part), "minute", limit)
+                if key in self._breached["minute"]:
+                    self._breached_at[key] = self._rolled_ns
+                alerted = self._rolled_ns - self._breached_at.get(key, -_TEN_MINUTES_NS)
+                if (
+                    self._breach_begins("ten_minutes", key, ten_minutes, limit)
+                    and alerted >= _TEN_MINUTES_NS
+                ):
+                    self._alert_sla(key, getattr(ten_minutes, part), "ten minutes", limit)
+
+    def _breach_begins(self, window: str, key: str, latency: Latency, limit: float) -> bool:
+        breached = self._breached[window]
+        above = getattr(latency, key.split()[1]) > limit
+        if key not in breached and above and latency.count >= _SLA_EVENTS:
+            breached.add(key)
+            return True
+        if not above or latency.count < _SLA_END_EVENTS:
+            breached.discard(key)
+        return False
+
+    def _alert_sla(self, key: str, value: float, window: str, limit: float) -> None:
+        text = f"{key} is {value:.1f} ms over the last {window}, above {limit:g} ms"
+        self._alert("sla", "warning", text)
 
     # --- alerts ---------------------------------------------------------------------------------
 

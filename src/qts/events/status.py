@@ -26,6 +26,9 @@ class Latency(msgspec.Struct, frozen=True):
     max: float
 
 
+NO_LATENCY = Latency(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class LaneStatus(msgspec.Struct, frozen=True):
     depth: int
     capacity: int
@@ -45,6 +48,9 @@ class LaneStatus(msgspec.Struct, frozen=True):
     wait: Latency
     handling: Latency
     total: Latency
+    # As `total`, which is since the start, but of the last minute and of the last ten.
+    minute: Latency = NO_LATENCY
+    ten_minutes: Latency = NO_LATENCY
 
     @property
     def balanced(self) -> bool:
@@ -80,6 +86,8 @@ def read_status(
             wait=_latency(spans["wait"]),
             handling=_latency(spans["handling"]),
             total=_latency(spans["total"]),
+            minute=_latency(lanes.recent_latency(number, False)),
+            ten_minutes=_latency(lanes.recent_latency(number, True)),
         )
     return EngineStatus(
         rows, f"LEVEL_{int(level)} {level.name}", dead_letters, _latency(lanes.gil_wait())
@@ -106,7 +114,8 @@ class LaneMetrics:
         self._level = telemetry.gauge("qts_events_level", "Degradation level, 0 to 3.")
         self._spans = telemetry.gauge(
             "qts_events_latency_seconds",
-            "Latency of a lane: waiting, handling and total; quantile 1 is the maximum.",
+            "Latency of a lane: waiting, handling and total since the start, and total of the last "
+            "minute and the last ten; quantile 1 is the maximum.",
             ["lane", "part", "quantile"],
         )
 
@@ -118,7 +127,7 @@ class LaneMetrics:
                 self._last[name, outcome] = count
             self._depth.labels(name).set(lane.depth)
             self._fill.labels(name).set(lane.depth / lane.capacity)
-            for part in ("wait", "handling", "total"):
+            for part in ("wait", "handling", "total", "minute", "ten_minutes"):
                 span: Latency = getattr(lane, part)
                 for field, quantile in QUANTILES.items():
                     self._spans.labels(name, part, quantile).set(getattr(span, field) / 1e3)

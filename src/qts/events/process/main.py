@@ -232,14 +232,18 @@ class _Worker:
             return _call_batch(handler, events, retry)
         if handler.kind == "async" and self._loop is not None:
             timeout_s = event_type.async_timeout_s
-            return [self._loop.run(retry.call_async(each, handler, timeout_s)) for each in events]
+            loop = self._loop
+            return [
+                loop.run(retry.call_async(each, handler, timeout_s, loop.is_stopping))
+                for each in events
+            ]
         return [_call_plain(handler, each, index, retry) for index, each in enumerate(events)]
 
 
 def _call_plain(handler: EventHandler, event: Event, index: int, retry: HandlerRetry) -> bool:
     try:
         handler.call(event)
-    except Exception as error:  # noqa: BLE001 - a handler may raise anything
+    except BaseException as error:  # noqa: BLE001 - a handler may raise anything, also SystemExit
         return retry.retry(event, handler, error, index, 0)
     return True
 
@@ -247,6 +251,6 @@ def _call_plain(handler: EventHandler, event: Event, index: int, retry: HandlerR
 def _call_batch(handler: EventHandler, events: list[Event], retry: HandlerRetry) -> list[bool]:
     try:
         handler.call([*events])
-    except Exception as error:  # noqa: BLE001 - a handler may raise anything
+    except BaseException as error:  # noqa: BLE001 - a handler may raise anything, also SystemExit
         return retry.retry_batch(events, handler, error, range(len(events)), 0)
     return [True] * len(events)
