@@ -31,6 +31,8 @@ from qts.outbox import Dispatcher, OutboxConfig, PostgresBus
 from qts.risk import FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from tests.conformance.venues import VENUES, Venue, inject_fault
+from tests.orders.fake_venue import lost_reply
+from tests.orders.kit import SYMBOL, OrderKit
 from tests.outbox.kit import until
 
 HANG_S = 20.0
@@ -126,3 +128,23 @@ def _cheapest(venue: Venue, symbol: str) -> dict[str, Any]:
     price = Decimal(market.book(market.index[symbol]).bids[0].price) / unit
     quantity = (Decimal(20_000) / price).quantize(Decimal("0.00000001")) if unit > 1 else Decimal(1)
     return {"price": price, "quantity": quantity}
+
+
+async def test_an_exit_of_a_suspended_symbol_is_sent_while_its_entry_is_unknown(
+    kit: OrderKit,
+) -> None:
+    await kit.order(quantity=Decimal(5))
+    await kit.reconciler.handle_report(kit.venue.trade("V1", Decimal(5), Decimal(100)))
+    kit.venue.after = lost_reply
+    entry = await kit.submit()
+    await kit.work()
+    kit.venue.after = lambda _request: None
+    assert (await kit.attempts(entry.intent_id), await kit.suspended()) == (
+        ["UNKNOWN"],
+        {SYMBOL: "UNKNOWN"},
+    )
+    await kit.submit()  # stopped at the last check
+    stop = {"side": Side.SELL, "intent_type": IntentType.EXIT_STOPLOSS, "quantity": Decimal(5)}
+    await kit.submit(**stop)
+    await kit.work()
+    assert [request.is_exit for request in kit.venue.placed] == [False, False, True]

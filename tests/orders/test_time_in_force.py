@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -25,6 +26,7 @@ from qts.domain import (
 from qts.orders import OrderChanged, list_orders
 from qts.outbox import TRADE_EXIT, PostgresBus
 from qts.venues import VenueRejectedError
+from tests.conformance.venues import VENUES
 from tests.orders.fake_venue import Venue
 from tests.orders.kit import START, STREAMS, OrderKit
 from tests.orders.test_model import TABLES
@@ -319,3 +321,31 @@ async def test_a_rejected_cancel_is_settled_by_the_venues_list(
     await until_confirmed(kit)
     assert (await kit.position())[0] == 2
     assert await codes(kit) == []
+
+
+@pytest.mark.parametrize("name", VENUES)
+async def test_every_venue_cancels_what_is_left(
+    database: Database, tmp_path: Path, name: str
+) -> None:
+    """The venue's record decides; the second order is IOC, by the venue's own rules."""
+    async with (
+        VENUES[name](database, tmp_path) as venue,
+        PostgresBus.open(database, STREAMS) as bus,
+    ):
+        kit = OrderKit(database, bus, cast(Any, venue.broker), venue.clock)
+        await kit.open()
+        resting = venue.resting()
+        order = {"symbol": venue.symbol, "quantity": venue.quantity, "price": resting.price}
+        first = await kit.order(**order, time_in_force=SECONDS)
+        second = await kit.order(**order, time_in_force=TimeInForce.IOC)
+        await venue.go()
+        record = await venue.record()
+        assert (record[first].is_open, record[second].is_open) == (True, False)
+        await venue.clock.advance(SECONDS)
+        assert await kit.time_in_force.enforce() >= 1
+        await until_confirmed(kit)
+        assert not any(each.is_open for each in (await venue.record()).values())
+        rows = await list_orders(database)
+        assert {(row.status, row.order_state) for row in rows} == {("CANCELED", "CANCELLED")}
+        assert {row.broker_order_id for row in rows} == {first, second}
+        assert len(await codes(kit)) >= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 from qts.domain import Secret
@@ -42,6 +43,24 @@ async def test_a_worker_stopped_beyond_its_lock_sends_nothing_late(
     found = await made.states()
     assert set(found) <= {"ACKED", "ABSENT", "SUSPENDED"}
     assert sum(found.values()) == 30
+
+
+async def test_a_worker_stopped_until_its_orders_expired_sends_none_of_them(
+    made: Rig, database_url: Secret, log: Path
+) -> None:
+    """SIGSTOP with commands in hand, as a machine that sleeps; expiry is by the wall clock."""
+    async with worker(made, database_url, log) as trading:
+        expires_at = made.now() + timedelta(seconds=3)
+        submitting = asyncio.create_task(made.submit(30, expires_at=expires_at))
+        await until(lambda: _has_some(made), 60)
+        os.kill(trading.pid, signal.SIGSTOP)
+        await submitting
+        await asyncio.sleep(max(0.0, (expires_at - made.now()).total_seconds()) + 0.1)
+        before = len(made.entries)
+        os.kill(trading.pid, signal.SIGCONT)
+        await made.settle()
+    assert len(made.entries) == before
+    assert (await made.states()).get("SUSPENDED", 0) > 0
 
 
 async def test_the_switch_in_a_burst_lets_nothing_new_out(
