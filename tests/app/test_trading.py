@@ -18,11 +18,12 @@ from qts.app.simulated_venue import SimulatedVenue
 from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.database import Database
-from qts.domain import IntentType, OrderType, Secret, Side, SystemClock
+from qts.domain import IntentType, OrderType, Secret, Side
 from qts.embedded import Home
 from qts.orders import resume_manually
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreeze
 from qts.risk import OrderProposal
+from tests.accounts import trading_system
 from tests.outbox.kit import until
 
 PATIENCE_S = 60.0
@@ -52,8 +53,10 @@ async def opened(
         settings = await asyncio.to_thread(simulated.settings, config)
         if fault:
             await control(simulated.url, "POST", {"kind": fault})
-        trading = TradingSystem(settings, database, SystemClock())
-        async with trading.open(valkey_url, simulated.keys):
+        async with (
+            trading_system(settings, database) as trading,
+            trading.open(valkey_url, simulated.keys),
+        ):
             yield trading
     finally:
         await asyncio.to_thread(simulated.__exit__)
@@ -141,7 +144,7 @@ async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(
         assert "G_FROZEN" in await refusals(trading, symbol, why)
     assert "G_FROZEN" not in await refusals(trading, symbol, IntentType.EXIT_STOPLOSS)
     assert any(notice.code == POSITION_FREEZE.name for notice in trading.alerts.all())
-    await resume_manually(trading.database, trading.broker.name, symbol)
+    await resume_manually(trading.database, trading.broker.key, symbol)
 
     async def is_free() -> bool:
         return not await is_frozen()

@@ -21,6 +21,7 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import RefusedError, SystemClock
 from qts.venues import UpbitClient, UpbitConfig
+from tests.accounts import UPBIT, VENUE
 from tests.orders.kit import PRICE, open_kit
 
 REAL = UpbitConfig().url
@@ -106,12 +107,12 @@ def test_the_simulator_stands_in_for_a_venue_without_key_and_host(
 
 async def test_positions_of_a_former_simulated_account_are_refused(database: Database) -> None:
     async with open_kit(database, SystemClock()) as kit:
-        await refuse_stale_positions(database, "venue")
+        await refuse_stale_positions(database, VENUE)
         name = await kit.order()
         await kit.context.ledger.record_fill(kit.venue.trade(name, Decimal(2), PRICE))
-    await refuse_stale_positions(database, "upbit")
+    await refuse_stale_positions(database, UPBIT)
     with pytest.raises(RefusedError, match="starts empty"):
-        await refuse_stale_positions(database, "venue")
+        await refuse_stale_positions(database, VENUE)
 
 
 def test_observe_does_not_watch_one_venue_in_the_name_of_the_other(

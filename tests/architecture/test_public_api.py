@@ -20,8 +20,8 @@ PUBLIC: dict[str, str] = {
     "qts.app": """
         App DashboardLaunch DashboardProcess RunListener RunSummary ServerInfo SimulatedVenue
         StartupInfo TradingSummary TradingSystem build_app cache_url dashboard_launch database_url
-        login_link open_database open_store restore_backup serve_dashboard start_servers
-        write_backup
+        login_link open_database open_store restore_backup run_account serve_dashboard
+        start_servers write_backup
     """,
     "qts.backtest": """
         BacktestCompleted BacktestConfig BacktestFailed BacktestJobHandler BacktestRequested
@@ -29,9 +29,10 @@ PUBLIC: dict[str, str] = {
         render_html render_table run_backtest select_tape show_job submit_job to_json
     """,
     "qts.brokers": """
-        ACKNOWLEDGEMENT Broker BrokersConfig ExecutionReport FeesConfig KisBroker OrderMatches
-        PaperBroker PaperConfig PaperMatchingEngine StreamGap UpbitBroker VenueBlockedError
-        account_key match_orders
+        ACKNOWLEDGEMENT AccountLock Broker BrokersConfig ExecutionReport FeesConfig KisBroker
+        OrderMatches PaperBroker PaperConfig PaperMatchingEngine StreamGap UpbitBroker
+        VenueBlockedError account_key list_accounts match_orders
+        open_account
     """,
     "qts.cache": """
         BreakerConfig Cache CacheAlert CacheConfig CacheEntry CacheLoader CacheStatus CacheStore
@@ -122,7 +123,7 @@ PUBLIC: dict[str, str] = {
         FailSafeReporter FailSafeStatus HoldTimeLimits KillSwitch MicroRiskLoop OrderProposal
         PositionShadow PreTradeGate QuoteSnapshot REASONS Reason Refusal RiskConfig RiskLimits
         RiskLimitsConfig RiskSnapshot SafetyLogEntry SafetyMonitor SafetyState StopsConfig Switch
-        Switches
+        Switches stop_all_accounts
     """,
     "qts.router": """
         BurstProfile EdgeConfig EdgeSender Indicator JournalConfig JournalReplay Layout MESSAGE

@@ -114,7 +114,9 @@ async def test_fills_are_found_without_notices_when_kis_rejects_their_subscripti
     async with AsyncExitStack() as stack:
         venue = await stack.enter_async_context(kis(database, tmp_path))
         config = msgspec.structs.replace(kis_config(venue.simulator.url), hts_id=Secret("another"))
-        client = await stack.enter_async_context(kis_client(config, tmp_path / "other", venue.clock))
+        client = await stack.enter_async_context(
+            kis_client(config, tmp_path / "other", venue.clock)
+        )
         broker = KisBroker(client, database, CONFIG, venue.clock)
         listener = await stack.enter_async_context(Listener.on(broker))
         (gap,) = listener.reports

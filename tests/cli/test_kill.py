@@ -12,6 +12,7 @@ from qts.cli.main import run_command
 from qts.database import Database
 from qts.domain import Secret
 from qts.risk import KillSwitch
+from tests.accounts import PAPER
 
 DIP = "from qts import NoParams, Strategy\n\nclass Dip(Strategy[NoParams]):\n    pass\n"
 
@@ -47,7 +48,7 @@ async def test_an_unknown_strategy_is_refused_with_the_nearest(
         "qts: strategy 'rsi_scalpr' is unknown; expected one of moving_average_swing, rsi_scalper,"
         " surge_breakout; did you mean rsi_scalper?"
     ]
-    assert await KillSwitch(database).all() == {}
+    assert await KillSwitch(database, PAPER).all() == {}
 
 
 async def test_the_account_is_no_strategy(qts: Qts, database: Database) -> None:
@@ -55,7 +56,7 @@ async def test_the_account_is_no_strategy(qts: Qts, database: Database) -> None:
     code, error = await qts("kill", "on", "--strategy", "account")
     assert code == 2
     assert "strategy 'account' is unknown" in error
-    assert (await KillSwitch(database).all()).keys() == {"account"}
+    assert (await KillSwitch(database, PAPER).all()).keys() == {"account"}
 
 
 async def test_a_strategy_of_the_settings_is_known(
@@ -67,16 +68,16 @@ async def test_a_strategy_of_the_settings_is_known(
     assert code == 2
     assert "strategy 'dipp' is unknown; expected one of dip; did you mean dip?" in error
     assert (await qts("kill", "on", "--strategy", "dip"))[0] == 0
-    assert not (await KillSwitch(database).all())["dip"].enabled
+    assert not (await KillSwitch(database, PAPER).all())["dip"].enabled
 
 
 async def test_a_strategy_with_a_switch_is_stopped_though_its_module_cannot_be_loaded(
     qts: Qts, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await KillSwitch(database).enable_unset(("dip",), "test")
+    await KillSwitch(database, PAPER).enable_unset(("dip",), "test")
     monkeypatch.setenv("QTS_PIPELINE__STRATEGIES", "gone.py:Dip")
     assert (await qts("kill", "on", "--strategy", "dip"))[0] == 0
-    assert not (await KillSwitch(database).all())["dip"].enabled
+    assert not (await KillSwitch(database, PAPER).all())["dip"].enabled
 
 
 async def test_a_strategy_with_stored_parameters_is_known(qts: Qts, database: Database) -> None:
@@ -84,4 +85,4 @@ async def test_a_strategy_with_stored_parameters_is_known(qts: Qts, database: Da
         "INSERT INTO strategy_params (strategy_key, params, changed_by) VALUES ('dip', '{}', 'x')"
     )
     assert (await qts("kill", "on", "--strategy", "dip"))[0] == 0
-    assert not (await KillSwitch(database).all())["dip"].enabled
+    assert not (await KillSwitch(database, PAPER).all())["dip"].enabled

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from yarl import URL
 
+from qts.brokers import open_account
 from qts.cache import CacheConfig, CacheStore
 from qts.cache.redis import RedisStore
 from qts.dashboard import (
@@ -31,6 +32,7 @@ from qts.dashboard import (
 from qts.dashboard.session import COOKIE
 from qts.database import Database
 from qts.domain import Secret
+from tests.accounts import PAPER
 from tests.dashboard import statuses
 from tests.dashboard.chromium import Chromium, NotFoundError, find
 from tests.no_skips import NO_BROWSER
@@ -137,6 +139,7 @@ async def opened(
     cache = CacheConfig(prefix=prefix, socket_timeout_ms=2000)
     tokens = Tokens.of(home)
     (home / "record").mkdir(exist_ok=True)
+    await open_account(database, PAPER, is_live=False)
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(closing(bind_socket(config)))
         address = address_of(config, listening)
@@ -145,6 +148,7 @@ async def opened(
             database=database,
             store=store,
             cache=cache,
+            account=PAPER,
             home=home,
             record=home / "record",
             settings=[{"name": "home", "value": "x", "is_default": True, "description": "where"}],

@@ -28,6 +28,7 @@ from qts.outbox import (
 )
 from qts.outbox.testing import run_due
 from qts.risk import FailSafe, KillSwitch, SafetyState
+from tests.accounts import PAPER
 from tests.dashboard import statuses
 from tests.dashboard.conftest import Site
 
@@ -44,13 +45,13 @@ async def test_the_kill_switch_stops_and_allows(site: Site) -> None:
     async with site.connect(Role.TRADE) as trader:
         status, answer = await trader.act(action="kill", enabled=False, reason="lunch")
         assert (status, answer) == (200, {"done": "account is stopped"})
-        switch = (await KillSwitch(site.database).all())["account"]
+        switch = (await KillSwitch(site.database, PAPER).all())["account"]
         assert not switch.enabled
         assert switch.reason == "lunch"
         await trader.act(action="kill", enabled=True, reason="back")
-        assert (await KillSwitch(site.database).all())["account"].enabled
+        assert (await KillSwitch(site.database, PAPER).all())["account"].enabled
         await trader.act(action="kill", enabled=False, reason="odd", strategy="rsi_scalper")
-        assert not (await KillSwitch(site.database).all())["rsi_scalper"].enabled
+        assert not (await KillSwitch(site.database, PAPER).all())["rsi_scalper"].enabled
     rows = await action_rows(site.database)
     assert [(row["action"], row["target"], row["outcome"]) for row in rows] == [
         ("kill", "account", "DONE"),
@@ -79,20 +80,20 @@ async def test_the_read_role_cannot_act(site: Site, action: dict[str, Any]) -> N
         status, answer = await reader.act(**action)
     assert status == 403
     assert "needs the role" in answer["error"]
-    assert await KillSwitch(site.database).all() == {}
+    assert await KillSwitch(site.database, PAPER).all() == {}
     (row,) = await action_rows(site.database)
     assert row["outcome"] == "REFUSED"
     assert row["role"] == "read"
 
 
 async def test_only_an_admin_releases_the_fail_safe(site: Site) -> None:
-    await FailSafe(site.database).trip("FS070", "positions differ")
+    await FailSafe(site.database, PAPER).trip("FS070", "positions differ")
     async with site.connect(Role.TRADE) as trader:
         assert (await trader.act(action="release", reason="checked"))[0] == 403
-    assert (await FailSafe(site.database).now()).state is not SafetyState.NORMAL
+    assert (await FailSafe(site.database, PAPER).now()).state is not SafetyState.NORMAL
     async with site.connect(Role.ADMIN) as admin:
         assert (await admin.act(action="release", reason="checked"))[0] == 200
-    assert (await FailSafe(site.database).now()).state is SafetyState.NORMAL
+    assert (await FailSafe(site.database, PAPER).now()).state is SafetyState.NORMAL
     assert [row["outcome"] for row in await action_rows(site.database)] == ["REFUSED", "DONE"]
 
 
@@ -236,7 +237,7 @@ async def test_an_action_that_cannot_be_logged_is_not_performed(site: Site) -> N
     async with site.connect(Role.TRADE) as trader:
         status, _ = await trader.act(action="kill", enabled=False, reason="x")
     assert status == 500
-    assert await KillSwitch(site.database).all() == {}
+    assert await KillSwitch(site.database, PAPER).all() == {}
 
 
 async def test_the_action_log_is_append_only(site: Site) -> None:

@@ -21,6 +21,7 @@ from qts.dashboard.publisher import RateMeter
 from qts.dashboard.queries import MAX_ENTRIES, QueryCache
 from qts.domain import ManualClock, SystemClock
 from qts.risk import FailSafe
+from tests.accounts import PAPER
 from tests.dashboard import statuses
 from tests.dashboard.conftest import Client, Site
 from tests.dashboard.timing import TIMEOUT_S, fastest
@@ -135,7 +136,7 @@ async def test_a_new_page_receives_the_history_of_its_charts(site: Site) -> None
 
 
 async def test_the_hub_stops_while_an_update_arrives(site: Site) -> None:
-    hub = Hub(site.store, site.prefix, site.database, SystemClock())
+    hub = Hub(site.store, site.prefix, site.database, PAPER, SystemClock())
     for _ in range(5):
         hub_task = asyncio.create_task(hub.run())
         while hub.version < 2:
@@ -227,7 +228,7 @@ async def test_a_change_of_the_fail_safe_is_delivered_at_once(site: Site) -> Non
     async with site.connect() as operator, operator.socket() as socket:
         while (await state(socket))["safety"] is None:
             pass
-        safety = FailSafe(site.database)
+        safety = FailSafe(site.database, PAPER)
 
         async def tripped() -> None:
             await safety.release("test", "checked")

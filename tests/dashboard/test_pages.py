@@ -17,6 +17,7 @@ from qts.dashboard import Role
 from qts.database import Database
 from qts.outbox import TRADE_COMMAND, OutboxAdmin, PermanentError
 from qts.risk import FailSafe, KillSwitch, SafetyState
+from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_actions import action_rows, dead_event
 from tests.dashboard.timing import TIMEOUT_S, fastest
@@ -179,7 +180,7 @@ async def test_a_fail_safe_is_shown_within_a_second(
 ) -> None:
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
-        safety = FailSafe(site.database)
+        safety = FailSafe(site.database, PAPER)
 
         async def release() -> None:
             await safety.release("test", "checked")
@@ -241,29 +242,29 @@ async def test_a_run_that_died_is_shown(site: Site, browser: Any) -> None:
 
 
 async def test_trading_is_stopped_and_allowed_on_the_page(site: Site, browser: Any) -> None:
-    await KillSwitch(site.database).enable_unset((), "test")
+    await KillSwitch(site.database, PAPER).enable_unset((), "test")
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.page.click("#kill")
         await tab.page.click("#yes")  # refused without a reason
-        assert (await KillSwitch(site.database).all())["account"].enabled
+        assert (await KillSwitch(site.database, PAPER).all())["account"].enabled
         await tab.page.fill("#reason", "<b>lunch</b>")
         await tab.page.click("#yes")
         await tab.page.wait_for_selector("#allow")
         await tab.wait_text("#top", "STOPPED")
-        switch = (await KillSwitch(site.database).all())["account"]
+        switch = (await KillSwitch(site.database, PAPER).all())["account"]
         assert (switch.enabled, switch.reason) == (False, "<b>lunch</b>")
         await tab.wait_text("main", "<b>lunch</b>")  # text, not markup
         await tab.page.click("#allow")
         await tab.page.fill("#reason", "back")
         await tab.page.click("#yes")
         await tab.page.wait_for_selector("#kill")
-        assert (await KillSwitch(site.database).all())["account"].enabled
+        assert (await KillSwitch(site.database, PAPER).all())["account"].enabled
     assert [row["outcome"] for row in await action_rows(site.database)] == ["DONE", "DONE"]
 
 
 async def test_a_cancelled_dialog_does_nothing(site: Site, browser: Any) -> None:
-    await KillSwitch(site.database).enable_unset((), "test")
+    await KillSwitch(site.database, PAPER).enable_unset((), "test")
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.page.wait_for_selector("#kill")
@@ -271,18 +272,18 @@ async def test_a_cancelled_dialog_does_nothing(site: Site, browser: Any) -> None
         await tab.page.wait_for_selector("dialog[open]")
         await tab.page.keyboard.press("Escape")
         await tab.page.wait_for_selector("dialog:not([open])", state="attached")
-    assert (await KillSwitch(site.database).all())["account"].enabled
+    assert (await KillSwitch(site.database, PAPER).all())["account"].enabled
     assert await action_rows(site.database) == []
 
 
 async def test_the_fail_safe_is_released_on_the_page(site: Site, browser: Any) -> None:
-    await FailSafe(site.database).trip("FS070", "positions differ")
+    await FailSafe(site.database, PAPER).trip("FS070", "positions differ")
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.page.click("#release")
         await tab.page.fill("#reason", "checked manually")
         await tab.page.click("#yes")
         await tab.wait_text("#banner", "NORMAL")
-    assert (await FailSafe(site.database).now()).state is SafetyState.NORMAL
+    assert (await FailSafe(site.database, PAPER).now()).state is SafetyState.NORMAL
 
 
 async def test_a_dead_event_is_requeued_on_the_page(site: Site, browser: Any) -> None:
@@ -380,11 +381,11 @@ async def test_an_unknown_order_is_yellow_and_has_its_timeline(
 
 
 async def test_the_read_role_sees_why_it_cannot_act(site: Site, browser: Any) -> None:
-    await KillSwitch(site.database).enable_unset((), "test")
+    await KillSwitch(site.database, PAPER).enable_unset((), "test")
     async with visit(browser, site.tokens.link(site.address, Role.READ)) as tab:
         await tab.page.click("#kill")
         await tab.page.fill("#reason", "x")
         await tab.page.click("#yes")
         await tab.wait_text("#toast", "needs the role trade")
         tab.problems.clear()  # the refusal is a 403, which the console logs
-    assert (await KillSwitch(site.database).all())["account"].enabled
+    assert (await KillSwitch(site.database, PAPER).all())["account"].enabled

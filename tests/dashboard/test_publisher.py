@@ -19,11 +19,12 @@ from qts.config import Config
 from qts.config.schema import SimulatorConfig
 from qts.dashboard import DashboardConfig, LiveStatus, read_live
 from qts.database import Database
-from qts.domain import Secret, SystemClock
+from qts.domain import Secret
 from qts.embedded import Home
 from qts.events import DeadLetterAdmin, StoredDeadLetter
 from qts.events import payloads as p
 from qts.pipeline.maintenance import STREAM_DOWN
+from tests.accounts import trading_system
 from tests.dashboard.conftest import opened
 from tests.dashboard.tcp_proxy import TcpProxy
 from tests.dashboard.test_pages import shots, visit
@@ -69,11 +70,14 @@ async def run(
                 feed=await asyncio.to_thread(simulated.feed, config.feed),
                 pipeline=simulated.pipeline(config.pipeline),
             )
-            trading = TradingSystem(config, database, SystemClock())
-            async with RedisStore.open(valkey_url, config.cache) as store:
+            async with (
+                trading_system(config, database) as trading,
+                RedisStore.open(valkey_url, config.cache) as store,
+            ):
                 async with trading.open(valkey_url, simulated.keys):
                     yield PublishedRun(trading, store, proxy)
-                assert await read_live(store, PREFIX) is None  # gone with the run
+                prefix = trading.config.cache.prefix
+                assert await read_live(store, prefix) is None  # gone with the run
     finally:
         await asyncio.to_thread(simulated.__exit__)
 

@@ -15,6 +15,7 @@ from qts.domain import ManualClock, UnreachableError
 from qts.notify import RULES, AlertRule, NotificationService, NotifyConfig
 from qts.notify.alert_watcher import REPEAT_INTERVAL_S, AlertWatcher, RuleState, Samples
 from qts.notify.message_store import MessageStore
+from tests.accounts import PAPER
 from tests.notify.receiver import until
 
 GROWTH = AlertRule(
@@ -152,7 +153,7 @@ async def test_a_message_that_could_not_be_stored_is_sent_at_the_next_check(
     monkeypatch.setattr(telemetry, "metric_samples", lambda: {"b": [({}, 61.0)]})
     clock, store = ManualClock(), MessageStore(database)
     await store.open("log", "log")
-    watcher = AlertWatcher(database, store, ("log",), clock, lambda: None)
+    watcher = AlertWatcher(database, store, ("log",), clock, lambda: None, PAPER)
     watcher._rules = [RuleState(LEVEL)]
     await watcher.check()
     await clock.advance(LEVEL.for_s)

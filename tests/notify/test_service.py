@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from qts import telemetry
+from qts.brokers import open_account
 from qts.database import Database
 from qts.domain import RefusedError, Secret
 from qts.notify import NotificationService, NotifyConfig, SlackConfig, TelegramConfig, WebhookConfig
@@ -27,6 +28,7 @@ from qts.outbox import (
 )
 from qts.risk import FailSafe, KillSwitch
 from qts.telemetry import TelemetryConfig
+from tests.accounts import PAPER
 from tests.notify.conftest import a_message, state_of
 from tests.notify.receiver import Receiver, until
 
@@ -54,7 +56,7 @@ def settings(receiver: Receiver, **more: Any) -> NotifyConfig:
 
 @asynccontextmanager
 async def running(database: Database, config: NotifyConfig) -> AsyncIterator[NotificationService]:
-    async with NotificationService.open(database, config) as notifications:
+    async with NotificationService.open(database, config, account=PAPER) as notifications:
         task = asyncio.create_task(notifications.run())
         try:
             yield notifications
@@ -139,7 +141,7 @@ async def test_pending_messages_are_sent_after_a_restart(database: Database) -> 
     async with gone.serving():
         config = settings(gone)
     message = a_message()
-    async with NotificationService.open(database, config) as notifications:
+    async with NotificationService.open(database, config, account=PAPER) as notifications:
         await notifications.store.enqueue(message, ("webhook",))
         await notifications._senders[0].send_due()
     assert await state_of(database, "webhook", message.event_id) == ("PENDING", 1)
@@ -211,7 +213,7 @@ async def test_many_go_in_one_request(database: Database, receiver: Receiver) ->
 
 async def test_a_channel_is_rate_limited(database: Database, receiver: Receiver) -> None:
     config = settings(receiver, per_minute=2)
-    async with NotificationService.open(database, config) as notifications:
+    async with NotificationService.open(database, config, account=PAPER) as notifications:
         sender = notifications._senders[0]
         for _ in range(2):
             await notifications.store.enqueue(a_message(), ("webhook",))
@@ -238,9 +240,10 @@ async def test_a_slow_server_does_not_delay_the_outbox(
 async def test_fail_safe_and_kill_switch_are_reported(
     database: Database, receiver: Receiver
 ) -> None:
+    await open_account(database, PAPER, is_live=False)
     async with running(database, settings(receiver)):
-        await KillSwitch(database).set(False, "kim", "lunch")
-        await FailSafe(database).trip("FS070", "2 positions differ")
+        await KillSwitch(database, PAPER).set(False, "kim", "lunch")
+        await FailSafe(database, PAPER).trip("FS070", "2 positions differ")
         expected = {"the account is STOPPED", "Fail-safe NORMAL to FAIL: FS070"}
         async with asyncio.timeout(60):
             while not expected <= set(_titles(receiver)):

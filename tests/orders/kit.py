@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
 
+from qts.brokers import open_account
 from qts.database import Database, Row
 from qts.domain import Clock, IntentType, ManualClock, OrderType, Side
 from qts.orders import (
@@ -79,20 +80,20 @@ class OrderKit:
         self._account = account
         self.database, self.bus, self.venue, self.clock = database, bus, venue, clock
         self.changes: list[OrderUpdate] = []
-        self.kill = KillSwitch(database)
-        self.fail_safe = FailSafe(database)
+        self.kill = KillSwitch(database, venue.key)
+        self.fail_safe = FailSafe(database, venue.key)
         safety = DatabaseSafetyControls(self.fail_safe, self.kill)
         settings = OrdersConfig(**config)
         ledger = Ledger(
             database,
             bus,
-            venue.name,
+            venue.key,
             allow_short=settings.allow_short,
             on_change=self._on_change,
         )
         self.context = ExecutionContext(database, bus, venue, ledger, safety, settings, clock)
         self.reconciler = Reconciler(self.context, account)
-        self.desk = OrderManager(database, bus, venue.name, self.changes.append, clock)
+        self.desk = OrderManager(database, bus, venue.key, self.changes.append, clock)
         self.executor = OrderExecutor(
             self.context, self.reconciler.is_reconciled, self.reconciler.request
         )
@@ -106,6 +107,7 @@ class OrderKit:
             self._account.apply_fill(change)
 
     async def open(self) -> None:
+        await open_account(self.database, self.venue.key, is_live=False)
         await self.kill.enable_unset(("scalper",), "tests")
         await self.reconciler.reconcile_now()
 
@@ -114,11 +116,7 @@ class OrderKit:
 
     async def work(self) -> list[HandledEvent]:
         """Carry out every command that is due."""
-        return [
-            handled
-            for stream in COMMANDS
-            for handled in await run_due(self.database, stream, STREAMS[stream], self.dispatcher)
-        ]
+        return [one for stream in COMMANDS for one in await self._run_due(stream, self.dispatcher)]
 
     async def give_up(self) -> None:
         """Make dead letters of the commands that are due."""
@@ -129,7 +127,11 @@ class OrderKit:
         refusing = Dispatcher()
         for stream in COMMANDS:
             refusing.on(stream, CreateOrderAttempt)(refuse)
-            await run_due(self.database, stream, STREAMS[stream], refusing)
+            await self._run_due(stream, refusing)
+
+    async def _run_due(self, stream: str, dispatcher: Dispatcher) -> list[HandledEvent]:
+        account = str(self.venue.key)
+        return await run_due(self.database, stream, STREAMS[stream], dispatcher, account)
 
     async def work_later(self) -> list[HandledEvent]:
         for stream in COMMANDS:
@@ -167,8 +169,8 @@ class OrderKit:
     async def position(self, symbol: str = SYMBOL) -> tuple[Decimal, Decimal, Decimal]:
         row = await self.database.fetchrow(
             "SELECT quantity, average_price, realised_pnl FROM position "
-            "WHERE broker = $1 AND symbol = $2",
-            self.venue.name,
+            "WHERE broker = $1 AND account = $2 AND symbol = $3",
+            *self.venue.key,
             symbol,
         )
         if row is None:

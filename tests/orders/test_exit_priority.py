@@ -17,6 +17,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
+from qts.brokers import open_account
 from qts.database import Database
 from qts.domain import IntentType, OrderType, Side, SystemClock
 from qts.orders import (
@@ -43,18 +44,20 @@ CONFIG = OrdersConfig(place_timeout_s=60.0, absent_after_s=120.0)
 async def trading(database: Database, venue: Venue) -> AsyncIterator[OrderManager]:
     """Yield the order manager of a run that executes commands at the venue."""
     clock, streams = SystemClock(), OutboxConfig().streams
-    await KillSwitch(database).enable_unset(("test",), "tests")
+    key = venue.broker.key
+    await open_account(database, key, is_live=False)
+    await KillSwitch(database, key).enable_unset(("test",), "tests")
     async with PostgresBus.open(database, streams) as bus:
-        safety = DatabaseSafetyControls(FailSafe(database), KillSwitch(database))
-        ledger = Ledger(database, bus, venue.broker.name)
+        safety = DatabaseSafetyControls(FailSafe(database, key), KillSwitch(database, key))
+        ledger = Ledger(database, bus, key)
         context = ExecutionContext(database, bus, venue.broker, ledger, safety, CONFIG, clock)
         dispatcher = Dispatcher()
         OrderExecutor(context, lambda: True, lambda _reason: None).register(dispatcher)
         commands = [name for name in streams if name in ("everbit.trade.command", EXITS)]
-        consumers = [bus.consumer(stream, dispatcher) for stream in commands]
+        consumers = [bus.consumer(stream, dispatcher, str(key)) for stream in commands]
         tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]
         try:
-            yield OrderManager(database, bus, venue.broker.name, clock=clock)
+            yield OrderManager(database, bus, key, clock=clock)
         finally:
             for consumer in consumers:
                 consumer.stop()

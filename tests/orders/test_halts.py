@@ -9,6 +9,7 @@ import pytest
 
 from qts.domain import IntentType, ManualClock, RefusedError, Side
 from qts.orders import freeze_position, load_account_state, resume_manually
+from tests.accounts import VENUE
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, OrderKit
 
@@ -18,7 +19,7 @@ BY_STRATEGY = (IntentType.ENTRY, IntentType.EXIT_SIGNAL, IntentType.EXIT_TP)
 
 async def frozen(kit: OrderKit, symbol: str = SYMBOL) -> bool:
     return await freeze_position(
-        kit.database, kit.bus, kit.venue.name, symbol, "a test", kit.clock.now()
+        kit.database, kit.bus, kit.venue.key, symbol, "a test", kit.clock.now()
     )
 
 
@@ -43,7 +44,7 @@ async def test_only_stops_and_people_get_an_order_out(kit: OrderKit, where: str)
             assert await kit.intent(submitted.intent_id) == ("CANCELED", "MARKET_FROZEN")
         else:
             assert (why, status, len(kit.venue.placed)) == (why, "ACKED", 1)
-        await resume_manually(kit.database, "venue", where)
+        await resume_manually(kit.database, VENUE, where)
 
 
 async def test_other_symbols_trade_on(kit: OrderKit) -> None:
@@ -56,7 +57,7 @@ async def test_the_owner_is_told_once_and_it_is_frozen_once(kit: OrderKit) -> No
     assert [await frozen(kit), await frozen(kit)] == [True, False]
     assert await kit.events() == ["MarketSuspended"]
     found = await load_account_state(
-        kit.database, "venue", START - timedelta(hours=1), kit.clock.now()
+        kit.database, VENUE, START - timedelta(hours=1), kit.clock.now()
     )
     assert found.frozen == {SYMBOL}
     assert not found.suspended
@@ -71,7 +72,7 @@ async def test_an_unknown_outcome_that_is_resolved_does_not_release_it(
     assert await kit.suspended() == {SYMBOL: "UNKNOWN"}
     assert await frozen(kit)  # more than the suspension that the unknown outcome brought
     with pytest.raises(RefusedError, match="unknown"):
-        await resume_manually(kit.database, "venue", SYMBOL)
+        await resume_manually(kit.database, VENUE, SYMBOL)
     await clock.advance(kit.context.config.absent_after_s + 1)
     await kit.reconciler.reconcile_now()
     assert await kit.attempts(submitted.intent_id) == ["ABSENT"]
@@ -80,6 +81,6 @@ async def test_an_unknown_outcome_that_is_resolved_does_not_release_it(
 
 async def test_a_person_releases_it(kit: OrderKit) -> None:
     await frozen(kit)
-    await resume_manually(kit.database, "venue", SYMBOL)
+    await resume_manually(kit.database, VENUE, SYMBOL)
     await kit.order()
     assert len(kit.venue.placed) == 1

@@ -13,15 +13,19 @@ import msgspec
 import pytest
 import typer
 
+from qts.brokers import open_account
 from qts.cli.orders import orders, positions
 from qts.database import Database
-from qts.domain import ManualClock, RefusedError, Secret
+from qts.domain import AccountKey, ManualClock, RefusedError, Secret
 from qts.orders.halts import halt_venue
 from qts.outbox import PostgresBus
+from tests.accounts import PAPER, UPBIT
 from tests.orders.fake_venue import Venue, lost_reply
 from tests.orders.kit import PRICE, STREAMS, SYMBOL, OrderKit
 
 BROKER = "upbit"  # commands accept the names of brokers that exist
+
+KIS = AccountKey.of("kis", "simulator", "1234567801")
 
 
 class Line:
@@ -44,8 +48,12 @@ class Line:
 @pytest.fixture
 async def kit(database: Database, clock: ManualClock) -> AsyncIterator[OrderKit]:
     async with PostgresBus.open(database, STREAMS) as bus:
-        made = OrderKit(database, bus, Venue(clock, BROKER), clock)
+        venue = Venue(clock, BROKER)
+        venue.key = UPBIT
+        made = OrderKit(database, bus, venue, clock)
         await made.open()
+        for other in (PAPER, KIS):
+            await open_account(database, other, is_live=False)
         yield made
 
 
@@ -58,6 +66,8 @@ def line(
 ) -> Line:
     monkeypatch.setenv("QTS_HOME", str(tmp_path))
     monkeypatch.setenv("QTS_DATABASE__URL", database_url.reveal())
+    monkeypatch.setenv("QTS_FEED__VENUE", BROKER)
+    monkeypatch.setenv("QTS_BROKERS__BROKER", BROKER)
     return Line(capsys)
 
 

@@ -128,13 +128,13 @@ async def test_a_market_is_not_opened_beside_an_outcome_that_gets_unknown(kit: O
     await kit.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
     async with kit.database.transaction() as tx:
         await tx.execute("UPDATE order_attempt SET status = 'REJECTED' WHERE status = 'UNKNOWN'")
-        assert await suspensions.resume_resolved(tx, kit.venue.name, SYMBOL)
+        assert await suspensions.resume_resolved(tx, kit.venue.key, SYMBOL)
         leaving = asyncio.create_task(kit.work())  # its answer is lost, too
         await until(lambda: somebody_waits(kit.database))
     await leaving
     assert await kit.suspended() == {SYMBOL: "UNKNOWN"}
     async with kit.database.transaction() as tx:
-        assert not await suspensions.resume_resolved(tx, kit.venue.name, SYMBOL)
+        assert not await suspensions.resume_resolved(tx, kit.venue.key, SYMBOL)
 
 
 async def test_a_late_answer_that_names_another_order_is_told(

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from qts.domain import IntentType, Side
 from qts.orders import AccountState, OpenOrder, load_account_state
+from tests.accounts import VENUE
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, OrderKit
 
@@ -15,7 +16,7 @@ D = Decimal
 
 async def _now(kit: OrderKit) -> AccountState:
     return await load_account_state(
-        kit.database, "venue", START - timedelta(hours=1), kit.clock.now()
+        kit.database, VENUE, START - timedelta(hours=1), kit.clock.now()
     )
 
 

@@ -16,6 +16,7 @@ from qts.brokers import StreamGap
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Side, SystemClock, UnreachableError
 from qts.orders import check_reconciled, resolve_manually, resume_manually
+from tests.accounts import VENUE
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, OrderKit, open_kit
 from tests.outbox.kit import until
@@ -85,7 +86,7 @@ async def test_two_orders_that_fit_ask_a_person(database: Database, clock: Manua
         await kit.reconciler.reconcile_now()
         assert await kit.suspended() == {SYMBOL: "UNKNOWN"}
         with pytest.raises(RefusedError, match="resolve them first"):
-            await resume_manually(database, "venue", SYMBOL)
+            await resume_manually(database, VENUE, SYMBOL)
         assert submitted.attempt_id is not None
         await resolve_manually(database, kit.bus, submitted.attempt_id, "V1", clock)
         assert await kit.attempts(submitted.intent_id) == ["ACKED"]

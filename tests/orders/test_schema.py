@@ -136,8 +136,8 @@ async def _add_attempt(
 ) -> None:
     name = identifier or str(uuid4())
     await database.execute(
-        "INSERT INTO order_attempt (id, order_intent_id, attempt_no, broker, symbol, identifier, "
-        "request_json) VALUES ($1, $2, $3, 'venue', 'KRW-BTC', $4, $5)",
+        "INSERT INTO order_attempt (id, order_intent_id, attempt_no, broker, account, symbol, "
+        "identifier, request_json) VALUES ($1, $2, $3, 'venue', 'a', 'KRW-BTC', $4, $5)",
         uuid4(),
         intent_id,
         number,
@@ -154,7 +154,7 @@ async def test_a_position_moves_by_fills_alone(kit: OrderKit) -> None:
             await kit.database.execute(f"UPDATE position SET {change}")  # noqa: S608 - ours
     with pytest.raises(asyncpg.CheckViolationError, match="without fills"):
         await kit.database.execute(
-            "INSERT INTO position (broker, symbol, quantity) VALUES ('venue', 'X', 1)"
+            "INSERT INTO position (broker, account, symbol, quantity) VALUES ('venue', 'a', 'X', 1)"
         )
     for change in ("quantity = 9", "counted = false", "price = 1"):
         with pytest.raises(asyncpg.CheckViolationError, match="another fill"):

@@ -12,13 +12,15 @@ from qts.database import Connection, Database
 from qts.domain import IntentType
 from qts.orders.queries import SQL
 from qts.risk import SafetyState
+from tests.accounts import VENUE
 from tests.orders.kit import SYMBOL, OrderKit
 from tests.outbox.kit import until
 
+STOP = "SELECT order_stop($1, $2, $3, $4)"
 LEAVES = ("KILL_SWITCH", "STRATEGY_OFF", "SAFETY_FAIL", "SAFETY_LOCKDOWN", None)
 SUSPENDED_AT = """
-INSERT INTO market_state (broker, symbol, trade_status, reason_code, detail, suspended_at)
-VALUES ('upbit', $1, 'SUSPENDED', $2, 'test', now())
+INSERT INTO market_state (broker, account, symbol, trade_status, reason_code, detail, suspended_at)
+VALUES ('upbit', 'a', $1, 'SUSPENDED', $2, 'test', now())
 """
 
 
@@ -46,17 +48,17 @@ async def test_switches_and_fail_safe_stop_what_the_rules_say(kit: OrderKit) -> 
             )
             await tx.execute("UPDATE safety_state SET state = $1", safety)
             for intent in IntentType:
-                found = await tx.fetchval("SELECT order_stop('scalper', $1)", intent)
+                found = await tx.fetchval(STOP, *VENUE, "scalper", intent)
                 assert found == stop_of(intent, account, strategy, safety)
                 seen.add(found)
     assert seen == set(LEAVES)
 
 
 async def test_who_was_never_switched_on_is_off(kit: OrderKit) -> None:
-    ask = "SELECT order_stop('stranger', $1)"
-    assert await kit.database.fetchval(ask, IntentType.ENTRY) == "STRATEGY_OFF"
+    ask, of = STOP, (*VENUE, "stranger")
+    assert await kit.database.fetchval(ask, *of, IntentType.ENTRY) == "STRATEGY_OFF"
     await kit.database.execute("DELETE FROM kill_switch")
-    assert await kit.database.fetchval(ask, IntentType.EXIT_STOPLOSS) == "KILL_SWITCH"
+    assert await kit.database.fetchval(ask, *of, IntentType.EXIT_STOPLOSS) == "KILL_SWITCH"
 
 
 @pytest.mark.parametrize(
@@ -74,14 +76,14 @@ async def test_a_suspended_market_lets_out_what_the_rules_say(
 ) -> None:
     await database.execute(SUSPENDED_AT, symbol, code)
     for intent in IntentType:
-        found = await database.fetchval("SELECT market_stop('upbit', $1, $2)", SYMBOL, intent)
+        found = await database.fetchval("SELECT market_stop('upbit', 'a', $1, $2)", SYMBOL, intent)
         assert found == (None if passes(intent) else f"MARKET_{code}")
 
 
 async def test_the_whole_venue_comes_before_the_market(database: Database) -> None:
     for symbol, code in ((SYMBOL, "FROZEN"), ("*", "BLOCKED")):
         await database.execute(SUSPENDED_AT, symbol, code)
-    found = await database.fetchval("SELECT market_stop('upbit', $1, 'EXIT_MAE')", SYMBOL)
+    found = await database.fetchval("SELECT market_stop('upbit', 'a', $1, 'EXIT_MAE')", SYMBOL)
     assert found == "MARKET_BLOCKED"
 
 

@@ -178,7 +178,7 @@ async def test_an_order_past_its_end_is_not_sent(kit: OrderKit, clock: ManualClo
 async def test_orders_list_shows_the_end(kit: OrderKit) -> None:
     await kit.submit(time_in_force=SECONDS)
     await kit.submit(time_in_force=TimeInForce.GTC)
-    ends = [row.good_until for row in await list_orders(kit.database)]
+    ends = [row.good_until for row in await list_orders(kit.database, kit.venue.key)]
     assert ends == [None, START + timedelta(seconds=SECONDS)]
 
 

@@ -80,7 +80,7 @@ async def filled(request: pytest.FixtureRequest, database: Database) -> Database
 
 
 async def test_the_claim_reads_the_due_index_and_no_more_than_it_takes(filled: Database) -> None:
-    found = await plan(filled, SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
+    found = await plan(filled, SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, [""], BEGINNING)
     assert "Index Scan using outbox_event_due" in found
     assert "Tid Scan on outbox_event" in found
     assert "Seq Scan on outbox_event" not in found
@@ -98,8 +98,8 @@ async def test_the_other_hot_statements_use_an_index(filled: Database, name: str
         "fail": (ids, [token] * 100, [1.0] * 100, [False] * 100, ["C"] * 100, ["m"] * 100),
         "extend": (ids, [token], TTL, True),
         "release": (ids, [token]),
-        "claim_stale": (TRADE_EVENT, 1, "w#2", TTL),
-        "mark_exhausted_dead": (TRADE_EVENT,),
+        "claim_stale": (TRADE_EVENT, 1, "w#2", TTL, [""]),
+        "mark_exhausted_dead": (TRADE_EVENT, [""]),
     }
     found = await plan(filled, getattr(SQL, name), *arguments[name])
     assert "Seq Scan on outbox_event" not in found, found
@@ -158,7 +158,7 @@ async def test_a_year_of_rows_does_not_slow_the_claim(
     database: Database, empty_database_url: Secret
 ) -> None:
     claims = Claims(TRADE_EVENT, StreamConfig(), "w")
-    query = (SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, BEGINNING)
+    query = (SQL.claim_events, TRADE_EVENT, 100, "w#1", TTL, [""], BEGINNING)
     took: tuple[list[float], list[float]] = ([], [])
     async with Database.open(empty_database_url, DatabaseConfig(pool_max=2)) as young:
         await migrate(young)
@@ -231,7 +231,7 @@ async def _explain(
 ) -> dict[str, Any]:
     """Explain a claim and roll it back."""
     await connection.execute("BEGIN")
-    arguments: tuple[Any, ...] = (TRADE_EVENT, 100, "w", TTL)
+    arguments: tuple[Any, ...] = (TRADE_EVENT, 100, "w", TTL, [""])
     query = SQL.claim_ordered if config.ordered else SQL.claim_events
     arguments += (False, since, first_id) if config.ordered else (since,)
     query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from qts.database import Database
-from qts.domain import SystemClock
+from qts.domain import AccountKey, SystemClock
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.notify import RecentAlerts
 from qts.orders import load_account_state, resume_manually
@@ -33,22 +33,22 @@ class SignallingVersion(AccountVersion):
 
 
 class Frozen:
-    """Freezes on the books of a broker of its own."""
+    """Freezes in the ledger of an account of its own."""
 
     def __init__(self, database: Database, bus: PostgresBus) -> None:
         self.database = database
-        self.broker = f"broker-{uuid4()}"
+        self.account = AccountKey.of("venue", str(uuid4()))
         self.notices = RecentAlerts()
         self.written = asyncio.Event()
         version = SignallingVersion(self.written)
         self.freezes = PositionFreezer(
-            database, bus, self.broker, self.notices, version, SystemClock()
+            database, bus, self.account, self.notices, version, SystemClock()
         )
 
     async def in_the_books(self) -> frozenset[str]:
         now = SystemClock().now()
         return (
-            await load_account_state(self.database, self.broker, now - timedelta(1), now)
+            await load_account_state(self.database, self.account, now - timedelta(1), now)
         ).frozen
 
     async def until_written(self) -> None:
@@ -105,7 +105,7 @@ async def test_what_a_person_released_is_frozen_again_and_told_each_time(frozen:
     told: list[int] = []
     await fail()
     await fail()  # frozen all the while: nothing new
-    await resume_manually(frozen.database, frozen.broker, SYMBOL)
+    await resume_manually(frozen.database, frozen.account, SYMBOL)
     assert await frozen.in_the_books() == set()
     await fail()
     assert told == [1, 1, 2]

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qts.brokers import open_account
 from qts.database import Database, DatabaseConfig
 from qts.domain import OperationError, RefusedError, Secret, SystemClock
 from qts.risk import CODES, Effect, FailSafe, KillSwitch, SafetyMonitor, SafetyState
 from qts.risk.fail_safe import next_state
+from tests.accounts import PAPER
 
 S = SafetyState
 
@@ -31,12 +33,13 @@ async def until_async(condition: Callable[[], bool], seconds: float = 60.0) -> b
 @pytest.fixture
 async def database(database_url: Secret) -> AsyncIterator[Database]:
     async with Database.open(database_url, DatabaseConfig(pool_min=1, pool_max=4)) as database:
+        await open_account(database, PAPER, is_live=False)
         yield database
 
 
 @pytest.fixture
 async def watch(database: Database) -> AsyncIterator[SafetyMonitor]:
-    watch = SafetyMonitor(database, SystemClock())
+    watch = SafetyMonitor(database, PAPER, SystemClock())
     running = asyncio.create_task(watch.run())
     yield watch
     running.cancel()
@@ -58,7 +61,7 @@ def test_notice_is_no_failure() -> None:
 
 
 async def test_second_failure_in_a_row_locks_down(database: Database) -> None:
-    safe = FailSafe(database)
+    safe = FailSafe(database, PAPER)
     assert (await safe.trip("FS040", "three rejects")).state is S.FAIL
     assert (await safe.trip("FS102", "stopped out")).state is S.FAIL
     assert (await safe.trip("FS041")).state is S.LOCKDOWN
@@ -67,13 +70,13 @@ async def test_second_failure_in_a_row_locks_down(database: Database) -> None:
 
 
 async def test_two_stop_outs_are_no_lockdown(database: Database) -> None:
-    safe = FailSafe(database)
+    safe = FailSafe(database, PAPER)
     for _ in range(2):
         assert (await safe.trip("FS102")).state is S.NORMAL
 
 
 async def test_lockdown_outlives_everything_but_a_person(database: Database) -> None:
-    safe = FailSafe(database)
+    safe = FailSafe(database, PAPER)
     await safe.trip("FS104", "VIX 41")
     for code in ("FS040", "AN001", "FS102"):
         assert (await safe.trip(code)).state is S.LOCKDOWN
@@ -96,7 +99,7 @@ async def test_lockdown_outlives_everything_but_a_person(database: Database) -> 
 
 
 async def test_recheck_ends_only_what_can_pass(database: Database) -> None:
-    safe = FailSafe(database)
+    safe = FailSafe(database, PAPER)
     await safe.trip("FS040")
     assert (await safe.clear_transient_fail("the broker answers")).state is S.NORMAL
     await safe.trip("FS070")
@@ -106,7 +109,7 @@ async def test_recheck_ends_only_what_can_pass(database: Database) -> None:
 async def test_warning_ends_when_it_is_calm(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    safe = FailSafe(database)
+    safe = FailSafe(database, PAPER)
     assert (await safe.trip("AN001")).state is S.WARNING
     assert (await safe.clear_warning()).state is S.WARNING
     monkeypatch.setattr("qts.risk.fail_safe.WARNING_TTL_S", 0.0)
@@ -115,7 +118,7 @@ async def test_warning_ends_when_it_is_calm(
 
 async def test_code_that_is_none_is_refused(database: Database) -> None:
     with pytest.raises(RefusedError, match="code FS999 is unknown"):
-        await FailSafe(database).trip("FS999")
+        await FailSafe(database, PAPER).trip("FS999")
     assert len(CODES) > 60
 
 
@@ -123,13 +126,13 @@ async def test_what_was_never_set_may_not_trade(database: Database, watch: Safet
     assert await until_async(lambda: watch.is_current)
     assert not watch.enabled()
     assert not watch.enabled("scalp")
-    await KillSwitch(database).enable_unset(("scalp",), "first start")
+    await KillSwitch(database, PAPER).enable_unset(("scalp",), "first start")
     assert await until_async(lambda: watch.enabled() and watch.enabled("scalp"))
     assert not watch.enabled("another")
 
 
 async def test_first_start_does_not_undo_a_switch(database: Database) -> None:
-    switch = KillSwitch(database)
+    switch = KillSwitch(database, PAPER)
     await switch.set(False, "owner", "enough")
     await switch.enable_unset(("scalp",), "start")
     found = await switch.all()
@@ -143,20 +146,20 @@ async def test_switch_and_fail_safe_are_seen_by_notice_alone(
 ) -> None:
     for pause in ("_REFRESH_INTERVAL_S", "MAX_AGE_S"):
         monkeypatch.setattr(f"qts.risk.kill_switch.{pause}", 3600.0)
-    switch = KillSwitch(database)
+    switch = KillSwitch(database, PAPER)
     await switch.set(True, "owner")
     assert await until_async(watch.enabled)
     await switch.set(False, "owner")
     assert await until_async(lambda: not watch.enabled())
-    await FailSafe(database).trip("FS104")
+    await FailSafe(database, PAPER).trip("FS104")
     assert await until_async(lambda: watch.safety.state is S.LOCKDOWN)
 
 
 async def test_silent_database_counts_as_off(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = SafetyMonitor(database, SystemClock())
-    await KillSwitch(database).set(True, "owner")
+    watch = SafetyMonitor(database, PAPER, SystemClock())
+    await KillSwitch(database, PAPER).set(True, "owner")
     await watch.refresh()
     assert watch.enabled()
     monkeypatch.setattr("qts.risk.kill_switch.MAX_AGE_S", 0.0)

@@ -15,6 +15,7 @@ from qts.app.servers import open_database as open_database
 from qts.app.servers import open_store as open_store
 from qts.app.servers import start_servers as start_servers
 from qts.app.simulated_venue import SimulatedVenue as SimulatedVenue
+from qts.app.simulated_venue import run_account as run_account
 from qts.app.summary import RunSummary as RunSummary
 from qts.app.summary import ServerInfo as ServerInfo
 from qts.app.summary import TradingSummary as TradingSummary

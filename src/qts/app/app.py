@@ -16,14 +16,20 @@ from msgspec.structs import replace
 from qts import telemetry
 from qts.app.dashboard_process import DashboardProcess
 from qts.app.servers import cache_url, database_url, describe_servers, resolve_home, start_servers
-from qts.app.simulated_venue import SimulatedVenue, refuse_stale_positions, uses_simulated_venue
+from qts.app.simulated_venue import (
+    SimulatedVenue,
+    refuse_stale_positions,
+    run_account,
+    uses_simulated_venue,
+)
 from qts.app.summary import RunSummary, ServerInfo, TradingSummary
 from qts.app.supervision import SystemdListener, ping_watchdog
 from qts.app.trading import TradingSystem
 from qts.app.venue import check_venue
+from qts.brokers import AccountLock
 from qts.config import Config
 from qts.database import Database, migrate, migration_status
-from qts.domain import Clock, RefusedError, SystemClock
+from qts.domain import AccountKey, Clock, RefusedError, SystemClock
 from qts.embedded import EmbeddedServers, Home
 
 SERVER_CHECK_INTERVAL_S = 0.2
@@ -149,8 +155,9 @@ class App:
         seconds, listener = how
         began_ns = self._clock.monotonic_ns()
         async with contextlib.AsyncExitStack() as stack:
-            config, keys = await self._venue_settings(stack, database)
-            trading = TradingSystem(config, database, self._clock)
+            lock = await stack.enter_async_context(self._account_lock(database))
+            config, keys = await self._venue_settings(stack, database, lock.key)
+            trading = TradingSystem(config, database, self._clock, lock)
             await stack.enter_async_context(trading.open(cache_url(config, self.home), keys))
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
             listener.ready(
@@ -167,15 +174,20 @@ class App:
             await trading.stop()
             return await trading.summary()
 
+    def _account_lock(self, database: Database) -> AccountLock:
+        is_live = self.config.brokers.mode == "live"
+        key, home = run_account(self.config), str(self.home.path)
+        return AccountLock(database, key, home, self._clock, is_live=is_live)
+
     async def _venue_settings(
-        self, stack: contextlib.AsyncExitStack, database: Database
+        self, stack: contextlib.AsyncExitStack, database: Database, key: AccountKey
     ) -> tuple[Config, Path]:
         """Return the settings of the venue, simulated if need be, and the folder of its token."""
         config = self.config
         if not uses_simulated_venue(config):
             return config, self.home.path
         if config.brokers.broker != "paper":
-            await refuse_stale_positions(database, config.brokers.broker)
+            await refuse_stale_positions(database, key)
             # The simulator dates orders by its own clock: it must run at the speed of ours.
             config = replace(config, simulator=replace(config.simulator, speed=1.0))
         simulated = SimulatedVenue(self.home, config.simulator, config.feed.venue)

@@ -32,7 +32,7 @@ from qts.database import Database, migration_status
 from qts.domain import HomeInUseError, OperationError, RefusedError, Secret
 from qts.embedded.binaries import find_binary
 from qts.embedded.home import Home
-from qts.risk import KillSwitch
+from qts.risk import stop_all_accounts
 
 FORMAT = 1
 DUMP, MANIFEST, SETTINGS = "database.dump", "manifest.json", "settings.toml"
@@ -89,9 +89,8 @@ async def restore_backup(found: LoadedConfig, file: Path) -> Manifest:
             url = database_url(config, home)
             await _run("pg_restore", url, "--exit-on-error", "--single-transaction", str(dump))
         async with open_database(config) as database:
-            await KillSwitch(database).set(
-                False, "restore", f"restored from a backup of {manifest.created_at:%F %T} UTC"
-            )
+            reason = f"restored from a backup of {manifest.created_at:%F %T} UTC"
+            await stop_all_accounts(database, "restore", reason)
     return manifest
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from qts import telemetry
 from qts.app.servers import cache_url, database_url, resolve_home
+from qts.app.simulated_venue import run_account
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
 from qts.config import Config, settings_of
@@ -33,7 +34,7 @@ from qts.dashboard import (
     serve,
 )
 from qts.database import Database, DatabaseConfig
-from qts.domain import Clock, OperationError, RefusedError, Secret
+from qts.domain import AccountKey, Clock, OperationError, RefusedError, Secret
 from qts.embedded import Home
 from qts.embedded.process import Launch, spawn, stop
 from qts.notify import public_key, read_key
@@ -55,14 +56,16 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
     dashboard: DashboardConfig
     database: DatabaseConfig
     cache: CacheConfig
+    account: AccountKey
     settings: list[dict[str, Any]]
     push_key: str = ""
     fd: int | None = None  # the listening socket
 
     @classmethod
     def of(cls, config: Config, home: Home, fd: int | None = None) -> Self:
+        account = run_account(config)
         cache = msgspec.structs.replace(
-            config.cache,
+            config.cache.of_account(account.account),
             url=cache_url(config, home),
             socket_timeout_ms=CACHE_TIMEOUT_MS,
             connect_timeout_ms=CACHE_TIMEOUT_MS,
@@ -75,6 +78,7 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
                 config.database, url=database_url(config, home), pool_min=1, pool_max=5
             ),
             cache=cache,
+            account=account,
             settings=effective_settings(config),
             push_key=_push_key(config),
             fd=fd,
@@ -128,6 +132,7 @@ async def serve_dashboard(
             database=database,
             store=store,
             cache=launch.cache,
+            account=launch.account,
             home=launch.home,
             record=launch.record,
             settings=launch.settings,

@@ -14,10 +14,11 @@ from typing import Literal, Self
 
 import msgspec
 
+from qts.brokers import account_key
 from qts.config import Config
 from qts.config.schema import SimulatorConfig
 from qts.database import Database
-from qts.domain import RefusedError, Secret, ServerFailedError
+from qts.domain import AccountKey, RefusedError, Secret, ServerFailedError
 from qts.embedded import Home
 from qts.embedded.process import Launch, spawn, stop
 from qts.feed import FeedConfig
@@ -39,7 +40,8 @@ _PARAMS = (
     "rsi_scalper.low=25",
     "rsi_scalper.high=75",
 )
-_HOLDS = "SELECT EXISTS (SELECT FROM position WHERE broker = $1 AND quantity <> 0)"
+_HOLDS = "SELECT EXISTS (SELECT FROM position WHERE broker = $1 AND account = $2 AND quantity <> 0)"
+_LOCAL = "http://127.0.0.1"
 _FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
 
 
@@ -53,12 +55,24 @@ def uses_simulated_venue(config: Config) -> bool:
     return kis.app_key is None and kis.url is None
 
 
-async def refuse_stale_positions(database: Database, broker: str) -> None:
+def run_account(config: Config) -> AccountKey:
+    """Return the account that a run with these settings trades, simulated or not."""
+    venues = config.venues
+    if uses_simulated_venue(config):
+        venues = msgspec.structs.replace(
+            venues,
+            kis=msgspec.structs.replace(venues.kis, url=_LOCAL, account=Secret(KisKey().account)),
+            upbit=msgspec.structs.replace(venues.upbit, url=_LOCAL),
+        )
+    return account_key(config.brokers, venues)
+
+
+async def refuse_stale_positions(database: Database, key: AccountKey) -> None:
     """Refuse a ledger with positions: a simulated account starts empty in every run."""
-    if await database.fetchval(_HOLDS, broker):
+    if await database.fetchval(_HOLDS, *key):
         raise RefusedError(
-            f"the ledger has positions at {broker}, and its simulator starts empty in every run; "
-            'set brokers.broker = "paper", or another home'
+            f"the ledger has positions at {key.broker}, and its simulator starts empty in every "
+            'run; set brokers.broker = "paper", or another home'
         )
 
 

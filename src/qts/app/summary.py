@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from qts.database import Database
+from qts.domain import AccountKey
 from qts.risk import SafetyState
 
 if TYPE_CHECKING:
@@ -17,23 +18,29 @@ if TYPE_CHECKING:
     from qts.pipeline import StrategyRunner
 
 _COUNTS = {
-    "signals": "SELECT count(*) FROM signal WHERE created_at >= $1",
+    "signals": "SELECT count(DISTINCT signal_id) FROM order_intent WHERE created_at >= $1",
     "intents": "SELECT count(*) FROM order_intent WHERE created_at >= $1",
     "fills": "SELECT count(*) FROM fill WHERE received_at >= $1",
 }
+_OWN = " AND broker = $2 AND account = $3"
 _ATTEMPTS = (
-    "SELECT status, count(*) FROM order_attempt WHERE created_at >= $1 GROUP BY status ORDER BY 1"
+    "SELECT status, count(*) FROM order_attempt WHERE created_at >= $1"
+    " AND broker = $2 AND account = $3 GROUP BY status ORDER BY 1"
 )
 _TICK_TO_ORDER = (
     "SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP"
     " (ORDER BY extract(epoch FROM a.sent_at - s.decided_at) * 1000), count(*)"
     " FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id"
     " JOIN signal s ON s.id = i.signal_id WHERE a.sent_at >= $1 AND a.attempt_no = 1"
+    " AND a.broker = $2 AND a.account = $3"
 )
-_REALISED = "SELECT COALESCE(sum(realised_pnl - fee), 0) FROM fill WHERE received_at >= $1"
+_REALISED = (
+    "SELECT COALESCE(sum(realised_pnl - fee), 0) FROM fill WHERE received_at >= $1"
+    " AND broker = $2 AND account = $3"
+)
 _OUTBOX = (
     "SELECT stream, status, count(*) FROM outbox_event_all WHERE created_at >= $1"
-    " GROUP BY stream, status"
+    " AND account IN ('', $2) GROUP BY stream, status"
 )
 
 
@@ -120,20 +127,20 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         return flat
 
 
-async def count_orders(database: Database, since: datetime) -> dict[str, Any]:
-    """Count signals, intents, attempts, fills and outbox events since then."""
+async def count_orders(database: Database, key: AccountKey, since: datetime) -> dict[str, Any]:
+    """Count signals, intents, attempts, fills and outbox events of an account since then."""
     found: dict[str, Any] = {
-        name: await database.fetchval(query, since) for name, query in _COUNTS.items()
+        name: await database.fetchval(query + _OWN, since, *key) for name, query in _COUNTS.items()
     }
-    rows = await database.fetch(_ATTEMPTS, since)
+    rows = await database.fetch(_ATTEMPTS, since, *key)
     found["attempts"] = {row[0]: row[1] for row in rows}
     outbox: dict[str, dict[str, int]] = {}
-    for row in await database.fetch(_OUTBOX, since):
+    for row in await database.fetch(_OUTBOX, since, str(key)):
         stream = outbox.setdefault(row[0], {"done": 0, "pending": 0, "dead": 0})
         name = {"DONE": "done", "DEAD": "dead"}.get(row[1], "pending")
         stream[name] += row[2]
     found["outbox"] = outbox
-    sent = await database.fetchrow(_TICK_TO_ORDER, since)
+    sent = await database.fetchrow(_TICK_TO_ORDER, since, *key)
     spans = sent[0] if sent else None
     found["tick_to_order"] = (
         TickToOrder(sent[1], *(round(float(span), 3) for span in spans)) if sent and spans else None
@@ -144,8 +151,8 @@ async def count_orders(database: Database, since: datetime) -> dict[str, Any]:
 async def summarise_trading(trading: TradingSystem) -> TradingSummary:
     """Summarise a stopped run, after a final reconciliation."""
     agree, differences = await trading.execution.final_check(trading.began)
-    counts = await count_orders(trading.database, trading.began)
-    realised = await trading.database.fetchval(_REALISED, trading.began)
+    counts = await count_orders(trading.database, trading.account, trading.began)
+    realised = await trading.database.fetchval(_REALISED, trading.began, *trading.account)
     portfolio = trading.portfolio
     return TradingSummary(
         mode=trading.config.brokers.mode,

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from qts.app.summary import TradingSummary, summarise_trading
 from qts.app.supervision import TaskSupervisor
 from qts.app.venue import connect_venue, open_paper_broker
-from qts.brokers import Broker
+from qts.brokers import AccountLock, Broker
 from qts.cache import Cache, CacheStore
 from qts.cache.redis import RedisStore
 from qts.config import Config
@@ -75,15 +77,17 @@ DRAIN_TIMEOUT_S = 5.0
 class TradingSystem:
     """Everything that trades. `open` builds and starts it; `stop` ends it without losing orders."""
 
-    def __init__(self, config: Config, database: Database, clock: Clock) -> None:
+    def __init__(self, config: Config, database: Database, clock: Clock, lock: AccountLock) -> None:
         check_lanes(config.events)
-        self.config = config
+        self.account = key = lock.key
+        self.config = config = replace(config, cache=config.cache.of_account(key.account))
         self.database = database
+        self._lock = lock
         self.clock = clock
         self.began = clock.now()
-        self.monitor = SafetyMonitor(database, clock)
-        self.fail_safe = FailSafe(database)
-        self.kill_switch = KillSwitch(database)
+        self.monitor = SafetyMonitor(database, key, clock)
+        self.fail_safe = FailSafe(database, key)
+        self.kill_switch = KillSwitch(database, key)
         self.alerts = RecentAlerts()
         self.strategies = load_strategies(config)
         self.journal = open_decision_journal(config, clock)
@@ -140,7 +144,7 @@ class TradingSystem:
         self.bus = await stack.enter_async_context(open_bus(database, config.outbox))
         store = await stack.enter_async_context(RedisStore.open(cache_url, config.cache))
         loader = DatabaseCacheLoader(
-            database, config.brokers.broker, self.portfolio, config.risk.limits.exact, clock
+            database, self.account, self.portfolio, config.risk.limits.exact, clock
         )
         self.cache = await stack.enter_async_context(
             Cache.open(store, loader, config.cache, clock=clock)
@@ -156,7 +160,7 @@ class TradingSystem:
             connect_venue(config, database, clock, home, self.ticks, paper)
         )
         self.notifications = await stack.enter_async_context(
-            NotificationService.open(database, config.notify, clock)
+            NotificationService.open(database, config.notify, clock, account=self.account)
         )
 
     def _build_execution(self, tracker: IntentTracker, version: AccountVersion) -> None:
@@ -169,22 +173,20 @@ class TradingSystem:
         self.order_updates = OrderUpdatePublisher(
             self.engine, self.positions, tracker, self.cache, version, self._reporter.trip
         )
-        short, name = config.orders.allow_short, self.broker.name
+        short, key = config.orders.allow_short, self.account
         context = ExecutionContext(
             database=database,
             bus=self.bus,
             broker=self.broker,
-            ledger=Ledger(
-                database, self.bus, name, allow_short=short, on_change=self.order_updates
-            ),
+            ledger=Ledger(database, self.bus, key, allow_short=short, on_change=self.order_updates),
             safety=DatabaseSafetyControls(self.fail_safe, self.kill_switch),
             config=config.orders,
             clock=clock,
         )
         self.execution = ExecutionEngine(
-            context, self.order_updates, self.positions, self.notifications.register
+            context, self.order_updates, self.positions, self.notifications.register, self._lock
         )
-        self._freezer = PositionFreezer(database, self.bus, name, self.alerts, version, clock)
+        self._freezer = PositionFreezer(database, self.bus, key, self.alerts, version, clock)
 
     def _build_strategies(self, tracker: IntentTracker, version: AccountVersion) -> None:
         config, portfolio, clock = self.config, self.portfolio, self.clock
@@ -192,7 +194,7 @@ class TradingSystem:
         record = self.journal.append if self.journal else None
         sources = RiskSources(
             database=self.database,
-            broker=self.broker.name,
+            account=self.account,
             cache=self.cache,
             portfolio=portfolio,
             monitor=self.monitor,
@@ -246,7 +248,7 @@ class TradingSystem:
             began=self.began,
             clock=self.clock,
             database=self.database,
-            broker=self.broker.name,
+            account=self.account,
             streams=self.config.outbox.streams,
             engine=self.engine,
             cache=self.cache,
@@ -296,13 +298,14 @@ class TradingSystem:
         await self.monitor.refresh()
         await self._params.load()
         self.engine.start()
+        run("account lock", self._lock.run(self._reporter.trip))
         run("status", self._status.run())
         run("strategy parameters", self._params.run())
         letters = PostgresDeadLetterStore(self.database, self.engine.catalogue)
         run("dead letters", self.engine.persist_dead_letters(letters))
         run("safety monitor", self.monitor.run())
         run("outbox maintenance", OutboxMaintenance(self.database, self.config.outbox).run())
-        run("trading gauges", TradingGauges(self.database, self.clock).run())
+        run("trading gauges", TradingGauges(self.database, self.account, self.clock).run())
         if self.notifications.channels:
             run("notifications", self.notifications.run())
         run("execution reports", self.reconciler.follow_reports())

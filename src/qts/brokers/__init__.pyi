@@ -1,3 +1,6 @@
+from qts.brokers.accounts import AccountLock as AccountLock
+from qts.brokers.accounts import list_accounts as list_accounts
+from qts.brokers.accounts import open_account as open_account
 from qts.brokers.broker import Broker as Broker
 from qts.brokers.broker import ExecutionReport as ExecutionReport
 from qts.brokers.broker import OrderMatches as OrderMatches

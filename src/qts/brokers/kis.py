@@ -90,8 +90,9 @@ class KisBroker:
         self._clock = clock
         self._stream = stream
         self._account = {"CANO": number[:8], "ACNT_PRDT_CD": number[8:]}
-        digest = hashlib.sha256(number.encode()).hexdigest()[:16]
-        self._fill_store = KisFillStore(database, digest, config.costs.of(Market.KRX))
+        former = hashlib.sha256(number.encode()).hexdigest()[:16]
+        costs = config.costs.of(Market.KRX)
+        self._fill_store = KisFillStore(database, self.key.account, costs, former)
         self._branches: dict[str, str] = {}
 
     async def place(self, request: OrderRequest) -> str:

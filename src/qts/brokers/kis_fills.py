@@ -17,7 +17,7 @@ from datetime import datetime
 from decimal import ROUND_FLOOR, Decimal
 
 from qts.brokers.kis_codec import KisOrderRow
-from qts.database import Database, Row
+from qts.database import Connection, Database, Row
 from qts.domain import FeeSchedule, Fill, Side
 
 _LOCK = int.from_bytes(b"kis step")  # one writer of steps at a time
@@ -39,15 +39,23 @@ _STEPS = """
     ) AS before ON true
     WHERE step.account = $1
 """
+_MOVE = "UPDATE kis_step SET account = $1 WHERE account = $2"
 
 
 class KisFillStore:
-    """Fill steps of one KIS account, in the table `kis_step`."""
+    """Fill steps of one KIS account, in the table `kis_step`.
 
-    def __init__(self, database: Database, account: str, costs: FeeSchedule) -> None:
+    `former` is the digest of the number alone, under which steps were stored before an account had
+    a key.
+    """
+
+    def __init__(
+        self, database: Database, account: str, costs: FeeSchedule, former: str = ""
+    ) -> None:
         self._database = database
         self._account = account
         self._costs = costs
+        self._former = former
         self._reached: dict[str, Decimal] = {}
 
     async def record(self, rows: Sequence[KisOrderRow], at: datetime) -> list[Fill]:
@@ -58,6 +66,7 @@ class KisFillStore:
         order_ids = [row.order.broker_order_id for row in grown]
         async with self._database.transaction() as tx:
             await tx.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await self._move_former(tx)
             for row in grown:
                 order = row.order
                 await tx.execute(
@@ -76,7 +85,16 @@ class KisFillStore:
             self._reached[step["order_id"]] = max(step["filled"], self.reached(step["order_id"]))
         return fills
 
+    async def _move_former(self, tx: Connection) -> None:
+        """Move the steps of the former digest to this account."""
+        if self._former:
+            await tx.execute(_MOVE, self._account, self._former)
+
     async def since(self, moment: datetime) -> list[Fill]:
+        if self._former:
+            async with self._database.transaction() as tx:
+                await self._move_former(tx)
+            self._former = ""
         steps = await self._database.fetch(
             _STEPS + "AND step.seen_at >= $2 ORDER BY step.seen_at, step.order_id, step.filled",
             self._account,

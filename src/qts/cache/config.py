@@ -10,7 +10,7 @@ import msgspec
 from qts.domain import Secret
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}:")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}:([0-9a-f]{16}:)?")
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=60_000)]
 
@@ -110,3 +110,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("url must begin with " + " or ".join(_SCHEMES))
         if not _PREFIX.fullmatch(self.prefix):
             raise ValueError("prefix must be letters, digits, _ or -, and end with a colon")
+
+    def of_account(self, account: str) -> CacheConfig:
+        """Return the settings of a run: the keys of an account begin with its digest."""
+        return msgspec.structs.replace(self, prefix=f"{self.prefix}{account}:")

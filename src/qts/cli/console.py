@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from qts.domain import RefusedError
+from qts.domain import RefusedError, name_choices
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from qts.config import Config
     from qts.database import Database
+    from qts.domain import AccountKey
 
 T = TypeVar("T")
+
+ACCOUNT_SCHEMA = 16  # adds accounts
+SHORT = 8  # characters of a digest in a list
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
@@ -40,6 +44,20 @@ SymbolOption = Annotated[
 ]
 StrategyOption = Annotated[
     str | None, typer.Option("--strategy", metavar="KEY", help="Only this strategy.")
+]
+BrokerOption = Annotated[
+    str | None,
+    typer.Option("--broker", metavar="NAME", help="The broker, if not that of the settings."),
+]
+AccountOption = Annotated[
+    str | None,
+    typer.Option("--account", metavar="DIGEST", help="The account, if not that of the settings."),
+]
+AccountsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--account", metavar="DIGEST|all", help="The account, if not that of the settings, or all."
+    ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
@@ -74,6 +92,68 @@ def with_database(
             return await query(database)
 
     return asyncio.run(run())
+
+
+def with_account(
+    config: Path | None,
+    query: Callable[[Database, AccountKey], Awaitable[T]],
+    broker: str | None = None,
+    account: str | None = None,
+) -> T:
+    """Run one query on an account: that of the settings, or the one that is named."""
+
+    async def run(database: Database) -> T:
+        return await query(database, await _chosen_account(database, config, broker, account))
+
+    return with_database(config, run, ACCOUNT_SCHEMA)
+
+
+def with_accounts(
+    config: Path | None,
+    query: Callable[[Database, AccountKey | None], Awaitable[T]],
+    account: str | None,
+) -> T:
+    """Run one query that only reads: on an account, or on all of them (None)."""
+
+    async def run(database: Database) -> T:
+        if account == "all":
+            return await query(database, None)
+        return await query(database, await _chosen_account(database, config, None, account))
+
+    return with_database(config, run, ACCOUNT_SCHEMA)
+
+
+async def _chosen_account(
+    database: Database, config: Path | None, broker: str | None, account: str | None
+) -> AccountKey:
+    from qts.app import run_account
+    from qts.brokers import list_accounts, open_account
+    from qts.orders import check_broker
+
+    settings = load_config(config)
+    if broker is not None:
+        check_broker(broker)
+    if account is None and broker in (None, settings.brokers.broker):
+        key = run_account(settings)
+        await open_account(database, key, is_live=settings.brokers.mode == "live")
+        return key
+    known = [key for key in await list_accounts(database) if broker in (None, key.broker)]
+    if account is not None:
+        known = [key for key in known if account in (key.account, key.account[:SHORT], str(key))]
+    if len(known) == 1:
+        return known[0]
+    where = f" at {broker}" if broker else ""
+    if account is not None:
+        names = [key.account for key in await list_accounts(database)]
+        raise RefusedError(
+            f"account {account!r}{where} is unknown; expected one of {name_choices(account, names)}"
+        )
+    if known:
+        names = [key.account for key in known]
+        raise RefusedError(f"{broker} has several accounts; name one: --account {', '.join(names)}")
+    raise RefusedError(
+        f"no account at {broker} was ever opened here; use the settings that name it (--config)"
+    )
 
 
 def run_measurement(measurement: Coroutine[Any, Any, T]) -> T:

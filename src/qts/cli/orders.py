@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qts.cli.console import (
+    SHORT,
+    AccountOption,
+    AccountsOption,
+    BrokerOption,
     ConfigOption,
     JsonOption,
     SymbolOption,
     load_config,
     parse_uuid,
     print_json,
+    with_account,
+    with_accounts,
     with_database,
 )
 from qts.cli.groups import command_group
@@ -24,14 +31,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from qts.database import Database
+    from qts.domain import AccountKey
     from qts.orders import OrderRow, PositionRow
 
-SCHEMA = 6  # adds orders
+SCHEMA = 16  # adds accounts
 
 OrderArgument = Annotated[
     str, typer.Argument(metavar="ORDER", help="The order's id, from the list.")
 ]
-BrokerOption = Annotated[str, typer.Option("--broker", metavar="NAME", help="The broker.")]
 SymbolArgument = Annotated[
     str, typer.Argument(metavar="SYMBOL", help="The symbol; * is the whole venue.")
 ]
@@ -55,6 +62,7 @@ def list_(
     symbol: SymbolOption = None,
     only_open: Annotated[bool, typer.Option("--open", help="Only orders in flight.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
+    account: AccountsOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,19 +76,20 @@ def list_(
     if only is not None:
         check_name("state", only, AttemptState)
 
-    async def read(database: Database) -> list[OrderRow]:
+    async def read(database: Database, key: AccountKey | None) -> list[OrderRow]:
         found = await list_orders(
-            database, state=only, symbol=symbol, only_open=only_open, limit=limit
+            database, key, state=only, symbol=symbol, only_open=only_open, limit=limit
         )
         if not found and symbol is not None:
             await check_ledger_symbol(database, symbol, lambda: _feed_symbols(config))
         return found
 
-    rows = with_database(config, read, SCHEMA)
+    rows = with_accounts(config, read, account)
     if as_json:
         print_json({"orders": rows})
     else:
-        typer.echo("\n".join(map(_order_line, rows)) or "no such orders")
+        column = _account_column(rows)
+        typer.echo("\n".join(column(row) + _order_line(row) for row in rows) or "no such orders")
 
 
 @orders.command()
@@ -111,7 +120,8 @@ def cancel(order: OrderArgument, config: ConfigOption = None, as_json: JsonOptio
 
     Example: qts orders cancel 0198c0de-0000-7000-8000-000000000001
     """
-    requested = with_database(config, lambda database: _cancel(database, _uuid(order)), SCHEMA)
+    intent = _uuid(order)
+    requested = with_account(config, lambda database, key: _cancel(database, key, intent))
     if as_json:
         print_json({"asked": requested})
     elif requested:
@@ -121,12 +131,12 @@ def cancel(order: OrderArgument, config: ConfigOption = None, as_json: JsonOptio
 
 
 @orders.command()
-def reconcile(config: ConfigOption = None) -> None:
+def reconcile(account: AccountOption = None, config: ConfigOption = None) -> None:
     """Request that the running QTS reconciles with the venue now.
 
     Example: qts orders reconcile
     """
-    with_database(config, _request_reconciliation, SCHEMA)
+    with_account(config, _request_reconciliation, account=account)
     typer.echo("reconciliation requested; see qts orders list --state UNKNOWN and the log")
 
 
@@ -152,10 +162,11 @@ def resolve(
 @orders.command()
 def freeze(
     symbol: SymbolArgument,
-    broker: BrokerOption,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Shown until the position is resumed.")
     ],
+    broker: BrokerOption = None,
+    account: AccountOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Freeze a position: no strategy may enter or exit the symbol; its stops stay active.
@@ -164,36 +175,39 @@ def freeze(
 
     Example: qts orders freeze KRW-BTC --broker upbit --reason "a fork is near"
     """
-    from qts.orders import check_broker
 
-    check_broker(broker)
-    frozen = with_database(
-        config, lambda database: _freeze(database, broker, symbol, reason), SCHEMA
-    )
-    typer.echo(f"{symbol} is frozen at {broker}" if frozen else f"{symbol} was frozen before")
+    async def run(database: Database, key: AccountKey) -> tuple[AccountKey, bool]:
+        return key, await _freeze(database, key, symbol, reason)
+
+    key, frozen = with_account(config, run, broker, account)
+    typer.echo(f"{symbol} is frozen at {key.broker}" if frozen else f"{symbol} was frozen before")
 
 
 @orders.command()
 def resume(
     symbol: SymbolArgument,
-    broker: BrokerOption,
+    broker: BrokerOption = None,
+    account: AccountOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Allow orders of a suspended or frozen symbol again.
 
     Example: qts orders resume '*' --broker upbit
     """
-    from qts.orders import check_broker, resume_manually
+    from qts.orders import resume_manually
 
-    check_broker(broker)
-    with_database(config, lambda database: resume_manually(database, broker, symbol), SCHEMA)
-    typer.echo(f"{symbol} may trade at {broker}")
+    async def run(database: Database, key: AccountKey) -> AccountKey:
+        await resume_manually(database, key, symbol)
+        return key
+
+    typer.echo(f"{symbol} may trade at {with_account(config, run, broker, account).broker}")
 
 
 @positions.callback(invoke_without_command=True)
 def show_positions(
     context: typer.Context,
     every: Annotated[bool, typer.Option("--all", help="Include flat positions.")] = False,
+    account: AccountsOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -205,12 +219,15 @@ def show_positions(
 
     if context.invoked_subcommand is not None:
         return
-    rows = with_database(config, lambda database: read(database), SCHEMA)
+    rows = with_accounts(config, read, account)
     shown = [row for row in rows if every or row.quantity]
     if as_json:
         print_json({"positions": shown})
         return
-    typer.echo("\n".join([_HEAD, *map(_position_line, shown)]) if shown else "no positions")
+    column = _account_column(shown)
+    head = column(None) + _HEAD
+    lines = [column(row) + _position_line(row) for row in shown]
+    typer.echo("\n".join([head, *lines]) if shown else "no positions")
 
 
 @positions.command()
@@ -220,48 +237,53 @@ def adopt(
         str, typer.Argument(metavar="QUANTITY", help="How much; negative for a reduction.")
     ],
     price: Annotated[str, typer.Option(metavar="PRICE", help="Average price of one unit.")],
-    broker: BrokerOption,
+    broker: BrokerOption = None,
+    account: AccountOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Record a holding that was not bought by QTS in the ledger.
 
     Example: qts positions adopt KRW-BTC 0.5 --price 90000000 --broker upbit
     """
-    from qts.orders import check_broker, external_fill
+    from qts.orders import external_fill
 
-    check_broker(broker)
     change = external_fill(symbol, _number("QUANTITY", quantity), _number("--price", price))
-    with_database(config, lambda database: _adopt(database, broker, change), SCHEMA)
-    typer.echo(f"{quantity} of {symbol} at {price} is in the ledger of {broker}")
+
+    async def run(database: Database, key: AccountKey) -> AccountKey:
+        await _adopt(database, key, change)
+        return key
+
+    key = with_account(config, run, broker, account)
+    typer.echo(f"{quantity} of {symbol} at {price} is in the ledger of {key.broker}")
 
 
 _HEAD = f"{'broker':<8}{'symbol':<12}{'quantity':>18}{'average':>18}{'realised':>16}{'fees':>14}"
 
 
-async def _cancel(database: Database, intent_id: UUID) -> bool:
+async def _cancel(database: Database, key: AccountKey, intent_id: UUID) -> bool:
     from qts.orders import OrderManager
     from qts.outbox import OutboxConfig, PostgresBus
 
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        return await OrderManager(database, bus, "").cancel(intent_id)
+        return await OrderManager(database, bus, key).cancel(intent_id)
 
 
-async def _freeze(database: Database, broker: str, symbol: str, reason: str) -> bool:
+async def _freeze(database: Database, key: AccountKey, symbol: str, reason: str) -> bool:
     from qts.domain import SystemClock
     from qts.orders import check_symbol, freeze_position
     from qts.outbox import OutboxConfig, PostgresBus
 
-    await check_symbol(database, broker, symbol, or_whole_venue=True)
+    await check_symbol(database, key, symbol, or_whole_venue=True)
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
         now = SystemClock().now()
-        return await freeze_position(database, bus, broker, symbol, reason, now)
+        return await freeze_position(database, bus, key, symbol, reason, now)
 
 
-async def _request_reconciliation(database: Database) -> None:
+async def _request_reconciliation(database: Database, key: AccountKey) -> None:
     from qts.orders import Reconcile
     from qts.outbox import TRADE_COMMAND, OutboxConfig, OutboxEvent, PostgresBus
 
-    event = OutboxEvent.of(TRADE_COMMAND, Reconcile(), ("Books", "all"))
+    event = OutboxEvent.of(TRADE_COMMAND, Reconcile(), ("Books", "all"), account=key)
     async with (
         PostgresBus.open(database, OutboxConfig().streams) as bus,
         database.transaction() as tx,
@@ -277,13 +299,13 @@ async def _resolve(database: Database, attempt_id: UUID, order_id: str | None) -
         await resolve_manually(database, bus, attempt_id, order_id)
 
 
-async def _adopt(database: Database, broker: str, change: Any) -> None:
+async def _adopt(database: Database, key: AccountKey, change: Any) -> None:
     from qts.orders import adopt_holding, check_symbol
     from qts.outbox import OutboxConfig, PostgresBus
 
-    await check_symbol(database, broker, change.symbol)
+    await check_symbol(database, key, change.symbol)
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        await adopt_holding(database, bus, broker, change)
+        await adopt_holding(database, bus, key, change)
 
 
 def _feed_symbols(config: Path | None) -> list[str]:
@@ -292,6 +314,15 @@ def _feed_symbols(config: Path | None) -> list[str]:
 
     path = load_config(config).feed.symbols
     return [] if path is None else read_symbols(path)
+
+
+def _account_column(
+    rows: Sequence[OrderRow] | Sequence[PositionRow],
+) -> Callable[[OrderRow | PositionRow | None], str]:
+    """Return the text of the first column: the account, only where there are several."""
+    if len({(row.broker, row.account) for row in rows}) < 2:
+        return lambda _row: ""
+    return lambda row: f"{row.account[:SHORT] if row is not None else 'account':<{SHORT + 2}}"
 
 
 def _order_line(row: OrderRow) -> str:

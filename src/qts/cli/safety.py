@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qts.cli.console import (
+    AccountOption,
     ConfigOption,
     JsonOption,
     StrategyOption,
     YesOption,
     load_config,
     print_json,
-    with_database,
+    with_account,
 )
 from qts.cli.groups import command_group
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.database import Database
-
-SCHEMA = 4  # adds the fail-safe
-STRATEGY_SCHEMA = 9  # adds the stored parameters of strategies
+    from qts.domain import AccountKey
 
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the log.")]
 
@@ -43,40 +42,50 @@ failsafe = command_group(
 
 @kill.command()
 def on(
-    strategy: StrategyOption = None, reason: ReasonOption = "", config: ConfigOption = None
+    strategy: StrategyOption = None,
+    reason: ReasonOption = "",
+    account: AccountOption = None,
+    config: ConfigOption = None,
 ) -> None:
     """Stop trading: no new order is sent. Orders at the venue stay; cancels are still sent.
 
     Example: qts kill on --reason "leaving for the day"
     """
-    _switch(config, False, strategy, reason)
+    _switch(config, False, strategy, reason, account)
 
 
 @kill.command()
 def off(
-    strategy: StrategyOption = None, reason: ReasonOption = "", config: ConfigOption = None
+    strategy: StrategyOption = None,
+    reason: ReasonOption = "",
+    account: AccountOption = None,
+    config: ConfigOption = None,
 ) -> None:
     """Allow orders again.
 
     Example: qts kill off --reason "positions checked"
     """
-    _switch(config, True, strategy, reason)
+    _switch(config, True, strategy, reason, account)
 
 
 @kill.command(name="status")
-def switches(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def switches(
+    account: AccountOption = None, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
     """Show every switch; a strategy without one may not trade.
 
     Example: qts kill status --json
     """
     from qts.risk import KillSwitch
 
-    found = with_database(config, lambda database: KillSwitch(database).all(), SCHEMA)
+    found = with_account(
+        config, lambda database, key: KillSwitch(database, key).all(), account=account
+    )
     if as_json:
         print_json({"switches": found})
         return
     if not found:
-        typer.echo("no switch was ever set here: nothing may trade")
+        typer.echo("no switch of this account was ever set: nothing may trade")
     for name, switch in found.items():
         state = "may trade" if switch.enabled else "STOPPED"
         reason = f": {switch.reason}" if switch.reason else ""
@@ -86,6 +95,7 @@ def switches(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 @failsafe.command()
 def status(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of log lines.")] = 10,
+    account: AccountOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,11 +105,11 @@ def status(
     """
     from qts.risk import FailSafe
 
-    async def read(database: Database) -> tuple[Any, Any]:
-        safe = FailSafe(database)
+    async def read(database: Database, key: AccountKey) -> tuple[Any, Any]:
+        safe = FailSafe(database, key)
         return await safe.now(), await safe.log(limit)
 
-    now, lines = with_database(config, read, SCHEMA)
+    now, lines = with_account(config, read, account=account)
     if as_json:
         print_json({"safety": now, "log": lines})
         return
@@ -113,6 +123,7 @@ def status(
 @failsafe.command()
 def release(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What you checked.")],
+    account: AccountOption = None,
     config: ConfigOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -124,8 +135,10 @@ def release(
 
     if not yes and not typer.confirm("Trading resumes after this. Have you checked positions?"):
         raise typer.Exit(1)
-    now = with_database(
-        config, lambda database: FailSafe(database).release(user_name(), reason), SCHEMA
+    now = with_account(
+        config,
+        lambda database, key: FailSafe(database, key).release(user_name(), reason),
+        account=account,
     )
     typer.echo(f"{now.state}")
 
@@ -145,22 +158,25 @@ def codes(as_json: JsonOption = False) -> None:
         typer.echo(f"{code.code}  {code.effect:<9}{code.text}")
 
 
-def _switch(config: Path | None, enabled: bool, strategy: str | None, reason: str) -> None:
+def _switch(
+    config: Path | None, enabled: bool, strategy: str | None, reason: str, account: str | None
+) -> None:
     from qts.risk import KillSwitch
 
     if strategy is not None and not strategy.strip():
         raise RefusedError("--strategy is empty; name one, or leave it out for the whole account")
 
-    async def change(database: Database) -> None:
-        switch = KillSwitch(database)
+    async def change(database: Database, key: AccountKey) -> AccountKey:
+        switch = KillSwitch(database, key)
         if strategy is not None:
             await switch.check_strategy(
                 strategy, lambda: load_config(config).pipeline.strategy_keys()
             )
         await switch.set(enabled, user_name(), reason, strategy)
+        return key
 
-    with_database(config, change, SCHEMA if strategy is None else STRATEGY_SCHEMA)
-    subject = f"strategy {strategy}" if strategy else "the account"
+    key = with_account(config, change, account=account)
+    subject = f"strategy {strategy} of account {key}" if strategy else f"account {key}"
     typer.echo(f"{subject} {'may trade' if enabled else 'is STOPPED'}")
 
 

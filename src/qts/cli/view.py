@@ -94,12 +94,14 @@ def top(
 
 
 async def _top(config: Config, once: bool) -> None:
-    from qts.app import open_database, open_store
+    from qts.app import open_database, open_store, run_account
     from qts.dashboard import LiveStatusSource, frame
 
     application = None if once else _application()
+    key = run_account(config)
+    prefix = config.cache.of_account(key.account).prefix
     async with open_store(config) as store, open_database(config) as database:
-        source = LiveStatusSource(store, database, config.cache.prefix)
+        source = LiveStatusSource(store, database, prefix, key)
         if application is None:
             typer.echo(frame(await source.read()))
         else:

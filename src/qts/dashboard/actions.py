@@ -19,7 +19,7 @@ from qts.dashboard.live_status import LiveStatus
 from qts.dashboard.session import LoginSession
 from qts.dashboard.tokens import Role
 from qts.database import Database
-from qts.domain import OperationError, RefusedError
+from qts.domain import AccountKey, OperationError, RefusedError
 from qts.events import DeadLetterAdmin
 from qts.notify import address_hash, subscribe, unsubscribe
 from qts.orders import Reconcile as ReconcileCommand
@@ -205,8 +205,11 @@ def decode(body: bytes) -> Action:
 
 
 class ActionService:
-    def __init__(self, database: Database, live: LiveNow) -> None:
+    """Actions on one account."""
+
+    def __init__(self, database: Database, account: AccountKey, live: LiveNow) -> None:
         self._database = database
+        self._account = account
         self._live = live
         self._log = ActionLog(database)
 
@@ -234,10 +237,11 @@ class ActionService:
         database = self._database
         match action:
             case KillSwitchAction(enabled=enabled, reason=reason, strategy=strategy):
-                await KillSwitch(database).set(enabled, actor, reason, strategy)
+                await KillSwitch(database, self._account).set(enabled, actor, reason, strategy)
                 return f"{action.target} {'may trade' if enabled else 'is stopped'}"
             case ReleaseAction(reason=reason):
-                return f"the fail-safe is {(await FailSafe(database).release(actor, reason)).state}"
+                released = await FailSafe(database, self._account).release(actor, reason)
+                return f"the fail-safe is {released.state}"
             case ReconcileAction():
                 return await self._reconcile()
             case RequeueAction(event_id=event_id, outcome_checked=was_checked):
@@ -257,7 +261,9 @@ class ActionService:
         raise AssertionError(f"{action} is not handled")
 
     async def _reconcile(self) -> str:
-        event = OutboxEvent.of(TRADE_COMMAND, ReconcileCommand(), ("Books", "all"))
+        event = OutboxEvent.of(
+            TRADE_COMMAND, ReconcileCommand(), ("Books", "all"), account=self._account
+        )
         async with (
             PostgresBus.open(self._database, OutboxConfig().streams) as bus,
             self._database.transaction() as tx,

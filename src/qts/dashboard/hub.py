@@ -16,7 +16,7 @@ from qts import telemetry
 from qts.cache import CacheStore
 from qts.dashboard.live_status import INTERVAL_S, LiveStatus, read_text
 from qts.database import Database
-from qts.domain import Clock, OperationError
+from qts.domain import AccountKey, Clock, OperationError
 from qts.risk import FailSafe, KillSwitch
 
 log = telemetry.logger("dashboard")
@@ -61,7 +61,11 @@ _CHART_FIELDS = msgspec.json.Decoder(_ChartFields)
 class Hub:
     """Reader of the status; `run` it until cancelled."""
 
-    def __init__(self, store: CacheStore, prefix: str, database: Database, clock: Clock) -> None:
+    def __init__(
+        self, store: CacheStore, prefix: str, database: Database, account: AccountKey, clock: Clock
+    ) -> None:
+        self._fail_safe = FailSafe(database, account)
+        self._kill_switch = KillSwitch(database, account)
         self._store = store
         self._prefix = prefix
         self._database = database
@@ -121,8 +125,8 @@ class Hub:
         while True:
             self._refresh.clear()
             try:
-                safety = await FailSafe(self._database).now()
-                switches = await KillSwitch(self._database).all()
+                safety = await self._fail_safe.now()
+                switches = await self._kill_switch.all()
                 self._problems.pop("database", None)
             except OperationError as error:
                 safety, switches = None, None

@@ -77,6 +77,7 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     mode: Literal["paper", "live"]
     broker: str
+    account: str = ""  # the digest that its rows carry
     trades: str  # description of what is traded
     ticks: int
     events: EngineStatus

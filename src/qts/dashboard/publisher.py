@@ -31,7 +31,7 @@ from qts.dashboard.live_status import (
     largest_drops,
 )
 from qts.database import Database
-from qts.domain import Clock, OperationError
+from qts.domain import AccountKey, Clock, OperationError
 from qts.events import Event, EventEngine
 from qts.feed import Feed
 from qts.notify import RecentAlert, RecentAlerts
@@ -83,7 +83,7 @@ class StatusSources(NamedTuple):
     began: datetime
     clock: Clock
     database: Database
-    broker: str
+    account: AccountKey
     streams: Mapping[str, StreamConfig]
     engine: EventEngine
     cache: Cache
@@ -154,7 +154,8 @@ class StatusPublisher:
             version=self._version,
             started_at=sources.began,
             mode=sources.mode,
-            broker=sources.broker,
+            broker=sources.account.broker,
+            account=sources.account.account,
             trades=sources.description(),
             ticks=sources.ticks.count,
             events=events,
@@ -257,7 +258,7 @@ class StatusPublisher:
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
             paused=sorted(await paused_streams(database)),
         )
-        account = await load_account_state(database, sources.broker, trading_day_start(now), now)
+        account = await load_account_state(database, sources.account, trading_day_start(now), now)
         self._today = (account.earned_today, account.orders_today)
 
 

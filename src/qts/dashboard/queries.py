@@ -15,7 +15,7 @@ from qts.cache import CacheConfig, CacheStore, read_raw
 from qts.dashboard.action_log import ActionLog
 from qts.dashboard.candles import Candles
 from qts.database import Database, Row
-from qts.domain import Clock, OperationError, RefusedError
+from qts.domain import AccountKey, Clock, OperationError, RefusedError
 from qts.events import DeadLetterAdmin
 from qts.orders import list_orders, list_positions, order_history
 from qts.outbox import OutboxConfig, paused_streams, stream_depths
@@ -60,11 +60,12 @@ _SIGNAL = (
 )
 _FILLS = (
     "SELECT side, quantity, price, fee, traded_at, broker_order_id FROM fill"
-    " WHERE traded_at > now() - interval '7 days' AND symbol = $1"
+    " WHERE traded_at > now() - interval '7 days' AND broker = $1 AND account = $2 AND symbol = $3"
     " ORDER BY traded_at DESC LIMIT 500"
 )
 _SYMBOLS = (
     "SELECT symbol FROM order_intent WHERE created_at > now() - interval '7 days'"
+    " AND broker = $1 AND account = $2"
     " GROUP BY symbol ORDER BY max(created_at) DESC LIMIT 200"
 )
 _EVENT = (
@@ -80,9 +81,9 @@ _LATEST = f"{_EVENT} FROM outbox_event_all WHERE event_id >= $1 ORDER BY created
 _LATEST_S = 600
 _SUSPENDED = (
     "SELECT broker, symbol, reason_code, detail, suspended_at FROM market_state"
-    " WHERE trade_status = 'SUSPENDED' ORDER BY symbol"
+    " WHERE broker = $1 AND account = $2 AND trade_status = 'SUSPENDED' ORDER BY symbol"
 )
-_RECONCILED = "SELECT reconciled_at FROM reconcile_mark ORDER BY reconciled_at DESC LIMIT 1"
+_RECONCILED = "SELECT reconciled_at FROM reconcile_mark WHERE broker = $1 AND account = $2"
 _BACKTESTS = (
     "SELECT job_id, request -> 'arguments' AS arguments, status, error, created_at, finished_at,"
     " result -> 'performance' AS performance FROM backtest_job ORDER BY created_at DESC LIMIT 100"
@@ -95,18 +96,23 @@ _BARS = (1, 5, 15, 60, 300, 900, 3600)
 
 
 class DashboardQueries:
-    """Data of the pages; the name of a public method is its route."""
+    """Data of the pages of one account; the name of a public method is its route.
+
+    `folders` are the home and the folder of the records.
+    """
 
     def __init__(
         self,
         database: Database,
+        account: AccountKey,
         store: CacheStore,
         cache: CacheConfig,
-        home: Path,
-        record: Path,
+        folders: tuple[Path, Path],
         clock: Clock,
     ) -> None:
+        home, record = folders
         self._database = database
+        self._account = account
         self._store = store
         self._cache = cache
         self._home = home
@@ -115,13 +121,13 @@ class DashboardQueries:
         self._candles_lock = asyncio.Lock()
 
     async def overview(self, _params: Mapping[str, str]) -> Any:
-        database = self._database
+        database, key = self._database, self._account
         return {
-            "safety_log": await FailSafe(database).log(20),
-            "positions": [row for row in await list_positions(database) if row.quantity],
-            "suspended": _to_dicts(await database.fetch(_SUSPENDED)),
-            "unknown": await list_orders(database, state="UNKNOWN", limit=20),
-            "reconciled_at": await database.fetchval(_RECONCILED),
+            "safety_log": await FailSafe(database, key).log(20),
+            "positions": [row for row in await list_positions(database, key) if row.quantity],
+            "suspended": _to_dicts(await database.fetch(_SUSPENDED, *key)),
+            "unknown": await list_orders(database, key, state="UNKNOWN", limit=20),
+            "reconciled_at": await database.fetchval(_RECONCILED, *key),
             "actions": await ActionLog(database).rows(20),
         }
 
@@ -137,12 +143,13 @@ class DashboardQueries:
         return {
             "orders": await list_orders(
                 self._database,
+                self._account,
                 state=params.get("state") or None,
                 symbol=params.get("symbol") or None,
                 only_open=params.get("open") == "1",
                 limit=100,
             ),
-            "reconciled_at": await self._database.fetchval(_RECONCILED),
+            "reconciled_at": await self._database.fetchval(_RECONCILED, *self._account),
         }
 
     async def order(self, params: Mapping[str, str]) -> Any:
@@ -167,17 +174,17 @@ class DashboardQueries:
 
     async def market(self, params: Mapping[str, str]) -> Any:
         symbol, bar_s = params.get("symbol", ""), _bar(params.get("bar", "60"))
-        symbols = [row[0] for row in await self._database.fetch(_SYMBOLS)]
+        symbols = [row[0] for row in await self._database.fetch(_SYMBOLS, *self._account)]
         if not symbol:
             return {"symbols": symbols, "candles": [], "fills": [], "orders": [], "book": None}
         async with self._candles_lock:
             candles = await asyncio.to_thread(self._candles.of, symbol, bar_s)
-        fills = await self._database.fetch(_FILLS, symbol)
+        fills = await self._database.fetch(_FILLS, *self._account, symbol)
         return {
             "symbols": symbols,
             "candles": candles,
             "fills": _to_dicts(fills),
-            "orders": await list_orders(self._database, symbol=symbol, limit=50),
+            "orders": await list_orders(self._database, self._account, symbol=symbol, limit=50),
             "price": await self._read_cached("price", symbol),
             "book": await self._read_cached("book", symbol),
         }

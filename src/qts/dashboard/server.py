@@ -28,7 +28,7 @@ from qts.dashboard.queries import DashboardQueries, QueryCache
 from qts.dashboard.session import COOKIE, LoginSession, LoginSessions, LoginThrottle
 from qts.dashboard.tokens import Tokens
 from qts.database import Database
-from qts.domain import Clock, OperationError, RefusedError, SystemClock
+from qts.domain import AccountKey, Clock, OperationError, RefusedError, SystemClock
 from qts.events import SLA
 
 log = telemetry.logger("dashboard")
@@ -45,6 +45,7 @@ class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     store: CacheStore
     cache: CacheConfig
+    account: AccountKey
     home: Path
     record: Path
     settings: list[dict[str, Any]]  # name, value (secrets hidden), default, description
@@ -70,10 +71,11 @@ class Dashboard:
         self._action_log = ActionLog(sources.database)
         self._query_cache = QueryCache(clock)
         self._sockets: set[web.WebSocketResponse] = set()
-        self.hub = Hub(sources.store, sources.cache.prefix, sources.database, clock)
-        self._actions = ActionService(sources.database, self.hub.live)
+        database, key = sources.database, sources.account
+        self.hub = Hub(sources.store, sources.cache.prefix, database, key, clock)
+        self._actions = ActionService(database, key, self.hub.live)
         self._queries = DashboardQueries(
-            sources.database, sources.store, sources.cache, sources.home, sources.record, clock
+            database, key, sources.store, sources.cache, (sources.home, sources.record), clock
         )
         guard = Guard(config, port, self._sessions)
         self.app = web.Application(

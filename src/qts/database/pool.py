@@ -232,6 +232,14 @@ class Database:
             latency_ns = self._clock.monotonic_ns() - before_ns
         return Ping(latency_ms=latency_ns / 1e6, server_version=version)
 
+    async def connect(self) -> Any:
+        """Open a connection outside the pool, for a session lock; the caller closes it."""
+        try:
+            connection = await asyncpg.connect(**connect_options(self._url, self._config))
+        except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
+            raise unreachable(self.where, error) from error
+        return connection
+
     def listen(self, *channels: str) -> AbstractAsyncContextManager[Listener]:
         """Return a listener for these channels, on a dedicated connection that reconnects."""
         connect = functools.partial(asyncpg.connect, **connect_options(self._url, self._config))

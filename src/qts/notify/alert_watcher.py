@@ -16,7 +16,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from qts import telemetry
 from qts.database import Database, Row
-from qts.domain import Clock, OperationError
+from qts.domain import AccountKey, Clock, OperationError
 from qts.notify.message import Message, Severity, short
 from qts.notify.message_store import MessageStore
 from qts.notify.rules import RULES, AlertRule
@@ -29,14 +29,15 @@ REPEAT_INTERVAL_S = 900.0  # shortest interval between two messages of one rule
 # Changes since the first channel was registered, at most an hour old.
 _SAFETY = (
     "SELECT md5('safety_log ' || id)::uuid, at, code, message, state_before, state_after, actor"
-    " FROM safety_log WHERE state_before <> state_after"
+    " FROM safety_log WHERE broker = $1 AND account = $2 AND state_before <> state_after"
     " AND at > greatest(clock_timestamp() - interval '1 hour',"
     " (SELECT min(since) FROM notification_channel)) ORDER BY id"
 )
 _SWITCHES = (
-    "SELECT md5('kill_switch ' || scope || strategy_key || changed_at)::uuid, changed_at, scope,"
-    " strategy_key, trading_enabled, reason, changed_by FROM kill_switch"
-    " WHERE changed_at > greatest(clock_timestamp() - interval '1 hour',"
+    "SELECT md5('kill_switch ' || $1 || $2 || scope || strategy_key || changed_at)::uuid,"
+    " changed_at, scope, strategy_key, trading_enabled, reason, changed_by FROM kill_switch"
+    " WHERE broker = $1 AND account = $2"
+    " AND changed_at > greatest(clock_timestamp() - interval '1 hour',"
     " (SELECT min(since) FROM notification_channel))"
 )
 Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -96,12 +97,14 @@ class AlertWatcher:
         channels: Sequence[str],
         clock: Clock,
         wake: Callable[[], None],
+        account: AccountKey | None,
     ) -> None:
         self._database = database
         self._store = store
         self._channels = channels
         self._clock = clock
         self._wake = wake
+        self._account = account
         self._changed = asyncio.Event()
         self._enqueued: set[UUID] = set()  # saves an insert that the database would ignore
         self._rules = [RuleState(rule) for rule in RULES if not rule.reported_by_event]
@@ -125,8 +128,11 @@ class AlertWatcher:
                 except BaseException:
                     state.not_sent()
                     raise
-        changes = [_safety_message(row) for row in await self._database.fetch(_SAFETY)]
-        changes += [_switch_message(row) for row in await self._database.fetch(_SWITCHES)]
+        changes: list[Message] = []
+        if self._account is not None:
+            safety = await self._database.fetch(_SAFETY, *self._account)
+            switches = await self._database.fetch(_SWITCHES, *self._account)
+            changes = [*map(_safety_message, safety), *map(_switch_message, switches)]
         for message in changes:
             if message.event_id not in self._enqueued:
                 await self._enqueue(message)

@@ -11,7 +11,7 @@ import aiohttp
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, RefusedError, SystemClock
+from qts.domain import AccountKey, Clock, RefusedError, SystemClock
 from qts.notify.alert_watcher import AlertWatcher
 from qts.notify.channel import NotificationChannel
 from qts.notify.channels import LogChannel, SlackChannel, TelegramChannel, WebhookChannel
@@ -36,25 +36,34 @@ class NotificationService:
         channels: list[NotificationChannel],
         config: NotifyConfig,
         clock: Clock,
+        account: AccountKey | None,
     ) -> None:
         self._config = config
         self._clock = clock
         self.store = MessageStore(database)
         self.channels = {channel.name: channel for channel in channels}
         self._senders = [Sender(channel, self.store, config, clock) for channel in channels]
-        self.watcher = AlertWatcher(database, self.store, tuple(self.channels), clock, self.wake)
+        self.watcher = AlertWatcher(
+            database, self.store, tuple(self.channels), clock, self.wake, account
+        )
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, database: Database, config: NotifyConfig, clock: Clock | None = None
+        cls,
+        database: Database,
+        config: NotifyConfig,
+        clock: Clock | None = None,
+        *,
+        account: AccountKey | None = None,
     ) -> AsyncIterator[NotificationService]:
+        """Open the channels; the switches and the fail-safe of `account` are watched, if given."""
         config.check()
         clock = clock or SystemClock()
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             channels = configured_channels(session, database, config, clock)
-            service = cls(database, channels, config, clock)
+            service = cls(database, channels, config, clock, account)
             for channel in channels:
                 await service.store.open(channel.name, channel.address_hash)
             yield service

@@ -15,7 +15,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database, Row
-from qts.domain import AttemptState, IntentType, OrderRequest, Side
+from qts.domain import AccountKey, AttemptState, IntentType, OrderRequest, Side
 from qts.orders import suspensions
 from qts.orders.config import OrdersConfig
 from qts.orders.messages import (
@@ -48,7 +48,7 @@ class OrderAttempt(msgspec.Struct, frozen=True):
     id: UUID
     intent_id: UUID
     no: int
-    broker: str
+    key: AccountKey
     request: OrderRequest
     state: AttemptState
     order_id: str | None
@@ -75,16 +75,18 @@ async def lock_attempt(tx: Connection, attempt_id: UUID) -> OrderAttempt | None:
     return msgspec.structs.replace(attempt, is_cancelled=is_cancelled)
 
 
-async def mark_sent(database: Database, attempt_id: UUID, now: datetime) -> OrderAttempt | None:
-    """Move the attempt to SENT durably unless something stops it; idempotent."""
-    rows = await database.fetch_idempotent(SQL.send, attempt_id, now)
+async def mark_sent(
+    database: Database, key: AccountKey, attempt_id: UUID, now: datetime
+) -> OrderAttempt | None:
+    """Move an attempt of this account to SENT durably unless something stops it; idempotent."""
+    rows = await database.fetch_idempotent(SQL.send, attempt_id, now, *key)
     return _attempt(rows[0]) if rows else None
 
 
 async def stop_code(tx: Connection, attempt: OrderAttempt) -> str | None:
     """Return the code of what stops the attempt: switch, fail-safe, suspension; else None."""
     code: str | None = await tx.fetchval(
-        SQL.stop_code, attempt.strategy_key, attempt.intent_type, attempt.broker, attempt.symbol
+        SQL.stop_code, *attempt.key, attempt.strategy_key, attempt.intent_type, attempt.symbol
     )
     return code
 
@@ -94,7 +96,7 @@ def _attempt(row: Row) -> OrderAttempt:
         id=row["id"],
         intent_id=row["order_intent_id"],
         no=row["attempt_no"],
-        broker=row["broker"],
+        key=AccountKey(row["broker"], row["account"]),
         request=_requests.decode(row["request"]),
         state=S(row["status"]),
         order_id=row["broker_order_id"],
@@ -135,7 +137,7 @@ class AttemptTransitions:
             return False
         await self._publish(attempt, OrderAccepted, broker_order_id=order_id)
         if attempt.is_cancelled:
-            await self._bus.publish(self._tx, cancel_event(attempt.id, attempt.symbol))
+            await self._bus.publish(self._tx, cancel_event(attempt))
         return True
 
     async def rejected(self, attempt: OrderAttempt, code: str, text: str) -> bool:
@@ -157,7 +159,7 @@ class AttemptTransitions:
         if not await self._move(attempt, (S.SENT,), S.UNKNOWN, code="UNKNOWN", text=text):
             return False
         await self._publish(attempt, OrderUnknown, code="UNKNOWN", reason=text)
-        await self.suspend(attempt.broker, attempt.symbol, suspensions.UNKNOWN, text)
+        await self.suspend(attempt.key, attempt.symbol, suspensions.UNKNOWN, text)
         return True
 
     async def not_placed(
@@ -186,13 +188,12 @@ class AttemptTransitions:
         )
         return True
 
-    async def suspend(self, broker: str, symbol: str, code: str, text: str) -> None:
+    async def suspend(self, key: AccountKey, symbol: str, code: str, text: str) -> None:
         suspension = suspensions.SymbolSuspension(symbol, code, text, self._now)
-        if await suspensions.suspend_symbol(self._tx, broker, symbol, suspension):
+        if await suspensions.suspend_symbol(self._tx, key, symbol, suspension):
             payload = MarketSuspended(symbol=symbol, code=code, reason=text)
-            await self._bus.publish(
-                self._tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", symbol))
-            )
+            event = OutboxEvent.of(TRADE_EVENT, payload, ("Market", symbol), account=key)
+            await self._bus.publish(self._tx, event)
             self.changes.append(SuspensionChanged(symbol=symbol, suspended=True, code=code))
 
     async def _follow(self, attempt: OrderAttempt, delay_s: float) -> UUID:
@@ -203,7 +204,7 @@ class AttemptTransitions:
             following,
             attempt.intent_id,
             attempt.no + 1,
-            attempt.broker,
+            *attempt.key,
             attempt.symbol,
             identifier,
             request,
@@ -215,6 +216,7 @@ class AttemptTransitions:
             CreateOrderAttempt(following),
             ("OrderAttempt", str(following)),
             delay_s=delay_s,
+            account=attempt.key,
             market=attempt.symbol,
             strategy_key=attempt.strategy_key,
         )
@@ -275,6 +277,7 @@ class AttemptTransitions:
             TRADE_EVENT,
             payload,
             ("Market", attempt.symbol),
+            account=attempt.key,
             market=attempt.symbol,
             strategy_key=attempt.strategy_key,
         )
@@ -305,19 +308,24 @@ def new_client_order_id() -> str:
     return str(uuid7())
 
 
-def create_event(attempt_id: UUID, proposal: OrderProposal) -> OutboxEvent:
+def create_event(attempt_id: UUID, key: AccountKey, proposal: OrderProposal) -> OutboxEvent:
     """Return the command to place an attempt: an exit waits for no other order."""
     is_exit = proposal.intent_type.is_exit
     return OutboxEvent.of(
         TRADE_EXIT if is_exit else TRADE_COMMAND,
         CreateOrderAttempt(attempt_id),
         ("OrderAttempt", str(attempt_id)) if is_exit else ("Market", proposal.symbol),
+        account=key,
         market=proposal.symbol,
         strategy_key=proposal.strategy_key,
     )
 
 
-def cancel_event(attempt_id: UUID, symbol: str) -> OutboxEvent:
+def cancel_event(attempt: OrderAttempt) -> OutboxEvent:
     return OutboxEvent.of(
-        TRADE_EXIT, CancelOrder(attempt_id), ("OrderAttempt", str(attempt_id)), market=symbol
+        TRADE_EXIT,
+        CancelOrder(attempt.id),
+        ("OrderAttempt", str(attempt.id)),
+        account=attempt.key,
+        market=attempt.symbol,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from qts import telemetry
+from qts.brokers import AccountLock
 from qts.domain import OperationError
 from qts.orders.context import ExecutionContext
 from qts.orders.executor import OrderExecutor
@@ -31,13 +32,15 @@ SETTLE_TIMEOUT_S = 10.0
 STARTUP_TIMEOUT_S = 30.0
 _IN_FLIGHT = (
     "SELECT count(*) FROM order_attempt WHERE status IN ('PREPARED', 'SENT') AND created_at >= $1"
+    " AND broker = $2 AND account = $3"
 )
 
 
 class ExecutionEngine:
     """Built before anything decides; `consumers` run beside the rest.
 
-    `register` adds handlers of other packages to the consumers' dispatcher.
+    `register` adds handlers of other packages to the consumers' dispatcher; nothing is sent
+    while `lock` is not held.
     """
 
     def __init__(
@@ -46,22 +49,29 @@ class ExecutionEngine:
         on_update: OrderListener,
         account: AccountListener,
         register: Callable[[Dispatcher], None],
+        lock: AccountLock,
     ) -> None:
+        if lock.key != context.broker.key:
+            raise AssertionError(f"the lock is on {lock.key}, the broker's is {context.broker.key}")
         self.context = context
         self.reconciler = Reconciler(context, account)
         self.manager = OrderManager(
-            context.database, context.bus, context.broker.name, on_update, context.clock
+            context.database, context.bus, context.broker.key, on_update, context.clock
         )
         self.time_in_force = TimeInForceEnforcer(context, self.manager.cancel)
         self._dispatcher = Dispatcher()
-        OrderExecutor(context, self.reconciler.is_reconciled, self.reconciler.request).register(
-            self._dispatcher
-        )
+        reconciler = self.reconciler
+
+        def may_send() -> bool:
+            return lock.is_held and reconciler.is_reconciled()
+
+        OrderExecutor(context, may_send, reconciler.request).register(self._dispatcher)
         register(self._dispatcher)
 
     def consumers(self) -> list[Consumer]:
         streams = (TRADE_EXIT, TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
-        return [self.context.bus.consumer(stream, self._dispatcher) for stream in streams]
+        account = str(self.context.broker.key)
+        return [self.context.bus.consumer(stream, self._dispatcher, account) for stream in streams]
 
     async def reconcile_at_start(self) -> bool:
         """Reconcile before anything trades; return whether it succeeded."""
@@ -80,7 +90,9 @@ class ExecutionEngine:
         """Wait until no attempt since then is in flight, at most ten seconds."""
         with contextlib.suppress(OperationError, TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
-                while await self.context.database.fetchval(_IN_FLIGHT, since):
+                while await self.context.database.fetchval(
+                    _IN_FLIGHT, since, *self.context.broker.key
+                ):
                     await self.context.clock.sleep(0.05)
 
     async def final_check(self, since: datetime) -> tuple[bool, tuple[str, ...]]:

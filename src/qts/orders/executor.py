@@ -26,6 +26,7 @@ from qts import telemetry
 from qts.brokers import VenueBlockedError
 from qts.database import Row
 from qts.domain import (
+    AccountKey,
     AttemptState,
     BrokerOrder,
     OperationError,
@@ -94,7 +95,7 @@ log = telemetry.logger("orders")
 
 
 class OrderExecutor:
-    """Executor of one broker; `request_reconcile` schedules a reconciliation."""
+    """Executor of one account; `request_reconcile` schedules a reconciliation."""
 
     def __init__(
         self,
@@ -131,6 +132,7 @@ class OrderExecutor:
         row = await self._context.database.fetchrow(SQL.cancellable, command.order_attempt_id)
         if row is None:
             return  # ended, or not acknowledged yet: then it is cancelled on acknowledgement
+        self._check_account(command.order_attempt_id, AccountKey(row["broker"], row["account"]))
         timeout_s = self._context.config.place_timeout_s
         requested_at = row["cancel_requested_at"] or self._context.clock.now()
         waited_s = (self._context.clock.now() - requested_at).total_seconds()
@@ -173,7 +175,9 @@ class OrderExecutor:
         """Move the attempt to SENT durably and return it; None when it must not be sent."""
         context = self._context
         if self._is_reconciled():
-            attempt = await mark_sent(context.database, attempt_id, context.clock.now())
+            attempt = await mark_sent(
+                context.database, context.broker.key, attempt_id, context.clock.now()
+            )
             if attempt is not None:
                 context.ledger.notify([moved(attempt, AttemptState.SENT)])
                 return attempt
@@ -183,7 +187,10 @@ class OrderExecutor:
         context, begun = self._context, None
         async with context.database.transaction(durable=True) as tx:
             attempt = await lock_attempt(tx, attempt_id)
-            if attempt is None or attempt.state not in (AttemptState.PREPARED, AttemptState.SENT):
+            if attempt is None:
+                return None
+            self._check_account(attempt_id, attempt.key)
+            if attempt.state not in (AttemptState.PREPARED, AttemptState.SENT):
                 return None
             now = context.clock.now()
             transitions = AttemptTransitions(tx, context.bus, context.config, now)
@@ -203,6 +210,13 @@ class OrderExecutor:
         if attempt.state is AttemptState.SENT:
             self._request_reconcile("unknown outcome")
         return begun
+
+    def _check_account(self, attempt_id: UUID, key: AccountKey) -> None:
+        """Raise for an attempt of another account: its own executor retries it."""
+        ours = self._context.broker.key
+        if key != ours:
+            text = f"attempt {attempt_id} belongs to account {key}, not to {ours}"
+            raise RetryableError(text, code="OTHER_ACCOUNT")
 
     async def _wait_for_reconciliation(
         self, transitions: AttemptTransitions, attempt: OrderAttempt, delivery: Delivery

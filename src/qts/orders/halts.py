@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from qts.database import Database
-from qts.domain import RefusedError
+from qts.domain import AccountKey, RefusedError
 from qts.orders import suspensions
 from qts.orders.attempts import AttemptTransitions
 from qts.orders.config import OrdersConfig
@@ -15,25 +15,25 @@ from qts.outbox import EventBus
 
 async def halt_venue(context: ExecutionContext, text: str) -> None:
     """Disable the account, raise FS110 and suspend every symbol, last: a crash repeats it all."""
-    broker = context.broker.name
-    for known in await suspensions.list_suspensions(context.database, broker):
+    key = context.broker.key
+    for known in await suspensions.list_suspensions(context.database, key):
         if (known.symbol, known.code) == (suspensions.ALL, suspensions.BLOCKED):
             return
     await context.safety.disable_account(text)
     await context.safety.raise_code("FS110", text)
     async with context.database.transaction() as tx:
         transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
-        await transitions.suspend(broker, suspensions.ALL, suspensions.BLOCKED, text)
+        await transitions.suspend(key, suspensions.ALL, suspensions.BLOCKED, text)
     context.ledger.notify(transitions.changes)
 
 
 async def freeze_position(
-    database: Database, bus: EventBus, broker: str, symbol: str, why: str, now: datetime
+    database: Database, bus: EventBus, key: AccountKey, symbol: str, why: str, now: datetime
 ) -> bool:
     """Freeze a position; its stops stay in force. Return False when it was frozen before."""
     if not symbol.strip():
         raise RefusedError("expected a symbol; * freezes the whole venue")
     async with database.transaction() as tx:
         transitions = AttemptTransitions(tx, bus, OrdersConfig(), now)
-        await transitions.suspend(broker, symbol, suspensions.FROZEN, why)
+        await transitions.suspend(key, symbol, suspensions.FROZEN, why)
     return bool(transitions.changes)

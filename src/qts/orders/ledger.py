@@ -22,7 +22,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database, Row
-from qts.domain import BrokerOrder, Fill, OperationError, OrderState, Side
+from qts.domain import AccountKey, BrokerOrder, Fill, OperationError, OrderState, Side
 from qts.orders.failpoints import failpoint
 from qts.orders.messages import FillReceived, OrderClosed, RaiseCode
 from qts.orders.position import ZERO, PositionState, apply_fills
@@ -47,13 +47,13 @@ class LedgerOrder(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """The ledger of one broker: orders, fills and positions."""
+    """The ledger of one account: orders, fills and positions."""
 
     def __init__(
         self,
         database: Database,
         bus: EventBus,
-        broker: str,
+        key: AccountKey,
         *,
         allow_short: bool = False,
         on_change: OrderListener = ignore_update,
@@ -61,7 +61,7 @@ class Ledger:
         self._database = database
         self._bus = bus
         self._allow_short = allow_short
-        self.broker = broker
+        self.key = key
         self._on_change = on_change
 
     async def record_fill(self, fill: Fill) -> bool:
@@ -95,7 +95,7 @@ class Ledger:
             attempt_id = await self._owner(tx, order)
         row = await tx.fetchrow(
             SQL.upsert_order,
-            self.broker,
+            *self.key,
             order.broker_order_id,
             attempt_id,
             order.client_order_id,
@@ -117,7 +117,7 @@ class Ledger:
 
     async def _owner(self, tx: Connection, order: BrokerOrder) -> UUID | None:
         row = await tx.fetchrow(
-            SQL.attempt_of, self.broker, order.client_order_id, order.broker_order_id
+            SQL.attempt_of, *self.key, order.client_order_id, order.broker_order_id
         )
         if row is None:
             return None
@@ -136,7 +136,7 @@ class Ledger:
         """Apply a fill once and return its changes; none when it was known."""
         await tx.execute(
             SQL.insert_order_from_fill,
-            self.broker,
+            *self.key,
             fill.broker_order_id,
             fill.symbol,
             fill.side,
@@ -144,7 +144,7 @@ class Ledger:
         )
         status = await tx.execute(
             SQL.insert_fill,
-            self.broker,
+            *self.key,
             fill.trade_id,
             fill.broker_order_id,
             fill.symbol,
@@ -157,7 +157,7 @@ class Ledger:
         if status == "INSERT 0 0":
             await self._check_duplicate(tx, fill)
             return []
-        row = await tx.fetchrow(SQL.complete_filled_order, self.broker, fill.broker_order_id)
+        row = await tx.fetchrow(SQL.complete_filled_order, *self.key, fill.broker_order_id)
         known = _known(row)
         changes: list[OrderUpdate] = []
         if known.origin != "FOREIGN":
@@ -169,10 +169,10 @@ class Ledger:
 
     async def _count(self, tx: Connection, symbol: str) -> list[OrderUpdate]:
         """Apply waiting fills to the position, in the order of their trades."""
-        row = await tx.fetchrow(SQL.lock_position, self.broker, symbol, self._allow_short)
+        row = await tx.fetchrow(SQL.lock_position, *self.key, symbol, self._allow_short)
         if row is None:
             raise AssertionError("an upsert returns its row")
-        waiting = [_fill(each) for each in await tx.fetch(SQL.waiting_fills, self.broker, symbol)]
+        waiting = [_fill(each) for each in await tx.fetch(SQL.waiting_fills, *self.key, symbol)]
         waiting = _applicable(waiting, row)
         if not waiting:
             return []
@@ -180,7 +180,7 @@ class Ledger:
         if last is None or last <= _key(waiting[0]):
             fills, start = waiting, _position_state(row)
         else:
-            counted = await tx.fetch(SQL.counted_fills, self.broker, symbol)
+            counted = await tx.fetch(SQL.counted_fills, *self.key, symbol)
             fills, start = sorted([*map(_fill, counted), *waiting], key=_key), PositionState()
         position, realised = apply_fills(fills, start)
         await self._write(tx, symbol, position, fills, realised)
@@ -195,10 +195,10 @@ class Ledger:
         realised: Sequence[Decimal],
     ) -> None:
         ids = [fill.trade_id for fill in fills]
-        await tx.execute(SQL.count_fills, self.broker, ids, realised)
+        await tx.execute(SQL.count_fills, *self.key, ids, realised)
         status = await tx.execute(
             SQL.set_position,
-            self.broker,
+            *self.key,
             symbol,
             position.quantity,
             position.average_price,
@@ -214,7 +214,7 @@ class Ledger:
     async def _publish_fill(
         self, tx: Connection, fill: Fill, position: PositionState
     ) -> FillApplied:
-        attempt_id = await tx.fetchval(SQL.attempt_of_order, self.broker, fill.broker_order_id)
+        attempt_id = await tx.fetchval(SQL.attempt_of_order, *self.key, fill.broker_order_id)
         payload = FillReceived(
             trade_id=fill.trade_id,
             broker_order_id=fill.broker_order_id,
@@ -228,7 +228,7 @@ class Ledger:
             average_price=position.average_price,
             realised_pnl=position.realised_pnl,
         )
-        await self._bus.publish(tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", fill.symbol)))
+        await self._publish(tx, payload, fill.symbol)
         return _applied(fill, attempt_id, True, position)
 
     async def _uncounted(self, tx: Connection, fill: Fill, attempt_id: UUID | None) -> FillApplied:
@@ -239,7 +239,7 @@ class Ledger:
                 trade_id=fill.trade_id,
                 quantity=str(fill.quantity),
             )
-        row = await tx.fetchrow(SQL.get_position, self.broker, fill.symbol)
+        row = await tx.fetchrow(SQL.get_position, *self.key, fill.symbol)
         return _applied(
             fill, attempt_id, False, _position_state(row) if row is not None else PositionState()
         )
@@ -253,7 +253,7 @@ class Ledger:
         if closed is None:
             return
         if closed["is_overdue"] and known.state == "CANCELLED":
-            await self._bus.publish(tx, _not_filled_in_time(known, closed))
+            await self._bus.publish(tx, _not_filled_in_time(self.key, known, closed))
         payload = OrderClosed(
             broker_order_id=order_id,
             order_attempt_id=known.attempt_id,
@@ -261,10 +261,14 @@ class Ledger:
             state=known.state,
             filled=known.applied,
         )
-        await self._bus.publish(tx, OutboxEvent.of(TRADE_EVENT, payload, ("Market", known.symbol)))
+        await self._publish(tx, payload, known.symbol)
+
+    async def _publish(self, tx: Connection, payload: msgspec.Struct, symbol: str) -> None:
+        event = OutboxEvent.of(TRADE_EVENT, payload, ("Market", symbol), account=self.key)
+        await self._bus.publish(tx, event)
 
     async def _check_duplicate(self, tx: Connection, fill: Fill) -> None:
-        row = await tx.fetchrow(SQL.get_fill, self.broker, fill.trade_id)
+        row = await tx.fetchrow(SQL.get_fill, *self.key, fill.trade_id)
         if row is not None and (row["broker_order_id"], row["quantity"], row["price"]) != (
             fill.broker_order_id,
             fill.quantity,
@@ -278,7 +282,7 @@ class Ledger:
             )
 
 
-def _not_filled_in_time(known: LedgerOrder, intent: Row) -> OutboxEvent:
+def _not_filled_in_time(key: AccountKey, known: LedgerOrder, intent: Row) -> OutboxEvent:
     """Return the command to raise FS093: it is as durable as the cancel that it reports."""
     ordered, filled = intent["quantity"].normalize(), known.applied.normalize()
     text = (
@@ -286,7 +290,9 @@ def _not_filled_in_time(known: LedgerOrder, intent: Row) -> OutboxEvent:
         f"filled, {ordered - filled:f} cancelled"
     )
     aggregate = ("OrderAttempt", str(known.attempt_id))
-    return OutboxEvent.of(TRADE_COMMAND, RaiseCode("FS093", text), aggregate, market=known.symbol)
+    return OutboxEvent.of(
+        TRADE_COMMAND, RaiseCode("FS093", text), aggregate, account=key, market=known.symbol
+    )
 
 
 TradeKey = tuple[datetime, str]

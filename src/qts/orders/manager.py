@@ -13,6 +13,7 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import (
+    AccountKey,
     Clock,
     OrderRequest,
     OutcomeUnknownError,
@@ -59,19 +60,19 @@ def signal_id_for(strategy_key: str, symbol: str, side: Side, at: datetime, leg:
 
 
 class OrderManager:
-    """Takes approved orders for one broker."""
+    """Takes approved orders for one account."""
 
     def __init__(
         self,
         database: Database,
         bus: EventBus,
-        broker: str,
+        key: AccountKey,
         on_change: OrderListener = ignore_update,
         clock: Clock | None = None,
     ) -> None:
         self._database = database
         self._bus = bus
-        self._broker = broker
+        self._key = key
         self._on_change = on_change
         self._clock = clock or SystemClock()
 
@@ -111,7 +112,7 @@ class OrderManager:
             await tx.execute(SQL.request_cancel, intent_id, self._clock.now())
             transitions = AttemptTransitions(tx, self._bus, OrdersConfig(), self._clock.now())
             if not await transitions.suspended(attempt, "CANCELLED"):
-                await self._bus.publish(tx, cancel_event(attempt.id, attempt.symbol))
+                await self._bus.publish(tx, cancel_event(attempt))
             changes = transitions.changes
         for change in changes:
             self._on_change(change)
@@ -121,7 +122,7 @@ class OrderManager:
         self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID
     ) -> SubmitResult:
         proposal = approved.proposal
-        command = create_event(attempt_id, proposal)
+        command = create_event(attempt_id, self._key, proposal)
         stopped = await self._write(approved, intent_id, attempt_id, command)
         if stopped is None:
             return await self._existing(proposal, intent_id)
@@ -156,7 +157,7 @@ class OrderManager:
             proposal.decided_at,
             intent_id,
             proposal.intent_type,
-            self._broker,
+            *self._key,
             proposal.type,
             proposal.quantity,
             proposal.price,
@@ -171,15 +172,16 @@ class OrderManager:
 
     async def _existing(self, proposal: OrderProposal, intent_id: UUID) -> SubmitResult:
         """Return the stored order of the signal; ours if only the reply of its commit was lost."""
-        row = await self._database.fetchrow(SQL.submitted, proposal.signal_id, proposal.intent_type)
+        row = await self._database.fetchrow(
+            SQL.submitted, proposal.signal_id, proposal.intent_type, *self._key
+        )
         if row is None:
             raise AssertionError("the conflicting intent is missing")
         # The quantity may differ: a repeated decision has other figures and orders nothing.
-        before = (row["broker"], row["symbol"], row["side"])
-        if before != (self._broker, proposal.symbol, proposal.side):
+        if (row["symbol"], row["side"]) != (proposal.symbol, proposal.side):
             raise RefusedError(
-                f"signal {proposal.signal_id} already stands for {row['side']} {row['symbol']} at "
-                f"{row['broker']}; another order needs another signal_id"
+                f"signal {proposal.signal_id} already stands for {row['side']} {row['symbol']}; "
+                "another order needs another signal_id"
             )
         return SubmitResult(
             intent_id=row["id"],

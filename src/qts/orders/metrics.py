@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import AttemptState, Clock, OperationError
+from qts.domain import AccountKey, AttemptState, Clock, OperationError
 from qts.risk import SafetyState
 
 log = telemetry.logger("app")
@@ -22,15 +22,17 @@ _ATTEMPTS = telemetry.counter(
 )
 # Only symbols that do not trade have a series.
 _SUSPENDED = (
-    "SELECT symbol FROM market_state WHERE trade_status = 'SUSPENDED' ORDER BY symbol LIMIT 100"
+    "SELECT symbol FROM market_state WHERE broker = $1 AND account = $2"
+    " AND trade_status = 'SUSPENDED' ORDER BY symbol LIMIT 100"
 )
 
 
 class TradingGauges:
-    """Updates gauges until cancelled."""
+    """Updates gauges of an account until cancelled."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, key: AccountKey, clock: Clock) -> None:
         self._database = database
+        self._key = key
         self._clock = clock
         for state in AttemptState:
             _ATTEMPTS.labels(state)  # start at zero, so that the first one counts as an increase
@@ -45,14 +47,18 @@ class TradingGauges:
             await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:
-        state = await self._database.fetchval("SELECT state FROM safety_state")
+        state = await self._database.fetchval(
+            "SELECT state FROM safety_state WHERE broker = $1 AND account = $2", *self._key
+        )
         _SAFETY.set(list(SafetyState).index(SafetyState(state)) if state else 3)
         rows = await self._database.fetch(
             "SELECT scope, strategy_key, trading_enabled FROM kill_switch"
+            " WHERE broker = $1 AND account = $2",
+            *self._key,
         )
         _SWITCH.clear()
         for row in rows:
             _SWITCH.labels(row[0], row[1]).set(row[2])
         _MARKET.clear()
-        for row in await self._database.fetch(_SUSPENDED):
+        for row in await self._database.fetch(_SUSPENDED, *self._key):
             _MARKET.labels(row[0], "SUSPENDED").set(1)

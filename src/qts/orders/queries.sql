@@ -3,41 +3,42 @@
 -- Return nothing when the signal already has this intent. When a stop applies, the intent is
 -- inserted without an attempt and carries the stop's code.
 -- $1 signal, $2 strategy, $3 symbol, $4 side, $5 reason, $6 decided at
--- $7 intent, $8 intent type, $9 broker, $10 order type, $11 quantity, $12 price,
--- $13 approved at, $14 expires at
--- $15 attempt, $16 client order id, $17 request, $18 … $25 the command, as in outbox_publish
+-- $7 intent, $8 intent type, $9 broker, $10 account, $11 order type, $12 quantity, $13 price,
+-- $14 approved at, $15 expires at
+-- $16 attempt, $17 client order id, $18 request, $19 … $27 the command, as in outbox_publish
 WITH stop AS MATERIALIZED (
-    SELECT COALESCE(order_stop($2, $8), '') AS code),
+    SELECT COALESCE(order_stop($9, $10, $2, $8), '') AS code),
 new_signal AS (
     INSERT INTO signal (id, strategy_key, symbol, side, reason, decided_at)
     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING),
 new_intent AS (
     INSERT INTO order_intent (
-        id, signal_id, intent_type, broker, strategy_key, symbol, side, order_type, quantity,
-        price, approved_at, expires_at, status, reason_code)
-    SELECT $7, $1, $8, $9, $2, $3, $4, $10, $11, $12, $13, $14,
+        id, signal_id, intent_type, broker, account, strategy_key, symbol, side, order_type,
+        quantity, price, approved_at, expires_at, status, reason_code)
+    SELECT $7, $1, $8, $9, $10, $2, $3, $4, $11, $12, $13, $14, $15,
            CASE code WHEN '' THEN 'CREATED' ELSE 'CANCELED' END, code
       FROM stop
-    ON CONFLICT (signal_id, intent_type) DO NOTHING
+    ON CONFLICT (signal_id, intent_type, broker, account) DO NOTHING
     RETURNING id, reason_code),
 new_attempt AS (
     INSERT INTO order_attempt (
-        id, order_intent_id, attempt_no, broker, symbol, identifier, request_json)
-    SELECT $15, id, 1, $9, $3, $16, $17 FROM new_intent WHERE reason_code = ''
+        id, order_intent_id, attempt_no, broker, account, symbol, identifier, request_json)
+    SELECT $16, id, 1, $9, $10, $3, $17, $18 FROM new_intent WHERE reason_code = ''
     RETURNING id)
 SELECT reason_code,
-       (SELECT outbox_publish($18, $19, $20, $21, $22, $23, $24, $25, true) FROM new_attempt)
+       (SELECT outbox_publish(
+            $19, $20, $21, $22, $23, $24, $25, $26, $27, true) FROM new_attempt)
            AS published
   FROM new_intent
 
 -- name: submitted
--- Return the intent that a signal already has.
--- $1 signal, $2 intent type
-SELECT i.id, i.broker, i.symbol, i.side, i.reason_code,
+-- Return the intent that a signal already has in an account.
+-- $1 signal, $2 intent type, $3 broker, $4 account
+SELECT i.id, i.symbol, i.side, i.reason_code,
        (SELECT a.id FROM order_attempt a WHERE a.order_intent_id = i.id
          ORDER BY a.attempt_no DESC LIMIT 1) AS attempt_id
   FROM order_intent i
- WHERE i.signal_id = $1 AND i.intent_type = $2
+ WHERE i.signal_id = $1 AND i.intent_type = $2 AND i.broker = $3 AND i.account = $4
 
 -- name: request_cancel
 -- $1 intent, $2 now
@@ -65,14 +66,15 @@ RETURNING i.strategy_key, i.side, i.quantity,
 
 -- name: overdue_intents
 -- List intents whose order may be open although its time in force is over.
--- $1 broker, $2 now
+-- $1 broker, $2 account, $3 now
 SELECT i.id
   FROM order_intent i
   JOIN order_attempt a ON a.order_intent_id = i.id
                       AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
   LEFT JOIN broker_order o ON o.order_attempt_id = a.id
- WHERE i.broker = $1 AND i.status = 'CREATED' AND (o.state IS NULL OR o.state = 'OPEN')
-   AND (a.request_json ->> 'good_until')::timestamptz <= $2
+ WHERE i.broker = $1 AND i.account = $2 AND i.status = 'CREATED'
+   AND (o.state IS NULL OR o.state = 'OPEN')
+   AND (a.request_json ->> 'good_until')::timestamptz <= $3
 
 -- name: end_intent
 -- $1 intent, $2 COMPLETED or CANCELED, $3 reason code
@@ -83,7 +85,7 @@ UPDATE order_intent
 -- name: attempt
 -- Lock an attempt and return it with its intent.
 -- $1 attempt
-SELECT a.id, a.order_intent_id, a.attempt_no, a.broker, a.symbol, a.identifier,
+SELECT a.id, a.order_intent_id, a.attempt_no, a.broker, a.account, a.symbol, a.identifier,
        a.request_json::text AS request, a.status, a.broker_order_id, a.sent_at,
        i.strategy_key, i.intent_type, i.side, i.quantity, i.expires_at, i.cancel_requested_at
   FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
@@ -92,37 +94,39 @@ SELECT a.id, a.order_intent_id, a.attempt_no, a.broker, a.symbol, a.identifier,
 
 -- name: add_attempt
 -- Insert the attempt that replaces an earlier one.
--- $1 attempt, $2 intent, $3 number, $4 broker, $5 symbol, $6 client order id, $7 request
+-- $1 attempt, $2 intent, $3 number, $4 broker, $5 account, $6 symbol, $7 client order id,
+-- $8 request
 INSERT INTO order_attempt (
-    id, order_intent_id, attempt_no, broker, symbol, identifier, request_json)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+    id, order_intent_id, attempt_no, broker, account, symbol, identifier, request_json)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: send
 -- Move an attempt from PREPARED to SENT unless a stop applies, with a synchronous commit.
 -- The attempt is locked first, so that a stop set while the statement waits for the lock counts.
--- $1 attempt, $2 now
+-- An attempt of another account is not found.
+-- $1 attempt, $2 now, $3 broker, $4 account
 WITH candidate AS MATERIALIZED (
     SELECT a.id, i.strategy_key, i.intent_type, i.side, i.quantity, i.expires_at,
            i.cancel_requested_at
       FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
-     WHERE a.id = $1 AND a.status = 'PREPARED' AND i.expires_at > $2
-       AND i.cancel_requested_at IS NULL
+     WHERE a.id = $1 AND a.broker = $3 AND a.account = $4
+       AND a.status = 'PREPARED' AND i.expires_at > $2 AND i.cancel_requested_at IS NULL
        FOR NO KEY UPDATE OF a)
 UPDATE order_attempt a
    SET status = 'SENT', sent_at = $2, needs_person = false, updated_at = clock_timestamp()
   FROM candidate AS c
  WHERE a.id = c.id AND a.status = 'PREPARED'
-   AND order_stop(c.strategy_key, c.intent_type) IS NULL
-   AND market_stop(a.broker, a.symbol, c.intent_type) IS NULL
-RETURNING a.id, a.order_intent_id, a.attempt_no, a.broker, a.symbol, a.identifier,
+   AND order_stop(a.broker, a.account, c.strategy_key, c.intent_type) IS NULL
+   AND market_stop(a.broker, a.account, a.symbol, c.intent_type) IS NULL
+RETURNING a.id, a.order_intent_id, a.attempt_no, a.broker, a.account, a.symbol, a.identifier,
           a.request_json::text AS request, a.status, a.broker_order_id, a.sent_at,
           c.strategy_key, c.intent_type, c.side, c.quantity, c.expires_at,
           c.cancel_requested_at, set_config('synchronous_commit', 'on', true)
 
 -- name: stop_code
 -- Return the code of the stop that applies to an attempt, or null.
--- $1 strategy, $2 intent type, $3 broker, $4 symbol
-SELECT COALESCE(order_stop($1, $2), market_stop($3, $4, $2))
+-- $1 broker, $2 account, $3 strategy, $4 intent type, $5 symbol
+SELECT COALESCE(order_stop($1, $2, $3, $4), market_stop($1, $2, $5, $4))
 
 -- name: move_attempt
 -- Change the state of an attempt if it is still in one of the given states.
@@ -150,71 +154,75 @@ SELECT a.id
    AND (o.state IS NULL OR o.state = 'OPEN')
 
 -- name: cancellable
--- Return the order of an acknowledged attempt if it is open.
+-- Return the account and the order of an acknowledged attempt if it is open.
 -- $1 attempt
-SELECT a.broker_order_id, o.placed_at, i.cancel_requested_at
+SELECT a.broker, a.account, a.broker_order_id, o.placed_at, i.cancel_requested_at
   FROM order_attempt a JOIN broker_order o ON o.order_attempt_id = a.id
                        JOIN order_intent i ON i.id = a.order_intent_id
  WHERE a.id = $1 AND a.status = 'ACKED' AND o.state = 'OPEN'
 
 -- name: attempt_of
 -- Lock the attempt with a client order id, before its order; say whether another order has it.
--- $1 broker, $2 client order id, $3 broker order id
+-- $1 broker, $2 account, $3 client order id, $4 broker order id
 SELECT a.id,
        EXISTS (SELECT FROM broker_order o
-                WHERE o.order_attempt_id = a.id AND o.broker_order_id <> $3) AS is_taken
+                WHERE o.order_attempt_id = a.id AND o.broker_order_id <> $4) AS is_taken
   FROM order_attempt a
- WHERE a.identifier = $2 AND a.broker = $1
+ WHERE a.identifier = $3 AND a.broker = $1 AND a.account = $2
    FOR NO KEY UPDATE OF a
 
 -- name: attempt_of_order
--- $1 broker, $2 broker order id
-SELECT order_attempt_id FROM broker_order WHERE broker = $1 AND broker_order_id = $2
+-- $1 broker, $2 account, $3 broker order id
+SELECT order_attempt_id
+  FROM broker_order WHERE broker = $1 AND account = $2 AND broker_order_id = $3
 
 -- name: expired
 -- List attempts that expired before they were sent.
--- $1 broker, $2 now
+-- $1 broker, $2 account, $3 now
 SELECT a.id
   FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
- WHERE a.broker = $1 AND a.status = 'PREPARED' AND i.expires_at <= $2
+ WHERE a.broker = $1 AND a.account = $2 AND a.status = 'PREPARED' AND i.expires_at <= $3
 
 -- name: unresolved
 -- List attempts whose outcome is unknown, or that were sent too long ago without a reply.
--- $1 broker, $2 sent before
+-- $1 broker, $2 account, $3 sent before
 SELECT a.id, o.broker_order_id
   FROM order_attempt a LEFT JOIN broker_order o ON o.order_attempt_id = a.id
- WHERE a.broker = $1 AND (a.status = 'UNKNOWN' OR (a.status = 'SENT' AND a.sent_at < $2))
+ WHERE a.broker = $1 AND a.account = $2
+   AND (a.status = 'UNKNOWN' OR (a.status = 'SENT' AND a.sent_at < $3))
  ORDER BY a.sent_at
 
 -- name: next_unresolved
 -- Return when the next attempt is due to be resolved, or null.
--- $1 broker, $2 now, $3 send timeout, $4 retry interval
-SELECT min(GREATEST($2::timestamptz + $4::interval,
-                    CASE status WHEN 'SENT' THEN sent_at + $3::interval END))
+-- $1 broker, $2 account, $3 now, $4 send timeout, $5 retry interval
+SELECT min(GREATEST($3::timestamptz + $5::interval,
+                    CASE status WHEN 'SENT' THEN sent_at + $4::interval END))
   FROM order_attempt
- WHERE broker = $1 AND status IN ('SENT', 'UNKNOWN') AND NOT needs_person
+ WHERE broker = $1 AND account = $2 AND status IN ('SENT', 'UNKNOWN') AND NOT needs_person
 
 -- name: count_unknown
--- $1 broker, $2 symbol
-SELECT count(*) FROM order_attempt WHERE broker = $1 AND symbol = $2 AND status = 'UNKNOWN'
+-- $1 broker, $2 account, $3 symbol
+SELECT count(*) FROM order_attempt
+ WHERE broker = $1 AND account = $2 AND symbol = $3 AND status = 'UNKNOWN'
 
 -- name: count_unsettled
--- $1 broker
-SELECT count(*) FROM order_attempt WHERE broker = $1 AND status IN ('SENT', 'UNKNOWN')
+-- $1 broker, $2 account
+SELECT count(*) FROM order_attempt
+ WHERE broker = $1 AND account = $2 AND status IN ('SENT', 'UNKNOWN')
 
 -- name: upsert_order
 -- Record an order as its venue reports it. Reports may arrive in any order, so a row only gains
 -- facts: states rank OPEN, CANCELLED, FILLED and the highest stays; an order is FILLED once its
 -- whole quantity has traded. A market buy by amount that bought nothing has no quantity.
--- $1 broker, $2 broker order id, $3 attempt, $4 client order id, $5 symbol, $6 side, $7 type,
--- $8 quantity, $9 price, $10 filled, $11 state, $12 placed at
+-- $1 broker, $2 account, $3 broker order id, $4 attempt, $5 client order id, $6 symbol, $7 side,
+-- $8 type, $9 quantity, $10 price, $11 filled, $12 state, $13 placed at
 INSERT INTO broker_order AS o (
-    broker, broker_order_id, order_attempt_id, origin, identifier, symbol, side, order_type,
-    quantity, price, filled, state, placed_at)
-VALUES ($1, $2, $3, CASE WHEN $3::uuid IS NULL THEN 'FOREIGN' ELSE 'OURS' END, $4, $5, $6, $7,
-        NULLIF($8::numeric, 0), $9, $10,
-        CASE WHEN $10::numeric >= NULLIF($8::numeric, 0) THEN 'FILLED' ELSE $11 END, $12)
-ON CONFLICT (broker, broker_order_id) DO UPDATE
+    broker, account, broker_order_id, order_attempt_id, origin, identifier, symbol, side,
+    order_type, quantity, price, filled, state, placed_at)
+VALUES ($1, $2, $3, $4, CASE WHEN $4::uuid IS NULL THEN 'FOREIGN' ELSE 'OURS' END, $5, $6, $7, $8,
+        NULLIF($9::numeric, 0), $10, $11,
+        CASE WHEN $11::numeric >= NULLIF($9::numeric, 0) THEN 'FILLED' ELSE $12 END, $13)
+ON CONFLICT (broker, account, broker_order_id) DO UPDATE
    SET order_attempt_id = COALESCE(o.order_attempt_id, EXCLUDED.order_attempt_id),
        origin = CASE WHEN EXCLUDED.order_attempt_id IS NULL THEN o.origin ELSE 'OURS' END,
        identifier = COALESCE(o.identifier, EXCLUDED.identifier),
@@ -233,45 +241,46 @@ RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, sta
 
 -- name: insert_order_from_fill
 -- Insert a row for an order of which only a fill is known, or lock the existing row.
--- $1 broker, $2 broker order id, $3 symbol, $4 side, $5 placed at
-INSERT INTO broker_order AS o (broker, broker_order_id, origin, symbol, side, placed_at)
-VALUES ($1, $2, 'FOREIGN', $3, $4, $5)
-ON CONFLICT (broker, broker_order_id) DO UPDATE SET updated_at = clock_timestamp()
+-- $1 broker, $2 account, $3 broker order id, $4 symbol, $5 side, $6 placed at
+INSERT INTO broker_order AS o (broker, account, broker_order_id, origin, symbol, side, placed_at)
+VALUES ($1, $2, $3, 'FOREIGN', $4, $5, $6)
+ON CONFLICT (broker, account, broker_order_id) DO UPDATE SET updated_at = clock_timestamp()
 
 -- name: complete_filled_order
 -- Mark an order FILLED if the last fill completed its quantity, and return it.
--- $1 broker, $2 broker order id
+-- $1 broker, $2 account, $3 broker order id
 UPDATE broker_order
    SET state = CASE WHEN filled >= quantity THEN 'FILLED' ELSE state END
- WHERE broker = $1 AND broker_order_id = $2
+ WHERE broker = $1 AND account = $2 AND broker_order_id = $3
 RETURNING order_attempt_id, origin, symbol, side, quantity, filled, applied, state
 
 -- name: external_order
 -- Insert an adopted holding as an order that has ended.
--- $1 broker, $2 broker order id, $3 symbol, $4 side, $5 quantity, $6 placed at
-INSERT INTO broker_order (broker, broker_order_id, origin, symbol, side, quantity, placed_at)
-VALUES ($1, $2, 'EXTERNAL', $3, $4, $5, $6)
+-- $1 broker, $2 account, $3 broker order id, $4 symbol, $5 side, $6 quantity, $7 placed at
+INSERT INTO broker_order (
+    broker, account, broker_order_id, origin, symbol, side, quantity, placed_at)
+VALUES ($1, $2, $3, 'EXTERNAL', $4, $5, $6, $7)
 
 -- name: open_orders
--- $1 broker
-SELECT broker_order_id FROM broker_order WHERE broker = $1 AND state = 'OPEN'
+-- $1 broker, $2 account
+SELECT broker_order_id FROM broker_order WHERE broker = $1 AND account = $2 AND state = 'OPEN'
 
 -- name: find_orders
--- $1 broker, $2 broker order ids
+-- $1 broker, $2 account, $3 broker order ids
 SELECT o.broker_order_id, o.state, o.filled, o.applied, o.quantity, o.identifier, o.origin,
        a.status AS attempt_status
   FROM broker_order o LEFT JOIN order_attempt a ON a.id = o.order_attempt_id
- WHERE o.broker = $1 AND o.broker_order_id = ANY ($2)
+ WHERE o.broker = $1 AND o.account = $2 AND o.broker_order_id = ANY ($3)
 
 -- name: known_orders
 -- List orders of a symbol that cannot be an attempt's: they belong to others, or were recorded
 -- before it was created. Both times are the database's.
--- $1 broker, $2 symbol, $3 attempt
+-- $1 broker, $2 account, $3 symbol, $4 attempt
 SELECT o.broker_order_id
   FROM broker_order o
- WHERE o.broker = $1 AND o.symbol = $2
-   AND (o.order_attempt_id <> $3
-        OR o.created_at < (SELECT a.created_at FROM order_attempt a WHERE a.id = $3))
+ WHERE o.broker = $1 AND o.account = $2 AND o.symbol = $3
+   AND (o.order_attempt_id <> $4
+        OR o.created_at < (SELECT a.created_at FROM order_attempt a WHERE a.id = $4))
 
 -- name: count_rivals
 -- Count the other attempts without a known outcome whose order would look like this attempt's.
@@ -281,186 +290,200 @@ SELECT count(*)
   JOIN order_intent i ON i.id = a.order_intent_id
   JOIN order_attempt mine ON mine.id = $1
   JOIN order_intent my ON my.id = mine.order_intent_id
- WHERE a.broker = mine.broker AND a.symbol = mine.symbol AND a.status IN ('SENT', 'UNKNOWN')
+ WHERE a.broker = mine.broker AND a.account = mine.account AND a.symbol = mine.symbol
+   AND a.status IN ('SENT', 'UNKNOWN')
    AND a.id <> mine.id
    AND (i.side, i.order_type, i.quantity) = (my.side, my.order_type, my.quantity)
    AND i.price IS NOT DISTINCT FROM my.price
 
 -- name: orders_contradicting_attempt
 -- List orders at the venue whose attempt says that none was placed.
--- $1 broker, $2 broker order ids
+-- $1 broker, $2 account, $3 broker order ids
 SELECT o.broker_order_id, a.status
   FROM broker_order o JOIN order_attempt a ON a.id = o.order_attempt_id
- WHERE o.broker = $1 AND o.broker_order_id = ANY ($2)
+ WHERE o.broker = $1 AND o.account = $2 AND o.broker_order_id = ANY ($3)
    AND a.status NOT IN ('SENT', 'UNKNOWN', 'ACKED')
 
 -- name: insert_fill
 -- Insert a fill once; it is not part of a position yet.
--- $1 broker, $2 trade id, $3 broker order id, $4 symbol, $5 side, $6 quantity, $7 price, $8 fee,
--- $9 traded at
+-- $1 broker, $2 account, $3 trade id, $4 broker order id, $5 symbol, $6 side, $7 quantity,
+-- $8 price, $9 fee, $10 traded at
 INSERT INTO fill (
-    broker, trade_id, broker_order_id, symbol, side, quantity, price, fee, traded_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-ON CONFLICT (broker, trade_id) DO NOTHING
+    broker, account, trade_id, broker_order_id, symbol, side, quantity, price, fee, traded_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (broker, account, trade_id) DO NOTHING
 
 -- name: get_fill
--- $1 broker, $2 trade id
-SELECT broker_order_id, quantity, price FROM fill WHERE broker = $1 AND trade_id = $2
+-- $1 broker, $2 account, $3 trade id
+SELECT broker_order_id, quantity, price
+  FROM fill WHERE broker = $1 AND account = $2 AND trade_id = $3
 
 -- name: count_fills
 -- Count fills in the position and store what each realised; a trigger moves the quantity.
--- $1 broker, $2 trade ids, $3 realised by each
+-- $1 broker, $2 account, $3 trade ids, $4 realised by each
 UPDATE fill f
    SET counted = true, realised_pnl = n.realised
-  FROM unnest($2::text[], $3::numeric[]) AS n (trade_id, realised)
- WHERE f.broker = $1 AND f.trade_id = n.trade_id
+  FROM unnest($3::text[], $4::numeric[]) AS n (trade_id, realised)
+ WHERE f.broker = $1 AND f.account = $2 AND f.trade_id = n.trade_id
 
 -- name: counted_fills
--- $1 broker, $2 symbol
+-- $1 broker, $2 account, $3 symbol
 SELECT trade_id, broker_order_id, symbol, side, quantity, price, fee, traded_at
   FROM fill
- WHERE broker = $1 AND symbol = $2 AND counted
+ WHERE broker = $1 AND account = $2 AND symbol = $3 AND counted
 
 -- name: waiting_fills
 -- List fills of our orders that are not in a position yet.
--- $1 broker, $2 symbol
+-- $1 broker, $2 account, $3 symbol
 SELECT f.trade_id, f.broker_order_id, f.symbol, f.side, f.quantity, f.price, f.fee, f.traded_at
-  FROM fill f JOIN broker_order o USING (broker, broker_order_id)
- WHERE f.broker = $1 AND f.symbol = $2 AND NOT f.counted AND o.origin <> 'FOREIGN'
+  FROM fill f JOIN broker_order o USING (broker, account, broker_order_id)
+ WHERE f.broker = $1 AND f.account = $2 AND f.symbol = $3
+   AND NOT f.counted AND o.origin <> 'FOREIGN'
  ORDER BY f.traded_at, f.trade_id
 
 -- name: missing_fills
 -- Return those of the given trade ids that the ledger does not have.
--- $1 broker, $2 trade ids
+-- $1 broker, $2 account, $3 trade ids
 SELECT t.trade_id
-  FROM unnest($2::text[]) AS t (trade_id)
- WHERE NOT EXISTS (SELECT FROM fill f WHERE f.broker = $1 AND f.trade_id = t.trade_id)
+  FROM unnest($3::text[]) AS t (trade_id)
+ WHERE NOT EXISTS (SELECT FROM fill f
+                    WHERE f.broker = $1 AND f.account = $2 AND f.trade_id = t.trade_id)
 
 -- name: trades_both_ways
 -- Return whether a symbol has pending orders of both sides: their fills may cancel each other out.
--- $1 broker
+-- $1 broker, $2 account
 SELECT EXISTS (
-    SELECT FROM (SELECT symbol, side FROM order_intent WHERE broker = $1 AND status = 'CREATED'
+    SELECT FROM (SELECT symbol, side FROM order_intent
+                  WHERE broker = $1 AND account = $2 AND status = 'CREATED'
                   UNION
-                 SELECT symbol, side FROM broker_order WHERE broker = $1 AND applied < filled) p
+                 SELECT symbol, side FROM broker_order
+                  WHERE broker = $1 AND account = $2 AND applied < filled) p
      GROUP BY symbol HAVING count(*) > 1)
 
 -- name: fills_since
--- $1 broker, $2 since, $3 trade ids to include
+-- $1 broker, $2 account, $3 since, $4 trade ids to include
 SELECT f.trade_id, f.quantity, f.price, f.counted, o.origin
-  FROM fill f JOIN broker_order o USING (broker, broker_order_id)
- WHERE f.broker = $1 AND o.origin <> 'EXTERNAL' AND (f.traded_at >= $2 OR f.trade_id = ANY ($3))
+  FROM fill f JOIN broker_order o USING (broker, account, broker_order_id)
+ WHERE f.broker = $1 AND f.account = $2 AND o.origin <> 'EXTERNAL'
+   AND (f.traded_at >= $3 OR f.trade_id = ANY ($4))
 
 -- name: lock_position
 -- Lock the position of a symbol; insert a flat one if there is none.
--- $1 broker, $2 symbol, $3 may be negative
-INSERT INTO position AS p (broker, symbol, allows_short) VALUES ($1, $2, $3)
-ON CONFLICT (broker, symbol) DO UPDATE SET allows_short = p.allows_short OR $3
+-- $1 broker, $2 account, $3 symbol, $4 may be negative
+INSERT INTO position AS p (broker, account, symbol, allows_short) VALUES ($1, $2, $3, $4)
+ON CONFLICT (broker, account, symbol) DO UPDATE SET allows_short = p.allows_short OR $4
 RETURNING quantity, average_price, realised_pnl, fees, opened_at, last_traded_at, last_trade_id,
           allows_short
 
 -- name: set_position
 -- Store what the fills amount to; the quantity must already be the one that the fills made.
--- $1 broker, $2 symbol, $3 quantity, $4 average price, $5 realised, $6 fees, $7 opened at,
--- $8 last traded at, $9 last trade id
+-- $1 broker, $2 account, $3 symbol, $4 quantity, $5 average price, $6 realised, $7 fees,
+-- $8 opened at, $9 last traded at, $10 last trade id
 UPDATE position
-   SET average_price = $4, realised_pnl = $5, fees = $6, opened_at = $7, last_traded_at = $8,
-       last_trade_id = $9, updated_at = clock_timestamp()
- WHERE broker = $1 AND symbol = $2 AND quantity = $3
+   SET average_price = $5, realised_pnl = $6, fees = $7, opened_at = $8, last_traded_at = $9,
+       last_trade_id = $10, updated_at = clock_timestamp()
+ WHERE broker = $1 AND account = $2 AND symbol = $3 AND quantity = $4
 
 -- name: get_position
--- $1 broker, $2 symbol
+-- $1 broker, $2 account, $3 symbol
 SELECT quantity, average_price, realised_pnl, fees, opened_at
-  FROM position WHERE broker = $1 AND symbol = $2
+  FROM position WHERE broker = $1 AND account = $2 AND symbol = $3
 
 -- name: positions
--- $1 broker, or null for all
-SELECT broker, symbol, quantity, average_price, realised_pnl, fees, opened_at, updated_at
+-- $1 broker and $2 account, or null for all
+SELECT broker, account, symbol, quantity, average_price, realised_pnl, fees, opened_at, updated_at
   FROM position
- WHERE $1::text IS NULL OR broker = $1
- ORDER BY broker, symbol
+ WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
+ ORDER BY broker, account, symbol
 
 -- name: ledger_symbols
 -- List the symbols of orders, positions and suspensions.
--- $1 broker, or null for all
-SELECT symbol FROM position WHERE $1::text IS NULL OR broker = $1
+-- $1 broker and $2 account, or null for all
+SELECT symbol FROM position WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
  UNION
-SELECT symbol FROM order_intent WHERE $1::text IS NULL OR broker = $1
+SELECT symbol FROM order_intent WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
  UNION
-SELECT symbol FROM broker_order WHERE $1::text IS NULL OR broker = $1
+SELECT symbol FROM broker_order WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
  UNION
 SELECT symbol
   FROM market_state
- WHERE ($1::text IS NULL OR broker = $1) AND trade_status = 'SUSPENDED' AND symbol <> '*'
+ WHERE ($1::text IS NULL OR (broker = $1 AND account = $2))
+   AND trade_status = 'SUSPENDED' AND symbol <> '*'
  ORDER BY symbol
 
 -- name: suspend_market
 -- Suspend a symbol. A manual suspension or a venue block keeps its reason; a freeze replaces a
 -- manual suspension.
--- $1 broker, $2 symbol, $3 reason code, $4 detail, $5 now
-INSERT INTO market_state AS m (broker, symbol, trade_status, reason_code, detail, suspended_at)
-VALUES ($1, $2, 'SUSPENDED', $3, $4, $5)
-ON CONFLICT (broker, symbol) DO UPDATE
-   SET trade_status = 'SUSPENDED', reason_code = $3, detail = $4, suspended_at = $5,
+-- $1 broker, $2 account, $3 symbol, $4 reason code, $5 detail, $6 now
+INSERT INTO market_state AS m (
+    broker, account, symbol, trade_status, reason_code, detail, suspended_at)
+VALUES ($1, $2, $3, 'SUSPENDED', $4, $5, $6)
+ON CONFLICT (broker, account, symbol) DO UPDATE
+   SET trade_status = 'SUSPENDED', reason_code = $4, detail = $5, suspended_at = $6,
        updated_at = clock_timestamp()
- WHERE m.trade_status = 'ACTIVE' OR (m.reason_code = 'UNKNOWN' AND $3 <> 'UNKNOWN')
-    OR (m.reason_code = 'BY_HAND' AND $3 = 'FROZEN')
+ WHERE m.trade_status = 'ACTIVE' OR (m.reason_code = 'UNKNOWN' AND $4 <> 'UNKNOWN')
+    OR (m.reason_code = 'BY_HAND' AND $4 = 'FROZEN')
 
 -- name: resume_market
--- $1 broker, $2 symbol, $3 only if suspended for this reason, or null
+-- $1 broker, $2 account, $3 symbol, $4 only if suspended for this reason, or null
 UPDATE market_state
    SET trade_status = 'ACTIVE', reason_code = '', detail = '', suspended_at = NULL,
        updated_at = clock_timestamp()
- WHERE broker = $1 AND symbol = $2 AND trade_status = 'SUSPENDED'
-   AND ($3::text IS NULL OR reason_code = $3)
+ WHERE broker = $1 AND account = $2 AND symbol = $3 AND trade_status = 'SUSPENDED'
+   AND ($4::text IS NULL OR reason_code = $4)
 
 -- name: resolved_markets
 -- List symbols that were suspended for an unknown outcome and have none left.
--- $1 broker
+-- $1 broker, $2 account
 SELECT symbol
   FROM market_state m
- WHERE broker = $1 AND trade_status = 'SUSPENDED' AND reason_code = 'UNKNOWN'
+ WHERE broker = $1 AND account = $2 AND trade_status = 'SUSPENDED' AND reason_code = 'UNKNOWN'
    AND NOT EXISTS (SELECT FROM order_attempt a
-                    WHERE a.broker = $1 AND a.symbol = m.symbol AND a.status = 'UNKNOWN')
+                    WHERE a.broker = $1 AND a.account = $2
+                      AND a.symbol = m.symbol AND a.status = 'UNKNOWN')
 
 -- name: suspended
 -- Return why a symbol takes no new orders; the reason of the whole venue comes first.
--- $1 broker, $2 symbol
+-- $1 broker, $2 account, $3 symbol
 SELECT symbol, reason_code
   FROM market_state
- WHERE broker = $1 AND symbol IN ('*', $2) AND trade_status = 'SUSPENDED'
+ WHERE broker = $1 AND account = $2 AND symbol IN ('*', $3) AND trade_status = 'SUSPENDED'
  ORDER BY symbol <> '*'
  LIMIT 1
 
 -- name: lock_market
--- $1 broker, $2 symbol
-SELECT FROM market_state WHERE broker = $1 AND symbol = $2 FOR UPDATE
+-- $1 broker, $2 account, $3 symbol
+SELECT FROM market_state WHERE broker = $1 AND account = $2 AND symbol = $3 FOR UPDATE
 
 -- name: reconcile_since
 -- Return the start of the period to reconcile: the oldest incomplete order or attempt, or the mark.
--- $1 broker
+-- $1 broker, $2 account
 SELECT LEAST(
-    (SELECT reconciled_at FROM reconcile_mark WHERE broker = $1),
+    (SELECT reconciled_at FROM reconcile_mark WHERE broker = $1 AND account = $2),
     (SELECT min(placed_at) FROM broker_order
-      WHERE broker = $1 AND origin <> 'EXTERNAL' AND (state = 'OPEN' OR applied < filled)),
+      WHERE broker = $1 AND account = $2 AND origin <> 'EXTERNAL'
+        AND (state = 'OPEN' OR applied < filled)),
     (SELECT min(sent_at) FROM order_attempt
-      WHERE broker = $1 AND status IN ('SENT', 'UNKNOWN'))) AS since,
-    EXISTS (SELECT FROM reconcile_mark WHERE broker = $1) AS has_mark
+      WHERE broker = $1 AND account = $2 AND status IN ('SENT', 'UNKNOWN'))) AS since,
+    EXISTS (SELECT FROM reconcile_mark WHERE broker = $1 AND account = $2) AS has_mark
 
 -- name: set_reconcile_mark
--- $1 broker, $2 reconciled up to
-INSERT INTO reconcile_mark AS m (broker, reconciled_at) VALUES ($1, $2)
-ON CONFLICT (broker) DO UPDATE SET reconciled_at = GREATEST(m.reconciled_at, EXCLUDED.reconciled_at)
+-- $1 broker, $2 account, $3 reconciled up to
+INSERT INTO reconcile_mark AS m (broker, account, reconciled_at) VALUES ($1, $2, $3)
+ON CONFLICT (broker, account) DO UPDATE
+   SET reconciled_at = GREATEST(m.reconciled_at, EXCLUDED.reconciled_at)
 
 -- name: snapshot
--- $1 broker, $2 taken at, $3 cash, $4 holdings
-INSERT INTO account_snapshot (broker, taken_at, cash, holdings) VALUES ($1, $2, $3, $4)
+-- $1 broker, $2 account, $3 taken at, $4 cash, $5 holdings
+INSERT INTO account_snapshot (broker, account, taken_at, cash, holdings)
+VALUES ($1, $2, $3, $4, $5)
 
 -- name: account_state
 -- Read the account state at a broker in one snapshot. Numbers are text so that they stay exact.
--- $1 broker, $2 start of the trading day, $3 now
+-- $1 broker, $2 account, $3 start of the trading day, $4 now
 WITH held AS (
-    SELECT symbol, quantity, average_price FROM position WHERE broker = $1 AND quantity <> 0
+    SELECT symbol, quantity, average_price
+      FROM position WHERE broker = $1 AND account = $2 AND quantity <> 0
 ), pending AS (
     -- In flight and not in a position yet: an unknown outcome counts in full, and an order that the
     -- venue reports as filled counts until its last fill has arrived.
@@ -469,18 +492,21 @@ WITH held AS (
       FROM order_intent i
       JOIN order_attempt a ON a.order_intent_id = i.id
                           AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
-      LEFT JOIN broker_order o ON o.broker = a.broker AND o.broker_order_id = a.broker_order_id
-     WHERE i.broker = $1 AND i.status = 'CREATED' AND i.quantity > COALESCE(o.applied, 0)
+      LEFT JOIN broker_order o ON o.broker = a.broker AND o.account = a.account
+                              AND o.broker_order_id = a.broker_order_id
+     WHERE i.broker = $1 AND i.account = $2 AND i.status = 'CREATED'
+       AND i.quantity > COALESCE(o.applied, 0)
     UNION ALL  -- not OR: each half uses an index that does not grow with past orders
     SELECT i.symbol, i.side, o.filled - o.applied, i.price, a.status = 'UNKNOWN'
       FROM broker_order o
-      JOIN order_attempt a ON a.broker = o.broker AND a.broker_order_id = o.broker_order_id
+      JOIN order_attempt a ON a.broker = o.broker AND a.account = o.account
+                          AND a.broker_order_id = o.broker_order_id
                           AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
       JOIN order_intent i ON i.id = a.order_intent_id AND i.status <> 'CREATED'
-     WHERE o.broker = $1 AND o.applied < o.filled
+     WHERE o.broker = $1 AND o.account = $2 AND o.applied < o.filled
 ), suspended AS (
     SELECT symbol, reason_code = 'FROZEN' AS frozen
-      FROM market_state WHERE broker = $1 AND trade_status = 'SUSPENDED'
+      FROM market_state WHERE broker = $1 AND account = $2 AND trade_status = 'SUSPENDED'
 )
 SELECT (SELECT COALESCE(json_agg(json_build_array(symbol, quantity::text, average_price::text)), '[]')
           FROM held) AS held,
@@ -490,19 +516,21 @@ SELECT (SELECT COALESCE(json_agg(json_build_array(symbol, quantity::text, averag
        (SELECT COALESCE(json_agg(symbol) FILTER (WHERE NOT frozen), '[]') FROM suspended)
            AS suspended,
        (SELECT COALESCE(json_agg(symbol) FILTER (WHERE frozen), '[]') FROM suspended) AS frozen,
-       (SELECT count(*) FROM order_attempt WHERE sent_at >= $2 AND broker = $1) AS orders_today,
        (SELECT count(*) FROM order_attempt
-         WHERE sent_at >= $3::timestamptz - interval '1 minute' AND broker = $1)
+         WHERE sent_at >= $3 AND broker = $1 AND account = $2) AS orders_today,
+       (SELECT count(*) FROM order_attempt
+         WHERE sent_at >= $4::timestamptz - interval '1 minute' AND broker = $1 AND account = $2)
            AS orders_last_minute,
        COALESCE((SELECT sum(realised_pnl - fee) FROM fill
-         WHERE traded_at >= $2 AND broker = $1 AND counted), 0) AS earned
+         WHERE traded_at >= $3 AND broker = $1 AND account = $2 AND counted), 0) AS earned
 
 -- name: list_orders
 -- List intents with their latest attempt and its order, newest first.
--- $1 attempt state, $2 symbol, $3 open ones only, $4 limit, $5 intent
-SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker, i.symbol, i.side,
-       i.order_type, i.quantity, i.price, i.status, i.reason_code, a.id AS attempt_id,
-       a.attempt_no, a.status AS attempt_state, NULLIF(a.error_message, '') AS error,
+-- $1 attempt state, $2 symbol, $3 open ones only, $4 limit, $5 intent, $6 broker and $7 account;
+-- null matches all
+SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker, i.account,
+       i.symbol, i.side, i.order_type, i.quantity, i.price, i.status, i.reason_code,
+       a.id AS attempt_id, a.attempt_no, a.status AS attempt_state, NULLIF(a.error_message, '') AS error,
        COALESCE(a.needs_person, false) AS needs_person, a.broker_order_id,
        o.state AS order_state, COALESCE(o.applied, 0) AS filled,
        (a.request_json ->> 'good_until')::timestamptz AS good_until
@@ -513,6 +541,7 @@ SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker,
   LEFT JOIN broker_order o ON o.order_attempt_id = a.id
  WHERE ($1::text IS NULL OR a.status = $1) AND ($2::text IS NULL OR i.symbol = $2)
    AND (NOT $3 OR i.status = 'CREATED') AND ($5::uuid IS NULL OR i.id = $5)
+   AND ($6::text IS NULL OR (i.broker = $6 AND i.account = $7))
  ORDER BY i.created_at DESC
  LIMIT $4
 
@@ -527,7 +556,7 @@ SELECT id, attempt_no, status, identifier, broker_order_id, error_code, error_me
 SELECT f.trade_id, f.broker_order_id, f.quantity, f.price, f.fee, f.realised_pnl, f.counted,
        f.traded_at
   FROM fill f
-  JOIN broker_order o USING (broker, broker_order_id)
+  JOIN broker_order o USING (broker, account, broker_order_id)
   JOIN order_attempt a ON a.id = o.order_attempt_id
  WHERE a.order_intent_id = $1
  ORDER BY f.traded_at, f.trade_id

@@ -14,6 +14,7 @@ import msgspec
 from qts.brokers import BrokersConfig
 from qts.database import Database, Row
 from qts.domain import (
+    AccountKey,
     Clock,
     Fill,
     Market,
@@ -29,6 +30,8 @@ from qts.orders.queries import SQL
 from qts.orders.suspensions import ALL
 from qts.outbox import EventBus, uuid7
 
+_ALL_ACCOUNTS = (None, None)
+
 
 class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
     """An intent with its latest attempt and broker order."""
@@ -38,6 +41,7 @@ class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
     strategy_key: str
     intent_type: str
     broker: str
+    account: str
     symbol: str
     side: str
     order_type: str
@@ -58,6 +62,7 @@ class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class PositionRow(msgspec.Struct, frozen=True, kw_only=True):
     broker: str
+    account: str
     symbol: str
     quantity: Decimal
     average_price: Decimal
@@ -77,19 +82,25 @@ class OrderHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_orders(
     database: Database,
+    key: AccountKey | None,
     *,
     state: str | None = None,
     symbol: str | None = None,
     only_open: bool = False,
     limit: int = 50,
 ) -> list[OrderRow]:
-    """Return the newest orders first; `state` filters by attempt state."""
-    rows = await database.fetch(SQL.list_orders, state, symbol, only_open, limit, None)
+    """Return the newest orders first, of all accounts without a key.
+
+    `state` filters by attempt state.
+    """
+    rows = await database.fetch(
+        SQL.list_orders, state, symbol, only_open, limit, None, *(key or _ALL_ACCOUNTS)
+    )
     return [_order(row) for row in rows]
 
 
 async def order_history(database: Database, intent_id: UUID) -> OrderHistory:
-    rows = await database.fetch(SQL.list_orders, None, None, False, 1, intent_id)
+    rows = await database.fetch(SQL.list_orders, None, None, False, 1, intent_id, *_ALL_ACCOUNTS)
     if not rows:
         raise RefusedError(f"no order {intent_id}; see qts orders list")
     attempts = await database.fetch(SQL.show_attempts, intent_id)
@@ -101,13 +112,14 @@ async def order_history(database: Database, intent_id: UUID) -> OrderHistory:
     )
 
 
-async def list_positions(database: Database, broker: str | None = None) -> list[PositionRow]:
-    rows = await database.fetch(SQL.positions, broker)
+async def list_positions(database: Database, key: AccountKey | None) -> list[PositionRow]:
+    """Return the positions of an account, or of all accounts without a key."""
+    rows = await database.fetch(SQL.positions, *(key or _ALL_ACCOUNTS))
     return [PositionRow(**dict(row.items())) for row in rows]
 
 
 async def adopt_holding(
-    database: Database, bus: EventBus, broker: str, holding: Fill, clock: Clock | None = None
+    database: Database, bus: EventBus, key: AccountKey, holding: Fill, clock: Clock | None = None
 ) -> None:
     """Add a holding, or the loss of one, to our position as an external fill.
 
@@ -116,10 +128,10 @@ async def adopt_holding(
     name = f"external-{uuid7()}"
     at = (clock or SystemClock()).now()
     entry = msgspec.structs.replace(holding, trade_id=name, broker_order_id=name, at=at)
-    ledger = Ledger(database, bus, broker)
+    ledger = Ledger(database, bus, key)
     async with database.transaction() as tx:
         await tx.execute(
-            SQL.external_order, broker, name, entry.symbol, entry.side, entry.quantity, at
+            SQL.external_order, *key, name, entry.symbol, entry.side, entry.quantity, at
         )
         changes = await ledger.apply_fill(tx, entry)
         if not any(getattr(change, "counted", False) for change in changes):
@@ -159,7 +171,7 @@ class OpenOrder(msgspec.Struct, frozen=True):
 
 
 class AccountState(msgspec.Struct, frozen=True):
-    """Positions, pending orders and the day's counts at a broker, read at one moment."""
+    """Positions, pending orders and the day's counts of an account, read at one moment."""
 
     held: dict[str, Position]
     pending: tuple[OpenOrder, ...]
@@ -171,10 +183,10 @@ class AccountState(msgspec.Struct, frozen=True):
 
 
 async def load_account_state(
-    database: Database, broker: str, day: datetime, now: datetime
+    database: Database, key: AccountKey, day: datetime, now: datetime
 ) -> AccountState:
     """Read the state in one statement; `day` is the start of the trading day."""
-    (row,) = await database.fetch_idempotent(SQL.account_state, broker, day, now)
+    (row,) = await database.fetch_idempotent(SQL.account_state, *key, day, now)
     return AccountState(
         {
             symbol: Position(symbol, Decimal(quantity), Decimal(average))
@@ -205,23 +217,23 @@ def check_broker(broker: str) -> None:
 
 
 async def check_symbol(
-    database: Database, broker: str, symbol: str, *, or_whole_venue: bool = False
+    database: Database, key: AccountKey, symbol: str, *, or_whole_venue: bool = False
 ) -> None:
     """Raise RefusedError for a symbol that the broker cannot trade.
 
-    A symbol is valid if it has the form of the broker's market or is in the ledger of the broker.
+    A symbol is valid if it has the form of the broker's market or is in the account's ledger.
     """
     if or_whole_venue and symbol == ALL:
         return
-    forms = [_FORMS[market] for market in _MARKETS.get(broker, tuple(Market))]
+    forms = [_FORMS[market] for market in _MARKETS.get(key.broker, tuple(Market))]
     if any(form.fullmatch(symbol) for form, _ in forms):
         return
-    known = await _ledger_symbols(database, broker)
+    known = await _ledger_symbols(database, key)
     if symbol in known:
         return
     near = nearest_name(symbol, known)
     raise RefusedError(
-        f"symbol {symbol!r} is unknown at {broker}; expected one as in"
+        f"symbol {symbol!r} is unknown at {key.broker}; expected one as in"
         f" {' or '.join(example for _, example in forms)}"
         + (f"; did you mean {near}?" if near else "")
     )
@@ -236,5 +248,6 @@ async def check_ledger_symbol(
         check_name("symbol", symbol, dict.fromkeys((*known, *listed())))
 
 
-async def _ledger_symbols(database: Database, broker: str | None = None) -> list[str]:
-    return [row["symbol"] for row in await database.fetch(SQL.ledger_symbols, broker)]
+async def _ledger_symbols(database: Database, key: AccountKey | None = None) -> list[str]:
+    rows = await database.fetch(SQL.ledger_symbols, *(key or _ALL_ACCOUNTS))
+    return [row["symbol"] for row in rows]

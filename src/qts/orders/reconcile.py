@@ -52,12 +52,12 @@ class ReconcileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reconciler:
-    """Reconciler of one broker, on one event loop."""
+    """Reconciler of one account, on one event loop."""
 
     def __init__(self, context: ExecutionContext, account: AccountListener | None = None) -> None:
         self._context = context
         self._account = account
-        self._broker = context.broker.name
+        self._key = context.broker.key
         self._requested = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._failures = MAX_FAILURES  # none has succeeded yet
@@ -128,7 +128,7 @@ class Reconciler:
                 for d in report.differences
             )
             log.error("position mismatch with venue", mismatches=text)
-        _last.labels(self._broker).set(report.at.timestamp())
+        _last.labels(self._key.broker).set(report.at.timestamp())
         return report
 
     def _gap(self, reason: str) -> None:
@@ -157,7 +157,7 @@ class Reconciler:
         config, now = self._context.config, self._context.clock.now()
         due_at = await self._context.database.fetchval(
             SQL.next_unresolved,
-            self._broker,
+            *self._key,
             now,
             timedelta(seconds=config.send_within_s + config.place_timeout_s),
             timedelta(seconds=config.resolve_every_s),
@@ -185,7 +185,7 @@ class Reconciler:
         timestamps = [order.placed_at for order in orders] + [fill.at for fill in fills]
         if timestamps:  # the venue's clock may be behind: continue from its own last timestamp
             upto = min(began, max(timestamps))
-            await context.database.execute(SQL.set_reconcile_mark, self._broker, upto)
+            await context.database.execute(SQL.set_reconcile_mark, *self._key, upto)
         return ReconcileReport(
             at=began,
             orders=changed,
@@ -196,7 +196,7 @@ class Reconciler:
         )
 
     async def _since(self, now: datetime) -> datetime:
-        row = await self._context.database.fetchrow(SQL.reconcile_since, self._broker)
+        row = await self._context.database.fetchrow(SQL.reconcile_since, *self._key)
         first = now - timedelta(seconds=self._context.config.lookback_s)
         if row is None or row["since"] is None:
             return first
@@ -206,7 +206,7 @@ class Reconciler:
     async def _apply_orders(self, orders: Sequence[BrokerOrder]) -> tuple[int, int]:
         """Record orders that changed; an order of an absent attempt raises FS040."""
         ids = [order.broker_order_id for order in orders]
-        rows = await self._context.database.fetch(SQL.find_orders, self._broker, ids)
+        rows = await self._context.database.fetch(SQL.find_orders, *self._key, ids)
         here = {row["broker_order_id"]: row for row in rows}
         changed, foreign = list[str](), 0
         for order in orders:
@@ -226,7 +226,7 @@ class Reconciler:
             changed.append(order.broker_order_id)
             foreign += row is None and taken.attempt_id is None
         query = SQL.orders_contradicting_attempt
-        for row in await self._context.database.fetch(query, self._broker, changed):
+        for row in await self._context.database.fetch(query, *self._key, changed):
             text = f"order {row['broker_order_id']} belongs to an attempt that is {row['status']}"
             log.error("order contradicts its attempt", reason=text)
             await self._context.safety.raise_code("FS040", text)
@@ -234,7 +234,7 @@ class Reconciler:
 
     async def _apply_fills(self, fills: Sequence[Fill]) -> int:
         ids = [fill.trade_id for fill in fills]
-        rows = await self._context.database.fetch(SQL.missing_fills, self._broker, ids)
+        rows = await self._context.database.fetch(SQL.missing_fills, *self._key, ids)
         missing = {row["trade_id"] for row in rows}
         taken = [
             await self._context.ledger.record_fill(fill)
@@ -244,7 +244,7 @@ class Reconciler:
         return sum(taken)
 
     async def _trades_both_ways(self) -> bool:
-        found: bool = await self._context.database.fetchval(SQL.trades_both_ways, self._broker)
+        found: bool = await self._context.database.fetchval(SQL.trades_both_ways, *self._key)
         return found
 
     async def _compare_holdings(self, since: datetime) -> tuple[int, tuple[PositionMismatch, ...]]:
@@ -257,7 +257,7 @@ class Reconciler:
             both_ways = await self._trades_both_ways()
             account = await context.broker.account()
             both_ways |= await self._trades_both_ways()
-            rows = await context.database.fetch(SQL.positions, self._broker)
+            rows = await context.database.fetch(SQL.positions, *self._key)
             differences = find_mismatches(account, rows)
             if not differences:
                 # A fill that the cash includes and the ledger does not shows as a difference,
@@ -267,7 +267,7 @@ class Reconciler:
                     self._account.account_read(began, account.cash, positions)
                 break
         await context.database.execute(
-            SQL.snapshot, self._broker, context.clock.now(), account.cash, account.holdings
+            SQL.snapshot, *self._key, context.clock.now(), account.cash, account.holdings
         )
         return fills, differences
 

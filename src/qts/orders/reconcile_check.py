@@ -25,7 +25,7 @@ async def check_reconciled(context: ExecutionContext, since: datetime) -> Reconc
     """Compare and change nothing; call it when nothing is in flight."""
     orders = await _orders(context, since)
     fills = await _fills(context, since)
-    rows = await context.database.fetch(SQL.positions, context.broker.name)
+    rows = await context.database.fetch(SQL.positions, *context.broker.key)
     positions = [
         f"{found.symbol}: {found.ours} in the ledger, {found.venue} at the venue"
         for found in find_mismatches(await context.broker.account(), rows)
@@ -40,7 +40,7 @@ async def check_reconciled(context: ExecutionContext, since: datetime) -> Reconc
 
 async def _orders(context: ExecutionContext, since: datetime) -> list[str]:
     there = {order.broker_order_id: order for order in await context.broker.orders(since)}
-    rows = await context.database.fetch(SQL.find_orders, context.broker.name, list(there))
+    rows = await context.database.fetch(SQL.find_orders, *context.broker.key, list(there))
     here = {row["broker_order_id"]: row for row in rows}
     wrong = [f"order {name} is not in the ledger" for name in there if name not in here]
     for name, row in here.items():
@@ -50,10 +50,10 @@ async def _orders(context: ExecutionContext, since: datetime) -> list[str]:
                 f"order {name}: {ours[0]} {ours[1]} in the ledger,"
                 f" {theirs[0]} {theirs[1]} at the venue"
             )
-    unknown = await context.database.fetchval(SQL.count_unsettled, context.broker.name)
+    unknown = await context.database.fetchval(SQL.count_unsettled, *context.broker.key)
     if unknown:
         wrong.append(f"{unknown} attempts with an unknown outcome")
-    missing = await context.database.fetch(SQL.open_orders, context.broker.name)
+    missing = await context.database.fetch(SQL.open_orders, *context.broker.key)
     wrong += [
         f"order {row['broker_order_id']} is open in the ledger and not at the venue"
         for row in missing
@@ -64,7 +64,7 @@ async def _orders(context: ExecutionContext, since: datetime) -> list[str]:
 
 async def _fills(context: ExecutionContext, since: datetime) -> list[str]:
     there = {fill.trade_id: fill for fill in await context.broker.fills(since)}
-    rows = await context.database.fetch(SQL.fills_since, context.broker.name, since, list(there))
+    rows = await context.database.fetch(SQL.fills_since, *context.broker.key, since, list(there))
     here = {row["trade_id"]: row for row in rows}
     wrong = [f"fill {name} is not in the ledger" for name in there if name not in here]
     for name, row in here.items():

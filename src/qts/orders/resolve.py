@@ -56,7 +56,7 @@ async def resolve_unknown(context: ExecutionContext) -> ResolveCounts:
     timeout = timedelta(seconds=config.send_within_s + config.place_timeout_s)
     overdue = context.clock.now() - timeout
     counts: dict[Answer, int] = dict.fromkeys(("accepted", "absent", "waiting", "ambiguous"), 0)
-    for row in await context.database.fetch(SQL.unresolved, context.broker.name, overdue):
+    for row in await context.database.fetch(SQL.unresolved, *context.broker.key, overdue):
         attempt = await _mark_unknown(context, row["id"])
         if attempt is not None:
             counts[await _resolve(context, attempt, row["broker_order_id"])] += 1
@@ -66,13 +66,16 @@ async def resolve_unknown(context: ExecutionContext) -> ResolveCounts:
 
 async def resume_resolved_symbols(database: Database, ledger: Ledger, bus: EventBus) -> None:
     """Resume symbols that have no unknown outcome left."""
-    for row in await database.fetch(SQL.resolved_markets, ledger.broker):
+    for row in await database.fetch(SQL.resolved_markets, *ledger.key):
         symbol = row["symbol"]
         async with database.transaction() as tx:
-            resumed = await suspensions.resume_resolved(tx, ledger.broker, symbol)
+            resumed = await suspensions.resume_resolved(tx, ledger.key, symbol)
             if resumed:
                 event = OutboxEvent.of(
-                    TRADE_EVENT, MarketResumed(symbol=symbol), ("Market", symbol)
+                    TRADE_EVENT,
+                    MarketResumed(symbol=symbol),
+                    ("Market", symbol),
+                    account=ledger.key,
                 )
                 await bus.publish(tx, event)
         if resumed:
@@ -97,7 +100,7 @@ async def resolve_manually(
             )
         now = (clock or SystemClock()).now()
         transitions = AttemptTransitions(tx, bus, OrdersConfig(), now)
-        ledger = Ledger(database, bus, attempt.broker)
+        ledger = Ledger(database, bus, attempt.key)
         if order_id is None:
             await transitions.absent(attempt, "resolved by the operator")
         else:
@@ -110,7 +113,7 @@ async def resolve_manually(
 async def _expire(context: ExecutionContext) -> int:
     """Suspend attempts whose command never ran before their deadline; return how many."""
     expired = 0
-    for row in await context.database.fetch(SQL.expired, context.broker.name, context.clock.now()):
+    for row in await context.database.fetch(SQL.expired, *context.broker.key, context.clock.now()):
         async with context.database.transaction() as tx:
             attempt = await lock_attempt(tx, row["id"])
             transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
@@ -138,9 +141,7 @@ async def _resolve(
         await _accept(context, attempt, order_from_ack(attempt, order_id))
         return "accepted"
     checked_at = context.clock.now()
-    rows = await context.database.fetch(
-        SQL.known_orders, attempt.broker, attempt.symbol, attempt.id
-    )
+    rows = await context.database.fetch(SQL.known_orders, *attempt.key, attempt.symbol, attempt.id)
     known = frozenset(row["broker_order_id"] for row in rows)
     if attempt.sent_at is None:
         raise AssertionError("the attempt was not sent")
@@ -181,7 +182,7 @@ def decide_outcome(found: OrderMatches, rivals: int, is_over: bool, traded: Deci
 async def _unexplained(context: ExecutionContext, attempt: OrderAttempt) -> Decimal:
     """Return how far the holding differs from our position, positive in the order's direction."""
     account = await context.broker.account()
-    positions = await context.database.fetch(SQL.positions, attempt.broker)
+    positions = await context.database.fetch(SQL.positions, *attempt.key)
     for found in find_mismatches(account, positions):
         if found.symbol == attempt.symbol:
             return (found.venue - found.ours) * attempt.side.sign
@@ -244,8 +245,8 @@ async def _flag_for_operator(
 async def _refuse_taken(tx: Connection, attempt: OrderAttempt, order_id: str) -> None:
     row = await tx.fetchrow(
         "SELECT order_attempt_id, symbol, side FROM broker_order "
-        "WHERE broker = $1 AND broker_order_id = $2",
-        attempt.broker,
+        "WHERE broker = $1 AND account = $2 AND broker_order_id = $3",
+        *attempt.key,
         order_id,
     )
     if row is None:

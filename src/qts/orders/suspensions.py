@@ -16,7 +16,7 @@ from datetime import datetime
 import msgspec
 
 from qts.database import Connection, Database
-from qts.domain import RefusedError, name_choices
+from qts.domain import AccountKey, RefusedError, name_choices
 from qts.orders.queries import SQL
 
 ALL = "*"
@@ -36,52 +36,54 @@ class SymbolSuspension(msgspec.Struct, frozen=True):
 
 
 async def suspend_symbol(
-    tx: Connection, broker: str, symbol: str, suspension: SymbolSuspension
+    tx: Connection, key: AccountKey, symbol: str, suspension: SymbolSuspension
 ) -> bool:
     """Suspend a symbol; return False when it was suspended before."""
     why = (suspension.code, suspension.detail, suspension.since)
-    return await tx.execute(SQL.suspend_market, broker, symbol, *why) != "INSERT 0 0"
+    return await tx.execute(SQL.suspend_market, *key, symbol, *why) != "INSERT 0 0"
 
 
-async def resume_symbol(tx: Connection, broker: str, symbol: str, only: str | None = None) -> bool:
+async def resume_symbol(
+    tx: Connection, key: AccountKey, symbol: str, only: str | None = None
+) -> bool:
     """Resume a symbol; return False when it was not suspended, or not for `only`."""
-    return await tx.execute(SQL.resume_market, broker, symbol, only) != "UPDATE 0"
+    return await tx.execute(SQL.resume_market, *key, symbol, only) != "UPDATE 0"
 
 
-async def resume_resolved(tx: Connection, broker: str, symbol: str) -> bool:
+async def resume_resolved(tx: Connection, key: AccountKey, symbol: str) -> bool:
     """Resume unless an outcome is unknown again, checked under the lock of `suspend_symbol`."""
-    await tx.execute(SQL.lock_market, broker, symbol)
-    if await tx.fetchval(SQL.count_unknown, broker, symbol):
+    await tx.execute(SQL.lock_market, *key, symbol)
+    if await tx.fetchval(SQL.count_unknown, *key, symbol):
         return False
-    return await resume_symbol(tx, broker, symbol, only=UNKNOWN)
+    return await resume_symbol(tx, key, symbol, only=UNKNOWN)
 
 
-async def list_suspensions(database: Database, broker: str) -> list[SymbolSuspension]:
+async def list_suspensions(database: Database, key: AccountKey) -> list[SymbolSuspension]:
     rows = await database.fetch(
         "SELECT symbol, reason_code, detail, suspended_at FROM market_state "
-        "WHERE broker = $1 AND trade_status = 'SUSPENDED' ORDER BY symbol",
-        broker,
+        "WHERE broker = $1 AND account = $2 AND trade_status = 'SUSPENDED' ORDER BY symbol",
+        *key,
     )
     return [SymbolSuspension(*row) for row in rows]
 
 
-async def is_tradable(database: Database, broker: str, symbol: str) -> bool:
+async def is_tradable(database: Database, key: AccountKey, symbol: str) -> bool:
     """Return whether entries of this symbol may be sent."""
-    return await database.fetchrow(SQL.suspended, broker, symbol) is None
+    return await database.fetchrow(SQL.suspended, *key, symbol) is None
 
 
-async def resume_manually(database: Database, broker: str, symbol: str) -> None:
+async def resume_manually(database: Database, key: AccountKey, symbol: str) -> None:
     """Resume on behalf of the operator; refuse while an attempt is unknown."""
     async with database.transaction() as tx:
-        await tx.execute(SQL.lock_market, broker, symbol)
-        unknown = await tx.fetchval(SQL.count_unknown, broker, symbol)
+        await tx.execute(SQL.lock_market, *key, symbol)
+        unknown = await tx.fetchval(SQL.count_unknown, *key, symbol)
         if unknown:
             raise RefusedError(
                 f"{symbol} has {unknown} attempts with an unknown outcome; "
                 "resolve them first: qts orders list --state UNKNOWN"
             )
-        if await resume_symbol(tx, broker, symbol):
+        if await resume_symbol(tx, key, symbol):
             return
-    suspended = [found.symbol for found in await list_suspensions(database, broker)]
+    suspended = [found.symbol for found in await list_suspensions(database, key)]
     known = name_choices(symbol, suspended)
-    raise RefusedError(f"{symbol} is not suspended at {broker}; suspended: {known}")
+    raise RefusedError(f"{symbol} is not suspended at {key.broker}; suspended: {known}")

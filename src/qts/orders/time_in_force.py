@@ -26,7 +26,7 @@ log = telemetry.logger("orders")
 
 
 class TimeInForceEnforcer:
-    """Cancels overdue orders of one broker; `cancel` is that of the order manager."""
+    """Cancels overdue orders of one account; `cancel` is that of the order manager."""
 
     def __init__(
         self, context: ExecutionContext, cancel: Callable[[UUID], Awaitable[bool]]
@@ -48,7 +48,7 @@ class TimeInForceEnforcer:
         """Request the cancel of every overdue order; return how many were requested."""
         context = self._context
         rows = await context.database.fetch(
-            SQL.overdue_intents, context.broker.name, context.clock.now()
+            SQL.overdue_intents, *context.broker.key, context.clock.now()
         )
         overdue = {row["id"] for row in rows}
         now_ns, repeat_ns = context.clock.monotonic_ns(), round(REPEAT_AFTER_S * 1e9)

@@ -45,6 +45,7 @@ class EventRow(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     processed_at: datetime | None
+    account: str = ""  # "": of none
 
 
 class OutboxAdmin:

@@ -30,6 +30,7 @@ class Delivery(msgspec.Struct, gc=False):
     max_attempts: int
     deadline_ns: int = 0  # on the monotonic clock; 0: none
     row_id: int = 0  # in the outbox; a requeued event has a new one
+    account: str = ""  # that the event belongs to; "": none
 
     @property
     def event_id(self) -> UUID:
@@ -101,7 +102,9 @@ class EventBus(Protocol):
         """Return the arguments of outbox_publish except the last, for a combined statement."""
         ...
 
-    def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer: ...
+    def consumer(self, stream: str, dispatcher: EventDispatcher, account: str = "") -> Consumer:
+        """Return a consumer of the events of this account, and of those that have none."""
+        ...
 
     async def pause(self, stream: str) -> None:
         """Stop all consumers from taking events of this stream until it is resumed."""

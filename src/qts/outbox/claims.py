@@ -37,12 +37,17 @@ UPDATE_INTERVAL_NS = 20_000_000
 LATE_COMMIT = timedelta(seconds=1)
 
 
+Accounts = Sequence[str] | None  # whose events a worker takes, "" for those of none; None: all
+NO_ACCOUNT = ("",)
+
+
 class Horizon:
     """Start of the scan of one worker."""
 
-    def __init__(self, stream: str, ordered: bool) -> None:
+    def __init__(self, stream: str, ordered: bool, accounts: Accounts = NO_ACCOUNT) -> None:
         self._stream = stream
         self._ordered = ordered
+        self._accounts = accounts
         self._mark: tuple[datetime, int, int] = (BEGINNING, 0, 0)
         self._update_at_ns = 0
         self.due_from = BEGINNING
@@ -63,7 +68,13 @@ class Horizon:
             return
         self._update_at_ns = now_ns + UPDATE_INTERVAL_NS
         row = await connection.fetchrow(
-            SQL.horizon, self._stream, self._ordered, self.due_from, self.first_id, *self._mark
+            SQL.horizon,
+            self._stream,
+            self._ordered,
+            self._accounts,
+            self.due_from,
+            self.first_id,
+            *self._mark,
         )
         if row is None:
             return
@@ -91,9 +102,16 @@ class ClaimedEvent(msgspec.Struct, eq=False, gc=False):
 class Claims:
     """Statements of one worker on one stream."""
 
-    def __init__(self, stream: str, config: StreamConfig, name: str | None = None) -> None:
+    def __init__(
+        self,
+        stream: str,
+        config: StreamConfig,
+        name: str | None = None,
+        accounts: Accounts = NO_ACCOUNT,
+    ) -> None:
         self.stream = stream
         self.config = config
+        self.accounts = accounts
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._ttl = timedelta(seconds=config.lock_ttl_s)
         self._numbers = itertools.count(1)
@@ -118,11 +136,19 @@ class Claims:
         token = self._new_token()
         if self.config.ordered:
             rows = await connection.fetch(
-                SQL.claim_ordered, self.stream, limit, token, self._ttl, False, since, first_id
+                SQL.claim_ordered,
+                self.stream,
+                limit,
+                token,
+                self._ttl,
+                self.accounts,
+                False,
+                since,
+                first_id,
             )
         else:
             rows = await connection.fetch(
-                SQL.claim_events, self.stream, limit, token, self._ttl, since
+                SQL.claim_events, self.stream, limit, token, self._ttl, self.accounts, since
             )
         return self._decode(rows, token, now_ns)
 
@@ -133,19 +159,29 @@ class Claims:
         token = self._new_token()
         if self.config.ordered:
             rows = await connection.fetch(
-                SQL.claim_ordered, self.stream, limit, token, self._ttl, True, BEGINNING, 0
+                SQL.claim_ordered,
+                self.stream,
+                limit,
+                token,
+                self._ttl,
+                self.accounts,
+                True,
+                BEGINNING,
+                0,
             )
         else:
-            rows = await connection.fetch(SQL.claim_stale, self.stream, limit, token, self._ttl)
+            rows = await connection.fetch(
+                SQL.claim_stale, self.stream, limit, token, self._ttl, self.accounts
+            )
         return self._decode(rows, token, now_ns)
 
     async def mark_exhausted(self, connection: Connection) -> list[UUID]:
         """Mark events dead whose last attempt ended without a result; return their ids."""
-        rows = await connection.fetch(SQL.mark_exhausted_dead, self.stream)
+        rows = await connection.fetch(SQL.mark_exhausted_dead, self.stream, self.accounts)
         return [row["event_id"] for row in rows]
 
     async def next_due_s(self, connection: Connection) -> float | None:
-        seconds: float | None = await connection.fetchval(SQL.next_due, self.stream)
+        seconds: float | None = await connection.fetchval(SQL.next_due, self.stream, self.accounts)
         return seconds
 
     async def complete(self, connection: Connection, done: Sequence[ClaimedEvent]) -> int:
@@ -189,15 +225,16 @@ class Claims:
         rows.sort(key=_row_id)
         rows.sort(key=_due_at)  # stable: rows due at the same time stay in the order of their ids
         claimed = []
-        for row_id, due_at, attempt, max_attempts, aggregate_type, aggregate_id, body in rows:
+        for row_id, due_at, attempt, max_attempts, kind, name, account, body in rows:
             invalid = None
             try:
                 envelope: Envelope = decode_envelope(body)
             except msgspec.MsgspecError as error:
                 invalid = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
                 envelope = Envelope(type="?", trace_id="?", payload=None)
-            address = (self.stream, aggregate_type, aggregate_id)
-            delivery = Delivery(*address, envelope, attempt, max_attempts, 0, row_id)
+            delivery = Delivery(
+                self.stream, kind, name, envelope, attempt, max_attempts, 0, row_id, account
+            )
             claimed.append(ClaimedEvent(row_id, token, due_at, delivery, held_until_ns, invalid))
         return claimed
 

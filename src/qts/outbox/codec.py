@@ -17,6 +17,7 @@ from qts.outbox.handling import HandlerResult
 AGGREGATE_TYPE = "Qts-Aggregate-Type"
 AGGREGATE_ID = "Qts-Aggregate-Id"
 EVENT_TYPE = "Qts-Event-Type"
+ACCOUNT = "Qts-Account"  # absent for an event of no account
 MESSAGE_ID = "Nats-Msg-Id"  # deduplicates on NATS; informative on Kafka
 
 
@@ -28,17 +29,24 @@ def encode_body(delivery: Delivery) -> bytes:
 
 
 def encode_headers(delivery: Delivery) -> dict[str, str]:
-    return {
+    headers = {
         MESSAGE_ID: f"{delivery.event_id}.{delivery.row_id}",
         AGGREGATE_TYPE: quote(delivery.aggregate_type),
         AGGREGATE_ID: quote(delivery.aggregate_id),
         EVENT_TYPE: quote(delivery.envelope.type),
     }
+    return headers | {ACCOUNT: quote(delivery.account)} if delivery.account else headers
+
+
+def account_of(headers: Mapping[str, str]) -> str:
+    """Return the account that a message belongs to; "" for none."""
+    return unquote(headers.get(ACCOUNT, ""))
 
 
 def partition_key(delivery: Delivery) -> bytes:
     """Return the key that all events of one aggregate share."""
-    return f"{quote(delivery.aggregate_type, safe='')}/{quote(delivery.aggregate_id)}".encode()
+    key = f"{quote(delivery.aggregate_type, safe='')}/{quote(delivery.aggregate_id)}"
+    return (f"{quote(delivery.account, safe='')}/{key}" if delivery.account else key).encode()
 
 
 def decode_delivery(
@@ -57,9 +65,11 @@ def decode_delivery(
     aggregate_type, aggregate_id = (
         unquote(headers.get(name, "?")) for name in (AGGREGATE_TYPE, AGGREGATE_ID)
     )
-    return Delivery(
+    delivery = Delivery(
         stream, aggregate_type, aggregate_id, envelope, attempt, config.max_attempts
-    ), invalid
+    )
+    delivery.account = account_of(headers)
+    return delivery, invalid
 
 
 def _event_id(headers: Mapping[str, str]) -> UUID:

@@ -50,22 +50,26 @@ decode_envelope = msgspec.json.Decoder(_RawEnvelope).decode  # leaves the payloa
 
 
 class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Envelope with its stream and the aggregate within which order is kept."""
+    """Envelope with its stream and the aggregate within which order is kept.
+
+    Only consumers of its `account` take it; with "" any consumer may.
+    """
 
     stream: str
     aggregate_type: str
     aggregate_id: str
     envelope: Envelope
     delay_s: float = 0.0
+    account: str = ""
 
     @classmethod
     def of(cls, stream: str, payload: Any, aggregate: tuple[str, str], **more: Any) -> Self:
         """Build the event of a payload in the current trace.
 
-        Its type is the payload's class name unless `type` is given; `delay_s` and the other fields
-        of the envelope are accepted too.
+        Its type is the payload's class name unless `type` is given; `delay_s`, `account` and the
+        other fields of the envelope are accepted too.
         """
-        delay_s = more.pop("delay_s", 0.0)
+        delay_s, account = more.pop("delay_s", 0.0), more.pop("account", "")
         more.setdefault("type", type(payload).__name__)
         if "trace_id" not in more:
             more["trace_id"] = (
@@ -77,4 +81,5 @@ class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
             aggregate_id=aggregate[1],
             envelope=Envelope(payload=payload, **more),
             delay_s=delay_s,
+            account=str(account),
         )

@@ -58,6 +58,7 @@ STORED_CODES = {
     "VenueRejectedError": "Rejected",
     "NotSupportedError": "NotOffered",
     "VenueBlockedError": "Blocked",
+    "AccountTakenError": "AccountTaken",
     "FencedOutError": "TakenOver",
     "CircuitOpenError": "CircuitOpen",
     "StoreBusyError": "Busy",

@@ -90,9 +90,10 @@ class HandlerPool:
     def _group(self, claimed: Iterable[ClaimedEvent]) -> Iterable[EventGroup]:
         if not self._config.ordered:
             return [(each,) for each in claimed]
-        by_aggregate: dict[tuple[str, str], list[ClaimedEvent]] = {}
+        by_aggregate: dict[tuple[str, str, str], list[ClaimedEvent]] = {}
         for each in claimed:
-            key = (each.delivery.aggregate_type, each.delivery.aggregate_id)
+            delivery = each.delivery
+            key = (delivery.account, delivery.aggregate_type, delivery.aggregate_id)
             by_aggregate.setdefault(key, []).append(each)
         return by_aggregate.values()
 

@@ -156,6 +156,7 @@ async def _row_id(tx: Connection, delivery: Delivery) -> int:
         delivery.envelope.type,
         delivery.aggregate_type,
         delivery.aggregate_id,
+        delivery.account,
         msgspec.json.encode(delivery.envelope).decode().replace("\\u0000", "?"),
     )
     return row_id

@@ -20,11 +20,11 @@ from qts import telemetry
 from qts.database import Database
 from qts.domain import OperationError, RefusedError, UnreachableError
 from qts.outbox import codec
-from qts.outbox.bus import Delivery
+from qts.outbox.bus import Consumer, Delivery
 from qts.outbox.config import KafkaBusConfig, StreamConfig
 from qts.outbox.delivery_runner import DeliveryRunner
 from qts.outbox.errors import PermanentError
-from qts.outbox.kafka_consumer import KafkaConsumer
+from qts.outbox.kafka_consumer import KafkaConsumer, KafkaConsumers
 from qts.outbox.relayed_bus import RelayedBus
 
 if TYPE_CHECKING:
@@ -103,15 +103,21 @@ class KafkaBus(RelayedBus):
         if failure is not None:
             self._raise(failure, producer)
 
-    def create_consumer(self, runner: DeliveryRunner) -> KafkaConsumer:
+    def create_consumer(self, runner: DeliveryRunner, account: str) -> Consumer:
+        accounts = dict.fromkeys(("", account))
+        return KafkaConsumers([self._group_consumer(runner, each) for each in accounts])
+
+    def _group_consumer(self, runner: DeliveryRunner, account: str) -> KafkaConsumer:
+        """Return the consumer of an account's group: it skips the events of others."""
+        group = f"{self._config.group}.{self._topic(runner.stream)}"
         settings = {
             **connection_settings(self._config),
-            "group.id": f"{self._config.group}.{self._topic(runner.stream)}",
+            "group.id": f"{group}.{account}" if account else group,
             "group.protocol": self._config.group_protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
-        return KafkaConsumer(settings, self._topic(runner.stream), runner)
+        return KafkaConsumer(settings, self._topic(runner.stream), runner, account)
 
     def _topic(self, stream: str) -> str:
         return self._config.topic_prefix + stream

@@ -14,6 +14,7 @@ it, and must not use up the attempts of the others.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qts import telemetry
@@ -33,13 +34,35 @@ RETRY_INTERVAL_S = 0.5
 log = telemetry.logger("outbox")
 
 
-class KafkaConsumer:
-    """Consumer of one stream; several may run at once, in any process. Runs once."""
+class KafkaConsumers:
+    """Consumers of several groups on one stream, as one: a group per account, and one for none."""
 
-    def __init__(self, settings: dict[str, Any], topic: str, runner: DeliveryRunner) -> None:
+    def __init__(self, consumers: Sequence[KafkaConsumer]) -> None:
+        self._consumers = consumers
+
+    def stop(self) -> None:
+        for consumer in self._consumers:
+            consumer.stop()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for consumer in self._consumers:
+                group.create_task(consumer.run())
+
+
+class KafkaConsumer:
+    """Consumer of one stream; several may run at once, in any process. Runs once.
+
+    It handles the events of its account, or of none (""), and skips all others.
+    """
+
+    def __init__(
+        self, settings: dict[str, Any], topic: str, runner: DeliveryRunner, account: str
+    ) -> None:
         self._settings = settings
         self._topic = topic
         self._runner = runner
+        self._account = account
         self._config = runner.config
         self._slots = asyncio.Semaphore(runner.config.concurrency)
         self._suspects = asyncio.Lock()
@@ -179,7 +202,7 @@ class KafkaConsumer:
         for each in committed:
             offsets = OffsetTracker(each.offset if each.offset >= 0 else None, each.metadata or "")
             self._partitions[each.partition] = PartitionConsumer(
-                each.partition, offsets, self._runner, locks, self._on_change
+                each.partition, offsets, self._runner, locks, self._on_change, self._account
             )
 
     async def _on_revoke(self, _client: object, partitions: list[TopicPartition]) -> None:

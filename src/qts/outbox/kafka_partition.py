@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, cast
 
+from qts.outbox.codec import account_of
 from qts.outbox.delivery_runner import DeliveryRunner
 from qts.outbox.kafka_offsets import OffsetTracker
 
@@ -28,6 +29,7 @@ class PartitionConsumer:
         runner: DeliveryRunner,
         locks: tuple[asyncio.Semaphore, asyncio.Lock],
         on_change: OnChange,
+        account: str = "",
     ) -> None:
         self.number = number
         self.offsets = offsets
@@ -37,6 +39,7 @@ class PartitionConsumer:
         self._runner = runner
         self._slots, self._suspects = locks
         self._on_change = on_change
+        self._account = account
         self._queues: dict[Key, deque[Message]] = {}
         self._uncommitted: list[asyncio.Future[None]] = []
         self._closing = False
@@ -45,6 +48,10 @@ class PartitionConsumer:
     def submit(self, message: Message) -> None:
         offset = message.offset() or 0
         if not self.offsets.add(offset):
+            self._mark_changed()
+            return
+        if account_of(_headers(message)) != self._account:
+            self.offsets.finish(offset)
             self._mark_changed()
             return
         key: Key = message.key() if self._runner.config.ordered else offset

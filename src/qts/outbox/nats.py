@@ -2,6 +2,7 @@
 
     stream everbit.trade.command  ─▶  everbit_trade_command
     its subjects                      everbit.trade.command.<partition>.<aggregate type>.<id>
+    of an account                     everbit.trade.command.<account>.<partition>.<type>.<id>
 
 A stream keeps an event until it is handled. An ordered stream spreads its aggregates over
 partitions, and the server delivers one event of a partition at a time; an unordered one has one
@@ -93,14 +94,19 @@ class NatsBus(RelayedBus):
         except transient_errors() as error:
             raise UnreachableError(f"{self._address} did not confirm: {error!r}") from None
 
-    def create_consumer(self, runner: DeliveryRunner) -> NatsConsumer:
-        ordered = runner.config.ordered
-        filters = (
-            {f"partition-{n}": f"{runner.stream}.{n}.>" for n in range(self._config.partitions)}
-            if ordered
-            else {"all": f"{runner.stream}.>"}
-        )
+    def create_consumer(self, runner: DeliveryRunner, account: str) -> NatsConsumer:
+        filters = self._filters(runner, "", runner.stream)
+        if account:
+            token = _token(account)
+            name = token.replace("%3A", "-")
+            filters |= self._filters(runner, f"{name}-", f"{runner.stream}.{token}")
         return NatsConsumer(self._client, stream_name(runner.stream), filters, runner)
+
+    def _filters(self, runner: DeliveryRunner, name: str, subject: str) -> dict[str, str]:
+        """Return the subjects by durable consumer; a work queue allows no overlap of them."""
+        if not runner.config.ordered:
+            return {f"{name}all": f"{subject}.*.*.*"}
+        return {f"{name}partition-{n}": f"{subject}.{n}.>" for n in range(self._config.partitions)}
 
     async def _create_stream(self, stream: str) -> None:
         from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
@@ -147,7 +153,9 @@ class NatsBus(RelayedBus):
     def _subject(self, delivery: Delivery) -> str:
         partition = crc32(codec.partition_key(delivery)) % self._config.partitions
         names = (delivery.aggregate_type, delivery.aggregate_id)
-        return f"{delivery.stream}.{partition}.{'.'.join(map(_token, names))}"
+        path = f"{partition}.{'.'.join(map(_token, names))}"
+        owner = f"{_token(delivery.account)}." if delivery.account else ""
+        return f"{delivery.stream}.{owner}{path}"
 
 
 def stream_name(stream: str) -> str:

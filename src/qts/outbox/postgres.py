@@ -29,6 +29,7 @@ _COLUMNS = (
     "event_type",
     "aggregate_type",
     "aggregate_id",
+    "account",
     "payload_json",
     "max_attempts",
 )
@@ -88,8 +89,11 @@ class PostgresBus:
         *names, body, attempts = self._row(event)
         return *names, bytes(body).decode(), attempts, float(event.delay_s)
 
-    def consumer(self, stream: str, dispatcher: EventDispatcher) -> OutboxWorker:
-        return OutboxWorker(self._database, stream, self._config(stream), dispatcher)
+    def consumer(self, stream: str, dispatcher: EventDispatcher, account: str = "") -> OutboxWorker:
+        accounts = tuple(dict.fromkeys(("", account)))
+        return OutboxWorker(
+            self._database, stream, self._config(stream), dispatcher, accounts=accounts
+        )
 
     async def pause(self, stream: str) -> None:
         self._config(stream)
@@ -154,6 +158,7 @@ class PostgresBus:
             event.envelope.type,
             event.aggregate_type,
             event.aggregate_id,
+            event.account,
             msgspec.Raw(body),
             self._streams[event.stream].max_attempts,
         )

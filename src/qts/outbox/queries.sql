@@ -1,8 +1,8 @@
 -- name: publish
 -- Publish one event unless its id is known.
--- $1 event_id, $2 stream, $3 event type, $4 aggregate type, $5 aggregate id, $6 envelope,
--- $7 max attempts, $8 delay in seconds, $9 notify the consumers at commit
-SELECT outbox_publish($1, $2, $3, $4, $5, $6, $7, $8, $9)
+-- $1 event_id, $2 stream, $3 event type, $4 aggregate type, $5 aggregate id, $6 account,
+-- $7 envelope, $8 max attempts, $9 delay in seconds, $10 notify the consumers at commit
+SELECT outbox_publish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: publish_many
 -- Publish events in the given order, except those whose ids are known.
@@ -11,14 +11,14 @@ WITH fresh AS (
     INSERT INTO outbox_event_id (event_id)
     SELECT unnest($1::uuid[]) ON CONFLICT DO NOTHING RETURNING event_id)
 INSERT INTO outbox_event (
-    event_id, stream, event_type, aggregate_type, aggregate_id, payload_json, max_attempts,
-    next_retry_at)
-SELECT event_id, v.stream, v.event_type, v.aggregate_type, v.aggregate_id, v.body::jsonb,
-       v.max_attempts, (SELECT clock_timestamp()) + make_interval(secs => v.wait_s)
-  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[],
-              $8::float8[]) WITH ORDINALITY
-       AS v (event_id, stream, event_type, aggregate_type, aggregate_id, body, max_attempts,
-             wait_s, place)
+    event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+    max_attempts, next_retry_at)
+SELECT event_id, v.stream, v.event_type, v.aggregate_type, v.aggregate_id, v.account,
+       v.body::jsonb, v.max_attempts, (SELECT clock_timestamp()) + make_interval(secs => v.wait_s)
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+              $8::int[], $9::float8[]) WITH ORDINALITY
+       AS v (event_id, stream, event_type, aggregate_type, aggregate_id, account, body,
+             max_attempts, wait_s, place)
   JOIN fresh USING (event_id)
  ORDER BY v.place
 RETURNING event_id, pg_current_xact_id()::text::bigint AS xid
@@ -39,10 +39,11 @@ SELECT pg_notify('outbox ' || $1, 'all')
 
 -- name: claim_events
 -- Claim due events that are not locked: one short statement, one transaction.
--- $1 stream, $2 limit, $3 claim token, $4 lock TTL, $5 earliest due time to scan
+-- $1 stream, $2 limit, $3 claim token, $4 lock TTL, $5 accounts, null for all,
+-- $6 earliest due time to scan
 --
 -- The inner query must return its ctids as an array: the planner may execute a joined subquery
--- several times and then claim more than the limit. $5 keeps the scan away from rows that were
+-- several times and then claim more than the limit. $6 keeps the scan away from rows that were
 -- handled long ago while an old snapshot prevents their cleanup.
 UPDATE outbox_event
    SET status = 'PROCESSING', locked_by = $3, locked_until = clock_timestamp() + $4::interval,
@@ -52,26 +53,27 @@ UPDATE outbox_event
     SELECT ctid
       FROM outbox_event
      WHERE stream = $1 AND processed_at IS NULL
-       AND next_retry_at <= statement_timestamp() AND next_retry_at >= $5
+       AND next_retry_at <= statement_timestamp() AND next_retry_at >= $6
+       AND ($5::text[] IS NULL OR account = ANY ($5))
        AND locked_until IS NULL AND attempt_count < max_attempts
        AND NOT EXISTS (SELECT FROM outbox_paused WHERE stream = $1)
      ORDER BY next_retry_at, id
      LIMIT $2
        FOR UPDATE SKIP LOCKED))
-RETURNING id, next_retry_at, attempt_count, max_attempts, aggregate_type, aggregate_id,
+RETURNING id, next_retry_at, attempt_count, max_attempts, aggregate_type, aggregate_id, account,
           payload_json::text AS body
 
 -- name: claim_ordered
 -- Claim from a stream that keeps the order within an aggregate; see the function.
--- $1 stream, $2 limit, $3 claim token, $4 lock TTL, $5 claim expired locks instead,
--- $6 earliest due time to scan, $7 lowest id of an unfinished event
-SELECT id, next_retry_at, attempt_count, max_attempts, aggregate_type, aggregate_id,
+-- $1 stream, $2 limit, $3 claim token, $4 lock TTL, $5 accounts, null for all,
+-- $6 claim expired locks instead, $7 earliest due time to scan, $8 lowest id of an unfinished event
+SELECT id, next_retry_at, attempt_count, max_attempts, aggregate_type, aggregate_id, account,
        payload_json::text AS body
-  FROM outbox_claim_ordered($1, $2, $3, $4::interval, $5, $6, $7)
+  FROM outbox_claim_ordered($1, $5, $2, $3, $4::interval, $6, $7, $8)
 
 -- name: claim_stale
 -- Claim events whose lock has expired.
--- $1 stream, $2 limit, $3 claim token, $4 lock TTL
+-- $1 stream, $2 limit, $3 claim token, $4 lock TTL, $5 accounts, null for all
 UPDATE outbox_event
    SET locked_by = $3, locked_until = clock_timestamp() + $4::interval,
        attempt_count = attempt_count + 1, last_attempt_at = clock_timestamp(),
@@ -80,27 +82,30 @@ UPDATE outbox_event
     SELECT ctid
       FROM outbox_event
      WHERE stream = $1 AND processed_at IS NULL
+       AND ($5::text[] IS NULL OR account = ANY ($5))
        AND next_retry_at <= statement_timestamp()
        AND locked_until < statement_timestamp() AND attempt_count < max_attempts
        AND NOT EXISTS (SELECT FROM outbox_paused WHERE stream = $1)
      ORDER BY next_retry_at, id
      LIMIT $2
        FOR UPDATE SKIP LOCKED))
-RETURNING id, next_retry_at, attempt_count, max_attempts, aggregate_type, aggregate_id,
+RETURNING id, next_retry_at, attempt_count, max_attempts, aggregate_type, aggregate_id, account,
           payload_json::text AS body
 
 -- name: horizon
 -- Advance the point from which a claim scans; see the function.
--- $1 stream, $2 ordered, $3 earliest due time, $4 lowest id, $5 $6 $7 mark of the previous call
+-- $1 stream, $2 ordered, $3 accounts, null for all, $4 earliest due time, $5 lowest id,
+-- $6 $7 $8 mark of the previous call
 SELECT due_from, first_id, mark_at, mark_id, mark_xid
-  FROM outbox_horizon($1, $2, $3, $4, $5, $6, $7)
+  FROM outbox_horizon($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: next_due
 -- Return the seconds until the next event that is not due yet.
--- $1 stream
+-- $1 stream, $2 accounts, null for all
 SELECT extract(epoch FROM next_retry_at - clock_timestamp())::float8
   FROM outbox_event
  WHERE stream = $1 AND processed_at IS NULL AND next_retry_at > statement_timestamp()
+   AND ($2::text[] IS NULL OR account = ANY ($2))
  ORDER BY next_retry_at
  LIMIT 1
 
@@ -125,11 +130,11 @@ WITH done AS (
      WHERE id = ANY ($1::bigint[]) AND locked_by = $2
     RETURNING *)
 INSERT INTO outbox_archive (
-    id, event_id, stream, event_type, aggregate_type, aggregate_id, payload_json, attempt_count,
-    max_attempts, next_retry_at, last_attempt_at, locked_by, last_error_code, last_error_message,
-    created_at, processed_at)
-SELECT id, event_id, stream, event_type, aggregate_type, aggregate_id, payload_json, attempt_count,
-       max_attempts, next_retry_at, last_attempt_at, locked_by, last_error_code,
+    id, event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+    attempt_count, max_attempts, next_retry_at, last_attempt_at, locked_by, last_error_code,
+    last_error_message, created_at, processed_at)
+SELECT id, event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+       attempt_count, max_attempts, next_retry_at, last_attempt_at, locked_by, last_error_code,
        last_error_message, created_at, clock_timestamp()
   FROM done
 
@@ -161,7 +166,7 @@ UPDATE outbox_event e
 
 -- name: mark_exhausted_dead
 -- Mark events as dead whose last attempt ended without a result.
--- $1 stream
+-- $1 stream, $2 accounts, null for all
 UPDATE outbox_event
    SET status = 'DEAD', processed_at = clock_timestamp(), updated_at = clock_timestamp(),
        locked_by = NULL, locked_until = NULL,
@@ -171,6 +176,7 @@ UPDATE outbox_event
     SELECT ctid
       FROM outbox_event
      WHERE stream = $1 AND processed_at IS NULL
+       AND ($2::text[] IS NULL OR account = ANY ($2))
        AND locked_until < statement_timestamp() AND attempt_count >= max_attempts
        FOR UPDATE SKIP LOCKED))
 RETURNING event_id
@@ -190,20 +196,21 @@ SELECT id FROM outbox_event WHERE event_id = $1 FOR UPDATE
 -- $1 event_id
 WITH back AS (DELETE FROM outbox_archive WHERE event_id = $1 RETURNING *)
 INSERT INTO outbox_event (
-    id, event_id, stream, event_type, aggregate_type, aggregate_id, payload_json, max_attempts,
-    next_retry_at, created_at)
-SELECT id, event_id, stream, event_type, aggregate_type, aggregate_id, payload_json, max_attempts,
-       next_retry_at, created_at
+    id, event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+    max_attempts, next_retry_at, created_at)
+SELECT id, event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+       max_attempts, next_retry_at, created_at
   FROM back
 RETURNING id
 
 -- name: insert_unpublished
 -- Insert an event that this database did not publish.
--- $1 event_id, $2 stream, $3 event type, $4 aggregate type, $5 aggregate id, $6 envelope
+-- $1 event_id, $2 stream, $3 event type, $4 aggregate type, $5 aggregate id, $6 account,
+-- $7 envelope
 WITH known AS (INSERT INTO outbox_event_id (event_id) VALUES ($1) ON CONFLICT DO NOTHING)
 INSERT INTO outbox_event (
-    event_id, stream, event_type, aggregate_type, aggregate_id, payload_json)
-VALUES ($1, $2, $3, $4, $5, $6::text::jsonb)
+    event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb)
 RETURNING id
 
 -- name: lock_for_dead

@@ -57,7 +57,7 @@ class Relay:
     ) -> None:
         self._sender = _Sender(send, clock or SystemClock())
         self._workers = [
-            OutboxWorker(database, name, config, self._sender)
+            OutboxWorker(database, name, config, self._sender, accounts=None)
             for name, config in relay_configs(streams).items()
         ]
 

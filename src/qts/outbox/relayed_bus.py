@@ -45,8 +45,8 @@ class RelayedBus(ABC):
         """Send one event; return once the server has stored it, else raise UnreachableError."""
 
     @abstractmethod
-    def create_consumer(self, runner: DeliveryRunner) -> Consumer:
-        """Create the consumer that feeds this runner."""
+    def create_consumer(self, runner: DeliveryRunner, account: str) -> Consumer:
+        """Create the consumer that feeds this runner with events of the account, and of none."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -60,10 +60,10 @@ class RelayedBus(ABC):
     def row_of(self, event: OutboxEvent) -> OutboxRow:
         return self._outbox.row_of(event)
 
-    def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
+    def consumer(self, stream: str, dispatcher: EventDispatcher, account: str = "") -> Consumer:
         config = stream_config(self.streams, stream)
         return self.create_consumer(
-            DeliveryRunner(self._database, stream, config, dispatcher, self._clock)
+            DeliveryRunner(self._database, stream, config, dispatcher, self._clock), account
         )
 
     def relay(self) -> Relay:

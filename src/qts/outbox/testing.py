@@ -42,13 +42,17 @@ class HandledEvent(msgspec.Struct, frozen=True):
 
 
 async def run_due(
-    database: Database, stream: str, config: StreamConfig, dispatcher: EventDispatcher
+    database: Database,
+    stream: str,
+    config: StreamConfig,
+    dispatcher: EventDispatcher,
+    account: str = "",
 ) -> list[HandledEvent]:
-    """Handle all due events one by one, and those that they publish.
+    """Handle all due events of the account one by one, and those that they publish.
 
     A failed event waits at least a minute for its retry, so that it is not returned again.
     """
-    claims = Claims(stream, config, name="run_due")
+    claims = Claims(stream, config, "run_due", ("", account))
     limit = 1 if config.ordered else BATCH  # a failure delays those behind it
     handled: list[HandledEvent] = []
     async with database.connection() as connection:
@@ -92,8 +96,8 @@ class RecordingBus:
         self.published.append(event)
         return row
 
-    def consumer(self, stream: str, dispatcher: EventDispatcher) -> Consumer:
-        return self._bus.consumer(stream, dispatcher)
+    def consumer(self, stream: str, dispatcher: EventDispatcher, account: str = "") -> Consumer:
+        return self._bus.consumer(stream, dispatcher, account)
 
     async def pause(self, stream: str) -> None:
         await self._bus.pause(stream)

@@ -78,6 +78,7 @@ def _check_names(event: OutboxEvent) -> None:
             and 0 < len(event.aggregate_type) <= MAX_NAME
             and 0 < len(event.aggregate_id) <= MAX_NAME
             and 0 < len(envelope.trace_id) <= MAX_NAME
+            and len(event.account) <= MAX_NAME
         )
     except TypeError:
         valid = False
@@ -85,8 +86,8 @@ def _check_names(event: OutboxEvent) -> None:
         raise _refused(
             envelope, f"type, aggregate and traceId need 1 to {MAX_NAME} characters each"
         )
-    # Both have columns; the JSON is checked as a whole.
-    text = event.aggregate_type + event.aggregate_id
+    # They have columns; the JSON is checked as a whole.
+    text = event.aggregate_type + event.aggregate_id + event.account
     if "\0" in text or (not text.isascii() and _has_surrogate(text)):
         raise _refused(envelope, "the aggregate contains a character that cannot be stored")
     if not 0 <= event.delay_s <= MAX_DELAY_S:

@@ -23,7 +23,7 @@ from qts import telemetry
 from qts.database import Connection, Database, ListenStarted
 from qts.domain import Clock, SystemClock
 from qts.outbox.bus import EventDispatcher
-from qts.outbox.claims import BEGINNING, ClaimedEvent, Claims, Horizon
+from qts.outbox.claims import BEGINNING, NO_ACCOUNT, Accounts, ClaimedEvent, Claims, Horizon
 from qts.outbox.completer import TRANSIENT_ERRORS, BatchCompleter
 from qts.outbox.config import StreamConfig
 from qts.outbox.handler_pool import HandlerPool
@@ -50,12 +50,13 @@ class OutboxWorker:
         config: StreamConfig,
         dispatcher: EventDispatcher,
         clock: Clock | None = None,
+        accounts: Accounts = NO_ACCOUNT,
     ) -> None:
         self._database = database
         self._config = config
         self._clock = clock or SystemClock()
-        self._claims = Claims(stream, config)
-        self._horizon = Horizon(stream, config.ordered)
+        self._claims = Claims(stream, config, accounts=accounts)
+        self._horizon = Horizon(stream, config.ordered, accounts)
         self._completer = BatchCompleter(
             database, self._claims, self._horizon, self._clock, self._on_completed
         )

@@ -9,14 +9,15 @@ from uuid import UUID
 
 from qts.cache import CachedOrder, CachedPosition, CachedRisk, CachedStrategyParams, CacheEntry
 from qts.database import Database
-from qts.domain import Clock, RefusedError
+from qts.domain import AccountKey, Clock, RefusedError
 from qts.orders import load_account_state, order_history
 from qts.pipeline.portfolio import Portfolio
 from qts.pipeline.risk_snapshot import trading_day_start
 from qts.risk import RiskLimits
 
 _POSITION = (
-    "SELECT quantity, average_price, updated_at FROM position WHERE broker = $1 AND symbol = $2"
+    "SELECT quantity, average_price, updated_at FROM position"
+    " WHERE broker = $1 AND account = $2 AND symbol = $3"
 )
 _PARAMS = "SELECT params, version, changed_at FROM strategy_params WHERE strategy_key = $1"
 
@@ -27,13 +28,13 @@ class DatabaseCacheLoader:
     def __init__(
         self,
         database: Database,
-        broker: str,
+        key: AccountKey,
         portfolio: Portfolio,
         limits: RiskLimits,
         clock: Clock,
     ) -> None:
         self._database = database
-        self._broker = broker
+        self._key = key
         self._portfolio = portfolio
         self._limits = limits
         self._clock = clock
@@ -51,7 +52,7 @@ class DatabaseCacheLoader:
         return None
 
     async def _position(self, symbol: str) -> CachedPosition | None:
-        row = await self._database.fetchrow(_POSITION, self._broker, symbol)
+        row = await self._database.fetchrow(_POSITION, *self._key, symbol)
         if row is None:
             return None
         quantity, average = row["quantity"], row["average_price"]
@@ -72,7 +73,7 @@ class DatabaseCacheLoader:
 
     async def _risk(self, account: str) -> CachedRisk:
         now = self._clock.now()
-        state = await load_account_state(self._database, self._broker, trading_day_start(now), now)
+        state = await load_account_state(self._database, self._key, trading_day_start(now), now)
         equity = max(self._portfolio.equity, Decimal(1))
         used = sum(
             (

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, OperationError
+from qts.domain import AccountKey, Clock, OperationError
 from qts.events import Event, EventType, Payload, Priority
 from qts.notify import RecentAlerts
 from qts.orders import freeze_position
@@ -44,14 +44,14 @@ class PositionFreezer:
         self,
         database: Database,
         bus: EventBus,
-        broker: str,
+        account: AccountKey,
         alerts: RecentAlerts,
         version: AccountVersion,
         clock: Clock,
     ) -> None:
         self._database = database
         self._bus = bus
-        self._broker = broker
+        self._account = account
         self._alerts = alerts
         self._version = version
         self._clock = clock
@@ -91,7 +91,7 @@ class PositionFreezer:
         while True:
             try:
                 is_new = await freeze_position(
-                    self._database, self._bus, self._broker, symbol, reason, at
+                    self._database, self._bus, self._account, symbol, reason, at
                 )
             except OperationError as error:  # `pending` keeps the symbol refused meanwhile
                 log.warning("freeze not stored; retrying", symbol=symbol, error=str(error))

@@ -17,8 +17,10 @@ from qts.strategies import StrategyKind
 LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # smallest quantity that can be sold
 _OWNERS = (
     "SELECT DISTINCT ON (i.symbol) i.symbol, i.strategy_key FROM order_intent i"
-    " JOIN position p ON p.broker = i.broker AND p.symbol = i.symbol AND p.quantity <> 0"
-    " WHERE i.broker = $1 AND i.intent_type = 'ENTRY' ORDER BY i.symbol, i.created_at DESC"
+    " JOIN position p ON p.broker = i.broker AND p.account = i.account AND p.symbol = i.symbol"
+    " AND p.quantity <> 0"
+    " WHERE i.broker = $1 AND i.account = $2 AND i.intent_type = 'ENTRY'"
+    " ORDER BY i.symbol, i.created_at DESC"
 )
 
 _PENDING = (
@@ -46,16 +48,12 @@ class PositionSync:
 
     async def load(self, database: Database, broker: Broker) -> None:
         account = await broker.account()
-        positions = await list_positions(database)
+        positions = await list_positions(database, broker.key)
         self._portfolio.load(
             account.cash,
-            [
-                Position(row.symbol, row.quantity, row.average_price)
-                for row in positions
-                if row.broker == broker.name
-            ],
+            [Position(row.symbol, row.quantity, row.average_price) for row in positions],
         )
-        for symbol, key in await database.fetch(_OWNERS, broker.name):
+        for symbol, key in await database.fetch(_OWNERS, *broker.key):
             self._portfolio.set_owner(symbol, key)
         self._database, self._broker = database, broker.name
         self.loaded.set()

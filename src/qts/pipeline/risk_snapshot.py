@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from qts.cache import Cache
 from qts.database import Database
-from qts.domain import Clock, OperationError, Side
+from qts.domain import AccountKey, Clock, OperationError, Side
 from qts.orders import AccountState, OpenOrder, load_account_state
 from qts.pipeline.portfolio import Portfolio
 from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
@@ -78,7 +78,7 @@ class RiskSources(NamedTuple):
     """Where the parts of a snapshot come from."""
 
     database: Database
-    broker: str
+    account: AccountKey
     cache: Cache
     portfolio: Portfolio
     monitor: SafetyMonitor
@@ -114,7 +114,7 @@ class RiskSnapshotReader:
                 return state
         now = self._clock.now()
         state = await load_account_state(
-            self._sources.database, self._sources.broker, trading_day_start(now), now
+            self._sources.database, self._sources.account, trading_day_start(now), now
         )
         self._cached = (state, version, now_ns)
         return state

@@ -14,6 +14,7 @@ from qts.risk.gate import PreTradeGate as PreTradeGate
 from qts.risk.kill_switch import KillSwitch as KillSwitch
 from qts.risk.kill_switch import SafetyMonitor as SafetyMonitor
 from qts.risk.kill_switch import Switch as Switch
+from qts.risk.kill_switch import stop_all_accounts as stop_all_accounts
 from qts.risk.limits import RiskLimits as RiskLimits
 from qts.risk.limits import RiskLimitsConfig as RiskLimitsConfig
 from qts.risk.micro_risk_loop import EMERGENCY_ORDER as EMERGENCY_ORDER

@@ -61,6 +61,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("FS105", "warning", "the price feed is silent; the last price is used"),
     ("FS110", "lockdown", "the venue has blocked us (HTTP 418)"),
     ("FS111", "warning", "the outcome of an order is unknown; its symbol is suspended"),
+    ("FS112", "notice", "another run has taken the account; this one ends"),
     ("GR001", "warning", "the exposure is at its limit"),
     ("GR010", "warning", "a symbol's weight is at its limit"),
     ("GR020", "warning", "the day's loss is at its limit: no new entries"),

@@ -17,7 +17,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database
-from qts.domain import RefusedError
+from qts.domain import AccountKey, RefusedError
 from qts.risk.codes import CODES, Effect
 
 log = telemetry.logger("risk")
@@ -25,8 +25,9 @@ _STATE = telemetry.gauge("everbit_safety_state", "0 NORMAL, 1 WARNING, 2 FAIL, 3
 
 WARNING_TTL_S = 60.0
 NEVER = datetime.min.replace(tzinfo=UTC)
-_SELECT = "SELECT state, code, message, since FROM safety_state"
-_SELECT_FOR_UPDATE = "SELECT state, code, message, since FROM safety_state FOR UPDATE"
+SELECT_STATE = (
+    "SELECT state, code, message, since FROM safety_state WHERE broker = $1 AND account = $2"
+)
 
 
 class SafetyState(StrEnum):
@@ -70,12 +71,13 @@ def next_state(state: SafetyState, effect: Effect) -> SafetyState:
 class FailSafe:
     """The fail-safe of an account; each change writes state and log in one transaction."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, key: AccountKey) -> None:
         self._database = database
+        self._key = key
 
     async def now(self) -> FailSafeStatus:
         async with self._database.transaction() as tx:
-            return await _read(tx)
+            return await self._read(tx)
 
     async def trip(
         self, code: str, message: str = "", actor: str = "qts", **meta: Any
@@ -86,32 +88,34 @@ class FailSafe:
         known = CODES[code]
         text = f"{known.text}: {message}" if message else known.text
         async with self._database.transaction() as tx:
-            before = await _read(tx, lock=True)
+            before = await self._read(tx, lock=True)
             state = next_state(before.state, known.effect)
             if state is not before.state:
-                await _move(tx, state, code, text)
-            await _write(tx, code, text, before.state, state, actor, meta)
+                await self._move(tx, state, code, text)
+            await self._write(tx, code, text, before.state, state, actor, meta)
         self._report(code, text, before.state, state)
         return await self.now()
 
     async def clear_warning(self) -> FailSafeStatus:
         """End WARNING when no warning was raised for a minute."""
         async with self._database.transaction() as tx:
-            before = await _read(tx, lock=True)
-            if before.state is SafetyState.WARNING and await _quiet(tx):
-                await _move(tx, SafetyState.NORMAL, None, "")
-                await _write(tx, "CALM", "no warning for a minute", before.state, "NORMAL", "qts")
+            before = await self._read(tx, lock=True)
+            if before.state is SafetyState.WARNING and await self._quiet(tx):
+                await self._move(tx, SafetyState.NORMAL, None, "")
+                await self._write(
+                    tx, "CALM", "no warning for a minute", before.state, "NORMAL", "qts"
+                )
                 self._report("CALM", "no warning for a minute", before.state, SafetyState.NORMAL)
         return await self.now()
 
     async def clear_transient_fail(self, found: str) -> FailSafeStatus:
         """End FAIL if its code is transient; `found` says what was checked."""
         async with self._database.transaction() as tx:
-            before = await _read(tx, lock=True)
+            before = await self._read(tx, lock=True)
             transient = before.code in CODES and CODES[before.code].transient
             if before.state is SafetyState.FAIL and transient:
-                await _move(tx, SafetyState.NORMAL, None, "")
-                await _write(tx, "RECHECK", found, before.state, "NORMAL", "qts")
+                await self._move(tx, SafetyState.NORMAL, None, "")
+                await self._write(tx, "RECHECK", found, before.state, "NORMAL", "qts")
                 self._report("RECHECK", found, before.state, SafetyState.NORMAL)
         return await self.now()
 
@@ -120,13 +124,14 @@ class FailSafe:
         if not actor or not reason:
             raise RefusedError("a release needs a name and a reason")
         async with self._database.transaction() as tx:
-            before = await _read(tx, lock=True)
+            before = await self._read(tx, lock=True)
             await tx.execute(
                 "UPDATE safety_state SET state = 'NORMAL', code = NULL, message = '',"
-                " released_by = $1",
+                " released_by = $3 WHERE broker = $1 AND account = $2",
+                *self._key,
                 actor,
             )
-            await _write(tx, "RELEASE", reason, before.state, "NORMAL", actor)
+            await self._write(tx, "RELEASE", reason, before.state, "NORMAL", actor)
         self._report("RELEASE", reason, before.state, SafetyState.NORMAL)
         return await self.now()
 
@@ -134,7 +139,8 @@ class FailSafe:
         """Return the newest entries first."""
         rows = await self._database.fetch(
             "SELECT at, code, message, state_before, state_after, actor FROM safety_log"
-            " ORDER BY id DESC LIMIT $1",
+            " WHERE broker = $1 AND account = $2 ORDER BY id DESC LIMIT $3",
+            *self._key,
             limit,
         )
         return [SafetyLogEntry(**dict(row.items())) for row in rows]
@@ -145,46 +151,53 @@ class FailSafe:
         level = log.warning if state is not SafetyState.NORMAL else log.info
         level("fail-safe state", code=code, reason=text, before=before, state=state)
 
+    async def _read(self, tx: Connection, *, lock: bool = False) -> FailSafeStatus:
+        row = await tx.fetchrow(SELECT_STATE + (" FOR UPDATE" if lock else ""), *self._key)
+        if row is None:
+            return FailSafeStatus(SafetyState.LOCKDOWN, "FS001", "the state is missing", NEVER)
+        return FailSafeStatus(SafetyState(row[0]), row[1], row[2], row[3])
 
-async def _read(tx: Connection, *, lock: bool = False) -> FailSafeStatus:
-    row = await tx.fetchrow(_SELECT_FOR_UPDATE if lock else _SELECT)
-    if row is None:
-        return FailSafeStatus(SafetyState.LOCKDOWN, "FS001", "the state is missing", NEVER)
-    return FailSafeStatus(SafetyState(row[0]), row[1], row[2], row[3])
+    async def _move(
+        self, tx: Connection, state: SafetyState, code: str | None, message: str
+    ) -> None:
+        await tx.execute(
+            "UPDATE safety_state SET state = $3, code = $4, message = $5"
+            " WHERE broker = $1 AND account = $2",
+            *self._key,
+            state,
+            code,
+            message,
+        )
 
+    async def _write(
+        self,
+        tx: Connection,
+        code: str,
+        message: str,
+        before: str,
+        state: str,
+        actor: str,
+        meta: dict[str, Any] | None = None,
+    ) -> None:
+        await tx.execute(
+            "INSERT INTO safety_log"
+            " (broker, account, code, message, state_before, state_after, actor, meta)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+            *self._key,
+            code,
+            message,
+            before,
+            state,
+            actor,
+            meta or {},
+        )
 
-async def _move(tx: Connection, state: SafetyState, code: str | None, message: str) -> None:
-    await tx.execute(
-        "UPDATE safety_state SET state = $1, code = $2, message = $3", state, code, message
-    )
-
-
-async def _write(
-    tx: Connection,
-    code: str,
-    message: str,
-    before: str,
-    state: str,
-    actor: str,
-    meta: dict[str, Any] | None = None,
-) -> None:
-    await tx.execute(
-        "INSERT INTO safety_log (code, message, state_before, state_after, actor, meta)"
-        " VALUES ($1, $2, $3, $4, $5, $6)",
-        code,
-        message,
-        before,
-        state,
-        actor,
-        meta or {},
-    )
-
-
-async def _quiet(tx: Connection) -> bool:
-    codes = [code for code, known in CODES.items() if known.effect is not Effect.NOTICE]
-    return not await tx.fetchval(
-        "SELECT count(*) FROM safety_log WHERE code = ANY($1)"
-        " AND at > clock_timestamp() - make_interval(secs => $2)",
-        codes,
-        WARNING_TTL_S,
-    )
+    async def _quiet(self, tx: Connection) -> bool:
+        codes = [code for code, known in CODES.items() if known.effect is not Effect.NOTICE]
+        return not await tx.fetchval(
+            "SELECT count(*) FROM safety_log WHERE broker = $1 AND account = $2"
+            " AND code = ANY($3) AND at > clock_timestamp() - make_interval(secs => $4)",
+            *self._key,
+            codes,
+            WARNING_TTL_S,
+        )

@@ -1,4 +1,4 @@
-"""The kill switch of the account and of each strategy: stored in the database, off unless set.
+"""The kill switch of an account and of each strategy in it: in the database, off unless set.
 
 `SafetyMonitor` keeps a copy: it listens for changes and reads once a second. After three seconds
 without a successful read, everything counts as off.
@@ -15,8 +15,8 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import Clock, OperationError, RefusedError, check_name
-from qts.risk.fail_safe import NEVER, FailSafeStatus, SafetyState
+from qts.domain import AccountKey, Clock, OperationError, RefusedError, check_name
+from qts.risk.fail_safe import NEVER, SELECT_STATE, FailSafeStatus, SafetyState
 
 log = telemetry.logger("risk")
 
@@ -41,8 +41,11 @@ class Switch(msgspec.Struct, frozen=True):
 
 
 class KillSwitch:
-    def __init__(self, database: Database) -> None:
+    """The switches of one account."""
+
+    def __init__(self, database: Database, key: AccountKey) -> None:
         self._database = database
+        self._key = key
 
     async def set(
         self, enabled: bool, actor: str, reason: str = "", strategy: str | None = None
@@ -53,10 +56,13 @@ class KillSwitch:
         scope = ACCOUNT if strategy is None else "strategy"
         async with self._database.transaction() as tx:
             await tx.execute(
-                "INSERT INTO kill_switch (scope, strategy_key, trading_enabled, reason, changed_by)"
-                " VALUES ($1, $2, $3, $4, $5) ON CONFLICT (scope, strategy_key) DO UPDATE"
-                " SET trading_enabled = $3, reason = $4, changed_by = $5,"
+                "INSERT INTO kill_switch"
+                " (broker, account, scope, strategy_key, trading_enabled, reason, changed_by)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+                " ON CONFLICT (broker, account, scope, strategy_key) DO UPDATE"
+                " SET trading_enabled = $5, reason = $6, changed_by = $7,"
                 " changed_at = clock_timestamp()",
+                *self._key,
                 scope,
                 strategy or "",
                 enabled,
@@ -85,7 +91,8 @@ class KillSwitch:
         """Return the switches by strategy key; the account's under `account`."""
         rows = await self._database.fetch(
             "SELECT scope, strategy_key, trading_enabled, reason, changed_by, changed_at"
-            " FROM kill_switch ORDER BY scope, strategy_key"
+            " FROM kill_switch WHERE broker = $1 AND account = $2 ORDER BY scope, strategy_key",
+            *self._key,
         )
         return {
             row["strategy_key"] or ACCOUNT: Switch(
@@ -99,21 +106,34 @@ class KillSwitch:
         async with self._database.transaction() as tx:
             for scope, key in ((ACCOUNT, ""), *(("strategy", name) for name in strategies)):
                 await tx.execute(
-                    "INSERT INTO kill_switch (scope, strategy_key, trading_enabled, changed_by)"
-                    " VALUES ($1, $2, true, $3) ON CONFLICT DO NOTHING",
+                    "INSERT INTO kill_switch"
+                    " (broker, account, scope, strategy_key, trading_enabled, changed_by)"
+                    " VALUES ($1, $2, $3, $4, true, $5) ON CONFLICT DO NOTHING",
+                    *self._key,
                     scope,
                     key,
                     actor,
                 )
 
 
-class SafetyMonitor:
-    """Copy of the kill switches and the fail-safe state, at most three seconds old."""
+async def stop_all_accounts(database: Database, actor: str, reason: str) -> None:
+    """Stop trading of every account that has a switch; one without may not trade anyway."""
+    await database.execute(
+        "UPDATE kill_switch SET trading_enabled = false, changed_by = $1, reason = $2,"
+        " changed_at = clock_timestamp() WHERE scope = 'account'",
+        actor,
+        reason,
+    )
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+
+class SafetyMonitor:
+    """Copy of an account's kill switches and fail-safe state, at most three seconds old."""
+
+    def __init__(self, database: Database, key: AccountKey, clock: Clock) -> None:
         self._database = database
+        self._key = key
         self._clock = clock
-        self._kill = KillSwitch(database)
+        self._kill = KillSwitch(database, key)
         self._safety = _UNKNOWN
         self._switches: Mapping[str, Switch] = {}
         self._read_ns: int | None = None
@@ -135,7 +155,7 @@ class SafetyMonitor:
 
     async def refresh(self) -> None:
         async with self._database.transaction() as tx:
-            row = await tx.fetchrow("SELECT state, code, message, since FROM safety_state")
+            row = await tx.fetchrow(SELECT_STATE, *self._key)
         self._switches = await self._kill.all()
         if row is not None:
             self._safety = FailSafeStatus(

@@ -26,7 +26,15 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from qts.app import SimulatedVenue, TradingSystem, cache_url, database_url, start_servers
+from qts.app import (
+    SimulatedVenue,
+    TradingSystem,
+    cache_url,
+    database_url,
+    run_account,
+    start_servers,
+)
+from qts.brokers import AccountLock
 from qts.config import Config
 from qts.database import Database, migrate
 from qts.domain import Clock, OperationError, OrderRequest, OrderType, Side, SystemClock, Tick
@@ -48,7 +56,10 @@ async def open_sandbox(home: Home, config: Config, clock: Clock) -> AsyncIterato
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         config = await asyncio.to_thread(simulated.settings, config)
-        trading = TradingSystem(config, database, clock)
+        key = run_account(config)
+        lock = AccountLock(database, key, str(home.path), clock, is_live=False)
+        await stack.enter_async_context(lock)
+        trading = TradingSystem(config, database, clock, lock)
         yield await stack.enter_async_context(trading.open(cache_url(config, home), simulated.keys))
 
 

@@ -22,6 +22,7 @@ from qts.dashboard.terminal.app import ConfirmDialog
 from qts.database import Database
 from qts.domain import OperationError, Secret
 from qts.risk import KillSwitch
+from tests.accounts import PAPER
 from tests.cli.test_run import Qts
 from tests.dashboard.statuses import live, publish
 from tests.dashboard.terminal.test_tables import an_order
@@ -144,12 +145,12 @@ async def test_the_source_reads_the_published_status(
     store: CacheStore, database: Database, database_url: Secret
 ) -> None:
     prefix = f"top-{os.getpid()}:"
-    source = LiveStatusSource(store, database, prefix)
+    source = LiveStatusSource(store, database, prefix, PAPER)
     assert (await source.read()).trouble.startswith("no run found")
     published = await publish(store, prefix)
     assert (await source.read()).live == published
     await source.kill("kim")
-    switch = (await KillSwitch(database).all())["account"]
+    switch = (await KillSwitch(database, PAPER).all())["account"]
     assert (switch.enabled, switch.changed_by) == (False, "kim")
 
 

@@ -24,6 +24,7 @@ def an_order(state: str | None = "UNKNOWN") -> OrderRow:
         strategy_key="rsi_scalper",
         intent_type="ENTRY",
         broker="paper",
+        account="0123456789abcdef",
         symbol="005930",
         side="BUY",
         order_type="LIMIT",
@@ -39,6 +40,7 @@ def an_order(state: str | None = "UNKNOWN") -> OrderRow:
         broker_order_id=None,
         order_state=None,
         filled=Decimal("0E-18"),
+        good_until=None,
     )
 
 

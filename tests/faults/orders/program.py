@@ -86,16 +86,19 @@ async def work(job: WorkerJob) -> None:
         streams = {**OutboxConfig().streams, TRADE_COMMAND: job.stream, TRADE_EXIT: job.stream}
         bus = await stack.enter_async_context(PostgresBus.open(database, streams))
         broker = await open_broker(stack, job)
-        safety = DatabaseSafetyControls(FailSafe(database), KillSwitch(database))
-        ledger = Ledger(database, bus, broker.name)
+        safety = DatabaseSafetyControls(
+            FailSafe(database, broker.key), KillSwitch(database, broker.key)
+        )
+        ledger = Ledger(database, bus, broker.key)
         context = ExecutionContext(database, bus, broker, ledger, safety, job.config, SystemClock())
         reconciler = Reconciler(context)
         await _first_look(reconciler, stopped)
         print("ready", flush=True)
         dispatcher = Dispatcher()
         OrderExecutor(context, reconciler.is_reconciled, reconciler.request).register(dispatcher)
-        workers = [bus.consumer(name, dispatcher) for name in (TRADE_COMMAND, TRADE_EXIT)]
-        manager = OrderManager(database, bus, broker.name)
+        account = str(broker.key)
+        workers = [bus.consumer(name, dispatcher, account) for name in (TRADE_COMMAND, TRADE_EXIT)]
+        manager = OrderManager(database, bus, broker.key)
         looking = [
             asyncio.create_task(TimeInForceEnforcer(context, manager.cancel).run()),
             asyncio.create_task(reconciler.run()),

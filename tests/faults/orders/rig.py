@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from qts.brokers import open_account
 from qts.database import Database
 from qts.domain import (
     IntentType,
@@ -35,6 +36,7 @@ from qts.outbox import TRADE_COMMAND, TRADE_EXIT, OutboxConfig, PostgresBus, Str
 from qts.risk import KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from qts.simulators import Fault, MarketConfig, UpbitSimulator, UpbitSimulatorConfig
+from tests.accounts import UPBIT
 from tests.faults.orders.program import WorkerJob
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -123,9 +125,9 @@ class Worker:
 class Rig:
     def __init__(self, simulator: UpbitSimulator, database: Database, bus: PostgresBus) -> None:
         self.simulator, self.database, self.bus = simulator, database, bus
-        self.kill_switch = KillSwitch(database)
+        self.kill_switch = KillSwitch(database, UPBIT)
         self.clock = SystemClock()
-        self.manager = OrderManager(database, bus, "upbit")
+        self.manager = OrderManager(database, bus, UPBIT)
         self.submitted: list[SubmitResult] = []
         self.symbols = simulator.symbols()
 
@@ -273,6 +275,7 @@ async def rig(database: Database, **limits: Any) -> AsyncIterator[Rig]:
     streams = {**OutboxConfig().streams, TRADE_COMMAND: STREAM, TRADE_EXIT: STREAM}
     async with UpbitSimulator(config) as simulator, PostgresBus.open(database, streams) as bus:
         made = Rig(simulator, database, bus)
+        await open_account(database, UPBIT, is_live=False)
         await made.kill_switch.enable_unset(("faults",), "tests")
         yield made
 

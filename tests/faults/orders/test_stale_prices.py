@@ -18,6 +18,7 @@ from qts.orders import SubmitResult
 from qts.pipeline import Portfolio
 from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
+from tests.accounts import UPBIT
 from tests.faults.orders.rig import COIN, Rig, worker
 from tests.outbox.worker_group import seed
 
@@ -97,13 +98,13 @@ class Trader:
 
 @asynccontextmanager
 async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
-    watch, portfolio = SafetyMonitor(made.database, clock), Portfolio(clock)
+    watch, portfolio = SafetyMonitor(made.database, UPBIT, clock), Portfolio(clock)
     portfolio.load(COIN, ())
     config = CacheConfig()
     async with Cache.open(MemoryStore(), Nothing(), config, clock=clock) as cache:
         sources = RiskSources(
             database=made.database,
-            broker="upbit",
+            account=UPBIT,
             cache=cache,
             portfolio=portfolio,
             monitor=watch,

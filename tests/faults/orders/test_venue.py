@@ -11,6 +11,7 @@ import pytest
 from qts.database import Database
 from qts.domain import Secret
 from qts.risk import FailSafe, SafetyState
+from tests.accounts import UPBIT
 from tests.faults.orders.rig import Rig, rig, worker
 from tests.outbox.kit import until
 from tests.simulators.clients import Upbit
@@ -84,7 +85,7 @@ async def test_being_shut_out_stops_everything(
         assert len(made.entries) == placed
     switches = await made.kill_switch.all()
     assert not switches["account"].enabled
-    safety = await FailSafe(database).now()
+    safety = await FailSafe(database, UPBIT).now()
     assert (safety.state, safety.code) == (SafetyState.LOCKDOWN, "FS110")
 
 

@@ -9,7 +9,7 @@ import msgspec
 from qts.cache import CacheStore
 from qts.dashboard.live_status import LiveStatus, read_live
 from qts.database import Database
-from qts.domain import OperationError
+from qts.domain import AccountKey, OperationError
 from qts.orders import OrderRow, list_orders
 from qts.risk import KillSwitch
 
@@ -33,7 +33,12 @@ class StatusSource(Protocol):
 
 
 class LiveStatusSource:
-    def __init__(self, store: CacheStore, database: Database, prefix: str) -> None:
+    """Status of the run of one account."""
+
+    def __init__(
+        self, store: CacheStore, database: Database, prefix: str, account: AccountKey
+    ) -> None:
+        self._account = account
         self._store = store
         self._database = database
         self._prefix = prefix
@@ -41,7 +46,7 @@ class LiveStatusSource:
     async def read(self) -> TerminalSnapshot:
         try:
             live = await read_live(self._store, self._prefix)
-            orders = await list_orders(self._database, limit=MAX_ORDERS)
+            orders = await list_orders(self._database, self._account, limit=MAX_ORDERS)
         except (OperationError, msgspec.DecodeError) as error:
             return TerminalSnapshot(trouble=" ".join(str(error).split()))
         if live is None:
@@ -49,4 +54,4 @@ class LiveStatusSource:
         return TerminalSnapshot(live, orders)
 
     async def kill(self, actor: str) -> None:
-        await KillSwitch(self._database).set(False, actor, "stopped in qts top")
+        await KillSwitch(self._database, self._account).set(False, actor, "stopped in qts top")

@@ -1,0 +1,27 @@
+"""Accounts of the tests, and a trading system that holds its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from qts.app import TradingSystem, run_account
+from qts.brokers import AccountLock, BrokersConfig, account_key
+from qts.config import Config
+from qts.database import Database
+from qts.domain import AccountKey, SystemClock
+from qts.venues import UpbitConfig, VenuesConfig
+
+PAPER = account_key(BrokersConfig(), VenuesConfig())
+VENUE = AccountKey.of("venue", "test")  # of tests/orders/fake_venue.py
+UPBIT = account_key(
+    BrokersConfig(broker="upbit"), VenuesConfig(upbit=UpbitConfig(url="http://127.0.0.1"))
+)
+
+
+@asynccontextmanager
+async def trading_system(config: Config, database: Database) -> AsyncIterator[TradingSystem]:
+    """Build a trading system that holds its account; the caller opens it."""
+    clock = SystemClock()
+    async with AccountLock(database, run_account(config), "home", clock, is_live=False) as lock:
+        yield TradingSystem(config, database, clock, lock)
