@@ -36,7 +36,6 @@ from qts.outbox import (
     PostgresBus,
 )
 from qts.outbox.testing import HandledEvent, make_due, run_due
-from qts.pipeline.position_sync import PositionSync
 from qts.risk import ApprovedOrder, FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from tests.orders.fake_venue import Venue
@@ -74,7 +73,7 @@ class OrderKit:
         bus: PostgresBus,
         venue: Venue,
         clock: Clock,
-        account: PositionSync | None = None,
+        account: Any = None,  # PositionSync
         **config: Any,
     ) -> None:
         self._account = account
