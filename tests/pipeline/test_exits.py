@@ -110,7 +110,7 @@ class Position100:
         held = self._world.positions[SYMBOL].quantity
         quantity = min(proposal.quantity, held - self.resting - leave)
         if quantity <= 0:
-            return Execution(proposal, "TIMEOUT", Decimal(0), "on its way")
+            return Execution(proposal, "PENDING", Decimal(0), "on its way")
         self.asked.append(quantity)
         outcome, filled = self._outcomes.pop(0) if self._outcomes else ("TIMEOUT", 0)
         self.resting += (quantity - filled) if outcome == "TIMEOUT" else Decimal(0)
@@ -141,6 +141,14 @@ async def test_a_half_that_may_still_be_sold_is_not_sold_twice() -> None:
     position = Position100("10", ("TIMEOUT", 0))
     assert await position.fall(98.5, seconds=5) == [5]
     assert await position.fall(97.5) == [5, 5]  # all of it: what is not on its way out
+
+
+async def test_an_exit_that_rests_is_no_failure_again_and_again() -> None:
+    position = Position100("10", ("TIMEOUT", 0), ("FILLED", 10))
+    assert await position.fall(97.5, seconds=10) == [10]
+    assert position.freezes.exit_failed.call_count == 1  # the one that did not fill in time
+    position.resting = Decimal(0)  # cancelled at the venue, nothing was sold
+    assert await position.fall(97.5, seconds=2) == [10, 10]
 
 
 async def test_what_a_cancelled_half_left_is_asked_for_again() -> None:

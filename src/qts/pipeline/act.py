@@ -160,7 +160,7 @@ class OrderSubmitter:
             if leave is not None:
                 left = _beyond(leave, snapshot.exposure)
                 if left <= 0:
-                    return Execution(proposal, "TIMEOUT", reason="all of it is on its way out")
+                    return Execution(proposal, "PENDING", reason="all of it is on its way out")
                 proposal = replace(proposal, quantity=min(proposal.quantity, left))
             checked = self._gate.check(proposal, snapshot)
             codes = (

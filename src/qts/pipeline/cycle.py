@@ -20,7 +20,7 @@ from qts.domain import OperationError
 from qts.risk import OrderProposal
 from qts.strategies import Signal, View
 
-Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "CANCELLED", "TIMEOUT", "STOPPED"]
+Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "CANCELLED", "TIMEOUT", "STOPPED", "PENDING"]
 
 
 class StepFailedError(OperationError):

@@ -74,15 +74,16 @@ class StopExitHandler:
         """Submit the exit; repeat what is left of a part of the position until it is sold.
 
         `leave` is what the stop keeps: an order that follows asks for what is beyond it, neither
-        sold nor on its way out. Where nothing was placed, and for an exit of everything, the stop
-        fires again by itself.
+        sold nor on its way out. While all of it is, nothing is ordered. Where nothing was placed,
+        and for an exit of everything that did not fill, the stop fires again.
         """
         proposal = self._proposal(event)
         symbol, held = proposal.symbol, self._held(proposal.symbol)
         leave = max(held - proposal.quantity, Decimal(0))
         while reason := await self._try(proposal, leave):
             before, held = held, self._held(symbol)
-            if not leave or reason.startswith("REJECTED") or held > before:
+            failed = reason.startswith("REJECTED") or not (leave or reason.startswith("PENDING"))
+            if failed or held > before:  # more was bought: the stop decides again
                 self._micro_risk.rearm(symbol, reason)
                 return
             if held <= leave:
@@ -106,6 +107,9 @@ class StopExitHandler:
             rejected, sold = done.outcome == "REJECTED", bool(done.filled_qty)
         except QtsError as error:
             reason = str(error)
+        if reason.startswith("PENDING"):  # no failure: another order sells it
+            await self._clock.sleep(RETRY_BACKOFF_S)
+            return reason
         if sold:
             self._freezer.exit_done(symbol)
         else:
