@@ -99,7 +99,7 @@ PUBLIC: dict[str, str] = {
         SymbolSuspension TimeInForceEnforcer adopt_holding check_broker check_ledger_symbol
         check_reconciled check_symbol external_fill freeze_position is_tradable
         list_orders list_positions list_suspensions load_account_state order_history
-        resolve_manually resume_manually signal_id_for
+        resolve_manually resume_manually signal_id_for symbols_on_order
     """,
     "qts.outbox": """
         BACKTEST_COMMAND BACKTEST_EVENT Consumer Delivery Depth Dispatcher Envelope EventBus

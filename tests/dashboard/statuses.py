@@ -137,6 +137,7 @@ def live(**more: Any) -> LiveStatus:
                 price=Decimal(70_500),
                 unrealised=Decimal(5000),
                 strategy="rsi_scalper",
+                price_age_s=0.4,
             )
         ],
         "money": AccountStatus(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from qts.risk import EmergencyOrder, MicroRiskLoop, PositionShadow, StopsConfig
 class Desk:
     """What the loop published and what it raised."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(
+        self, price_age_s: Callable[[str], float | None] | None = None, **config: Any
+    ) -> None:
         self.events: list[tuple[str, Any]] = []
         self.codes: list[str] = []
         self.clock = ManualClock()
@@ -24,6 +27,7 @@ class Desk:
             lambda name, payload: self.events.append((name, payload)),
             lambda code, _: self.codes.append(code),
             self.clock,
+            price_age_s=price_age_s,
         )
 
     def hold(self, *held: tuple[str, float, float], equity: float = 1e9) -> None:
@@ -106,33 +110,47 @@ async def test_scalp_leaves_after_its_hour_and_a_holding_stays() -> None:
     assert (order.symbol, order.reason) == ("A", "EXIT_TIME")
 
 
-async def test_old_positions_and_silent_prices_are_warned_of_once() -> None:
-    desk = Desk(stale_after_s=5)
+async def test_old_positions_are_warned_of_once() -> None:
+    desk = Desk()
     desk.hold(("A", 10, 10_000))
-    desk.tick("A", 10_000)
     await desk.clock.advance(2)
     for _ in range(2):
         desk.loop.check()
     assert desk.codes == ["FS101"]
-    desk.hold(("A", 10, 10_000))
-    await desk.clock.advance(4)
-    desk.hold(("A", 10, 10_000))
-    for _ in range(2):
-        desk.loop.check()
-    assert desk.codes == ["FS101", "FS105"]
 
 
-async def test_symbol_that_never_had_a_price_is_silent_since_it_is_held() -> None:
-    desk = Desk(stale_after_s=5)
-    for _ in range(6):
-        desk.hold(("A", 10, 10_000))
-        desk.loop.check()
-        assert not desk.codes
-        await desk.clock.advance(1)
-    desk.hold(("A", 10, 10_000))
-    for _ in range(2):
+def test_a_price_that_is_too_old_is_warned_of_once_until_it_is_fresh_again() -> None:
+    ages: dict[str, float | None] = {"A": 0.0, "B": 1.9}
+    desk = Desk(price_age_s=ages.get)
+    desk.hold(("A", 10, 10_000), ("B", 10, 10_000))
+    desk.loop.check()
+    assert desk.codes == []
+    ages["A"] = 2.1
+    for _ in range(3):
         desk.loop.check()
     assert desk.codes == ["FS105"]
+    ages["A"] = 0.1
+    desk.loop.check()
+    ages["A"] = 2.5
+    desk.loop.check()
+    assert desk.codes == ["FS105", "FS105"]
+
+
+def test_outside_the_session_no_price_is_too_old() -> None:
+    desk = Desk(price_age_s=lambda _symbol: None)
+    desk.hold(("A", 10, 10_000))
+    desk.loop.check()
+    assert desk.codes == []
+
+
+async def test_without_a_feed_no_price_is_too_old() -> None:
+    """In a backtest a minute may lie between two ticks."""
+    desk = Desk()
+    desk.hold(("A", 10, 10_000))
+    await desk.clock.advance(60)
+    desk.hold(("A", 10, 10_000))
+    desk.loop.check()
+    assert desk.codes == []
 
 
 def test_rising_volatility_warns_then_halves_then_ends_everything() -> None:

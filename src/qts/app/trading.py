@@ -59,6 +59,7 @@ from qts.pipeline.position_sync import PositionSync
 from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
 from qts.pipeline.strategy_params import StrategyParamsWatcher
 from qts.pipeline.tick_publisher import TickPublisher
+from qts.pipeline.watch_list import WatchList
 from qts.risk import (
     EMERGENCY_ORDER,
     FailSafe,
@@ -165,9 +166,9 @@ class TradingSystem:
 
     def _build_execution(self, tracker: IntentTracker, version: AccountVersion) -> None:
         config, database, clock = self.config, self.database, self.clock
-        self.micro_risk = MicroRiskLoop(
-            config.risk.stops, self._publish_risk, self._reporter.trip, clock
-        )
+        self._watch_list = WatchList(self.portfolio, self.feed, clock)
+        stops, trip, age = config.risk.stops, self._reporter.trip, self.feed.price_age_s
+        self.micro_risk = MicroRiskLoop(stops, self._publish_risk, trip, clock, price_age_s=age)
         kinds = {each.key: each.kind for each in self.strategies.values()}
         self.positions = PositionSync(self.portfolio, self.micro_risk, kinds)
         self.order_updates = OrderUpdatePublisher(
@@ -206,6 +207,7 @@ class TradingSystem:
 
         def on_submitted(proposal: OrderProposal, submitted: SubmitResult) -> None:
             version.advance()
+            self._watch_list.submitted(proposal.symbol)
             if not proposal.intent_type.is_exit and submitted.attempt_id is not None:
                 self.positions.set_owner(proposal.symbol, proposal.strategy_key)
 
@@ -317,6 +319,7 @@ class TradingSystem:
         for consumer in self._consumers:
             run("consumer", consumer.run())
         self._start_maintenance()
+        run("watch list", self._watch_list.run(self.database, self.broker.key))
         self._strategy_engine.start_stops()
         for runner in self.runners.values():
             if isinstance(runner, IsolatedRunner):

@@ -43,6 +43,7 @@ class PositionStatus(msgspec.Struct, frozen=True, kw_only=True):
     price: Decimal
     unrealised: Decimal
     strategy: str
+    price_age_s: float | None  # None outside the trading session
 
 
 class AccountStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -204,6 +204,7 @@ class StatusPublisher:
                 price=(price := portfolio.price(each)),
                 unrealised=((price - each.average_price) * each.quantity).quantize(_WON),
                 strategy=portfolio.owners.get(each.symbol, ""),
+                price_age_s=_rounded(self._sources.feed.price_age_s(each.symbol)),
             )
             for each in portfolio.positions.values()
         ]
@@ -260,6 +261,10 @@ class StatusPublisher:
         )
         account = await load_account_state(database, sources.account, trading_day_start(now), now)
         self._today = (account.earned_today, account.orders_today)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
 
 
 @cache

@@ -37,6 +37,7 @@ from qts.orders.read_model import list_orders as list_orders
 from qts.orders.read_model import list_positions as list_positions
 from qts.orders.read_model import load_account_state as load_account_state
 from qts.orders.read_model import order_history as order_history
+from qts.orders.read_model import symbols_on_order as symbols_on_order
 from qts.orders.reconcile import Reconciler as Reconciler
 from qts.orders.reconcile import ReconcileReport as ReconcileReport
 from qts.orders.reconcile_check import ReconcileCheck as ReconcileCheck

@@ -265,6 +265,14 @@ VALUES ($1, $2, $3, 'EXTERNAL', $4, $5, $6, $7)
 -- $1 broker, $2 account
 SELECT broker_order_id FROM broker_order WHERE broker = $1 AND account = $2 AND state = 'OPEN'
 
+-- name: symbols_on_order
+-- $1 broker, $2 account
+SELECT symbol FROM order_attempt
+ WHERE broker = $1 AND account = $2 AND status IN ('PREPARED', 'SENT', 'UNKNOWN', 'THROTTLED')
+ UNION
+SELECT symbol FROM broker_order WHERE broker = $1 AND account = $2 AND state = 'OPEN'
+ ORDER BY symbol
+
 -- name: find_orders
 -- $1 broker, $2 account, $3 broker order ids
 SELECT o.broker_order_id, o.state, o.filled, o.applied, o.quantity, o.identifier, o.origin,

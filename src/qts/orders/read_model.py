@@ -118,6 +118,11 @@ async def list_positions(database: Database, key: AccountKey | None) -> list[Pos
     return [PositionRow(**dict(row.items())) for row in rows]
 
 
+async def symbols_on_order(database: Database, key: AccountKey) -> list[str]:
+    """Return the symbols of orders that may still be filled, ours and others'."""
+    return [row["symbol"] for row in await database.fetch(SQL.symbols_on_order, *key)]
+
+
 async def adopt_holding(
     database: Database, bus: EventBus, key: AccountKey, holding: Fill, clock: Clock | None = None
 ) -> None:

@@ -58,7 +58,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("FS102", "notice", "an emergency exit was carried out"),
     ("FS103", "notice", "the cycle was suspended"),
     ("FS104", "lockdown", "the volatility kill: everything is sold"),
-    ("FS105", "warning", "the price feed is silent; the last price is used"),
+    ("FS105", "warning", "the price of a position is too old for its stop"),
     ("FS110", "lockdown", "the venue has blocked us (HTTP 418)"),
     ("FS111", "warning", "the outcome of an order is unknown; its symbol is suspended"),
     ("FS112", "notice", "another run has taken the account; this one ends"),

@@ -60,8 +60,8 @@ class StopsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         float, Meta(ge=50, le=1000, description="interval of the checks between ticks")
     ] = 100.0
     stale_after_s: Annotated[
-        float, Meta(gt=0, le=1e9, description="age of a position's price that raises a warning")
-    ] = 60.0
+        float, Meta(gt=0, le=1e9, description="age of a position's price that raises FS105")
+    ] = 2.0
     sync_late_s: Annotated[
         float, Meta(gt=0, le=1e9, description="age of the positions that raises a warning")
     ] = 1.0

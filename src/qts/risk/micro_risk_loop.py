@@ -69,8 +69,9 @@ class PositionShadow(msgspec.Struct, frozen=True, kw_only=True):
 class MicroRiskLoop:
     """Publishes exits with `publish(type, payload)` and raises codes with `trip(code, text)`.
 
-    Methods return at once; `run` blocks its thread. With `is_past`, in a backtest, exits are
-    neither logged nor counted.
+    Methods return at once; `run` blocks its thread. `price_age_s` returns the age of a symbol's
+    price, None outside the session; without it no price counts as old. With `is_past`, in a
+    backtest, exits are neither logged nor counted.
     """
 
     def __init__(
@@ -81,9 +82,11 @@ class MicroRiskLoop:
         clock: Clock,
         *,
         is_past: bool = False,
+        price_age_s: Callable[[str], float | None] | None = None,
     ) -> None:
         self._config = config
         self._is_past = is_past
+        self._price_age_s = price_age_s
         self._publish = publish
         self._trip = trip
         self._clock = clock
@@ -173,7 +176,7 @@ class MicroRiskLoop:
         if not self._late and now_ns - self._synced_ns > self._config.sync_late_s * 1e9:
             self._late = True
             self._trip("FS101", f"{(now_ns - self._synced_ns) / 1e9:.1f} s old")
-        self._check_silence(now_ns)
+        self._check_price_ages()
 
     def run(self, stopped: threading.Event) -> None:
         """Check at the interval until stopped; an error raises FS100 and the loop continues."""
@@ -184,17 +187,16 @@ class MicroRiskLoop:
                 log.error("micro risk check failed; continuing", error=repr(error))
                 self._trip("FS100", repr(error))
 
-    def _check_silence(self, now_ns: int) -> None:
+    def _check_price_ages(self) -> None:
+        if self._price_age_s is None:
+            return
         for symbol in self._symbols:
-            held = self.stops.position(symbol)
-            if held is None:
-                continue
-            last_ns = held["last_ns"] or held["entered_ns"]
-            if now_ns - last_ns <= self._config.stale_after_s * 1e9:
+            age_s = self._price_age_s(symbol)
+            if age_s is None or age_s <= self._config.stale_after_s:
                 self._silent.discard(symbol)
             elif symbol not in self._silent:
                 self._silent.add(symbol)
-                self._trip("FS105", f"{symbol}: no price for {self._config.stale_after_s:g} s")
+                self._trip("FS105", f"{symbol}: the price is {age_s:.1f} s old")
 
     def _check_account(self) -> None:
         """Sell everything when the open losses reach their share of the equity."""

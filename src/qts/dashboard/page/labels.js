@@ -27,7 +27,7 @@ const LABELS = {
   plan: ["Plan", "계획"], interval: ["Interval", "주기"], scans: ["Scans", "스캔"], progress: ["Progress", "진행"],
   budget: ["Rate limit", "요청 한도"], second: ["this second", "초"], minute: ["this minute", "분"], day: ["today", "오늘"],
   left: ["left", "남음"], bursts: ["Bursts", "집중 관찰"], surges: ["Surges", "급등"], refused: ["Refused", "거절"],
-  failed: ["Failed", "실패"], streaming: ["Stream", "스트림"], records: ["Records", "기록"], market_open: ["Market open", "장 운영"],
+  price_age: ["Price age", "시세 경과"], watched: ["Held or on order", "보유·주문"], failed: ["Failed", "실패"], streaming: ["Stream", "스트림"], records: ["Records", "기록"], market_open: ["Market open", "장 운영"],
   book: ["Order book", "호가"], no_ticks: ["No recorded ticks of this symbol.", "기록된 틱이 없습니다."],
   bid: ["Bid", "매수호가"], ask: ["Ask", "매도호가"], side: ["Side", "구분"], fills: ["Fills", "체결"],
   no_orders: ["No orders.", "주문이 없습니다."], timeline: ["Timeline", "진행 과정"], signal: ["signal", "신호"],

@@ -62,6 +62,7 @@ export const feed = {
           figure(t("scans"), number(poller.scans), "", `${number(poller.last_scan_s, 1)} s`),
           figure(t("market_open"), poller.open ? "✓" : "✗", poller.open ? "good" : "warn"),
           figure(t("streaming"), status.streaming ? "✓" : "–", status.streaming ? "good" : "")),
+        h("p", { class: "dim" }, `${t("watched")}: ${status.watched}`),
         h("p", { class: "dim" }, `${t("progress")} ${poller.position} / ${poller.batches}`), bar(progress)),
       card(t("budget"), table(["", right("#"), right(t("left"))], [
         row([t("second"), n(number(budget.used_second)), n(`${number(budget.rate_per_s)} /s`)]),

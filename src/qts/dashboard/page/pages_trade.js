@@ -20,10 +20,10 @@ const switchPanel = (state) => {
 
 const positionTable = (positions) =>
   table(
-    [t("symbol"), right(t("quantity")), right(t("average")), right(t("price")), right(t("pnl")), t("strategy")],
+    [t("symbol"), right(t("quantity")), right(t("average")), right(t("price")), right(t("price_age")), right(t("pnl")), t("strategy")],
     positions.map((each) =>
       row([h("a", { href: `#/market/${each.symbol}` }, each.symbol), n(quantity(each.quantity)), n(number(each.average_price, 2)),
-        n(number(each.price, 0)), n(signed(each.unrealised), tone(each.unrealised)), each.strategy])),
+        n(number(each.price, 0)), n(each.price_age_s == null ? "–" : `${number(each.price_age_s, 1)} s`, each.price_age_s > 2 ? "bad" : ""), n(signed(each.unrealised), tone(each.unrealised)), each.strategy])),
     t("no_positions"),
   );
 
@@ -46,7 +46,7 @@ export const overview = {
     const { live, history } = state;
     const money = live?.money;
     const profit = money ? Number(money.realised_today) + Number(money.unrealised) : null;
-    const positions = live?.positions ?? (data?.positions ?? []).map((each) => ({ ...each, price: null, unrealised: 0, strategy: "" }));
+    const positions = live?.positions ?? (data?.positions ?? []).map((each) => ({ ...each, price: null, price_age_s: null, unrealised: 0, strategy: "" }));
     return h("div", { class: "grid" },
       h("div", { class: "figures wide" },
         figure(t("profit_today"), profit === null ? "–" : signed(profit), `${tone(profit)} big`,

@@ -14,7 +14,7 @@ Row = tuple[str, ...]
 
 LANES = ("lane", "depth", "used", "per s", "p50 ms", "p99 ms", "p99.9", "lost", "state")
 ORDERS = ("time", "symbol", "side", "quantity", "state", "filled", "strategy")
-POSITIONS = ("symbol", "quantity", "average", "price", "open won", "strategy")
+POSITIONS = ("symbol", "quantity", "average", "price", "price age", "open won", "strategy")
 ALERTS = ("time", "severity", "alert")
 FEED = ("figure", "value")
 TABLES = {"Orders": ORDERS, "Positions": POSITIONS, "Feed": FEED, "Alerts": ALERTS}
@@ -77,6 +77,7 @@ def positions(live: LiveStatus) -> Iterator[Row]:
             _number(position.quantity),
             f"{position.average_price:,.2f}",
             f"{position.price:,.2f}",
+            "" if position.price_age_s is None else f"{position.price_age_s:.1f} s",
             f"{position.unrealised:+,.0f}",
             position.strategy,
         )
@@ -99,6 +100,7 @@ def feed(live: LiveStatus) -> Iterator[Row]:
     yield ("refused", f"{poller.refused:,}, failed {poller.failed:,}")
     yield ("surges", f"{state.surges:,}, bursts {', '.join(poller.bursts) or 'none'}")
     yield ("records", f"{state.records:,}, lost {state.lost:,}, {state.recording}")
+    yield ("watched", state.watched)
     yield ("symbols", f"{state.symbols_known:,}, {'streaming' if state.streaming else 'polled'}")
 
 
