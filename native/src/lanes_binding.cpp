@@ -90,6 +90,7 @@ class PyLanes {
     for (const auto& [name, percent] : {std::pair{"p50", 50.0}, {"p95", 95.0}, {"p99", 99.0}, {"p99_9", 99.9}})
       row[name] = histogram.percentile(percent);
     row["max"] = histogram.max();
+    row["sum"] = histogram.sum();
     return row;
   }
 

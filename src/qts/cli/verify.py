@@ -251,8 +251,11 @@ def _print_isolation(report: IsolationReport) -> None:
         figures = "".join(f"{each:10.2f}" for each in spans)
         note = f"P0 on one queue.PriorityQueue, {baseline.sent:,} sent"
         typer.echo(f"naive{baseline.count:10,}{figures}  {note}")
+    due = "".join(f"{report.p0_due_ms[part]:10.2f}" for part in ("p50", "p95", "p99", "max"))
+    typer.echo(f"P0 due{report.p0_seen:8,}{due}  from when its publisher is due")
     late = report.publisher_late_ms
     typer.echo(f"P0's publisher was late by p99 {late['p99']:.2f}, max {late['max']:.2f} ms")
+    typer.echo(f"P2's handlers burned {report.p2_busy:.0%} of the time")
     for line in report.warnings:
         typer.echo(f"note: {line}")
     for line in report.broken:

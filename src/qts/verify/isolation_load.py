@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from qts.events import Catalogue, Event, Payload, Priority
+from qts.domain import LaneFullError
+from qts.events import Catalogue, Event, Payload
 from qts.events import payloads as p
 
 _FLOOD_P2, _FLOOD_P3 = 10_000, 50_000
 _FLOOD_INTERVAL_S = 2.0
-_STRATEGIES = 8
+_BLOCKED_S = 0.2  # how long a publisher waits for capacity before it looks for the stop
 
 
 class LoadTarget(Protocol):
@@ -32,7 +33,7 @@ class LoadTarget(Protocol):
 
 
 class LoadGenerator:
-    """Publishers on three threads that run until `stop` is set."""
+    """Publishers on four threads that run until `stop` is set."""
 
     def __init__(
         self, engine: LoadTarget, stop: threading.Event, p0_per_s: float, ticks_per_s: float
@@ -42,10 +43,11 @@ class LoadGenerator:
         self._p0_per_s = p0_per_s
         self._ticks_per_s = ticks_per_s
         self.sent: list[str] = []  # ids of P0 events, in order
+        self.due: list[float] = []  # when each was to be published, by the monotonic clock
         self.late_ms: list[float] = []  # delay of the publisher itself, per P0 event
         self._threads = [
             threading.Thread(target=each, daemon=True)
-            for each in (self._publish_p0, self._publish_ticks, self._flood)
+            for each in (self._publish_p0, self._publish_ticks, self._flood_p2, self._flood_p3)
         ]
 
     def start(self) -> None:
@@ -59,7 +61,8 @@ class LoadGenerator:
     def _publish_p0(self) -> None:
         begin = time.monotonic()
         for turn in _paced(self._p0_per_s, self._stop):
-            self.late_ms.append((time.monotonic() - begin - turn / self._p0_per_s) * 1e3)
+            self.due.append(begin + turn / self._p0_per_s)
+            self.late_ms.append((time.monotonic() - self.due[-1]) * 1e3)
             fill = p.FillPayload(
                 order_id="1", symbol="005930", filled_qty=turn + 1, filled_price=1, filled_time=1
             )
@@ -77,27 +80,42 @@ class LoadGenerator:
             first = turn * per_turn % len(ticks)
             self._engine.publish_many(ticks[first : first + per_turn])
 
-    def _flood(self) -> None:
+    def _flood_p2(self) -> None:
+        """Publish events of distinct keys, which do not collapse: the lane is full all the time."""
         engine = self._engine
-        p2 = [
+        events = [
             engine.new_event(
                 "STRATEGY_EVALUATE", p.StrategyEvaluate(strategy_type=f"S{n}"), "verify"
             )
-            for n in range(_STRATEGIES)
+            for n in range(_FLOOD_P2)
         ]
+        while not self._stop.is_set():
+            for event in events:
+                if not self._publish_when_free(event):
+                    return
+            self._stop.wait(_FLOOD_INTERVAL_S)
+
+    def _publish_when_free(self, event: Event) -> bool:
+        """Publish as soon as the lane has capacity; return False when stopped before."""
+        while not self._stop.is_set():
+            try:
+                self._engine.publish(event, _BLOCKED_S)
+            except LaneFullError:
+                continue
+            return True
+        return False
+
+    def _flood_p3(self) -> None:
+        engine = self._engine
         line = engine.new_event("LOG_WRITE", p.LogWrite(message="x"), "verify")
         report = engine.new_event("REPORT_GENERATE", p.ReportGenerate(report="x"), "verify")
         while not self._stop.is_set():
             engine.publish(report)
-            self._publish_hundreds((p2 * 13)[:100], _FLOOD_P2)
-            self._publish_hundreds([line] * 100, _FLOOD_P3)
+            for _ in range(_FLOOD_P3 // 100):
+                if self._stop.is_set():
+                    return
+                engine.publish_many([line] * 100)
             self._stop.wait(_FLOOD_INTERVAL_S)
-
-    def _publish_hundreds(self, events: Sequence[Event], count: int) -> None:
-        for _ in range(count // 100):
-            if self._stop.is_set():
-                return
-            self._engine.publish_many(events)
 
 
 def _paced(per_s: float, stop: threading.Event) -> Iterator[int]:
@@ -174,18 +192,15 @@ _WORKERS = 7  # as many as the lanes have
 
 
 class PriorityQueueEngine:
-    """Engine on one priority queue; measures P0 from publishing to the handler's return."""
+    """Engine on one priority queue."""
 
     def __init__(self) -> None:
         self._catalogue = Catalogue()
-        self._queue: queue.PriorityQueue[tuple[int, int, float, Event | None]] = (
-            queue.PriorityQueue()
-        )
+        self._queue: queue.PriorityQueue[tuple[int, int, Event | None]] = queue.PriorityQueue()
         self._order = itertools.count()
         self._handlers: dict[str, list[Callable[[Event], object]]] = {}
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(_WORKERS)]
-        self.p0_ms: list[float] = []
 
     def on(self, name: str, handler: Callable[[Event], object]) -> None:
         self._handlers.setdefault(name, []).append(handler)
@@ -196,8 +211,8 @@ class PriorityQueueEngine:
             payload, event_id=str(number), timestamp=time.time(), source=source
         )
 
-    def publish(self, event: Event) -> None:
-        self._queue.put((event.priority, next(self._order), time.perf_counter(), event))
+    def publish(self, event: Event, _timeout: float | None = None) -> None:
+        self._queue.put((event.priority, next(self._order), event))
 
     def publish_many(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -211,17 +226,15 @@ class PriorityQueueEngine:
         """Stop the threads after their current event; abandon those still in it after `seconds`."""
         self._stop.set()
         for _ in self._threads:
-            self._queue.put((-1, next(self._order), 0.0, None))
+            self._queue.put((-1, next(self._order), None))
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            priority, _, published, event = self._queue.get()
+            *_, event = self._queue.get()
             if event is None:
                 return
             for handler in self._handlers.get(event.event_type, ()):
                 handler(event)
-            if priority == Priority.P0:
-                self.p0_ms.append((time.perf_counter() - published) * 1e3)
