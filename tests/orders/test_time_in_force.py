@@ -345,7 +345,7 @@ async def test_every_venue_cancels_what_is_left(
         assert await kit.time_in_force.enforce() >= 1
         await until_confirmed(kit)
         assert not any(each.is_open for each in (await venue.record()).values())
-        rows = await list_orders(database)
+        rows = await list_orders(database, venue.broker.key)
         assert {(row.status, row.order_state) for row in rows} == {("CANCELED", "CANCELLED")}
         assert {row.broker_order_id for row in rows} == {first, second}
         assert len(await codes(kit)) >= 1

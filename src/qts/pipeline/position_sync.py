@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from qts.brokers import Broker
 from qts.database import Database
-from qts.domain import Market, Position, market_for_symbol
+from qts.domain import AccountKey, Market, Position, market_for_symbol
 from qts.orders import FillApplied, list_positions
 from qts.pipeline.portfolio import Portfolio
 from qts.risk import MicroRiskLoop, PositionShadow
@@ -25,7 +25,7 @@ _OWNERS = (
 
 _PENDING = (
     "SELECT EXISTS (SELECT FROM order_intent"
-    " WHERE broker = $1 AND symbol = $2 AND status = 'CREATED')"
+    " WHERE broker = $1 AND account = $2 AND symbol = $3 AND status = 'CREATED')"
 )
 
 
@@ -42,8 +42,7 @@ class PositionSync:
         self._micro_risk = micro_risk
         self._kinds = kinds
         self._fills = self._submitted = 0
-        self._database: Database | None = None
-        self._broker = ""
+        self._ledger: tuple[Database, AccountKey] | None = None
         self.loaded = asyncio.Event()
 
     async def load(self, database: Database, broker: Broker) -> None:
@@ -55,7 +54,7 @@ class PositionSync:
         )
         for symbol, key in await database.fetch(_OWNERS, *broker.key):
             self._portfolio.set_owner(symbol, key)
-        self._database, self._broker = database, broker.name
+        self._ledger = database, broker.key
         self.loaded.set()
         self.push_to_stops()
 
@@ -75,10 +74,10 @@ class PositionSync:
 
     async def release_owner(self, symbol: str) -> None:
         """Free a symbol that nobody holds and no order may buy: another strategy may trade it."""
-        portfolio, database = self._portfolio, self._database
-        while database is not None and symbol in portfolio.owners:
-            before = self._submitted
-            pending = await database.fetchval(_PENDING, self._broker, symbol)
+        portfolio = self._portfolio
+        while self._ledger is not None and symbol in portfolio.owners:
+            before, (database, key) = self._submitted, self._ledger
+            pending = await database.fetchval(_PENDING, *key, symbol)
             if pending or symbol in portfolio.positions:
                 return
             if before == self._submitted:  # else an entry was submitted meanwhile
