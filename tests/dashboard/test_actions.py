@@ -42,6 +42,7 @@ async def action_rows(database: Database) -> list[dict[str, Any]]:
 
 
 async def test_the_kill_switch_stops_and_allows(site: Site) -> None:
+    await running(site)
     async with site.connect(Role.TRADE) as trader:
         status, answer = await trader.act(action="kill", enabled=False, reason="lunch")
         assert (status, answer) == (200, {"done": "account is stopped"})
@@ -228,6 +229,22 @@ async def test_parameters_of_a_strategy_that_is_not_running_are_refused(site: Si
         assert status == 422
         assert "is not running" in answer["error"]
     assert await site.database.fetchval("SELECT count(*) FROM strategy_params") == 0
+
+
+async def test_a_mistyped_strategy_is_refused_with_the_nearest_one(site: Site) -> None:
+    await running(site)
+    async with site.connect(Role.TRADE) as trader:
+        kill = {"action": "kill", "enabled": False, "reason": "odd"}
+        params = {"action": "params", "params": {"length": 20}}
+        for action in (kill, params):
+            status, answer = await trader.act(**action, strategy="rsi_scalpre")
+            assert status == 422
+            assert "did you mean rsi_scalper?" in answer["error"]
+        assert "rsi_scalpre" not in await KillSwitch(site.database, PAPER).all()
+        # A stored key can be stopped without a run: here one that has a switch.
+        await KillSwitch(site.database, PAPER).set(True, "test", "", "retired")
+        status, _ = await trader.act(**kill, strategy="retired")
+        assert status == 200
 
 
 async def test_an_action_that_cannot_be_logged_is_not_performed(site: Site) -> None:

@@ -183,6 +183,22 @@ def test_a_processor_that_changes_msg_type_fails_at_that_message(written: int) -
     assert report.produced == report.delivered + report.undelivered
 
 
+@pytest.mark.parametrize("written", [1, 200, 255])
+def test_a_processor_that_changes_producer_id_fails_the_run_and_not_the_process(
+    written: int,
+) -> None:
+    """Every value of the byte has a stream; messages that leave theirs are a gap in the report."""
+
+    def change_producer(messages: Messages) -> None:
+        late = messages["sequence_number"] >= 500
+        messages["producer_id"][late] = written
+
+    report = Router(scenario(producers=1, **ONE), processors={0: batch(change_producer)}).run()
+    assert report.verdict == "FAILED"
+    assert report.produced == report.delivered + report.undelivered
+    assert report.delivered > 500
+
+
 def test_a_batch_handler_that_raises_names_its_batch() -> None:
     def fail(messages: Messages) -> None:
         raise RuntimeError("no")

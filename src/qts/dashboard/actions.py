@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Meta
 
 from qts.dashboard.action_log import ActionLog
-from qts.dashboard.live_status import LiveStatus
+from qts.dashboard.live_status import LiveStatus, StrategyStatus
 from qts.dashboard.session import LoginSession
 from qts.dashboard.tokens import Role
 from qts.database import Database
-from qts.domain import AccountKey, OperationError, RefusedError
+from qts.domain import AccountKey, OperationError, RefusedError, name_choices
 from qts.events import DeadLetterAdmin
 from qts.notify import address_hash, subscribe, unsubscribe
 from qts.orders import Reconcile as ReconcileCommand
@@ -237,7 +237,11 @@ class ActionService:
         database = self._database
         match action:
             case KillSwitchAction(enabled=enabled, reason=reason, strategy=strategy):
-                await KillSwitch(database, self._account).set(enabled, actor, reason, strategy)
+                switch = KillSwitch(database, self._account)
+                if strategy is not None:
+                    running = await self._running()
+                    await switch.check_strategy(strategy, lambda: running)
+                await switch.set(enabled, actor, reason, strategy)
                 return f"{action.target} {'may trade' if enabled else 'is stopped'}"
             case ReleaseAction(reason=reason):
                 released = await FailSafe(database, self._account).release(actor, reason)
@@ -271,12 +275,18 @@ class ActionService:
             await bus.publish(tx, event)
         return "reconciliation requested"
 
-    async def _set_params(self, action: SetParamsAction, actor: str) -> str:
+    async def _running(self) -> dict[str, StrategyStatus]:
+        """Return the strategies of the running QTS by key; none if there is no run."""
         live = await self._live()
-        running = {each.key: each for each in live.strategies} if live else {}
+        return {each.key: each for each in live.strategies} if live else {}
+
+    async def _set_params(self, action: SetParamsAction, actor: str) -> str:
+        running = await self._running()
         if action.strategy not in running:
-            names = ", ".join(running) or "none"
-            raise RefusedError(f"strategy {action.strategy} is not running; running: {names}")
+            raise RefusedError(
+                f"strategy {action.strategy} is not running; running:"
+                f" {name_choices(action.strategy, running)}"
+            )
         params = validate_params(action.params, running[action.strategy].fields)
         await self._database.execute(_SET_PARAMS, action.strategy, params, actor)
         text = ", ".join(f"{name} = {value}" for name, value in params.items())

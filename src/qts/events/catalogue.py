@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import EventRefusedError
+from qts.domain import EventRefusedError, nearest_name
 from qts.events import payloads as p
 from qts.events.event import Event, Priority
 
@@ -157,10 +157,8 @@ class Catalogue:
         return len(self._types)
 
     def _hint(self, name: object) -> str:
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(name)[:100].upper(), self._types, 1)
-        return f"; did you mean {near[0]}?" if near else "; register it first"
+        near = nearest_name(str(name)[:100], self._types)
+        return f"; did you mean {near}?" if near else "; register it first"
 
 
 def wrong_field(event_type: str, field: str, value: object) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from qts.domain import ScenarioError
+from qts.domain import ScenarioError, nearest_name
 
 _BUILTIN = Path(__file__).parent / "scenarios"
 _MAX_BYTES = 1_000_000
@@ -29,8 +28,8 @@ def find(path_or_name: str | Path) -> Path:
     path = Path(path_or_name).expanduser()
     if path.name != text or path.suffix or os.path.lexists(path):
         return path
-    close = get_close_matches(text, names, 1)
-    hint = f"did you mean {close[0]}? " if close else ""
+    near = nearest_name(text, names)
+    hint = f"did you mean {near}? " if near else ""
     raise ScenarioError(
         f"no scenario {_quoted(text)}: {hint}QTS ships {', '.join(names)};"
         " anything else is the path of a file"

@@ -9,11 +9,12 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import inspect
+
+from qts.domain import nearest_name
 
 if TYPE_CHECKING:
     from qts.router.scenario import Scenario, Stage1Rule
@@ -171,8 +172,8 @@ def _struct(kind: inspect.StructType, value: Any, path: str) -> Iterator[str]:
     fields = {field.encode_name: field for field in kind.fields}
     for key in value:
         if key not in fields:
-            close = get_close_matches(str(key), fields, 1)
-            hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(fields)}"
+            near = nearest_name(str(key), fields)
+            hint = f"did you mean {near}?" if near else f"known here: {', '.join(fields)}"
             yield f"{_join(path, key)} is not a key of a scenario; {hint}"
     for name, field in fields.items():
         if name in value:

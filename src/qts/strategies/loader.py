@@ -6,12 +6,11 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qts.domain import RefusedError
+from qts.domain import RefusedError, nearest_name
 from qts.strategies.strategy import Strategy
 
 BUILTIN = ("MovingAverageSwing", "RsiScalper", "SurgeBreakout")
@@ -29,8 +28,8 @@ def load_strategy(name: str) -> type[Strategy[Any]]:
     if not colon:
         builtin = builtin_strategies()
         if name not in builtin:
-            close = get_close_matches(name, builtin, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            near = nearest_name(name, builtin)
+            hint = f"; did you mean {near}?" if near else ""
             raise RefusedError(
                 f"unknown strategy {name!r}; expected module:Class, path.py:Class or one of"
                 f" {', '.join(sorted(builtin))}{hint}"
