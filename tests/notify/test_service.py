@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -14,9 +15,12 @@ import pytest
 from qts import telemetry
 from qts.brokers import open_account
 from qts.database import Database
-from qts.domain import RefusedError, Secret
+from qts.domain import RefusedError, Secret, SystemClock, UnreachableError
 from qts.notify import NotificationService, NotifyConfig, SlackConfig, TelegramConfig, WebhookConfig
 from qts.notify import sender as sender_module
+from qts.notify.message import Message
+from qts.notify.message_store import MessageStore, QueuedMessage
+from qts.notify.sender import Sender
 from qts.outbox import (
     TRADE_EVENT,
     Delivery,
@@ -278,18 +282,73 @@ async def test_no_log_and_no_metric_shows_a_token(database: Database, receiver: 
     assert CANARY not in repr([dict(row.items()) for row in [*rows, *errors]])
 
 
-async def test_old_messages_are_abandoned_and_deleted(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_old_messages_are_abandoned(database: Database, receiver: Receiver) -> None:
     async with NotificationService.open(database, settings(receiver)) as notifications:
         message = a_message()
         await notifications.store.enqueue(message, ("webhook",))
         await database.execute("UPDATE notification_log SET created_at = now() - interval '2 days'")
-        assert await notifications.store.purge(24) == 1
+        assert await notifications.store.abandon_old(24) == 1
         assert await state_of(database, "webhook", message.event_id) == ("GIVEN_UP", 0)
-        await database.execute("UPDATE notification_log SET created_at = now() - interval '1 year'")
-        assert await notifications.store.purge(24) == 0
-        assert await state_of(database, "webhook", message.event_id) is None
+        assert await notifications.store.abandon_old(24) == 0
+
+
+class CountingChannel:
+    """Channel that counts what it is sent."""
+
+    address_hash = "test"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent: list[UUID] = []
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        self.sent += [each.event_id for each in messages]
+
+
+class FailingStore(MessageStore):
+    """Store that cannot mark messages SENT while `fails`."""
+
+    fails = True
+
+    async def mark_sent(self, messages: Sequence[QueuedMessage]) -> None:
+        if self.fails:
+            raise UnreachableError("the database does not answer")
+        await super().mark_sent(messages)
+
+
+@pytest.mark.parametrize(("channel", "times"), [("slack", 1), ("webhook", 2)])
+async def test_a_message_whose_result_was_not_recorded_is_sent_again_only_where_it_is_recognised(
+    database: Database, receiver: Receiver, channel: str, times: int
+) -> None:
+    """After a crash; a webhook gets it again with the same eventId, Slack would show it twice."""
+    store, message = FailingStore(database), a_message()
+    await store.open(channel, "test")
+    await store.enqueue(message, (channel,))
+    first, config = CountingChannel(channel), settings(receiver)
+    with pytest.raises(UnreachableError):
+        await Sender(first, store, config, SystemClock()).send_due()
+    await database.execute("UPDATE notification_log SET due_at = now()")  # the lease is over
+    store.fails, second = False, CountingChannel(channel)
+    await Sender(second, store, config, SystemClock()).send_due()
+    assert first.sent + second.sent == [message.event_id] * times
+    ended = {1: ("GIVEN_UP", 1), 2: ("SENT", 2)}[times]
+    assert await state_of(database, channel, message.event_id) == ended
+
+
+async def test_a_result_that_was_not_recorded_is_recorded_later(
+    database: Database, receiver: Receiver
+) -> None:
+    store, message, channel = FailingStore(database), a_message(), CountingChannel("slack")
+    await store.open("slack", "test")
+    await store.enqueue(message, ("slack",))
+    sender = Sender(channel, store, settings(receiver), SystemClock())
+    with pytest.raises(UnreachableError):
+        await sender.send_due()
+    await database.execute("UPDATE notification_log SET due_at = now()")
+    store.fails = False
+    await sender.send_due()
+    assert channel.sent == [message.event_id]
+    assert await state_of(database, "slack", message.event_id) == ("SENT", 1)
 
 
 async def test_a_channel_that_is_not_set_is_refused(database: Database, receiver: Receiver) -> None:

@@ -31,6 +31,11 @@ class ChannelGoneError(OperationError):
     pass
 
 
+# Channels whose receivers recognise a repeated message by its `eventId`. The others get a message
+# at most once if QTS ends, or loses its database, while it is sent.
+DEDUPLICATING = frozenset({"webhook"})
+
+
 class NotificationChannel(Protocol):
     @property
     def name(self) -> str: ...

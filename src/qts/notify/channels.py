@@ -3,7 +3,8 @@
 A webhook request contains the messages as JSON and the header
 `X-QTS-Signature: t=<unix seconds>,v1=<hex>` with the HMAC-SHA256 of `<t>.<body>` under a shared
 key. The receiver computes the same, compares in constant time, and refuses a `t` that is minutes
-old. After a crash a message may be sent twice, with the same `eventId`.
+old. After a crash a webhook may get a message twice, with the same `eventId`; the other channels
+get it at most once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Messages and channels in PostgreSQL: the queue of each channel and its results."""
+"""Messages and channels in PostgreSQL: the queue of each channel and its results.
+
+A claim marks a message as being sent. One that still has the mark when its lease is over may have
+been sent: its sender crashed, or could not record the result. Only a channel whose receivers
+recognise a message by its `eventId` gets it again; elsewhere it is abandoned.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,8 @@ import msgspec
 from qts.database import Connection, Database
 from qts.notify.message import Message
 
-KEEP_DAYS = 90  # at least as long as the bus can redeliver an event
+SENDING = "being sent"  # error text of a claimed message
+OUTCOME_UNKNOWN = "outcome unknown: QTS ended while it was sent"
 
 _ENQUEUE = (
     "INSERT INTO notification_log (channel, event_id, severity, message)"
@@ -18,10 +24,11 @@ _ENQUEUE = (
     " WHERE disabled_at IS NULL AND channel = ANY($4) ON CONFLICT (channel, event_id) DO NOTHING"
 )
 _CLAIM = (
-    "UPDATE notification_log SET tries = tries + 1,"
+    "UPDATE notification_log SET tries = tries + 1, error = $4,"
     " due_at = clock_timestamp() + make_interval(secs => $3) WHERE id IN ("
     "  SELECT id FROM notification_log WHERE channel = $1 AND state = 'PENDING'"
-    "  AND due_at <= clock_timestamp() ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    "  AND due_at <= clock_timestamp() AND (error <> $4 OR $5)"
+    "  ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
     " RETURNING id, tries, message"
 )
 _OPEN = (
@@ -122,12 +129,27 @@ class MessageStore:
             ChannelBacklog(row[0], float(row[1]), row[2]) if row else ChannelBacklog(0, 0.0, False)
         )
 
-    async def claim(self, channel: str, limit: int, lease_s: float) -> list[QueuedMessage]:
-        rows = await self._database.fetch(_CLAIM, channel, limit, lease_s)
+    async def claim(
+        self, channel: str, limit: int, lease_s: float, *, repeat: bool
+    ) -> list[QueuedMessage]:
+        """Claim due messages; with `repeat` also those that may have been sent."""
+        rows = await self._database.fetch(_CLAIM, channel, limit, lease_s, SENDING, repeat)
         found = [
             QueuedMessage(row[0], row[1], msgspec.json.decode(row[2], type=Message)) for row in rows
         ]
         return sorted(found, key=lambda each: each.id)
+
+    async def abandon_unknown(self, channel: str) -> int:
+        """Abandon messages that may have been sent, and return how many."""
+        status = await self._database.execute(
+            "UPDATE notification_log SET state = 'GIVEN_UP', ended_at = clock_timestamp(),"
+            " error = $3 WHERE channel = $1 AND state = 'PENDING' AND error = $2"
+            " AND due_at <= clock_timestamp()",
+            channel,
+            SENDING,
+            OUTCOME_UNKNOWN,
+        )
+        return int(status.split()[-1])
 
     async def mark_sent(self, messages: Sequence[QueuedMessage]) -> None:
         await self._end(messages, "SENT", "")
@@ -143,18 +165,13 @@ class MessageStore:
             reason,
         )
 
-    async def purge(self, keep_hours: float) -> int:
-        """Abandon messages older than `keep_hours` and return how many; delete old rows."""
+    async def abandon_old(self, keep_hours: float) -> int:
+        """Abandon messages older than `keep_hours` and return how many."""
         abandoned = await self._database.execute(
             "UPDATE notification_log SET state = 'GIVEN_UP', ended_at = clock_timestamp(),"
             " error = 'too old: ' || error WHERE state = 'PENDING'"
             " AND created_at < clock_timestamp() - make_interval(secs => $1)",
             keep_hours * 3600,
-        )
-        await self._database.execute(
-            "DELETE FROM notification_log WHERE state <> 'PENDING'"
-            " AND created_at < clock_timestamp() - make_interval(days => $1)",
-            KEEP_DAYS,
         )
         return int(abandoned.split()[-1])
 

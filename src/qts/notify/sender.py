@@ -4,7 +4,8 @@
      ▲                                              ├─▶ retry later, declined: back off, release
      └──────────────────────────────────────────────┴─▶ gone: the channel is disabled
 
-The queue is in the database: memory use is bounded, and a restart continues with it.
+The queue is in the database: memory use is bounded, and a restart continues with it. A result that
+could not be recorded is kept here and recorded before the next request.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import suppress
 from qts import telemetry
 from qts.domain import Clock, OperationError
 from qts.notify.channel import (
+    DEDUPLICATING,
     ChannelGoneError,
     MessageDeclinedError,
     NotificationChannel,
@@ -54,6 +56,7 @@ class Sender:
         self._requests: deque[int] = deque()  # times of the requests of the last minute
         self._backoff_s = 0.0
         self._purged_ns: int | None = None
+        self._unrecorded: list[QueuedMessage] = []  # sent, and not yet marked so
         for result in ("sent", "failed", "given_up"):
             _sent.labels(channel.name, result)
 
@@ -80,6 +83,13 @@ class Sender:
 
     async def send_due(self) -> int:
         """Send the due messages; return how many were sent."""
+        await self._record_sent([])
+        repeats = self._channel.name in DEDUPLICATING
+        if not repeats and (count := await self._store.abandon_unknown(self._channel.name)):
+            log.warning(
+                "messages may have been sent; not repeated", channel=self._channel.name, count=count
+            )
+            _sent.labels(self._channel.name, "given_up").inc(count)
         backlog = await self._store.backlog(self._channel.name)
         if not backlog.count:
             return 0
@@ -87,7 +97,7 @@ class Sender:
             await self._clock.sleep(max(0.0, self._config.batch_window_s - backlog.oldest_s))
         await self._clock.sleep(max(self._backoff_s, self._rate_limit_s()))
         lease_s = self._config.timeout_s * 2 + 5
-        claimed = await self._store.claim(self._channel.name, MAX_BATCH, lease_s)
+        claimed = await self._store.claim(self._channel.name, MAX_BATCH, lease_s, repeat=repeats)
         return await self._send(claimed) if claimed else 0
 
     async def _send(self, claimed: list[QueuedMessage]) -> int:
@@ -116,10 +126,17 @@ class Sender:
             await self._failed(claimed, timeout, 0.0)
         else:
             self._backoff_s = 0.0
-            await self._store.mark_sent(claimed)
             _sent.labels(name, "sent").inc(len(claimed))
+            await self._record_sent(claimed)
             return len(claimed)
         return 0
+
+    async def _record_sent(self, messages: list[QueuedMessage]) -> None:
+        """Mark these messages SENT, and those whose mark failed before."""
+        self._unrecorded += messages
+        if self._unrecorded:
+            await self._store.mark_sent(self._unrecorded)
+            self._unrecorded = []
 
     async def _failed(
         self, claimed: list[QueuedMessage], error: OperationError, min_backoff_s: float
@@ -149,5 +166,5 @@ class Sender:
         if self._purged_ns is not None and now - self._purged_ns < PURGE_INTERVAL_S * 1e9:
             return
         self._purged_ns = now
-        if count := await self._store.purge(self._config.keep_hours):
+        if count := await self._store.abandon_old(self._config.keep_hours):
             log.warning("undelivered messages expired", count=count)
