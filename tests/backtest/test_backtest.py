@@ -9,11 +9,21 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qts.backtest import BacktestConfig, BacktestResult, run_backtest
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
+from qts.backtest.stops import BacktestStops
 from qts.brokers import FeesConfig, PaperConfig
-from qts.domain import IntentType, OrderType, RefusedError, Side, Tick, TimeInForce
-from qts.risk import HoldTimeLimits, RiskLimitsConfig, StopsConfig
+from qts.domain import IntentType, OrderType, Position, RefusedError, Side, Tick, TimeInForce
+from qts.risk import (
+    EmergencyOrder,
+    HoldTimeLimits,
+    OrderProposal,
+    RiskLimitsConfig,
+    StopsConfig,
+)
 from qts.strategies import NoParams, RsiScalper, Signal, Strategy, View
 from tests.backtest.tapes import BEGIN, prices, tape, walk
 
@@ -365,3 +375,32 @@ def test_a_backtest_needs_cash() -> None:
     for cash in ("0", "-1", "NaN"):
         with pytest.raises(RefusedError, match="expected more than 0"):
             BacktestConfig(cash=Decimal(cash))
+
+
+@given(st.integers(1, 10**22))
+def test_a_stop_sells_exactly_what_is_held(units: int) -> None:
+    """The native stops count in doubles, which have fewer digits than a quantity may have."""
+    held = Decimal(units).scaleb(-8)
+    clock, proposals = BacktestClock(), list[OrderProposal]()
+    portfolio = BacktestPortfolio(clock)
+    portfolio._positions["KRW-XYZ"] = Position("KRW-XYZ", held, Decimal(1))
+
+    def submit(proposal: OrderProposal) -> str:
+        proposals.append(proposal)
+        return ""
+
+    stops = BacktestStops(StopsConfig(), RsiScalper.kind, portfolio, clock, submit, lambda *_: None)
+    for share in (1.0, 0.5):
+        exit_order = EmergencyOrder(
+            symbol="KRW-XYZ",
+            side="SELL",
+            qty=float(held) * share,
+            reason=IntentType.EXIT_MAE,
+            price=1.0,
+        )
+        stops._on_event("EMERGENCY_ORDER", exit_order)
+    stops._send_exits()
+    part, everything = sorted(each.quantity for each in proposals)
+    assert everything == held
+    assert 0 <= part <= held
+    assert part == part.quantize(Decimal("0.00000001"))

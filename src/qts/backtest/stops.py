@@ -12,7 +12,7 @@ from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
 from qts.domain import IntentType, Market, OrderType, Side, market_for_symbol
 from qts.events import Payload
 from qts.events import payloads as p
-from qts.risk import OrderProposal, StopsConfig
+from qts.risk import OrderProposal, StopsConfig, exit_quantity
 from qts.strategies import StrategyKind
 
 STRATEGY_KEY = "risk"
@@ -76,15 +76,15 @@ class BacktestStops:
         self._loop.reset()
 
     def _on_event(self, _name: str, payload: Payload) -> None:
+        if not isinstance(payload, risk.EmergencyOrder | p.TrailingStopHit):
+            return
+        position = self._portfolio.position(payload.symbol)
+        held = position.quantity if position is not None else Decimal(0)
         if isinstance(payload, risk.EmergencyOrder):
             side, reason = Side(payload.side), IntentType(payload.reason)
-        elif isinstance(payload, p.TrailingStopHit):
-            position = self._portfolio.position(payload.symbol)
-            side = Side.BUY if position is not None and position.quantity < 0 else Side.SELL
-            reason = IntentType.EXIT_TRAIL
         else:
-            return
-        quantity = Decimal(str(payload.qty)).normalize() + 0
+            side, reason = (Side.BUY if held < 0 else Side.SELL), IntentType.EXIT_TRAIL
+        quantity = exit_quantity(payload.qty, abs(held))
         self._exits.append((payload.symbol, side, quantity, reason, payload.price))
 
     def _send_exits(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import timedelta
-from decimal import ROUND_DOWN, Decimal
+from decimal import Decimal
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from qts.pipeline.act import OrderSubmitter
 from qts.pipeline.freezes import MAX_FAILED_EXITS, PositionFreezer
 from qts.pipeline.isolated_runner import ProcessPauser
 from qts.pipeline.portfolio import Portfolio
-from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal
+from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, exit_quantity
 
 log = telemetry.logger("pipeline")
 
@@ -27,7 +27,6 @@ KEY = "risk"
 SIGNAL_TTL_S = 10.0
 RETRY_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 15.0
-_MIN_QUANTITY = Decimal("0.00000001")
 
 
 class StopExitHandler:
@@ -143,7 +142,7 @@ class StopExitHandler:
             symbol=payload.symbol,
             side=side,
             type=OrderType.MARKET,
-            quantity=self._quantity(payload.symbol, payload.qty),
+            quantity=exit_quantity(payload.qty, self._held(payload.symbol)),
             intent_type=reason,
             signal_id=UUID(event.event_id),
             decided_at=now,
@@ -154,11 +153,3 @@ class StopExitHandler:
     def _held(self, symbol: str) -> Decimal:
         held = self._portfolio.positions.get(symbol)
         return abs(held.quantity) if held else Decimal(0)
-
-    def _quantity(self, symbol: str, requested: float) -> Decimal:
-        """Return the exact quantity of a stop's double, never more than the position."""
-        held = self._held(symbol)
-        if float(held) == requested:
-            return held
-        quantity = Decimal(str(requested)).quantize(_MIN_QUANTITY, ROUND_DOWN).normalize() + 0
-        return min(quantity, held) if held else quantity

@@ -29,3 +29,4 @@ from qts.risk.proposal import Reason as Reason
 from qts.risk.proposal import Refusal as Refusal
 from qts.risk.proposal import RiskSnapshot as RiskSnapshot
 from qts.risk.proposal import Switches as Switches
+from qts.risk.proposal import exit_quantity as exit_quantity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 from typing import Final, final
 from uuid import UUID
 
@@ -12,6 +12,7 @@ import msgspec
 from qts.domain import IntentType, OrderType, Side, TimeInForce
 
 _FROM_THE_GATE = object()
+_MIN_QUANTITY = Decimal("0.00000001")
 
 
 class OrderProposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,3 +113,11 @@ class ApprovedOrder:
 def approve(proposal: OrderProposal, at: datetime) -> ApprovedOrder:
     """Approve a proposal; for the gate alone."""
     return ApprovedOrder(proposal, at, _FROM_THE_GATE)
+
+
+def exit_quantity(requested: float, held: Decimal) -> Decimal:
+    """Return the exact quantity of a stop's double, never more than the unsigned position."""
+    if float(held) == requested:
+        return held
+    quantity = Decimal(str(requested)).quantize(_MIN_QUANTITY, ROUND_DOWN).normalize() + 0
+    return min(quantity, held) if held else quantity
