@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -169,6 +170,16 @@ def test_the_login_link_is_printed_on_a_terminal_only(
     assert (link in printed) == on_terminal
     assert (CANARY in printed) == on_terminal
     assert ("log in  qts dashboard --link admin" in printed) != on_terminal
+
+
+def test_a_run_that_starts_in_lockdown_says_so_at_once() -> None:
+    text = io.StringIO()
+    output = _RunOutput(Console(file=text, width=200, highlight=False), None)
+    reason = "FS104 losses above 5 %, since 2026-03-02 09:00:00 UTC"
+    output.ready(StartupInfo("home", [], 1, 0, 0.1, lockdown=reason))
+    (line,) = [line for line in text.getvalue().splitlines() if "LOCKDOWN" in line]
+    assert reason in line
+    assert line.endswith('qts failsafe release --reason "..."')
 
 
 def test_a_dashboard_alone_prints_its_link_on_a_terminal_only(tmp_path: Path) -> None:

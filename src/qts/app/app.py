@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from qts import telemetry
 from qts.app.dashboard_process import DashboardProcess
+from qts.app.retention import Retention
 from qts.app.servers import cache_url, database_url, describe_servers, resolve_home, start_servers
 from qts.app.simulated_venue import (
     SimulatedVenue,
@@ -48,6 +49,7 @@ class StartupInfo(msgspec.Struct, frozen=True):
     trading: str = ""  # what is traded; empty: nothing
     dashboard: str = ""  # its address; empty: none
     login: str = ""  # login link, at the first start only
+    lockdown: str = ""  # reason of a LOCKDOWN that outlived the previous run; empty: none
 
 
 class RunListener(Protocol):
@@ -118,6 +120,8 @@ class App:
             )
             applied = await migrate(database)
             schema = (await migration_status(database)).current
+            retention = Retention(database, self.config, self.home, self._clock)
+            stack.push_async_callback(_end, asyncio.create_task(retention.run()))
             ready = StartupInfo(
                 str(self.home.path), services, schema, len(applied), self._since(began_ns)
             )
@@ -167,6 +171,7 @@ class App:
                     trading=trading.description,
                     dashboard=view.address,
                     login=view.link,
+                    lockdown=trading.lockdown,
                 )
             )
             await self._until_stopped(seconds, server_watch, trading.failed)

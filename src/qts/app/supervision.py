@@ -93,6 +93,8 @@ class SystemdListener:
     def ready(self, ready: StartupInfo) -> None:
         self._listener.ready(ready)
         status = " ".join(ready.trading.split()) or "servers run; nothing is traded"
+        if ready.lockdown:
+            status = f"LOCKDOWN: {ready.lockdown}"
         sd_notify(f"READY=1\nSTATUS={status}", self._environ)
 
     def stopping(self) -> None:

@@ -44,6 +44,7 @@ from qts.pipeline import (
     StrategyRunner,
 )
 from qts.pipeline.cache_loader import DatabaseCacheLoader
+from qts.pipeline.decision_journal import SUFFIX
 from qts.pipeline.engine import StrategyEngine, build_runners, check_lanes
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
@@ -68,6 +69,7 @@ from qts.risk import (
     OrderProposal,
     PreTradeGate,
     SafetyMonitor,
+    SafetyState,
 )
 from qts.risk.fail_safe_reporter import FailSafeReporter
 from qts.strategies import Strategy, load_strategy
@@ -275,6 +277,14 @@ class TradingSystem:
         return f"{names} on {self.broker.name}; {self.feed.plan.description}"
 
     @property
+    def lockdown(self) -> str:
+        """Code, reason and start of a LOCKDOWN; empty in any other state."""
+        now = self.monitor.safety
+        if not self.monitor.is_current or now.state is not SafetyState.LOCKDOWN:
+            return ""
+        return f"{now.code} {now.message}, since {now.since:%Y-%m-%d %H:%M:%S} UTC"
+
+    @property
     def failed(self) -> asyncio.Future[None]:
         """Done when a task of the run failed."""
         return self._tasks.failed
@@ -397,4 +407,5 @@ def open_decision_journal(config: Config, clock: Clock) -> DecisionJournal | Non
         return None
     params = {name: pipeline.params_of(load_strategy(name).key) for name in pipeline.strategies}
     header = JournalHeader(began, params, config.risk.limits.exact)
-    return DecisionJournal(pipeline.journal / f"{began:%Y%m%dT%H%M%S.%f}.journal", header)
+    path = pipeline.journal / f"{began:%Y%m%dT%H%M%S.%f}{SUFFIX}"
+    return DecisionJournal(path, header, config.retention.journal_mb * 10**6)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from qts.app import RunSummary, StartupInfo, TradingSummary
 
 
+RELEASE_COMMAND = 'qts failsafe release --reason "..."'
+
+
 def run(
     config: ConfigOption = None,
     duration: DurationOption = None,
@@ -92,6 +95,9 @@ class _RunOutput:
             # The link contains a token: elsewhere than on a terminal it would be kept in a log.
             shown = ready.login if self._console.file.isatty() else "qts dashboard --link admin"
             self._console.print(f"log in  {shown}", soft_wrap=True, markup=False)
+        if ready.lockdown:
+            line = f"LOCKDOWN  {ready.lockdown}; no orders until: {RELEASE_COMMAND}"
+            self._console.print(line, style="bold red", markup=False, soft_wrap=True)
         self._console.print(
             f"[green]Ready[/green] after {ready.seconds:.2f} s; runs {self._until}."
         )

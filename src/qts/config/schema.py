@@ -57,6 +57,39 @@ class SimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 0
 
 
+_Days = Annotated[int, Meta(ge=1, le=36_500)]
+
+
+class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long QTS keeps what would otherwise grow without end."""
+
+    snapshots_all_hours: Annotated[
+        int, Meta(ge=1, le=8760, description="hours in which every account snapshot is kept")
+    ] = 24
+    snapshots_5min_days: Annotated[
+        _Days, Meta(description="days in which one account snapshot per five minutes is kept")
+    ] = 31
+    snapshots_daily_days: Annotated[
+        _Days, Meta(description="days in which one account snapshot per day is kept")
+    ] = 3650
+    notifications_days: Annotated[
+        _Days, Meta(description="days of sent and abandoned messages; at least outbox.keep_days")
+    ] = 90
+    backtest_jobs_days: Annotated[_Days, Meta(description="days of finished backtest jobs")] = 90
+    replayed_letters_days: Annotated[
+        _Days, Meta(description="days of dead letters of lanes after their replay")
+    ] = 30
+    journal_days: Annotated[_Days, Meta(description="days of decision journals")] = 30
+    journal_mb: Annotated[
+        int,
+        Meta(ge=1, le=10_000_000, description="size of all decision journals, and of one"),
+    ] = 2000
+    log_mb: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="size at which the log of a server is rotated, once"),
+    ] = 20
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of QTS."""
 
@@ -99,6 +132,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     notify: Annotated[NotifyConfig, msgspec.Meta(description="Notifications to the operator")] = (
         NotifyConfig()
     )
+    retention: Annotated[
+        RetentionConfig, msgspec.Meta(description="How long records, logs and journals are kept")
+    ] = RetentionConfig()
     telemetry: Annotated[TelemetryConfig, msgspec.Meta(description="Logs, metrics and traces")] = (
         TelemetryConfig()
     )

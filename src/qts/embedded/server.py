@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
@@ -20,21 +21,27 @@ from qts.embedded.home import Home
 from qts.embedded.orphan import stop_orphan
 from qts.embedded.process import InheritedPaths, Launch, Process, service_user, spawn, stop
 
-_LIMIT_BYTES = 10 * 1024 * 1024
 _QUOTED_BYTES = 4096
 
 
 class LogFile:
-    """Log of a server: rotated at each start, quoted when a start fails."""
+    """Log of a child process: rotated by size, quoted when a start fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mark = 0
 
-    def rotate(self) -> None:
-        """Rotate a large log; the previous rotated one is replaced."""
-        if self._size() > _LIMIT_BYTES:
-            self.path.replace(self.path.with_suffix(".log.1"))
+    def rotate(self, limit_bytes: int) -> bool:
+        """Copy a large log to `.log.1`, empty it, and return whether it was large.
+
+        The child keeps its file, which it opened to append. Lines that it writes between the two
+        steps are lost.
+        """
+        if self._size() <= limit_bytes:
+            return False
+        shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
+        os.truncate(self.path, 0)
+        return True
 
     def mark(self) -> None:
         """Mark the start of an attempt."""
@@ -146,7 +153,6 @@ class EmbeddedServer(ABC):
         self.home.create_directories()
         if self.user:
             os.chown(self.home.run, self.user.uid, self.user.gid)
-        self.log.rotate()
         stop_orphan(self.pid_file, self.binary.path.name, self.directory, self.signals)
         self.clean_up()
         self.prepare()

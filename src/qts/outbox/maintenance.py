@@ -1,9 +1,8 @@
-"""Periodic upkeep of the outbox: daily partitions and gauges."""
+"""Upkeep of the outbox: gauges, and its daily partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import msgspec
 
@@ -16,7 +15,6 @@ from qts.outbox.queries import SQL
 
 DAYS_AHEAD = 7
 GAUGE_INTERVAL_S = 5.0
-ROTATE_INTERVAL_S = 3600.0
 
 log = telemetry.logger("outbox")
 
@@ -42,7 +40,7 @@ class Depth(msgspec.Struct, frozen=True):
 
 
 class OutboxMaintenance:
-    """Periodic task, once per system; a second instance is harmless."""
+    """Periodic update of the gauges, once per system; a second instance is harmless."""
 
     def __init__(
         self, database: Database, config: OutboxConfig, clock: Clock | None = None
@@ -53,23 +51,12 @@ class OutboxMaintenance:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        rotate_at_ns = self._clock.monotonic_ns()
         while True:
-            with _log_errors():
+            try:
                 await update_gauges(self._database, self._config.streams)
-            if self._clock.monotonic_ns() >= rotate_at_ns:
-                with _log_errors():  # a running backup may block it
-                    await rotate_partitions(self._database, self._config.keep_days)
-                    rotate_at_ns = self._clock.monotonic_ns() + round(ROTATE_INTERVAL_S * 1e9)
+            except TRANSIENT_ERRORS as error:
+                log.warning("outbox gauges not updated; retrying", error=str(error))
             await self._clock.sleep(GAUGE_INTERVAL_S)
-
-
-@contextmanager
-def _log_errors() -> Iterator[None]:
-    try:
-        yield
-    except TRANSIENT_ERRORS as error:
-        log.warning("outbox maintenance failed; retrying", error=str(error))
 
 
 async def rotate_partitions(database: Database, keep_days: int) -> list[str]:

@@ -6,7 +6,8 @@
     gate       its risk snapshot and its answer                     ─┘
 
 Changes come from one thread; views are taken on any. `append` never blocks: a separate thread
-encodes and writes. A journal that cannot be written ends; trading continues.
+encodes and writes. A journal that cannot be written, has its full size or finds too little disk
+space ends; trading continues.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import queue
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -25,6 +27,7 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Position, RefusedError, Tick
+from qts.machine import DiskGuard
 from qts.pipeline.cycle import Decision
 from qts.pipeline.decide import DecisionPolicy
 from qts.pipeline.process_protocol import Signals
@@ -32,6 +35,7 @@ from qts.risk import OrderProposal, RiskLimits, RiskSnapshot
 
 log = telemetry.logger("pipeline")
 
+SUFFIX = ".journal"
 MAGIC = b"qts journal 1\n"
 _LENGTH = struct.Struct("<I")
 _MAX_ENTRY_BYTES = 64 * 2**20
@@ -137,9 +141,11 @@ encode = _encoder.encode
 class DecisionJournal:
     """Context manager; `append` may be called from any thread."""
 
-    def __init__(self, path: Path, header: JournalHeader) -> None:
+    def __init__(self, path: Path, header: JournalHeader, max_bytes: int | None = None) -> None:
         self.path = path
         self._header = header
+        self._max_bytes = max_bytes
+        self._guard = DiskGuard(path.parent)
         self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._broken = False
         self._thread = threading.Thread(target=self._write, name="qts-journal", daemon=True)
@@ -175,6 +181,8 @@ class DecisionJournal:
         try:
             while (entry := self._entries.get()) is not None:
                 data = encode(entry)
+                if self._is_full(_LENGTH.size + len(data)):
+                    break
                 self._file.write(_LENGTH.pack(len(data)) + data)
                 if self._entries.empty():
                     self._file.flush()
@@ -182,6 +190,19 @@ class DecisionJournal:
         except (OSError, TypeError, ValueError, OverflowError) as error:
             self._broken = True
             log.error("journal write failed; journal closed", error=repr(error))
+
+    def _is_full(self, more: int) -> bool:
+        """Return whether the journal must end before `more` bytes; log why."""
+        size = self._file.tell()
+        if self._max_bytes is not None and size + more > self._max_bytes:
+            log.warning("journal has its full size; journal closed", bytes=size)
+        elif not self._guard.check(time.monotonic_ns()):
+            free = self._guard.free_bytes
+            log.warning("disk space is short; journal closed", bytes=size, free_bytes=free)
+        else:
+            return False
+        self._broken = True
+        return True
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
