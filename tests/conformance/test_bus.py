@@ -108,6 +108,37 @@ async def test_events_published_while_nobody_listened_arrive(adapter: Adapter) -
     assert handler.deliveries[0].attempt == 1
 
 
+@pytest.mark.parametrize("stream", [UNORDERED, ORDERED])
+async def test_a_consumer_takes_the_events_of_its_account_and_of_none(
+    adapter: Adapter, stream: str
+) -> None:
+    """Both accounts have the same aggregate: a handler that waits holds up its own account alone."""
+    waiting = asyncio.Event()
+
+    async def hold(_delivery: Delivery, _number: int) -> None:
+        await waiting.wait()
+
+    first, second = Handler(hold), Handler()
+    accounts = ("paper:1", "paper:2")
+    async with running(
+        adapter.bus.consumer(stream, first, accounts[0]),
+        adapter.bus.consumer(stream, second, accounts[1]),
+    ):
+        for account in accounts:
+            await adapter.publish(*(step(n, "x", stream, account=account) for n in range(3)))
+        await until(lambda: _all_seen([second], 3))
+        waiting.set()
+        await until(lambda: _all_seen([first], 3))
+        await adapter.publish(step(9, "x", stream))
+        await until(lambda: _one_saw((first, second), 9))
+    for handler, account in ((first, accounts[0]), (second, accounts[1])):
+        assert {delivery.account for delivery in handler.deliveries} - {""} == {account}
+
+
+async def _one_saw(handlers: tuple[Handler, ...], number: int) -> bool:
+    return any(number in (each for _, each in handler.seen) for handler in handlers)
+
+
 async def test_one_event_id_is_one_event(adapter: Adapter) -> None:
     event = step(1)
     async with adapter.transaction() as tx:

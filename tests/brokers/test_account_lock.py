@@ -1,0 +1,142 @@
+"""The lock of an account: one run at a time, freed by the end of its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from qts.brokers import AccountLock, list_accounts
+from qts.brokers.accounts import AccountTakenError
+from qts.database import Database
+from qts.domain import AccountKey, RefusedError, Secret, SystemClock
+from tests.outbox.kit import until
+
+FIRST = AccountKey.of("paper", "first")
+SECOND = AccountKey.of("paper", "second")
+
+HOLDER = """
+import asyncio, sys
+from qts.brokers import AccountLock
+from qts.database import Database, DatabaseConfig
+from qts.domain import AccountKey, Secret, SystemClock
+
+async def hold():
+    async with Database.open(Secret(sys.argv[1]), DatabaseConfig(pool_min=1, pool_max=2)) as db:
+        key = AccountKey.of("paper", "first")
+        async with AccountLock(db, key, "/srv/other", SystemClock(), is_live=False):
+            print("held", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(hold())
+"""
+
+
+def lock_of(database: Database, key: AccountKey = FIRST) -> AccountLock:
+    return AccountLock(database, key, "/srv/mine", SystemClock(), is_live=False)
+
+
+@pytest.fixture
+async def holder(database_url: Secret) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDER, database_url.reveal(), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    yield process
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+async def test_a_second_run_is_refused_and_sees_who_holds_it(
+    database: Database, holder: asyncio.subprocess.Process
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        async with lock_of(database):
+            pass
+    text = str(refused.value)
+    assert f"account {FIRST} is traded by process {holder.pid} on " in text
+    assert "home /srv/other, since " in text
+    assert "brokers.paper.account" in text
+    async with lock_of(database, SECOND) as other:
+        assert other.is_held
+
+
+async def test_kill_9_of_the_holder_frees_it(
+    database: Database, holder: asyncio.subprocess.Process
+) -> None:
+    os.kill(holder.pid, signal.SIGKILL)
+    await holder.wait()
+
+    async def taken() -> bool:
+        try:
+            async with lock_of(database) as lock:
+                return lock.is_held
+        except RefusedError:
+            return False  # the server has not noticed yet
+
+    await until(taken)
+
+
+async def test_an_upbit_refusal_names_the_setting_of_the_account(database: Database) -> None:
+    key = AccountKey.of("upbit", "real", "main")
+    async with lock_of(database, key):
+        with pytest.raises(RefusedError, match=r"venues\.upbit\.account"):
+            async with lock_of(database, key):
+                pass
+
+
+async def end_session(database: Database) -> None:
+    await database.execute(
+        "SELECT pg_terminate_backend(l.pid) FROM pg_locks l"
+        " WHERE l.locktype = 'advisory' AND l.database ="
+        " (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+
+
+async def test_a_lost_connection_takes_the_lock_again(database: Database) -> None:
+    tripped: list[tuple[str, str]] = []
+    async with lock_of(database) as lock:
+        keeping = asyncio.create_task(lock.run(lambda *code: tripped.append(code)))
+        await end_session(database)
+
+        async def is_lost() -> bool:
+            return not lock.is_held
+
+        async def is_held() -> bool:
+            return lock.is_held
+
+        await until(is_lost)
+        await until(is_held)
+        with pytest.raises(RefusedError):
+            async with lock_of(database):
+                pass
+        keeping.cancel()
+    assert tripped == []
+
+
+async def test_a_run_that_lost_its_account_to_another_one_ends(database: Database) -> None:
+    tripped: list[tuple[str, str]] = []
+    async with lock_of(database) as lock:
+        await end_session(database)
+
+        async def is_lost() -> bool:
+            return not lock.is_held
+
+        await until(is_lost)
+        async with lock_of(database):
+            with pytest.raises(AccountTakenError, match=f"process {os.getpid()}"):
+                await lock.run(lambda *code: tripped.append(code))
+            assert not lock.is_held
+    assert [code for code, _ in tripped] == ["FS112"]
+
+
+async def test_a_lock_makes_its_account_known(database: Database) -> None:
+    assert list(await list_accounts(database)) == []
+    async with lock_of(database), lock_of(database, SECOND):
+        assert list(await list_accounts(database)) == [FIRST, SECOND]
