@@ -112,7 +112,7 @@ async def test_events_published_while_nobody_listened_arrive(adapter: Adapter) -
 async def test_a_consumer_takes_the_events_of_its_account_and_of_none(
     adapter: Adapter, stream: str
 ) -> None:
-    """Both accounts have the same aggregate: a handler that waits holds up its own account alone."""
+    """Both accounts use one aggregate id: a handler that waits holds up its account alone."""
     waiting = asyncio.Event()
 
     async def hold(_delivery: Delivery, _number: int) -> None:
