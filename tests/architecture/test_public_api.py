@@ -123,7 +123,7 @@ PUBLIC: dict[str, str] = {
         FailSafeReporter FailSafeStatus HoldTimeLimits KillSwitch MicroRiskLoop OrderProposal
         PositionShadow PreTradeGate QuoteSnapshot REASONS Reason Refusal RiskConfig RiskLimits
         RiskLimitsConfig RiskSnapshot SafetyLogEntry SafetyMonitor SafetyState StopsConfig Switch
-        Switches exit_quantity stop_all_accounts
+        Switches exit_quantity is_transient stop_all_accounts
     """,
     "qts.router": """
         BurstProfile EdgeConfig EdgeSender Indicator JournalConfig JournalReplay Layout MESSAGE

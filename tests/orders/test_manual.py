@@ -98,7 +98,7 @@ async def test_an_order_of_an_attempt_given_up_is_told_once(
     kit.venue.lag_s = 0
     kit.venue.trade("V1", Decimal(2), PRICE)
     await kit.reconciler.reconcile_now()
-    assert (await kit.fail_safe.now()).code == "FS040"
+    assert (await kit.fail_safe.now()).code == "FS043"
     await kit.fail_safe.release("owner", "looked at")
     for _ in range(3):
         await clock.advance(3600)

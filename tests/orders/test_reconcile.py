@@ -101,6 +101,8 @@ async def test_a_person_may_say_that_it_never_came(kit: OrderKit) -> None:
     await resolve_manually(kit.database, kit.bus, submitted.attempt_id, None, kit.clock)
     assert await kit.attempts(submitted.intent_id) == ["ABSENT"]
     with pytest.raises(RefusedError, match="is ABSENT; only an UNKNOWN one"):
+        await resolve_manually(kit.database, kit.bus, submitted.attempt_id, None)
+    with pytest.raises(RefusedError, match="has no order V9 of venue"):
         await resolve_manually(kit.database, kit.bus, submitted.attempt_id, "V9")
     with pytest.raises(RefusedError, match="no attempt"):
         await resolve_manually(kit.database, kit.bus, uuid4(), None)
@@ -147,7 +149,9 @@ async def test_an_order_of_an_attempt_given_up_is_counted_and_raises_an_alarm(
     kit.venue.trade("V1", D(2), PRICE)
     await kit.reconciler.reconcile_now()
     assert (await kit.position())[0] == 2
-    assert (await kit.fail_safe.now()).state == "FAIL"
+    safety = await kit.fail_safe.now()
+    assert (safety.state, safety.code) == ("FAIL", "FS043")
+    assert f"qts orders resolve {submitted.attempt_id} --as V1" in safety.message
 
 
 async def test_missed_fills_are_fetched(kit: OrderKit) -> None:
@@ -325,6 +329,21 @@ async def test_a_holding_that_grew_keeps_an_attempt_from_being_absent(
     assert "differs from the position by 2" in row["error_message"]
     kit.venue.external.clear()
     assert (await kit.reconciler.reconcile_now()).resolved.absent == 1
+
+
+async def test_an_order_with_our_id_is_found_beside_a_rival(
+    kit: OrderKit, clock: ManualClock
+) -> None:
+    kit.venue.after = lost_reply
+    submitted = await kit.submit()
+    await kit.work()
+    await kit.submit()
+    await kit.database.execute(
+        "UPDATE order_attempt SET status = 'SENT', sent_at = $1 WHERE status = 'PREPARED'",
+        clock.now(),
+    )
+    assert (await kit.reconciler.reconcile_now()).resolved.accepted == 1
+    assert await kit.attempts(submitted.intent_id) == ["ACKED"]
 
 
 async def test_an_order_that_fits_two_unknown_attempts_belongs_to_neither(

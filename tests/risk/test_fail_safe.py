@@ -80,7 +80,7 @@ async def test_lockdown_outlives_everything_but_a_person(database: Database) -> 
     await safe.trip("FS104", "VIX 41")
     for code in ("FS040", "AN001", "FS102"):
         assert (await safe.trip(code)).state is S.LOCKDOWN
-    assert (await safe.clear_transient_fail("all is well")).state is S.LOCKDOWN
+    assert (await safe.clear_transient_fail(await safe.now(), "all is well")).state is S.LOCKDOWN
     assert (await safe.clear_warning()).state is S.LOCKDOWN
     for words in ("SET state = 'FAIL'", "SET state = 'NORMAL'"):
         with pytest.raises((asyncpg.PostgresError, OperationError), match="LOCKDOWN ends only"):
@@ -101,9 +101,13 @@ async def test_lockdown_outlives_everything_but_a_person(database: Database) -> 
 async def test_recheck_ends_only_what_can_pass(database: Database) -> None:
     safe = FailSafe(database, PAPER)
     await safe.trip("FS040")
-    assert (await safe.clear_transient_fail("the broker answers")).state is S.NORMAL
+    seen = await safe.now()
+    assert (await safe.clear_transient_fail(seen, "all agrees")).state is S.NORMAL
     await safe.trip("FS070")
-    assert (await safe.clear_transient_fail("the broker answers")).state is S.FAIL
+    assert (await safe.clear_transient_fail(seen, "an older look")).state is S.FAIL
+    assert (await safe.clear_transient_fail(await safe.now(), "all agrees")).state is S.NORMAL
+    await safe.trip("FS043")
+    assert (await safe.clear_transient_fail(await safe.now(), "all agrees")).state is S.FAIL
 
 
 async def test_warning_ends_when_it_is_calm(

@@ -82,6 +82,7 @@ WRONG: list[tuple[str, OrderProposal, RiskSnapshot]] = [
     ("G_UNKNOWN", PROPOSAL, facts("exposure", symbol_unknown=1)),
     ("G_NOT_RECONCILED", PROPOSAL, facts("switches", reconciled=False)),
     ("G_SESSION", PROPOSAL, facts("switches", session_open=False)),
+    ("G_CLOCK", PROPOSAL, facts("switches", clock_synced=False)),
     ("G_SAFETY", PROPOSAL, facts("switches", safety="FAIL")),
     ("G_SAFETY", PROPOSAL, facts("switches", safety="a state nobody knows")),
     ("G_BROKEN", PROPOSAL, facts("exposure", equity=NAN)),

@@ -41,7 +41,7 @@ def test_replies_that_say_nothing_are_left_out() -> None:
     clock = ManualClock(START)
     skew = ClockSkew("test", clock)
     assert skew.seconds is None
-    assert not skew.exceeds(1.0)
+    assert skew.is_synced()
     for date in (None, "", "yesterday", "Mon, 99 Nov 2026 00:00:00 GMT"):
         skew.record(date, clock.monotonic_ns())
     record(skew, clock, 90.0, round_trip_s=1.5)
@@ -54,10 +54,10 @@ def test_one_odd_reply_does_not_count_and_a_step_soon_does() -> None:
     for _ in range(15):
         record(skew, clock, 0.0)
     record(skew, clock, 90.0)
-    assert not skew.exceeds(1.0)
+    assert skew.is_synced()
     for _ in range(8):
         record(skew, clock, 90.0)
-    assert skew.exceeds(1.0)
+    assert not skew.is_synced()
 
 
 @pytest.mark.parametrize("skew_s", [0.0, -3.7, 90.0])
@@ -71,7 +71,8 @@ async def test_a_client_measures_it_on_every_reply(skew_s: float) -> None:
         await client.call("GET", "/v1/accounts", (), "default", RequestPriority.ACCOUNT)
         assert client.skew.seconds is not None
         assert abs(client.skew.seconds - skew_s) < 1.1
-        assert client.skew.exceeds(1.5) == (skew_s != 0.0)
+        client.skew.max_s = 1.5
+        assert client.skew.is_synced() == (skew_s == 0.0)
         simulator.set_skew(skew_s + 30)
         for _ in range(9):
             await client.tickers()

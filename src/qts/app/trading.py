@@ -42,6 +42,7 @@ from qts.pipeline import (
     Portfolio,
     RunnerHooks,
     StrategyRunner,
+    maintenance,
 )
 from qts.pipeline.cache_loader import DatabaseCacheLoader
 from qts.pipeline.decision_journal import SUFFIX
@@ -49,12 +50,6 @@ from qts.pipeline.engine import StrategyEngine, build_runners, check_lanes
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
 from qts.pipeline.isolated_runner import ProcessPauser
-from qts.pipeline.maintenance import (
-    MaintainedParts,
-    recover_fail_safe,
-    sync_stops,
-    watch_venue_stream,
-)
 from qts.pipeline.order_updates import OrderUpdatePublisher
 from qts.pipeline.position_sync import PositionSync
 from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
@@ -73,6 +68,7 @@ from qts.risk import (
 )
 from qts.risk.fail_safe_reporter import FailSafeReporter
 from qts.strategies import Strategy, load_strategy
+from qts.venues import ClockSkew
 
 DRAIN_TIMEOUT_S = 5.0
 
@@ -111,6 +107,7 @@ class TradingSystem:
     ticks: TickPublisher
     feed: Feed
     broker: Broker
+    skew: ClockSkew
     notifications: NotificationService
     micro_risk: MicroRiskLoop
     positions: PositionSync
@@ -159,7 +156,7 @@ class TradingSystem:
         paper = await stack.enter_async_context(open_paper_broker(config, database, clock))
         on_tick = paper.on_tick if paper else None
         self.ticks = TickPublisher(self.engine, self.portfolio, self.cache, clock, on_tick)
-        self.feed, self.broker = await stack.enter_async_context(
+        self.feed, self.broker, self.skew = await stack.enter_async_context(
             connect_venue(config, database, clock, home, self.ticks, paper)
         )
         self.notifications = await stack.enter_async_context(
@@ -205,6 +202,7 @@ class TradingSystem:
             freezing=self._freezer.pending,
             is_reconciled=self.reconciler.is_reconciled,
             is_open=self._is_open,
+            is_clock_synced=self.skew.is_synced,
         )
 
         def on_submitted(proposal: OrderProposal, submitted: SubmitResult) -> None:
@@ -261,6 +259,7 @@ class TradingSystem:
             portfolio=self.portfolio,
             monitor=self.monitor,
             is_reconciled=self.reconciler.is_reconciled,
+            skew=self.skew,
             pipeline=self.pipeline,
             runners=self.runners,
             refusals=self.submitter.refusals,
@@ -338,7 +337,7 @@ class TradingSystem:
         self._feed_tasks = [run("feed", self.feed.run())]
 
     def _start_maintenance(self) -> None:
-        parts = MaintainedParts(
+        parts = maintenance.MaintainedParts(
             strategies=self._strategy_engine,
             positions=self.positions,
             monitor=self.monitor,
@@ -347,14 +346,17 @@ class TradingSystem:
             broker=self.broker,
             clock=self.clock,
             is_reconciled=self.reconciler.is_reconciled,
+            reconciles_cleanly=self.reconciler.reconciles_cleanly,
+            skew=self.skew,
             is_stopping=lambda: self.stopping,
             emit=self.order_updates.emit,
         )
         venue, run = self.config.feed.venue, self._tasks.start
         is_streaming: Callable[[], bool] = lambda: self.feed.status().streaming  # noqa: E731
-        run("fail-safe recovery", recover_fail_safe(parts))
-        run("stops", sync_stops(parts))
-        run("venue stream", watch_venue_stream(parts, venue, is_streaming, self.alerts))
+        run("fail-safe recovery", maintenance.recover_fail_safe(parts))
+        run("venue clock", maintenance.watch_venue_clock(parts))
+        run("stops", maintenance.sync_stops(parts))
+        run("venue stream", maintenance.watch_venue_stream(parts, venue, is_streaming, self.alerts))
 
     async def stop(self) -> None:
         """Stop ticks, then decisions, then orders, then the ledger. A second call does nothing."""

@@ -18,12 +18,13 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import Clock, RefusedError
 from qts.feed import Feed, PatternRecord, read_symbols
-from qts.venues import KisClient, UpbitClient, UpbitConfig, connect_kis
+from qts.venues import ClockSkew, KisClient, UpbitClient, UpbitConfig, connect_kis
 
 
 class VenueConnection(NamedTuple):
     feed: Feed
     broker: Broker
+    skew: ClockSkew
 
 
 @contextlib.asynccontextmanager
@@ -45,7 +46,8 @@ async def connect_venue(
         client = await stack.enter_async_context(_client(config, home, clock))
         feed = stack.enter_context(Feed.attach(client, config.feed, home, clock, [sink]))
         broker = paper or _venue_broker(config, database, clock, client, feed)
-        yield VenueConnection(feed, broker)
+        client.skew.max_s = config.venues.max_skew_s
+        yield VenueConnection(feed, broker, client.skew)
 
 
 @contextlib.asynccontextmanager

@@ -101,13 +101,11 @@ class UpbitBroker:
             orders = [each for each in map(order_of, rows) if each.broker_order_id not in known]
         # An immediate-or-cancel limit order reads like a market order, so types are not compared.
         fits = (request.symbol, request.side, request.quantity)
+        if ours := [each for each in orders if each.client_order_id == request.client_order_id]:
+            return OrderMatches(tuple(ours))
+        unnamed = [each for each in orders if not each.client_order_id]
         return OrderMatches(
-            tuple(each for each in orders if each.client_order_id == request.client_order_id),
-            tuple(
-                each
-                for each in orders
-                if not each.client_order_id and (each.symbol, each.side, each.quantity) == fits
-            ),
+            (), tuple(each for each in unnamed if (each.symbol, each.side, each.quantity) == fits)
         )
 
     async def orders(self, since: datetime) -> Sequence[BrokerOrder]:

@@ -63,6 +63,7 @@ class SafetyStatus(msgspec.Struct, frozen=True, kw_only=True):
     trading: bool  # the account's switch
     suspended: str  # why the pipeline is suspended, if it is
     may_trade: bool  # the ledger is reconciled with the venue
+    clock_skew_s: float | None = None  # how far the venue's clock is ahead; None: not measured
 
 
 class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ from qts.pipeline import (
     trading_day_start,
 )
 from qts.risk import SafetyMonitor
+from qts.venues import ClockSkew
 
 log = telemetry.logger("dashboard")
 
@@ -92,6 +93,7 @@ class StatusSources(NamedTuple):
     portfolio: Portfolio
     monitor: SafetyMonitor
     is_reconciled: Callable[[], bool]
+    skew: ClockSkew
     pipeline: EtedaPipeline
     runners: Mapping[str, StrategyRunner]
     refusals: Mapping[str, int]
@@ -229,6 +231,7 @@ class StatusPublisher:
             trading=sources.monitor.enabled(),
             suspended=suspension.reason if suspension else "",
             may_trade=sources.is_reconciled(),
+            clock_skew_s=None if (skew := sources.skew.seconds) is None else round(skew, 2),
         )
 
     def _all_alerts(self, now: float) -> list[RecentAlert]:

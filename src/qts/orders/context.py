@@ -11,7 +11,7 @@ from qts.domain import Clock
 from qts.orders.config import OrdersConfig
 from qts.orders.ledger import Ledger
 from qts.outbox import EventBus
-from qts.risk import FailSafe, KillSwitch
+from qts.risk import FailSafe, KillSwitch, SafetyState, is_transient
 
 
 class SafetyControls(Protocol):
@@ -19,6 +19,13 @@ class SafetyControls(Protocol):
 
     async def raise_code(self, code: str, text: str) -> None:
         """Raise a fail-safe code."""
+        ...
+
+    async def raise_once(self, code: str, text: str) -> bool:
+        """Raise a code unless trading is stopped for it, or until the operator acts on another.
+
+        Return whether it is stopped for this code.
+        """
         ...
 
     async def disable_account(self, text: str) -> None:
@@ -35,6 +42,17 @@ class DatabaseSafetyControls:
 
     async def raise_code(self, code: str, text: str) -> None:
         await self._fail_safe.trip(code, text, actor="orders")
+
+    async def raise_once(self, code: str, text: str) -> bool:
+        # A second FAIL is LOCKDOWN; the same finding, after a restart too, is not a second one.
+        now = await self._fail_safe.now()
+        if now.state in (SafetyState.FAIL, SafetyState.LOCKDOWN):
+            if now.code == code:
+                return True
+            if not is_transient(now.code):
+                return False
+        await self.raise_code(code, text)
+        return True
 
     async def disable_account(self, text: str) -> None:
         await self._kill_switch.set(False, actor="orders", reason=text)

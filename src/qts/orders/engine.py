@@ -13,7 +13,7 @@ from qts.domain import OperationError
 from qts.orders.context import ExecutionContext
 from qts.orders.executor import OrderExecutor
 from qts.orders.manager import OrderManager
-from qts.orders.reconcile import Reconciler
+from qts.orders.reconcile import RETRY_INTERVAL_S, Reconciler
 from qts.orders.reconcile_check import check_reconciled
 from qts.orders.time_in_force import TimeInForceEnforcer
 from qts.orders.updates import AccountListener, OrderListener
@@ -78,12 +78,12 @@ class ExecutionEngine:
         try:
             async with asyncio.timeout(STARTUP_TIMEOUT_S):
                 report = await self.reconciler.reconcile_now()
+                if report.differences:  # two in a row raise FS070
+                    await self.context.clock.sleep(RETRY_INTERVAL_S)
+                    await self.reconciler.reconcile_now()
         except (OperationError, TimeoutError) as error:
             log.error("startup reconciliation failed; accepting cancels only", error=str(error))
             return False
-        if report.differences:
-            text = f"{len(report.differences)} positions differ"
-            await self.context.safety.raise_code("FS070", text)
         return True
 
     async def wait_settled(self, since: datetime) -> None:
@@ -96,10 +96,20 @@ class ExecutionEngine:
                     await self.context.clock.sleep(0.05)
 
     async def final_check(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
-        """Return whether ledger and broker agree, and the differences."""
-        try:
-            await self.reconciler.reconcile_now()
-            found = await check_reconciled(self.context, since - timedelta(minutes=1))
-        except OperationError as error:
-            return False, (f"reconciliation failed: {error}",)
-        return bool(found), found.differences
+        """Return whether ledger and broker agree, and the differences.
+
+        A resting order may fill during a comparison: it is repeated until the ledger agrees, or
+        until two in a row find the same differences, at most ten seconds.
+        """
+        clock, before = self.context.clock, None
+        end_ns = clock.monotonic_ns() + round(SETTLE_TIMEOUT_S * 1e9)
+        while True:
+            try:
+                await self.reconciler.reconcile_now()
+                found = await check_reconciled(self.context, since - timedelta(minutes=1))
+            except OperationError as error:
+                return False, (f"reconciliation failed: {error}",)
+            if found or found.differences == before or clock.monotonic_ns() >= end_ns:
+                return bool(found), found.differences
+            before = found.differences
+            await clock.sleep(RETRY_INTERVAL_S)

@@ -45,7 +45,7 @@ from qts.orders.attempts import (
 )
 from qts.orders.context import ExecutionContext
 from qts.orders.failpoints import failpoint
-from qts.orders.halts import halt_venue
+from qts.orders.halts import halt_venue, raise_ghost
 from qts.orders.messages import CancelOrder, CreateOrderAttempt, RaiseCode, Reconcile
 from qts.orders.queries import SQL
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, Delivery, Dispatcher, RetryableError
@@ -286,9 +286,7 @@ class OrderExecutor:
             failpoint("before_commit")
         context.ledger.notify(transitions.changes)
         if is_ghost:
-            text = f"order {outcome.order_id} of attempt {attempt_id}, which was declared absent"
-            log.error("order of an absent attempt", reason=text)
-            await context.safety.raise_code("FS040", text)
+            await raise_ghost(context, outcome.order_id, attempt_id, attempt.state)
 
 
 def order_from_ack(attempt: OrderAttempt, order_id: str) -> BrokerOrder:

@@ -305,12 +305,27 @@ SELECT count(*)
    AND i.price IS NOT DISTINCT FROM my.price
 
 -- name: orders_contradicting_attempt
--- List orders at the venue whose attempt says that none was placed.
+-- List orders at the venue whose attempt says that none was placed. One without a client order id
+-- is such an attempt's when it fits it and was recorded within an hour of its creation.
 -- $1 broker, $2 account, $3 broker order ids
-SELECT o.broker_order_id, a.status
-  FROM broker_order o JOIN order_attempt a ON a.id = o.order_attempt_id
+SELECT o.broker_order_id, a.id, a.status
+  FROM broker_order o
+  JOIN order_attempt a ON a.id = o.order_attempt_id
  WHERE o.broker = $1 AND o.account = $2 AND o.broker_order_id = ANY ($3)
    AND a.status NOT IN ('SENT', 'UNKNOWN', 'ACKED')
+UNION ALL
+SELECT o.broker_order_id, a.id, a.status
+  FROM broker_order o
+  JOIN order_attempt a ON a.broker = o.broker AND a.account = o.account AND a.symbol = o.symbol
+                      AND a.status = 'ABSENT'
+                      AND o.created_at > a.created_at
+                      AND o.created_at < a.created_at + interval '1 hour'
+  JOIN order_intent i ON i.id = a.order_intent_id
+ WHERE o.broker = $1 AND o.account = $2 AND o.broker_order_id = ANY ($3)
+   AND o.origin = 'FOREIGN' AND o.identifier IS NULL
+   AND (i.side, i.order_type, i.quantity) = (o.side, o.order_type, o.quantity)
+   AND i.price IS NOT DISTINCT FROM o.price
+   AND NOT EXISTS (SELECT FROM broker_order other WHERE other.order_attempt_id = a.id)
 
 -- name: insert_fill
 -- Insert a fill once; it is not part of a position yet.

@@ -4,6 +4,7 @@
     fills  ─▶ missing ones applied              holdings         ─▶ compared, never overwritten
                                                 cash             ─▶ taken where both agree
 
+A position that differs is looked at again after a second; one that differs then too raises FS070.
 Nothing new is sent before the first success, nor while reconciliations keep failing: cancels are.
 """
 
@@ -22,7 +23,7 @@ from qts.brokers import ExecutionReport, StreamGap, VenueBlockedError
 from qts.database import Row
 from qts.domain import BrokerOrder, Fill, OperationError
 from qts.orders.context import ExecutionContext
-from qts.orders.halts import halt_venue
+from qts.orders.halts import halt_venue, raise_ghost
 from qts.orders.position import ZERO, PositionMismatch, find_mismatches
 from qts.orders.queries import SQL
 from qts.orders.resolve import ResolveCounts, resolve_unknown
@@ -32,6 +33,7 @@ OVERLAP = timedelta(seconds=60)  # clocks differ, and reports are late
 MAX_READS = 3  # of holdings that differ: a trade in between is not applied yet
 MAX_FAILURES = 3  # in a row: then nothing new is sent
 RETRY_INTERVAL_S = 1.0
+Difference = tuple[str, bool]  # symbol, and whether the venue has more
 TRANSIENT = (OperationError, asyncpg.PostgresError)  # of the venue or the database
 
 log = telemetry.logger("orders")
@@ -62,6 +64,9 @@ class Reconciler:
         self._one_at_a_time = asyncio.Lock()
         self._failures = MAX_FAILURES  # none has succeeded yet
         self._lost = False
+        self._suspected: frozenset[Difference] = frozenset()  # in the last reconciliation
+        self._mismatched: frozenset[Difference] = frozenset()  # in two in a row: raised
+        self._is_new = False  # a difference that the one before did not show
         self.last: ReconcileReport | None = None
 
     def is_reconciled(self) -> bool:
@@ -80,6 +85,8 @@ class Reconciler:
             pause_s = self._context.config.reconcile_every_s
             try:
                 await self.reconcile_now()
+                if self._is_new:
+                    pause_s = min(RETRY_INTERVAL_S, pause_s)
             except TRANSIENT as error:
                 log.warning("reconciliation failed; retrying", error=str(error))
                 pause_s = min(RETRY_INTERVAL_S, pause_s)
@@ -120,16 +127,40 @@ class Reconciler:
                 if isinstance(error, VenueBlockedError):
                     await halt_venue(self._context, str(error))
                 raise
+            await self._judge(report.differences)
         self._failures = 0
-        before, self.last = self.last, report
-        if report.differences and (before is None or before.differences != report.differences):
-            text = ", ".join(
-                f"{d.symbol} {d.ours} in the ledger, {d.venue} at the venue"
-                for d in report.differences
-            )
-            log.error("position mismatch with venue", mismatches=text)
+        self.last = report
         _last.labels(self._key.broker).set(report.at.timestamp())
         return report
+
+    async def reconciles_cleanly(self) -> bool:
+        """Reconcile once; return whether it succeeded, without differences and without a gap."""
+        try:
+            report = await self.reconcile_now()
+        except TRANSIENT as error:
+            log.warning("reconciliation failed; retrying", error=str(error))
+            return False
+        return not report.differences and self.is_reconciled()
+
+    async def _judge(self, differences: tuple[PositionMismatch, ...]) -> None:
+        """Raise FS070, once, for what differs in two reconciliations in a row."""
+        found = frozenset((each.symbol, each.venue > each.ours) for each in differences)
+        confirmed, known = found & self._suspected, self._mismatched
+        text = ", ".join(
+            f"{each.symbol} {each.ours} in the ledger, {each.venue} at the venue"
+            for each in differences
+        )
+        self._is_new = bool(found - self._suspected)
+        if confirmed - known:
+            log.error("position mismatch with venue", mismatches=text)
+            if await self._context.safety.raise_once("FS070", text):
+                known |= confirmed
+        elif self._is_new:
+            log.info("position differs from venue; checking again", mismatches=text)
+        elif self._suspected and not found:
+            log.info("positions agree with venue again")
+        # Last, so that a code that could not be stored is raised by the next reconciliation.
+        self._suspected, self._mismatched = found, known & found
 
     def _gap(self, reason: str) -> None:
         log.warning("venue stream gap; reconciling", reason=reason)
@@ -204,7 +235,7 @@ class Reconciler:
         return since if row["has_mark"] else min(since, first)
 
     async def _apply_orders(self, orders: Sequence[BrokerOrder]) -> tuple[int, int]:
-        """Record orders that changed; an order of an absent attempt raises FS040."""
+        """Record orders that changed; an order of an attempt that was given up raises FS043."""
         ids = [order.broker_order_id for order in orders]
         rows = await self._context.database.fetch(SQL.find_orders, *self._key, ids)
         here = {row["broker_order_id"]: row for row in rows}
@@ -227,9 +258,7 @@ class Reconciler:
             foreign += row is None and taken.attempt_id is None
         query = SQL.orders_contradicting_attempt
         for row in await self._context.database.fetch(query, *self._key, changed):
-            text = f"order {row['broker_order_id']} belongs to an attempt that is {row['status']}"
-            log.error("order contradicts its attempt", reason=text)
-            await self._context.safety.raise_code("FS040", text)
+            await raise_ghost(self._context, row["broker_order_id"], row["id"], row["status"])
         return len(changed), foreign
 
     async def _apply_fills(self, fills: Sequence[Fill]) -> int:

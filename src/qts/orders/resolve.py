@@ -31,6 +31,7 @@ from qts.orders.queries import SQL
 from qts.orders.updates import SuspensionChanged
 from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
 
+GIVEN_UP = (AttemptState.ABSENT, AttemptState.REJECTED, AttemptState.SUSPENDED)
 Answer = Literal["accepted", "absent", "waiting", "ambiguous"]
 
 log = telemetry.logger("orders")
@@ -89,14 +90,19 @@ async def resolve_manually(
     order_id: str | None,
     clock: Clock | None = None,
 ) -> None:
-    """Record the operator's finding: the attempt is this venue order, or absent (None)."""
+    """Record the operator's finding: the attempt is this venue order, or absent (None).
+
+    An attempt that was given up stays so; an order of it becomes ours, with its fills.
+    """
     async with database.transaction() as tx:
         attempt = await lock_attempt(tx, attempt_id)
         if attempt is None:
             raise RefusedError(f"no attempt {attempt_id}")
-        if attempt.state is not AttemptState.UNKNOWN:
+        is_given_up = attempt.state in GIVEN_UP and order_id is not None
+        if attempt.state is not AttemptState.UNKNOWN and not is_given_up:
             raise RefusedError(
-                f"attempt {attempt_id} is {attempt.state}; only an UNKNOWN one can be resolved"
+                f"attempt {attempt_id} is {attempt.state}; only an UNKNOWN one can be resolved, "
+                "and one that was given up linked to an order of the venue"
             )
         now = (clock or SystemClock()).now()
         transitions = AttemptTransitions(tx, bus, OrdersConfig(), now)
@@ -105,8 +111,10 @@ async def resolve_manually(
             await transitions.absent(attempt, "resolved by the operator")
         else:
             await _refuse_taken(tx, attempt, order_id)
-            await transitions.accepted(attempt, order_id)
-            await ledger.apply_order(tx, order_from_ack(attempt, order_id), attempt.id)
+            if not is_given_up:
+                await transitions.accepted(attempt, order_id)
+            sent = msgspec.structs.replace(attempt, sent_at=attempt.sent_at or now)
+            await ledger.apply_order(tx, order_from_ack(sent, order_id), attempt.id)
     await resume_resolved_symbols(database, ledger, bus)
 
 
@@ -146,7 +154,9 @@ async def _resolve(
     if attempt.sent_at is None:
         raise AssertionError("the attempt was not sent")
     found = await context.broker.find_order(attempt.request, attempt.sent_at, known)
-    rivals = await context.database.fetchval(SQL.count_rivals, attempt.id)
+    ours = attempt.request.client_order_id
+    is_named = any(each.client_order_id == ours for each in found.candidates)
+    rivals = 0 if is_named else await context.database.fetchval(SQL.count_rivals, attempt.id)
     is_over = checked_at - attempt.sent_at >= timedelta(seconds=context.config.absent_after_s)
     traded = ZERO
     answer = decide_outcome(found, rivals, is_over, traded)
@@ -250,6 +260,11 @@ async def _refuse_taken(tx: Connection, attempt: OrderAttempt, order_id: str) ->
         order_id,
     )
     if row is None:
+        if attempt.state in GIVEN_UP:
+            raise RefusedError(
+                f"the ledger has no order {order_id} of {attempt.key.broker}; "
+                "run qts orders reconcile, then look for it in qts orders list"
+            )
         return
     if row["order_attempt_id"] not in (None, attempt.id):
         raise RefusedError(f"order {order_id} belongs to attempt {row['order_attempt_id']}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from qts import telemetry
@@ -15,13 +15,15 @@ from qts.events import payloads as p
 from qts.notify import RecentAlerts
 from qts.pipeline.engine import StrategyEngine
 from qts.pipeline.position_sync import PositionSync
-from qts.risk import FailSafe, SafetyMonitor, SafetyState
+from qts.risk import FailSafe, SafetyMonitor, SafetyState, is_transient
+from qts.venues import ClockSkew
 
 log = telemetry.logger("pipeline")
 
 RECOVERY_INTERVAL_S = 5.0
 SYNC_INTERVAL_S = 0.1
 STREAM_CHECK_INTERVAL_S = 0.1  # a stream that was cut is down for at least half a second
+CLOCK_CHECK_INTERVAL_S = 1.0
 STREAM_DOWN = "stream disconnected; prices are polled meanwhile"
 
 
@@ -36,6 +38,8 @@ class MaintainedParts(NamedTuple):
     broker: Broker
     clock: Clock
     is_reconciled: Callable[[], bool]
+    reconciles_cleanly: Callable[[], Awaitable[bool]]
+    skew: ClockSkew
     is_stopping: Callable[[], bool]
     emit: Callable[[str, Payload], None]
 
@@ -71,15 +75,35 @@ def resume_after_release(parts: MaintainedParts, was_locked: bool) -> bool:
 
 
 async def recover_fail_safe(parts: MaintainedParts) -> None:
-    """Clear codes whose cause is gone, where their rules allow it, until cancelled."""
+    """Clear codes whose cause is gone, where their rules allow it, until cancelled.
+
+    A FAIL ends only after a reconciliation without differences that began after it.
+    """
     while True:
         await parts.clock.sleep(RECOVERY_INTERVAL_S)
         with contextlib.suppress(OperationError):
-            await parts.fail_safe.clear_warning()
-            if parts.is_reconciled():
+            seen = await parts.fail_safe.clear_warning()
+            if seen.state is not SafetyState.FAIL or not is_transient(seen.code):
+                continue
+            if await parts.reconciles_cleanly():
                 await parts.fail_safe.clear_transient_fail(
-                    "reconciled with the broker, which answers"
+                    seen, "reconciled with the broker without differences"
                 )
+
+
+async def watch_venue_clock(parts: MaintainedParts) -> None:
+    """Raise FS113 once when the venue's clock and ours are too far apart; log when it is over."""
+    was_synced = True
+    while True:
+        is_synced, seconds = parts.skew.is_synced(), parts.skew.seconds or 0.0
+        with contextlib.suppress(OperationError):  # tried again at the next turn
+            if was_synced and not is_synced:
+                text = f"the venue's is {seconds:+.1f} s ahead of ours; run NTP"
+                await parts.fail_safe.trip("FS113", text)
+            elif is_synced and not was_synced:
+                log.info("clock agrees with the venue's again", skew_s=round(seconds, 1))
+            was_synced = is_synced
+        await parts.clock.sleep(CLOCK_CHECK_INTERVAL_S)
 
 
 async def watch_venue_stream(

@@ -86,6 +86,7 @@ class RiskSources(NamedTuple):
     freezing: Container[str]  # frozen, not yet in the database
     is_reconciled: Callable[[], bool]
     is_open: Callable[[], bool]
+    is_clock_synced: Callable[[], bool]
 
 
 class RiskSnapshotReader:
@@ -145,5 +146,6 @@ class RiskSnapshotReader:
             frozen=proposal.symbol in sources.freezing or not account.frozen.isdisjoint(scope),
             reconciled=sources.is_reconciled(),
             session_open=sources.is_open(),
+            clock_synced=sources.is_clock_synced(),
             safety=sources.monitor.safety.state,
         )

@@ -1,6 +1,7 @@
 from qts.risk.codes import CODES as CODES
 from qts.risk.codes import Code as Code
 from qts.risk.codes import Effect as Effect
+from qts.risk.codes import is_transient as is_transient
 from qts.risk.config import HoldTimeLimits as HoldTimeLimits
 from qts.risk.config import RiskConfig as RiskConfig
 from qts.risk.config import StopsConfig as StopsConfig

@@ -24,7 +24,7 @@ class Code(msgspec.Struct, frozen=True):
     code: str
     effect: Effect
     text: str
-    transient: bool = False  # a recheck may end its FAIL; the others need the operator
+    transient: bool = False  # a reconciliation without differences may end its FAIL
 
 
 _ROWS: tuple[tuple[str, str, str], ...] = (
@@ -35,9 +35,10 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("FS040", "fail transient", "the broker failed to execute orders"),
     ("FS041", "fail", "a fill lacks data"),
     ("FS042", "fail transient", "an order was not answered in time"),
+    ("FS043", "fail", "the venue has an order of an attempt that was given up"),
     ("FS050", "fail", "the equity is zero or below"),
     ("FS060", "fail transient", "a cycle took far too long"),
-    ("FS070", "fail", "positions and fills do not agree"),
+    ("FS070", "fail transient", "positions and fills do not agree"),
     ("FS080", "lockdown", "the capital is zero or below"),
     ("FS081", "fail", "a pool's capital is negative, or the pool is locked"),
     ("FS082", "fail", "a pool lost more than a fifth from its peak"),
@@ -62,6 +63,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("FS110", "lockdown", "the venue has blocked us (HTTP 418)"),
     ("FS111", "warning", "the outcome of an order is unknown; its symbol is suspended"),
     ("FS112", "notice", "another run has taken the account; this one ends"),
+    ("FS113", "warning", "the clock differs from the venue's: no new entries"),
     ("GR001", "warning", "the exposure is at its limit"),
     ("GR010", "warning", "a symbol's weight is at its limit"),
     ("GR020", "warning", "the day's loss is at its limit: no new entries"),
@@ -98,3 +100,8 @@ CODES: dict[str, Code] = {
     code: Code(code, Effect(effect.split()[0]), text, effect.endswith("transient"))
     for code, effect, text in _ROWS
 }
+
+
+def is_transient(code: str | None) -> bool:
+    """Return whether a FAIL by this code may end without the operator."""
+    return code in CODES and CODES[code].transient

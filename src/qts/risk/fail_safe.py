@@ -18,7 +18,7 @@ import msgspec
 from qts import telemetry
 from qts.database import Connection, Database
 from qts.domain import AccountKey, RefusedError
-from qts.risk.codes import CODES, Effect
+from qts.risk.codes import CODES, Effect, is_transient
 
 log = telemetry.logger("risk")
 _STATE = telemetry.gauge("everbit_safety_state", "0 NORMAL, 1 WARNING, 2 FAIL, 3 LOCKDOWN")
@@ -108,12 +108,14 @@ class FailSafe:
                 self._report("CALM", "no warning for a minute", before.state, SafetyState.NORMAL)
         return await self.now()
 
-    async def clear_transient_fail(self, found: str) -> FailSafeStatus:
-        """End FAIL if its code is transient; `found` says what was checked."""
+    async def clear_transient_fail(self, seen: FailSafeStatus, found: str) -> FailSafeStatus:
+        """End the FAIL that was `seen` before the check, if its code is transient.
+
+        `found` says what was checked. A FAIL raised since then stays.
+        """
         async with self._database.transaction() as tx:
             before = await self._read(tx, lock=True)
-            transient = before.code in CODES and CODES[before.code].transient
-            if before.state is SafetyState.FAIL and transient:
+            if before.state is SafetyState.FAIL and is_transient(before.code) and before == seen:
                 await self._move(tx, SafetyState.NORMAL, None, "")
                 await self._write(tx, "RECHECK", found, before.state, "NORMAL", "qts")
                 self._report("RECHECK", found, before.state, SafetyState.NORMAL)

@@ -48,6 +48,7 @@ REASONS: dict[str, str] = {
     "G_UNKNOWN": "an attempt on this symbol has an unknown outcome",
     "G_NOT_RECONCILED": "not reconciled with the broker since the start",
     "G_SESSION": "the market is closed",
+    "G_CLOCK": "our clock differs from the venue's by more than venues.max_skew_s",
     "G_SAFETY": "the fail-safe does not allow trading",
     "G_BROKEN": "a rule failed; what cannot be checked is refused",
 }
@@ -107,6 +108,8 @@ def _switches(given: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_NOT_RECONCILED", "not reconciled since the start"
     if not switches.session_open:
         yield "G_SESSION", "closed"
+    if not switches.clock_synced and not given.is_exit:
+        yield "G_CLOCK", "set the clock of this machine: run NTP"
     if switches.safety not in ("NORMAL", "WARNING") and not given.is_exit:
         yield "G_SAFETY", f"the state is {switches.safety}"
     if not switches.market_active and not given.is_exit:

@@ -70,6 +70,7 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     frozen: bool = True
     reconciled: bool = False
     session_open: bool = False
+    clock_synced: bool = True  # journals from before it was measured have no such field
     safety: str = "LOCKDOWN"
 
 

@@ -11,6 +11,7 @@ from qts import telemetry
 from qts.domain import Clock
 
 SAMPLES = 15
+MAX_S = 1.0  # unless the settings say otherwise (venues.max_skew_s)
 MAX_ROUND_TRIP_S = 1.0  # a slower reply says too little about the moment it was written
 TOLERANCE = timedelta(seconds=2)  # venues give times to the second, and the skew is an estimate
 
@@ -23,6 +24,7 @@ class ClockSkew:
     """Median over the last replies; positive where the venue's clock is ahead."""
 
     def __init__(self, venue: str, clock: Clock) -> None:
+        self.max_s = MAX_S
         self._venue = venue
         self._clock = clock
         self._samples: deque[float] = deque(maxlen=SAMPLES)
@@ -51,8 +53,9 @@ class ClockSkew:
         """How far the venue is ahead, or None before the first reply."""
         return statistics.median(self._samples) if self._samples else None
 
-    def exceeds(self, limit_s: float) -> bool:
-        return abs(self.seconds or 0.0) > limit_s
+    def is_synced(self) -> bool:
+        """Return whether the clocks differ by at most `max_s`."""
+        return abs(self.seconds or 0.0) <= self.max_s
 
     @property
     def offset(self) -> timedelta:

@@ -62,6 +62,15 @@ def test_the_banner_shows_trouble() -> None:
     assert banner(TerminalSnapshot(trouble="no run")) == ("QTS  no run", "")
 
 
+def test_the_banner_shows_how_far_the_clocks_differ() -> None:
+    safety = SafetyStatus(
+        state="WARNING", code="FS113", message="", trading=True, suspended="", may_trade=True,
+        clock_skew_s=-3.72,
+    )  # fmt: skip
+    first, _ = banner(TerminalSnapshot(live(safety=safety)))
+    assert first == "WARNING  PAPER on paper  clock -3.7 s  FS113"
+
+
 def test_every_lane_has_a_row() -> None:
     rows = list(lanes(live()))
     assert [row[0] for row in rows] == ["P0", "P1", "P2", "P3"]

@@ -26,7 +26,7 @@ from tests.outbox.worker_group import seed
 OPEN: dict[str, Callable[..., AbstractAsyncContextManager[Venue]]] = {"kis": kis, "upbit": upbit}
 SKEWS = (-90.0, -3.7, 3.7, 90.0)
 FAULTS = ("drop_reply", "drop_request", "slow", "unknown", "cut")
-TIMES = {"place_timeout_s": 0.5, "send_within_s": 1.0, "absent_after_s": 15.0}
+TIMES: dict[str, Any] = {"place_timeout_s": 0.5, "send_within_s": 1.0, "absent_after_s": 15.0}
 
 
 @asynccontextmanager

@@ -112,6 +112,7 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
             freezing=(),
             is_reconciled=lambda: True,
             is_open=lambda: True,
+            is_clock_synced=lambda: True,
         )
         await watch.refresh()
         yield Trader(made, RiskSnapshotReader(sources, clock), sources, clock)

@@ -37,6 +37,7 @@ function top() {
     off && chip(t("trading_off"), "bad"),
     live?.safety.suspended && chip(`${t("suspended_cycles")}: ${live.safety.suspended}`, "warn"),
     live && !live.safety.may_trade && chip(t("not_reconciled"), "warn"),
+    Math.abs(live?.safety.clock_skew_s ?? 0) > 0.5 && chip(`${t("clock_skew")} ${live.safety.clock_skew_s.toFixed(1)} s`, "warn"),
     h("span", { class: "message" }, lost ? "" : troubles.database ?? troubles.cache ?? safety?.message ?? ""),
     h("span", { class: `profit ${tone(profit)}` }, money ? signed(profit) : ""),
     h("span", { class: "dim clock" }, live ? clock(live.at) : ""),

@@ -58,7 +58,7 @@ const LABELS = {
   refusals: ["Refused by the gate", "위험 관문 거절"], sure_stop: ["No new orders are sent after this. Orders at the broker stay open; cancels still work.", "새 주문이 나가지 않습니다. 이미 낸 주문은 그대로이며 취소는 가능합니다."],
   sure_allow: ["Orders can be sent again after this.", "주문이 다시 나갈 수 있습니다."],
   sure_release: ["Trading resumes after this. First check positions, orders and the log.", "이후 거래가 재개됩니다. 먼저 보유, 주문, 기록을 확인하세요."],
-  chart_profit: ["Profit over the last minutes", "최근 손익"], suspended_cycles: ["pipeline suspended", "사이클 중지"], not_reconciled: ["not reconciled yet", "장부 미대조"],
+  chart_profit: ["Profit over the last minutes", "최근 손익"], suspended_cycles: ["pipeline suspended", "사이클 중지"], not_reconciled: ["not reconciled yet", "장부 미대조"], clock_skew: ["venue clock", "거래소 시각 차"],
 };
 
 let current = localStorage.getItem("qts-language") ?? (navigator.language.startsWith("ko") ? "ko" : "en");

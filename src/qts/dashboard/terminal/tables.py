@@ -40,7 +40,9 @@ def banner(snapshot: TerminalSnapshot) -> tuple[str, str]:
     switch = "" if safety.trading else "  STOPPED"
     reason = " ".join(part for part in (safety.code or "", safety.message) if part)
     suspended = f"  {safety.suspended}" if safety.suspended else ""
-    first = f"{safety.state}{switch}  {live.mode.upper()} on {live.broker}  {reason}{suspended}"
+    clock = f"  clock {safety.clock_skew_s:+.1f} s" if abs(safety.clock_skew_s or 0) > 0.5 else ""
+    where = f"{live.mode.upper()} on {live.broker}{clock}"
+    first = f"{safety.state}{switch}  {where}  {reason}{suspended}"
     second = (
         f"equity {account.equity:,.0f}  today {account.realised_today:+,.0f}"
         f"  open {account.unrealised:+,.0f}  orders {account.orders_today:,}  ticks {live.ticks:,}"

@@ -1,0 +1,213 @@
+"""Positions that differ from the venue's holdings: what is raised, when, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from typing import Any, cast
+
+import pytest
+
+from qts.brokers import AccountLock
+from qts.database import Database
+from qts.domain import Account, ManualClock, Side, SystemClock, UnreachableError
+from qts.orders import resolve_manually
+from qts.orders.engine import ExecutionEngine
+from qts.pipeline import Portfolio
+from qts.pipeline.position_sync import PositionSync
+from tests.orders.fake_venue import lost_reply
+from tests.orders.kit import PRICE, START, SYMBOL, OrderKit, open_kit
+from tests.orders.test_reconcile import _running
+from tests.outbox.kit import until
+
+D = Decimal
+
+
+async def raised(kit: OrderKit) -> list[str]:
+    rows = await kit.database.fetch("SELECT code FROM safety_log ORDER BY id")
+    return [row["code"] for row in rows]
+
+
+async def test_a_mismatch_in_two_reconciliations_is_raised_once(kit: OrderKit) -> None:
+    kit.venue.external[SYMBOL] = D(6)
+    await kit.reconciler.reconcile_now()
+    assert await raised(kit) == []
+    for _ in range(4):
+        await kit.reconciler.reconcile_now()
+    assert await raised(kit) == ["FS070"]
+    safety = await kit.fail_safe.now()
+    assert (safety.state, safety.code) == ("FAIL", "FS070")
+    assert "KRW-BTC 0 in the ledger, 6 at the venue" in safety.message
+
+
+async def test_a_mismatch_that_is_gone_at_the_next_look_is_no_error(
+    kit: OrderKit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        kit.venue.external[SYMBOL] = D(6)
+        await kit.reconciler.reconcile_now()
+        kit.venue.external.clear()
+        await kit.reconciler.reconcile_now()
+    assert await raised(kit) == []
+    assert '"level": "error"' not in capfd.readouterr().err
+
+
+async def test_a_mismatch_after_a_restart_is_not_a_second_failure(
+    database: Database, clock: ManualClock
+) -> None:
+    for _ in range(2):
+        async with open_kit(database, clock) as kit:
+            kit.venue.external[SYMBOL] = D(6)
+            for _ in range(2):
+                await kit.reconciler.reconcile_now()
+            assert await raised(kit) == ["FS070"]
+            assert (await kit.fail_safe.now()).state == "FAIL"
+
+
+async def test_a_new_mismatch_is_raised_after_a_release(kit: OrderKit) -> None:
+    kit.venue.external[SYMBOL] = D(6)
+    for _ in range(2):
+        await kit.reconciler.reconcile_now()
+    await kit.fail_safe.release("owner", "known")
+    for _ in range(2):
+        await kit.reconciler.reconcile_now()
+    assert await raised(kit) == ["FS070", "RELEASE"]
+    kit.venue.external["KRW-ETH"] = D(1)
+    for _ in range(2):
+        await kit.reconciler.reconcile_now()
+    assert await raised(kit) == ["FS070", "RELEASE", "FS070"]
+
+
+async def test_the_second_look_comes_soon(database: Database) -> None:
+    """Not after reconcile_every_s, a minute."""
+    async with open_kit(database, SystemClock()) as kit, _running(kit):
+        await until(lambda: _is_reconciled(kit))
+        kit.venue.external[SYMBOL] = D(6)
+        kit.reconciler.request("test")
+        await until(lambda: _is_raised(kit), 20)
+
+
+async def _is_reconciled(kit: OrderKit) -> bool:
+    return kit.reconciler.last is not None
+
+
+async def _is_raised(kit: OrderKit) -> bool:
+    return await raised(kit) == ["FS070"]
+
+
+async def test_a_clean_reconciliation_has_no_difference_and_an_answer(kit: OrderKit) -> None:
+    assert await kit.reconciler.reconciles_cleanly()
+    kit.venue.external[SYMBOL] = D(6)
+    assert not await kit.reconciler.reconciles_cleanly()
+    kit.venue.external.clear()
+    kit.venue.is_away = True
+    assert not await kit.reconciler.reconciles_cleanly()
+
+
+# -- orders of attempts that were given up
+
+
+async def test_a_late_order_without_a_client_order_id_is_raised_and_linked(
+    database: Database, clock: ManualClock
+) -> None:
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.after, kit.venue.lag_s = lost_reply, 3600
+        submitted = await kit.submit()
+        await kit.work()
+        await clock.advance(kit.context.config.absent_after_s + 1)
+        await kit.reconciler.reconcile_now()
+        assert await kit.attempts(submitted.intent_id) == ["ABSENT"]
+        kit.venue.lag_s = 0
+        kit.venue.trade("V1", D(2), PRICE)
+        for _ in range(3):
+            await kit.reconciler.reconcile_now()
+        safety = await kit.fail_safe.now()
+        assert (safety.state, safety.code) == ("FAIL", "FS043")
+        assert f"qts orders resolve {submitted.attempt_id} --as V1" in safety.message
+        assert await raised(kit) == ["FS043"]
+        assert submitted.attempt_id is not None
+        await resolve_manually(database, kit.bus, submitted.attempt_id, "V1", clock)
+        assert (await kit.position())[0] == 2
+        assert (await kit.reconciler.reconcile_now()).differences == ()
+        assert await kit.attempts(submitted.intent_id) == ["ABSENT"]
+
+
+async def test_another_order_is_not_taken_for_one_that_was_given_up(
+    database: Database, clock: ManualClock
+) -> None:
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.before = lost_reply
+        await kit.submit()
+        await kit.work()
+        await clock.advance(kit.context.config.absent_after_s + 1)
+        assert (await kit.reconciler.reconcile_now()).resolved.absent == 1
+        kit.venue.by_hand(SYMBOL, Side.BUY, D(3))
+        kit.venue.by_hand(SYMBOL, Side.SELL, D(2))
+        await kit.reconciler.reconcile_now()
+        assert await raised(kit) == []
+
+
+# -- the comparison at the stop
+
+
+@asynccontextmanager
+async def engine(kit: OrderKit) -> AsyncIterator[ExecutionEngine]:
+    positions = PositionSync(Portfolio(kit.clock), cast("Any", None), {})
+    async with AccountLock(kit.database, kit.venue.key, "", kit.clock, is_live=False) as lock:
+        yield ExecutionEngine(
+            kit.context, lambda _update: None, positions, lambda _dispatcher: None, lock
+        )
+
+
+def after_reads(kit: OrderKit, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+    """Call `act` with a number after each reading of the account."""
+    read: Callable[[], Awaitable[Account]] = kit.venue.account
+    numbers = iter(range(1, 1000))
+
+    async def reading(*_: Any) -> Account:
+        account = await read()
+        act(next(numbers))
+        return account
+
+    monkeypatch.setattr(kit.venue, "account", reading)
+
+
+async def test_a_resting_order_that_fills_during_the_comparison_is_no_difference(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
+        name = await kit.order()
+
+        def fill(number: int) -> None:
+            if number == 1:  # after the reconciliation, before the comparison
+                kit.venue.trade(name, D(1), PRICE)
+
+        after_reads(kit, monkeypatch, fill)
+        assert await execution.final_check(START) == (True, ())
+
+
+async def test_a_difference_that_stays_fails(database: Database) -> None:
+    async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
+        kit.venue.external[SYMBOL] = D(6)
+        agrees, differences = await execution.final_check(START)
+        assert not agrees
+        assert differences == ("KRW-BTC: 0 in the ledger, 6 at the venue",)
+
+
+async def test_a_venue_that_does_not_answer_fails(database: Database) -> None:
+    async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
+        kit.venue.is_away = True
+        with pytest.raises(UnreachableError):
+            await kit.reconciler.reconcile_now()
+        assert await execution.final_check(START) == (
+            False,
+            ("reconciliation failed: the venue does not answer",),
+        )
+
+
+async def test_the_start_looks_twice(database: Database) -> None:
+    async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
+        kit.venue.external[SYMBOL] = D(6)
+        assert await execution.reconcile_at_start()
+        assert await raised(kit) == ["FS070"]
