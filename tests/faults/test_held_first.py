@@ -158,7 +158,9 @@ def chosen(simulator: KisSimulator, count: int) -> Sequence[str]:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "polled"])
-@pytest.mark.parametrize("trials", [3, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "trials", [3, pytest.param(50, marks=(pytest.mark.soak, pytest.mark.timeout(900)))]
+)
 async def test_an_exit_leaves_within_three_seconds_of_the_first_trade_below_the_stop(
     trials: int, stream: bool, database: Database, valkey_url: Secret, tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ async def test_an_exit_leaves_within_three_seconds_of_the_first_trade_below_the_
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(300)
 async def test_without_watching_an_exit_waits_for_the_scan(
     database: Database, valkey_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

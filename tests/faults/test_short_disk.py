@@ -42,6 +42,7 @@ def test_a_run_trades_on_while_the_disk_is_too_full_to_record(tmp_path: Path) ->
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_ten_minutes_on_a_disk_of_200_mb(tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "disk") as disk,
