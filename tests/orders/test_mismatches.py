@@ -211,3 +211,21 @@ async def test_the_start_looks_twice(database: Database) -> None:
         kit.venue.external[SYMBOL] = D(6)
         assert await execution.reconcile_at_start()
         assert await raised(kit) == ["FS070"]
+
+
+async def test_an_order_of_the_next_attempt_is_not_taken_for_one_that_was_given_up(
+    database: Database, clock: ManualClock
+) -> None:
+    """The strategy buys the same again after an absent order, and that reply is lost."""
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.before = lost_reply
+        await kit.submit()
+        await kit.work()
+        await clock.advance(kit.context.config.absent_after_s + 1)
+        assert (await kit.reconciler.reconcile_now()).resolved.absent == 1
+        kit.venue.before, kit.venue.after = (lambda _request: None), lost_reply
+        again = await kit.submit()
+        await kit.work()
+        assert (await kit.reconciler.reconcile_now()).resolved.accepted == 1
+        assert await kit.attempts(again.intent_id) == ["ACKED"]
+        assert await raised(kit) == []

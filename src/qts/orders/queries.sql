@@ -306,7 +306,8 @@ SELECT count(*)
 
 -- name: orders_contradicting_attempt
 -- List orders at the venue whose attempt says that none was placed. One without a client order id
--- is such an attempt's when it fits it and was recorded within an hour of its creation.
+-- is such an attempt's when it fits it, was recorded within an hour of its creation, and the symbol
+-- has no attempt without an outcome, whose order it may be.
 -- $1 broker, $2 account, $3 broker order ids
 SELECT o.broker_order_id, a.id, a.status
   FROM broker_order o
@@ -326,6 +327,9 @@ SELECT o.broker_order_id, a.id, a.status
    AND (i.side, i.order_type, i.quantity) = (o.side, o.order_type, o.quantity)
    AND i.price IS NOT DISTINCT FROM o.price
    AND NOT EXISTS (SELECT FROM broker_order other WHERE other.order_attempt_id = a.id)
+   AND NOT EXISTS (SELECT FROM order_attempt open
+                    WHERE open.broker = o.broker AND open.account = o.account
+                      AND open.symbol = o.symbol AND open.status IN ('SENT', 'UNKNOWN'))
 
 -- name: insert_fill
 -- Insert a fill once; it is not part of a position yet.

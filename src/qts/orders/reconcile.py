@@ -210,6 +210,7 @@ class Reconciler:
         orders = await context.broker.orders(since)
         changed, foreign = await self._apply_orders(orders)
         resolved = await resolve_unknown(context)
+        await self._raise_ghosts(changed)  # those that no unknown attempt explains
         fills = await context.broker.fills(since)
         missed = await self._apply_fills(fills)
         later, differences = await self._compare_holdings(since)
@@ -219,7 +220,7 @@ class Reconciler:
             await context.database.execute(SQL.set_reconcile_mark, *self._key, upto)
         return ReconcileReport(
             at=began,
-            orders=changed,
+            orders=len(changed),
             foreign=foreign,
             fills=missed + later,
             resolved=resolved,
@@ -234,8 +235,8 @@ class Reconciler:
         since: datetime = row["since"] - OVERLAP
         return since if row["has_mark"] else min(since, first)
 
-    async def _apply_orders(self, orders: Sequence[BrokerOrder]) -> tuple[int, int]:
-        """Record orders that changed; an order of an attempt that was given up raises FS043."""
+    async def _apply_orders(self, orders: Sequence[BrokerOrder]) -> tuple[list[str], int]:
+        """Record orders that changed; return their ids, and how many are new and not ours."""
         ids = [order.broker_order_id for order in orders]
         rows = await self._context.database.fetch(SQL.find_orders, *self._key, ids)
         here = {row["broker_order_id"]: row for row in rows}
@@ -256,10 +257,13 @@ class Reconciler:
                 continue
             changed.append(order.broker_order_id)
             foreign += row is None and taken.attempt_id is None
+        return changed, foreign
+
+    async def _raise_ghosts(self, order_ids: Sequence[str]) -> None:
+        """Raise FS043 for orders of attempts that were given up."""
         query = SQL.orders_contradicting_attempt
-        for row in await self._context.database.fetch(query, *self._key, changed):
+        for row in await self._context.database.fetch(query, *self._key, order_ids):
             await raise_ghost(self._context, row["broker_order_id"], row["id"], row["status"])
-        return len(changed), foreign
 
     async def _apply_fills(self, fills: Sequence[Fill]) -> int:
         ids = [fill.trade_id for fill in fills]
