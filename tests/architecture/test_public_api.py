@@ -56,14 +56,13 @@ PUBLIC: dict[str, str] = {
     """,
     "qts.domain": """
         Account AccountKey AttemptState BrokerOrder CacheStaleDataError Clock ConfigError
-        EventRefusedError
-        FeeSchedule Fill Holding HomeInUseError IntentType KRX_TICKS LaneFullError ManualClock
-        Market OperationError OrderRequest OrderState OrderType OutcomeUnknownError Position
-        PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret
-        ServerFailedError Side SystemClock Tick TimeInForce TradeLimitExceededError UPBIT_TICKS
-        UnreachableError
-        check_name daily_price_limits good_until is_on_tick market_for_symbol name_choices
-        nearest_name parse_duration round_to_tick tick_size
+        EventRefusedError FeeSchedule Fill Holding HomeInUseError IntentType KRX_TICKS LaneFullError
+        ManualClock Market OperationError OrderRequest OrderState OrderType OutcomeUnknownError
+        Position PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError
+        Secret ServerFailedError Side SystemClock Tick TimeInForce TradeLimitExceededError
+        UPBIT_TICKS UnreachableError check_name daily_price_limits good_until is_on_tick
+        market_for_symbol min_order_value name_choices nearest_name parse_duration round_to_tick
+        tick_size
     """,
     "qts.embedded": """
         Binary EmbeddedConfig EmbeddedServers Home HomeLock NatsServer NatsServerConfig
@@ -89,16 +88,16 @@ PUBLIC: dict[str, str] = {
         unsubscribe
     """,
     "qts.orders": """
-        AccountListener AccountState AttemptChanged CancelOrder CreateOrderAttempt
-        DatabaseSafetyControls ExecutionContext FillApplied FillReceived Ledger MarketResumed
-        MarketSuspended OpenOrder
-        OrderAbsent OrderAccepted OrderChanged OrderClosed OrderExecutor OrderHistory OrderListener
-        OrderManager OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrderUpdate
-        OrdersConfig PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
-        ReconcileReport Reconciler ResolveCounts SafetyControls SubmitResult SuspensionChanged
-        SymbolSuspension TimeInForceEnforcer adopt_holding check_broker check_ledger_symbol
-        check_reconciled check_symbol external_fill freeze_position is_tradable
-        list_orders list_positions list_suspensions load_account_state order_history
+        AccountListener AccountState AttemptChanged BaselineHolding CancelOrder CreateOrderAttempt
+        DatabaseSafetyControls ExecutionContext FillApplied FillReceived LEDGER_CHANNEL Ledger
+        MarketResumed MarketSuspended OpenOrder OrderAbsent OrderAccepted OrderChanged OrderClosed
+        OrderExecutor OrderHistory OrderListener OrderManager OrderRejected OrderRow OrderSuspended
+        OrderThrottled OrderUnknown OrderUpdate OrdersConfig PositionMismatch PositionRow
+        PositionState Reconcile ReconcileCheck ReconcileReport Reconciler ResolveCounts
+        SafetyControls SubmitResult SuspensionChanged SymbolSuspension TimeInForceEnforcer
+        accept_holding adopt_holding check_broker check_ledger_symbol check_reconciled check_symbol
+        external_fill freeze_position half_sold_symbols is_tradable list_baseline list_orders
+        list_positions list_suspensions load_account_state load_baseline order_history
         resolve_manually resume_manually signal_id_for symbols_on_order
     """,
     "qts.outbox": """
@@ -122,8 +121,9 @@ PUBLIC: dict[str, str] = {
         ApprovedOrder CODES Code EMERGENCY_ORDER Effect EmergencyOrder Exposure FailSafe
         FailSafeReporter FailSafeStatus HoldTimeLimits KillSwitch MicroRiskLoop OrderProposal
         PositionShadow PreTradeGate QuoteSnapshot REASONS Reason Refusal RiskConfig RiskLimits
-        RiskLimitsConfig RiskSnapshot SafetyLogEntry SafetyMonitor SafetyState StopsConfig Switch
-        Switches exit_quantity is_transient stop_all_accounts
+        RiskLimitsConfig RiskSnapshot SafetyLogEntry SafetyMonitor SafetyState StopRecord
+        StopsConfig Switch Switches exit_quantity is_transient load_stop_records save_stop_records
+        stop_all_accounts
     """,
     "qts.router": """
         BurstProfile EdgeConfig EdgeSender Indicator JournalConfig JournalReplay Layout MESSAGE

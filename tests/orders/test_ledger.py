@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from qts.database import Database
-from qts.domain import IntentType, ManualClock, OrderState, RefusedError, Side
-from qts.orders import FillApplied, adopt_holding, external_fill
-from tests.accounts import VENUE
+from qts.domain import IntentType, ManualClock, OrderState, Side
+from qts.orders import FillApplied
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, SYMBOL, OrderKit, open_kit
 
@@ -156,23 +155,6 @@ async def test_what_others_trade_is_kept_and_not_counted(kit: OrderKit) -> None:
     assert origin == "FOREIGN"
     (difference,) = report.differences
     assert (difference.symbol, difference.ours, difference.venue) == (SYMBOL, D(0), D(3))
-
-
-async def test_a_holding_of_others_is_taken_over_only_by_hand(kit: OrderKit) -> None:
-    kit.venue.external = {SYMBOL: D(3)}
-    assert (await kit.reconciler.reconcile_now()).differences
-    assert (await kit.position())[0] == 0
-    await adopt_holding(kit.database, kit.bus, VENUE, external_fill(SYMBOL, D(3), D(80)), kit.clock)
-    assert await kit.position() == (D(3), D(80), D(0))
-    assert (await kit.reconciler.reconcile_now()).differences == ()
-    kit.venue.external = {SYMBOL: D(1)}
-    await adopt_holding(
-        kit.database, kit.bus, VENUE, external_fill(SYMBOL, D(-2), D(80)), kit.clock
-    )
-    assert (await kit.reconciler.reconcile_now()).differences == ()
-    with pytest.raises(RefusedError, match="negative"):
-        await adopt_holding(kit.database, kit.bus, VENUE, external_fill(SYMBOL, D(-2), D(80)))
-    assert (await kit.position())[0] == 1
 
 
 async def test_fills_of_an_unknown_order_count_once_it_is_found_to_be_ours(

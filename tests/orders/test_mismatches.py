@@ -16,12 +16,29 @@ from qts.orders import resolve_manually
 from qts.orders.engine import ExecutionEngine
 from qts.pipeline import Portfolio
 from qts.pipeline.position_sync import PositionSync
+from tests.accounts import VENUE
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, OrderKit, open_kit
 from tests.orders.test_reconcile import _running
 from tests.outbox.kit import until
 
 D = Decimal
+
+
+@pytest.fixture(autouse=True)
+async def traded(database: Database) -> None:
+    """QTS has traded the symbols: what differs in others would be the baseline."""
+    for symbol in (SYMBOL, "KRW-ETH"):
+        await database.execute(
+            "WITH s AS (INSERT INTO signal (id, strategy_key, symbol, side, reason, decided_at)"
+            " VALUES (gen_random_uuid(), 'scalper', $3, 'BUY', '', now()) RETURNING id)"
+            " INSERT INTO order_intent (id, signal_id, intent_type, broker, account, strategy_key,"
+            " symbol, side, order_type, quantity, price, approved_at, expires_at, status,"
+            " reason_code) SELECT gen_random_uuid(), id, 'ENTRY', $1, $2, 'scalper', $3, 'BUY',"
+            " 'LIMIT', 1, 100, now(), now(), 'CANCELED', 'EXPIRED' FROM s",
+            *VENUE,
+            symbol,
+        )
 
 
 async def raised(kit: OrderKit) -> list[str]:

@@ -14,7 +14,8 @@ import pytest
 import typer
 
 from qts.brokers import open_account
-from qts.cli.orders import orders, positions
+from qts.cli.orders import orders
+from qts.cli.positions import positions
 from qts.database import Database
 from qts.domain import AccountKey, ManualClock, RefusedError, Secret
 from qts.orders.halts import halt_venue

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from qts.domain import IntentType, ManualClock, Position
+from qts.domain import IntentType, ManualClock, Position, Tick
 from qts.outbox import uuid7
 from qts.pipeline import Execution, Portfolio
 from qts.pipeline.exits import StopExitHandler
@@ -175,3 +175,58 @@ async def test_half_is_a_number_of_lots_and_no_more_than_half() -> None:
         (asked,) = await Position100(str(held)).fall(98.5)
         assert asked == asked.quantize(Decimal("0.00000001"))
         assert held / 2 - Decimal("0.00000002") <= asked <= held / 2
+
+
+class SmallExit:
+    """A position at Upbit whose exits are answered with `reason`; none if it is empty."""
+
+    def __init__(self, quantity: str, price: float, reason: str = "") -> None:
+        self.clock = ManualClock()
+        self.asked: list[Decimal] = []
+        self.codes: list[str] = []
+        self.freezes = Mock()
+        self._reason = reason
+        portfolio = Portfolio(self.clock)
+        portfolio.load(Decimal(0), [Position(SYMBOL, Decimal(quantity), Decimal(1))])
+        portfolio.apply_tick(Tick(SYMBOL, price, 1, price, price, 0.0))
+        self.micro_risk = MicroRiskLoop(
+            StopsConfig(), Mock(), lambda code, _text: self.codes.append(code), self.clock
+        )
+        self._exits = StopExitHandler(
+            cast(Any, self), self.micro_risk, portfolio, self.freezes, Mock(), self.clock
+        )
+
+    async def hit(self, quantity: float) -> list[Decimal]:
+        payload = EmergencyOrder(
+            symbol=SYMBOL, side="SELL", qty=quantity, reason=IntentType.EXIT_MAE, price=1.0
+        )
+        self._exits(cast(Any, SimpleNamespace(event_id=str(uuid7()), payload=payload)))
+        await self.clock.advance(3600)
+        return self.asked
+
+    async def submit(self, proposal: OrderProposal, *, leave: Decimal) -> Execution:  # noqa: ARG002
+        self.asked.append(proposal.quantity)
+        if self._reason:
+            return Execution(proposal, "REJECTED", Decimal(0), self._reason)
+        return Execution(proposal, "FILLED", proposal.quantity)
+
+
+@pytest.mark.parametrize("reason", ["G_DUST", "under_min_total_ask", "least"])
+async def test_what_is_too_small_to_sell_is_parked_and_not_asked_for_again(reason: str) -> None:
+    small = SmallExit("1", 4_000, reason)
+    assert await small.hit(1) == [1]
+    assert (small.micro_risk.parked, small.codes) == ({SYMBOL}, ["GR075"])
+    small.freezes.exit_failed.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("held", "sold"), [("2", 1), ("1.9", Decimal("1.9")), ("1.5", Decimal("1.5"))]
+)
+async def test_half_is_sold_only_where_both_halves_can_be(held: str, sold: Decimal) -> None:
+    assert await SmallExit(held, 5_000).hit(float(held) / 2) == [sold]
+
+
+async def test_the_rest_of_an_exit_in_flight_does_not_park_the_position() -> None:
+    small = SmallExit("2", 5_000, "G_DUST")  # the gate counted what is already being sold
+    await small.hit(2)
+    assert small.micro_risk.parked == set()

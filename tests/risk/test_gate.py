@@ -24,6 +24,7 @@ from qts.risk import (
     ApprovedOrder,
     OrderProposal,
     PreTradeGate,
+    QuoteSnapshot,
     Refusal,
     RiskLimitsConfig,
     RiskSnapshot,
@@ -61,6 +62,17 @@ WRONG: list[tuple[str, OrderProposal, RiskSnapshot]] = [
     ("G_MAX_QUANTITY", proposal(quantity=Decimal(10_001)), FACTS),
     ("G_MAX_VALUE", proposal(quantity=Decimal(7)), FACTS),
     ("G_MIN_VALUE", proposal(symbol="KRW-XRP", quantity=Decimal("0.01")), FACTS),
+    (
+        "G_DUST",
+        proposal(
+            symbol="KRW-XRP",
+            side=Side.SELL,
+            quantity=Decimal("0.06"),
+            intent_type=IntentType.EXIT_MAE,
+        ),
+        facts("exposure", position=Decimal(1)),
+    ),
+    ("G_NO_STOPS", PROPOSAL, facts("switches", watched=False)),
     ("G_EXPOSURE", PROPOSAL, facts("exposure", total_value=Decimal(9_400_000))),
     ("G_SYMBOL_EXPOSURE", PROPOSAL, facts("exposure", symbol_value=Decimal(1_400_000))),
     ("G_OPEN_SYMBOLS", PROPOSAL, facts("exposure", open_symbols=15)),
@@ -235,3 +247,33 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
 def test_limits_are_exact() -> None:
     assert LIMITS.max_symbol_exposure == Decimal("0.15")
     assert LIMITS.max_order_value == 500_000
+
+
+@given(st.decimals(Decimal(4_000), Decimal(7_000), places=0), st.floats(0, 0.1))
+def test_what_is_bought_can_be_sold_after_a_fall(value: Decimal, fall: float) -> None:
+    price = Decimal(1_000)
+    market = QuoteSnapshot(last=price, bid=price, ask=price, age_ms=20)
+    entry = proposal(symbol="KRW-XRP", quantity=value / price, price=price)
+    if codes(entry, facts(market=market)):
+        assert value * (1 - LIMITS.exit_margin) < 5_000
+        return
+    fallen = replace(market, bid=price * (1 - Decimal(fall)))
+    out = proposal(
+        symbol="KRW-XRP",
+        side=Side.SELL,
+        type=OrderType.MARKET,
+        price=None,
+        quantity=entry.quantity,
+        intent_type=IntentType.EXIT_MAE,
+    )
+    held = facts("exposure", position=entry.quantity)
+    assert codes(out, replace(held, market=fallen)) == set()
+
+
+def test_dust_does_not_count_as_an_open_symbol() -> None:
+    entry = proposal(symbol="KRW-XRP", quantity=Decimal(1))
+    full = {"open_symbols": LIMITS.max_open_symbols}
+    assert codes(entry, facts("exposure", **full, symbol_value=Decimal(4_999))) == {
+        "G_OPEN_SYMBOLS"
+    }
+    assert codes(entry, facts("exposure", **full, symbol_value=Decimal(5_000))) == set()

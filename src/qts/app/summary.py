@@ -10,6 +10,7 @@ import msgspec
 
 from qts.database import Database
 from qts.domain import AccountKey
+from qts.orders import load_baseline
 from qts.risk import SafetyState
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
     books_agree: bool
     differences: tuple[str, ...] = ()
     strategies: dict[str, StrategySummary] = {}
+    baseline: dict[str, Decimal] = {}  # held before QTS
+    dust: tuple[str, ...] = ()  # positions that are too small to be sold
 
     @property
     def failed(self) -> bool:
@@ -173,6 +176,8 @@ async def summarise_trading(trading: TradingSystem) -> TradingSummary:
         safety=(await trading.fail_safe.now()).state,
         books_agree=agree,
         differences=differences,
+        baseline=await load_baseline(trading.database, trading.broker.key),
+        dust=tuple(sorted(trading.micro_risk.parked)),
         strategies={key: _strategy(runner) for key, runner in trading.runners.items()},
         **counts,
     )

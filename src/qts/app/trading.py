@@ -144,7 +144,7 @@ class TradingSystem:
         self.bus = await stack.enter_async_context(open_bus(database, config.outbox))
         store = await stack.enter_async_context(RedisStore.open(cache_url, config.cache))
         loader = DatabaseCacheLoader(
-            database, self.account, self.portfolio, config.risk.limits.exact, clock
+            database, self.account, self.portfolio, config.risk.exact_limits, clock
         )
         self.cache = await stack.enter_async_context(
             Cache.open(store, loader, config.cache, clock=clock)
@@ -190,7 +190,7 @@ class TradingSystem:
 
     def _build_strategies(self, tracker: IntentTracker, version: AccountVersion) -> None:
         config, portfolio, clock = self.config, self.portfolio, self.clock
-        limits = config.risk.limits.exact
+        limits = config.risk.exact_limits
         record = self.journal.append if self.journal else None
         sources = RiskSources(
             database=self.database,
@@ -200,6 +200,7 @@ class TradingSystem:
             monitor=self.monitor,
             version=version,
             freezing=self._freezer.pending,
+            unwatched=self.positions.unwatched,
             is_reconciled=self.reconciler.is_reconciled,
             is_open=self._is_open,
             is_clock_synced=self.skew.is_synced,
@@ -257,6 +258,7 @@ class TradingSystem:
             feed=self.feed,
             ticks=self.ticks,
             portfolio=self.portfolio,
+            position_notes=self.positions.notes,
             monitor=self.monitor,
             is_reconciled=self.reconciler.is_reconciled,
             skew=self.skew,
@@ -355,7 +357,7 @@ class TradingSystem:
         is_streaming: Callable[[], bool] = lambda: self.feed.status().streaming  # noqa: E731
         run("fail-safe recovery", maintenance.recover_fail_safe(parts))
         run("venue clock", maintenance.watch_venue_clock(parts))
-        run("stops", maintenance.sync_stops(parts))
+        run("stops", maintenance.keep_positions(parts, self.began, self.alerts))
         run("venue stream", maintenance.watch_venue_stream(parts, venue, is_streaming, self.alerts))
 
     async def stop(self) -> None:
@@ -408,6 +410,6 @@ def open_decision_journal(config: Config, clock: Clock) -> DecisionJournal | Non
     if pipeline.journal is None:
         return None
     params = {name: pipeline.params_of(load_strategy(name).key) for name in pipeline.strategies}
-    header = JournalHeader(began, params, config.risk.limits.exact)
+    header = JournalHeader(began, params, config.risk.exact_limits)
     path = pipeline.journal / f"{began:%Y%m%dT%H%M%S.%f}{SUFFIX}"
     return DecisionJournal(path, header, config.retention.journal_mb * 10**6)

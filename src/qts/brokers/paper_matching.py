@@ -26,6 +26,7 @@ from qts.domain import (
     TimeInForce,
     is_on_tick,
     market_for_symbol,
+    min_order_value,
     round_to_tick,
     tick_size,
 )
@@ -33,7 +34,7 @@ from qts.venues import VenueRejectedError
 
 LOT = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}
 FEE_UNIT = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}  # fees round down to it
-UPBIT_MIN_AMOUNT = 5_000
+BELOW_MINIMUM = "least"  # code of an order that is too small
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO = Decimal(0)
 _INFINITE = float("inf")
@@ -239,11 +240,11 @@ class PaperMatchingEngine:
         price = request.price
         if price is not None and not is_on_tick(market, price):
             raise VenueRejectedError(f"{price} of {request.symbol} is not on a tick", "tick")
-        if market is Market.UPBIT:
+        if minimum := min_order_value(market):
             amount = (price or self._quote(request)) * request.quantity
-            if amount < UPBIT_MIN_AMOUNT:
+            if amount < minimum:
                 raise VenueRejectedError(
-                    f"{amount} won is below Upbit's minimum of {UPBIT_MIN_AMOUNT} won", "least"
+                    f"{amount} won is below the minimum of {minimum} won", BELOW_MINIMUM
                 )
 
     def _quote(self, request: OrderRequest) -> Decimal:

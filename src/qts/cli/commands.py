@@ -43,7 +43,7 @@ _NEW = {
     "orders": Entry(
         "orders:orders", "list, show, cancel, reconcile, resolve, freeze, resume", "Trade"
     ),
-    "positions": Entry("orders:positions", "List positions; adopt a holding", "Trade"),
+    "positions": Entry("positions:positions", "List positions; adopt a holding", "Trade"),
     "kill": Entry("safety:kill", "Kill switch: on, off, status", "Trade"),
     "failsafe": Entry("safety:failsafe", "Fail-safe: status, release, codes", "Trade"),
     "top": Entry("view:top", "Live status in the terminal", "Watch"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from qts.config import Config
     from qts.database import Database
     from qts.domain import AccountKey
+    from qts.orders import BaselineHolding, OrderRow, PositionRow
 
 T = TypeVar("T")
 
@@ -204,3 +206,20 @@ class JsonFile:
             print_json(value)
         elif self._path:
             self._path.write_text(to_json(value) + "\n", encoding="utf-8")
+
+
+def format_number(value: object) -> str:
+    """Format a number without trailing zeros."""
+    if not isinstance(value, Decimal):
+        return str(value)
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def account_column(
+    rows: Sequence[OrderRow | PositionRow | BaselineHolding],
+) -> Callable[[OrderRow | PositionRow | BaselineHolding | None], str]:
+    """Return the text of the first column: the account, only where there are several."""
+    if len({(row.broker, row.account) for row in rows}) < 2:
+        return lambda _row: ""
+    return lambda row: f"{row.account[:SHORT] if row is not None else 'account':<{SHORT + 2}}"

@@ -1,21 +1,20 @@
-"""`qts orders` and `qts positions`: inspect the ledger, cancel, reconcile and repair manually."""
+"""`qts orders`: inspect orders, cancel, reconcile and repair manually."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qts.cli.console import (
-    SHORT,
     AccountOption,
     AccountsOption,
     BrokerOption,
     ConfigOption,
     JsonOption,
     SymbolOption,
+    account_column,
+    format_number,
     load_config,
     parse_uuid,
     print_json,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from qts.database import Database
     from qts.domain import AccountKey
-    from qts.orders import OrderRow, PositionRow
+    from qts.orders import OrderRow
 
 SCHEMA = 16  # adds accounts
 
@@ -47,9 +46,6 @@ orders = command_group(
     "Orders: list, inspect, cancel, reconcile with the venue, resolve unknown outcomes.",
     "qts orders list --state UNKNOWN",
     "list, show, cancel, reconcile, resolve, freeze, resume",
-)
-positions = command_group(
-    "Positions, computed from fills.", "qts positions", "List positions; adopt a holding"
 )
 
 
@@ -88,7 +84,7 @@ def list_(
     if as_json:
         print_json({"orders": rows})
     else:
-        column = _account_column(rows)
+        column = account_column(rows)
         typer.echo("\n".join(column(row) + _order_line(row) for row in rows) or "no such orders")
 
 
@@ -107,10 +103,10 @@ def show(order: OrderArgument, config: ConfigOption = None, as_json: JsonOption 
         print_json(history)
         return
     for name, value in msgspec.structs.asdict(history.order).items():
-        typer.echo(f"{name:<17}{'-' if value in (None, '') else _text(value)}")
+        typer.echo(f"{name:<17}{'-' if value in (None, '') else format_number(value)}")
     for title, rows in (("attempt", history.attempts), ("fill", history.fills)):
         for row in rows:
-            fields = [f"{name} {_text(value)}" for name, value in row.items() if value]
+            fields = [f"{name} {format_number(value)}" for name, value in row.items() if value]
             typer.echo(f"{title}: {', '.join(fields)}")
 
 
@@ -203,63 +199,6 @@ def resume(
     typer.echo(f"{symbol} may trade at {with_account(config, run, broker, account).broker}")
 
 
-@positions.callback(invoke_without_command=True)
-def show_positions(
-    context: typer.Context,
-    every: Annotated[bool, typer.Option("--all", help="Include flat positions.")] = False,
-    account: AccountsOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show positions with average price, realised PnL and fees.
-
-    Example: qts positions --json
-    """
-    from qts.orders import list_positions as read
-
-    if context.invoked_subcommand is not None:
-        return
-    rows = with_accounts(config, read, account)
-    shown = [row for row in rows if every or row.quantity]
-    if as_json:
-        print_json({"positions": shown})
-        return
-    column = _account_column(shown)
-    head = column(None) + _HEAD
-    lines = [column(row) + _position_line(row) for row in shown]
-    typer.echo("\n".join([head, *lines]) if shown else "no positions")
-
-
-@positions.command()
-def adopt(
-    symbol: Annotated[str, typer.Argument(metavar="SYMBOL", help="The symbol.")],
-    quantity: Annotated[
-        str, typer.Argument(metavar="QUANTITY", help="How much; negative for a reduction.")
-    ],
-    price: Annotated[str, typer.Option(metavar="PRICE", help="Average price of one unit.")],
-    broker: BrokerOption = None,
-    account: AccountOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Record a holding that was not bought by QTS in the ledger.
-
-    Example: qts positions adopt KRW-BTC 0.5 --price 90000000 --broker upbit
-    """
-    from qts.orders import external_fill
-
-    change = external_fill(symbol, _number("QUANTITY", quantity), _number("--price", price))
-
-    async def run(database: Database, key: AccountKey) -> AccountKey:
-        await _adopt(database, key, change)
-        return key
-
-    key = with_account(config, run, broker, account)
-    typer.echo(f"{quantity} of {symbol} at {price} is in the ledger of {key.broker}")
-
-
-_HEAD = f"{'broker':<8}{'symbol':<12}{'quantity':>18}{'average':>18}{'realised':>16}{'fees':>14}"
-
-
 async def _cancel(database: Database, key: AccountKey, intent_id: UUID) -> bool:
     from qts.orders import OrderManager
     from qts.outbox import OutboxConfig, PostgresBus
@@ -299,15 +238,6 @@ async def _resolve(database: Database, attempt_id: UUID, order_id: str | None) -
         await resolve_manually(database, bus, attempt_id, order_id)
 
 
-async def _adopt(database: Database, key: AccountKey, change: Any) -> None:
-    from qts.orders import adopt_holding, check_symbol
-    from qts.outbox import OutboxConfig, PostgresBus
-
-    await check_symbol(database, key, change.symbol)
-    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        await adopt_holding(database, bus, key, change)
-
-
 def _feed_symbols(config: Path | None) -> list[str]:
     """Return the symbols of the feed if the settings name a list."""
     from qts.feed import read_symbols
@@ -316,17 +246,8 @@ def _feed_symbols(config: Path | None) -> list[str]:
     return [] if path is None else read_symbols(path)
 
 
-def _account_column(
-    rows: Sequence[OrderRow] | Sequence[PositionRow],
-) -> Callable[[OrderRow | PositionRow | None], str]:
-    """Return the text of the first column: the account, only where there are several."""
-    if len({(row.broker, row.account) for row in rows}) < 2:
-        return lambda _row: ""
-    return lambda row: f"{row.account[:SHORT] if row is not None else 'account':<{SHORT + 2}}"
-
-
 def _order_line(row: OrderRow) -> str:
-    price = f" at {_text(row.price)}" if row.price is not None else " at the market"
+    price = f" at {format_number(row.price)}" if row.price is not None else " at the market"
     state = row.attempt_state or "-"
     until = row.good_until if row.status == "CREATED" else None
     note = f", until {until:%Y-%m-%d %H:%M:%S}" if until is not None else ""
@@ -335,30 +256,9 @@ def _order_line(row: OrderRow) -> str:
         note = f"  {row.reason_code}{note}"
     return (
         f"{row.created_at:%Y-%m-%d %H:%M:%S}  {row.intent_id}  {row.status:<9}  {state:<9}  "
-        f"{row.intent_type} {row.side} {_text(row.quantity)} {row.symbol}{price}, "
-        f"{_text(row.filled)} filled{note}"
+        f"{row.intent_type} {row.side} {format_number(row.quantity)} {row.symbol}{price}, "
+        f"{format_number(row.filled)} filled{note}"
     )
-
-
-def _position_line(row: PositionRow) -> str:
-    figures = (row.quantity, row.average_price, row.realised_pnl, row.fees)
-    quantity, average, realised, fees = map(_text, figures)
-    return f"{row.broker:<8}{row.symbol:<12}{quantity:>18}{average:>18}{realised:>16}{fees:>14}"
-
-
-def _text(value: object) -> str:
-    """Format a number without trailing zeros."""
-    if not isinstance(value, Decimal):
-        return str(value)
-    text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _number(name: str, text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        raise RefusedError(f"{name} {text!r} is not a number") from None
 
 
 def _uuid(text: str) -> UUID:

@@ -144,6 +144,11 @@ def _figures(traded: TradingSummary) -> Iterator[tuple[str, str]]:
     yield "ticks", f"{traded.ticks:,}"
     yield "orders", f"{traded.signals:,} signals, {traded.intents:,} intents, attempts: {attempts}"
     yield "fills", f"{traded.fills:,}, positions {traded.positions:,}"
+    if traded.baseline:
+        held = (f"{quantity.normalize():f} {name}" for name, quantity in traded.baseline.items())
+        yield "holdings", "held before QTS, left alone: " + ", ".join(held)
+    if traded.dust:
+        yield "dust", "too small to sell: " + ", ".join(traded.dust)
     pnl = traded.pnl
     yield (
         "PnL",

@@ -44,6 +44,7 @@ class PositionStatus(msgspec.Struct, frozen=True, kw_only=True):
     unrealised: Decimal
     strategy: str
     price_age_s: float | None  # None outside the trading session
+    note: str = ""  # what its stops do not do
 
 
 class AccountStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,6 +91,7 @@ class StatusSources(NamedTuple):
     feed: Feed
     ticks: TickPublisher
     portfolio: Portfolio
+    position_notes: Callable[[], Mapping[str, str]]  # by symbol
     monitor: SafetyMonitor
     is_reconciled: Callable[[], bool]
     skew: ClockSkew
@@ -197,7 +198,7 @@ class StatusPublisher:
         ]
 
     def _positions(self) -> list[PositionStatus]:
-        portfolio = self._sources.portfolio
+        portfolio, notes = self._sources.portfolio, self._sources.position_notes()
         return [
             PositionStatus(
                 symbol=each.symbol,
@@ -207,6 +208,7 @@ class StatusPublisher:
                 unrealised=((price - each.average_price) * each.quantity).quantize(_WON),
                 strategy=portfolio.owners.get(each.symbol, ""),
                 price_age_s=_rounded(self._sources.feed.price_age_s(each.symbol)),
+                note=notes.get(each.symbol, ""),
             )
             for each in portfolio.positions.values()
         ]

@@ -25,6 +25,7 @@ from qts.domain.market import Tick as Tick
 from qts.domain.market import daily_price_limits as daily_price_limits
 from qts.domain.market import is_on_tick as is_on_tick
 from qts.domain.market import market_for_symbol as market_for_symbol
+from qts.domain.market import min_order_value as min_order_value
 from qts.domain.market import round_to_tick as round_to_tick
 from qts.domain.market import tick_size as tick_size
 from qts.domain.names import check_name as check_name

@@ -1,4 +1,4 @@
-"""Markets and their price rules: tick sizes, daily price limits, fees and taxes."""
+"""Markets and their rules: tick sizes, daily price limits, smallest orders, fees and taxes."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ _TABLES = {
     market: ([Decimal(edge) for edge, _ in rows], [Decimal(tick) for _, tick in rows])
     for market, rows in ((Market.KRX, KRX_TICKS), (Market.UPBIT, UPBIT_TICKS))
 }
+
+
+_MIN_ORDER_VALUE = {Market.KRX: Decimal(0), Market.UPBIT: Decimal(5000)}
+
+
+def min_order_value(market: Market) -> Decimal:
+    """Return the least value of an order that the market takes, in won; 0: any."""
+    return _MIN_ORDER_VALUE[market]
 
 
 def market_for_symbol(symbol: str) -> Market:

@@ -4,6 +4,13 @@ from qts.orders.context import ExecutionContext as ExecutionContext
 from qts.orders.context import SafetyControls as SafetyControls
 from qts.orders.executor import OrderExecutor as OrderExecutor
 from qts.orders.halts import freeze_position as freeze_position
+from qts.orders.holdings import LEDGER_CHANNEL as LEDGER_CHANNEL
+from qts.orders.holdings import BaselineHolding as BaselineHolding
+from qts.orders.holdings import accept_holding as accept_holding
+from qts.orders.holdings import adopt_holding as adopt_holding
+from qts.orders.holdings import external_fill as external_fill
+from qts.orders.holdings import list_baseline as list_baseline
+from qts.orders.holdings import load_baseline as load_baseline
 from qts.orders.ledger import Ledger as Ledger
 from qts.orders.manager import OrderManager as OrderManager
 from qts.orders.manager import SubmitResult as SubmitResult
@@ -28,11 +35,10 @@ from qts.orders.read_model import OpenOrder as OpenOrder
 from qts.orders.read_model import OrderHistory as OrderHistory
 from qts.orders.read_model import OrderRow as OrderRow
 from qts.orders.read_model import PositionRow as PositionRow
-from qts.orders.read_model import adopt_holding as adopt_holding
 from qts.orders.read_model import check_broker as check_broker
 from qts.orders.read_model import check_ledger_symbol as check_ledger_symbol
 from qts.orders.read_model import check_symbol as check_symbol
-from qts.orders.read_model import external_fill as external_fill
+from qts.orders.read_model import half_sold_symbols as half_sold_symbols
 from qts.orders.read_model import list_orders as list_orders
 from qts.orders.read_model import list_positions as list_positions
 from qts.orders.read_model import load_account_state as load_account_state

@@ -370,6 +370,7 @@ def _applied(
         position=position.quantity,
         average_price=position.average_price,
         realised_pnl=position.realised_pnl,
+        opened_at=position.opened_at,
     )
 
 

@@ -7,7 +7,7 @@ separate: profit here is before fees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
@@ -78,16 +78,20 @@ def _cut(value: Decimal) -> Decimal:
 
 
 class PositionMismatch(msgspec.Struct, frozen=True):
-    """A symbol whose holding at the venue is not our position."""
+    """A symbol whose holding at the venue is not our position and the baseline."""
 
     symbol: str
-    ours: Decimal
+    ours: Decimal  # position and baseline
     venue: Decimal
 
 
-def find_mismatches(account: Account, positions: Sequence[Row]) -> tuple[PositionMismatch, ...]:
-    """Return the symbols whose holding at the venue differs from our position."""
+def find_mismatches(
+    account: Account, positions: Sequence[Row], baseline: Mapping[str, Decimal]
+) -> tuple[PositionMismatch, ...]:
+    """Return the symbols whose holding at the venue is not our position and the baseline."""
     venue = {holding.symbol: holding.quantity for holding in account.holdings}
-    ours = {row["symbol"]: row["quantity"] for row in positions}
+    ours = dict(baseline)
+    for row in positions:
+        ours[row["symbol"]] = ours.get(row["symbol"], ZERO) + row["quantity"]
     pairs = [(s, ours.get(s, ZERO), venue.get(s, ZERO)) for s in sorted({*ours, *venue})]
     return tuple(PositionMismatch(s, here, there) for s, here, there in pairs if here != there)

@@ -423,6 +423,78 @@ SELECT broker, account, symbol, quantity, average_price, realised_pnl, fees, ope
  WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
  ORDER BY broker, account, symbol
 
+-- name: half_sold
+-- List positions with an exit of the stops that sold something, or may still, since the position
+-- last grew. The order of an exit is stored before it is sent.
+-- $1 broker, $2 account
+SELECT p.symbol
+  FROM position p
+ WHERE p.broker = $1 AND p.account = $2 AND p.quantity <> 0
+   AND EXISTS (
+        SELECT FROM order_intent i
+         WHERE i.broker = p.broker AND i.account = p.account AND i.symbol = p.symbol
+           AND i.intent_type IN ('EXIT_MAE', 'EXIT_VOLATILITY')
+           AND i.created_at > COALESCE((
+                SELECT max(f.received_at) FROM fill f
+                 WHERE f.broker = p.broker AND f.account = p.account AND f.symbol = p.symbol
+                   AND f.counted
+                   AND f.side = CASE WHEN p.quantity > 0 THEN 'BUY' ELSE 'SELL' END), '-infinity')
+           AND (i.status IN ('CREATED', 'COMPLETED') OR EXISTS (
+                SELECT FROM order_attempt a JOIN broker_order o ON o.order_attempt_id = a.id
+                 WHERE a.order_intent_id = i.id AND o.applied > 0)))
+
+-- name: baseline
+-- $1 broker, $2 account, or nulls for all
+SELECT broker, account, symbol, quantity, average_price, seen_at
+  FROM baseline_holding
+ WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
+ ORDER BY broker, symbol
+
+-- name: set_baseline
+-- $1 broker, $2 account, $3 symbol, $4 quantity, $5 average price, $6 now
+INSERT INTO baseline_holding AS b (
+    broker, account, symbol, quantity, average_price, seen_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $6)
+ON CONFLICT (broker, account, symbol) DO UPDATE
+   SET quantity = $4, average_price = $5, updated_at = $6
+
+-- name: remove_baseline
+-- $1 broker, $2 account, $3 symbol
+DELETE FROM baseline_holding WHERE broker = $1 AND account = $2 AND symbol = $3
+RETURNING quantity, average_price
+
+-- name: reduce_baseline
+-- Take a quantity out of the baseline, at most what it has.
+-- $1 broker, $2 account, $3 symbol, $4 quantity
+WITH gone AS (
+    DELETE FROM baseline_holding
+     WHERE broker = $1 AND account = $2 AND symbol = $3 AND quantity <= $4)
+UPDATE baseline_holding SET quantity = quantity - $4
+ WHERE broker = $1 AND account = $2 AND symbol = $3 AND quantity > $4
+
+-- name: mark_baseline
+-- Record the first reading of an account's holdings; inserts nothing at a later one.
+-- $1 broker, $2 account, $3 now
+INSERT INTO account_baseline (broker, account, taken_at) VALUES ($1, $2, $3)
+ON CONFLICT DO NOTHING
+
+-- name: traded_symbols
+-- Return those of the given symbols that QTS holds, or has ordered lately.
+-- $1 broker, $2 account, $3 symbols, $4 how long an order counts
+SELECT s.symbol
+  FROM unnest($3::text[]) AS s (symbol)
+ WHERE EXISTS (SELECT FROM position p
+                WHERE p.broker = $1 AND p.account = $2 AND p.symbol = s.symbol
+                  AND p.quantity <> 0)
+    OR EXISTS (SELECT FROM order_intent i
+                WHERE i.broker = $1 AND i.account = $2 AND i.symbol = s.symbol
+                  AND (i.status = 'CREATED' OR i.created_at > clock_timestamp() - $4::interval))
+
+-- name: last_holdings
+-- $1 broker, $2 account
+SELECT holdings FROM account_snapshot WHERE broker = $1 AND account = $2
+ ORDER BY taken_at DESC, id DESC LIMIT 1
+
 -- name: ledger_symbols
 -- List the symbols of orders, positions and suspensions.
 -- $1 broker and $2 account, or null for all

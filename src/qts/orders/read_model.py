@@ -1,4 +1,4 @@
-"""Reads of the ledger: orders, positions, account state, names; adoption of holdings."""
+"""Reads of the ledger: orders, positions, account state, names."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ from qts.brokers import BrokersConfig
 from qts.database import Database, Row
 from qts.domain import (
     AccountKey,
-    Clock,
-    Fill,
     Market,
     Position,
     RefusedError,
     Side,
-    SystemClock,
     check_name,
     nearest_name,
 )
-from qts.orders.ledger import Ledger
 from qts.orders.queries import SQL
 from qts.orders.suspensions import ALL
-from qts.outbox import EventBus, uuid7
 
 _ALL_ACCOUNTS = (None, None)
 
@@ -123,42 +118,9 @@ async def symbols_on_order(database: Database, key: AccountKey) -> list[str]:
     return [row["symbol"] for row in await database.fetch(SQL.symbols_on_order, *key)]
 
 
-async def adopt_holding(
-    database: Database, bus: EventBus, key: AccountKey, holding: Fill, clock: Clock | None = None
-) -> None:
-    """Add a holding, or the loss of one, to our position as an external fill.
-
-    `holding` gives quantity and price; its ids are created here.
-    """
-    name = f"external-{uuid7()}"
-    at = (clock or SystemClock()).now()
-    entry = msgspec.structs.replace(holding, trade_id=name, broker_order_id=name, at=at)
-    ledger = Ledger(database, bus, key)
-    async with database.transaction() as tx:
-        await tx.execute(
-            SQL.external_order, *key, name, entry.symbol, entry.side, entry.quantity, at
-        )
-        changes = await ledger.apply_fill(tx, entry)
-        if not any(getattr(change, "counted", False) for change in changes):
-            raise RefusedError(f"that would make the position of {entry.symbol} negative")
-
-
-def external_fill(symbol: str, quantity: Decimal, price: Decimal) -> Fill:
-    """Return the fill for `adopt_holding`; a negative quantity reduces the position."""
-    if not quantity.is_finite() or not quantity or not price.is_finite() or price <= 0:
-        raise RefusedError(
-            f"{quantity} of {symbol} at {price}: expected a quantity and a positive price"
-        )
-    return Fill(
-        trade_id="",
-        broker_order_id="",
-        symbol=symbol,
-        side=Side.BUY if quantity > 0 else Side.SELL,
-        quantity=abs(quantity),
-        price=price,
-        fee=Decimal(0),
-        at=SystemClock().now(),
-    )
+async def half_sold_symbols(database: Database, key: AccountKey) -> frozenset[str]:
+    """Return the open positions of which a stop has sold, or is selling, a part."""
+    return frozenset(row["symbol"] for row in await database.fetch(SQL.half_sold, *key))
 
 
 def _order(row: Row) -> OrderRow:

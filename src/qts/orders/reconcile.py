@@ -1,7 +1,8 @@
 """Reconciliation of the ledger with the venue: at the start, after a gap, periodically, on request.
 
     orders ─▶ recorded, foreign ones too        unknown attempts ─▶ searched for
-    fills  ─▶ missing ones applied              holdings         ─▶ compared, never overwritten
+    fills  ─▶ missing ones applied              holdings         ─▶ compared, never overwritten;
+                                                                    the rest is the baseline
                                                 cash             ─▶ taken where both agree
 
 A position that differs is looked at again after a second; one that differs then too raises FS070.
@@ -24,6 +25,7 @@ from qts.database import Row
 from qts.domain import BrokerOrder, Fill, OperationError
 from qts.orders.context import ExecutionContext
 from qts.orders.halts import halt_venue, raise_ghost
+from qts.orders.holdings import follow_baseline, load_baseline
 from qts.orders.position import ZERO, PositionMismatch, find_mismatches
 from qts.orders.queries import SQL
 from qts.orders.resolve import ResolveCounts, resolve_unknown
@@ -291,7 +293,8 @@ class Reconciler:
             account = await context.broker.account()
             both_ways |= await self._trades_both_ways()
             rows = await context.database.fetch(SQL.positions, *self._key)
-            differences = find_mismatches(account, rows)
+            baseline = await load_baseline(context.database, context.broker.key)
+            differences = find_mismatches(account, rows, baseline)
             if not differences:
                 # A fill that the cash includes and the ledger does not shows as a difference,
                 # unless one of the other side hides it.
@@ -299,6 +302,7 @@ class Reconciler:
                     positions = {row["symbol"]: row["quantity"] for row in rows}
                     self._account.account_read(began, account.cash, positions)
                 break
+        differences = await follow_baseline(context, account, differences)
         await context.database.execute(
             SQL.snapshot, *self._key, context.clock.now(), account.cash, account.holdings
         )

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from qts.orders.context import ExecutionContext
+from qts.orders.holdings import load_baseline
 from qts.orders.position import find_mismatches
 from qts.orders.queries import SQL
 
@@ -26,9 +27,10 @@ async def check_reconciled(context: ExecutionContext, since: datetime) -> Reconc
     orders = await _orders(context, since)
     fills = await _fills(context, since)
     rows = await context.database.fetch(SQL.positions, *context.broker.key)
+    baseline = await load_baseline(context.database, context.broker.key)
     positions = [
         f"{found.symbol}: {found.ours} in the ledger, {found.venue} at the venue"
-        for found in find_mismatches(await context.broker.account(), rows)
+        for found in find_mismatches(await context.broker.account(), rows, baseline)
     ]
     return ReconcileCheck(
         orders=not orders,

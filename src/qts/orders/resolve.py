@@ -24,6 +24,7 @@ from qts.orders.attempts import AttemptTransitions, OrderAttempt, lock_attempt
 from qts.orders.config import OrdersConfig
 from qts.orders.context import ExecutionContext
 from qts.orders.executor import order_from_ack
+from qts.orders.holdings import load_baseline
 from qts.orders.ledger import Ledger
 from qts.orders.messages import MarketResumed
 from qts.orders.position import ZERO, find_mismatches
@@ -193,7 +194,8 @@ async def _unexplained(context: ExecutionContext, attempt: OrderAttempt) -> Deci
     """Return how far the holding differs from our position, positive in the order's direction."""
     account = await context.broker.account()
     positions = await context.database.fetch(SQL.positions, *attempt.key)
-    for found in find_mismatches(account, positions):
+    baseline = await load_baseline(context.database, attempt.key)
+    for found in find_mismatches(account, positions, baseline):
         if found.symbol == attempt.symbol:
             return (found.venue - found.ours) * attempt.side.sign
     return ZERO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 from uuid import UUID
@@ -40,6 +41,7 @@ class FillApplied(msgspec.Struct, frozen=True, kw_only=True):
     position: Decimal
     average_price: Decimal
     realised_pnl: Decimal
+    opened_at: datetime | None = None  # since when the position is not flat, on its side
 
 
 class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from decimal import ROUND_FLOOR, Decimal
 
 from msgspec.structs import replace
 
-from qts.domain import Market, Side, market_for_symbol
+from qts.domain import Market, Side, market_for_symbol, min_order_value
 from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailedError
 from qts.risk import RiskLimits
 from qts.strategies import Signal, View
@@ -89,9 +89,11 @@ def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: RiskLimi
 def _allowed(
     signal: Signal, held: Decimal, quantity: Decimal, price: Decimal, limits: RiskLimits
 ) -> Decimal:
-    """Apply the limits of one order; a sale is limited to the position."""
+    """Apply the limits of one order; a sale is limited to the position, and leaves no dust."""
     if _reduces(signal, held):
-        return min(quantity, abs(held))
+        rest = (abs(held) - quantity) * price
+        leaves_dust = rest < min_order_value(market_for_symbol(signal.symbol))
+        return abs(held) if leaves_dust else min(quantity, abs(held))
     if signal.side is Side.SELL and not limits.short_selling:
         return Decimal(0)
     return min(quantity, limits.max_order_value / price, limits.max_quantity)

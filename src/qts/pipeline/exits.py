@@ -11,7 +11,15 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.domain import Clock, IntentType, OrderType, QtsError, Side
+from qts.domain import (
+    Clock,
+    IntentType,
+    OrderType,
+    QtsError,
+    Side,
+    market_for_symbol,
+    min_order_value,
+)
 from qts.events import Event
 from qts.events import payloads as p
 from qts.outbox import uuid7
@@ -27,6 +35,7 @@ KEY = "risk"
 SIGNAL_TTL_S = 10.0
 RETRY_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 15.0
+VENUE_DUST_CODES = {"under_min_total_ask", "least"}  # of Upbit and of the paper broker
 
 
 class StopExitHandler:
@@ -109,6 +118,10 @@ class StopExitHandler:
         if reason.startswith("PENDING"):  # no failure: another order sells it
             await self._clock.sleep(RETRY_BACKOFF_S)
             return reason
+        if rejected and self._is_dust(symbol, reason):
+            if not leave:  # else the stops sell the little that is left with the rest
+                self._micro_risk.park(symbol, f"{symbol}: {reason}")
+            return ""
         if sold:
             self._freezer.exit_done(symbol)
         else:
@@ -142,7 +155,7 @@ class StopExitHandler:
             symbol=payload.symbol,
             side=side,
             type=OrderType.MARKET,
-            quantity=exit_quantity(payload.qty, self._held(payload.symbol)),
+            quantity=self._quantity(payload.symbol, payload.qty),
             intent_type=reason,
             signal_id=UUID(event.event_id),
             decided_at=now,
@@ -153,3 +166,23 @@ class StopExitHandler:
     def _held(self, symbol: str) -> Decimal:
         held = self._portfolio.positions.get(symbol)
         return abs(held.quantity) if held else Decimal(0)
+
+    def _quantity(self, symbol: str, requested: float) -> Decimal:
+        """Return what a stop asked for; all that is held where one of two parts is too small."""
+        held = self._held(symbol)
+        quantity = exit_quantity(requested, held)
+        part = min(quantity, held - quantity)
+        return held if part > 0 and self._is_below_minimum(symbol, part) else quantity
+
+    def _is_dust(self, symbol: str, reason: str) -> bool:
+        """Return whether an exit was rejected because the position is too small to be sold."""
+        codes = set(reason.split())
+        is_small = self._is_below_minimum(symbol, self._held(symbol))
+        return not codes.isdisjoint(VENUE_DUST_CODES) or ("G_DUST" in codes and is_small)
+
+    def _is_below_minimum(self, symbol: str, quantity: Decimal) -> bool:
+        tick = self._portfolio.last_tick(symbol)
+        if tick is None:
+            return False
+        price = Decimal(str(min(tick.price, tick.bid or tick.price)))
+        return quantity * price < min_order_value(market_for_symbol(symbol))

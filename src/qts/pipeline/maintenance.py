@@ -1,9 +1,11 @@
-"""Periodic tasks of a run: stops, venue stream, recovery of the fail-safe."""
+"""Periodic tasks of a run: positions, stops, venue stream, recovery of the fail-safe."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import NamedTuple
 
 from qts import telemetry
@@ -13,6 +15,7 @@ from qts.domain import Clock, OperationError
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.notify import RecentAlerts
+from qts.orders import LEDGER_CHANNEL, BaselineHolding, list_baseline
 from qts.pipeline.engine import StrategyEngine
 from qts.pipeline.position_sync import PositionSync
 from qts.risk import FailSafe, SafetyMonitor, SafetyState, is_transient
@@ -22,6 +25,8 @@ log = telemetry.logger("pipeline")
 
 RECOVERY_INTERVAL_S = 5.0
 SYNC_INTERVAL_S = 0.1
+SAVE_INTERVAL_S = 0.5  # of stop states that changed
+RELOAD_INTERVAL_S = 1.0  # of positions, where a notification was lost
 STREAM_CHECK_INTERVAL_S = 0.1  # a stream that was cut is down for at least half a second
 CLOCK_CHECK_INTERVAL_S = 1.0
 STREAM_DOWN = "stream disconnected; prices are polled meanwhile"
@@ -61,6 +66,72 @@ async def sync_stops(parts: MaintainedParts) -> None:
                 "BROKER_DISCONNECT", p.BrokerDisconnect(broker=parts.broker.name, reason=reason)
             )
         was_reconciled = reconciled
+
+
+async def report_baseline(parts: MaintainedParts, began: datetime, alerts: RecentAlerts) -> None:
+    """Alert of holdings that this start has found for the first time."""
+    with contextlib.suppress(OperationError):  # they are in the log and in the list too
+        rows = await list_baseline(parts.database, parts.broker.key)
+        _alert_of_baseline([row for row in rows if row.seen_at >= began], began, alerts)
+
+
+def _alert_of_baseline(found: list[BaselineHolding], began: datetime, alerts: RecentAlerts) -> None:
+    if found:
+        names = ", ".join(f"{each.quantity.normalize():f} {each.symbol}" for each in found)
+        text = f"held before QTS, and left alone: {names}"
+        alerts.add(began.timestamp(), "info", text, "GR041")
+
+
+async def save_stops(parts: MaintainedParts) -> None:
+    """Write stop states behind their changes until cancelled, and then once more."""
+    failed = False
+    try:
+        while True:
+            await parts.clock.sleep(SAVE_INTERVAL_S)
+            try:
+                await parts.positions.save_stops(parts.database, parts.broker)
+            except OperationError as error:  # the latest is written when it is back
+                if not failed:
+                    log.warning("stop state not stored; retrying", error=str(error))
+                failed = True
+            else:
+                failed = False
+    finally:
+        with contextlib.suppress(OperationError):  # the last write is at most a second old
+            await parts.positions.save_stops(parts.database, parts.broker)
+
+
+async def follow_ledger(parts: MaintainedParts) -> None:
+    """Reload positions that another process changed, within a second, until cancelled."""
+    changed = asyncio.Event()
+
+    async def listen() -> None:
+        async with parts.database.listen(LEDGER_CHANNEL) as listener:
+            async for _ in listener:
+                changed.set()
+
+    async def reload() -> None:
+        while True:
+            changed.clear()
+            with contextlib.suppress(OperationError):  # read again at the next turn
+                await parts.positions.reload(parts.database, parts.broker)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELOAD_INTERVAL_S):
+                    await changed.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(listen())
+        tasks.create_task(reload())
+
+
+async def keep_positions(parts: MaintainedParts, began: datetime, alerts: RecentAlerts) -> None:
+    """Sync the stops, follow the ledger and save the stops' state until cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(sync_stops(parts))
+        await parts.positions.loaded.wait()
+        await report_baseline(parts, began, alerts)
+        tasks.create_task(follow_ledger(parts))
+        tasks.create_task(save_stops(parts))
 
 
 def resume_after_release(parts: MaintainedParts, was_locked: bool) -> bool:

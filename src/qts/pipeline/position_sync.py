@@ -1,4 +1,11 @@
-"""Positions of a run: loaded from the ledger at the start, then pushed to the stops."""
+"""Positions of a run: loaded from the ledger, followed there, pushed to the stops.
+
+    fills of this run ──▶ portfolio ──▶ stops ──▶ state, written behind (table position_stop)
+    an adoption (NOTIFY, or the poll) ─▶ reload       └──▶ restored at the start
+
+The state of the stops belongs to one position. A position is another one when it was opened later,
+or adopted anew.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +15,13 @@ from decimal import Decimal
 
 from qts.brokers import Broker
 from qts.database import Database
-from qts.domain import AccountKey, Market, Position, market_for_symbol
-from qts.orders import FillApplied, list_positions
+from qts.domain import AccountKey, Position
+from qts.orders import FillApplied, PositionRow, half_sold_symbols, list_positions
 from qts.pipeline.portfolio import Portfolio
-from qts.risk import MicroRiskLoop, PositionShadow
+from qts.pipeline.stop_records import StopRecords
+from qts.risk import MicroRiskLoop, load_stop_records, save_stop_records
 from qts.strategies import StrategyKind
 
-LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # smallest quantity that can be sold
 _OWNERS = (
     "SELECT DISTINCT ON (i.symbol) i.symbol, i.strategy_key FROM order_intent i"
     " JOIN position p ON p.broker = i.broker AND p.account = i.account AND p.symbol = i.symbol"
@@ -40,21 +47,24 @@ class PositionSync:
     ) -> None:
         self._portfolio = portfolio
         self._micro_risk = micro_risk
-        self._kinds = kinds
+        self._records = StopRecords(portfolio, micro_risk, kinds)
         self._fills = self._submitted = 0
         self._ledger: tuple[Database, AccountKey] | None = None
         self.loaded = asyncio.Event()
 
     async def load(self, database: Database, broker: Broker) -> None:
         account = await broker.account()
-        positions = await list_positions(database, broker.key)
-        self._portfolio.load(
-            account.cash,
-            [Position(row.symbol, row.quantity, row.average_price) for row in positions],
-        )
-        for symbol, key in await database.fetch(_OWNERS, *broker.key):
+        owners = await database.fetch(_OWNERS, *broker.key)
+        stored = await load_stop_records(database, broker.key)
+        half_sold = await half_sold_symbols(database, broker.key)
+        rows = await list_positions(database, broker.key)
+        # All at once: no tick may meet a position without its stop state.
+        self._portfolio.load(account.cash, _positions(rows))
+        for symbol, key in owners:
             self._portfolio.set_owner(symbol, key)
         self._ledger = database, broker.key
+        self._records.take(rows, stored)
+        self._records.mark_half_sold(half_sold)
         self.loaded.set()
         self.push_to_stops()
 
@@ -87,22 +97,43 @@ class PositionSync:
         self._submitted += 1
         self._portfolio.set_owner(symbol, strategy_key)
 
+    async def reload(self, database: Database, broker: Broker) -> None:
+        """Take what another process changed in the ledger: an adoption, a manual correction."""
+        fills = self._fills
+        stored = await load_stop_records(database, broker.key)
+        rows = await list_positions(database, broker.key)
+        if fills != self._fills:  # a fill of this run is newer than what was read
+            return
+        self._records.take(rows, stored)
+        positions = {each.symbol: each for each in _positions(rows)}
+        if positions != self._portfolio.positions:
+            self._portfolio.load(self._portfolio.cash, positions.values())
+        self.push_to_stops()
+
     def apply_fill(self, change: FillApplied) -> None:
         self._fills += 1
         self._portfolio.apply_fill(change)
+        symbol = change.fill.symbol
+        self._records.follow(symbol, change.position, change.average_price, change.opened_at)
         self.push_to_stops()
 
+    async def save_stops(self, database: Database, broker: Broker) -> None:
+        """Write the stop states that changed since the last time, in one statement."""
+        if records := self._records.unsaved():
+            await save_stop_records(database, broker.key, records)
+            self._records.saved(records)
+
+    def notes(self) -> dict[str, str]:
+        """Return what the operator should know of positions that no stop watches."""
+        return self._records.notes()
+
+    def unwatched(self) -> frozenset[str]:
+        """Return the symbols that were adopted without stops."""
+        return self._records.unwatched()
+
     def push_to_stops(self) -> None:
-        self._micro_risk.set_positions(
-            [
-                PositionShadow(
-                    symbol=each.symbol,
-                    quantity=float(each.quantity),
-                    average=float(each.average_price),
-                    lot=LOTS[market_for_symbol(each.symbol)],
-                    kind=self._kinds.get(self._portfolio.owners.get(each.symbol, ""), "PORTFOLIO"),
-                )
-                for each in self._portfolio.positions.values()
-            ],
-            float(self._portfolio.equity),
-        )
+        self._micro_risk.set_positions(self._records.shadows(), float(self._portfolio.equity))
+
+
+def _positions(rows: list[PositionRow]) -> list[Position]:
+    return [Position(row.symbol, row.quantity, row.average_price) for row in rows if row.quantity]

@@ -10,7 +10,14 @@ from zoneinfo import ZoneInfo
 
 from qts.cache import Cache
 from qts.database import Database
-from qts.domain import AccountKey, Clock, OperationError, Side
+from qts.domain import (
+    AccountKey,
+    Clock,
+    OperationError,
+    Side,
+    market_for_symbol,
+    min_order_value,
+)
 from qts.orders import AccountState, OpenOrder, load_account_state
 from qts.pipeline.portfolio import Portfolio
 from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
@@ -39,7 +46,7 @@ def compute_exposure(symbol: str, account: AccountState, portfolio: Portfolio) -
         pending_sell=_remaining(pending, Side.SELL),
         symbol_value=values.get(symbol, _ZERO),
         total_value=sum(values.values(), _ZERO),
-        open_symbols=len(values),
+        open_symbols=sum(not is_dust(name, value) for name, value in values.items()),
         cash=portfolio.cash,
         equity=portfolio.equity,
         daily_pnl=account.earned_today + portfolio.unrealised,
@@ -48,6 +55,11 @@ def compute_exposure(symbol: str, account: AccountState, portfolio: Portfolio) -
         unknown_attempts=sum(order.unknown for order in account.pending),
         symbol_unknown=sum(order.unknown for order in pending),
     )
+
+
+def is_dust(symbol: str, value: Decimal) -> bool:
+    """Return whether a position of this value is too small to be sold."""
+    return value < min_order_value(market_for_symbol(symbol))
 
 
 def _price(portfolio: Portfolio, symbol: str, default: Decimal) -> Decimal:
@@ -84,6 +96,7 @@ class RiskSources(NamedTuple):
     monitor: SafetyMonitor
     version: AccountVersion
     freezing: Container[str]  # frozen, not yet in the database
+    unwatched: Callable[[], Container[str]]  # positions without stops
     is_reconciled: Callable[[], bool]
     is_open: Callable[[], bool]
     is_clock_synced: Callable[[], bool]
@@ -144,6 +157,7 @@ class RiskSnapshotReader:
             strategy_enabled=sources.monitor.enabled(proposal.strategy_key),
             market_active=account.suspended.isdisjoint(scope),
             frozen=proposal.symbol in sources.freezing or not account.frozen.isdisjoint(scope),
+            watched=proposal.symbol not in sources.unwatched(),
             reconciled=sources.is_reconciled(),
             session_open=sources.is_open(),
             clock_synced=sources.is_clock_synced(),

@@ -31,3 +31,6 @@ from qts.risk.proposal import Refusal as Refusal
 from qts.risk.proposal import RiskSnapshot as RiskSnapshot
 from qts.risk.proposal import Switches as Switches
 from qts.risk.proposal import exit_quantity as exit_quantity
+from qts.risk.stop_state import StopRecord as StopRecord
+from qts.risk.stop_state import load_stop_records as load_stop_records
+from qts.risk.stop_state import save_stop_records as save_stop_records

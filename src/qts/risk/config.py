@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from qts.risk.limits import RiskLimitsConfig
+from qts.risk.limits import RiskLimits, RiskLimitsConfig
 
 
 class HoldTimeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,3 +108,10 @@ class RiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     limits: Annotated[RiskLimitsConfig, Meta(description="limits of the gate")] = RiskLimitsConfig()
     stops: Annotated[StopsConfig, Meta(description="when stops close a position")] = StopsConfig()
+
+    @property
+    def exact_limits(self) -> RiskLimits:
+        """The limits as decimals; what the stops sell at their limit must be sellable."""
+        limits = self.limits.exact
+        fall = max(limits.exit_margin, Decimal(str(self.stops.mae_full)))
+        return msgspec.structs.replace(limits, exit_margin=fall)

@@ -13,7 +13,15 @@ from decimal import Decimal
 import msgspec
 
 from qts import telemetry
-from qts.domain import Market, OrderType, Side, daily_price_limits, is_on_tick, market_for_symbol
+from qts.domain import (
+    Market,
+    OrderType,
+    Side,
+    daily_price_limits,
+    is_on_tick,
+    market_for_symbol,
+    min_order_value,
+)
 from qts.risk.limits import RiskLimits
 from qts.risk.proposal import ApprovedOrder, OrderProposal, Reason, Refusal, RiskSnapshot, approve
 
@@ -29,6 +37,7 @@ REASONS: dict[str, str] = {
     "G_MAX_QUANTITY": "the quantity is above the largest of one order",
     "G_MAX_VALUE": "the value is above the largest of one order",
     "G_MIN_VALUE": "the value is below the smallest of one entry",
+    "G_DUST": "the value of the exit is below what the market takes (GR075)",
     "G_EXPOSURE": "too much of the equity would be in the market (GR001)",
     "G_SYMBOL_EXPOSURE": "too much of the equity would be in this symbol (GR010)",
     "G_OPEN_SYMBOLS": "too many symbols would be held at once",
@@ -46,6 +55,7 @@ REASONS: dict[str, str] = {
     "G_MARKET_SUSPENDED": "the symbol is suspended until an unknown outcome is resolved",
     "G_FROZEN": "the position is frozen: only its stops and the operator may exit it",
     "G_UNKNOWN": "an attempt on this symbol has an unknown outcome",
+    "G_NO_STOPS": "no stop watches the position, so that it may not grow",
     "G_NOT_RECONCILED": "not reconciled with the broker since the start",
     "G_SESSION": "the market is closed",
     "G_CLOCK": "our clock differs from the venue's by more than venues.max_skew_s",
@@ -116,6 +126,8 @@ def _switches(given: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_MARKET_SUSPENDED", f"{given.proposal.symbol} is suspended"
     if switches.frozen and not given.proposal.intent_type.is_protective:
         yield "G_FROZEN", f"{given.proposal.symbol} is frozen until the operator resumes it"
+    if not switches.watched and not given.is_exit:
+        yield "G_NO_STOPS", f"{given.proposal.symbol} was adopted without stops"
     if given.snapshot.exposure.symbol_unknown and not given.is_exit:
         yield "G_UNKNOWN", f"{given.snapshot.exposure.symbol_unknown} with unknown outcome"
 
@@ -146,7 +158,10 @@ def _prices(given: RuleInput) -> Iterator[tuple[str, str]]:
 
 def _size(given: RuleInput) -> Iterator[tuple[str, str]]:
     quantity, value, limits = given.proposal.quantity, given.value, given.limits
+    minimum = min_order_value(market_for_symbol(given.proposal.symbol))
     if given.is_exit:
+        if value is not None and value < minimum:
+            yield "G_DUST", f"{value:.0f} won, {minimum} at least"
         return
     if quantity > limits.max_quantity:
         yield "G_MAX_QUANTITY", f"{quantity}, {limits.max_quantity} allowed"
@@ -156,6 +171,9 @@ def _size(given: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_MAX_VALUE", f"{value:.0f} won, {limits.max_order_value} allowed"
     if value < limits.min_order_value:
         yield "G_MIN_VALUE", f"{value:.0f} won, {limits.min_order_value} at least"
+    elif value * (1 - limits.exit_margin) < minimum:
+        fallen = value * (1 - limits.exit_margin)
+        yield "G_MIN_VALUE", f"{fallen:.0f} won after a fall, {minimum} can be sold"
 
 
 def _holding(given: RuleInput) -> Iterator[tuple[str, str]]:
@@ -183,7 +201,10 @@ def _exposure(given: RuleInput) -> Iterator[tuple[str, str]]:
     one = exposure.equity * limits.max_symbol_exposure
     if exposure.symbol_value + value > one:
         yield "G_SYMBOL_EXPOSURE", f"{exposure.symbol_value + value:.0f} won, {one:.0f} allowed"
-    if not exposure.symbol_value and exposure.open_symbols >= limits.max_open_symbols:
+    is_open = exposure.symbol_value > 0 and exposure.symbol_value >= min_order_value(
+        market_for_symbol(given.proposal.symbol)
+    )
+    if not is_open and exposure.open_symbols >= limits.max_open_symbols:
         yield "G_OPEN_SYMBOLS", f"{exposure.open_symbols} held, {limits.max_open_symbols} allowed"
     if given.proposal.side is Side.BUY and value > exposure.cash:
         yield "G_CASH", f"{value:.0f} won of {exposure.cash:.0f}"

@@ -14,6 +14,7 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_order_value: Decimal
     min_order_value: Decimal
+    exit_margin: Decimal = Decimal(0)  # of a journal from before there was one
     max_quantity: Decimal
     max_exposure: Decimal
     max_symbol_exposure: Decimal
@@ -35,6 +36,15 @@ class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     min_order_value: Annotated[
         int, Meta(ge=1, le=10**15, description="smallest value of one entry, in won")
     ] = 5_000
+    exit_margin: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=0.9,
+            description="how far an entry may fall and still be worth the smallest order of its"
+            " market (Upbit: 5,000 won); at least stops.mae_full",
+        ),
+    ] = 0.1
     max_quantity: Annotated[
         float, Meta(gt=0, le=1e12, description="largest quantity of one order")
     ] = 10_000.0

@@ -4,14 +4,16 @@
                       without Python in between
     every 100 ms   ─▶ checks without a tick: hold time, stale prices, old positions, account loss
 
-`set_positions` takes positions from the ledger; best and worst price since entry are kept here. An
-exit is published once; the next `set_positions` shows that it filled, `rearm` that it did not.
+`set_positions` takes positions from the ledger; best and worst price since entry are kept here, and
+restored after a restart. An exit is published once; the next `set_positions` shows that it filled,
+`rearm` that it did not, `park` that the venue does not take it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -22,6 +24,7 @@ from qts.domain import Clock, IntentType, Side
 from qts.events import EventType, Payload, Priority
 from qts.events import payloads as p
 from qts.risk.config import StopsConfig
+from qts.risk.stop_state import StopState
 
 log = telemetry.logger("risk")
 _EXITS = telemetry.counter("qts_stops_total", "exits that the stops published", ("reason",))
@@ -60,10 +63,13 @@ class PositionShadow(msgspec.Struct, frozen=True, kw_only=True):
 
     symbol: str
     quantity: float  # signed
-    average: float
+    average: float  # gains and losses count from it
     lot: float = 1.0
     stop: float = 0.0
     kind: Kind = "SCALP"
+    entered_at: datetime | None = None  # None: now
+    restored: StopState | None = None  # what a position that is new here begins with
+    identity: object = None  # another one: another position, whose stops begin anew
 
 
 class MicroRiskLoop:
@@ -91,7 +97,8 @@ class MicroRiskLoop:
         self._trip = trip
         self._clock = clock
         self._equity = 0.0
-        self._symbols: set[str] = set()
+        self._symbols: dict[str, object] = {}  # identity of each position
+        self.parked: set[str] = set()  # positions whose exit the venue does not take
         self._silent: set[str] = set()
         self._synced_ns = clock.monotonic_ns()
         self._late = self._killed = False
@@ -117,15 +124,19 @@ class MicroRiskLoop:
     def set_positions(self, positions: Iterable[PositionShadow], equity: float) -> None:
         """Replace the positions; a symbol that is missing is flat."""
         now_ns = self._clock.monotonic_ns()
+        now = self._clock.now()
         limits = self._config.holding
         by_kind = {
             "SCALP": limits.scalp_s,
             "SWING": limits.swing_s,
             "PORTFOLIO": limits.portfolio_s,
         }
-        current = set()
+        before, current = self._symbols, dict[str, object]()
         for each in positions:
-            current.add(each.symbol)
+            if before.get(each.symbol, each.identity) != each.identity:
+                self._drop(each.symbol)
+            current[each.symbol] = each.identity
+            age_s = (now - each.entered_at).total_seconds() if each.entered_at else 0.0
             self.stops.set_position(
                 each.symbol,
                 each.quantity,
@@ -133,14 +144,21 @@ class MicroRiskLoop:
                 each.lot,
                 each.stop,
                 by_kind[each.kind],
-                now_ns,
+                now_ns - round(max(age_s, 0.0) * 1e9),
+                each.restored,
             )
-        for gone in self._symbols - current:
-            self.stops.set_position(gone, 0, 0, 1, 0, 0, now_ns)
+        for gone in before.keys() - current.keys():
+            self._drop(gone)
         self._symbols = current
-        self._silent &= current
+        self._silent &= current.keys()
         self._equity = equity
         self._synced_ns, self._late = now_ns, False
+
+    def park(self, symbol: str, text: str) -> None:
+        """Stop watching a position that is too small to be sold; raises GR075 once."""
+        if symbol not in self.parked:
+            self.parked.add(symbol)
+            self._trip("GR075", text)
 
     def rearm(self, symbol: str, reason: str) -> None:
         """Let the stops publish the exit again, after one that did not fill."""
@@ -186,6 +204,9 @@ class MicroRiskLoop:
             except Exception as error:  # noqa: BLE001 - the loop must survive
                 log.error("micro risk check failed; continuing", error=repr(error))
                 self._trip("FS100", repr(error))
+
+    def _drop(self, symbol: str) -> None:
+        self.stops.set_position(symbol, 0, 0, 1, 0, 0, 0)
 
     def _check_price_ages(self) -> None:
         if self._price_age_s is None:

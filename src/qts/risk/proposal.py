@@ -68,6 +68,7 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     strategy_enabled: bool = False
     market_active: bool = False
     frozen: bool = True
+    watched: bool = True  # no position, or one that the stops watch
     reconciled: bool = False
     session_open: bool = False
     clock_synced: bool = True  # journals from before it was measured have no such field

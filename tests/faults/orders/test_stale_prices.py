@@ -110,6 +110,7 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
             monitor=watch,
             version=AccountVersion(),
             freezing=(),
+            unwatched=frozenset,
             is_reconciled=lambda: True,
             is_open=lambda: True,
             is_clock_synced=lambda: True,

@@ -23,7 +23,7 @@ const positionTable = (positions) =>
     [t("symbol"), right(t("quantity")), right(t("average")), right(t("price")), right(t("price_age")), right(t("pnl")), t("strategy")],
     positions.map((each) =>
       row([h("a", { href: `#/market/${each.symbol}` }, each.symbol), n(quantity(each.quantity)), n(number(each.average_price, 2)),
-        n(number(each.price, 0)), n(each.price_age_s == null ? "–" : `${number(each.price_age_s, 1)} s`, each.price_age_s > 2 ? "bad" : ""), n(signed(each.unrealised), tone(each.unrealised)), each.strategy])),
+        n(number(each.price, 0)), n(each.price_age_s == null ? "–" : `${number(each.price_age_s, 1)} s`, each.price_age_s > 2 ? "bad" : ""), n(signed(each.unrealised), tone(each.unrealised)), [each.strategy, each.note].filter(Boolean).join(" · ")])),
     t("no_positions"),
   );
 

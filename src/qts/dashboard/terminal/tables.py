@@ -81,7 +81,7 @@ def positions(live: LiveStatus) -> Iterator[Row]:
             f"{position.price:,.2f}",
             "" if position.price_age_s is None else f"{position.price_age_s:.1f} s",
             f"{position.unrealised:+,.0f}",
-            position.strategy,
+            " ".join(filter(None, (position.strategy, position.note))),
         )
 
 
