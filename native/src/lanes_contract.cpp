@@ -153,7 +153,9 @@ inline void Contract::describe(PyObject* event, PyObject* payload, const EventTy
 
 // The fields that retries, dead letters and acknowledgements rely on.
 inline void Contract::check_common_fields(PyObject* event) {
-  if (!PyUnicode_Check(event_id_.get(event))) refuse(event, "event_id");
+  PyObject* const id = event_id_.get(event);
+  if (!PyUnicode_CheckExact(id) && !PyUnicode_Check(id)) [[unlikely]]
+    refuse(event, "event_id");
   const auto passes = [&](PyObject* value, nb::object& checked, bool (*fits)(PyObject*), const char* name) {
     if (value == checked.ptr()) [[likely]]
       return;

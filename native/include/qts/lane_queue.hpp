@@ -17,9 +17,6 @@
 //
 // Entries of a limited type (type_limits.hpp) stay in the lane, where the policy applies to them, and entries
 // of other types are taken past them.
-//
-// drop_oldest needs the newest event of each key only when the lane is full. It builds that index from
-// half full on, a few entries at each put, and discards it when the lane is empty.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +28,7 @@
 #include <mutex>
 #include <vector>
 
-#include "qts/key_index.hpp"
+#include "qts/gradual_index.hpp"
 #include "qts/lane_audit.hpp"
 #include "qts/lane_entry.hpp"
 #include "qts/lane_slots.hpp"
@@ -46,7 +43,7 @@ class LaneQueue {
   // `share`: of the events that a full lane samples, how many in kAll are accepted.
   LaneQueue(std::uint8_t lane, std::size_t capacity, OverflowPolicy policy, std::uint64_t share, LaneAudit* audit)
       : lane_(lane), capacity_(capacity), policy_(policy), share_(std::clamp<std::uint64_t>(share, 1, kAll)), audit_(audit),
-        slots_(capacity), indexing_(policy == OverflowPolicy::collapse) {}
+        slots_(capacity), index_(policy == OverflowPolicy::collapse) {}
 
   // `overflow`: exceed the capacity rather than report full (a handler must not wait for its own lane).
   PutResult put(LaneEntry& entry, Displaced& displaced, bool overflow = false) {
@@ -90,11 +87,10 @@ class LaneQueue {
   // Takes one entry by its sequence; for a replay.
   bool take_sequence(std::uint64_t sequence, LaneEntry& out) {
     const std::lock_guard hold(lock_);
-    std::uint32_t at = slots_.head();
-    while (at != kNone && slots_[at].entry.sequence != sequence) at = slots_[at].after;
+    const std::uint32_t at = first_where(slots_.head(), [&](const LaneEntry& each) { return each.sequence == sequence; });
     if (at == kNone) return false;
     take_slot(at, out);
-    stop_index_if_empty();
+    index_.stop_if_empty(slots_);
     ++taken_;
     publish_size();
     return true;
@@ -110,8 +106,7 @@ class LaneQueue {
       const std::uint32_t at = slots_.prepend(entries[i], held);
       if (held) limits_.add_list(type);
       else unbatched_ += !entries[i].batched;
-      // A newer entry of its key may be waiting; this one then stays out of the index and is handled first.
-      if (indexing_ && hash_key(slots_[at].entry) && index_.find(slots_, slots_[at].entry) == kNone) index_.insert(slots_, at);
+      index_.on_put_back(slots_, at);
       audit(AuditAction::returned, entries[i], 0);
     }
     taken_ -= count;
@@ -204,7 +199,7 @@ class LaneQueue {
 
   // Rare paths are separate functions (noinline), so that the usual path through put and take stays short.
   PutResult put_locked(LaneEntry& entry, Displaced& displaced, bool overflow) {
-    if (policy_ == OverflowPolicy::collapse && hash_key(entry))
+    if (policy_ == OverflowPolicy::collapse && GradualIndex::hash_key(entry))
       if (const std::uint32_t same = index_.find(slots_, entry); same != kNone) return replace(same, entry, displaced);
     if (slots_.size() >= capacity_) {
       const Space space = make_space(entry, displaced, overflow);
@@ -217,13 +212,6 @@ class LaneQueue {
   }
   // The entries that may be taken, for readers without the lock; sequentially consistent, as WakeSignal requires.
   void publish_size() { visible_size_.store(slots_.main_size() + limits_.takeable(slots_), std::memory_order_seq_cst); }
-
-  // Returns whether the entry is indexed by its key; its hash is computed then.
-  static bool hash_key(LaneEntry& entry) {
-    if (!entry.can_collapse) return false;
-    if (entry.hash == 0) entry.hash = key_hash(entry.type, entry.key);
-    return true;
-  }
 
   [[gnu::noinline]] PutResult replace(std::uint32_t at, LaneEntry& entry, Displaced& displaced) {
     LaneSlot& slot = slots_[at];
@@ -243,9 +231,9 @@ class LaneQueue {
 
   [[gnu::noinline]] Space make_space(LaneEntry& entry, Displaced& displaced, bool overflow) {
     if (policy_ == OverflowPolicy::drop_oldest) {
-      if (!indexing_) start_index();
-      extend_index(slots_.size());
-      if (hash_key(entry))
+      if (!index_.on()) index_.start(slots_, limits_);
+      index_.extend(slots_, slots_.size());
+      if (GradualIndex::hash_key(entry))
         if (const std::uint32_t same = index_.find(slots_, entry); same != kNone) {
           replace(same, entry, displaced);
           return Space::replaced;
@@ -283,19 +271,21 @@ class LaneQueue {
     audit(action, displaced.entry, into);
     remove_from_index(at);
     slots_.remove(at);
-    stop_index_if_empty();
+    index_.stop_if_empty(slots_);
     return Space::made;
   }
 
   std::uint32_t oldest_droppable() const {
-    std::uint32_t oldest = first_droppable(slots_.head());
+    const auto can_drop = [](const LaneEntry& each) { return each.can_drop; };
+    std::uint32_t oldest = first_where(slots_.head(), can_drop);
     for (const std::uint32_t type : limits_.held_types())
-      if (const std::uint32_t at = first_droppable(slots_.held(type).head); at != kNone)
+      if (const std::uint32_t at = first_where(slots_.held(type).head, can_drop); at != kNone)
         if (oldest == kNone || slots_.is_older(at, oldest)) oldest = at;
     return oldest;
   }
-  std::uint32_t first_droppable(std::uint32_t at) const {
-    while (at != kNone && !slots_[at].entry.can_drop) at = slots_[at].after;
+  template <class Is>
+  std::uint32_t first_where(std::uint32_t at, Is&& is) const {
+    while (at != kNone && !is(slots_[at].entry)) at = slots_[at].after;
     return at;
   }
 
@@ -309,12 +299,8 @@ class LaneQueue {
     assign_sequence(slots_[at].entry);  // after the copy, which would stall on a store this recent
     entry.sequence = slots_[at].entry.sequence;
     unbatched_ += !entry.batched;
-    if (indexing_) {
-      if (next_to_index_ == kNone) next_to_index_ = at;
-      extend_index(kIndexedPerPut);
-    } else if (policy_ == OverflowPolicy::drop_oldest && 2 * slots_.size() > capacity_) {
-      start_index();
-    }
+    if (index_.on()) index_.on_append(slots_, at);
+    else if (policy_ == OverflowPolicy::drop_oldest && 2 * slots_.size() > capacity_) index_.start(slots_, limits_);
   }
 
   std::size_t take_front(LaneEntry* out, std::size_t max) {
@@ -332,7 +318,7 @@ class LaneQueue {
     }
     if (taken == 0) return 0;
     slots_.remove_front(last, at, taken);
-    stop_index_if_empty();
+    index_.stop_if_empty(slots_);
     return taken;
   }
 
@@ -358,42 +344,20 @@ class LaneQueue {
       take_slot(at, out[taken++]);
     }
     limits_.remove_empty_lists(slots_);
-    stop_index_if_empty();
+    index_.stop_if_empty(slots_);
     return taken;
   }
 
   void move_to_type_list(std::uint32_t at) {
-    if (at == next_to_index_) {
-      next_to_index_ = slots_[at].after;
-      if (hash_key(slots_[at].entry)) index_.insert(slots_, at);
-    }
+    index_.on_hold(slots_, at);
     unbatched_ -= !slots_[at].entry.batched;
     limits_.add_list(slots_[at].entry.type);
     slots_.hold(at);
   }
 
-  void start_index() {
-    indexing_ = true;
-    for (const std::uint32_t type : limits_.held_types())  // older than those of the main list
-      for (std::uint32_t at = slots_.held(type).head; at != kNone; at = slots_[at].after)
-        if (hash_key(slots_[at].entry)) index_.insert(slots_, at);
-    next_to_index_ = slots_.head();
-  }
-  // Adds at most `max` entries that are not in the index yet, the oldest first.
-  [[gnu::noinline]] void extend_index(std::size_t max) {
-    for (; next_to_index_ != kNone && max != 0; --max) {
-      const std::uint32_t at = next_to_index_;
-      next_to_index_ = slots_[at].after;
-      if (hash_key(slots_[at].entry)) index_.insert(slots_, at);
-    }
-  }
   void remove_from_index(std::uint32_t at) {
     index_.remove(slots_, at);
-    if (at == next_to_index_) next_to_index_ = slots_[at].after;
     if (!slots_[at].held) unbatched_ -= !slots_[at].entry.batched;
-  }
-  void stop_index_if_empty() {
-    if (slots_.size() == 0) indexing_ = policy_ == OverflowPolicy::collapse;
   }
 
   void audit_settled(const LaneEntry& entry, bool dead) {
@@ -402,8 +366,7 @@ class LaneQueue {
     audit(dead ? AuditAction::dead : AuditAction::handled, entry, 0);
   }
   void audit(AuditAction action, const LaneEntry& entry, std::uint64_t other) {
-    if (audit_ != nullptr) [[unlikely]]
-      add_audit_record(action, entry, other);
+    if (audit_ != nullptr) [[unlikely]] add_audit_record(action, entry, other);
   }
   [[gnu::noinline]] void add_audit_record(AuditAction action, const LaneEntry& entry, std::uint64_t other) {
     if (audit_->on())
@@ -411,9 +374,7 @@ class LaneQueue {
                    static_cast<std::uint8_t>((entry.can_collapse ? 1 : 0) | (entry.can_drop ? 2 : 0)), 0});
   }
 
-  static constexpr std::size_t kOverflowReserve = 1000;
-  static constexpr std::size_t kMovedPerTake = 1024;
-  static constexpr std::size_t kIndexedPerPut = 4;  // puts for half a lane index the whole lane
+  static constexpr std::size_t kOverflowReserve = 1000, kMovedPerTake = 1024;
 
   mutable std::mutex lock_;
   std::condition_variable not_full_;
@@ -423,11 +384,9 @@ class LaneQueue {
   const std::uint64_t share_;
   LaneAudit* const audit_;
   LaneSlots slots_;
-  KeyIndex index_;
+  GradualIndex index_;
   std::size_t unbatched_ = 0;  // entries of the main list that do not wait for a batch
   TypeLimits limits_;
-  bool indexing_;
-  std::uint32_t next_to_index_ = kNone;  // the oldest entry that is not in the index yet
   std::uint64_t share_sum_ = kAll - 1;  // the first event is accepted, and then each whose share completes a whole
   bool closed_ = false;
   LaneCounts counts_;  // except handled and dead
