@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -107,6 +108,44 @@ async def test_old_rows_end_and_what_is_open_stays(database: Database, tmp_path:
         query = f"SELECT count(*) FROM {table} WHERE {is_open}"  # noqa: S608 - constants above
         assert await database.fetchval(query) == 366
     assert not any((await task.apply()).values())
+
+
+async def test_logs_that_are_written_once_end_by_retention_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    """Each has a mark of what is missing; nothing else can delete or change a row."""
+    await database.execute(
+        "INSERT INTO safety_log (broker, account, at, code, message, state_before, state_after,"
+        " actor) SELECT 'kis', 'a', at, 'FS001', '', 'NORMAL', 'NORMAL', 'test' FROM"
+        " generate_series(clock_timestamp() - interval '3 years', clock_timestamp(), '6 hours') at"
+    )
+    await database.execute(
+        "INSERT INTO dashboard_action (at, actor, role, address, action, outcome)"
+        " SELECT at, 'a', 'read', '', 'login', 'DONE' FROM generate_series("
+        " clock_timestamp() - interval '3 years', clock_timestamp(), '6 hours') at"
+    )
+    before = await database.fetchval("SELECT count(*) FROM safety_log")
+    counts = await retention(database, tmp_path).apply()
+    for log in ("safety_log", "dashboard_action"):
+        left = await database.fetchval(f"SELECT count(*) FROM {log}")  # noqa: S608 - constants
+        assert left in range(730 * 4, 730 * 4 + 3)
+        assert counts[log] == before - left
+        mark = await database.fetchrow(
+            "SELECT deleted, up_to FROM retention_mark WHERE log = $1", log
+        )
+        assert mark is not None
+        assert mark[0] == counts[log]
+        assert timedelta(days=730) < datetime.now(UTC) - mark[1] < timedelta(days=731)
+        for change in (
+            f"DELETE FROM {log}",  # noqa: S608 - constants
+            f"UPDATE {log} SET actor = 'nobody'",  # noqa: S608 - constants
+            f"SELECT retain_log('{log}', interval '29 days', 9)",
+        ):
+            with pytest.raises(asyncpg.PostgresError, match=r"once|30 days"):
+                await database.execute(change)
+    with pytest.raises(asyncpg.PostgresError, match="not a log"):
+        await database.execute("SELECT retain_log('fill', interval '1 year', 9)")
+    assert not any((await retention(database, tmp_path).apply()).values())
 
 
 async def test_a_log_in_use_is_rotated_and_goes_on(database: Database, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Retention: the end of everything that a run lets grow.
 
-    PostgreSQL   account snapshots (thinned), notifications, backtest jobs, replayed dead letters,
-                 the outbox's history
+    PostgreSQL   account snapshots (thinned), safety log, dashboard actions, notifications, backtest
+                 jobs, replayed dead letters, the outbox's history
     files        logs of the servers and of child processes, decision journals
 
 Orders, fills and positions are the books of the account and are kept. So are dead letters until an
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -56,6 +56,8 @@ _OLD_ROWS = {
     "backtest_job": "finished_at < clock_timestamp() - $1::interval",
     "event_dead_letter": "replayed_at < clock_timestamp() - $1::interval",
 }
+# Logs that are written once: this function alone may delete from them, and records that it did.
+_RETAIN_LOG = "SELECT retain_log($1, $2, $3)"
 _KEYS = {"notification_log": "id", "backtest_job": "job_id", "event_dead_letter": "number"}
 
 
@@ -96,6 +98,12 @@ class Retention:
         for table, days in days_by_table(self._config).items():
             async with _log_errors(table):
                 counts[table] = await self._delete(table, _statement(table), timedelta(days=days))
+        for name, days in {
+            "safety_log": config.safety_log_days,
+            "dashboard_action": config.actions_days,
+        }.items():
+            async with _log_errors(name):
+                counts[name] = await self._retain_log(name, timedelta(days=days))
         if (folder := self._config.pipeline.journal) is not None:
             async with _log_errors("journals"):
                 counts["journals"] = await asyncio.to_thread(
@@ -116,15 +124,27 @@ class Retention:
         ]
 
     async def _delete(self, table: str, statement: str, *args: object) -> int:
-        """Delete in batches, so that no statement holds its locks for long."""
-        total = 0
-        while True:
-            status = await self._database.execute(statement, *args, BATCH)
-            count = int(status.split()[-1])
-            total += count
-            _deleted.labels(table).inc(count)
-            if count < BATCH:
-                return total
+        async def delete_batch() -> int:
+            return int((await self._database.execute(statement, *args, BATCH)).split()[-1])
+
+        return await _in_batches(table, delete_batch)
+
+    async def _retain_log(self, name: str, keep: timedelta) -> int:
+        async def delete_batch() -> int:
+            return int(await self._database.fetchval(_RETAIN_LOG, name, keep, BATCH))
+
+        return await _in_batches(name, delete_batch)
+
+
+async def _in_batches(table: str, delete_batch: Callable[[], Awaitable[int]]) -> int:
+    """Delete in batches, so that no statement holds its locks for long; return how many rows."""
+    total = 0
+    while True:
+        count = await delete_batch()
+        total += count
+        _deleted.labels(table).inc(count)
+        if count < BATCH:
+            return total
 
 
 def days_by_table(settings: Config) -> dict[str, int]:

@@ -72,6 +72,12 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     snapshots_daily_days: Annotated[
         _Days, Meta(description="days in which one account snapshot per day is kept")
     ] = 3650
+    safety_log_days: Annotated[
+        int, Meta(ge=30, le=36_500, description="days of the log of the fail-safe")
+    ] = 730
+    actions_days: Annotated[
+        int, Meta(ge=30, le=36_500, description="days of the log of actions on the dashboard")
+    ] = 730
     notifications_days: Annotated[
         _Days, Meta(description="days of sent and abandoned messages; at least outbox.keep_days")
     ] = 90
