@@ -5,7 +5,7 @@
     files        logs of the servers and of child processes, decision journals
 
 Orders, fills and positions are the books of the account and are kept. So are dead letters until an
-operator has decided about them; `everbit_outbox_dead` and `qts ops dead` count them.
+operator has decided about them; `everbit_outbox_dead` and `qts ops outbox status` count them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,13 +29,11 @@ from qts.orders.engine import ExecutionEngine
 from qts.orders.metrics import TradingGauges
 from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import (
-    DecisionJournal,
     DecisionPolicy,
     EtedaPipeline,
     IntentTracker,
     IsolatedRunner,
     JournaledPortfolio,
-    JournalHeader,
     OrderSubmitter,
     PipelineHooks,
     Portfolio,
@@ -45,8 +42,13 @@ from qts.pipeline import (
     maintenance,
 )
 from qts.pipeline.cache_loader import DatabaseCacheLoader
-from qts.pipeline.decision_journal import SUFFIX
-from qts.pipeline.engine import StrategyEngine, build_runners, check_lanes
+from qts.pipeline.engine import (
+    StrategyEngine,
+    build_runners,
+    check_lanes,
+    load_strategies,
+    open_decision_journal,
+)
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
 from qts.pipeline.isolated_runner import ProcessPauser
@@ -67,7 +69,6 @@ from qts.risk import (
     SafetyState,
 )
 from qts.risk.fail_safe_reporter import FailSafeReporter
-from qts.strategies import Strategy, load_strategy
 from qts.venues import ClockSkew
 
 DRAIN_TIMEOUT_S = 5.0
@@ -88,8 +89,10 @@ class TradingSystem:
         self.fail_safe = FailSafe(database, key)
         self.kill_switch = KillSwitch(database, key)
         self.alerts = RecentAlerts()
-        self.strategies = load_strategies(config)
-        self.journal = open_decision_journal(config, clock)
+        self.strategies = load_strategies(config.pipeline)
+        self.journal = open_decision_journal(
+            config.pipeline, config.risk.exact_limits, config.retention.journal_mb, self.began
+        )
         self.portfolio = (
             JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
         )
@@ -395,21 +398,3 @@ class TradingSystem:
 
     def _is_open(self) -> bool:
         return self.config.feed.always_open or self.feed.poller.status().open
-
-
-def load_strategies(config: Config) -> dict[str, Strategy[Any]]:
-    """Instantiate the strategies of the settings, by `module:Class`."""
-    pipeline = config.pipeline
-    kinds = {name: load_strategy(name) for name in pipeline.strategies}
-    return {name: kind.from_params(pipeline.params_of(kind.key)) for name, kind in kinds.items()}
-
-
-def open_decision_journal(config: Config, clock: Clock) -> DecisionJournal | None:
-    """Create the journal of this run, named after its start, where the settings ask for one."""
-    pipeline, began = config.pipeline, clock.now()
-    if pipeline.journal is None:
-        return None
-    params = {name: pipeline.params_of(load_strategy(name).key) for name in pipeline.strategies}
-    header = JournalHeader(began, params, config.risk.exact_limits)
-    path = pipeline.journal / f"{began:%Y%m%dT%H%M%S.%f}{SUFFIX}"
-    return DecisionJournal(path, header, config.retention.journal_mb * 10**6)

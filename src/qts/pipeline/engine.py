@@ -5,18 +5,38 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from qts.domain import RefusedError
 from qts.events import Event, EventEngine, EventsConfig
+from qts.pipeline.config import PipelineConfig
+from qts.pipeline.decision_journal import SUFFIX, DecisionJournal, JournalHeader
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
 from qts.pipeline.isolated_runner import IsolatedRunner
 from qts.pipeline.portfolio import tick_from_event
 from qts.pipeline.runner import RunnerHooks, StrategyRunner
 from qts.pipeline.scheduler import EtedaPipeline
-from qts.risk import MicroRiskLoop
-from qts.strategies import Strategy
+from qts.risk import MicroRiskLoop, RiskLimits
+from qts.strategies import Strategy, load_strategy
+
+
+def load_strategies(config: PipelineConfig) -> dict[str, Strategy[Any]]:
+    """Instantiate the strategies of the settings, by `module:Class`."""
+    kinds = {name: load_strategy(name) for name in config.strategies}
+    return {name: kind.from_params(config.params_of(kind.key)) for name, kind in kinds.items()}
+
+
+def open_decision_journal(
+    config: PipelineConfig, limits: RiskLimits, max_mb: int, began: datetime
+) -> DecisionJournal | None:
+    """Create the journal of a run, named after its start, where the settings ask for one."""
+    if config.journal is None:
+        return None
+    params = {name: config.params_of(load_strategy(name).key) for name in config.strategies}
+    path = config.journal / f"{began:%Y%m%dT%H%M%S.%f}{SUFFIX}"
+    return DecisionJournal(path, JournalHeader(began, params, limits), max_mb * 10**6)
 
 
 def build_runners(
