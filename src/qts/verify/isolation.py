@@ -43,6 +43,7 @@ from qts.verify.isolation_load import (
 
 _PROGRESS_INTERVAL_S = 0.2
 _MIN_P0_EVENTS = 2000  # for a meaningful p99
+_P3_INTERVAL_S, _P3_TIMEOUT_S = 2.0, 0.1
 _MIN_BUSY = 0.9  # share of the time that P2's handlers must burn
 # Limits of P0 in ms from the moment its publisher is due, beyond the machine's own stalls.
 _DUE_LIMITS = {"p50": 2.0, "p99": 10.0, "max": 15.0}
@@ -132,6 +133,7 @@ def verify_isolation(
         run.generator.start()
         while (elapsed := time.monotonic() - began) < seconds:
             show(elapsed)
+            run.let_p3_begin(elapsed)
             run.stop.wait(min(_PROGRESS_INTERVAL_S, seconds - elapsed))
         run.end()
         took = time.monotonic() - began
@@ -153,6 +155,8 @@ class _Run:
         self._done: list[float] = []  # when the handler returned
         self._counts = np.zeros(3)  # seen, last, out of order; written by the compiled handler
         self._alerts: list[LaneAlert] = []
+        self._asleep = threading.Event()  # P3's handler
+        self._p3_due_s = 0.0
         self.engine = EventEngine(config, hooks=AlertHooks(alert=self._alerts.append))
         self.engine.degrade(DegradationLevel.NORMAL)
         self._register(config)
@@ -182,7 +186,18 @@ class _Run:
             time.sleep(self._load.plant_p0_ms / 1000)
         self._done.append(time.monotonic())
 
+    def let_p3_begin(self, elapsed: float) -> None:
+        """Pause P2, which is always full and goes first, every 2 s until P3's handler sleeps."""
+        if self._mode == "process" or elapsed < self._p3_due_s:
+            return
+        self._p3_due_s = elapsed + _P3_INTERVAL_S
+        self._asleep.clear()
+        self.engine.pause(Priority.P2)
+        self._asleep.wait(_P3_TIMEOUT_S)
+        self.engine.resume(Priority.P2)
+
     def _sleep(self, _event: Event) -> None:
+        self._asleep.set()
         self.stop.wait(SLEEP_S)
 
     def _p0_received(self) -> tuple[int, bool]:
