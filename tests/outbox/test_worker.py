@@ -8,6 +8,7 @@ import asyncio
 import io
 import random
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -15,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts import telemetry
-from qts.database import Database, DatabaseConfig
-from qts.domain import Secret, UnreachableError
+from qts.database import Connection, Database, DatabaseConfig
+from qts.domain import Secret, SystemClock, UnreachableError
 from qts.outbox import (
     SYSTEM_EVENT,
     TRADE_COMMAND,
@@ -558,3 +559,97 @@ async def test_a_lock_is_named_by_its_own_token(database: Database, bus: Postgre
         await claims.release(connection, mixed)
         assert [await lock_of(current), await lock_of(other)] == newest
         assert await claims.extend(connection, [current, other]) == {current.id, other.id}
+
+
+class HangingServer(SystemClock):
+    """Clock that moves on by `hang_s` in the next full scan, as if the server had hung in it."""
+
+    def __init__(self) -> None:
+        self._moved_ns = 0
+        self.hang_s = 0.0
+        self.hung = asyncio.Event()
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self._moved_ns
+
+    def attach(self, worker: OutboxWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+        mark_exhausted = worker._claims.mark_exhausted  # each full scan calls it once
+
+        async def hang(connection: Connection) -> list[UUID]:
+            found = await mark_exhausted(connection)
+            if self.hang_s:
+                self._moved_ns += round(self.hang_s * 1e9)
+                self.hang_s = 0.0
+                self.hung.set()
+            return found
+
+        monkeypatch.setattr(worker._claims, "mark_exhausted", hang)
+
+
+@pytest.mark.parametrize("stream", [TRADE_COMMAND, TRADE_EVENT])
+async def test_events_of_lost_workers_are_found_soon_after_the_server_hung(
+    database: Database, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    """A scan that lasted long because the server hung does not put off those after it."""
+    clock, recorder = HangingServer(), Recorder()
+    worker = OutboxWorker(database, stream, STREAMS[stream], recorder, clock)
+    clock.attach(worker, monkeypatch)
+    async with running(worker):
+        await publish(database, bus, accepted("first", stream=stream))
+        await until_statuses(database, {"DONE": 1})
+        clock.hang_s = 60.0
+        await clock.hung.wait()
+        await publish(database, bus, accepted("lost", stream=stream, delay_s=3600))
+        await database.execute(
+            "UPDATE outbox_event SET status = 'PROCESSING', attempt_count = 1, locked_by = 'lost',"
+            " locked_until = clock_timestamp(), next_retry_at = clock_timestamp()"
+        )
+        await until_statuses(database, {"DONE": 2}, 15)
+    assert [delivery.aggregate_id for delivery in recorder.seen] == ["first", "lost"]
+
+
+async def test_a_slot_that_is_cancelled_while_it_waits_does_not_fail_the_worker(
+    database: Database,
+) -> None:
+    """A handler may leave a cancellation that arrives with the next event."""
+    config = StreamConfig(concurrency=1, **QUICK)
+    recorder = Recorder()
+    worker = OutboxWorker(database, TRADE_EVENT, config, recorder)
+    submit = worker._pool.submit
+
+    def cancel_and_submit(claimed: list[ClaimedEvent]) -> None:
+        if claimed:
+            (slot,) = worker._pool._slots
+            assert slot.task is not None
+            slot.task.cancel()
+        submit(claimed)
+
+    worker._pool.submit = cancel_and_submit  # type: ignore[method-assign, assignment]
+    async with PostgresBus.open(database, {TRADE_EVENT: config}) as bus, running(worker):
+        for number in range(3):
+            await publish(database, bus, accepted(str(number)))
+            await until_statuses(database, {"DONE": number + 1}, 10)
+    assert len(recorder.seen) == 3
+
+
+@pytest.mark.parametrize("statement", ["extend", "complete", "claim"])
+async def test_a_loop_that_ends_by_a_cancellation_fails_the_worker(
+    database: Database, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """Without one of its loops a worker would hold its events for ever."""
+    released = asyncio.Event()
+
+    async def wait(_: Delivery) -> None:
+        if statement == "extend":
+            await released.wait()
+
+    async def cancel(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    worker = OutboxWorker(database, TRADE_EVENT, STREAMS[TRADE_EVENT], Recorder(wait))
+    monkeypatch.setattr(worker._claims, statement, cancel)
+    await publish(database, bus, accepted())
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(10):
+            await worker.run()
+    assert "cancelled from within" in str(raised.value.exceptions[0])

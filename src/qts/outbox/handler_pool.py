@@ -84,8 +84,14 @@ class HandlerPool:
         self._groups.extend(self._group(held.values()))
         if self._closing:
             self.release_waiting()
-        for _ in range(min(len(self._groups), len(self._idle))):
-            self._idle.pop().set_result(None)
+        self._wake_slots(len(self._groups))
+
+    def _wake_slots(self, count: int) -> None:
+        while self._idle and count > 0:
+            wakeup = self._idle.pop()
+            if not wakeup.done():  # the slot is being cancelled and looks for groups by itself
+                wakeup.set_result(None)
+                count -= 1
 
     def _group(self, claimed: Iterable[ClaimedEvent]) -> Iterable[EventGroup]:
         if not self._config.ordered:

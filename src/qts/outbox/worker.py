@@ -17,7 +17,8 @@ up the attempts of the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from qts import telemetry
 from qts.database import Connection, Database, ListenStarted
@@ -29,7 +30,8 @@ from qts.outbox.config import StreamConfig
 from qts.outbox.handler_pool import HandlerPool
 
 FULL_SCAN_INTERVAL_NS = 1_000_000_000  # between scans from the beginning
-FULL_SCAN_SHARE = 50  # full scans use at most a fiftieth of the time
+FULL_SCAN_SHARE = 50  # scans that keep taking long use a fiftieth of the time …
+FULL_SCAN_MAX_INTERVAL_NS = 5_000_000_000  # … but events of lost workers wait no longer than this
 GROWTH = 4  # of the batch while handlers keep up
 LINGER_S = 0.5  # how long an idle connection is kept
 FIRST_POLL_S = 0.05  # until the listener has started
@@ -69,6 +71,7 @@ class OutboxWorker:
         self._full_scan_at_ns = self._full_scan_earliest_ns = (
             self._clock.monotonic_ns() + FULL_SCAN_INTERVAL_NS
         )
+        self._full_scan_took_ns = 0
         self._initial_scan_pending = True  # no full scan yet
         self._suspects = False  # there may be events of lost workers
         self._suspect: ClaimedEvent | None = None
@@ -88,13 +91,16 @@ class OutboxWorker:
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
-                    group.create_task(self._listen()),
-                    group.create_task(self._completer.run()),
-                    group.create_task(self._pool.enforce_timeouts()),
-                    group.create_task(self._run_heartbeat()),
+                    group.create_task(_unless_cancelled(loop))
+                    for loop in (
+                        self._listen(),
+                        self._completer.run(),
+                        self._pool.enforce_timeouts(),
+                        self._run_heartbeat(),
+                    )
                 ]
                 self._pool.open()
-                await self._claim_until_stopped()
+                await _unless_cancelled(self._claim_until_stopped())
                 await self._pool.wait_idle()
                 await self._completer.drain()
                 for helper in helpers:
@@ -167,13 +173,21 @@ class OutboxWorker:
         return len(claimed) >= self._batch and claimed[-1].due_at < self._horizon.due_from
 
     def _schedule_full_scan(self, began_ns: int, *, immediately: bool) -> None:
-        took_ns = self._clock.monotonic_ns() - began_ns
-        self._full_scan_earliest_ns = (
-            began_ns if immediately else began_ns + FULL_SCAN_SHARE * took_ns
-        )
-        self._full_scan_at_ns = max(
-            self._full_scan_earliest_ns, 0 if immediately else began_ns + FULL_SCAN_INTERVAL_NS
-        )
+        """Schedule the next one, later if both this one and the one before it took long.
+
+        One alone may have taken long because the server hung. Events whose locks expired in that
+        time are found only by the next full scan.
+        """
+        ended_ns = self._clock.monotonic_ns()
+        previous_ns, self._full_scan_took_ns = self._full_scan_took_ns, ended_ns - began_ns
+        pause_ns = FULL_SCAN_SHARE * min(previous_ns, self._full_scan_took_ns)
+        if immediately:
+            self._full_scan_earliest_ns = self._full_scan_at_ns = began_ns
+        else:
+            self._full_scan_earliest_ns = ended_ns + min(pause_ns, FULL_SCAN_MAX_INTERVAL_NS)
+            self._full_scan_at_ns = max(
+                self._full_scan_earliest_ns, began_ns + FULL_SCAN_INTERVAL_NS
+            )
 
     async def _mark_exhausted(self, connection: Connection) -> None:
         self._suspects = True
@@ -265,3 +279,18 @@ class OutboxWorker:
         except TimeoutError:
             return False
         return True
+
+
+async def _unless_cancelled(loop: Coroutine[Any, Any, None]) -> None:
+    """Run a loop of the worker; raise an error for a cancellation that nobody requested.
+
+    A task group ignores a task that ends with a cancellation: without its completer or heartbeat
+    the worker would hold its events for ever.
+    """
+    try:
+        await loop
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("a loop of the outbox worker was cancelled from within") from error
