@@ -18,10 +18,8 @@ class Turner(Strategy[NoParams], key="turner"):
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
         if len(self._known) < MARKETS:
             self._known.add(tick.symbol)
-        if tick.symbol not in self._known:
-            return
         if view.quantity(tick.symbol):
             intent = IntentType.EXIT_SIGNAL
             yield Signal(symbol=tick.symbol, side=Side.SELL, at=tick.at, intent_type=intent)
-        else:
+        elif tick.symbol in self._known:
             yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)

@@ -29,6 +29,16 @@ def run(made: StockMarket, until: int) -> None:
         pass
 
 
+def test_a_market_that_is_always_open_trades_on_a_sunday_night() -> None:
+    night = at(date(2026, 11, 15), 3)
+    made = StockMarket(night, symbols=30, surges_per_hour=0.0, suspended=0, always_open=True)
+    run(made, night + 120)
+    assert made.time == night + 120
+    assert made.phase.kind == "regular"
+    assert made.volume.sum() > 0
+    assert_laws(made)
+
+
 def assert_laws(made: StockMarket) -> None:
     for i in range(len(made.price)):
         price = int(made.price[i])

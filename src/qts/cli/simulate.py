@@ -71,6 +71,9 @@ def kis(
         typer.Option("--limits-clock", metavar="wall|market", help="Clock of the limits."),
     ] = "wall",
     random_refusals: Refusals = 0.0,
+    always_open: Annotated[
+        bool, typer.Option("--always-open", help="Trade at any hour, from this moment on.")
+    ] = False,
 ) -> None:
     """Run the KIS simulator until Ctrl-C.
 
@@ -86,7 +89,13 @@ def kis(
         limits=_limits(limits),
         limits_clock=limits_clock,
         random_refusals=random_refusals,
-        market=_market(seed=seed, speed=speed, symbols=symbols, start=_start(start)),
+        market=_market(
+            seed=seed,
+            speed=speed,
+            symbols=symbols,
+            start=_start(start),
+            always_open=always_open,
+        ),
     )
     key = config.keys[0]
     lines = (

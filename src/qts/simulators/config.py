@@ -42,6 +42,10 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         datetime | None,
         Meta(description="start of the market, Korean time; unset: the next opening"),
     ] = None
+    always_open: Annotated[
+        bool,
+        Meta(description="stocks trade at any hour of any day; their clock starts at this moment"),
+    ] = False
     skew_s: Annotated[
         float,
         Meta(

@@ -76,6 +76,7 @@ class KisSimulator(Simulator):
             config.market.symbols,
             config.market.surges_per_hour,
             config.market.suspended,
+            config.market.always_open,
         )
         self.gateway = KisGateway(config, self.clock, self.market_clock)
         quotes = KisQuoteApi(self.market, config.unknown_in_batch, config.unsigned_change)
@@ -250,8 +251,8 @@ class KisSimulator(Simulator):
 
 def _first_second(config: MarketConfig, clock: Clock) -> int:
     """Return the configured start, or the opening of today or the next trading day."""
-    if config.start is not None:
-        start = config.start
+    start = config.start or (clock.now() if config.always_open else None)
+    if start is not None:
         return seconds_of(start if start.tzinfo else start.replace(tzinfo=KST))
     return opens_at(next_open(clock.now().astimezone(KST).date()))
 

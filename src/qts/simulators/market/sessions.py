@@ -107,6 +107,12 @@ def phase_at(seconds: int) -> Phase:
     return CLOSED
 
 
+def regular_at(seconds: int) -> Phase:
+    """Return the phase of a market that trades at any hour of any day."""
+    midnight = seconds - seconds % DAY_S
+    return Phase("regular", midnight, midnight + DAY_S)
+
+
 def next_phase_start(seconds: int) -> int:
     """Return the start of the next phase after this second."""
     day = date.fromordinal(seconds // DAY_S)

@@ -25,6 +25,7 @@ from qts.simulators.market.sessions import (
     opens_at,
     phase_at,
     phases,
+    regular_at,
 )
 from qts.simulators.market.surges import SurgeGenerator
 from qts.simulators.market.ticks import STOCK_TICKS, Flags, Floats, Ints, price_limits
@@ -49,14 +50,16 @@ class StockMarket:
         symbols: int = 2500,
         surges_per_hour: float = 12.0,
         suspended: int = 2,
+        always_open: bool = False,
     ) -> None:
+        self._phase_at = regular_at if always_open else phase_at
         self.universe = stocks(seed, symbols)
         self.index = {code: i for i, code in enumerate(self.universe.codes)}
         self.seed = seed
         # A day is always computed from its first second, so that it is the same for any start.
         first_day = next_open(date.fromordinal(start // DAY_S))
-        self.time = min(start, phases(first_day)[0].start)
-        self.phase: Phase = phase_at(self.time)
+        self.time = start - 1 if always_open else min(start, phases(first_day)[0].start)
+        self.phase: Phase = self._phase_at(self.time)
         self._rng = np.random.default_rng([seed, 3])
         self.surges = SurgeGenerator(np.random.default_rng([seed, 4]), symbols, surges_per_hour)
         self.suspended: Flags = np.arange(symbols) >= symbols - suspended
@@ -94,13 +97,13 @@ class StockMarket:
         """Advance to the target second by second, yielding each; skip closed hours in one step."""
         while self.time < target:
             following = self.time + 1
-            if phase_at(following).kind == "closed":
+            if self._phase_at(following).kind == "closed":
                 following = min(target, next_phase_start(self.time))
             self._step(following)
             yield self.time
 
     def _step(self, time: int) -> None:
-        before, self.phase, self.time = self.phase, phase_at(time), time
+        before, self.phase, self.time = self.phase, self._phase_at(time), time
         kind = self.phase.kind
         self.traded[:] = False
         self.crossed[:] = False
