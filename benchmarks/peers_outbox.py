@@ -22,7 +22,7 @@ import msgspec
 from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
 from qts.outbox import BACKTEST_EVENT, Delivery, Dispatcher, OutboxEvent, PostgresBus, StreamConfig
-from qts.outbox.claims import BEGINNING, Claims
+from qts.outbox.claims import BEGINNING, NO_ACCOUNT, Claims
 from qts.outbox.queries import SQL
 
 STREAM = BACKTEST_EVENT
@@ -129,7 +129,7 @@ class Raw:
     async def publish(self, at_ns: int) -> None:
         event = noop_event(next(self._numbers), at_ns)
         async with self._database.transaction() as tx:
-            await tx.execute(SQL.publish, *row_of(event)[:5], body_of(event), ATTEMPTS, 0.0, False)
+            await tx.execute(SQL.publish, *row_of(event)[:6], body_of(event), ATTEMPTS, 0.0, False)
 
     def batch(self, events: int) -> list[tuple[Any, ...]]:
         return [row_of(noop_event(next(self._numbers))) for _ in range(events)]
@@ -144,7 +144,7 @@ class Raw:
             await self._claims.prepare(connection)
             for token in names:
                 rows = await connection.fetch(
-                    SQL.claim_events, STREAM, CLAIM, token, _LOCK, BEGINNING
+                    SQL.claim_events, STREAM, CLAIM, token, _LOCK, NO_ACCOUNT, BEGINNING
                 )
                 if rows:
                     await connection.execute(self.remove, [row[0] for row in rows], token)
@@ -301,6 +301,7 @@ def row_of(event: OutboxEvent) -> tuple[Any, ...]:
         event.envelope.type,
         event.aggregate_type,
         event.aggregate_id,
+        event.account,
         msgspec.Raw(msgspec.json.encode(event.envelope)),
         ATTEMPTS,
     )
@@ -308,7 +309,7 @@ def row_of(event: OutboxEvent) -> tuple[Any, ...]:
 
 async def copy_rows(tx: Connection, rows: list[tuple[Any, ...]]) -> None:
     """COPY the same columns into the same two tables."""
-    columns = ("event_id", "stream", "event_type", "aggregate_type", "aggregate_id")
+    columns = ("event_id", "stream", "event_type", "aggregate_type", "aggregate_id", "account")
     await tx.copy_records_to_table(
         "outbox_event_id", records=[row[:1] for row in rows], columns=columns[:1]
     )

@@ -183,7 +183,7 @@ async def _greedy(seconds: float, peers: Peers) -> dict[str, Greed]:
     rate_limiter = RateLimiter(limits, SystemClock())
 
     async def ours() -> None:
-        async with rate_limiter.request(RequestPriority.ORDER):
+        async with rate_limiter.request(RequestPriority.EXIT):
             pass
 
     clients: dict[str, Acquire] = {"ours": ours}

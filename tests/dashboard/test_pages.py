@@ -342,17 +342,20 @@ async def unknown_order(database: Database) -> UUID:
         signal,
     )
     await database.execute(
-        "INSERT INTO order_intent (id, signal_id, intent_type, broker, strategy_key, symbol, side,"
-        " order_type, quantity, approved_at, expires_at) VALUES ($1, $2, 'ENTRY', 'paper',"
-        " 'rsi_scalper', '005930', 'BUY', 'MARKET', 10, now(), now() + interval '5 s')",
+        "INSERT INTO order_intent (id, signal_id, intent_type, broker, account, strategy_key,"
+        " symbol, side, order_type, quantity, approved_at, expires_at) VALUES ($1, $2, 'ENTRY',"
+        " 'paper', $3, 'rsi_scalper', '005930', 'BUY', 'MARKET', 10, now(), now() + interval '5 s')",
         intent,
         signal,
+        PAPER.account,
     )
     await database.execute(
-        "INSERT INTO order_attempt (id, order_intent_id, attempt_no, broker, symbol, identifier,"
-        " request_json) VALUES ($1, $2, 1, 'paper', '005930', 'a-1', '{\"identifier\": \"a-1\"}')",
+        "INSERT INTO order_attempt (id, order_intent_id, attempt_no, broker, account, symbol,"
+        " identifier, request_json) VALUES ($1, $2, 1, 'paper', $3, '005930', 'a-1',"
+        ' \'{"identifier": "a-1"}\')',
         attempt,
         intent,
+        PAPER.account,
     )
     await database.execute("UPDATE order_attempt SET status = 'SENT', sent_at = now()")
     await database.execute(

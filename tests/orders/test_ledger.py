@@ -153,8 +153,7 @@ async def test_what_others_trade_is_kept_and_not_counted(kit: OrderKit) -> None:
     assert (await kit.position())[0] == 0
     origin = await kit.database.fetchval("SELECT origin FROM broker_order")
     assert origin == "FOREIGN"
-    (difference,) = report.differences
-    assert (difference.symbol, difference.ours, difference.venue) == (SYMBOL, D(0), D(3))
+    assert report.differences == ()  # a symbol that QTS does not trade: the owner's own holding
 
 
 async def test_fills_of_an_unknown_order_count_once_it_is_found_to_be_ours(

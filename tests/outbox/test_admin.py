@@ -196,7 +196,7 @@ def test_text_answers_fit_on_lines(database_url: Secret, tmp_path: Path) -> None
     assert status.stdout.splitlines()[0].split() == [
         "stream", "pending", "in", "flight", "dead", "oldest",
     ]  # fmt: skip
-    assert len(status.stdout.splitlines()) == 6
+    assert len(status.stdout.splitlines()) == 7
     assert qts(tmp_path, database_url, "pause", TRADE_EVENT).stdout == f"paused {TRADE_EVENT}\n"
     assert "paused" in qts(tmp_path, database_url, "status").stdout
     assert qts(tmp_path, database_url, "list").stdout == "no such events\n"

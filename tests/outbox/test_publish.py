@@ -356,9 +356,10 @@ def test_uuid7_grows_with_time_and_is_of_its_version() -> None:
     assert [one.int >> 80 for one in ids] == sorted(one.int >> 80 for one in ids)
 
 
-def test_the_five_streams_have_separate_settings() -> None:
+def test_the_six_streams_have_separate_settings() -> None:
     assert list(OutboxConfig().streams) == [
         "everbit.trade.command",
+        "everbit.trade.exit",
         "everbit.trade.event",
         "everbit.backtest.command",
         "everbit.backtest.event",

@@ -40,7 +40,7 @@ class Account100:
         clock = ManualClock(START)
         self.venue = Venue(clock)
         self.portfolio = Portfolio(clock)
-        self.sync = PositionSync(self.portfolio, Mock(), {})
+        self.sync = PositionSync(self.portfolio, Mock(parked=set()), {})
         bus = PostgresBus(database, STREAMS)
         self.kit = OrderKit(database, bus, self.venue, clock, self.sync)
         self.do(self.kit.open())

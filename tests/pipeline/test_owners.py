@@ -25,7 +25,7 @@ class Run:
     def __init__(self, kit: OrderKit, portfolio: Portfolio) -> None:
         self.kit = kit
         self.portfolio = portfolio
-        self.positions = PositionSync(portfolio, Mock(), {})
+        self.positions = PositionSync(portfolio, Mock(parked=set()), {})
         self.updates = OrderUpdatePublisher(
             Mock(try_publish=Mock(return_value=True)),
             self.positions,

@@ -84,7 +84,7 @@ class Book:
             unknown_attempts=1,
             symbol_unknown=1,
         )
-        price = Decimal(1000)
+        price = Decimal(10_000)  # one is above the least value of an order
         return RiskSnapshot(
             market=QuoteSnapshot(last=price, bid=price, ask=price, age_ms=1.0),
             exposure=exposure,

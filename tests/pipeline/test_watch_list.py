@@ -43,7 +43,11 @@ class FakeDatabase:
 
 def ages() -> dict[str, float]:
     samples = metric_samples().get("qts_position_price_age_seconds", [])
-    return {labels["symbol"]: value for labels, value in samples}
+    return {
+        labels["symbol"]: value
+        for labels, value in samples
+        if labels["symbol"] in ("000660", "005930")
+    }
 
 
 async def test_positions_and_orders_are_watched_while_they_last() -> None:

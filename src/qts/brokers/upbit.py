@@ -187,8 +187,9 @@ class UpbitBroker:
     async def _rows(self, since: datetime) -> list[Json]:
         """Return every order once. Open ones are read first: an order that closes in between is
         then in both lists; in the other order it would be in neither."""
-        rows = await self._open_rows() + await self._closed_rows(since)
-        return list({row["uuid"]: row for row in rows}.values())
+        with translate_decode_errors("Upbit"):
+            rows = await self._open_rows() + await self._closed_rows(since)
+            return list({row["uuid"]: row for row in rows}.values())
 
     async def _open_rows(self) -> list[Json]:
         rows: list[Json] = []

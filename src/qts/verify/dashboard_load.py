@@ -90,7 +90,7 @@ async def _sandbox(home: Home) -> AsyncIterator[tuple[TradingSystem, DashboardPr
     clock = SystemClock()
     async with (
         open_sandbox(home, config, clock) as trading,
-        DashboardProcess(trading.config, home, clock) as dashboard,
+        DashboardProcess(config, home, clock) as dashboard,
     ):
         if dashboard.pid is None:
             raise OperationError("the dashboard did not start")
