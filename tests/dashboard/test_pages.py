@@ -344,7 +344,7 @@ async def unknown_order(database: Database) -> UUID:
     await database.execute(
         "INSERT INTO order_intent (id, signal_id, intent_type, broker, account, strategy_key,"
         " symbol, side, order_type, quantity, approved_at, expires_at) VALUES ($1, $2, 'ENTRY',"
-        " 'paper', $3, 'rsi_scalper', '005930', 'BUY', 'MARKET', 10, now(), now() + interval '5 s')",
+        " 'paper', $3, 'rsi_scalper', '005930', 'BUY', 'MARKET', 10, now(), now() + interval '5s')",
         intent,
         signal,
         PAPER.account,
