@@ -122,6 +122,54 @@ async def test_a_clean_reconciliation_has_no_difference_and_an_answer(kit: Order
     assert not await kit.reconciler.reconciles_cleanly()
 
 
+async def test_a_mismatch_that_an_unknown_attempt_may_explain_is_not_raised_yet(
+    database: Database, clock: ManualClock
+) -> None:
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.after, kit.venue.lag_s = lost_reply, 3600
+        submitted = await kit.submit(quantity=D(2))
+        await kit.work()
+        kit.venue.external[SYMBOL] = D(2)  # the holding changes before the order is listed
+        for _ in range(3):
+            assert (await kit.reconciler.reconcile_now()).differences
+        assert "FS070" not in await raised(kit)
+        kit.venue.external.clear()
+        kit.venue.lag_s = 0
+        kit.venue.trade("V1", D(2), PRICE)
+        for _ in range(2):
+            assert (await kit.reconciler.reconcile_now()).differences == ()
+        assert await kit.attempts(submitted.intent_id) == ["ACKED"]
+        assert "FS070" not in await raised(kit)
+
+
+@pytest.mark.parametrize("held", [D(3), D(-1)])
+async def test_a_mismatch_that_an_unknown_attempt_does_not_explain_is_raised(
+    database: Database, clock: ManualClock, held: Decimal
+) -> None:
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.before = lost_reply
+        await kit.submit(quantity=D(2))
+        await kit.work()
+        kit.venue.external[SYMBOL] = held  # more than was ordered, or the other side
+        for _ in range(2):
+            await kit.reconciler.reconcile_now()
+        assert "FS070" in await raised(kit)
+
+
+async def test_a_mismatch_is_raised_once_the_operator_has_to_decide(
+    database: Database, clock: ManualClock
+) -> None:
+    async with open_kit(database, clock, named=False) as kit:
+        kit.venue.before = lost_reply
+        await kit.submit(quantity=D(2))
+        await kit.work()
+        kit.venue.external[SYMBOL] = D(2)
+        await clock.advance(kit.context.config.absent_after_s + 1)
+        for _ in range(2):
+            assert (await kit.reconciler.reconcile_now()).resolved.ambiguous == 1
+        assert "FS070" in await raised(kit)
+
+
 # -- orders of attempts that were given up
 
 

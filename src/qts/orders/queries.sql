@@ -205,6 +205,15 @@ SELECT min(GREATEST($3::timestamptz + $5::interval,
 SELECT count(*) FROM order_attempt
  WHERE broker = $1 AND account = $2 AND symbol = $3 AND status = 'UNKNOWN'
 
+-- name: undecided
+-- Return what the orders of attempts without a known outcome may change, until the operator has to
+-- decide.
+-- $1 broker, $2 account
+SELECT a.symbol, i.side, sum(i.quantity) AS quantity
+  FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
+ WHERE a.broker = $1 AND a.account = $2 AND a.status IN ('SENT', 'UNKNOWN') AND NOT a.needs_person
+ GROUP BY a.symbol, i.side
+
 -- name: count_unsettled
 -- $1 broker, $2 account
 SELECT count(*) FROM order_attempt

@@ -5,7 +5,8 @@
                                                                     the rest is the baseline
                                                 cash             ─▶ taken where both agree
 
-A position that differs is looked at again after a second; one that differs then too raises FS070.
+A position that differs is looked at again after a second; one that differs then too raises FS070,
+unless the order of an attempt without a known outcome may explain it.
 Nothing new is sent before the first success, nor while reconciliations keep failing: cancels are.
 """
 
@@ -22,7 +23,7 @@ import msgspec
 from qts import telemetry
 from qts.brokers import ExecutionReport, StreamGap, VenueBlockedError
 from qts.database import Row
-from qts.domain import BrokerOrder, Fill, OperationError
+from qts.domain import BrokerOrder, Fill, OperationError, Side
 from qts.orders.context import ExecutionContext
 from qts.orders.halts import halt_venue, raise_ghost
 from qts.orders.holdings import follow_baseline, load_baseline
@@ -129,7 +130,7 @@ class Reconciler:
                 if isinstance(error, VenueBlockedError):
                     await halt_venue(self._context, str(error))
                 raise
-            await self._judge(report.differences)
+            await self._judge(await self._unexplained(report.differences))
         self._failures = 0
         self.last = report
         _last.labels(self._key.broker).set(report.at.timestamp())
@@ -143,6 +144,24 @@ class Reconciler:
             log.warning("reconciliation failed; retrying", error=str(error))
             return False
         return not report.differences and self.is_reconciled()
+
+    async def _unexplained(
+        self, differences: tuple[PositionMismatch, ...]
+    ) -> tuple[PositionMismatch, ...]:
+        """Return the differences that no attempt without a known outcome may explain.
+
+        The venue may list or name such an order later than it changes the holding.
+        """
+        if not differences:
+            return ()
+        rows = await self._context.database.fetch(SQL.undecided, *self._key)
+        most = {(row["symbol"], Side(row["side"])): row["quantity"] for row in rows}
+        return tuple(
+            each
+            for each in differences
+            if abs(each.venue - each.ours)
+            > most.get((each.symbol, Side.BUY if each.venue > each.ours else Side.SELL), ZERO)
+        )
 
     async def _judge(self, differences: tuple[PositionMismatch, ...]) -> None:
         """Raise FS070, once, for what differs in two reconciliations in a row."""
