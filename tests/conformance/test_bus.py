@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -152,9 +153,14 @@ async def test_one_event_id_is_one_event(adapter: Adapter) -> None:
     assert Counter(number for _, number in handler.seen)[1] == 1
 
 
-async def test_a_key_keeps_its_order_over_consumers_and_failures(adapter: Adapter) -> None:
+@pytest.mark.parametrize("stalls", [False, True], ids=["steady", "stalled"])
+async def test_a_key_keeps_its_order_over_consumers_and_failures(
+    adapter: Adapter, stalls: bool
+) -> None:
+    """Also when the process stalls for longer than a lock lasts, as on an overloaded machine."""
     busy: set[str] = set()
     done: dict[str, list[int]] = {}
+    stall_at = {20} if stalls else set()
 
     async def then(delivery: Delivery, number: int) -> None:
         line = delivery.aggregate_id
@@ -162,6 +168,9 @@ async def test_a_key_keeps_its_order_over_consumers_and_failures(adapter: Adapte
         busy.add(line)
         try:
             await asyncio.sleep(0.002)
+            if number in stall_at:
+                stall_at.discard(number)
+                time.sleep(SETTINGS["lock_ttl_s"] + 0.5)  # noqa: ASYNC251 - blocks the loop
             if number % 10 == 3 and delivery.attempt == 1:
                 raise RetryableError("again")
             done.setdefault(line, []).append(number)
@@ -175,10 +184,12 @@ async def test_a_key_keeps_its_order_over_consumers_and_failures(adapter: Adapte
             await adapter.publish(*(step(n, str(n % 4), ORDERED) for n in numbers))
 
         async def all_done() -> bool:
-            return sum(map(len, done.values())) >= 80
+            return sum(len(set(numbers)) for numbers in done.values()) >= 80
 
         await until(all_done)
-    assert done == {str(line): list(range(line, 80, 4)) for line in range(4)}
+    # An event whose lock was lost comes again; a handler knows it by its id (`mark_handled`).
+    first_of = {line: list(dict.fromkeys(numbers)) for line, numbers in done.items()}
+    assert first_of == {str(line): list(range(line, 80, 4)) for line in range(4)}
 
 
 async def test_what_a_crashed_consumer_held_is_delivered_again(adapter: Adapter) -> None:
