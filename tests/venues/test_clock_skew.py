@@ -60,6 +60,19 @@ def test_one_odd_reply_does_not_count_and_a_step_soon_does() -> None:
     assert not skew.is_synced()
 
 
+async def test_a_search_allows_for_a_skew_that_is_over() -> None:
+    clock = ManualClock(START)
+    skew = ClockSkew("test", clock)
+    for venue_s in (-3.0, 1.0, 0.0):
+        for _ in range(15):
+            record(skew, clock, venue_s)
+    assert skew.is_synced()
+    assert skew.margin > timedelta(seconds=4)
+    await clock.advance(901)
+    record(skew, clock, 0.0)
+    assert skew.margin < timedelta(seconds=3)
+
+
 @pytest.mark.parametrize("skew_s", [0.0, -3.7, 90.0])
 async def test_a_client_measures_it_on_every_reply(skew_s: float) -> None:
     market = MarketConfig(symbols=5, suspended=0, skew_s=skew_s)

@@ -13,6 +13,7 @@ from qts.domain import Clock
 SAMPLES = 15
 MAX_S = 1.0  # unless the settings say otherwise (venues.max_skew_s)
 MAX_ROUND_TRIP_S = 1.0  # a slower reply says too little about the moment it was written
+KEPT_NS = 15 * 60 * 10**9  # an order may be searched for after one of the clocks was set
 TOLERANCE = timedelta(seconds=2)  # venues give times to the second, and the skew is an estimate
 
 _gauge = telemetry.gauge(
@@ -28,6 +29,8 @@ class ClockSkew:
         self._venue = venue
         self._clock = clock
         self._samples: deque[float] = deque(maxlen=SAMPLES)
+        # Time and size of the skews since the largest one of the last 15 minutes, largest first.
+        self._largest: deque[tuple[int, float]] = deque()
 
     def record(self, date: str | None, sent_ns: int) -> None:
         """Add a reply by its Date header and the monotonic time of its request.
@@ -46,7 +49,17 @@ class ClockSkew:
             written = written.replace(tzinfo=UTC)
         ahead_s = (written - self._clock.now()).total_seconds()
         self._samples.append(ahead_s + 0.5 + round_trip_s / 2)
-        _gauge.labels(self._venue).set(self.seconds or 0.0)
+        seconds = statistics.median(self._samples)
+        self._keep_largest(abs(seconds))
+        _gauge.labels(self._venue).set(seconds)
+
+    def _keep_largest(self, size_s: float) -> None:
+        now_ns, largest = self._clock.monotonic_ns(), self._largest
+        while largest and largest[-1][1] <= size_s:
+            largest.pop()
+        largest.append((now_ns, size_s))
+        while largest[0][0] < now_ns - KEPT_NS:
+            largest.popleft()
 
     @property
     def seconds(self) -> float | None:
@@ -63,5 +76,9 @@ class ClockSkew:
 
     @property
     def margin(self) -> timedelta:
-        """By how much to widen a search that compares the venue's times with ours."""
-        return abs(self.offset) + TOLERANCE
+        """By how much to widen a search that compares the venue's times with ours.
+
+        The largest skew of the last 15 minutes counts: the order was sent before the search.
+        """
+        size_s = self._largest[0][1] if self._largest else 0.0
+        return timedelta(seconds=size_s) + TOLERANCE

@@ -98,6 +98,24 @@ async def test_one_order_is_placed_whatever_is_lost(
         await try_orders(kit, venue, random.Random(f"{name} {skew_s}"), 4)  # noqa: S311
 
 
+async def test_an_order_is_found_after_the_clock_was_set(
+    database: Database, tmp_path: Path
+) -> None:
+    async with trading("kis", -3.7, database, tmp_path) as (kit, venue):
+        await venue.broker.account()
+        inject_fault(venue, "drop_reply")
+        submitted = await kit.submit(
+            symbol=venue.symbol, quantity=venue.quantity, price=venue.quote()[1]
+        )
+        await kit.work()
+        assert await kit.attempts(submitted.intent_id) == ["UNKNOWN"]
+        venue.simulator.set_skew(0.0)
+        for _ in range(15):
+            await venue.broker.account()
+        await kit.reconciler.reconcile_now()
+        assert await kit.attempts(submitted.intent_id) == ["ACKED"]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 200))
 async def test_one_order_is_placed_two_hundred_times(
