@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
+import asyncpg
 import pytest
 
 from qts.brokers import AccountLock, list_accounts
@@ -102,7 +105,6 @@ async def end_session(database: Database) -> None:
 async def test_a_lost_connection_takes_the_lock_again(database: Database) -> None:
     tripped: list[tuple[str, str]] = []
     async with lock_of(database) as lock:
-        keeping = asyncio.create_task(lock.run(lambda *code: tripped.append(code)))
         await end_session(database)
 
         async def is_lost() -> bool:
@@ -112,12 +114,50 @@ async def test_a_lost_connection_takes_the_lock_again(database: Database) -> Non
             return lock.is_held
 
         await until(is_lost)
+        keeping = asyncio.create_task(lock.run(lambda *code: tripped.append(code)))
         await until(is_held)
         with pytest.raises(RefusedError):
             async with lock_of(database):
                 pass
         keeping.cancel()
     assert tripped == []
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_connection_that_is_lost_while_it_takes_the_lock_is_replaced(
+    database: Database, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """The server dies again: before it writes who holds the account, or before it replies."""
+    lost: list[str] = []
+
+    class Lossy(asyncpg.Connection):  # type: ignore[misc]
+        async def _end(self, method: Any, query: str, *values: Any) -> Any:
+            if lost or not query.startswith("UPDATE account"):
+                return await method(query, *values)
+            lost.append(query)
+            if is_written:
+                await method(query, *values)
+            self.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed")
+
+        async def execute(self, query: str, *values: Any, **_: Any) -> Any:
+            return await self._end(super().execute, query, *values)
+
+        async def fetchval(self, query: str, *values: Any, **_: Any) -> Any:
+            return await self._end(super().fetchval, query, *values)
+
+    async with lock_of(database) as lock:
+        connect = functools.partial(asyncpg.connect, connection_class=Lossy)
+        monkeypatch.setattr(asyncpg, "connect", connect)
+        keeping = asyncio.create_task(lock.run(lambda *_code: None))
+        await end_session(database)
+
+        async def is_held_again() -> bool:
+            return keeping.done() or (bool(lost) and lock.is_held)
+
+        await until(is_held_again)
+        assert not keeping.done(), keeping.exception()
+        keeping.cancel()
 
 
 async def test_a_run_that_lost_its_account_to_another_one_ends(database: Database) -> None:

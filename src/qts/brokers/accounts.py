@@ -26,9 +26,10 @@ RETRY_INTERVAL_S = 0.2
 
 _OPEN = "SELECT account_open($1, $2, $3)"
 _TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('qts account ' || $1, 0))"
+_NEXT_EPOCH = "SELECT epoch + 1 FROM account WHERE broker = $1 AND account = $2"
 _HOLD = (
-    "UPDATE account SET epoch = epoch + 1, host = $3, pid = $4, home = $5,"
-    " held_at = clock_timestamp() WHERE broker = $1 AND account = $2 RETURNING epoch"
+    "UPDATE account SET epoch = $3, host = $4, pid = $5, home = $6,"
+    " held_at = clock_timestamp() WHERE broker = $1 AND account = $2"
 )
 _HOLDER = "SELECT epoch, host, pid, home, held_at FROM account WHERE broker = $1 AND account = $2"
 
@@ -58,7 +59,7 @@ class AccountLock:
     ) -> None:
         self.key = key
         self._database = database
-        self._home = home
+        self._identity = socket.gethostname(), os.getpid(), home
         self._clock = clock
         self._is_live = is_live
         self._connection: Any = None
@@ -102,7 +103,7 @@ class AccountLock:
             self._drop()
             try:
                 holder = await self._database.fetchrow(_HOLDER, *self.key)
-                if holder is not None and holder["epoch"] != self._epoch:
+                if holder is not None and self._is_other(holder):
                     raise AccountTakenError(f"account {self.key} was taken by {_holder(holder)}")
                 # The server may not have noticed yet that our connection is gone.
                 await self._database.fetchval("SELECT pg_terminate_backend($1)", former)
@@ -117,20 +118,23 @@ class AccountLock:
                 return
 
     async def _acquire(self) -> None:
-        connection = await self._database.connect()
-        try:
-            if not await connection.fetchval(_TRY_LOCK, str(self.key)):
-                raise RefusedError(await self._refusal(connection))
-            await connection.fetchval(_OPEN, *self.key, self._is_live)
-            self._epoch = await connection.fetchval(
-                _HOLD, *self.key, socket.gethostname(), os.getpid(), self._home
-            )
-        except BaseException:
-            connection.terminate()
-            raise
+        connection = await self._database.connect(self._take)
         self._lost.clear()
         self._connection = connection
         connection.add_termination_listener(self._on_termination)
+
+    async def _take(self, connection: Any) -> None:
+        if not await connection.fetchval(_TRY_LOCK, str(self.key)):
+            raise RefusedError(await self._refusal(connection))
+        await connection.fetchval(_OPEN, *self.key, self._is_live)
+        # Known before it is written: the reply to the write may be lost.
+        self._epoch = await connection.fetchval(_NEXT_EPOCH, *self.key)
+        await connection.execute(_HOLD, *self.key, self._epoch, *self._identity)
+
+    def _is_other(self, holder: Any) -> bool:
+        """Return whether another run has taken the account since this one has."""
+        identity = holder["host"], holder["pid"], holder["home"]
+        return holder["epoch"] > self._epoch or identity != self._identity
 
     async def _refusal(self, connection: Any) -> str:
         row = await connection.fetchrow(_HOLDER, *self.key)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
@@ -232,12 +232,27 @@ class Database:
             latency_ns = self._clock.monotonic_ns() - before_ns
         return Ping(latency_ms=latency_ns / 1e6, server_version=version)
 
-    async def connect(self) -> Any:
-        """Open a connection outside the pool, for a session lock; the caller closes it."""
+    async def connect(self, prepare: Callable[[Any], Awaitable[None]]) -> Any:
+        """Open a connection outside the pool, for a session lock; the caller closes it.
+
+        `prepare` runs first; when it raises, the connection is closed.
+        """
         try:
             connection = await asyncpg.connect(**connect_options(self._url, self._config))
         except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
             raise unreachable(self.where, error) from error
+        is_prepared = False
+        try:
+            await prepare(connection)
+            is_prepared = True
+        except DRIVER_ERRORS as error:
+            self._raise_translated(error, connection, unreachable)
+            if isinstance(error, OSError):  # a TimeoutError too
+                raise unreachable(self.where, error) from error
+            raise
+        finally:
+            if not is_prepared:
+                connection.terminate()
         return connection
 
     def listen(self, *channels: str) -> AbstractAsyncContextManager[Listener]:
