@@ -260,7 +260,26 @@ async def test_a_difference_that_stays_fails(database: Database) -> None:
         assert differences == ("KRW-BTC: 0 in the ledger, 6 at the venue",)
 
 
-async def test_a_venue_that_does_not_answer_fails(database: Database) -> None:
+async def test_a_request_that_fails_once_is_repeated(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
+        read: Callable[[], Awaitable[Account]] = kit.venue.account
+        failures = [UnreachableError("the reply was lost")]
+
+        async def reading(*_: Any) -> Account:
+            if failures:
+                raise failures.pop()
+            return await read()
+
+        monkeypatch.setattr(kit.venue, "account", reading)
+        assert await execution.final_check(START) == (True, ())
+
+
+async def test_a_venue_that_does_not_answer_fails(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qts.orders.engine.SETTLE_TIMEOUT_S", 0.0)
     async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
         kit.venue.is_away = True
         with pytest.raises(UnreachableError):

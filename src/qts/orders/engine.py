@@ -13,7 +13,7 @@ from qts.domain import OperationError
 from qts.orders.context import ExecutionContext
 from qts.orders.executor import OrderExecutor
 from qts.orders.manager import OrderManager
-from qts.orders.reconcile import RETRY_INTERVAL_S, Reconciler
+from qts.orders.reconcile import RETRY_INTERVAL_S, TRANSIENT, Reconciler
 from qts.orders.reconcile_check import check_reconciled
 from qts.orders.time_in_force import TimeInForceEnforcer
 from qts.orders.updates import AccountListener, OrderListener
@@ -98,18 +98,21 @@ class ExecutionEngine:
     async def final_check(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
         """Return whether ledger and broker agree, and the differences.
 
-        A resting order may fill during a comparison: it is repeated until the ledger agrees, or
-        until two in a row find the same differences, at most ten seconds.
+        A resting order may fill during a comparison, and a request may fail: it is repeated until
+        the ledger agrees, or until two in a row find the same differences, at most ten seconds.
         """
         clock, before = self.context.clock, None
         end_ns = clock.monotonic_ns() + round(SETTLE_TIMEOUT_S * 1e9)
         while True:
+            found = None
             try:
                 await self.reconciler.reconcile_now()
                 found = await check_reconciled(self.context, since - timedelta(minutes=1))
-            except OperationError as error:
-                return False, (f"reconciliation failed: {error}",)
-            if found or found.differences == before or clock.monotonic_ns() >= end_ns:
-                return bool(found), found.differences
-            before = found.differences
+                differences = found.differences
+            except TRANSIENT as error:
+                differences = (f"reconciliation failed: {error}",)
+            is_same = found is not None and differences == before
+            if found or is_same or clock.monotonic_ns() >= end_ns:
+                return bool(found), differences
+            before = differences
             await clock.sleep(RETRY_INTERVAL_S)
