@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,14 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.app.app import check
-from qts.app.simulated_venue import refuse_stale_positions, uses_simulated_venue
+from qts.app.simulated_venue import (
+    SimulatedVenue,
+    refuse_stale_positions,
+    uses_simulated_venue,
+)
 from qts.app.venue import check_venue, upbit_key
 from qts.brokers import ACKNOWLEDGEMENT, UpbitBroker
 from qts.brokers.config import is_loopback
 from qts.cli.main import run_command
 from qts.config import Config
+from qts.config.schema import SimulatorConfig
 from qts.database import Database
 from qts.domain import RefusedError, SystemClock
+from qts.embedded import Home
 from qts.venues import UpbitClient, UpbitConfig
 from tests.accounts import UPBIT, VENUE
 from tests.orders.kit import PRICE, open_kit
@@ -121,3 +131,18 @@ def test_observe_does_not_watch_one_venue_in_the_name_of_the_other(
     monkeypatch.setenv("QTS_FEED__VENUE", "upbit")
     assert run_command(["observe", "--plan"]) == 2
     assert 'feed.venue = "upbit"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("venue", ["kis", "upbit"])
+def test_a_simulator_that_takes_orders_dates_them_by_our_clock(venue: Any, tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    home.create_directories()
+    config = SimulatorConfig(symbols=5, speed=60)
+    with (
+        SimulatedVenue(home, config, venue, takes_orders=True) as simulated,
+        urllib.request.urlopen(f"{simulated.url}/_control/clock", timeout=10) as reply,  # noqa: S310
+    ):
+        clock = json.load(reply)
+    assert clock["speed"] == 1.0
+    ahead = datetime.fromisoformat(clock["now"]) - datetime.now(UTC)
+    assert abs(ahead) < timedelta(seconds=5)

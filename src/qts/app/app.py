@@ -191,11 +191,12 @@ class App:
         config = self.config
         if not uses_simulated_venue(config):
             return config, self.home.path
-        if config.brokers.broker != "paper":
+        takes_orders = config.brokers.broker != "paper"
+        if takes_orders:
             await refuse_stale_positions(database, key)
-            # The simulator dates orders by its own clock: it must run at the speed of ours.
-            config = replace(config, simulator=replace(config.simulator, speed=1.0))
-        simulated = SimulatedVenue(self.home, config.simulator, config.feed.venue)
+        simulated = SimulatedVenue(
+            self.home, config.simulator, config.feed.venue, takes_orders=takes_orders
+        )
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         return await asyncio.to_thread(simulated.settings, config), simulated.keys

@@ -80,11 +80,18 @@ class SimulatedVenue:
     """Context manager of the simulator process; `settings` point a run at it."""
 
     def __init__(
-        self, home: Home, config: SimulatorConfig, venue: Literal["kis", "upbit"] = "kis"
+        self,
+        home: Home,
+        config: SimulatorConfig,
+        venue: Literal["kis", "upbit"] = "kis",
+        *,
+        takes_orders: bool = False,
     ) -> None:
         self._home = home
-        self._config = config
+        # Orders are dated by the simulator's clock, and searched for by ours.
+        self._config = msgspec.structs.replace(config, speed=1.0) if takes_orders else config
         self._venue = venue
+        self._takes_orders = takes_orders
         self._process: subprocess.Popen[bytes] | None = None
         self.url = self.stream_url = ""
 
@@ -99,6 +106,8 @@ class SimulatedVenue:
         self.keys.mkdir(mode=0o700)
         argv = [sys.executable, "-m", "qts", "simulate", self._venue]
         argv += [word for option in self._options().items() for word in map(str, option)]
+        if self._takes_orders and self._venue == "kis":
+            argv.append("--always-open")
         self._process = spawn(Launch(argv=argv, log=log, death_signal=signal.SIGKILL))
         try:
             self._wait(log)
