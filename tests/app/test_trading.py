@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import aiohttp
@@ -16,6 +17,7 @@ import pytest
 
 from qts.app.simulated_venue import SimulatedVenue
 from qts.app.trading import TradingSystem
+from qts.brokers.accounts import AccountTakenError
 from qts.config import Config
 from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side
@@ -122,6 +124,40 @@ async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
 
         await until(is_watched, PATIENCE_S)
         assert trading.portfolio.equity > 0
+
+
+async def test_a_run_that_lost_its_account_stores_why_before_it_ends(
+    database: Database, valkey_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, stored = asyncio.Event(), list[str]()
+    async with opened(database, valkey_url, tmp_path, "paper") as trading:
+        end, trip = trading._tasks.end, trading.fail_safe.trip
+
+        async def end_all(*tasks: Any) -> None:
+            await end(*tasks)
+            if not tasks:
+                ended.set()
+
+        async def trip_late(code: str, *more: Any) -> None:
+            await ended.wait()  # everything else of the run has ended
+            await trip(code, *more)
+            stored.append(code)
+
+        monkeypatch.setattr(trading._tasks, "end", end_all)
+        monkeypatch.setattr(trading.fail_safe, "trip", trip_late)
+        await database.execute(
+            "UPDATE account SET epoch = epoch + 1, pid = 1, host = 'other' WHERE account = $1",
+            trading.account.account,
+        )
+        await database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND"
+            " database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(AccountTakenError, match="was taken by process 1 on other"):
+                await trading.failed
+        await trading.stop()
+        assert "FS112" in stored
 
 
 async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(

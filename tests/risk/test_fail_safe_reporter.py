@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -11,7 +12,7 @@ import pytest
 from qts.domain import ManualClock, OperationError, RefusedError, UnreachableError
 from qts.notify import RecentAlerts
 from qts.pipeline.maintenance import resume_after_release
-from qts.risk import SafetyState
+from qts.risk import SafetyState, fail_safe_reporter
 from qts.risk.fail_safe_reporter import FailSafeReporter
 
 
@@ -42,6 +43,29 @@ async def test_codes_wait_for_the_database_in_their_order() -> None:
     codes.reporter.trip("FS105", "silence")
     await codes.clock.advance(0)
     assert codes.written == ["FS104", "GR074", "FS105"]
+
+
+async def test_close_waits_until_the_codes_are_stored() -> None:
+    codes = StoredCodes(UnreachableError("no database"))
+    codes.reporter.trip("FS112", "account taken")
+    closing = asyncio.create_task(codes.reporter.close())
+    await codes.clock.advance(0)
+    assert not closing.done()
+    await codes.clock.advance(1)
+    await closing
+    assert codes.written == ["FS112"]
+
+
+async def test_close_gives_up_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fail_safe_reporter, "CLOSE_TIMEOUT_S", 0.01)
+    codes = StoredCodes(UnreachableError("no database"))
+    codes.reporter.trip("FS112", "account taken")
+    codes.reporter.trip("GR074", "no buyer")
+    await codes.reporter.close()
+    assert codes.written == []
+    assert '"codes": ["FS112", "GR074"]' in capfd.readouterr().err
 
 
 async def test_a_lockdown_is_shown_before_it_is_stored() -> None:

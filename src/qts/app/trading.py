@@ -82,8 +82,7 @@ class TradingSystem:
         self.account = key = lock.key
         self.config = config = replace(config, cache=config.cache.of_account(key.account))
         self.database = database
-        self._lock = lock
-        self.clock = clock
+        self._lock, self.clock = lock, clock
         self.began = clock.now()
         self.monitor = SafetyMonitor(database, key, clock)
         self.fail_safe = FailSafe(database, key)
@@ -379,6 +378,7 @@ class TradingSystem:
         await self._freezer.close()
         await asyncio.to_thread(self.engine.stop)
         await self._tasks.end()
+        await self._reporter.close()
 
     async def _run_cycles(self, runner: StrategyRunner) -> None:
         """Run cycles once positions are known: sizes depend on cash and positions."""

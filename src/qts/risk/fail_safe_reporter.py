@@ -16,6 +16,7 @@ from qts.risk.fail_safe import FailSafe
 log = telemetry.logger("risk")
 
 RETRY_INTERVAL_S = 1.0
+CLOSE_TIMEOUT_S = 5.0
 AddAlert = Callable[[float, Literal["info", "warning", "critical"], str, str], None]
 
 
@@ -55,12 +56,25 @@ class FailSafeReporter:
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
+    async def close(self) -> None:
+        """Wait until the codes are stored, at most for CLOSE_TIMEOUT_S."""
+        await asyncio.sleep(0)  # those that are being enqueued
+        if self._writer is None or self._writer.done():
+            return
+        _, writing = await asyncio.wait({self._writer}, timeout=CLOSE_TIMEOUT_S)
+        if writing:
+            self._writer.cancel()
+            await asyncio.wait({self._writer})
+            log.error(
+                "fail-safe codes not stored before the end", codes=[code for code, _ in self._queue]
+            )
+
     async def _write(self) -> None:
         """Store codes in order: the effect of a code depends on those before it."""
         while self._queue:
-            code, text = self._queue.popleft()
-            while not await self._is_stored(code, text):
+            while not await self._is_stored(*self._queue[0]):
                 await self._clock.sleep(RETRY_INTERVAL_S)
+            self._queue.popleft()
 
     async def _is_stored(self, code: str, text: str) -> bool:
         try:
