@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,9 +15,13 @@ from typing import Any
 
 import pytest
 
+from qts.brokers import open_account
+from qts.database import Database
 from qts.domain import Secret
 from qts.embedded import Home
+from qts.risk import FailSafe, SafetyState
 from tests.acceptance.runs import COMPILED, INTERPRETED
+from tests.accounts import PAPER
 from tests.embedded.clients import alive, ask, processes_in, until
 
 DEADLINE_S = 30.0
@@ -184,6 +190,23 @@ def test_servers_named_by_the_environment_are_used_and_none_is_started(
     assert "external" in run.until("Ready")
     assert _servers_of(home) == []
     assert run.end(signal.SIGINT) == 0
+
+
+async def test_a_run_that_starts_in_lockdown_says_what_releases_it(
+    qts: Callable[..., Qts], database: Database, database_url: Secret, valkey_url: Secret
+) -> None:
+    await open_account(database, PAPER, is_live=False)
+    await FailSafe(database, PAPER).trip("FS104", "open losses")
+    servers = {"DATABASE_URL": database_url.reveal(), "REDIS_URL": valkey_url.reveal()}
+    run = qts("run", **NO_DASHBOARD, **servers)
+    printed = await asyncio.to_thread(run.until, "Ready")
+    (line,) = [line for line in printed.splitlines() if "LOCKDOWN" in line]
+    assert line.startswith("LOCKDOWN  FS104 the volatility kill: everything is sold: open losses")
+    command = line.partition("; no orders until: ")[2]
+    assert await asyncio.to_thread(run.end, signal.SIGINT) == 1
+    release = qts(*shlex.split(command)[1:], "--yes", **servers)
+    assert await asyncio.to_thread(release.end) == 0
+    assert (await FailSafe(database, PAPER).now()).state is SafetyState.NORMAL
 
 
 @pytest.mark.parametrize(

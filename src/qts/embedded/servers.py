@@ -35,6 +35,7 @@ class EmbeddedServers:
                 return
             try:
                 self._lock = self.home.lock()
+                self.home.create_directories()  # logs are there though no server is embedded
                 self._start(self._all())
             except BaseException:
                 self.stop()
