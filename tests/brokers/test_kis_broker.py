@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -154,6 +155,44 @@ async def test_steps_add_up_whatever_the_order_of_reads(seed: int, database: Dat
     total = sum((fill.quantity * fill.price for fill in fills), Decimal(0))
     assert abs(total - amounts[-1]) < Decimal("0.0001")
     assert known.items() <= {fill.trade_id: fill.quantity for fill in fills}.items()
+
+
+@pytest.mark.parametrize("first_call", ["record", "since"])
+async def test_steps_from_before_accounts_had_keys_are_moved(
+    database: Database, first_call: str
+) -> None:
+    """Without them the next total of an order would count as one fill of the whole quantity."""
+    costs = FeeSchedule(Decimal(0), Decimal(0))
+    four, ten = (
+        KisOrderRow(an_order(filled, 10), Decimal(filled * 70_000), "") for filled in (4, 10)
+    )
+    await KisFillStore(database, "number", costs).record([four], MORNING)
+    await KisFillStore(database, "another", costs).record([four], MORNING)
+    store = KisFillStore(database, "key", costs, former="number")
+    if first_call == "since":
+        assert [fill.quantity for fill in await store.since(MORNING)] == [4]
+    fills = await store.record([ten], MORNING)
+    assert [(fill.trade_id, fill.quantity) for fill in fills] == [
+        ("20261116-1-4", Decimal(4)),
+        ("20261116-1-10", Decimal(6)),
+    ]
+    rows = await database.fetch("SELECT account, filled FROM kis_step ORDER BY account, filled")
+    assert [tuple(row) for row in rows] == [("another", 4), ("key", 4), ("key", 10)]
+
+
+async def test_a_broker_moves_the_steps_of_its_number(
+    venue: KisVenue, database: Database, tmp_path: Path
+) -> None:
+    """They were stored under the digest of the account number alone."""
+    account = kis_config(venue.simulator.url).account
+    assert account is not None
+    former = hashlib.sha256(account.reveal().encode()).hexdigest()[:16]
+    row = KisOrderRow(an_order(4, 10), Decimal(280_000), "")
+    await KisFillStore(database, former, FeeSchedule(Decimal(0), Decimal(0))).record([row], MORNING)
+    async with AsyncExitStack() as stack:
+        broker = await another_broker(venue, database, tmp_path, stack)
+        assert [fill.trade_id for fill in await broker.fills(MORNING)] == ["20261116-1-4"]
+        assert await database.fetchval("SELECT account FROM kis_step") == broker.key.account
 
 
 def an_order(filled: int, quantity: int) -> BrokerOrder:

@@ -115,6 +115,7 @@ def live(**more: Any) -> LiveStatus:
         "started_at": datetime(2026, 11, 16, 0, 0, tzinfo=UTC),
         "mode": "paper",
         "broker": "paper",
+        "account": "9f86d081884c7d65",
         "trades": "rsi_scalper on paper",
         "ticks": 123_456,
         "events": EngineStatus(

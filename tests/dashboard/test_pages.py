@@ -234,6 +234,7 @@ async def test_a_run_that_died_is_shown(site: Site, browser: Any) -> None:
     site.run(ttl_ms=1000)
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.wait_text("#top", "PAPER")
+        assert await tab.page.inner_text("#account") == "paper:9f86d081"
         assert await tab.page.locator("#not-running").count() == 0
         await site.stop()  # a crash: its status expires
         await tab.wait_text("#top", "NOT RUNNING")

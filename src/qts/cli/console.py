@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from qts.domain import RefusedError, name_choices
+from qts.domain import AccountKey, RefusedError, name_choices
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from qts.config import Config
     from qts.database import Database
-    from qts.domain import AccountKey
     from qts.orders import BaselineHolding, OrderRow, PositionRow
 
 T = TypeVar("T")
 
 ACCOUNT_SCHEMA = 16  # adds accounts
-SHORT = 8  # characters of a digest in a list
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
@@ -141,18 +139,19 @@ async def _chosen_account(
         return key
     known = [key for key in await list_accounts(database) if broker in (None, key.broker)]
     if account is not None:
-        known = [key for key in known if account in (key.account, key.account[:SHORT], str(key))]
+        found = [key for key in known if account in _names_of(key)]
+        if len(found) == 1:
+            return found[0]
+        where = f" at {broker}" if broker else ""
+        raise RefusedError(
+            f"account {account!r}{where} is {'ambiguous' if found else 'unknown'}; expected one of "
+            f"{name_choices(account, map(str, found or known))}"
+        )
     if len(known) == 1:
         return known[0]
-    where = f" at {broker}" if broker else ""
-    if account is not None:
-        names = [key.account for key in await list_accounts(database)]
-        raise RefusedError(
-            f"account {account!r}{where} is unknown; expected one of {name_choices(account, names)}"
-        )
     if known:
-        names = [key.account for key in known]
-        raise RefusedError(f"{broker} has several accounts; name one: --account {', '.join(names)}")
+        names = ", ".join(map(str, known))
+        raise RefusedError(f"{broker} has several accounts; name one with --account: {names}")
     raise RefusedError(
         f"no account at {broker} was ever opened here; use the settings that name it (--config)"
     )
@@ -216,10 +215,22 @@ def format_number(value: object) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def _names_of(key: AccountKey) -> set[str]:
+    """Return what --account may say for this account."""
+    return {name for text in (str(key), key.short) for name in (text, text.partition(":")[2])}
+
+
 def account_column(
     rows: Sequence[OrderRow | PositionRow | BaselineHolding],
 ) -> Callable[[OrderRow | PositionRow | BaselineHolding | None], str]:
     """Return the text of the first column: the account, only where there are several."""
-    if len({(row.broker, row.account) for row in rows}) < 2:
+    keys = {AccountKey(row.broker, row.account) for row in rows}
+    if len(keys) < 2:
         return lambda _row: ""
-    return lambda row: f"{row.account[:SHORT] if row is not None else 'account':<{SHORT + 2}}"
+    width = max(len(key.short) for key in keys) + 2
+
+    def column(row: OrderRow | PositionRow | BaselineHolding | None) -> str:
+        text = "account" if row is None else AccountKey(row.broker, row.account).short
+        return f"{text:<{width}}"
+
+    return column

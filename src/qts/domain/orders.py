@@ -33,6 +33,11 @@ class AccountKey(NamedTuple):
         """Return the key of the account that these texts identify."""
         return cls(broker, hashlib.sha256("\x1f".join(identity).encode()).hexdigest()[:16])
 
+    @property
+    def short(self) -> str:
+        """The key for the eye: the broker and the first digits of the digest."""
+        return f"{self.broker}:{self.account[:8]}"
+
     def __str__(self) -> str:
         return f"{self.broker}:{self.account}"
 

@@ -46,7 +46,7 @@ def an_order(state: str | None = "UNKNOWN") -> OrderRow:
 
 def test_the_banner_shows_state_and_account() -> None:
     first, second = banner(TerminalSnapshot(live()))
-    assert first == "NORMAL  PAPER on paper"
+    assert first == "NORMAL  PAPER on paper:9f86d081"
     assert second == "equity 100,005,000  today +1,234  open +5,000  orders 7  ticks 123,456"
 
 
@@ -56,7 +56,10 @@ def test_the_banner_shows_trouble() -> None:
         may_trade=False,
     )  # fmt: skip
     snapshot = TerminalSnapshot(live(safety=stopped))
-    assert banner(snapshot)[0] == "LOCKDOWN  STOPPED  PAPER on paper  FS070 positions differ  x"
+    assert (
+        banner(snapshot)[0]
+        == "LOCKDOWN  STOPPED  PAPER on paper:9f86d081  FS070 positions differ  x"
+    )
     assert not is_normal(snapshot)
     assert is_normal(TerminalSnapshot(live()))
     assert banner(TerminalSnapshot(trouble="no run")) == ("QTS  no run", "")
@@ -68,7 +71,7 @@ def test_the_banner_shows_how_far_the_clocks_differ() -> None:
         clock_skew_s=-3.72,
     )  # fmt: skip
     first, _ = banner(TerminalSnapshot(live(safety=safety)))
-    assert first == "WARNING  PAPER on paper  clock -3.7 s  FS113"
+    assert first == "WARNING  PAPER on paper:9f86d081  clock -3.7 s  FS113"
 
 
 def test_every_lane_has_a_row() -> None:

@@ -34,6 +34,7 @@ function top() {
     h("b", { class: "brand" }, "QTS"),
     h("span", { id: "banner", class: `banner ${kind} ${!live && kind === "normal" ? "idle" : ""}` }, text, safety?.code && !lost ? ` ${safety.code}` : ""),
     live ? chip(t(live.mode), live.mode === "live" ? "mode-live" : "mode-paper") : h("span", { id: "not-running", class: "chip bad" }, t("not_running")),
+    live && h("span", { id: "account", class: "dim", title: `${live.broker}:${live.account}` }, `${live.broker}:${live.account.slice(0, 8)}`),
     off && chip(t("trading_off"), "bad"),
     live?.safety.suspended && chip(`${t("suspended_cycles")}: ${live.safety.suspended}`, "warn"),
     live && !live.safety.may_trade && chip(t("not_reconciled"), "warn"),

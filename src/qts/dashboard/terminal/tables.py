@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from qts.dashboard.live_status import LiveStatus
 from qts.dashboard.terminal.source import TerminalSnapshot
+from qts.domain import AccountKey
 from qts.orders import OrderRow
 
 Row = tuple[str, ...]
@@ -41,7 +42,7 @@ def banner(snapshot: TerminalSnapshot) -> tuple[str, str]:
     reason = " ".join(part for part in (safety.code or "", safety.message) if part)
     suspended = f"  {safety.suspended}" if safety.suspended else ""
     clock = f"  clock {safety.clock_skew_s:+.1f} s" if abs(safety.clock_skew_s or 0) > 0.5 else ""
-    where = f"{live.mode.upper()} on {live.broker}{clock}"
+    where = f"{live.mode.upper()} on {AccountKey(live.broker, live.account).short}{clock}"
     first = f"{safety.state}{switch}  {where}  {reason}{suspended}"
     second = (
         f"equity {account.equity:,.0f}  today {account.realised_today:+,.0f}"
