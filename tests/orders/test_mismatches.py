@@ -13,6 +13,7 @@ from qts.brokers import AccountLock
 from qts.database import Database
 from qts.domain import Account, ManualClock, Side, SystemClock, UnreachableError
 from qts.orders import resolve_manually
+from qts.orders.attempts import lock_attempt
 from qts.orders.engine import ExecutionEngine
 from qts.pipeline import Portfolio
 from qts.pipeline.position_sync import PositionSync
@@ -295,6 +296,26 @@ async def test_the_start_looks_twice(database: Database) -> None:
         kit.venue.external[SYMBOL] = D(6)
         assert await execution.reconcile_at_start()
         assert await raised(kit) == ["FS070"]
+
+
+async def test_the_start_finds_what_an_ended_run_has_sent(database: Database) -> None:
+    """At once, not when the attempt is too old: until then the symbol could be traded again."""
+    async with open_kit(database, SystemClock(), named=False) as kit:
+        submitted = await kit.submit(quantity=D(2))
+        assert submitted.attempt_id is not None
+        await database.execute(
+            "UPDATE order_attempt SET status = 'SENT', sent_at = clock_timestamp() WHERE id = $1",
+            submitted.attempt_id,
+        )
+        async with database.transaction() as tx:
+            attempt = await lock_attempt(tx, submitted.attempt_id)
+        assert attempt is not None
+        kit.venue.trade(await kit.venue.place(attempt.request), D(2), PRICE)
+        async with engine(kit) as execution:
+            assert await execution.reconcile_at_start()
+        assert await kit.attempts(submitted.intent_id) == ["ACKED"]
+        assert (await kit.position())[0] == 2
+        assert "FS070" not in await raised(kit)
 
 
 async def test_an_order_of_the_next_attempt_is_not_taken_for_one_that_was_given_up(

@@ -15,6 +15,7 @@ from qts.orders.executor import OrderExecutor
 from qts.orders.manager import OrderManager
 from qts.orders.reconcile import RETRY_INTERVAL_S, TRANSIENT, Reconciler
 from qts.orders.reconcile_check import check_reconciled
+from qts.orders.resolve import resolve_unknown
 from qts.orders.time_in_force import TimeInForceEnforcer
 from qts.orders.updates import AccountListener, OrderListener
 from qts.outbox import (
@@ -74,14 +75,19 @@ class ExecutionEngine:
         return [self.context.bus.consumer(stream, self._dispatcher, account) for stream in streams]
 
     async def reconcile_at_start(self) -> bool:
-        """Reconcile before anything trades; return whether it succeeded."""
+        """Reconcile before anything trades; return whether it succeeded.
+
+        This run holds the lock of the account and has sent nothing: attempts that are SENT are
+        those of runs that have ended, and their symbols must not be traded before they are found.
+        """
         try:
             async with asyncio.timeout(STARTUP_TIMEOUT_S):
+                await resolve_unknown(self.context, nobody_sends=True)
                 report = await self.reconciler.reconcile_now()
                 if report.differences:  # two in a row raise FS070
                     await self.context.clock.sleep(RETRY_INTERVAL_S)
                     await self.reconciler.reconcile_now()
-        except (OperationError, TimeoutError) as error:
+        except (*TRANSIENT, TimeoutError) as error:
             log.error("startup reconciliation failed; accepting cancels only", error=str(error))
             return False
         return True

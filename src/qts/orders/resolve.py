@@ -52,11 +52,16 @@ class ResolveCounts(msgspec.Struct, frozen=True):
         return bool(self.waiting or self.ambiguous)
 
 
-async def resolve_unknown(context: ExecutionContext) -> ResolveCounts:
-    """Search the venue for every attempt that is UNKNOWN, or SENT for too long."""
-    config = context.config
-    timeout = timedelta(seconds=config.send_within_s + config.place_timeout_s)
-    overdue = context.clock.now() - timeout
+async def resolve_unknown(
+    context: ExecutionContext, *, nobody_sends: bool = False
+) -> ResolveCounts:
+    """Search the venue for every attempt that is UNKNOWN, or SENT for too long.
+
+    `nobody_sends`: the senders of all attempts have ended, so that each SENT one is too old.
+    """
+    config, overdue = context.config, context.clock.now()
+    if not nobody_sends:
+        overdue -= timedelta(seconds=config.send_within_s + config.place_timeout_s)
     counts: dict[Answer, int] = dict.fromkeys(("accepted", "absent", "waiting", "ambiguous"), 0)
     for row in await context.database.fetch(SQL.unresolved, *context.broker.key, overdue):
         attempt = await _mark_unknown(context, row["id"])
