@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import nats as nats_client
 import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from qts.database import Database
 from qts.domain import OperationError, RefusedError, Secret, UnreachableError
@@ -25,10 +26,11 @@ from qts.outbox import (
     NatsBus,
     NatsBusConfig,
     OutboxAdmin,
+    OutboxEvent,
     PermanentError,
     StreamConfig,
 )
-from qts.outbox.nats_consumer import NatsConsumer
+from qts.outbox.nats_consumer import MAX_ACK_PENDING, NatsConsumer
 from tests.conformance.brokers import nats, nats_server
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until
 from tests.outbox.nats_cluster import Cluster, cluster
@@ -257,6 +259,68 @@ async def test_the_server_knows_an_event_that_is_sent_twice(
         delivery.row_id = 8  # requeued manually
         await bus.send(delivery)
         assert await _messages(nats, TRADE_COMMAND) == 2
+
+
+async def test_a_consumer_from_before_accounts_is_changed_and_loses_nothing(
+    database: Database, nats: NatsBusConfig
+) -> None:
+    """Its filter covered the subjects of all accounts, which a work queue does not allow twice."""
+    assert nats.url is not None
+    config = StreamConfig(**QUICK)
+    async with NatsBus.open(database, {TRADE_EVENT: config}, nats) as bus, bus.relaying():
+        client = await nats_client.connect(nats.url.reveal())
+        try:
+            jetstream = client.jetstream()
+            name = TRADE_EVENT.replace(".", "_")
+            old = ConsumerConfig(
+                durable_name="all",
+                filter_subject=f"{TRADE_EVENT}.>",
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=config.lock_ttl_s,
+                max_deliver=-1,
+                max_ack_pending=MAX_ACK_PENDING,
+            )
+            await jetstream.add_consumer(name, old)
+            await _publish(database, bus, *(accepted(str(n), n) for n in range(4)))
+            await _publish(database, bus, accepted("4", 4, account="paper:1"))
+            inbox = await jetstream.pull_subscribe_bind(consumer="all", stream=name)
+
+            async def all_sent() -> bool:
+                return await _messages(nats, TRADE_EVENT) == 5
+
+            await until(all_sent)
+            in_flight = await inbox.fetch(5, timeout=20)  # of a run that is killed
+            assert len(in_flight) == 5
+            handlers = {account: Recorder() for account in ("paper:1", "paper:2")}
+            async with running(
+                *(bus.consumer(TRADE_EVENT, each, account) for account, each in handlers.items())
+            ):
+                await _publish(
+                    database,
+                    bus,
+                    *(
+                        accepted(str(n), n, account=account)
+                        for account in handlers
+                        for n in range(5, 8)
+                    ),
+                )
+
+                async def all_seen() -> bool:
+                    return len({d.event_id for h in handlers.values() for d in h.seen}) == 11
+
+                await until(all_seen)
+            for account, handler in handlers.items():
+                assert {delivery.account for delivery in handler.seen} - {""} == {account}
+            found = await jetstream.consumer_info(name, "all")
+            assert found.config.filter_subject == f"{TRADE_EVENT}.*.*.*"
+            await until(lambda: _is_empty(nats, TRADE_EVENT))
+        finally:
+            await client.close()
+
+
+async def _publish(database: Database, bus: NatsBus, *events: OutboxEvent) -> None:
+    async with database.transaction() as tx:
+        await bus.publish_many(tx, events)
 
 
 async def test_the_admin_shows_edits_and_requeues_dead_letters(
