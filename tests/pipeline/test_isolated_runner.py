@@ -246,6 +246,8 @@ async def test_question_behind_a_turn_that_is_lost_is_answered_with_nothing(
 async def test_paused_lane_is_no_process_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(Watcher) as bench:
         assert len(await bench.runner.evaluate()) == 1
+        # The worker of the first call may still take what is pending.
+        await bench.until(lambda: not bench.runner._running.locked())
         with monkeypatch.context() as paused:
             paused.setattr(lane, "CALL_TIMEOUT_S", 0.05)
             paused.setattr(bench.runner, "_wake", lambda _key: None)

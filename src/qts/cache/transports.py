@@ -19,8 +19,9 @@ from qts.cache.exclusive_writer import ExclusiveWriter, ScriptWriter, WriteEntri
 from qts.cache.store import Fields, StoreBusyError
 from qts.domain import Secret, UnreachableError
 
-# redis-py raises AttributeError when a connection is cut during its handshake.
-_CLIENT_ERRORS = (RedisError, OSError, AttributeError)
+# redis-py raises AttributeError when a connection is cut during its handshake, and asyncio of
+# Python 3.12 and 3.13 TypeError when one is cut while it is written to.
+_CLIENT_ERRORS = (RedisError, OSError, AttributeError, TypeError)
 
 
 class ClusterTransport:

@@ -154,24 +154,27 @@ class KisStream:
     async def run(self) -> None:
         """Connect, subscribe and deliver until cancelled; reconnect after every drop."""
         failures = 0
-        while True:
-            began_ns = self._clock.monotonic_ns()
-            retry_in_s = MAX_BACKOFF_S
-            try:
-                await self._run_connection()
-            except KeyInUseError:
-                log.error("KIS key in use elsewhere; retrying", retry_in_s=retry_in_s)
-            except (QtsError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                # Only a connection that lasted resets the backoff: KIS blocks reconnect loops.
-                lasted_s = (self._clock.monotonic_ns() - began_ns) / 1e9
-                failures = 0 if lasted_s > STABLE_AFTER_S else failures + 1
-                retry_in_s = min(2.0**failures, MAX_BACKOFF_S) * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secrecy
-                log.warning(
-                    "KIS stream disconnected; reconnecting",
-                    error=str(error) or type(error).__name__,
-                    retry_in_s=round(retry_in_s, 1),
-                )
-            await self._clock.sleep(retry_in_s)
+        try:
+            while True:
+                began_ns = self._clock.monotonic_ns()
+                retry_in_s = MAX_BACKOFF_S
+                try:
+                    await self._run_connection()
+                except KeyInUseError:
+                    log.error("KIS key in use elsewhere; retrying", retry_in_s=retry_in_s)
+                except (QtsError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                    # Only a connection that lasted resets the backoff: KIS blocks reconnect loops.
+                    lasted_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+                    failures = 0 if lasted_s > STABLE_AFTER_S else failures + 1
+                    retry_in_s = min(2.0**failures, MAX_BACKOFF_S) * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secrecy
+                    log.warning(
+                        "KIS stream disconnected; reconnecting",
+                        error=str(error) or type(error).__name__,
+                        retry_in_s=round(retry_in_s, 1),
+                    )
+                await self._clock.sleep(retry_in_s)
+        finally:
+            _FILLS_REJECTED.set(0)
 
     async def _run_connection(self) -> None:
         self._approval = await self._client.approval_key()
