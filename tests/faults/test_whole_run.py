@@ -6,6 +6,7 @@ venue's clock fail at random moments; QTS_SEED repeats them. Between faults the 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from tests.faults.whole_run import SAFETY, whole_run
 from tests.outbox.worker_group import seed
 
-SHORT, LONG = 6, 100
+SHORT, LONG = 9, 100  # faults; nine are one of each kind
 TRADES = 2  # between two faults
 # A venue that has an order which was given up; everything is sold; the operator has to release.
 FORBIDDEN = {"FS043", "FS070", "FS104", "FS110", "FS112"}
@@ -40,8 +41,9 @@ async def survive(name: str, faults: int, folder: Path, chosen: int) -> None:
         await whole.start()
         await whole.trades(TRADES)
         for _ in range(faults):
-            await whole.strike()
+            began, fault = time.monotonic(), await whole.strike()
             await whole.trades(TRADES)
+            print(f"{name}: {fault}; traded again after {time.monotonic() - began:.1f} s")
         await whole.settle()
         summary = await whole.stop()
         await whole.start("--servers-only")

@@ -69,6 +69,7 @@ class WholeRun:
         self.venue, self.chance = venue, chance
         self.home = folder / "home"
         self.struck: Counter[str] = Counter()
+        self._next: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._settings = venue.settings(folder) | SETTINGS
         self._stack = AsyncExitStack()
         self.run: Run | None = None
@@ -129,12 +130,15 @@ class WholeRun:
 
     # Faults
 
-    async def strike(self) -> None:
-        """Apply a random fault at a random moment."""
-        name, fault = self.chance.choice(tuple(self._faults().items()))
+    async def strike(self) -> str:
+        """Apply a random fault at a random moment and return it; nine in a row are different."""
+        if not self._next:
+            self._next = self.chance.sample(list(self._faults().items()), k=len(self._faults()))
+        name, fault = self._next.pop()
         await asyncio.sleep(self.chance.uniform(0, 1))  # a random moment is the point
         self.struck[name] += 1
         await fault()
+        return name
 
     def _faults(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {
