@@ -22,10 +22,15 @@ log = telemetry.logger("app")
 
 
 class TaskSupervisor:
-    """The tasks of one event loop; `failed` gets the first exception of a task."""
+    """The tasks of one event loop; `failed` gets the first exception of a task.
+
+    A cancellation before the first call of `end` is one too: without the task the run would go on,
+    and its orders or fills would not.
+    """
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -38,13 +43,19 @@ class TaskSupervisor:
         """Cancel these tasks, or all, and wait for their end."""
         ending = self._tasks if tasks is None else tasks
         waiting = [task for task in ending if not task.done()]
+        self._ending = True
         for task in waiting:
             task.cancel()
         if waiting:
             await asyncio.wait(waiting)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
+        error: BaseException | None
+        if task.cancelled():
+            name = task.get_name()
+            error = None if self._ending else RuntimeError(f"{name} was cancelled")
+        else:
+            error = task.exception()
         if error is not None and not self.failed.done():
             log.error("task failed; stopping", task=task.get_name(), error=repr(error))
             self.failed.set_exception(error)
