@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from qts.domain import QtsError, UnreachableError
 from qts.feed import FeedConfig
+from qts.feed import poller as poller_module
 from qts.feed.fast_poller import REGISTER_AGAIN_S
 from qts.venues import Quote, RateLimitConfig, RateLimitedError, RequestPriority
 from tests.feed.market import MONDAY_OPEN, PollerRig, Ticks, codes, poller_on, running
@@ -192,8 +194,10 @@ async def test_outside_the_session_no_price_has_an_age_and_it_counts_from_the_op
 
 
 async def test_more_than_can_be_polled_each_second_is_polled_in_turn_and_said(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    log = Mock()
+    monkeypatch.setattr(poller_module, "log", log)
     slow = RateLimitConfig(per_second=1, per_minute=1000)
     async with poller_on(20, slow, per_call=1) as rig, running(rig):
         rig.poller.watch(codes(4))
@@ -202,7 +206,8 @@ async def test_more_than_can_be_polled_each_second_is_polled_in_turn_and_said(
         assert plan.demand.watched == 4
         assert 5.0 < plan.watch_interval_s < 6.0  # 4 / (0.8 x 1 / 1.1 s)
         assert "4 polled every 5.5 s" in plan.render()
-        assert "held symbols cannot be polled each second" in capsys.readouterr().err
+        log.warning.assert_called_once()
+        assert log.warning.call_args.args == ("held symbols cannot be polled each second",)
         for symbol in codes(4):
             between = gaps(rig.market.times(symbol, WATCHED))
             assert sum(between) / len(between) <= plan.watch_interval_s + 0.2
