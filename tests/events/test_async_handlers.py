@@ -96,7 +96,8 @@ def test_drop_oldest_applies_to_what_waits_for_an_async_handler(
         for number in range(1000):
             engine.publish(tick(engine, f"{number}"))
         lane = engine.status().lanes["P1"]
-        assert lane.depth == 100
+        # Up to 16 are in flight: taken before the lane was full, or from the full lane.
+        assert 84 <= lane.depth <= 100
         assert lane.waiting <= 116
         assert lane.dropped == 1000 - lane.waiting
         gate.open.set()
