@@ -211,11 +211,15 @@ class WholeRun:
         """End the faults; wait until what they left unresolved is resolved."""
         self.venue.simulator.faults.clear()
         self.venue.simulator.set_skew(0.0)
-        left = {row["id"] for row in await self.query(UNRESOLVED)}
+        left: set[Any] = set()
+
+        async def collect() -> None:
+            left.update(row["id"] for row in await self.query(UNRESOLVED))
 
         async def unresolved() -> list[Any]:
             return [tuple(row) for row in await self.query(UNRESOLVED) if row["id"] in left]
 
+        await self.until("answering", collect)
         await self.until("resolved", unresolved)
 
     async def judge(self) -> list[str]:
