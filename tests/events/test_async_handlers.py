@@ -50,7 +50,7 @@ def test_p0_blocks_when_its_async_handler_is_behind(engine: EventEngine, gate: G
     with engine:
         try:
             while published < 1000:
-                engine.publish(fill(engine, published), 0.2)
+                engine.publish(fill(engine, published), 2.0)
                 published += 1
         except LaneFullError:
             pass
