@@ -216,6 +216,6 @@ def _recorder(venue: FeedVenue, config: FeedConfig, home: Path, clock: Clock) ->
     if not config.record:
         return None
     folder = config.record_dir or home / "record"
-    floor = None if config.min_free_mb is None else config.min_free_mb * 10**6
-    guard = DiskGuard(folder, floor)
+    min_free = None if config.min_free_mb is None else config.min_free_mb * 10**6
+    guard = DiskGuard(folder, min_free)
     return Recorder(folder, clock, config.rotate_mb, list(venue.secrets), config.keep_days, guard)

@@ -116,8 +116,8 @@ class Recorder:
         self.skipped += 1
         _SKIPPED.inc()
         if not self.stopped:
-            free, floor = self._guard.free_bytes, self._guard.min_free_bytes
-            self.stopped = f"{free // 10**6:,} MB free, feed.min_free_mb is {floor // 10**6:,}"
+            free, least = self._guard.free_bytes, self._guard.min_free_bytes
+            self.stopped = f"{free // 10**6:,} MB free, feed.min_free_mb is {least // 10**6:,}"
             _STOPPED.set(1)
             log.error("recording stopped; the disk is short of space", disk=self.stopped)
             self._close()  # compressed, the file takes a tenth of the space

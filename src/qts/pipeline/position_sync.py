@@ -4,7 +4,7 @@
     an adoption (NOTIFY, or the poll) ─▶ reload       └──▶ restored at the start
 
 The state of the stops belongs to one position. A position is another one when it was opened later,
-or adopted anew.
+or adopted again.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class PositionShadow(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = "SCALP"
     entered_at: datetime | None = None  # None: now
     restored: StopState | None = None  # what a position that is new here begins with
-    identity: object = None  # another one: another position, whose stops begin anew
+    identity: object = None  # another one: another position, whose stops start afresh
 
 
 class MicroRiskLoop:
