@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,8 +46,6 @@ def start(stack: ExitStack, folder: Path, url: Secret, account: str, *words: str
 
 
 def until_filled(url: Secret, account: str) -> None:
-    import time
-
     end = time.monotonic() + 90
     while not fetch(url, FILLS, account)[0][0]:
         assert time.monotonic() < end, f"{account} traded nothing"

@@ -123,7 +123,7 @@ def accept(
     account: AccountOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Count what differs in a symbol as held outside QTS, after a trade by hand.
+    """Count what differs in a symbol as held outside QTS, after a manual trade.
 
     The holding is that of the last reconciliation; the position of QTS stays as it is.
 

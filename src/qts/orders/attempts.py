@@ -209,7 +209,7 @@ class AttemptTransitions:
             identifier,
             request,
         )
-        # An aggregate of its own: while it waits it delays no other entry of the symbol.
+        # A separate aggregate: while it waits it delays no other entry of the symbol.
         stream = TRADE_EXIT if attempt.intent_type.is_exit else TRADE_COMMAND
         event = OutboxEvent.of(
             stream,

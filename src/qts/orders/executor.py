@@ -5,8 +5,8 @@
                  │  suspension, expiry, ledger     with a deadline
                  └─▶ SUSPENDED
 
-Exits and cancels have a stream with workers of its own: an entry that the venue does not answer
-holds back neither. Entries of one symbol are executed one after another.
+Exits and cancels have a separate stream with separate workers: an entry that the venue does not
+answer holds back neither. Entries of one symbol are executed one after another.
 
 A command may be delivered twice: only the delivery that moves PREPARED to SENT sends. An attempt
 found SENT was left by a process that died: it becomes UNKNOWN and is never sent again. A process
