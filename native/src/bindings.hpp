@@ -8,6 +8,7 @@ using namespace nb::literals;
 
 void bind_bench(nb::module_& m);
 void bind_lanes(nb::module_& m);
+void bind_market(nb::module_& m);
 void bind_router(nb::module_& m);
 void bind_shared(nb::module_& m);
 void bind_stops(nb::module_& m);

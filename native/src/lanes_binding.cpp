@@ -253,7 +253,7 @@ void bind_lanes(nb::module_& m) {
       .def(
           "attach_watcher",
           [](PyLanes& self, std::size_t type, nb::object watcher, const std::string& field) {
-            set_watcher(*self.core, type, std::move(watcher), field);
+            add_watcher(*self.core, type, std::move(watcher), field);
           },
           "type"_a, "watcher"_a, "field"_a,
           "Call a watcher with every event of a type while it is published: its key, and this number.")

@@ -204,9 +204,10 @@ const EventTypeInfo& Contract::check(PyObject* event, LaneEntry& entry, bool ope
   return info;
 }
 
-void Contract::notify_watcher(const EventTypeInfo& info, PyObject* event, std::uint64_t began) const {
+void Contract::notify_watchers(const EventTypeInfo& info, PyObject* event, std::uint64_t began) const {
   PyObject* const payload = payload_.get(event);
-  info.tick_watcher->on_published(text_of(info.key.get(payload)), number(info.price.get(payload)), began);
+  for (TickWatcher* const watcher : info.tick_watchers)
+    watcher->on_published(text_of(info.key.get(payload)), number(info.price.get(payload)), began);
 }
 
 void Contract::clear() {
@@ -214,8 +215,8 @@ void Contract::clear() {
   check_payload.reset();
   for (auto& info : types) {
     info->handlers.clear();
-    info->tick_watcher = nullptr;
-    info->watcher.reset();
+    info->tick_watchers.clear();
+    info->watchers.clear();
   }
 }
 

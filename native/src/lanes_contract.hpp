@@ -82,8 +82,8 @@ struct EventTypeInfo {
   bool has_window = false;    // its async handlers limit how many of its events are in flight
   bool compiled = false;      // some handler is
   bool needs_python = false;  // some handler is not
-  nb::object watcher;         // owns tick_watcher
-  TickWatcher* tick_watcher = nullptr;  // called with every event while it is published
+  std::vector<nb::object> watchers;         // own tick_watchers
+  std::vector<TickWatcher*> tick_watchers;  // called with every event while it is published
   FieldAccessor price;
 };
 
@@ -96,8 +96,8 @@ class Contract {
   const EventTypeInfo& check(PyObject* event, LaneEntry& entry, bool open);
   [[noreturn]] void refuse(PyObject* event, const char* reason) const;
   const EventTypeInfo& info_of(PyObject* event);
-  // Calls the watcher of the event's type; publishing began at the tick `began`.
-  void notify_watcher(const EventTypeInfo& info, PyObject* event, std::uint64_t began) const;
+  // Calls the watchers of the event's type; publishing began at the tick `began`.
+  void notify_watchers(const EventTypeInfo& info, PyObject* event, std::uint64_t began) const;
 
   template <class Visit>
   int each_reference(Visit&& visit) {

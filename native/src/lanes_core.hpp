@@ -115,8 +115,8 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
       if (object->is_valid())
         if (const int result = visit(object->ptr()); result != 0) return result;
     for (auto& info : contract.types) {
-      if (info->watcher.is_valid())
-        if (const int result = visit(info->watcher.ptr()); result != 0) return result;
+      for (nb::object& watcher : info->watchers)
+        if (const int result = visit(watcher.ptr()); result != 0) return result;
       for (Handler& handler : info->handlers)
         if (handler.callable.is_valid())
           if (const int result = visit(handler.callable.ptr()); result != 0) return result;

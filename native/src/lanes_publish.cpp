@@ -46,8 +46,8 @@ inline const EventTypeInfo& LaneCore::accept(PyObject* event, LaneEntry& entry, 
   entry.event = Py_NewRef(event);  // the check may call Python, which may release it
   try {
     const EventTypeInfo& info = contract.check(event, entry, open.load(std::memory_order_relaxed));
-    if (info.tick_watcher != nullptr && watchers == WatcherCall::notify) [[unlikely]]
-      contract.notify_watcher(info, event, entry.published);
+    if (!info.tick_watchers.empty() && watchers == WatcherCall::notify) [[unlikely]]
+      contract.notify_watchers(info, event, entry.published);
     return info;
   } catch (...) {
     release(entry);

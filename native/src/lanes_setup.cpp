@@ -59,12 +59,12 @@ std::size_t add_type(LaneCore& core, std::uint8_t lane, nb::object payload, nb::
   return core.contract.types.size() - 1;
 }
 
-void set_watcher(LaneCore& core, std::size_t type, nb::object watcher, const std::string& field) {
+void add_watcher(LaneCore& core, std::size_t type, nb::object watcher, const std::string& field) {
   EventTypeInfo& info = *core.contract.types.at(type);
   if (!info.has_key) throw nb::value_error("a type without a key cannot have a watcher");
   info.price = FieldAccessor(info.payload, field.c_str());
-  info.tick_watcher = nb::cast<TickWatcher*>(watcher);
-  info.watcher = std::move(watcher);
+  info.tick_watchers.push_back(nb::cast<TickWatcher*>(watcher));
+  info.watchers.push_back(std::move(watcher));
 }
 
 void set_handlers(LaneCore& core, std::size_t type, const std::vector<HandlerTuple>& handlers) {

@@ -26,7 +26,7 @@ std::size_t add_type(LaneCore& core, std::uint8_t lane, nb::object payload, nb::
                      double time_limit_ms);
 
 // Calls `watcher` with every event of the type while it is published: its key, and this field.
-void set_watcher(LaneCore& core, std::size_t type, nb::object watcher, const std::string& field);
+void add_watcher(LaneCore& core, std::size_t type, nb::object watcher, const std::string& field);
 
 void set_handlers(LaneCore& core, std::size_t type, const std::vector<HandlerTuple>& handlers);
 

@@ -10,8 +10,10 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "qts/indicators.hpp"
+#include "qts/indicator_handler.hpp"
+#include "qts/market_handler.hpp"
 
 namespace {
 
@@ -168,10 +170,14 @@ class OwningHandler final : public MessageHandler {
 std::unique_ptr<MessageHandler> make_indicator(const std::string& kind, std::uint32_t period, nb::handle array) {
   const auto table = nb::cast<nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(array);
   const std::span<double> values(table.data(), table.shape(0));
-  if (kind == "ema") return std::make_unique<qts::IndicatorHandler<qts::Ema>>(qts::Ema(period), values);
-  if (kind == "rsi") return std::make_unique<qts::IndicatorHandler<qts::Rsi>>(qts::Rsi(period), values);
-  if (kind == "vwap") return std::make_unique<qts::IndicatorHandler<qts::Vwap>>(qts::Vwap(), values);
-  throw nb::value_error(("a handler is each, batch, compiled, ema, rsi or vwap, not " + kind).c_str());
+  using Kind = qts::Indicator::Kind;
+  const auto make = [&](Kind of, std::vector<double> params) {
+    return std::make_unique<qts::IndicatorHandler>(qts::Indicator(of, std::move(params)), values);
+  };
+  if (kind == "ema") return make(Kind::ema, {static_cast<double>(period)});
+  if (kind == "rsi") return make(Kind::rsi, {static_cast<double>(period)});
+  if (kind == "vwap") return make(Kind::vwap, {});
+  throw nb::value_error(("a handler is each, batch, compiled, market, ema, rsi or vwap, not " + kind).c_str());
 }
 
 }  // namespace
@@ -209,6 +215,10 @@ std::unique_ptr<MessageHandler> make_handler(const nb::object& spec, bool writes
         reinterpret_cast<qts::CompiledHandler::Function>(nb::cast<std::uintptr_t>(parts[1])),
         reinterpret_cast<void*>(nb::cast<std::uintptr_t>(parts[2])));
     return std::make_unique<OwningHandler>(std::move(compiled), nb::object(parts[3]));
+  }
+  if (kind == "market") {
+    auto market = std::make_unique<qts::MarketHandler>(nb::cast<qts::MarketPlane&>(parts[1]), nb::cast<std::size_t>(parts[2]));
+    return std::make_unique<OwningHandler>(std::move(market), nb::object(parts[1]));
   }
   return std::make_unique<OwningHandler>(make_indicator(kind, nb::cast<std::uint32_t>(parts[1]), parts[2]),
                                          nb::object(parts[2]));

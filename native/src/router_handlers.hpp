@@ -26,8 +26,9 @@ class MessageBuffer {
 };
 
 // Makes a handler from None, ("each", callable, yield_gil), ("batch", callable, array), ("compiled",
-// address, state address, owner of the state) or (indicator, period, array of values). `writes`: what a
-// batch handler writes into its array is copied back to the messages.
+// address, state address, owner of the state), ("market", plane, number of its processor) or (indicator,
+// period, array of values). `writes`: what a batch handler writes into its array is copied back to the
+// messages.
 std::unique_ptr<qts::MessageHandler> make_handler(const nb::object& spec, bool writes);
 
 // A worker keeps one Python thread state from its first Python handler to its end: making one costs 7 us.

@@ -22,10 +22,12 @@
 
 namespace {
 
-constexpr const char* kReasons[] = {"", "STOPLOSS", "MAE", "TIME", "TRAIL", "VOLATILITY"};
+constexpr const char* kReasons[] = {"", "STOPLOSS", "MAE", "TIME", "TRAIL", "VOLATILITY", "TARGET"};
 constexpr const char* kActions[] = {"", "ADJUST", "PARTIAL", "FULL"};
 
 using State = std::tuple<double, double, double, bool, bool>;  // best, worst, trailing, armed, half sent
+// trail_arm, trail, trail_min_distance, mae_half, mae_full, profit_extension_s
+using Rules = std::tuple<double, double, double, double, double, double>;
 
 nb::tuple to_tuple(const qts::StopHit& hit) {
   return nb::make_tuple(hit.symbol, kActions[static_cast<int>(hit.action)], kReasons[static_cast<int>(hit.reason)],
@@ -44,8 +46,8 @@ class ExitPublisher {
   using Kind = std::pair<nb::object, nb::object>;  // a type's name, and the class of its payload
 
   // `reasons`: the reason in a payload for each of kReasons; `sides`: of the exit of a long and of a short.
-  ExitPublisher(Kind order, Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides)
-      : order_(std::move(order)), trail_(std::move(trail)), sides_(std::move(sides)), source_(nb::str("risk")),
+  ExitPublisher(Kind order, Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides, nb::str source)
+      : order_(std::move(order)), trail_(std::move(trail)), sides_(std::move(sides)), source_(std::move(source)),
         order_fields_(nb::make_tuple("symbol", "side", "qty", "reason", "price", "stop_price")),
         trail_fields_(nb::make_tuple("symbol", "stop_price", "price", "qty")) {
     for (const auto& [name, reason] : reasons)
@@ -104,7 +106,7 @@ class ExitPublisher {
   Kind order_, trail_;
   std::pair<nb::object, nb::object> sides_;
   nb::object source_, order_fields_, trail_fields_, make_, publish_;
-  std::array<nb::object, 6> reasons_;
+  std::array<nb::object, 7> reasons_;
 };
 
 class PyStops final : public TickWatcher {
@@ -190,7 +192,10 @@ nb::object position(const PyStops& self, std::string_view symbol) {
   row["worst"] = found->worst;
   row["last"] = found->last;
   row["last_ns"] = found->last_ns;
-  row["stop"] = found->stop;
+  row["stop"] = found->levels.stop;
+  row["target"] = found->levels.target;
+  row["mae_half"] = found->rules.mae_half;
+  row["mae_full"] = found->rules.mae_full;
   row["trailing"] = found->armed ? nb::cast(found->trailing) : nb::none();
   row["half_sent"] = found->half_sent;
   row["exit_sent"] = found->exit_sent;
@@ -231,25 +236,35 @@ void bind_stops(nb::module_& m) {
           "profit_extension_s"_a, "jump"_a, "confirm_s"_a)
       .def(
           "set_exits",
-          [](PyStops& self, ExitPublisher::Kind order, ExitPublisher::Kind trail, nb::dict reasons, std::pair<nb::object, nb::object> sides) {
-            self.exits = std::make_unique<ExitPublisher>(std::move(order), std::move(trail), std::move(reasons), std::move(sides));
+          [](PyStops& self, ExitPublisher::Kind order, ExitPublisher::Kind trail, nb::dict reasons,
+             std::pair<nb::object, nb::object> sides, nb::str source) {
+            self.exits = std::make_unique<ExitPublisher>(std::move(order), std::move(trail), std::move(reasons),
+                                                         std::move(sides), std::move(source));
           },
-          "order"_a, "trail"_a, "reasons"_a, "sides"_a,
+          "order"_a, "trail"_a, "reasons"_a, "sides"_a, "source"_a,
           "Set (type, payload class) of an exit and of a trailing stop: once attached, ticks publish them and fire is not called.")
       .def("take_published", &take_published, "Return the hits whose exits were published since the last call.")
       .def("take_spans", &take_spans, "Percentiles in ns from the publish of a tick to its exit in the lane, since the last call.")
       .def(
           "set_position",
           [](PyStops& self, std::string_view symbol, double quantity, double average, double lot, double stop,
-             double time_limit_s, std::int64_t entered_ns, const std::optional<State>& restored) {
+             double time_limit_s, std::int64_t entered_ns, const std::optional<State>& restored, double target, double trail,
+             const std::optional<Rules>& rules) {
             std::optional<qts::StopState> state;
             if (restored) {
               const auto& [best, worst, trailing, armed, half_sent] = *restored;
               state = qts::StopState{best, worst, trailing, armed, half_sent};
             }
-            self.stops.set_position(symbol, quantity, average, lot, stop, time_limit_s, entered_ns, state ? &*state : nullptr);
+            std::optional<qts::StopRules> own;
+            if (rules) {
+              const auto& [arm, distance, min_distance, half, full, extension_s] = *rules;
+              own = qts::StopRules{arm, distance, min_distance, half, full, extension_s};
+            }
+            self.stops.set_position(symbol, quantity, average, lot, {stop, target, trail}, time_limit_s, entered_ns,
+                                    state ? &*state : nullptr, own ? &*own : nullptr);
           },
           "symbol"_a, "quantity"_a, "average"_a, "lot"_a, "stop"_a, "time_limit_s"_a, "entered_ns"_a, "restored"_a = nb::none(),
+          "target"_a = 0.0, "trail"_a = 0.0, "rules"_a = nb::none(),
           "Set a position as the ledger has it; quantity 0 removes it. A new one begins with the restored state.")
       .def(
           "state",

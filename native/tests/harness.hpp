@@ -10,6 +10,19 @@
 
 namespace harness {
 
+// A sanitizer makes a test 5 to 20 times slower; it needs the interleavings, not the volume.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 struct Test {
   const char* name;
   void (*body)();

@@ -22,7 +22,7 @@ StopRules rules() {
 // Stops with one position at 10,000, and the time of its ticks.
 struct StopsRig {
   explicit StopsRig(double quantity = 10, const StopRules& by = rules(), double stop = 0, double time_limit_s = 0) : stops(by) {
-    stops.set_position("A", quantity, 10'000, 1, stop, time_limit_s, 0);
+    stops.set_position("A", quantity, 10'000, 1, {stop}, time_limit_s, 0);
   }
   StopHit tick(double price) {
     StopHit hit;
@@ -51,6 +51,31 @@ TEST(stop_price_is_reached_from_either_side) {
   }
 }
 
+TEST(target_is_passed_from_either_side) {
+  for (const bool is_short : {false, true}) {
+    StopsRig rig;
+    const double target = is_short ? mirror(10'050) : 10'050;
+    rig.stops.set_position("A", 0, 0, 1, {}, 0, 0);
+    rig.stops.set_position("A", is_short ? -10 : 10, 10'000, 1, {0, target, 0}, 0, 0);
+    const auto at = [&](double price) { return rig.tick(is_short ? mirror(price) : price); };
+    CHECK(at(10'049).action == StopAction::kNone);
+    const StopHit hit = at(10'050);
+    CHECK(hit.action == StopAction::kAll && hit.reason == StopReason::kTarget);
+    CHECK_EQ(hit.stop, target);
+  }
+}
+
+TEST(trail_of_its_own_is_armed_from_the_start_and_keeps_its_distance) {
+  StopsRig rig;
+  rig.stops.set_position("A", 0, 0, 1, {}, 0, 0);
+  rig.stops.set_position("A", 10, 10'000, 1, {0, 0, 0.01}, 0, 0);
+  CHECK(rig.tick(9'950).action == StopAction::kAdjusted);  // at 9,900
+  CHECK(rig.tick(10'100).action == StopAction::kAdjusted);  // at 9,999
+  CHECK(rig.tick(10'000).action == StopAction::kNone);
+  const StopHit hit = rig.tick(9'999);
+  CHECK(hit.action == StopAction::kAll && hit.reason == StopReason::kTrailing);
+}
+
 TEST(mae_closes_half_once_and_then_all_once) {
   for (const bool is_short : {false, true}) {
     StopsRig rig(is_short ? -10 : 10);
@@ -60,7 +85,7 @@ TEST(mae_closes_half_once_and_then_all_once) {
     CHECK(half.action == StopAction::kHalf && half.reason == StopReason::kMae);
     CHECK_EQ(half.quantity, 5.0);
     CHECK(at(9'840).action == StopAction::kNone);  // reported once
-    rig.stops.set_position("A", is_short ? -5 : 5, 10'000, 1, 0, 0, rig.now);
+    rig.stops.set_position("A", is_short ? -5 : 5, 10'000, 1, {}, 0, rig.now);
     CHECK(at(9'830).action == StopAction::kNone);
     const StopHit all = at(9'800);
     CHECK(all.action == StopAction::kAll && all.reason == StopReason::kMae);
@@ -79,7 +104,7 @@ TEST(half_of_one_lot_is_one_lot) {
   StopsRig rig(1);
   CHECK_EQ(rig.tick(9'850).quantity, 1.0);
   Stops stops(rules());
-  stops.set_position("B", 0.003, 10'000, 0.001, 0, 0, 0);
+  stops.set_position("B", 0.003, 10'000, 0.001, {}, 0, 0);
   StopHit hit;
   CHECK(stops.on_tick("B", 9'850, 1, hit));
   CHECK(std::abs(hit.quantity - 0.001) < 1e-12);
@@ -157,7 +182,7 @@ TEST(rearm_repeats_the_half_unless_a_full_exit_was_reported) {
   CHECK(rig.tick(9'850).action == StopAction::kNone);
   rig.stops.rearm("A");
   CHECK(rig.tick(9'850).action == StopAction::kHalf);
-  rig.stops.set_position("A", 5, 10'000, 1, 0, 0, rig.now);
+  rig.stops.set_position("A", 5, 10'000, 1, {}, 0, rig.now);
   std::vector<StopHit> hits;
   rig.stops.exit_all(1, hits);
   CHECK_EQ(hits.size(), 1u);
@@ -168,17 +193,17 @@ TEST(rearm_repeats_the_half_unless_a_full_exit_was_reported) {
 TEST(grown_position_may_exit_again_and_a_closed_one_is_removed) {
   StopsRig rig;
   CHECK(rig.tick(9'800).action == StopAction::kAll);
-  rig.stops.set_position("A", 20, 9'900, 1, 0, 0, rig.now);
+  rig.stops.set_position("A", 20, 9'900, 1, {}, 0, rig.now);
   CHECK(rig.tick(9'700).action == StopAction::kAll);
-  rig.stops.set_position("A", 0, 0, 1, 0, 0, rig.now);
+  rig.stops.set_position("A", 0, 0, 1, {}, 0, rig.now);
   CHECK_EQ(rig.stops.size(), 0u);
   CHECK(rig.tick(9'000).action == StopAction::kNone);
 }
 
 TEST(volatility_exits_half_of_everything_once_and_then_all_once) {
   Stops stops(rules());
-  stops.set_position("A", 10, 10'000, 1, 0, 0, 0);
-  stops.set_position("B", -4, 500, 1, 0, 0, 0);
+  stops.set_position("A", 10, 10'000, 1, {}, 0, 0);
+  stops.set_position("B", -4, 500, 1, {}, 0, 0);
   std::vector<StopHit> hits;
   stops.exit_all(0.5, hits);
   CHECK_EQ(hits.size(), 2u);
@@ -215,7 +240,7 @@ TEST(random_walk_exits_in_time_and_never_twice) {
         (hit.action == StopAction::kHalf ? halves : alls) += 1;
         sold += hit.quantity;
         const double left = hit.action == StopAction::kAll ? 0 : 10 - hit.quantity;
-        rig.stops.set_position("A", is_short ? -left : left, 10'000, 1, 0, 0, rig.now);
+        rig.stops.set_position("A", is_short ? -left : left, 10'000, 1, {}, 0, rig.now);
         if (left == 0) break;
       }
       const double loss = is_short ? price - 10'000 : 10'000 - price;
@@ -238,7 +263,7 @@ TEST(restored_state_continues_as_if_the_position_had_been_held_all_along) {
       if (expected.action == StopAction::kAll) break;
       const PositionShadow& before = *held.stops.find("A");
       Stops restarted(rules());
-      restarted.set_position("A", before.quantity, before.average, 1, 0, 0, before.entered_ns, &before);
+      restarted.set_position("A", before.quantity, before.average, 1, {}, 0, before.entered_ns, &before);
       StopHit hit;  // the same price again: nothing that was reported is reported again
       restarted.on_tick("A", before.last, held.now, hit);
       CHECK(hit.action == StopAction::kNone || hit.action == StopAction::kAdjusted);
@@ -257,7 +282,7 @@ TEST(restored_state_is_for_new_positions_only) {
   StopsRig rig;
   rig.tick(10'200);
   const StopState other{10'000, 10'000, 0, false, true};
-  rig.stops.set_position("A", 10, 10'000, 1, 0, 0, 0, &other);
+  rig.stops.set_position("A", 10, 10'000, 1, {}, 0, 0, &other);
   CHECK_EQ(rig.stops.find("A")->best, 10'200.0);
   CHECK(!rig.stops.find("A")->half_sent);
 }
@@ -268,17 +293,37 @@ TEST(four_restarts_at_a_loss_sell_one_half) {
   int halves = 0;
   for (int life = 0; life < 5; ++life) {
     Stops stops(rules());
-    stops.set_position("A", quantity, 10'000, 1, 0, 0, 0, state ? &*state : nullptr);
+    stops.set_position("A", quantity, 10'000, 1, {}, 0, 0, state ? &*state : nullptr);
     for (int tick = 1; tick < 4; ++tick) {
       StopHit hit;
       if (!stops.on_tick("A", 9'840, tick * kSecond, hit)) continue;
       CHECK(hit.action == StopAction::kHalf);
       ++halves;
       quantity -= hit.quantity;
-      stops.set_position("A", quantity, 10'000, 1, 0, 0, 0);
+      stops.set_position("A", quantity, 10'000, 1, {}, 0, 0);
     }
     state = *stops.find("A");
   }
   CHECK_EQ(halves, 1);
   CHECK_EQ(quantity, 50.0);
+}
+
+TEST(a_position_may_have_rules_of_its_own) {
+  StopsRig rig;
+  StopRules wide = rules();
+  wide.mae_half = 0.05, wide.mae_full = 0.1, wide.trail_arm = 0.5;
+  rig.stops.set_position("B", 10, 10'000, 1, {}, 0, 0, nullptr, &wide);
+  for (const double price : {10'200.0, 9'790.0}) {  // arms the trailing stop of A, then passes its limit
+    StopHit hit;
+    rig.tick(price);
+    CHECK(!rig.stops.on_tick("B", price, rig.now, hit));
+  }
+  CHECK(rig.stops.find("A")->exit_sent);
+  CHECK(!rig.stops.find("B")->armed);
+  StopHit hit;
+  CHECK(rig.stops.on_tick("B", 9'450, rig.now, hit));
+  CHECK(hit.action == StopAction::kHalf);
+  rig.stops.set_position("B", 5, 10'000, 1, {}, 0, 0);  // without them, those of all hold again
+  CHECK(rig.stops.on_tick("B", 9'440, rig.now, hit));
+  CHECK(hit.action == StopAction::kAll);
 }

@@ -5,7 +5,9 @@
 //   MAE          the worst price since entry is too far from the average (maximum adverse excursion):
 //                close half, then all
 //   time         the position is older than its time limit; a profitable one gets an extension
-//   trailing     armed by a gain, follows the best price, never moves back; reached: close all
+//   trailing     armed by a gain, follows the best price, never moves back; reached: close all.
+//                A position whose order carried a trail is armed from the start
+//   target       the price reaches the target set for the position: close all
 //
 // Each exit is reported once, until rearm(): half of a position, then all of it. A tick that jumps is
 // acted on only when the next tick confirms it, or when none comes in time.
@@ -36,7 +38,7 @@ struct StopRules {
 };
 
 enum class StopAction : std::uint8_t { kNone, kAdjusted, kHalf, kAll };
-enum class StopReason : std::uint8_t { kNone, kStop, kMae, kTime, kTrailing, kVolatility };
+enum class StopReason : std::uint8_t { kNone, kStop, kMae, kTime, kTrailing, kVolatility, kTarget };
 
 struct StopHit {
   std::string symbol;
@@ -55,12 +57,20 @@ struct StopState {
   bool armed = false, half_sent = false;
 };
 
+// Exit prices of one position, beside the rules that hold for all; 0: none.
+struct ExitLevels {
+  double stop = 0;
+  double target = 0;
+  double trail = 0;  // distance from the best price, as a share of it
+};
+
 // The copy of a position that the stops work on.
 struct PositionShadow : StopState {
   // Set by the ledger.
   double quantity = 0;  // signed
   double average = 0;
-  double stop = 0;          // fixed stop price; 0: none
+  StopRules rules;  // its strategy's, or those that hold for all
+  ExitLevels levels;
   double lot = 1;           // the least quantity that can be traded
   double time_limit_s = 0;  // 0: none
   std::int64_t entered_ns = 0;
@@ -79,9 +89,11 @@ class Stops {
 
   // Sets quantity and average of a position after a fill or a reconciliation; quantity 0 removes it. The
   // computed fields stay, unless the position changed sides, or grew after an exit was reported. A position
-  // that is new here begins with `restored`, in the same call: no tick sees it without its state.
-  void set_position(std::string_view symbol, double quantity, double average, double lot, double stop,
-                    double time_limit_s, std::int64_t entered_ns, const StopState* restored = nullptr) {
+  // that is new here begins with `restored`, in the same call: no tick sees it without its state. `own` replaces
+  // the rules for this position, but for jumps, which concern the prices of all.
+  void set_position(std::string_view symbol, double quantity, double average, double lot, const ExitLevels& levels,
+                    double time_limit_s, std::int64_t entered_ns, const StopState* restored = nullptr,
+                    const StopRules* own = nullptr) {
     if (quantity == 0) {
       remove_position(symbol);
       return;
@@ -100,7 +112,8 @@ class Stops {
     position.quantity = quantity;
     position.average = average;
     position.lot = lot;
-    if (stop > 0) position.stop = stop;
+    position.levels = levels;
+    position.rules = own ? *own : rules_;
     if (time_limit_s > 0) position.time_limit_s = time_limit_s;
   }
 
@@ -197,15 +210,17 @@ class Stops {
     StopAction action = moved ? StopAction::kAdjusted : StopAction::kNone;
     StopReason reason = moved ? StopReason::kTrailing : StopReason::kNone;
     const double loss = -gain(position, position.worst);
-    if (reached(position, position.stop)) {
+    if (reached(position, position.levels.stop)) {
       action = StopAction::kAll, reason = StopReason::kStop;
-    } else if (loss >= rules_.mae_full) {
+    } else if (loss >= position.rules.mae_full) {
       action = StopAction::kAll, reason = StopReason::kMae;
     } else if (is_expired(position, now_ns)) {
       action = StopAction::kAll, reason = StopReason::kTime;
     } else if (position.armed && reached(position, position.trailing)) {
       action = StopAction::kAll, reason = StopReason::kTrailing;
-    } else if (loss >= rules_.mae_half && !position.half_sent) {
+    } else if (passed(position, position.levels.target)) {
+      action = StopAction::kAll, reason = StopReason::kTarget;
+    } else if (loss >= position.rules.mae_half && !position.half_sent) {
       action = StopAction::kHalf, reason = StopReason::kMae;
     }
     if (action == StopAction::kNone) return false;
@@ -216,10 +231,12 @@ class Stops {
   }
 
   // Arms and moves the trailing stop; returns whether it moved.
-  bool trail(PositionShadow& position) {
-    if (!position.armed && gain(position, position.last) < rules_.trail_arm) return false;
+  static bool trail(PositionShadow& position) {
+    const double own = position.levels.trail;
+    const StopRules& rules = position.rules;
+    if (!position.armed && own <= 0 && gain(position, position.last) < rules.trail_arm) return false;
     const bool is_long = position.quantity > 0;
-    const double distance = std::max(position.best * rules_.trail, rules_.trail_min_distance);
+    const double distance = own > 0 ? position.best * own : std::max(position.best * rules.trail, rules.trail_min_distance);
     const double stop = is_long ? position.best - distance : position.best + distance;
     const bool moves = !position.armed || (is_long ? stop > position.trailing : stop < position.trailing);
     position.armed = true;
@@ -232,10 +249,15 @@ class Stops {
     return position.quantity > 0 ? position.last <= stop : position.last >= stop;
   }
 
-  bool is_expired(const PositionShadow& position, std::int64_t now_ns) const {
+  static bool passed(const PositionShadow& position, double target) {
+    if (target <= 0) return false;
+    return position.quantity > 0 ? position.last >= target : position.last <= target;
+  }
+
+  static bool is_expired(const PositionShadow& position, std::int64_t now_ns) {
     if (position.time_limit_s <= 0) return false;
     const bool profitable = gain(position, position.last) > 0;
-    return now_ns - position.entered_ns > ns(position.time_limit_s + (profitable ? rules_.profit_extension_s : 0));
+    return now_ns - position.entered_ns > ns(position.time_limit_s + (profitable ? position.rules.profit_extension_s : 0));
   }
 
   static StopHit make_hit(const std::string& symbol, const PositionShadow& position, StopAction action, StopReason reason) {
@@ -244,7 +266,9 @@ class Stops {
     if (action == StopAction::kAll) quantity = all;
     if (action == StopAction::kHalf)  // in whole lots, at least one
       quantity = std::min(all, std::max(position.lot, std::floor(all / 2 / position.lot) * position.lot));
-    const double stop = reason == StopReason::kStop ? position.stop : position.trailing;
+    double stop = position.trailing;
+    if (reason == StopReason::kStop) stop = position.levels.stop;
+    if (reason == StopReason::kTarget) stop = position.levels.target;
     return {symbol, action, reason, quantity, position.last, stop, position.quantity < 0};
   }
 
